@@ -11,6 +11,7 @@ mod quota;
 mod serve;
 mod snapshot;
 mod tier;
+mod trace;
 mod txn;
 
 use std::path::PathBuf;
@@ -32,6 +33,7 @@ pub(crate) use tier::{
     DeviceArg, TierAddArgs, TierArgs, TierCommand, TierDevicesArgs, TierDrainArgs, TierListArgs,
     device_parser,
 };
+pub(crate) use trace::TraceArgs;
 pub(crate) use txn::{BeginArgs, IsolationArg, RunArgs, TxnArgs, TxnCommand, TxnLockArgs};
 
 const AFTER_HELP: &str = "\
@@ -92,6 +94,8 @@ pub(crate) enum Command {
     Check(CheckArgs),
     /// Counters of a mounted store
     Stats(StatsArgs),
+    /// Each operation on files, keys and transactions as it ends
+    Trace(TraceArgs),
     /// Ordered key-value data beside the files
     Kv(KvArgs),
     /// Transactions over files and keys

@@ -93,6 +93,13 @@ pub(crate) fn date_time(since_1970: Duration) -> String {
     format!("{year:04}-{month:02}-{day_of_month:02} {hour:02}:{minute:02}:{second:02}")
 }
 
+/// `09:05:00.000456`, of a time since 1970, in UTC.
+pub(crate) fn clock_time(since_1970: Duration) -> String {
+    let second = since_1970.as_secs() % 86400;
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    format!("{hour:02}:{minute:02}:{second:02}.{:06}", since_1970.subsec_micros())
+}
+
 /// A counter's value as its name asks: names that hold `bytes` are sizes.
 pub(crate) fn human_value(name: &str, value: u64) -> String {
     if name.contains("bytes") { human_bytes(value) } else { group_digits(value) }

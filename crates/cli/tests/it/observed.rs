@@ -1,10 +1,11 @@
 //! What is told of the operations of a store.
 
 use std::fs;
+use std::process::Command;
 
 use serde_json::Value;
 
-use crate::world::{World, can_mount, kvfs, wait_until};
+use crate::world::{KVFS, World, can_mount, kvfs, wait_exit, wait_until};
 
 fn json(args: &[&str]) -> Value {
     serde_json::from_str(&kvfs(args).ok()).unwrap()
@@ -52,7 +53,8 @@ fn slow_operation_is_told_of_in_the_log_with_its_path() {
     fs::create_dir(format!("{dir}/below")).unwrap();
     fs::write(format!("{dir}/below/file"), "hello").unwrap();
     let told = || fs::read_to_string(format!("{store}/kvfs.log")).unwrap();
-    let own = format!("pid={} ", std::process::id());
+    // The kernel tells of threads.
+    let own = format!("pid={} ", rustix::thread::gettid().as_raw_nonzero());
     let line = |kind: &str, path: &str| {
         let words = [&*format!("kind=\"{kind}\" path={path} "), &own, "slow operation"];
         told().lines().any(|line| words.iter().all(|word| line.contains(word)))
@@ -64,4 +66,44 @@ fn slow_operation_is_told_of_in_the_log_with_its_path() {
     fs::write(format!("{dir}/below/file"), "again").unwrap();
     kvfs(&["umount", &dir]).ok();
     assert_eq!(told().matches("slow operation").count(), before);
+}
+
+#[test]
+fn trace_shows_operations_as_they_end_until_the_store_is_unmounted() {
+    if !can_mount("trace_shows_operations_as_they_end_until_the_store_is_unmounted") {
+        return;
+    }
+    let world = World::new();
+    let (_, dir) = world.mounted();
+    let output = world.path("trace");
+    let mut reader = Command::new(KVFS)
+        .args(["trace", "--json", "--kind", "unlink,write,kv_get,commit", &dir])
+        .stdout(fs::File::create(&output).unwrap())
+        .spawn()
+        .unwrap();
+    let told = || -> Vec<Value> {
+        // The last line may be on its way.
+        let lines = fs::read_to_string(&output).unwrap();
+        lines.split_inclusive('\n').filter_map(|line| serde_json::from_str(line).ok()).collect()
+    };
+    wait_until("it has begun", || {
+        fs::write(format!("{dir}/begin"), "x").unwrap();
+        !told().is_empty()
+    });
+    fs::create_dir(format!("{dir}/below")).unwrap();
+    fs::write(format!("{dir}/below/file"), "hello").unwrap();
+    fs::remove_file(format!("{dir}/none")).unwrap_err();
+    fs::remove_file(format!("{dir}/below/file")).unwrap();
+    kvfs(&["kv", "get", "-s", &dir, "tags", "key"]);
+    kvfs(&["txn", "run", "-q", "-s", &dir, "--", "true"]).ok();
+    let found = |what: &dyn Fn(&Value) -> bool| told().iter().any(what);
+    let is = |kind: &str, path: &str| found(&|line| line["kind"] == kind && line["path"] == path);
+    wait_until("all of it is shown", || found(&|line| line["kind"] == "commit") && is("kv_get", "tags/key"));
+    assert!(is("write", "/below/file") || found(&|line| line["kind"] == "write" && line["bytes"] == 5));
+    assert!(is("unlink", "/below/file") && !found(&|line| line["kind"] == "mkdir"), "{:?}", told());
+    assert!(
+        told().iter().all(|line| line["lost"].is_null() && line["uid"] == rustix::process::getuid().as_raw())
+    );
+    kvfs(&["umount", &dir]).ok();
+    assert!(wait_exit(&mut reader).success());
 }

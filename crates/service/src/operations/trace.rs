@@ -5,6 +5,7 @@
 //! loses operations, and is told how many; what waits for it is bounded by [`RING_LEN`].
 
 use std::collections::{BTreeMap, VecDeque};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -61,12 +62,17 @@ impl Filter {
     }
 
     fn takes(&self, finished: &Finished) -> bool {
-        let is_of_pid = match self.pid {
-            Some(pid) => pid == finished.pid,
+        let is_of_pid = || match self.pid {
+            Some(pid) => pid == finished.pid || is_thread_of(pid, finished.pid),
             None => finished.pid != self.own_pid || finished.pid == 0,
         };
-        is_of_pid && self.kinds & (1 << finished.kind as u64) != 0 && finished.duration >= self.slower
+        self.kinds & (1 << finished.kind as u64) != 0 && finished.duration >= self.slower && is_of_pid()
     }
+}
+
+/// The kernel's requests come from threads.
+fn is_thread_of(pid: u32, tid: u32) -> bool {
+    Path::new(&format!("/proc/{pid}/task/{tid}")).exists()
 }
 
 #[derive(Debug, Default)]
@@ -219,6 +225,8 @@ impl ServedStore<'_> {
     pub fn trace(&self, caller: &Caller, request: &TraceRequest) -> Result<()> {
         authorize(self.fs, caller, "trace operations")?;
         self.transactions()?;
+        // A reader may pause for as long as it likes.
+        caller.keep().map_err(|error| ServiceError::new(ErrorKind::Failed, error.to_string()))?;
         self.operations.readers.open(caller.number, Filter::new(request, caller.pid)?)?;
         self.operations.look_again();
         Ok(())
@@ -257,6 +265,8 @@ mod tests {
         assert!(filter(0, &[], None).takes(&read(1, 0)));
         assert!(!filter(0, &[], None).takes(&read(7, 0)), "the reader's own");
         assert!(filter(0, &[], Some(7)).takes(&read(7, 0)) && !filter(0, &[], Some(7)).takes(&read(8, 0)));
+        let own_thread = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
+        assert!(filter(0, &[], Some(std::process::id())).takes(&read(own_thread, 0)), "of a thread");
         assert!(filter(0, &["write", "read"], None).takes(&read(1, 0)));
         assert!(!filter(0, &["write"], None).takes(&read(1, 0)));
         assert!(filter(10, &[], None).takes(&read(1, 10)) && !filter(10, &[], None).takes(&read(1, 9)));

@@ -89,7 +89,7 @@ fn connect_by_store(target: Option<&Path>) -> Result<(Client, MountedStore)> {
         Daemon::Closing(_) | Daemon::Absent => {
             let dead = mounted.as_ref().and_then(MountedStore::obituary);
             let why = dead.unwrap_or_else(|| {
-                format!("{} is not mounted; transactions need `kvfs mount`", store.path().display())
+                format!("{} is not mounted; this needs `kvfs mount`", store.path().display())
             });
             Err(CliError::new(Code::NotMounted, why))
         }
