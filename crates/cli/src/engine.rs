@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 
-use kvfs_device::Device;
+use kvfs_device::{Device, DeviceTraffic};
 use kvfs_fs::repair::DamagedKeys;
 use kvfs_kvdb::{Db, DefragLimit, DefragPolicy, DeviceInfo, DrainInfo, Fragmentation, Unreadable};
 use kvfs_open::{DeviceHealth, NewDevice, StoreDevices};
 use kvfs_service::lines::{
     DefragPlanLine, DefragmentedLine, DeviceLine, DrainLine, FragmentationLine, HealthLine, NewDeviceLine,
-    ZoneLines,
+    TrafficLine, ZoneLines,
 };
 use kvfs_service::{DefragOrder, DefragStep, Engine, EngineCheck, Result, ServiceError};
 use kvfs_store::{StoreError, Tier};
@@ -126,11 +126,25 @@ impl Engine for OpenEngine {
     }
 
     fn counters(&self) -> Vec<(String, u64)> {
-        let counters = [
-            ("device.failures", self.devices.health(&self.db).failures),
-            ("log.messages_lost", messages_lost()),
-        ];
-        counters.map(|(name, value)| (name.to_owned(), value)).into()
+        let failures = self.devices.health(&self.db).failures;
+        let mut counters =
+            vec![("device.failures".to_owned(), failures), ("log.messages_lost".to_owned(), messages_lost())];
+        for device in self.devices() {
+            let traffic = device.traffic;
+            let own = [
+                ("bytes_live", device.bytes_live),
+                ("bytes_free", device.bytes_free),
+                ("reads", traffic.reads),
+                ("reads_in_row", traffic.reads_in_row),
+                ("bytes_read", traffic.bytes_read),
+                ("writes", traffic.writes),
+                ("writes_in_row", traffic.writes_in_row),
+                ("bytes_written", traffic.bytes_written),
+                ("flushes", traffic.flushes),
+            ];
+            counters.extend(own.map(|(name, value)| (format!("device.{}.{name}", device.id), value)));
+        }
+        counters
     }
 
     fn is_read_only(&self) -> bool {
@@ -145,7 +159,7 @@ impl Engine for OpenEngine {
 impl OpenEngine {
     fn device_line(&self, device: DeviceInfo) -> DeviceLine {
         let DeviceInfo { id, tier, bytes_total, bytes_free, bytes_live, drain, is_missing } = device;
-        let DeviceHealth { failures, first_failure } = self.devices.health_of(&self.db, id);
+        let (DeviceHealth { failures, first_failure }, traffic) = self.devices.state_of(&self.db, id);
         let path = self.devices.target(&self.db, id).filter(|_| !is_missing);
         DeviceLine {
             id,
@@ -155,9 +169,23 @@ impl OpenEngine {
             bytes_free,
             bytes_live,
             drain: drain.map(drain_line),
+            traffic: traffic_line(&traffic),
             failures,
             failure: first_failure,
         }
+    }
+}
+
+fn traffic_line(traffic: &DeviceTraffic) -> TrafficLine {
+    let DeviceTraffic { reads, writes, flushes } = *traffic;
+    TrafficLine {
+        reads: reads.count,
+        reads_in_row: reads.count_in_row,
+        bytes_read: reads.bytes,
+        writes: writes.count,
+        writes_in_row: writes.count_in_row,
+        bytes_written: writes.bytes,
+        flushes,
     }
 }
 

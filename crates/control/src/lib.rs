@@ -22,7 +22,8 @@ pub use kvfs_service::lines::{
     BranchLine, CommittedLine, DefragPlanLine, DefragRequest, DefragmentedLine, DeviceLine, DoomLine,
     DrainLine, FactsLine, FindingLine, FragmentationLine, HealthLine, LimitChanges, LockLine, LockLines,
     NewDeviceLine, OperationLine, OperationLines, PartyLine, PlaceLine, QuotaOwner, QuotaRequest, QuotaRow,
-    SelectionLine, SnapshotLine, TierRequest, TraceLine, TraceRequest, TxnLine, WaiterLine, ZoneLines,
+    SelectionLine, SnapshotLine, TierRequest, TraceLine, TraceRequest, TrafficLine, TxnLine, WaiterLine,
+    ZoneLines,
 };
 pub use peer::Peer;
 pub use protocol::{

@@ -33,7 +33,7 @@ pub use kvfs_memory::HUGE_PAGE_BYTES;
 pub use memory::MemoryDevice;
 pub use overlay::OverlayDevice;
 pub use rng::Rng;
-pub use watched::WatchedDevice;
+pub use watched::{DeviceTraffic, Transfers, WatchedDevice};
 
 use std::io;
 use std::sync::Arc;

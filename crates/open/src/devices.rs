@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use kvfs_device::{Device, FileDevice, OpenError, WatchedDevice};
+use kvfs_device::{Device, DeviceTraffic, FileDevice, OpenError, WatchedDevice};
 use kvfs_kvdb::Db;
 use kvfs_service::ErrorKind;
 use kvfs_store::{StoreError, Tier};
@@ -136,14 +136,15 @@ impl StoreDevices {
         others.iter().find(|other| id_of(db, &other.watched) == Some(id)).map(|other| other.place.target())
     }
 
-    /// Whether the device of that number works.
-    pub fn health_of(&self, db: &Db, id: u32) -> DeviceHealth {
+    /// Whether the device of that number works, and what was read and written there.
+    pub fn state_of(&self, db: &Db, id: u32) -> (DeviceHealth, DeviceTraffic) {
+        let state = |watched: &Watched| (health_of(watched), watched.traffic());
         if id == 0 {
-            return health_of(&self.watched);
+            return state(&self.watched);
         }
         let others = self.others.lock();
         let other = others.iter().find(|other| id_of(db, &other.watched) == Some(id));
-        other.map_or_else(DeviceHealth::default, |other| health_of(&other.watched))
+        other.map_or_else(Default::default, |other| state(&other.watched))
     }
 
     /// Whether all of them work.

@@ -11,7 +11,9 @@ use kvfs_store::Tier;
 use serde_json::{Value, json};
 
 use crate::args::{TierAddArgs, TierArgs, TierCommand, TierDevicesArgs, TierDrainArgs, TierListArgs};
-use crate::control::{self, DeviceLine, DrainLine, NewDeviceLine, Request, Response, TierRequest};
+use crate::control::{
+    self, DeviceLine, DrainLine, NewDeviceLine, Request, Response, TierRequest, TrafficLine,
+};
 use crate::endpoint::Endpoint;
 use crate::error::{CliError, Code, Result};
 use crate::output::print;
@@ -165,9 +167,12 @@ fn table(lines: &[DeviceLine]) -> String {
     text
 }
 
-/// A line for what moves, and one for what has failed.
+/// A line for what moves, one for what was read and written, and one for what has failed.
 fn status(line: &DeviceLine) -> String {
     let mut text = format!("device {}: {}\n", line.id, movement(line));
+    if line.path.is_some() {
+        let _ = writeln!(text, "device {}: {}", line.id, traffic(&line.traffic));
+    }
     if let Some(first) = &line.failure {
         let _ = writeln!(
             text,
@@ -195,6 +200,20 @@ fn movement(line: &DeviceLine) -> String {
         }
         Some(_) => format!("{left} are left, and wait for their turn"),
     }
+}
+
+/// Since the store was opened.
+fn traffic(traffic: &TrafficLine) -> String {
+    let part = |count: u64, in_row: u64| in_row.saturating_mul(100).checked_div(count).unwrap_or(0);
+    let TrafficLine { reads, reads_in_row, bytes_read, writes, writes_in_row, bytes_written, flushes } =
+        *traffic;
+    format!(
+        "{} read in {reads} reads, {} % in a row; {} written in {writes} writes, {} % in a row; {flushes} flushes",
+        human_bytes(bytes_read),
+        part(reads, reads_in_row),
+        human_bytes(bytes_written),
+        part(writes, writes_in_row)
+    )
 }
 
 /// As far as something has moved.
@@ -226,6 +245,13 @@ fn as_json(line: &DeviceLine) -> Value {
         "free_bytes": line.bytes_free,
         "empty": line.is_empty(),
         "drain": drain,
+        "reads": line.traffic.reads,
+        "reads_in_row": line.traffic.reads_in_row,
+        "read_bytes": line.traffic.bytes_read,
+        "writes": line.traffic.writes,
+        "writes_in_row": line.traffic.writes_in_row,
+        "written_bytes": line.traffic.bytes_written,
+        "flushes": line.traffic.flushes,
         "failures": line.failures,
         "first_failure": line.failure,
     })
@@ -268,6 +294,8 @@ mod tests {
             "2.0 GiB are left, and nothing moves: the disk is gone; it is tried again"
         );
         assert!(said(&line(0, None)).contains("nothing moves"));
+        let busy = TrafficLine { reads: 8, reads_in_row: 2, bytes_read: 1 << 20, ..TrafficLine::default() };
+        assert!(traffic(&busy).starts_with("1.0 MiB read in 8 reads, 25 % in a row; 0 B written"));
         let empty = DeviceLine { bytes_free: 4 << 30, ..line(1, Some(DrainLine::default())) };
         assert!(said(&empty).contains("can be removed"));
         let missing = DeviceLine { path: None, ..line(1, None) };

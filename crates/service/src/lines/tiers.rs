@@ -48,6 +48,8 @@ pub struct DeviceLine {
     pub bytes_live: u64,
     /// Nothing new goes there.
     pub drain: Option<DrainLine>,
+    /// Since the store was opened.
+    pub traffic: TrafficLine,
     /// Reads, writes and flushes that have failed since the store was opened.
     pub failures: u64,
     /// The first of them.
@@ -59,6 +61,19 @@ impl DeviceLine {
     pub fn is_empty(&self) -> bool {
         self.bytes_free == self.bytes_total
     }
+}
+
+/// What was read from a device and written to it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TrafficLine {
+    pub reads: u64,
+    /// Those that began where another one had ended.
+    pub reads_in_row: u64,
+    pub bytes_read: u64,
+    pub writes: u64,
+    pub writes_in_row: u64,
+    pub bytes_written: u64,
+    pub flushes: u64,
 }
 
 /// How far a device has been drained since the store was opened.
