@@ -22,6 +22,7 @@ use crate::devices::DeviceInfo;
 use crate::format::Feature;
 use crate::layers::Layers;
 use crate::merge::defrag::{DefragLimit, DefragPlan, DefragPolicy, DefragProgress, Defragmented};
+use crate::merge::migrate::MigrationPlan;
 use crate::parts::Parts;
 use crate::read::changed::DbChangedRanges;
 use crate::read::{DbSnapshot, ReadAt, Reader, read_at_layers};
@@ -160,6 +161,24 @@ impl Db {
     /// It was not drained; as [`Db::drain_device`].
     pub fn remove_device(&self, id: u32) -> Result<()> {
         self.parts.devices.remove(id)
+    }
+
+    /// What [`Db::migrate`] would move now. Reads the indexes of pieces that may have blocks of files with a wish.
+    ///
+    /// # Errors
+    /// I/O errors, corruption.
+    pub fn migration_plan(&self) -> Result<MigrationPlan> {
+        self.parts.migrator.plan()
+    }
+
+    /// Moves blocks that lie on another tier than their file wishes to that tier, beside everything else, until `goes_on`, which is
+    /// told how many bytes are left, says no. True: none is left. False: the tier has no room for the rest, or merges and readers hold
+    /// it; call it again. The background does it by and by.
+    ///
+    /// # Errors
+    /// I/O errors, sticky; corruption.
+    pub fn migrate(&self, goes_on: &mut dyn FnMut(u64) -> bool) -> Result<bool> {
+        self.parts.migrator.migrate(goes_on)
     }
 
     /// On which tier blocks of files go that have no wish, from now on; a store does not keep it.

@@ -16,6 +16,7 @@ use crate::live::catalog::Catalog;
 use crate::live::keyspaces::Keyspaces;
 use crate::merge::Merger;
 use crate::merge::deleted::Deleted;
+use crate::merge::migrate::Migrator;
 use crate::order::Sequencer;
 use crate::order::log::Log;
 use crate::pressure::Pressure;
@@ -44,6 +45,7 @@ pub(crate) struct Parts {
     pub(crate) flusher: Arc<Flusher>,
     pub(crate) merger: Arc<Merger>,
     pub(crate) devices: Devices,
+    pub(crate) migrator: Migrator,
     pub(crate) writer: Arc<Writer>,
     pub(crate) txns: Arc<Txns>,
 }

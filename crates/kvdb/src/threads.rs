@@ -1,5 +1,5 @@
 //! The threads of a store: one syncs the journal at each commit interval, one writes it in between, one flushes
-//! memtables, one reads ahead of walks, one drains devices, a few merge. They wait for events that writers notify and end when told to.
+//! memtables, one reads ahead of walks, one moves between devices, a few merge. They wait for events that writers notify and end when told to.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -71,7 +71,8 @@ fn ahead_loop(parts: &Parts) {
     parts.runtime.ctx.windows.serve();
 }
 
-/// Moves what lies on devices that are to leave the store. What did not get on is tried again.
+/// Moves what lies on devices that are to leave the store, then what wishes to lie on the other tier. What did not get on is tried
+/// again.
 fn drain_loop(parts: &Parts) {
     loop {
         let seen = parts.runtime.drain_due.count();
@@ -79,6 +80,10 @@ fn drain_loop(parts: &Parts) {
             return;
         }
         parts.devices.advance_drains();
+        let is_alone = || parts.runtime.drain_due.count() == seen;
+        if let Err(error) = parts.migrator.advance(&mut |_| is_alone()) {
+            tracing::warn!(%error, "what lies on another tier than it is wished to can't be moved");
+        }
         parts.runtime.drain_due.wait_after(seen, IDLE_WAIT_MAX);
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kvfs_fs::{AtimePolicy, FileSystem, MountOptions};
-use kvfs_kvdb::{Db, MissingDevices, Options, Policy};
+use kvfs_kvdb::{Db, MissingDevices, Options, Placement, Policy};
 use kvfs_service::UndoLimits;
 use kvfs_store::clock::{Clock, SystemClock};
 use kvfs_store::{Store, StoreError};
@@ -42,6 +42,8 @@ pub struct OpenOptions {
     pub io_limit: Option<u64>,
     /// Which blocks leave the engine's cache first.
     pub cache_policy: Policy,
+    /// On which tier of devices blocks of files go that have no wish.
+    pub placement: Placement,
     /// How long a transaction may go without an operation, unless its begin says otherwise; `None`: for ever.
     pub txn_idle: Option<Duration>,
     /// Snapshots are shown to root and the store's owner alone.
@@ -76,6 +78,7 @@ impl OpenedStore {
             engine.commit_interval = interval;
         }
         engine.cache_policy = options.cache_policy;
+        engine.placement = options.placement;
         engine.merge_bytes_per_second = io_limit.unwrap_or(0);
         (engine.undo_count, engine.undo_age) = undo.unwrap_or((usize::MAX, Duration::MAX));
         let undo = UndoLimits { count_max: engine.undo_count, age_max: engine.undo_age };

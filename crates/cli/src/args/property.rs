@@ -22,8 +22,8 @@ stored as it is.
 
 A tier is fast, slow or auto, which leaves it to the store, and matters in a
 store of several devices. It is a wish: where the tier has no room, or no
-device, data goes to the other one. What is there already moves when it is
-merged.
+device, data goes to the other one. What is there already moves in the
+background.
 
 What is made in a directory takes its settings over, and keeps them wherever it
 is moved.";

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use kvfs_fs::AtimePolicy;
 use kvfs_fuse::mount::{AtimeMode, MountOptions};
-use kvfs_kvdb::Policy;
+use kvfs_kvdb::{Placement, Policy};
 
 use super::remount;
 use crate::args::{Command, MountArgs};
@@ -165,6 +165,7 @@ impl Wish<'_> {
                 undo: Some((ours.undo_count.unwrap_or(UNDO_COUNT), ours.undo_age.unwrap_or(UNDO_AGE))),
                 io_limit: ours.io_limit,
                 cache_policy: ours.cache.unwrap_or_default(),
+                placement: ours.placement.unwrap_or_default(),
                 txn_idle: Some(ours.txn_idle.unwrap_or(TXN_IDLE)).filter(|&idle| idle != Duration::MAX),
                 private_snapshots: ours.private_snapshots,
             },
@@ -194,6 +195,7 @@ struct Ours {
     workers: Option<u16>,
     io_limit: Option<u64>,
     cache: Option<Policy>,
+    placement: Option<Placement>,
     private_snapshots: bool,
     store_owner: Option<u32>,
 }
@@ -223,6 +225,7 @@ impl Ours {
             Some(("workers", count)) => self.workers = Some(parse_workers(count)?),
             Some(("store_owner", name)) => self.store_owner = Some(parse_owner(option, name)?),
             Some(("cache", policy)) => self.cache = Some(parse_cache_policy(policy)?),
+            Some(("placement", policy)) => self.placement = Some(parse_placement(policy)?),
             Some(("io_limit", size)) => self.io_limit = parse_io_limit(option, size)?,
             _ => return Ok(false),
         }
@@ -256,6 +259,10 @@ fn parse_io_limit(option: &str, text: &str) -> Result<Option<u64>> {
 
 fn parse_cache_policy(text: &str) -> Result<Policy> {
     text.parse().map_err(|error| CliError::new(Code::Usage, format!("cache={text}: {error}")))
+}
+
+fn parse_placement(text: &str) -> Result<Placement> {
+    text.parse().map_err(|error| CliError::new(Code::Usage, format!("placement={text}: {error}")))
 }
 
 fn parse_owner(option: &str, name: &str) -> Result<u32> {
@@ -351,6 +358,10 @@ mod tests {
             assert_eq!(plan.open.cache_policy, policy);
         }
         assert_eq!(planned(&[]).expect("is valid").open.cache_policy, Policy::default());
+        for placement in Placement::ALL {
+            let plan = planned(&[&format!("placement={placement}")]).expect("is valid");
+            assert_eq!(plan.open.placement, placement);
+        }
         assert_eq!(planned(&["store_owner=1000"]).expect("is valid").store_owner, Some(1000));
         assert_eq!(planned(&["store_owner=root"]).expect("is valid").store_owner, Some(0));
         let plan = planned(&["undo_count=0,undo_age=30m"]).expect("is valid");
@@ -401,6 +412,7 @@ mod tests {
             "io_limit=1K",
             "cache=",
             "cache=clock",
+            "placement=hot",
             "store_owner=no such user",
         ] {
             let error = planned(&[wrong]).expect_err("is refused");

@@ -269,7 +269,8 @@ impl Mover<'_> {
         for moving in group.moves {
             let part = moving.source.region().part(moving.first, moving.count() as u32, &moving.seqnos);
             let is_worth_it = !is_remnant(&part) || self.job.options.stitch_bytes_min == 0;
-            if group.stitching && is_worth_it && !never && !self.job.victims.contain(part.extent()) {
+            let is_victim = self.job.victims.contain(part.extent()) || self.is_to_migrate(&part);
+            if group.stitching && is_worth_it && !never && !is_victim {
                 let place = moving.source.place;
                 let piece = Arc::clone(self.piece(place));
                 let writer = self.output.writer();
@@ -292,6 +293,13 @@ impl Mover<'_> {
                 self.wish = Some((prefix.clone(), wish));
                 wish
             }
+        }
+    }
+
+    fn is_to_migrate(&mut self, region: &Region<'_>) -> bool {
+        self.job.victims.are_misplaced() && {
+            let wish = self.tier_wished(region.prefix);
+            self.job.spec.ctx.zones.is_misplaced(region.addr, wish)
         }
     }
 

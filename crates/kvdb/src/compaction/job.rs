@@ -18,24 +18,35 @@ pub(crate) struct MergeJob {
     /// What may be dropped.
     pub(crate) rules: KeepRules,
     pub(crate) options: MergeOptions,
-    /// Zones that are to be emptied: what lies in them is copied, however contiguous.
+    /// What lies there is copied, however contiguous.
     pub(crate) victims: Victims,
 }
 
-/// Zones to empty, by number, ascending.
+/// Zones to empty, by number, ascending; or what lies on another tier than it wishes.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Victims {
     zones: Vec<u32>,
     zone_bytes: u64,
+    are_misplaced: bool,
 }
 
 impl Victims {
     pub(crate) fn new(mut zones: Vec<u32>, zone_bytes: u64) -> Self {
         zones.sort_unstable();
-        Self { zones, zone_bytes }
+        Self { zones, zone_bytes, are_misplaced: false }
     }
 
-    /// Whether there are any.
+    /// No zones, but blocks on another tier than they wish to lie on.
+    pub(crate) fn misplaced() -> Self {
+        Self { are_misplaced: true, ..Self::default() }
+    }
+
+    /// Whether blocks are among them that lie on another tier than they wish.
+    pub(super) fn are_misplaced(&self) -> bool {
+        self.are_misplaced
+    }
+
+    /// Whether there are any zones.
     pub(crate) fn any(&self) -> bool {
         !self.zones.is_empty()
     }

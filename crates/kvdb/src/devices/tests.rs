@@ -279,18 +279,8 @@ fn a_device_with_unreadable_places_is_drained_as_far_as_it_reads() {
 
 #[test]
 fn power_cut_at_any_step_of_adding_draining_and_removing_loses_nothing() {
-    // Both devices are parts of one, so that each image cuts them off at the same moment.
-    let whole = Arc::new(
-        CrashDevice::in_memory(0, FIRST_ZONES * ZONE_BYTES + SLOW_BYTES).with_log().expect("is new"),
-    );
-    let parts = |device: &Arc<dyn Device>| {
-        let part = |offset: u64, len: u64| {
-            Arc::new(Part { device: Arc::clone(device), offset, len }) as Arc<dyn Device>
-        };
-        (part(0, FIRST_ZONES * ZONE_BYTES), part(FIRST_ZONES * ZONE_BYTES, SLOW_BYTES))
-    };
+    let (whole, parts) = cut_together();
     let shared = Arc::clone(&whole) as Arc<dyn Device>;
-    shared.grow(FIRST_ZONES * ZONE_BYTES + SLOW_BYTES).expect("grows");
     let (first, slow) = parts(&shared);
     create(&first);
     let db = open(&first, &[], options()).expect("opens");
@@ -317,6 +307,23 @@ fn power_cut_at_any_step_of_adding_draining_and_removing_loses_nothing() {
             check(&db, if event >= written { 2 } else { 1 });
         }
     }
+}
+
+/// The first device and the slow one.
+type Both = (Arc<dyn Device>, Arc<dyn Device>);
+
+/// A device that keeps its log, and what makes two devices of it or of its images: so both are cut off at the same moment.
+fn cut_together() -> (Arc<CrashDevice>, impl Fn(&Arc<dyn Device>) -> Both) {
+    let len = FIRST_ZONES * ZONE_BYTES + SLOW_BYTES;
+    let whole = Arc::new(CrashDevice::in_memory(0, len).with_log().expect("is new"));
+    whole.grow(len).expect("grows");
+    let parts = |device: &Arc<dyn Device>| {
+        let part = |offset: u64, len: u64| {
+            Arc::new(Part { device: Arc::clone(device), offset, len }) as Arc<dyn Device>
+        };
+        (part(0, FIRST_ZONES * ZONE_BYTES), part(FIRST_ZONES * ZONE_BYTES, SLOW_BYTES))
+    };
+    (whole, parts)
 }
 
 /// A part of a device.

@@ -67,6 +67,11 @@ impl LiveSet {
         Ok(())
     }
 
+    /// The keyspaces of blocks that are placed by rows, with the keyspaces of these.
+    pub(crate) fn placed_by(&self) -> Vec<(u32, u32)> {
+        self.placed_by.read().iter().map(|(&data, &wishes)| (data, wishes)).collect()
+    }
+
     /// Where blocks of the keyspace are wished to lie, by the rows of `own` before those that are committed. `None`: there are no
     /// such rows, or it makes no difference where blocks lie.
     pub(crate) fn tier_wishes(

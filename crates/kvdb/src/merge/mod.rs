@@ -23,6 +23,7 @@ pub(crate) mod defrag;
 pub(crate) mod deleted;
 pub(crate) mod drain;
 mod due;
+pub(crate) mod migrate;
 pub(crate) mod reclaim;
 pub(crate) mod registry;
 mod rewrite;

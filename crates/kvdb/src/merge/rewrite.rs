@@ -17,12 +17,12 @@ use crate::iter::KeepRules;
 use crate::table::Piece;
 use crate::version::{Edit, Run, RunId};
 
-/// A piece with data in a zone that is to be emptied.
+/// A piece that is to be rewritten.
 #[derive(Debug, Clone, Copy)]
-struct Target {
-    keyspace: u32,
-    run: RunId,
-    piece: PieceId,
+pub(super) struct Target {
+    pub(super) keyspace: u32,
+    pub(super) run: RunId,
+    pub(super) piece: PieceId,
 }
 
 /// Takes what a rewrite makes.
@@ -49,7 +49,17 @@ impl Merger {
         has_all: bool,
         goes_on: &mut dyn FnMut(usize, usize) -> bool,
     ) -> Result<bool> {
-        let targets = self.targets(&config.victims);
+        self.rewrite_all(&self.targets(&config.victims), config, has_all, goes_on)
+    }
+
+    /// Rewrites these pieces; as [`Merger::empty`].
+    pub(super) fn rewrite_all(
+        &self,
+        targets: &[Target],
+        config: &StepConfig,
+        has_all: bool,
+        goes_on: &mut dyn FnMut(usize, usize) -> bool,
+    ) -> Result<bool> {
         let mut unread = Ok(true);
         for (done, &target) in targets.iter().enumerate() {
             let is_wanted = !has_all && self.merging.is_wanted();

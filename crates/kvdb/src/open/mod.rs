@@ -32,6 +32,7 @@ use crate::live::{Ledger, LiveSet};
 use crate::memtable::MemTable;
 use crate::merge::Merger;
 use crate::merge::deleted::Deleted;
+use crate::merge::migrate::Migrator;
 use crate::order::log::Log;
 use crate::order::{Order, Sequencer};
 use crate::parts::Parts;
@@ -192,6 +193,7 @@ fn owners(
     let deleted = Arc::new(Deleted::new(&keyspaces, &history, &sequencer));
     let merger = Arc::new(Merger::new(&flusher, &deleted));
     let devices = Devices::new(&merger, found, uuid);
+    let migrator = Migrator::new(&merger);
     let writer = Arc::new(Writer::new(&flusher, &Arc::new(Admission::new(&merger)), &deleted));
     let txns = Arc::new(Txns::new(&reader, &checkpoints, &writer));
     Ok(Parts {
@@ -213,6 +215,7 @@ fn owners(
         flusher,
         merger,
         devices,
+        migrator,
         writer,
         txns,
     })

@@ -44,6 +44,9 @@ impl Parts {
             add(name, value);
         }
         add("merge.running", self.merger.claims() as u64);
+        for (name, value) in self.migrator.list() {
+            add(name, value);
+        }
         add("journal.batches", logged.batches);
         add("journal.groups", logged.groups);
         add("journal.flushes", logged.flushes);

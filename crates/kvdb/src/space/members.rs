@@ -177,4 +177,9 @@ impl Members {
         }
         wish.filter(|wish| self.has(*wish)).unwrap_or_else(|| placement.policy().tier_of_copy(tier))
     }
+
+    /// Whether blocks in `zone` lie on another tier than they wish to, and could lie there.
+    pub(super) fn is_misplaced(&self, zone: u32, wish: Option<Tier>) -> bool {
+        wish.is_some_and(|wish| wish != self.tier_of(zone) && self.has(wish))
+    }
 }

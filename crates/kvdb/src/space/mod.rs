@@ -354,6 +354,16 @@ impl Zones {
         table.members().for_copy(zone.0, wish, table.placement())
     }
 
+    /// Whether blocks at `addr` lie on another tier than they wish to, and could lie there.
+    pub(crate) fn is_misplaced(&self, addr: u64, wish: Option<Tier>) -> bool {
+        self.table.lock().members().is_misplaced(self.zone_of(addr).0, wish)
+    }
+
+    /// What may be moved to a tier (bytes): what is free there, but for what is kept for rows and metadata, or for writers.
+    pub(crate) fn room_on(&self, tier: Tier) -> u64 {
+        self.table.lock().room_on(tier)
+    }
+
     /// Whether it makes a difference where something wishes to lie.
     pub(crate) fn are_of_both_tiers(&self) -> bool {
         self.table.lock().members().are_of_both_tiers()

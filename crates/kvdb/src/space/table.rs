@@ -1,12 +1,14 @@
 //! The allocator's tables, without device and locks.
 
+mod tiers;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use kvfs_store::{Result, StoreError, Tier};
 
-use super::members::{Destination, Members};
-use super::placement::{NewBlocks, Placement};
+use super::members::Members;
+use super::placement::Placement;
 use super::{Budget, MemberSpace, MemberZones, Stream, ZoneRow, ZoneState, ZoneStats};
 use crate::format::{Extent, SECTOR_BYTES, ZoneId, ZoneUse};
 
@@ -20,8 +22,6 @@ const RESERVE_ZONES_MIN: u32 = 4;
 const RESERVE_SHARE: u32 = 100;
 /// The reserve is at most one zone in so many, if that is not too little.
 const RESERVE_SHARE_MAX: u32 = 8;
-/// One zone in so many of fast devices is kept for rows and metadata where a policy has a choice.
-const FAST_SHARE_KEPT: u32 = 16;
 /// Zones of the reserve that deletions leave to merges of two runs: each has two zones besides a piece of one zone, and so has
 /// what they become, with one of metadata. A small reserve is all for deletions.
 const RESERVE_ZONES_MERGING: u32 = 10;
@@ -93,27 +93,6 @@ impl Table {
 
     pub(super) fn members(&self) -> &Members {
         &self.members
-    }
-
-    pub(super) fn placement(&self) -> Placement {
-        self.placement
-    }
-
-    pub(super) fn set_placement(&mut self, placement: Placement) {
-        self.placement = placement;
-    }
-
-    pub(super) fn for_new(&self, stream: Stream, blocks: NewBlocks) -> Destination {
-        self.members.for_new(stream, blocks, self.placement, &|| self.fast_has_room())
-    }
-
-    /// Whether more is free on fast devices than is kept there for rows and metadata, which come from now on.
-    fn fast_has_room(&self) -> bool {
-        let fast = || self.members.list().iter().filter(|member| member.tier == Tier::Fast);
-        let zones_all: u32 = fast().map(MemberZones::len).sum();
-        let kept = self.zones_reserved().max(zones_all / FAST_SHARE_KEPT) as usize;
-        let free = fast().flat_map(|member| self.free.range(member.zones.clone()));
-        self.growth_left() as usize + free.take(kept + 1).count() > kept
     }
 
     pub(super) fn set_first_total(&mut self, zones: u32) {

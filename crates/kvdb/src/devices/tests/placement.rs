@@ -3,7 +3,7 @@
 use kvfs_store::{Place, Transactions, TxnOptions};
 
 use super::*;
-use crate::{MergeOptions, Placement};
+use crate::{MergeOptions, MigrationPlan, Placement};
 
 /// All wishes are in one keyspace of tuples.
 fn wishes(db: &Db) -> Keyspace {
@@ -157,4 +157,125 @@ fn a_policy_tells_long_stretches_from_short_ones() {
     (0..64).for_each(|at| rows(3, at * 3, 1));
     db.flush().expect("flushes");
     assert!(on_slow(&db) >= long + 64, "the change is heeded at once");
+}
+
+#[test]
+fn migration_moves_what_a_changed_wish_or_a_new_device_asks_for() {
+    let first = first();
+    create(&first);
+    let db = open(&first, &[], options()).expect("opens");
+    (0..FILES).for_each(|file| set(&db, file, [None, Some(Tier::Slow)][file as usize % 2]));
+    (0..FILES).for_each(|file| write(&db, file, 1).expect("writes"));
+    db.flush().expect("flushes");
+    let never = &mut |_| panic!("there is nothing to move");
+    assert_eq!(db.migration_plan().expect("plans"), MigrationPlan::default(), "there is no slow device");
+    assert!(db.migrate(never).expect("migrates"));
+
+    db.add_device(memory(SLOW_BYTES), Tier::Slow).expect("adds");
+    let half = FILES / 2 * BLOCKS * BLOCK_BYTES as u64;
+    let plan = db.migration_plan().expect("plans");
+    assert_eq!(plan, MigrationPlan { bytes_to_fast: 0, bytes_to_slow: half, bytes_movable: half });
+    assert!(!db.migrate(&mut |left| left == 0).expect("migrates"), "it was told to end");
+    let mut told = Vec::new();
+    let mut tell = |left| {
+        told.push(left);
+        true
+    };
+    assert!(db.migrate(&mut tell).expect("migrates"));
+    assert_eq!(told[0], half);
+    assert_eq!(db.migration_plan().expect("plans").bytes(), 0);
+    // With the copies of indexes, which lie beside the data.
+    assert!((FILES_BLOCKS / 2..FILES_BLOCKS / 8 * 5).contains(&on_slow(&db)), "{} blocks", on_slow(&db));
+    check(&db, 1);
+
+    // What is not flushed counts, too; what has no wish stays where it is.
+    (0..FILES).for_each(|file| set(&db, file, [Some(Tier::Slow), Some(Tier::Fast)][file as usize % 2]));
+    (0..FILES / 2).for_each(|file| write(&db, file, 2).expect("writes"));
+    assert!(db.migrate(&mut |_| true).expect("migrates"));
+    assert_eq!(db.migration_plan().expect("plans").bytes(), 0);
+    (0..FILES).for_each(|file| set(&db, file, None));
+    assert_eq!(db.migration_plan().expect("plans").bytes(), 0);
+    db.compact().expect("merges");
+    db.reclaim().expect("reclaims");
+    let slow = on_slow(&db);
+    assert!((FILES_BLOCKS / 2..FILES_BLOCKS / 8 * 5).contains(&slow), "{slow} of {FILES_BLOCKS} blocks");
+    check(&db, 1);
+}
+
+#[test]
+fn migration_ends_where_the_tier_is_full_and_goes_on_where_it_has_room() {
+    let (db, ..) = store(options());
+    // More than the first device holds.
+    let files = 110;
+    (0..files).for_each(|file| write(&db, file, 1).expect("writes"));
+    db.flush().expect("flushes");
+    (0..files).for_each(|file| set(&db, file, Some(Tier::Fast)));
+    let begin = db.migration_plan().expect("plans");
+    assert!(begin.bytes_movable < begin.bytes() / 10 * 9, "{begin:?}");
+    assert!(!db.migrate(&mut |_| true).expect("migrates"));
+    let left = db.migration_plan().expect("plans");
+    assert!(left.bytes() < begin.bytes() && left.bytes() > 0, "{begin:?}, {left:?}");
+    let kept = db.devices()[0].bytes_free / ZONE_BYTES;
+    assert!(kept >= 6, "{kept} zones are left to rows and the manifest");
+    // A quarter of them fits.
+    (0..files / 4 * 3).for_each(|file| set(&db, file, Some(Tier::Slow)));
+    assert!(db.migrate(&mut |_| true).expect("migrates"));
+    assert_eq!(db.migration_plan().expect("plans").bytes(), 0);
+    check(&db, 1);
+}
+
+#[test]
+fn power_cut_at_any_step_of_a_migration_loses_nothing() {
+    let (whole, parts) = cut_together();
+    let shared = Arc::clone(&whole) as Arc<dyn Device>;
+    let (first, slow) = parts(&shared);
+    create(&first);
+    let db = open(&first, &[], options()).expect("opens");
+    db.add_device(slow, Tier::Slow).expect("adds");
+    (0..FILES).for_each(|file| write(&db, file, 1).expect("writes"));
+    (0..FILES).for_each(|file| {
+        db.apply(wish(&db, file, Some(Tier::Fast)), Durability::Synced).map(drop).expect("is noted");
+    });
+    let begin = whole.events_len();
+    assert!(db.migrate(&mut |_| true).expect("migrates"));
+    let end = whole.events_len();
+    for event in (begin..=end).step_by(((end - begin) / 40).max(1)) {
+        let image: Arc<dyn Device> =
+            Arc::new(whole.image_at(event, 7, CrashMode::KeepSubset).expect("is in the log"));
+        let (first, slow) = parts(&image);
+        let db = open(&first, &[slow], options()).unwrap_or_else(|error| panic!("event {event}: {error}"));
+        wishes(&db);
+        check(&db, 1);
+        assert!(db.migrate(&mut |_| true).expect("migrates"), "event {event}");
+        assert!(on_slow(&db) == 0, "event {event}");
+        check(&db, 1);
+    }
+}
+
+#[test]
+fn background_migrates_after_a_change_and_rests_in_between() {
+    let clock = Arc::new(ManualClock::at(Duration::from_secs(1)));
+    let first = first();
+    create(&first);
+    let db = Db::open_joined(first, &[], options(), Arc::clone(&clock) as _).expect("opens");
+    db.add_device(memory(SLOW_BYTES), Tier::Slow).expect("adds");
+    (0..FILES).for_each(|file| write(&db, file, 1).expect("writes"));
+    db.flush().expect("flushes");
+    wishes(&db);
+    let stat = |name: &str| {
+        db.stats().into_iter().find(|(known, _)| known == name).map(|(_, value)| value).expect("is told")
+    };
+    let advance = |seconds| {
+        clock.advance(Duration::from_secs(seconds));
+        db.parts.migrator.advance(&mut |_| true).expect("migrates");
+        stat("migration.bytes_moved") / BLOCK_BYTES as u64
+    };
+    assert_eq!([advance(0), advance(31)], [0, 0]);
+    (0..FILES / 2).for_each(|file| set(&db, file, Some(Tier::Fast)));
+    assert_eq!([advance(1), advance(30), advance(60)], [0, FILES_BLOCKS / 2, FILES_BLOCKS / 2]);
+    assert_eq!(stat("migration.bytes_left"), 0);
+    (0..FILES / 2).for_each(|file| set(&db, file, None));
+    (FILES / 2..FILES).for_each(|file| set(&db, file, Some(Tier::Fast)));
+    assert_eq!(advance(60), FILES_BLOCKS);
+    check(&db, 1);
 }

@@ -1,0 +1,316 @@
+//! Migration: blocks that lie on another tier than their file wishes are moved there, by rewrites of the pieces that refer to them.
+//!
+//! Which they are is not remembered: a wish that has changed, a device that has come, a tier that had no room, all are found by
+//! going over the pieces of files with a wish. So a crash loses nothing but time. In the background that is done when there are
+//! [`Signs`] that it may find anything, and in a small part of the time.
+//!
+//! Thread safety: any thread; one in the background. Each piece is rewritten in a claim of its run, beside reads, writes and merges. Invariants: each
+//! rewrite is one edit, so that a migration may end behind any of them; it takes no zone of the reserve, and begins no piece for
+//! which the other tier has no room, so that each makes what is left less.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use kvfs_store::{Cursor, KeyRange, Result, Seqno, StoreError, Tier};
+use parking_lot::Mutex;
+
+use super::defrag::WAIT_FOR_OTHERS;
+use super::rewrite::Target;
+use super::{Merger, StepConfig};
+use crate::compaction::Victims;
+use crate::format::PieceDesc;
+use crate::layers::Layers;
+use crate::memtable::{Merger as MergeOperator, first_block_at_or_after, split_block_key};
+use crate::space::{Budget, Lane, TierWishes, Zones};
+use crate::table::Piece;
+use crate::version::{Run, RunId};
+
+/// Rounds that move nothing, while no merge is under way, before it ends: others may hold what is left.
+const ROUNDS_IN_VAIN_MAX: u32 = 8;
+
+/// Zones that a rewrite begins besides what it copies: of blocks, of metadata, and one that it fills in part.
+const ZONES_OF_REWRITE: u64 = 3;
+
+/// What lies on another tier than it wishes to, and could lie there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct MigrationPlan {
+    /// Bytes on slow devices that wish to lie on fast ones.
+    pub bytes_to_fast: u64,
+    /// Bytes on fast devices that wish to lie on slow ones.
+    pub bytes_to_slow: u64,
+    /// Of both, what the tier that it wishes for has room for now.
+    pub bytes_movable: u64,
+}
+
+impl MigrationPlan {
+    /// Both.
+    pub fn bytes(&self) -> u64 {
+        self.bytes_to_fast + self.bytes_to_slow
+    }
+
+    fn bytes_to(&mut self, tier: Tier) -> &mut u64 {
+        match tier {
+            Tier::Fast => &mut self.bytes_to_fast,
+            Tier::Slow => &mut self.bytes_to_slow,
+        }
+    }
+}
+
+/// A piece with something of it.
+struct Found {
+    target: Target,
+    plan: MigrationPlan,
+}
+
+/// How long the background waits before it goes over the pieces again, and before it does after an opening.
+const LOOK_WAIT_MIN: Duration = Duration::from_secs(30);
+/// It waits so many times as long as going over them has taken.
+const LOOK_WAIT_FACTOR: u32 = 50;
+/// When something was left, it is tried again after so long, whatever has changed.
+const LEFT_WAIT: Duration = Duration::from_mins(10);
+
+/// Where these are as before, there is nothing new to move.
+#[derive(Debug, PartialEq, Eq)]
+struct Signs {
+    /// Runs with wishes.
+    runs: Vec<RunId>,
+    /// Of memtables that have some: up to where they go.
+    tables: Vec<Seqno>,
+    /// Devices that take anything new.
+    devices: Vec<u32>,
+    has_room: [bool; 2],
+}
+
+/// When the background goes over the pieces.
+#[derive(Default)]
+struct Looks {
+    /// Before it did for the last time.
+    seen: Option<Signs>,
+    not_before: Option<Duration>,
+    /// Something was left.
+    again_at: Option<Duration>,
+}
+
+/// Moves blocks between tiers.
+pub(crate) struct Migrator {
+    merger: Arc<Merger>,
+    looks: Mutex<Looks>,
+    bytes_moved: AtomicU64,
+    /// As far as the last look tells.
+    bytes_left: AtomicU64,
+}
+
+impl Migrator {
+    pub(crate) fn new(merger: &Arc<Merger>) -> Self {
+        let (bytes_moved, bytes_left) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { merger: Arc::clone(merger), looks: Mutex::default(), bytes_moved, bytes_left }
+    }
+
+    /// Names and values of counters.
+    pub(crate) fn list(&self) -> [(&'static str, u64); 2] {
+        [
+            ("migration.bytes_left", self.bytes_left.load(Ordering::Relaxed)),
+            ("migration.bytes_moved", self.bytes_moved.load(Ordering::Relaxed)),
+        ]
+    }
+
+    /// What a migration would move. Reads the indexes of all pieces that may have blocks of files with a wish.
+    ///
+    /// # Errors
+    /// I/O errors, corruption.
+    pub(crate) fn plan(&self) -> Result<MigrationPlan> {
+        let mut plan = MigrationPlan::default();
+        for Found { plan: of_piece, .. } in self.find_misplaced()? {
+            plan.bytes_to_fast += of_piece.bytes_to_fast;
+            plan.bytes_to_slow += of_piece.bytes_to_slow;
+        }
+        let movable = |tier, bytes: u64| bytes.min(self.zones().room_on(tier));
+        plan.bytes_movable =
+            movable(Tier::Fast, plan.bytes_to_fast) + movable(Tier::Slow, plan.bytes_to_slow);
+        Ok(plan)
+    }
+
+    fn zones(&self) -> &Zones {
+        &self.merger.runtime.ctx.zones
+    }
+
+    fn find_misplaced(&self) -> Result<Vec<Found>> {
+        let mut found = Vec::new();
+        let live = &self.merger.live;
+        let view = live.view();
+        for (keyspace, rows) in live.placed_by() {
+            let Some(wishes) = live.tier_wishes(keyspace, None) else { continue };
+            for run in view.version.runs(keyspace) {
+                for piece in &run.pieces {
+                    if self.merger.runtime.is_stopping() {
+                        return Ok(found);
+                    }
+                    let layers = Layers { view: view.clone(), seqno: Seqno::MAX, own: None };
+                    if !has_wishes_for(layers, rows, piece.desc())? {
+                        continue;
+                    }
+                    let plan = self.misplaced_in(run, piece, wishes.as_ref())?;
+                    if plan.bytes() > 0 {
+                        let target = Target { keyspace, run: run.id, piece: piece.desc().id };
+                        found.push(Found { target, plan });
+                    }
+                }
+            }
+        }
+        let left = found.iter().map(|found| found.plan.bytes()).sum();
+        self.bytes_left.store(left, Ordering::Relaxed);
+        Ok(found)
+    }
+
+    /// Of what the run still has of the piece.
+    fn misplaced_in(&self, run: &Run, piece: &Piece, wishes: &dyn TierWishes) -> Result<MigrationPlan> {
+        let zones = self.zones();
+        let mut plan = MigrationPlan::default();
+        let index = piece.index()?;
+        for layer in index.layers() {
+            let (mut prefix, mut wish) = (bytes::Bytes::new(), None);
+            for at in 0..layer.len() {
+                let region = layer.region(at);
+                let bound = first_block_at_or_after(region.prefix, &run.lower_bound);
+                if bound.is_none_or(|bound| bound >= region.end()) {
+                    continue;
+                }
+                if prefix != *region.prefix {
+                    prefix = region.prefix.clone();
+                    wish = wishes.tier_of(&prefix);
+                }
+                if let Some(tier) = wish.filter(|_| zones.is_misplaced(region.addr, wish)) {
+                    *plan.bytes_to(tier) += u64::from(region.extent().len);
+                }
+            }
+        }
+        Ok(plan)
+    }
+
+    /// Whether the tiers that blocks of a piece wish for have room for them.
+    fn has_room_for(&self, plan: &MigrationPlan) -> bool {
+        let zones = self.zones();
+        let more = ZONES_OF_REWRITE * u64::from(zones.zone_bytes());
+        let fits = |tier, bytes: u64| bytes == 0 || bytes + more <= zones.room_on(tier);
+        fits(Tier::Fast, plan.bytes_to_fast) && fits(Tier::Slow, plan.bytes_to_slow)
+    }
+
+    /// Moves what lies on another tier than it wishes, until `goes_on` says no: before each piece it is told how many bytes are left.
+    /// True: nothing is left. False: it said no, or merges and readers hold what is left, or the tier that it wishes for has no room.
+    ///
+    /// # Errors
+    /// I/O errors and corruption, when all that can be read has been moved.
+    pub(crate) fn migrate(&self, goes_on: &mut dyn FnMut(u64) -> bool) -> Result<bool> {
+        self.merger.runtime.check_writable()?;
+        if !self.zones().are_of_both_tiers() {
+            return Ok(true);
+        }
+        // What the journal has bound comes into runs.
+        self.merger.flusher.flush_everything()?;
+        self.move_all(self.find_misplaced()?, goes_on)
+    }
+
+    fn move_all(&self, mut found: Vec<Found>, goes_on: &mut dyn FnMut(u64) -> bool) -> Result<bool> {
+        let runtime = &self.merger.runtime;
+        let mut in_vain = 0;
+        while !found.is_empty() {
+            let before = bytes_of(&found);
+            let mut left = before;
+            let (mut had_room, mut unread) = (false, Ok(()));
+            for Found { target, plan } in &found {
+                if runtime.is_stopping() || !goes_on(left) {
+                    return Ok(false);
+                }
+                if self.has_room_for(plan) {
+                    had_room = true;
+                    match self.rewrite(*target) {
+                        Ok(()) | Err(StoreError::Full) => {}
+                        // It stays where it is, and is told of behind the others.
+                        Err(error @ (StoreError::Io { .. } | StoreError::Corrupt { .. })) => {
+                            unread = unread.and(Err(error));
+                        }
+                        Err(error) => return Err(error),
+                    }
+                }
+                left -= plan.bytes();
+            }
+            found = self.find_misplaced()?;
+            let after = bytes_of(&found);
+            self.bytes_moved.fetch_add(before.saturating_sub(after), Ordering::Relaxed);
+            if after >= before {
+                unread?;
+                in_vain += u32::from(self.merger.claims() == 0);
+                if !had_room || in_vain == ROUNDS_IN_VAIN_MAX {
+                    return Ok(false);
+                }
+                runtime.timer.wait(WAIT_FOR_OTHERS);
+            }
+        }
+        Ok(true)
+    }
+
+    fn rewrite(&self, target: Target) -> Result<()> {
+        let merger = &self.merger;
+        let config = merger.stepper.step_config(Lane::FIRST, Budget::Ordinary, Some(merger.pace()));
+        let config = StepConfig { victims: Victims::misplaced(), ..config };
+        merger.rewrite_all(&[target], &config, false, &mut |_, _| true).map(drop)
+    }
+
+    /// In the background: migrates when it may find something to move, and has not looked for it lately; until `goes_on` says no.
+    ///
+    /// # Errors
+    /// As [`Migrator::migrate`].
+    pub(crate) fn advance(&self, goes_on: &mut dyn FnMut(u64) -> bool) -> Result<()> {
+        let Some(mut looks) = self.looks.try_lock() else { return Ok(()) };
+        let clock = &self.merger.runtime.clock;
+        let begin = clock.monotonic();
+        let not_before = *looks.not_before.get_or_insert(begin + LOOK_WAIT_MIN);
+        if begin < not_before || !self.zones().are_of_both_tiers() {
+            return Ok(());
+        }
+        let signs = Some(self.signs());
+        if signs == looks.seen && looks.again_at.is_none_or(|at| begin < at) {
+            return Ok(());
+        }
+        looks.seen = signs;
+        let found = self.find_misplaced();
+        let looked = clock.monotonic().saturating_sub(begin);
+        let moved = found.and_then(|found| self.move_all(found, goes_on));
+        let end = clock.monotonic();
+        looks.not_before = Some(end + LOOK_WAIT_MIN.max(looked * LOOK_WAIT_FACTOR));
+        looks.again_at = if matches!(moved, Ok(true)) { None } else { Some(end + LEFT_WAIT) };
+        moved.map(drop)
+    }
+
+    fn signs(&self) -> Signs {
+        let view = self.merger.live.view();
+        let rows: Vec<u32> = self.merger.live.placed_by().into_iter().map(|(_, rows)| rows).collect();
+        let runs = rows.iter().flat_map(|&rows| view.version.runs(rows)).map(|run| run.id).collect();
+        let with_rows = view.tables().filter(|table| table.keyspaces().iter().any(|id| rows.contains(id)));
+        let tables = with_rows.filter_map(|table| table.seqno_range()).map(|(_, last)| last).collect();
+        let members = self.zones().members().into_iter().filter(|member| member.takes_new);
+        let devices = members.map(|member| member.id).collect();
+        let has_room = Tier::ALL.map(|tier| self.zones().room_on(tier) > 0);
+        Signs { runs, tables, devices, has_room }
+    }
+}
+
+fn bytes_of(found: &[Found]) -> u64 {
+    found.iter().map(|found| found.plan.bytes()).sum()
+}
+
+/// Whether any of the prefixes that the piece may have blocks of has a row. (Those that have rows are of one length.)
+fn has_wishes_for(layers: Layers, rows: u32, desc: &PieceDesc) -> Result<bool> {
+    let (Some((first, _)), Some((last, _))) =
+        (split_block_key(&desc.first_key), split_block_key(&desc.last_key))
+    else {
+        return Ok(true);
+    };
+    let mut end = last.to_vec();
+    end.push(0);
+    let range = KeyRange::new(first.to_vec(), end);
+    let mut cursor = layers.cursor(rows, range, MergeOperator::new("tiers", None));
+    cursor.next()?;
+    Ok(cursor.entry().is_some())
+}

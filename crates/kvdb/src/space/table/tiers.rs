@@ -1,0 +1,58 @@
+//! The part of the tables that knows of tiers: where blocks are placed, and what may be placed there.
+
+use kvfs_store::Tier;
+
+use super::Table;
+use crate::space::Stream;
+use crate::space::members::{Destination, MemberZones};
+use crate::space::placement::{NewBlocks, Placement};
+
+/// One zone in so many of fast devices is kept for rows and metadata where a policy has a choice.
+const FAST_SHARE_KEPT: u32 = 16;
+/// One zone in so many of slow devices is left to writers by what is moved there.
+const SLOW_SHARE_KEPT: u32 = 64;
+
+impl Table {
+    pub(in crate::space) fn placement(&self) -> Placement {
+        self.placement
+    }
+
+    pub(in crate::space) fn set_placement(&mut self, placement: Placement) {
+        self.placement = placement;
+    }
+
+    pub(in crate::space) fn for_new(&self, stream: Stream, blocks: NewBlocks) -> Destination {
+        self.members.for_new(stream, blocks, self.placement, &|| self.fast_has_room())
+    }
+
+    /// Whether more is free on fast devices than is kept there for rows and metadata, which come from now on.
+    fn fast_has_room(&self) -> bool {
+        let kept = self.zones_kept_on(Tier::Fast);
+        let growth = self.growth_left() as usize;
+        growth > kept || growth + self.free_on(Tier::Fast).take(kept + 1).count() > kept
+    }
+
+    /// Zones of a tier that are left to rows and metadata, or to writers.
+    fn zones_kept_on(&self, tier: Tier) -> usize {
+        let share = match tier {
+            Tier::Fast => FAST_SHARE_KEPT,
+            Tier::Slow => SLOW_SHARE_KEPT,
+        };
+        let of_tier = self.members.list().iter().filter(|member| member.tier == tier);
+        let zones_all: u32 = of_tier.map(MemberZones::len).sum();
+        let reserved = if tier == Tier::Fast { self.zones_reserved() } else { 0 };
+        reserved.max(zones_all / share) as usize
+    }
+
+    fn free_on(&self, tier: Tier) -> impl Iterator<Item = &u32> {
+        let of_tier = self.members.list().iter().filter(move |member| member.tier == tier);
+        of_tier.flat_map(|member| self.free.range(member.zones.clone()))
+    }
+
+    /// What may be moved to a tier (bytes). O(zones).
+    pub(in crate::space) fn room_on(&self, tier: Tier) -> u64 {
+        let growth = if tier == Tier::Fast { self.growth_left() as usize } else { 0 };
+        let zones = (growth + self.free_on(tier).count()).saturating_sub(self.zones_kept_on(tier));
+        zones as u64 * u64::from(self.zone_bytes)
+    }
+}
