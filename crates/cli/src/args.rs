@@ -173,6 +173,9 @@ Options for -o, separated by commas:
   slow=TIME           operations that take as long are told of in the log, with
                       path, process and user (1s); 0: none. What waits for
                       another owner's lock does not count
+  metrics=unix:PATH   serve /metrics for Prometheus by HTTP on a socket, for
+  metrics=ADDR:PORT   this user and root; or on a port of this host, such as
+                      127.0.0.1:9100, for all who can reach it
   noacl               permission bits alone count: access-control lists are
                       neither heeded, shown nor inherited
   nonempty            mount over what is in DIR

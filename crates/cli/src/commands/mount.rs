@@ -11,6 +11,7 @@ use kvfs_kvdb::{Placement, Policy};
 
 use super::remount;
 use crate::args::{Command, MountArgs};
+use crate::daemon::metrics::MetricsPlace;
 use crate::daemon::{self, Plan};
 use crate::error::{CliError, Code, Result};
 use crate::mounts;
@@ -148,6 +149,7 @@ impl Wish<'_> {
             steers: !ours.nosteer,
             nobtime: ours.nobtime,
             workers: self.workers.or(ours.workers).map(usize::from),
+            metrics: ours.metrics,
             slow: Some(ours.slow.unwrap_or(SLOW)).filter(|&slow| slow != Duration::MAX),
             open: OpenOptions {
                 memory: Memory::new(self.memory.or(ours.memory))?,
@@ -189,6 +191,7 @@ struct Ours {
     undo_age: Option<Duration>,
     txn_idle: Option<Duration>,
     slow: Option<Duration>,
+    metrics: Option<MetricsPlace>,
     create: bool,
     size: Option<u64>,
     memory: Option<u64>,
@@ -217,6 +220,7 @@ impl Ours {
             Some(("undo_count", count)) => self.undo_count = Some(parse_undo_count(count)?),
             Some(("undo_age", age)) => self.undo_age = Some(parse_undo_age(age)?),
             Some(("slow", time)) => self.slow = Some(parse_slow(time)?),
+            Some(("metrics", place)) => self.metrics = Some(parse_metrics(place)?),
             Some(("txn_idle", time)) => self.txn_idle = Some(parse_txn_idle(time)?),
             None if option == "private_snapshots" => self.private_snapshots = true,
             None if option == "create" => self.create = true,
@@ -297,6 +301,10 @@ fn parse_txn_idle(text: &str) -> Result<Duration> {
 
 fn parse_slow(text: &str) -> Result<Duration> {
     parse_duration_or_ever(text).map_err(|error| CliError::new(Code::Usage, format!("slow={text}: {error}")))
+}
+
+fn parse_metrics(text: &str) -> Result<MetricsPlace> {
+    text.parse().map_err(|error| CliError::new(Code::Usage, format!("metrics={text}: {error}")))
 }
 
 #[cfg(test)]
@@ -404,6 +412,7 @@ mod tests {
             "undo_age=x",
             "txn_idle=x",
             "slow=soon",
+            "metrics=0.0.0.0:9100",
             "memory=x",
             "memory=1M",
             "workers=0",

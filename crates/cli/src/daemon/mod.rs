@@ -14,6 +14,7 @@ mod files;
 mod front_ends;
 mod keys_handler;
 pub(crate) mod log;
+pub(crate) mod metrics;
 mod point;
 pub(crate) mod public;
 mod resident;
@@ -34,8 +35,8 @@ use kvfs_fuse::session::{InitConfig, SessionConfig};
 use kvfs_fuse::transport::DeviceTransport;
 use kvfs_fuse::{Session, process};
 use kvfs_open::OpenOptions;
-use kvfs_service::ServiceError;
 use kvfs_service::operations::SlowLog;
+use kvfs_service::{Service, ServiceError};
 
 use crate::allocator;
 use crate::commands::mkfs::make_plain;
@@ -46,6 +47,7 @@ use crate::open::{OpenStore, open_unmounted};
 use crate::store_dir::StoreDir;
 use files::KernelSides;
 use front_ends::{FrontEnds, Store};
+use metrics::{Metrics, MetricsPlace};
 use public::PublicSockets;
 use resident::Keeper;
 use signals::Signals;
@@ -81,6 +83,8 @@ pub(crate) struct Plan {
     pub(crate) workers: Option<usize>,
     /// Operations that take as long are told of in the log; `None`: none are.
     pub(crate) slow: Option<Duration>,
+    /// Where metrics are served.
+    pub(crate) metrics: Option<MetricsPlace>,
     pub(crate) mount: MountOptions,
     pub(crate) open: OpenOptions,
 }
@@ -113,6 +117,7 @@ pub(crate) fn serve(plan: &Plan, log: log::Target, ready: impl FnOnce() -> Resul
     let service = Arc::new(open.into_service());
     let slow_log = plan.slow.map(|threshold| SlowLog::start(service.operations(), threshold)).transpose();
     let slow_log = slow_log.map_err(|error| cannot_start("a thread", &error))?;
+    let metrics = plan.metrics.as_ref().map(|place| serve_metrics(plan, place, &service)).transpose()?;
     let handler = RequestHandler::new(Arc::clone(&service), mounted);
     let end = Arc::new(End::default());
     let asked = Arc::clone(&end);
@@ -138,7 +143,7 @@ pub(crate) fn serve(plan: &Plan, log: log::Target, ready: impl FnOnce() -> Resul
         }
         Err(error) => Err(error),
     };
-    drop(slow_log);
+    drop((metrics, slow_log));
     drop(fs);
     drop(keeper);
     // Before the store can be opened anew: the next daemon has the same directory.
@@ -174,6 +179,17 @@ fn degraded(plan: &Plan, open: &OpenStore) -> Plan {
 
 fn cannot_start(what: &str, error: &std::io::Error) -> CliError {
     CliError::new(Code::Failed, format!("cannot start {what}: {error}"))
+}
+
+fn serve_metrics(plan: &Plan, place: &MetricsPlace, service: &Arc<Service>) -> Result<Metrics> {
+    if let (MetricsPlace::Unix(path), Some(dir)) = (place, &plan.dir)
+        && path.starts_with(dir)
+    {
+        let message = format!("metrics=unix:{place} lies on the mount itself; choose another place");
+        return Err(CliError::new(Code::Usage, message));
+    }
+    Metrics::start(place, service)
+        .map_err(|error| CliError::new(Code::Failed, format!("cannot serve metrics on {place}: {error}")))
 }
 
 /// A store that is only to be read may lie where no socket can be made: then there is none, and commands open the store

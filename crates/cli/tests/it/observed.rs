@@ -1,6 +1,9 @@
 //! What is told of the operations of a store.
 
 use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
 use std::process::Command;
 
 use serde_json::Value;
@@ -106,4 +109,39 @@ fn trace_shows_operations_as_they_end_until_the_store_is_unmounted() {
     );
     kvfs(&["umount", &dir]).ok();
     assert!(wait_exit(&mut reader).success());
+}
+
+/// The answer to a request.
+fn asked(socket: &str, request: &str) -> String {
+    let mut stream = UnixStream::connect(socket).unwrap();
+    write!(stream, "{request} HTTP/1.1\r\nHost: kvfs\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn metrics_are_served_on_a_socket_for_the_user_of_the_mount_until_it_is_unmounted() {
+    if !can_mount("metrics_are_served_on_a_socket_for_the_user_of_the_mount_until_it_is_unmounted") {
+        return;
+    }
+    let world = World::new();
+    let (store, dir, socket) = (world.store("store"), world.dir("mnt"), world.text("metrics.sock"));
+    let option = format!("metrics=unix:{socket}");
+    kvfs(&["mount", "-o", &format!("metrics=unix:{dir}/m"), &store, &dir]).fails(2, &["on the mount itself"]);
+    kvfs(&["mount", "-o", &option, &store, &dir]).ok();
+    assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
+    fs::write(format!("{dir}/file"), "hello").unwrap();
+    let answer = asked(&socket, "GET /metrics");
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+    assert!(answer.contains("content-type: text/plain; version=0.0.4"), "{answer}");
+    let line = "kvfs_operation_duration_seconds_count{kind=\"write\"} 1";
+    assert!(answer.lines().any(|found| found == line), "{answer}");
+    assert!(asked(&socket, "GET /").starts_with("HTTP/1.1 404 "));
+    assert!(asked(&socket, "POST /metrics").starts_with("HTTP/1.1 405 "));
+    let other = (world.store("other"), world.dir("other-mnt"));
+    kvfs(&["mount", "-o", &option, &other.0, &other.1])
+        .fails(1, &["cannot serve metrics", "another process"]);
+    kvfs(&["umount", &dir]).ok();
+    assert!(!fs::exists(&socket).unwrap());
 }
