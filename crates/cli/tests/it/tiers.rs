@@ -57,6 +57,14 @@ fn devices_come_and_go_under_a_mount_and_a_missing_slow_one_leaves_it_read_only(
     kvfs(&["sync", &dir]).ok();
     assert!(stored(&dir, 1) >= FILES * FILE_BYTES as u64 && stored(&dir, 0) < 8 << 20, "{:?}", list(&dir));
 
+    // What wishes to be fast is.
+    fs::create_dir(format!("{dir}/hot")).unwrap();
+    kvfs(&["set", &format!("{dir}/hot"), "tier=fast"]).ok();
+    fs::write(format!("{dir}/hot/file"), content(0)).unwrap();
+    kvfs(&["sync", &dir]).ok();
+    assert!(kvfs(&["get", &format!("{dir}/hot/file")]).ok().contains("\ntier=fast\n"));
+    assert!(stored(&dir, 0) >= FILE_BYTES as u64, "{:?}", list(&dir));
+
     // Another one takes its place; the daemon is killed on the way, and what was begun goes on.
     let second = device(&world, "second", 0);
     kvfs(&["tier", "add", &dir, &format!("slow:{second},size=512M")]).ok();

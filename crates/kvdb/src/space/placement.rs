@@ -56,7 +56,7 @@ impl FromStr for Placement {
 }
 
 /// What is known of blocks of one file that are written.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct NewBlocks {
     /// Where the file wishes its blocks to lie.
     pub(crate) wish: Option<Tier>,

@@ -142,6 +142,8 @@ pub(crate) struct PieceWriter {
     records: u64,
     makes_filter: bool,
     copies_meta: bool,
+    /// What was placed last.
+    placed: Option<NewBlocks>,
     buffers: Charge,
 }
 
@@ -169,6 +171,7 @@ impl PieceWriter {
             records: 0,
             makes_filter: true,
             copies_meta: true,
+            placed: None,
             buffers: ctx.accountant.guard(Pool::Io, target.chunk_bytes() as u64),
             target,
             kind,
@@ -198,11 +201,16 @@ impl PieceWriter {
         self
     }
 
-    /// What is added from here on is new, and goes where it is placed.
+    /// What is added from here on is new, and goes where it is placed. Where it was placed last is asked for once: that may take
+    /// long, and each block comes here.
     ///
     /// # Errors
     /// As [`PieceWriter::set_tier`].
     pub(crate) fn place(&mut self, blocks: NewBlocks) -> Result<()> {
+        if self.placed == Some(blocks) {
+            return Ok(());
+        }
+        self.placed = Some(blocks);
         let Destination { tier, .. } = self.target.ctx.zones.for_new(self.target.data.stream, blocks);
         self.set_tier(tier)
     }
