@@ -26,7 +26,7 @@ const TIERED_GOAL: Bound = Bound::AtMost(0.9);
 
 /// Replay accesses of the block cache with every policy.
 ///
-/// A trace is recorded by the engine; loads are made up by --synthetic.
+/// A trace is recorded by `kvfs mount -o cache_trace=FILE`; loads are made up by --synthetic.
 #[derive(Parser)]
 #[command(
     version,

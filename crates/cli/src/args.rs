@@ -195,6 +195,8 @@ Options for -o, separated by commas:
   cache=POLICY        which blocks leave the block cache first: tiered (the
                       default; those of slow devices stay longest), s3fifo,
                       arc or lru; for as long as it is mounted
+  cache_trace=FILE    record what is asked of the block cache in a new file, at
+                      most 1 GiB, until the unmount
   placement=POLICY    on which devices of a store with fast and slow ones
                       content of files goes for which `kvfs set` says nothing:
                       static (slow; the default), sequential-to-slow (what is

@@ -55,7 +55,9 @@ impl Db {
     pub fn close(&self) -> Result<()> {
         self.parts.runtime.close();
         self.threads.stop(&self.parts);
-        self.write_all_out()
+        let written = self.write_all_out();
+        self.parts.runtime.ctx.cache.end_trace();
+        written
     }
 
     /// Syncs, and turns memtables into runs so that the next open replays nothing.

@@ -1,7 +1,7 @@
 //! `kvfs mount`: from arguments to a [`Plan`], and then into the daemon.
 
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -151,6 +151,7 @@ impl Wish<'_> {
             workers: self.workers.or(ours.workers).map(usize::from),
             metrics: ours.metrics,
             slow: Some(ours.slow.unwrap_or(SLOW)).filter(|&slow| slow != Duration::MAX),
+            cache_trace: ours.cache_trace.as_deref().map(mounts::resolve).transpose()?,
             open: OpenOptions {
                 memory: Memory::new(self.memory.or(ours.memory))?,
                 read_only: mount.read_only,
@@ -199,6 +200,7 @@ struct Ours {
     io_limit: Option<u64>,
     cache: Option<Policy>,
     placement: Option<Placement>,
+    cache_trace: Option<PathBuf>,
     private_snapshots: bool,
     store_owner: Option<u32>,
 }
@@ -230,6 +232,7 @@ impl Ours {
             Some(("store_owner", name)) => self.store_owner = Some(parse_owner(option, name)?),
             Some(("cache", policy)) => self.cache = Some(parse_cache_policy(policy)?),
             Some(("placement", policy)) => self.placement = Some(parse_placement(policy)?),
+            Some(("cache_trace", path)) if !path.is_empty() => self.cache_trace = Some(path.into()),
             Some(("io_limit", size)) => self.io_limit = parse_io_limit(option, size)?,
             _ => return Ok(false),
         }
@@ -309,8 +312,6 @@ fn parse_metrics(text: &str) -> Result<MetricsPlace> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
-
     use super::*;
 
     fn planned(options: &[&str]) -> Result<Plan> {
@@ -370,6 +371,8 @@ mod tests {
             let plan = planned(&[&format!("placement={placement}")]).expect("is valid");
             assert_eq!(plan.open.placement, placement);
         }
+        let trace = planned(&["cache_trace=/tmp/./a.trace"]).expect("is valid").cache_trace;
+        assert_eq!(trace.as_deref(), Some(Path::new("/tmp/a.trace")));
         assert_eq!(planned(&["store_owner=1000"]).expect("is valid").store_owner, Some(1000));
         assert_eq!(planned(&["store_owner=root"]).expect("is valid").store_owner, Some(0));
         let plan = planned(&["undo_count=0,undo_age=30m"]).expect("is valid");
@@ -422,6 +425,7 @@ mod tests {
             "cache=",
             "cache=clock",
             "placement=hot",
+            "cache_trace=",
             "store_owner=no such user",
         ] {
             let error = planned(&[wrong]).expect_err("is refused");

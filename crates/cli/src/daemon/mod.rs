@@ -9,6 +9,7 @@
 //! told how it went.
 
 pub(crate) mod background;
+mod cache_trace;
 mod control_handler;
 mod files;
 mod front_ends;
@@ -85,6 +86,8 @@ pub(crate) struct Plan {
     pub(crate) slow: Option<Duration>,
     /// Where metrics are served.
     pub(crate) metrics: Option<MetricsPlace>,
+    /// Where what is asked of the block cache is recorded.
+    pub(crate) cache_trace: Option<PathBuf>,
     pub(crate) mount: MountOptions,
     pub(crate) open: OpenOptions,
 }
@@ -107,6 +110,12 @@ pub(crate) fn serve(plan: &Plan, log: log::Target, ready: impl FnOnce() -> Resul
     let signals = Signals::catch()?;
 
     let open = open_unmounted(&store, &plan.open)?;
+    if let Some(path) = &plan.cache_trace
+        && let Err(error) = cache_trace::start(path, &open)
+    {
+        open.close()?;
+        return Err(error);
+    }
     let plan = &degraded(plan, &open);
     point::detach_dead_views(&store)?;
     let fs = Arc::clone(&open.fs);

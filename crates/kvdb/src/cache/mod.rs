@@ -226,6 +226,17 @@ impl BlockCache {
         recorder.ok_or_else(none)?.and_then(Recorder::finish)
     }
 
+    /// Ends the trace, if there is one: the store is being closed.
+    pub(crate) fn end_trace(&self) {
+        if self.recorder.lock().is_none() {
+            return;
+        }
+        match self.stop_trace() {
+            Ok(info) => tracing::info!(?info, "the trace of the block cache is complete"),
+            Err(error) => tracing::warn!(%error, "the trace of the block cache is incomplete"),
+        }
+    }
+
     fn is_traced(&self) -> bool {
         self.is_traced.load(Ordering::Relaxed)
     }
@@ -304,10 +315,6 @@ fn shard_of(key: CacheKey) -> usize {
 impl Drop for BlockCache {
     fn drop(&mut self) {
         self.shrink_to(0);
-        if self.recorder.lock().is_some()
-            && let Err(error) = self.stop_trace()
-        {
-            tracing::warn!(%error, "a trace of the block cache is incomplete");
-        }
+        self.end_trace();
     }
 }

@@ -2,6 +2,7 @@
 
 mod basics;
 mod binding;
+mod caching;
 mod checkpoints;
 mod overwritten;
 mod paging;
