@@ -11,6 +11,7 @@ mod quota;
 mod serve;
 mod snapshot;
 mod tier;
+mod top;
 mod trace;
 mod txn;
 
@@ -33,6 +34,7 @@ pub(crate) use tier::{
     DeviceArg, TierAddArgs, TierArgs, TierCommand, TierDevicesArgs, TierDrainArgs, TierListArgs,
     device_parser,
 };
+pub(crate) use top::TopArgs;
 pub(crate) use trace::TraceArgs;
 pub(crate) use txn::{BeginArgs, IsolationArg, RunArgs, TxnArgs, TxnCommand, TxnLockArgs};
 
@@ -94,6 +96,8 @@ pub(crate) enum Command {
     Check(CheckArgs),
     /// Counters of a mounted store
     Stats(StatsArgs),
+    /// What a mounted store does just now, second by second
+    Top(TopArgs),
     /// Each operation on files, keys and transactions as it ends
     Trace(TraceArgs),
     /// Ordered key-value data beside the files

@@ -90,6 +90,7 @@ fn carry_out(command: &Command, words: &[OsString]) -> Result<ExitCode> {
         Command::Umount(args) => commands::umount::run(args),
         Command::Check(args) => commands::check::run(args),
         Command::Stats(args) => commands::stats::run(args),
+        Command::Top(args) => commands::top::run(args),
         Command::Trace(args) => commands::trace::run(args),
         Command::Kv(args) => commands::kv::run(args),
         Command::Txn(args) => commands::txn::run(args),

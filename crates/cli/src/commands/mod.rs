@@ -19,6 +19,7 @@ pub(crate) mod stats;
 pub(crate) mod status;
 pub(crate) mod sync;
 pub(crate) mod tier;
+pub(crate) mod top;
 pub(crate) mod trace;
 pub(crate) mod txn;
 pub(crate) mod umount;

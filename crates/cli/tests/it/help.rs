@@ -12,6 +12,7 @@ fn every_command_has_help_with_examples() {
         "umount",
         "check",
         "stats",
+        "top",
         "trace",
         "kv",
         "locks",

@@ -145,3 +145,19 @@ fn metrics_are_served_on_a_socket_for_the_user_of_the_mount_until_it_is_unmounte
     kvfs(&["umount", &dir]).ok();
     assert!(!fs::exists(&socket).unwrap());
 }
+
+#[test]
+fn top_prints_a_screen_where_there_is_no_terminal() {
+    if !can_mount("top_prints_a_screen_where_there_is_no_terminal") {
+        return;
+    }
+    let world = World::new();
+    let (store, dir) = world.mounted();
+    let screen = kvfs(&["top", "--delay", "1ms", &dir]).ok();
+    assert!(screen.starts_with(&format!("kvfs {dir}, up ")), "{screen}");
+    for name in ["space", "memory", "cache", "journal", "writes", "background", "transactions"] {
+        assert!(screen.lines().any(|line| line.starts_with(name)), "{name}: {screen}");
+    }
+    kvfs(&["umount", &dir]).ok();
+    kvfs(&["top", "--once", &store]).fails(9, &["is not mounted"]);
+}

@@ -1,5 +1,6 @@
 //! What is told of the operations of a store: counts and latencies by kind, and one by one. Plain values.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -30,6 +31,19 @@ pub struct OperationLine {
 }
 
 impl OperationLine {
+    /// All of these as if they were of one kind, which is called so.
+    pub fn sum<'l>(kind: &str, lines: impl IntoIterator<Item = &'l Self>) -> Self {
+        let (mut sum, mut buckets) = (Self { kind: kind.to_owned(), ..Self::default() }, BTreeMap::new());
+        for line in lines {
+            sum.errors += line.errors;
+            sum.bytes += line.bytes;
+            sum.nanos += line.nanos;
+            sum.nanos_max = sum.nanos_max.max(line.nanos_max);
+            line.buckets.iter().for_each(|&(index, count)| *buckets.entry(index).or_default() += count);
+        }
+        Self { buckets: buckets.into_iter().collect(), ..sum }
+    }
+
     /// How many there were.
     pub fn count(&self) -> u64 {
         self.buckets.iter().map(|&(_, count)| count).sum()

@@ -98,6 +98,9 @@ fn operations_of_all_threads_are_one_sum() {
     let nothing = line.since(line);
     assert_eq!((nothing.count(), nothing.errors, nothing.quantile(0.99)), (0, 0, Duration::ZERO));
     assert_eq!(line.since(&OperationLine::default()).count(), 16_000);
+    let both = OperationLine::sum("both", [line, line]);
+    assert_eq!((both.count(), both.bytes, both.longest()), (32_000, 320_000, line.longest()));
+    assert_eq!(both.quantile(0.5), line.quantile(0.5));
 }
 
 #[test]
