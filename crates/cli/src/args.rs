@@ -204,8 +204,9 @@ Options for -o, separated by commas:
   placement=POLICY    on which devices of a store with fast and slow ones
                       content of files goes for which `kvfs set` says nothing:
                       static (slow; the default), sequential-to-slow (what is
-                      written in a row of 1 MiB or more slow, the rest fast);
-                      for as long as it is mounted
+                      written in a row of 1 MiB or more slow, the rest fast),
+                      hot-cold (the same, and what is often read is moved to
+                      fast ones); for as long as it is mounted
   private_snapshots   snapshots are shown to root and the store's owner alone
   store_owner=USER    mount the store of another user, which may contain
                       anything; without this such a store is refused

@@ -21,7 +21,7 @@ pub fn human_latency(duration: Duration) -> String {
         _ if duration.as_secs() >= 120 => return human_duration(duration),
         _ => (nanos / 1e9, "s"),
     };
-    if value < 9.95 { format!("{value:.1} {unit}") } else { format!("{value:.0} {unit}") }
+    if value < 10.0 { format!("{value:.1} {unit}") } else { format!("{value:.0} {unit}") }
 }
 
 /// `1.5 GiB`, `12 KiB`, `7 B`.

@@ -37,10 +37,15 @@ pub(crate) fn run(args: &TierArgs) -> Result<ExitCode> {
 }
 
 fn list(args: &TierListArgs, with_status: bool) -> Result<ExitCode> {
-    let lines = Endpoint::with(args.target.as_deref(), true, devices)?;
+    let (lines, stats) = Endpoint::with(args.target.as_deref(), true, |endpoint| {
+        let lines = devices(endpoint)?;
+        let stats = if with_status { endpoint.call(&Request::Stats)? } else { Response::Stats(Vec::new()) };
+        let Response::Stats(stats) = stats else { return Err(control::confused()) };
+        Ok((lines, stats))
+    })?;
     let text = match (args.json, with_status) {
         (true, _) => format!("{}\n", Value::Array(lines.iter().map(as_json).collect())),
-        (false, true) => table(&lines) + &lines.iter().map(status).collect::<String>(),
+        (false, true) => table(&lines) + &lines.iter().map(status).collect::<String>() + &placement(&stats),
         (false, false) => table(&lines),
     };
     print(&text)?;
@@ -183,6 +188,27 @@ fn status(line: &DeviceLine) -> String {
     text
 }
 
+/// What moves between the tiers, of a store that has both.
+fn placement(stats: &[(String, u64)]) -> String {
+    let get = |name: &str| stats.iter().find(|(known, _)| known == name).map_or(0, |&(_, value)| value);
+    let policy = stats.iter().find_map(|(name, _)| name.strip_prefix("placement.")).unwrap_or("static");
+    let (left, moved) = (get("migration.bytes_left"), get("migration.bytes_moved"));
+    let heat = match get("heat.hot_from") {
+        0 => String::new(),
+        count => format!("; hot is what was lately read {count} times or more"),
+    };
+    let moving = match (left, moved) {
+        (0, 0) => "nothing lies on another tier than it should".to_owned(),
+        (0, moved) => format!("{} were moved to the tier where they belong", human_bytes(moved)),
+        (left, moved) => format!(
+            "{} lie on another tier than they should, and are moved there as there is room; {} were moved",
+            human_bytes(left),
+            human_bytes(moved)
+        ),
+    };
+    format!("placement {policy}: {moving}{heat}\n")
+}
+
 /// What moves away from the device, and if nothing does, why.
 fn movement(line: &DeviceLine) -> String {
     if line.path.is_none() {
@@ -288,6 +314,10 @@ mod tests {
             said(&line(1, Some(moving))),
             "it is being drained, 2.0 GiB are left; 64.0 MiB each second, about 32 s more"
         );
+        let stats =
+            |left| vec![("migration.bytes_left".to_owned(), left), ("placement.hot-cold".to_owned(), 1)];
+        assert_eq!(placement(&stats(0)), "placement hot-cold: nothing lies on another tier than it should\n");
+        assert!(placement(&stats(1 << 20)).contains("1.0 MiB lie on another tier"));
         let stuck = DrainLine { trouble: Some("the disk is gone".to_owned()), ..DrainLine::default() };
         assert_eq!(
             said(&line(1, Some(stuck))),

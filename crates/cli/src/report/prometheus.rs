@@ -10,9 +10,10 @@ const GROUPS: &[(&str, &str)] = &[
     ("amplification.", "what the engine wrote, holds and read, in hundredths of what its users did"),
     ("cache.", "the cache of blocks"),
     ("data.", "data of files and keys in the zones"),
-    ("device.", "the devices of the store"),
+    ("device.", "the device of the store"),
     ("flush.", "memtables that became runs"),
     ("fs.", "the file system's table of nodes"),
+    ("heat.", "how often parts of files are read"),
     ("index.", "pages of indexes and filters in memory"),
     ("journal.", "the journal"),
     ("keyspace.", "a keyspace in its runs"),
@@ -22,8 +23,8 @@ const GROUPS: &[(&str, &str)] = &[
     ("memory.", "memory that the engine accounts for"),
     ("memtable.", "memtables"),
     ("merge.", "merges of runs"),
-    ("migration.", "data on its way to another class of device"),
     ("model.", "the model store"),
+    ("placement.", "the policy that places blocks of files on fast and slow devices"),
     ("read.", "reads of the engine"),
     ("snapshots.", "snapshots, named and pinned"),
     ("store.", "the state of the store"),
@@ -37,6 +38,8 @@ const GROUPS: &[(&str, &str)] = &[
 const GAUGE_GROUPS: &[&str] = &[
     "amplification.",
     "cache.policy.",
+    "heat.",
+    "placement.",
     "data.",
     "keyspace.",
     "memory.",
@@ -63,7 +66,6 @@ const GAUGES: &[&str] = &[
     "merge.debt_bytes",
     "merge.limit_us",
     "merge.running",
-    "migration.bytes_left",
     "model.bytes_used",
     "model.keys_outdated",
     "model.pins",
@@ -74,13 +76,6 @@ const GAUGES: &[&str] = &[
     "txn.runs_kept",
 ];
 
-/// Of each device.
-const DEVICE_GAUGES: &[&str] = &["bytes_free", "bytes_live"];
-
-/// Things of which each has counters of its own, and a label.
-const KEYSPACE: &str = "keyspace";
-const DEVICE: &str = "device";
-
 /// Upper bounds of the buckets that are told: each power of two nanoseconds from about 1 µs to about 69 s.
 const BOUNDS_LOG2: std::ops::RangeInclusive<u32> = 10..=36;
 
@@ -88,13 +83,6 @@ fn is_gauge(name: &str) -> bool {
     name.ends_with("_max")
         || GAUGES.contains(&name)
         || GAUGE_GROUPS.iter().any(|group| name.starts_with(group))
-}
-
-/// What a counter of one of several is about: which sort of things, which of them, and the figure.
-fn one_of(name: &str) -> Option<(&'static str, &str, &str)> {
-    let label = [KEYSPACE, DEVICE].into_iter().find(|label| name.starts_with(label))?;
-    let (one, figure) = name[label.len()..].strip_prefix('.')?.rsplit_once('.')?;
-    Some((label, one, figure))
 }
 
 fn help(name: &str) -> &'static str {
@@ -105,10 +93,11 @@ fn help(name: &str) -> &'static str {
 pub(crate) fn as_prometheus(stats: &[(String, u64)], operations: &OperationLines) -> String {
     let mut text = String::new();
     // A metric's lines stay together, whichever labels they have.
-    let mut labelled: BTreeMap<(&str, &str), Vec<(&str, u64)>> = BTreeMap::new();
+    let mut of_keyspaces: BTreeMap<&str, Vec<(&str, u64)>> = BTreeMap::new();
     for (name, value) in stats {
-        if let Some((label, one, figure)) = one_of(name) {
-            labelled.entry((label, figure)).or_default().push((one, *value));
+        let of_keyspace = name.strip_prefix("keyspace.").and_then(|rest| rest.rsplit_once('.'));
+        if let Some((keyspace, figure)) = of_keyspace {
+            of_keyspaces.entry(figure).or_default().push((keyspace, *value));
             continue;
         }
         let metric = name.replace(|c: char| !c.is_ascii_alphanumeric(), "_");
@@ -116,13 +105,11 @@ pub(crate) fn as_prometheus(stats: &[(String, u64)], operations: &OperationLines
         // Writing to a string never fails.
         let _ = writeln!(text, "kvfs_{metric} {value}");
     }
-    for ((label, figure), values) in labelled {
-        let (metric, name) =
-            (format!("{label}_{figure}"), format!("{label}.{}.{figure}", label.to_uppercase()));
-        let kind = if label == KEYSPACE || DEVICE_GAUGES.contains(&figure) { "gauge" } else { "counter" };
-        head(&mut text, &metric, kind, &name, help(&name));
-        for (one, value) in values {
-            let _ = writeln!(text, "kvfs_{metric}{{{label}=\"{}\"}} {value}", escaped(one));
+    for (figure, values) in of_keyspaces {
+        let metric = format!("keyspace_{figure}");
+        head(&mut text, &metric, "gauge", &format!("keyspace.NAME.{figure}"), help("keyspace."));
+        for (keyspace, value) in values {
+            let _ = writeln!(text, "kvfs_{metric}{{keyspace=\"{}\"}} {value}", escaped(keyspace));
         }
     }
     histograms(&mut text, operations);
@@ -185,9 +172,6 @@ mod tests {
             ("cache.bytes", 2048),
             ("keyspace.my \"tags\".bytes", 5),
             ("keyspace.b.bytes", 6),
-            ("device.failures", 0),
-            ("device.0.reads", 3),
-            ("device.0.bytes_free", 4),
             ("write.stall_us_max", 9),
         ];
         let stats = stats.map(|(name, value)| (name.to_owned(), value));
@@ -198,9 +182,6 @@ mod tests {
             "# TYPE kvfs_keyspace_bytes gauge\nkvfs_keyspace_bytes{keyspace=\"my \\\"tags\\\"\"} 5\n\
              kvfs_keyspace_bytes{keyspace=\"b\"} 6\n",
             "# TYPE kvfs_write_stall_us_max gauge\n",
-            "# TYPE kvfs_device_failures counter\nkvfs_device_failures 0\n",
-            "# TYPE kvfs_device_reads counter\nkvfs_device_reads{device=\"0\"} 3\n",
-            "# TYPE kvfs_device_bytes_free gauge\nkvfs_device_bytes_free{device=\"0\"} 4\n",
         ] {
             assert!(text.contains(lines), "{lines} in {text}");
         }

@@ -6,6 +6,7 @@
 //! none of their data is read (thesis 3.2).
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -56,6 +57,21 @@ struct Move {
 impl Move {
     fn count(&self) -> u64 {
         self.seqnos.iter().map(|span| u64::from(span.count)).sum()
+    }
+
+    /// These of its blocks.
+    fn part(&self, blocks: &Range<u64>) -> Self {
+        let mut part = Self { source: self.source.clone(), first: blocks.start, seqnos: Vec::new() };
+        let mut at = self.first;
+        for span in &self.seqnos {
+            let end = at + u64::from(span.count);
+            let (from, to) = (at.max(blocks.start), end.min(blocks.end));
+            if from < to {
+                part.push(to - from, span.seqno);
+            }
+            at = end;
+        }
+        part
     }
 
     fn push(&mut self, count: u64, seqno: Seqno) {
@@ -266,7 +282,7 @@ impl Mover<'_> {
         let Some(group) = self.groups.remove(&layer) else { return Ok(()) };
         self.pending_bytes -= group.bytes;
         let never = self.job.options.stitch_bytes_min == u64::MAX;
-        for moving in group.moves {
+        for moving in group.moves.into_iter().flat_map(|moving| self.parts_of(moving)).collect::<Vec<_>>() {
             let part = moving.source.region().part(moving.first, moving.count() as u32, &moving.seqnos);
             let is_worth_it = !is_remnant(&part) || self.job.options.stitch_bytes_min == 0;
             let is_victim = self.job.victims.contain(part.extent()) || self.is_to_migrate(&part);
@@ -284,28 +300,40 @@ impl Mover<'_> {
         Ok(())
     }
 
-    /// Where blocks of `prefix` are wished to lie.
-    fn tier_wished(&mut self, prefix: &Bytes) -> Option<Tier> {
-        match &self.wish {
-            Some((known, wish)) if known == prefix => *wish,
+    /// Parts that may belong on different tiers, in a migration.
+    fn parts_of(&self, moving: Move) -> Vec<Move> {
+        let heat = self.job.spec.ctx.zones.heat();
+        if !self.job.victims.are_misplaced() || !heat.has_levels() || moving.source.region().unit.is_some() {
+            return vec![moving];
+        }
+        let parts = heat.parts_of(moving.first, moving.count());
+        parts.map(|part| moving.part(&part)).collect()
+    }
+
+    /// Where blocks of a region are wished to lie: by their file, or by how often they are asked for.
+    fn tier_wished(&mut self, region: &Region<'_>) -> Option<Tier> {
+        let of_file = match &self.wish {
+            Some((known, wish)) if known == region.prefix => *wish,
             _ => {
-                let wish = self.job.spec.tier_wished(prefix);
-                self.wish = Some((prefix.clone(), wish));
+                let wish = self.job.spec.tier_wished(region.prefix);
+                self.wish = Some((region.prefix.clone(), wish));
                 wish
             }
-        }
+        };
+        let heat = self.job.spec.ctx.zones.heat();
+        of_file.or_else(|| heat.wish_of(region.prefix, region.first, region.count.into()))
     }
 
     fn is_to_migrate(&mut self, region: &Region<'_>) -> bool {
         self.job.victims.are_misplaced() && {
-            let wish = self.tier_wished(region.prefix);
+            let wish = self.tier_wished(region);
             self.job.spec.ctx.zones.is_misplaced(region.addr, wish)
         }
     }
 
     fn copy(&mut self, layer: usize, moving: &Move) -> Result<()> {
         let region = moving.source.region();
-        let wish = self.tier_wished(region.prefix);
+        let wish = self.tier_wished(&region.part(moving.first, moving.count() as u32, &moving.seqnos));
         self.output.writer().set_tier(self.job.spec.ctx.zones.for_copy(region.addr, wish))?;
         if region.unit.is_some() {
             let piece = Arc::clone(self.piece(moving.source.place));

@@ -1,4 +1,4 @@
-//! Migration: blocks that lie on another tier than their file wishes are moved there, by rewrites of the pieces that refer to them.
+//! Migration: blocks that lie on another tier than their file wishes, or than how often they are asked for says, are moved there, by rewrites of the pieces that refer to them.
 //!
 //! Which they are is not remembered: a wish that has changed, a device that has come, a tier that had no room, all are found by
 //! going over the pieces of files with a wish. So a crash loses nothing but time. In the background that is done when there are
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use kvfs_store::{Cursor, KeyRange, Result, Seqno, StoreError, Tier};
+use kvfs_store::{BLOCK_BYTES, Cursor, KeyRange, Result, Seqno, StoreError, Tier};
 use parking_lot::Mutex;
 
 use super::defrag::WAIT_FOR_OTHERS;
@@ -61,6 +61,8 @@ impl MigrationPlan {
 struct Found {
     target: Target,
     plan: MigrationPlan,
+    /// All of it only makes room on crowded fast devices.
+    is_cold: bool,
 }
 
 /// How long the background waits before it goes over the pieces again, and before it does after an opening.
@@ -108,8 +110,11 @@ impl Migrator {
     }
 
     /// Names and values of counters.
-    pub(crate) fn list(&self) -> [(&'static str, u64); 2] {
+    pub(crate) fn list(&self) -> [(&'static str, u64); 4] {
+        let (hot_from, cold_below) = self.zones().heat().levels();
         [
+            ("heat.hot_from", hot_from.into()),
+            ("heat.cold_below", cold_below.into()),
             ("migration.bytes_left", self.bytes_left.load(Ordering::Relaxed)),
             ("migration.bytes_moved", self.bytes_moved.load(Ordering::Relaxed)),
         ]
@@ -147,14 +152,12 @@ impl Migrator {
                         return Ok(found);
                     }
                     let layers = Layers { view: view.clone(), seqno: Seqno::MAX, own: None };
-                    if !has_wishes_for(layers, rows, piece.desc())? {
+                    if !self.zones().heat().has_levels() && !has_wishes_for(layers, rows, piece.desc())? {
                         continue;
                     }
-                    let plan = self.misplaced_in(run, piece, wishes.as_ref())?;
-                    if plan.bytes() > 0 {
-                        let target = Target { keyspace, run: run.id, piece: piece.desc().id };
-                        found.push(Found { target, plan });
-                    }
+                    let target = Target { keyspace, run: run.id, piece: piece.desc().id };
+                    let of_piece = self.misplaced_in(run, piece, wishes.as_ref())?;
+                    found.extend(of_piece.map(|(plan, is_cold)| Found { target, plan, is_cold }));
                 }
             }
         }
@@ -163,10 +166,16 @@ impl Migrator {
         Ok(found)
     }
 
-    /// Of what the run still has of the piece.
-    fn misplaced_in(&self, run: &Run, piece: &Piece, wishes: &dyn TierWishes) -> Result<MigrationPlan> {
-        let zones = self.zones();
+    /// Of what the run still has of the piece; whether all of it is there because it is cold. `None`: nothing.
+    fn misplaced_in(
+        &self,
+        run: &Run,
+        piece: &Piece,
+        wishes: &dyn TierWishes,
+    ) -> Result<Option<(MigrationPlan, bool)>> {
+        let (zones, heat) = (self.zones(), self.zones().heat());
         let mut plan = MigrationPlan::default();
+        let mut bytes_cold = 0;
         let index = piece.index()?;
         for layer in index.layers() {
             let (mut prefix, mut wish) = (bytes::Bytes::new(), None);
@@ -180,12 +189,25 @@ impl Migrator {
                     prefix = region.prefix.clone();
                     wish = wishes.tier_of(&prefix);
                 }
-                if let Some(tier) = wish.filter(|_| zones.is_misplaced(region.addr, wish)) {
-                    *plan.bytes_to(tier) += u64::from(region.extent().len);
+                if wish.is_some() || region.unit.is_some() || !heat.has_levels() {
+                    let by_heat = || heat.wish_of(&prefix, region.first, region.count.into());
+                    let wish = wish.or_else(by_heat);
+                    if let Some(tier) = wish.filter(|_| zones.is_misplaced(region.addr, wish)) {
+                        *plan.bytes_to(tier) += u64::from(region.extent().len);
+                    }
+                    continue;
+                }
+                for part in heat.parts_of(region.first, region.count.into()) {
+                    let blocks = part.end - part.start;
+                    let wish = heat.wish_of(&prefix, part.start, blocks);
+                    if let Some(tier) = wish.filter(|_| zones.is_misplaced(region.addr, wish)) {
+                        *plan.bytes_to(tier) += blocks * BLOCK_BYTES as u64;
+                        bytes_cold += if tier == Tier::Slow { blocks * BLOCK_BYTES as u64 } else { 0 };
+                    }
                 }
             }
         }
-        Ok(plan)
+        Ok((plan.bytes() > 0).then(|| (plan, bytes_cold == plan.bytes())))
     }
 
     /// Whether the tiers that blocks of a piece wish for have room for them.
@@ -208,6 +230,7 @@ impl Migrator {
         }
         // What the journal has bound comes into runs.
         self.merger.flusher.flush_everything()?;
+        self.zones().settle_heat();
         self.move_all(self.find_misplaced()?, goes_on)
     }
 
@@ -218,11 +241,12 @@ impl Migrator {
             let before = bytes_of(&found);
             let mut left = before;
             let (mut had_room, mut unread) = (false, Ok(()));
-            for Found { target, plan } in &found {
+            for Found { target, plan, is_cold } in &found {
                 if runtime.is_stopping() || !goes_on(left) {
                     return Ok(false);
                 }
-                if self.has_room_for(plan) {
+                let is_needed = !is_cold || self.zones().is_fast_crowded();
+                if is_needed && self.has_room_for(plan) {
                     had_room = true;
                     match self.rewrite(*target) {
                         Ok(()) | Err(StoreError::Full) => {}
@@ -270,9 +294,11 @@ impl Migrator {
             return Ok(());
         }
         let signs = Some(self.signs());
-        if signs == looks.seen && looks.again_at.is_none_or(|at| begin < at) {
+        let is_unsettled = self.zones().heat().is_unsettled();
+        if signs == looks.seen && !is_unsettled && looks.again_at.is_none_or(|at| begin < at) {
             return Ok(());
         }
+        self.zones().settle_heat();
         looks.seen = signs;
         let found = self.find_misplaced();
         let looked = clock.monotonic().saturating_sub(begin);

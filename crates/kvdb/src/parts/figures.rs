@@ -44,6 +44,7 @@ impl Parts {
             add(name, value);
         }
         add("merge.running", self.merger.claims() as u64);
+        add(&format!("placement.{}", self.runtime.ctx.zones.placement()), 1);
         for (name, value) in self.migrator.list() {
             add(name, value);
         }

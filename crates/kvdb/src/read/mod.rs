@@ -68,6 +68,7 @@ impl Reader {
         if buf.is_empty() {
             return Ok(());
         }
+        self.runtime.ctx.zones.heat().note(prefix, first, count);
         layers.read_blocks(keyspace.0, prefix, first, buf).map(drop)
     }
 

@@ -15,6 +15,7 @@
 //!   known which pieces are on disk, so no space may be used again.
 
 mod bound;
+mod heat;
 mod members;
 pub(crate) mod passes;
 mod placement;
@@ -22,17 +23,19 @@ pub(crate) mod planner;
 #[cfg(test)]
 pub(crate) mod small_medium;
 mod table;
+mod tiers;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use kvfs_device::Device;
-use kvfs_store::{Result, StoreError, Tier};
+use kvfs_store::{Result, StoreError};
 use parking_lot::Mutex;
 
 pub(crate) use crate::format::ZoneUse;
 use crate::format::{Extent, SECTOR_BYTES, ZoneId};
 pub(crate) use bound::{Bindings, Bound, Place};
+pub(crate) use heat::Heat;
 pub(crate) use members::{Destination, MemberSpace, MemberZones};
 pub(crate) use placement::{NewBlocks, TierWishes};
 pub use placement::{Placement, UnknownPlacement};
@@ -165,6 +168,7 @@ pub(crate) struct Zones {
     growth: Mutex<()>,
     /// See [`Zones::retry_growth`].
     retries_growth: AtomicBool,
+    heat: Heat,
 }
 
 impl Zones {
@@ -185,6 +189,7 @@ impl Zones {
             table: Mutex::new(table),
             growth: Mutex::new(()),
             retries_growth: AtomicBool::new(false),
+            heat: Heat::default(),
         })
     }
 
@@ -324,59 +329,6 @@ impl Zones {
     /// The device, to which nothing new goes, holds nothing, and is gone.
     pub(crate) fn drop_member(&self, id: u32) {
         self.table.lock().drop_member(id);
-    }
-
-    /// The devices of the store.
-    pub(crate) fn members(&self) -> Vec<MemberZones> {
-        self.table.lock().members().list().to_vec()
-    }
-
-    /// The same, with what each of them holds. O(zones).
-    pub(crate) fn members_space(&self) -> Vec<(MemberZones, MemberSpace)> {
-        self.table.lock().members_space()
-    }
-
-    /// Where new things of that stream go; of `blocks` this is known.
-    pub(crate) fn for_new(&self, stream: Stream, blocks: NewBlocks) -> Destination {
-        self.table.lock().for_new(stream, blocks)
-    }
-
-    /// The tier on which the device address `addr` lies.
-    pub(crate) fn tier_at(&self, addr: u64) -> Tier {
-        let zone = self.zone_of(addr);
-        self.table.lock().members().tier_of(zone.0)
-    }
-
-    /// The tier to which blocks go that lie at `addr`, wish to lie somewhere, and are copied.
-    pub(crate) fn for_copy(&self, addr: u64, wish: Option<Tier>) -> Tier {
-        let zone = self.zone_of(addr);
-        let table = self.table.lock();
-        table.members().for_copy(zone.0, wish, table.placement())
-    }
-
-    /// Whether blocks at `addr` lie on another tier than they wish to, and could lie there.
-    pub(crate) fn is_misplaced(&self, addr: u64, wish: Option<Tier>) -> bool {
-        self.table.lock().members().is_misplaced(self.zone_of(addr).0, wish)
-    }
-
-    /// What may be moved to a tier (bytes): what is free there, but for what is kept for rows and metadata, or for writers.
-    pub(crate) fn room_on(&self, tier: Tier) -> u64 {
-        self.table.lock().room_on(tier)
-    }
-
-    /// Whether it makes a difference where something wishes to lie.
-    pub(crate) fn are_of_both_tiers(&self) -> bool {
-        self.table.lock().members().are_of_both_tiers()
-    }
-
-    /// What is written from now on is placed so.
-    pub(crate) fn set_placement(&self, placement: Placement) {
-        self.table.lock().set_placement(placement);
-    }
-
-    /// How it is placed.
-    pub(crate) fn placement(&self) -> Placement {
-        self.table.lock().placement()
     }
 
     /// One more reference to the bytes of `extent`, which is live.

@@ -18,17 +18,24 @@ pub enum Placement {
     Static,
     /// What is written as a long stretch to the slow one, the rest to the fast one while that has room.
     SequentialToSlow,
+    /// The same; and what is often asked for is moved to the fast one, in the place of what is not.
+    HotCold,
 }
 
 impl Placement {
     /// All of them.
-    pub const ALL: [Self; 2] = [Self::Static, Self::SequentialToSlow];
+    pub const ALL: [Self; 3] = [Self::Static, Self::SequentialToSlow, Self::HotCold];
 
     pub(super) fn policy(self) -> &'static dyn PlacementPolicy {
         match self {
             Self::Static => &Static,
-            Self::SequentialToSlow => &SequentialToSlow,
+            Self::SequentialToSlow | Self::HotCold => &SequentialToSlow,
         }
+    }
+
+    /// Whether it asks how often blocks are asked for.
+    pub(super) fn counts_heat(self) -> bool {
+        self == Self::HotCold
     }
 }
 
@@ -37,13 +44,14 @@ impl fmt::Display for Placement {
         f.write_str(match self {
             Self::Static => "static",
             Self::SequentialToSlow => "sequential-to-slow",
+            Self::HotCold => "hot-cold",
         })
     }
 }
 
 /// Words that name no placement.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no placement; it is static or sequential-to-slow")]
+#[error("{0:?} is no placement; it is static, sequential-to-slow or hot-cold")]
 pub struct UnknownPlacement(String);
 
 impl FromStr for Placement {
@@ -109,7 +117,7 @@ mod tests {
         for placement in Placement::ALL {
             assert_eq!(placement.to_string().parse(), Ok(placement));
         }
-        assert!("hot".parse::<Placement>().is_err_and(|error| error.to_string().contains("static or")));
+        assert!("hot".parse::<Placement>().is_err_and(|error| error.to_string().contains("static,")));
     }
 
     #[test]

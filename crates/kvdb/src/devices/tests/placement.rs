@@ -279,3 +279,59 @@ fn background_migrates_after_a_change_and_rests_in_between() {
     assert_eq!(advance(60), FILES_BLOCKS);
     check(&db, 1);
 }
+
+/// Of its first region.
+fn tier_of(db: &Db, file: u64) -> Tier {
+    let view = db.parts.live.view();
+    for piece in view.version.runs(files(db).0).iter().flat_map(|run| &run.pieces) {
+        for layer in piece.index().expect("reads").layers() {
+            let mut regions = (0..layer.len()).map(|at| layer.region(at));
+            if let Some(region) = regions.find(|region| region.prefix[..] == file.to_be_bytes()) {
+                return db.parts.runtime.ctx.zones.tier_at(region.addr);
+            }
+        }
+    }
+    panic!("file {file} is nowhere")
+}
+
+#[test]
+fn what_is_often_asked_for_comes_to_the_fast_tier_in_the_place_of_what_is_not() {
+    let (db, ..) = store(options());
+    wishes(&db);
+    let files = 80;
+    (0..files).for_each(|file| write(&db, file, 1).expect("writes"));
+    db.flush().expect("flushes");
+    // Some more fills the fast tier, and is never asked for.
+    db.set_placement(Placement::HotCold);
+    let mut filler = 0;
+    while db.devices()[0].bytes_free > 16 * ZONE_BYTES {
+        write(&db, files + filler, 1).expect("writes");
+        db.flush().expect("flushes");
+        filler += 1;
+    }
+    let ask = |hot: std::ops::Range<u64>| {
+        let mut blocks = AlignedBuf::zeroed(4 * BLOCK_BYTES);
+        for time in 0..1600 {
+            for file in hot.clone() {
+                let first = (time * 7 + file) % (BLOCKS - 4);
+                db.read_blocks(self::files(&db), &file.to_be_bytes(), first, blocks.as_mut()).expect("reads");
+            }
+        }
+    };
+    let places = |of: std::ops::Range<u64>| of.filter(|&file| tier_of(&db, file) == Tier::Fast).count();
+    assert_eq!(places(0..files), 0, "all of it is on the slow tier, with {filler} more on the fast one");
+    ask(0..5);
+    db.migrate(&mut |_| true).expect("migrates");
+    assert_eq!(places(0..5), 5);
+    assert_eq!(places(5..files), 0, "these were not asked for");
+    ask(40..45);
+    db.migrate(&mut |_| true).expect("migrates");
+    assert_eq!(places(40..45), 5);
+    let stayed = places(files..files + filler);
+    assert!(stayed < filler as usize, "all {filler} others are on the fast tier still");
+    // A change of policy leaves everything where it is.
+    db.set_placement(Placement::Static);
+    assert_eq!(db.migration_plan().expect("plans").bytes(), 0);
+    let checked = db.check().expect("checks");
+    assert!(checked.findings.is_empty(), "{:?}", checked.findings);
+}

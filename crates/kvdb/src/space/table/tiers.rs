@@ -4,6 +4,7 @@ use kvfs_store::Tier;
 
 use super::Table;
 use crate::space::Stream;
+use crate::space::heat::FastSpace;
 use crate::space::members::{Destination, MemberZones};
 use crate::space::placement::{NewBlocks, Placement};
 
@@ -42,6 +43,14 @@ impl Table {
         let zones_all: u32 = of_tier.map(MemberZones::len).sum();
         let reserved = if tier == Tier::Fast { self.zones_reserved() } else { 0 };
         reserved.max(zones_all / share) as usize
+    }
+
+    /// What fast devices have for blocks of files. O(zones).
+    pub(in crate::space) fn fast_space(&self) -> FastSpace {
+        let fast = self.members.list().iter().filter(|member| member.tier == Tier::Fast);
+        let zones_all: u32 = fast.map(MemberZones::len).sum();
+        let zones = u64::from(zones_all).saturating_sub(self.zones_kept_on(Tier::Fast) as u64);
+        FastSpace { bytes_total: zones * u64::from(self.zone_bytes), bytes_free: self.room_on(Tier::Fast) }
     }
 
     fn free_on(&self, tier: Tier) -> impl Iterator<Item = &u32> {
