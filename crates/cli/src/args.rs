@@ -32,7 +32,7 @@ pub(crate) use serve::ServeArgs;
 pub(crate) use snapshot::{ReceiveArgs, SendArgs, SnapshotArgs, SnapshotCommand};
 pub(crate) use tier::{
     DeviceArg, TierAddArgs, TierArgs, TierCommand, TierDevicesArgs, TierDrainArgs, TierListArgs,
-    device_parser,
+    TierPlacementArgs, device_parser,
 };
 pub(crate) use top::TopArgs;
 pub(crate) use trace::TraceArgs;

@@ -175,6 +175,11 @@ impl Endpoint {
         closed.map(|()| done)
     }
 
+    /// Whether the store is mounted or served, and its daemon answers.
+    pub(crate) fn is_of_daemon(&self) -> bool {
+        matches!(self.via, Via::Daemon(_))
+    }
+
     /// Answers one request; a failure becomes an error. When the store is unmounted meanwhile, it is opened.
     pub(crate) fn call(&mut self, request: &Request) -> Result<Response> {
         if let Via::Daemon(client) = &mut self.via {

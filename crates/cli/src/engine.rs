@@ -2,18 +2,20 @@
 //!
 //! Thread safety: shared by all callers. Invariant: values are only passed on; no rule of the product is here.
 
-use std::sync::Arc;
-
 use std::ffi::OsString;
+use std::io;
 use std::os::unix::ffi::OsStringExt;
+use std::sync::Arc;
 
 use kvfs_device::{Device, DeviceTraffic};
 use kvfs_fs::repair::DamagedKeys;
-use kvfs_kvdb::{Db, DefragLimit, DefragPolicy, DeviceInfo, DrainInfo, Fragmentation, Unreadable};
+use kvfs_kvdb::{
+    Db, DefragLimit, DefragPolicy, DeviceInfo, DrainInfo, Fragmentation, MigrationInfo, Placement, Unreadable,
+};
 use kvfs_open::{DeviceHealth, NewDevice, StoreDevices};
 use kvfs_service::lines::{
     DefragPlanLine, DefragmentedLine, DeviceLine, DrainLine, FragmentationLine, HealthLine, NewDeviceLine,
-    TrafficLine, ZoneLines,
+    PlacementLine, TrafficLine, ZoneLines,
 };
 use kvfs_service::{DefragOrder, DefragStep, Engine, EngineCheck, Result, ServiceError};
 use kvfs_store::{StoreError, Tier};
@@ -31,7 +33,7 @@ pub(crate) struct OpenEngine {
 impl Engine for OpenEngine {
     fn room(&self) -> Result<u64> {
         let device = self.devices.first();
-        let failed = |error: &std::io::Error| ServiceError::io("ask for space at", device.path(), error);
+        let failed = |error: &io::Error| ServiceError::io("ask for space at", device.path(), error);
         if device.is_block_device() {
             return device.refresh_len().map_err(|error| failed(&error));
         }
@@ -69,6 +71,19 @@ impl Engine for OpenEngine {
             is_complete: done.is_complete,
             ..DefragmentedLine::default()
         })
+    }
+
+    fn placement(&self) -> PlacementLine {
+        let MigrationInfo { bytes_left, bytes_moved, trouble } = self.db.migration();
+        PlacementLine { policy: self.db.placement().to_string(), bytes_left, bytes_moved, trouble }
+    }
+
+    fn set_placement(&self, policy: &str) -> Result<(), StoreError> {
+        let placement = policy.parse::<Placement>().map_err(|error| {
+            StoreError::io("choosing a placement", io::Error::new(io::ErrorKind::InvalidInput, error))
+        })?;
+        self.db.set_placement(placement);
+        Ok(())
     }
 
     fn devices(&self) -> Vec<DeviceLine> {

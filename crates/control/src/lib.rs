@@ -21,9 +21,9 @@ pub use client::{Bars, Client, Closing, Daemon};
 pub use kvfs_service::lines::{
     BranchLine, CommittedLine, DefragPlanLine, DefragRequest, DefragmentedLine, DeviceLine, DoomLine,
     DrainLine, FactsLine, FindingLine, FragmentationLine, HealthLine, LimitChanges, LockLine, LockLines,
-    NewDeviceLine, OperationLine, OperationLines, PartyLine, PlaceLine, QuotaOwner, QuotaRequest, QuotaRow,
-    SelectionLine, SnapshotLine, TierRequest, TraceLine, TraceRequest, TrafficLine, TxnLine, WaiterLine,
-    ZoneLines,
+    NewDeviceLine, OperationLine, OperationLines, PartyLine, PlaceLine, PlacementLine, QuotaOwner,
+    QuotaRequest, QuotaRow, SelectionLine, SnapshotLine, TierRequest, TraceLine, TraceRequest, TrafficLine,
+    TxnLine, WaiterLine, ZoneLines,
 };
 pub use peer::Peer;
 pub use protocol::{

@@ -17,8 +17,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use kvfs_service::lines::{
     BranchLine, CommittedLine, DefragPlanLine, DefragRequest, DefragmentedLine, DeviceLine, FactsLine,
-    FindingLine, HealthLine, LockLines, LockPlaceParts, OperationLines, QuotaRequest, QuotaRow,
-    SelectionLine, SnapshotLine, TierRequest, TraceLine, TraceRequest, TxnLine, ZoneLines,
+    FindingLine, HealthLine, LockLines, LockPlaceParts, OperationLines, PlacementLine, QuotaRequest,
+    QuotaRow, SelectionLine, SnapshotLine, TierRequest, TraceLine, TraceRequest, TxnLine, ZoneLines,
 };
 use kvfs_service::{ErrorKind, ServiceError};
 
@@ -379,6 +379,7 @@ pub enum Response {
     Devices(Vec<DeviceLine>),
     /// Its number.
     DeviceAdded(u32),
+    Placement(PlacementLine),
 }
 
 /// Kinds of errors by their numbers, of which the first is 1. Other versions know these numbers.

@@ -22,7 +22,7 @@ use crate::devices::DeviceInfo;
 use crate::format::Feature;
 use crate::layers::Layers;
 use crate::merge::defrag::{DefragLimit, DefragPlan, DefragPolicy, DefragProgress, Defragmented};
-use crate::merge::migrate::MigrationPlan;
+use crate::merge::migrate::{MigrationInfo, MigrationPlan};
 use crate::parts::Parts;
 use crate::read::changed::DbChangedRanges;
 use crate::read::{DbSnapshot, ReadAt, Reader, read_at_layers};
@@ -171,6 +171,11 @@ impl Db {
     /// I/O errors, corruption.
     pub fn migration_plan(&self) -> Result<MigrationPlan> {
         self.parts.migrator.plan()
+    }
+
+    /// What was moved between tiers since the store was opened, and what is left.
+    pub fn migration(&self) -> MigrationInfo {
+        self.parts.migrator.info()
     }
 
     /// Moves blocks that lie on another tier than their file wishes to that tier, beside everything else, until `goes_on`, which is

@@ -10,7 +10,9 @@ use kvfs_fs::repair::DamagedKeys;
 use kvfs_store::StoreError;
 
 use crate::error::Result;
-use crate::lines::{DefragPlanLine, DefragmentedLine, DeviceLine, HealthLine, NewDeviceLine, ZoneLines};
+use crate::lines::{
+    DefragPlanLine, DefragmentedLine, DeviceLine, HealthLine, NewDeviceLine, PlacementLine, ZoneLines,
+};
 
 /// See the module.
 pub trait Engine: Send + Sync + 'static {
@@ -44,6 +46,15 @@ pub trait Engine: Send + Sync + 'static {
 
     /// All devices of the store, the first one first.
     fn devices(&self) -> Vec<DeviceLine>;
+
+    /// Where content goes, and what moves to where it is wished to lie.
+    fn placement(&self) -> PlacementLine;
+
+    /// Where content goes from now on that is wished nowhere: by the name of a policy.
+    ///
+    /// # Errors
+    /// There is none of that name.
+    fn set_placement(&self, policy: &str) -> Result<(), StoreError>;
 
     /// Takes a file or block device into the store; its number.
     ///

@@ -20,7 +20,8 @@ use crate::defrag::DefragGate;
 use crate::engine::{DefragOrder, DefragStep, Engine, EngineCheck};
 use crate::error::{ErrorKind, Result, ServiceError};
 use crate::lines::{
-    DefragPlanLine, DefragmentedLine, DeviceLine, DrainLine, HealthLine, NewDeviceLine, ZoneLines,
+    DefragPlanLine, DefragmentedLine, DeviceLine, DrainLine, HealthLine, NewDeviceLine, PlacementLine,
+    ZoneLines,
 };
 use crate::mounts::{MainLine, Mounts, ViewMount};
 use crate::operations::Operations;
@@ -115,6 +116,7 @@ pub(crate) struct TestEngine {
     pub(crate) is_closed: Arc<AtomicBool>,
     /// Beside the first one.
     pub(crate) devices: Mutex<Vec<DeviceLine>>,
+    pub(crate) policy: Mutex<String>,
 }
 
 /// Pieces of a whole defragmentation.
@@ -155,6 +157,15 @@ impl Engine for TestEngine {
         }
         let bytes_moved = self.pieces.load(Ordering::Relaxed) + order.bytes_per_second;
         Ok(DefragmentedLine { bytes_moved, is_complete, ..DefragmentedLine::default() })
+    }
+
+    fn placement(&self) -> PlacementLine {
+        PlacementLine { policy: self.policy.lock().clone(), ..PlacementLine::default() }
+    }
+
+    fn set_placement(&self, policy: &str) -> Result<(), StoreError> {
+        policy.clone_into(&mut self.policy.lock());
+        Ok(())
     }
 
     fn devices(&self) -> Vec<DeviceLine> {

@@ -12,7 +12,7 @@ use kvfs_store::progress::{self, Unit};
 use crate::authority::{authorize, authorize_server};
 use crate::caller::Caller;
 use crate::error::{ErrorKind, Result, ServiceError};
-use crate::lines::{DeviceLine, NewDeviceLine};
+use crate::lines::{DeviceLine, NewDeviceLine, PlacementLine};
 use crate::served::ServedStore;
 use crate::units::human_bytes;
 
@@ -24,6 +24,20 @@ impl ServedStore<'_> {
     pub fn devices(&self, caller: &Caller) -> Result<Vec<DeviceLine>> {
         authorize(self.fs, caller, "see its devices")?;
         Ok(self.engine.devices())
+    }
+
+    /// Where content goes that is wished nowhere, from now on where a policy is named, and what moves.
+    ///
+    /// # Errors
+    /// The caller may not; there is no such policy.
+    pub fn placement(&self, caller: &Caller, policy: Option<&str>) -> Result<PlacementLine> {
+        if let Some(policy) = policy {
+            authorize_server(caller, "change how it places content")?;
+            self.engine.set_placement(policy).map_err(explain)?;
+            tracing::info!(policy, "content is placed by another policy");
+        }
+        authorize(self.fs, caller, "see how it places content")?;
+        Ok(self.engine.placement())
     }
 
     /// Takes a file or block device into the store; its number.

@@ -19,6 +19,7 @@ Examples:
   kvfs tier status ~/mnt                   what moves, how fast, and why not
   kvfs tier drain ~/mnt /dev/sdb           by its path, or its number
   kvfs tier remove ~/mnt 1
+  kvfs tier placement ~/mnt sequential-to-slow
 
 Journal, names and small files are on fast devices, the data of larger files on
 slow ones, each as long as there is room. The first device has the journal, and
@@ -48,6 +49,21 @@ pub(crate) enum TierCommand {
     Refill(TierDevicesArgs),
     /// Drain devices, and let go of them
     Remove(TierDevicesArgs),
+    /// How content is placed for which `kvfs set` says nothing, and what moves
+    Placement(TierPlacementArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TierPlacementArgs {
+    /// Store, or a directory on its mount
+    #[arg(value_name = "STORE|DIR")]
+    pub(crate) target: PathBuf,
+    /// From now on, until it is unmounted: static, sequential-to-slow or hot-cold
+    #[arg(value_name = "POLICY")]
+    pub(crate) policy: Option<String>,
+    /// For machines
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]

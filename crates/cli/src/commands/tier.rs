@@ -10,9 +10,11 @@ use std::time::Duration;
 use kvfs_store::Tier;
 use serde_json::{Value, json};
 
-use crate::args::{TierAddArgs, TierArgs, TierCommand, TierDevicesArgs, TierDrainArgs, TierListArgs};
+use crate::args::{
+    TierAddArgs, TierArgs, TierCommand, TierDevicesArgs, TierDrainArgs, TierListArgs, TierPlacementArgs,
+};
 use crate::control::{
-    self, DeviceLine, DrainLine, NewDeviceLine, Request, Response, TierRequest, TrafficLine,
+    self, DeviceLine, DrainLine, NewDeviceLine, PlacementLine, Request, Response, TierRequest, TrafficLine,
 };
 use crate::endpoint::Endpoint;
 use crate::error::{CliError, Code, Result};
@@ -33,7 +35,51 @@ pub(crate) fn run(args: &TierArgs) -> Result<ExitCode> {
             |id| TierRequest::Remove { id },
             |name, _, _| println!("{name} is no device of the store any more"),
         ),
+        TierCommand::Placement(args) => tell_placement(args),
     }
+}
+
+/// Tells of the policy, after it was changed if one is named.
+fn tell_placement(args: &TierPlacementArgs) -> Result<ExitCode> {
+    let line = Endpoint::with(Some(&args.target), true, |endpoint| {
+        if args.policy.is_some() && !endpoint.is_of_daemon() {
+            return Err(CliError::new(
+                Code::NotMounted,
+                format!(
+                    "{} is not mounted, and no store keeps its policy; mount it with -o placement=POLICY",
+                    args.target.display()
+                ),
+            ));
+        }
+        match endpoint.call(&Request::Tier(TierRequest::Placement { policy: args.policy.clone() }))? {
+            Response::Placement(line) => Ok(line),
+            _ => Err(control::confused()),
+        }
+    })?;
+    let text = if args.json {
+        let value = json!({
+            "policy": line.policy,
+            "left_bytes": line.bytes_left,
+            "moved_bytes": line.bytes_moved,
+            "trouble": line.trouble,
+        });
+        format!("{value}\n")
+    } else {
+        placement_text(&line)
+    };
+    print(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn placement_text(line: &PlacementLine) -> String {
+    let trouble = line.trouble.as_ref().filter(|_| line.bytes_left > 0);
+    let trouble = trouble.map_or_else(String::new, |why| format!(": {why}"));
+    format!(
+        "placement={}\n{} lie elsewhere than they are set to{trouble}\n{} were moved\n",
+        line.policy,
+        human_bytes(line.bytes_left),
+        human_bytes(line.bytes_moved)
+    )
 }
 
 fn list(args: &TierListArgs, with_status: bool) -> Result<ExitCode> {
@@ -286,6 +332,16 @@ fn as_json(line: &DeviceLine) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn placement_says_what_moves_and_why_not() {
+        let mut line =
+            PlacementLine { policy: "static".to_owned(), bytes_moved: 3 << 30, ..Default::default() };
+        let text = "placement=static\n0 B lie elsewhere than they are set to\n3.0 GiB were moved\n";
+        assert_eq!(placement_text(&line), text);
+        (line.bytes_left, line.trouble) = (2 << 20, Some("no room".to_owned()));
+        assert!(placement_text(&line).contains("\n2.0 MiB lie elsewhere than they are set to: no room\n"));
+    }
 
     fn line(id: u32, drain: Option<DrainLine>) -> DeviceLine {
         DeviceLine {

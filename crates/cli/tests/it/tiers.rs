@@ -65,6 +65,11 @@ fn devices_come_and_go_under_a_mount_and_a_missing_slow_one_leaves_it_read_only(
     assert!(kvfs(&["get", &format!("{dir}/hot/file")]).ok().contains("\ntier=fast\n"));
     assert!(stored(&dir, 0) >= FILE_BYTES as u64, "{:?}", list(&dir));
 
+    kvfs(&["tier", "placement", &dir, "sequential-to-slow"]).ok();
+    assert!(kvfs(&["tier", "placement", &store]).ok().starts_with("placement=sequential-to-slow\n"));
+    kvfs(&["tier", "placement", &dir, "hot"]).fails(USAGE, &["is no placement"]);
+    kvfs(&["tier", "placement", &dir, "static"]).ok();
+
     // Another one takes its place; the daemon is killed on the way, and what was begun goes on.
     let second = device(&world, "second", 0);
     kvfs(&["tier", "add", &dir, &format!("slow:{second},size=512M")]).ok();

@@ -199,6 +199,9 @@ fn answer_tier(store: &ServedStore<'_>, caller: &Caller, request: TierRequest) -
         }
         TierRequest::Refill { id } => store.refill_device(caller, id)?,
         TierRequest::Remove { id } => store.remove_device(caller, id)?,
+        TierRequest::Placement { policy } => {
+            return Ok(Response::Placement(store.placement(caller, policy.as_deref())?));
+        }
     }
     Ok(Response::Devices(store.devices(caller)?))
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use kvfs_fs::{FileSystem, FsError, MkfsOptions, MountOptions, Position};
 use kvfs_service::lines::{
     DefragPlanLine, DefragRequest, DefragmentedLine, DeviceLine, HealthLine, LimitChanges, NewDeviceLine,
-    QuotaOwner, QuotaRequest, SelectionLine, TierRequest, TraceRequest, ZoneLines,
+    PlacementLine, QuotaOwner, QuotaRequest, SelectionLine, TierRequest, TraceRequest, ZoneLines,
 };
 use kvfs_service::{
     Branches, DefragOrder, DefragStep, Engine, EngineCheck, MainLine, Mounts, Opened, Transactions,
@@ -50,6 +50,14 @@ impl Engine for NoEngine {
 
     fn devices(&self) -> Vec<DeviceLine> {
         Vec::new()
+    }
+
+    fn placement(&self) -> PlacementLine {
+        PlacementLine::default()
+    }
+
+    fn set_placement(&self, _: &str) -> Result<(), StoreError> {
+        Ok(())
     }
 
     fn add_device(&self, _: &NewDeviceLine) -> Result<u32> {
@@ -233,7 +241,7 @@ fn may(request: &Request) -> May {
         | Request::Health => May::Everyone,
         Request::Trace(_)
         | Request::Check
-        | Request::Tier(TierRequest::List)
+        | Request::Tier(TierRequest::List | TierRequest::Placement { policy: None })
         | Request::Zones
         | Request::Compression { .. }
         | Request::Defrag(_) => May::Masters,
@@ -297,6 +305,8 @@ fn tier_requests() -> Vec<Request> {
         TierRequest::Drain { id: 1, waits: false },
         TierRequest::Refill { id: 1 },
         TierRequest::Remove { id: u32::MAX },
+        TierRequest::Placement { policy: None },
+        TierRequest::Placement { policy: Some("none".to_owned()) },
     ];
     requests.map(Request::Tier).into()
 }

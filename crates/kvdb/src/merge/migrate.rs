@@ -57,6 +57,17 @@ impl MigrationPlan {
     }
 }
 
+/// What migrations have done since the store was opened.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct MigrationInfo {
+    /// What lies on another tier than it wishes to, as the last look tells (bytes).
+    pub bytes_left: u64,
+    /// What was moved (bytes).
+    pub bytes_moved: u64,
+    /// Why the background did not get on when it last tried; `None`: it did.
+    pub trouble: Option<String>,
+}
+
 /// A piece with something of it.
 struct Found {
     target: Target,
@@ -71,6 +82,8 @@ const LOOK_WAIT_MIN: Duration = Duration::from_secs(30);
 const LOOK_WAIT_FACTOR: u32 = 50;
 /// When something was left, it is tried again after so long, whatever has changed.
 const LEFT_WAIT: Duration = Duration::from_mins(10);
+
+const NOT_MOVED: &str = "the devices that it is to lie on have no room, or merges and readers hold it";
 
 /// Where these are as before, there is nothing new to move.
 #[derive(Debug, PartialEq, Eq)]
@@ -101,12 +114,23 @@ pub(crate) struct Migrator {
     bytes_moved: AtomicU64,
     /// As far as the last look tells.
     bytes_left: AtomicU64,
+    /// See [`MigrationInfo::trouble`].
+    trouble: Mutex<Option<String>>,
 }
 
 impl Migrator {
     pub(crate) fn new(merger: &Arc<Merger>) -> Self {
         let (bytes_moved, bytes_left) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self { merger: Arc::clone(merger), looks: Mutex::default(), bytes_moved, bytes_left }
+        let (looks, trouble) = (Mutex::default(), Mutex::default());
+        Self { merger: Arc::clone(merger), looks, bytes_moved, bytes_left, trouble }
+    }
+
+    pub(crate) fn info(&self) -> MigrationInfo {
+        MigrationInfo {
+            bytes_left: self.bytes_left.load(Ordering::Relaxed),
+            bytes_moved: self.bytes_moved.load(Ordering::Relaxed),
+            trouble: self.trouble.lock().clone(),
+        }
     }
 
     /// Names and values of counters.
@@ -306,6 +330,11 @@ impl Migrator {
         let end = clock.monotonic();
         looks.not_before = Some(end + LOOK_WAIT_MIN.max(looked * LOOK_WAIT_FACTOR));
         looks.again_at = if matches!(moved, Ok(true)) { None } else { Some(end + LEFT_WAIT) };
+        *self.trouble.lock() = match &moved {
+            Ok(true) => None,
+            Ok(false) => Some(NOT_MOVED.to_owned()),
+            Err(error) => Some(error.to_string()),
+        };
         moved.map(drop)
     }
 

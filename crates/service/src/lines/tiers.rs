@@ -20,6 +20,23 @@ pub enum TierRequest {
     Remove {
         id: u32,
     },
+    /// How content is placed; with a name, from now on.
+    Placement {
+        policy: Option<String>,
+    },
+}
+
+/// Where content goes, and what moves to where it is wished to lie.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlacementLine {
+    /// Of what is wished nowhere.
+    pub policy: String,
+    /// What lies elsewhere than it is wished to, when this was last looked for.
+    pub bytes_left: u64,
+    /// Since the store was opened.
+    pub bytes_moved: u64,
+    /// Why the rest does not move.
+    pub trouble: Option<String>,
 }
 
 /// A file or block device that is to become one of the store's.

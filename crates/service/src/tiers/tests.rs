@@ -26,6 +26,22 @@ fn devices_come_and_go_for_root_and_the_user_that_has_mounted_the_store() {
 }
 
 #[test]
+fn placement_is_changed_by_root_and_the_user_that_has_mounted_the_store() {
+    let world = World::new(false);
+    let (store, own) = (world.unmounted(), Caller::own());
+    assert_denied(
+        store.placement(&stranger(), Some("static")),
+        "only root and the user that has mounted the store change how it places content",
+    );
+    assert_denied(
+        store.placement(&stranger(), None),
+        "only root and the store's owner see how it places content",
+    );
+    assert_eq!(store.placement(&own, Some("static")).expect("changes").policy, "static");
+    assert_eq!(store.placement(&own, None).expect("tells").policy, "static");
+}
+
+#[test]
 fn what_can_not_be_emptied_stays_and_the_drain_can_be_taken_back() {
     let world = World::new(false);
     let (store, own) = (world.unmounted(), Caller::own());

@@ -213,6 +213,8 @@ fn migration_ends_where_the_tier_is_full_and_goes_on_where_it_has_room() {
     let begin = db.migration_plan().expect("plans");
     assert!(begin.bytes_movable < begin.bytes() / 10 * 9, "{begin:?}");
     assert!(!db.migrate(&mut |_| true).expect("migrates"));
+    db.parts.migrator.advance(&mut |_| true).expect("waits");
+    assert_eq!(db.migration().trouble, None, "the background has not tried yet");
     let left = db.migration_plan().expect("plans");
     assert!(left.bytes() < begin.bytes() && left.bytes() > 0, "{begin:?}, {left:?}");
     let kept = db.devices()[0].bytes_free / ZONE_BYTES;
@@ -274,10 +276,19 @@ fn background_migrates_after_a_change_and_rests_in_between() {
     (0..FILES / 2).for_each(|file| set(&db, file, Some(Tier::Fast)));
     assert_eq!([advance(1), advance(30), advance(60)], [0, FILES_BLOCKS / 2, FILES_BLOCKS / 2]);
     assert_eq!(stat("migration.bytes_left"), 0);
+    assert_eq!(db.migration().trouble, None);
     (0..FILES / 2).for_each(|file| set(&db, file, None));
     (FILES / 2..FILES).for_each(|file| set(&db, file, Some(Tier::Fast)));
     assert_eq!(advance(60), FILES_BLOCKS);
     check(&db, 1);
+    // What can't be moved is told of, and tried again.
+    (0..FILES).for_each(|file| set(&db, file, Some(Tier::Slow)));
+    clock.advance(Duration::from_mins(1));
+    db.parts.migrator.advance(&mut |_| false).expect("is told to end");
+    let info = db.migration();
+    assert!(info.bytes_left == FILES_BLOCKS * BLOCK_BYTES as u64 && info.trouble.is_some(), "{info:?}");
+    assert_eq!([advance(60), advance(600)], [FILES_BLOCKS, FILES_BLOCKS * 2]);
+    assert_eq!((db.migration().bytes_left, db.migration().trouble), (0, None));
 }
 
 /// Of its first region.
