@@ -8,11 +8,12 @@
 //! rewrite is one edit, so that a migration may end behind any of them; it takes no zone of the reserve, and begins no piece for
 //! which the other tier has no room, so that each makes what is left less.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use kvfs_store::{BLOCK_BYTES, Cursor, KeyRange, Result, Seqno, StoreError, Tier};
+use kvfs_store::{BLOCK_BYTES, Cursor, KeyRange, KeyspaceKind, Result, Seqno, StoreError, Tier};
 use parking_lot::Mutex;
 
 use super::defrag::WAIT_FOR_OTHERS;
@@ -168,19 +169,27 @@ impl Migrator {
         let mut found = Vec::new();
         let live = &self.merger.live;
         let view = live.view();
-        for (keyspace, rows) in live.placed_by() {
-            let Some(wishes) = live.tier_wishes(keyspace, None) else { continue };
-            for run in view.version.runs(keyspace) {
+        let placed_by: HashMap<u32, u32> = live.placed_by().into_iter().collect();
+        let has_levels = self.zones().heat().has_levels();
+        for (keyspace, runs) in view.version.keyspaces() {
+            let rows = placed_by.get(&keyspace).copied();
+            let is_of_blocks = self.merger.keyspaces.kind(keyspace)? == KeyspaceKind::Block;
+            if !is_of_blocks || (rows.is_none() && !has_levels) {
+                continue;
+            }
+            let wishes = live.tier_wishes(keyspace, None);
+            for run in runs {
                 for piece in &run.pieces {
                     if self.merger.runtime.is_stopping() {
                         return Ok(found);
                     }
-                    let layers = Layers { view: view.clone(), seqno: Seqno::MAX, own: None };
-                    if !self.zones().heat().has_levels() && !has_wishes_for(layers, rows, piece.desc())? {
+                    let layers = || Layers { view: view.clone(), seqno: Seqno::MAX, own: None };
+                    let has_wishes = |rows| has_wishes_for(layers(), rows, piece.desc());
+                    if !has_levels && !rows.map_or(Ok(false), has_wishes)? {
                         continue;
                     }
                     let target = Target { keyspace, run: run.id, piece: piece.desc().id };
-                    let of_piece = self.misplaced_in(run, piece, wishes.as_ref())?;
+                    let of_piece = self.misplaced_in(run, piece, wishes.as_deref())?;
                     found.extend(of_piece.map(|(plan, is_cold)| Found { target, plan, is_cold }));
                 }
             }
@@ -195,7 +204,7 @@ impl Migrator {
         &self,
         run: &Run,
         piece: &Piece,
-        wishes: &dyn TierWishes,
+        wishes: Option<&dyn TierWishes>,
     ) -> Result<Option<(MigrationPlan, bool)>> {
         let (zones, heat) = (self.zones(), self.zones().heat());
         let mut plan = MigrationPlan::default();
@@ -211,7 +220,7 @@ impl Migrator {
                 }
                 if prefix != *region.prefix {
                     prefix = region.prefix.clone();
-                    wish = wishes.tier_of(&prefix);
+                    wish = wishes.and_then(|wishes| wishes.tier_of(&prefix));
                 }
                 if wish.is_some() || region.unit.is_some() || !heat.has_levels() {
                     let by_heat = || heat.wish_of(&prefix, region.first, region.count.into());

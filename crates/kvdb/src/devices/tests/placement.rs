@@ -308,7 +308,6 @@ fn tier_of(db: &Db, file: u64) -> Tier {
 #[test]
 fn what_is_often_asked_for_comes_to_the_fast_tier_in_the_place_of_what_is_not() {
     let (db, ..) = store(options());
-    wishes(&db);
     let files = 80;
     (0..files).for_each(|file| write(&db, file, 1).expect("writes"));
     db.flush().expect("flushes");
