@@ -74,8 +74,8 @@ impl Engine for OpenEngine {
     }
 
     fn placement(&self) -> PlacementLine {
-        let MigrationInfo { bytes_left, bytes_moved, trouble } = self.db.migration();
-        PlacementLine { policy: self.db.placement().to_string(), bytes_left, bytes_moved, trouble }
+        let MigrationInfo { bytes_left, bytes_moved, trouble, hot_from } = self.db.migration();
+        PlacementLine { policy: self.db.placement().to_string(), bytes_left, bytes_moved, trouble, hot_from }
     }
 
     fn set_placement(&self, policy: &str) -> Result<(), StoreError> {

@@ -51,10 +51,7 @@ fn tell_placement(args: &TierPlacementArgs) -> Result<ExitCode> {
                 ),
             ));
         }
-        match endpoint.call(&Request::Tier(TierRequest::Placement { policy: args.policy.clone() }))? {
-            Response::Placement(line) => Ok(line),
-            _ => Err(control::confused()),
-        }
+        placement(endpoint, args.policy.clone())
     })?;
     let text = if args.json {
         let value = json!({
@@ -62,6 +59,7 @@ fn tell_placement(args: &TierPlacementArgs) -> Result<ExitCode> {
             "left_bytes": line.bytes_left,
             "moved_bytes": line.bytes_moved,
             "trouble": line.trouble,
+            "hot_from": line.hot_from,
         });
         format!("{value}\n")
     } else {
@@ -71,28 +69,39 @@ fn tell_placement(args: &TierPlacementArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+fn placement(endpoint: &mut Endpoint, policy: Option<String>) -> Result<PlacementLine> {
+    match endpoint.call(&Request::Tier(TierRequest::Placement { policy }))? {
+        Response::Placement(line) => Ok(line),
+        _ => Err(control::confused()),
+    }
+}
+
+/// The policy, and what moves between the tiers.
 fn placement_text(line: &PlacementLine) -> String {
-    let trouble = line.trouble.as_ref().filter(|_| line.bytes_left > 0);
+    let PlacementLine { policy, bytes_left, bytes_moved, trouble, hot_from } = line;
+    let trouble = trouble.as_ref().filter(|_| *bytes_left > 0);
     let trouble = trouble.map_or_else(String::new, |why| format!(": {why}"));
+    let heat = match hot_from {
+        0 => String::new(),
+        count => format!("what was lately read {count} times or more is hot\n"),
+    };
+    let (left, moved) = (human_bytes(*bytes_left), human_bytes(*bytes_moved));
     format!(
-        "placement={}\n{} lie elsewhere than they are set to{trouble}\n{} were moved\n",
-        line.policy,
-        human_bytes(line.bytes_left),
-        human_bytes(line.bytes_moved)
+        "placement={policy}\n{left} lie on another tier than they should{trouble}\n{moved} were moved\n{heat}"
     )
 }
 
 fn list(args: &TierListArgs, with_status: bool) -> Result<ExitCode> {
-    let (lines, stats) = Endpoint::with(args.target.as_deref(), true, |endpoint| {
-        let lines = devices(endpoint)?;
-        let stats = if with_status { endpoint.call(&Request::Stats)? } else { Response::Stats(Vec::new()) };
-        let Response::Stats(stats) = stats else { return Err(control::confused()) };
-        Ok((lines, stats))
+    let (lines, placed) = Endpoint::with(args.target.as_deref(), true, |endpoint| {
+        let placed = if with_status { Some(placement(endpoint, None)?) } else { None };
+        Ok((devices(endpoint)?, placed))
     })?;
-    let text = match (args.json, with_status) {
+    let text = match (args.json, placed) {
         (true, _) => format!("{}\n", Value::Array(lines.iter().map(as_json).collect())),
-        (false, true) => table(&lines) + &lines.iter().map(status).collect::<String>() + &placement(&stats),
-        (false, false) => table(&lines),
+        (false, Some(placed)) => {
+            table(&lines) + &lines.iter().map(status).collect::<String>() + &placement_text(&placed)
+        }
+        (false, None) => table(&lines),
     };
     print(&text)?;
     Ok(ExitCode::SUCCESS)
@@ -234,27 +243,6 @@ fn status(line: &DeviceLine) -> String {
     text
 }
 
-/// What moves between the tiers, of a store that has both.
-fn placement(stats: &[(String, u64)]) -> String {
-    let get = |name: &str| stats.iter().find(|(known, _)| known == name).map_or(0, |&(_, value)| value);
-    let policy = stats.iter().find_map(|(name, _)| name.strip_prefix("placement.")).unwrap_or("static");
-    let (left, moved) = (get("migration.bytes_left"), get("migration.bytes_moved"));
-    let heat = match get("heat.hot_from") {
-        0 => String::new(),
-        count => format!("; hot is what was lately read {count} times or more"),
-    };
-    let moving = match (left, moved) {
-        (0, 0) => "nothing lies on another tier than it should".to_owned(),
-        (0, moved) => format!("{} were moved to the tier where they belong", human_bytes(moved)),
-        (left, moved) => format!(
-            "{} lie on another tier than they should, and are moved there as there is room; {} were moved",
-            human_bytes(left),
-            human_bytes(moved)
-        ),
-    };
-    format!("placement {policy}: {moving}{heat}\n")
-}
-
 /// What moves away from the device, and if nothing does, why.
 fn movement(line: &DeviceLine) -> String {
     if line.path.is_none() {
@@ -337,10 +325,10 @@ mod tests {
     fn placement_says_what_moves_and_why_not() {
         let mut line =
             PlacementLine { policy: "static".to_owned(), bytes_moved: 3 << 30, ..Default::default() };
-        let text = "placement=static\n0 B lie elsewhere than they are set to\n3.0 GiB were moved\n";
+        let text = "placement=static\n0 B lie on another tier than they should\n3.0 GiB were moved\n";
         assert_eq!(placement_text(&line), text);
         (line.bytes_left, line.trouble) = (2 << 20, Some("no room".to_owned()));
-        assert!(placement_text(&line).contains("\n2.0 MiB lie elsewhere than they are set to: no room\n"));
+        assert!(placement_text(&line).contains("\n2.0 MiB lie on another tier than they should: no room\n"));
     }
 
     fn line(id: u32, drain: Option<DrainLine>) -> DeviceLine {
@@ -370,10 +358,6 @@ mod tests {
             said(&line(1, Some(moving))),
             "it is being drained, 2.0 GiB are left; 64.0 MiB each second, about 32 s more"
         );
-        let stats =
-            |left| vec![("migration.bytes_left".to_owned(), left), ("placement.hot-cold".to_owned(), 1)];
-        assert_eq!(placement(&stats(0)), "placement hot-cold: nothing lies on another tier than it should\n");
-        assert!(placement(&stats(1 << 20)).contains("1.0 MiB lie on another tier"));
         let stuck = DrainLine { trouble: Some("the disk is gone".to_owned()), ..DrainLine::default() };
         assert_eq!(
             said(&line(1, Some(stuck))),

@@ -67,6 +67,8 @@ pub struct MigrationInfo {
     pub bytes_moved: u64,
     /// Why the background did not get on when it last tried; `None`: it did.
     pub trouble: Option<String>,
+    /// From so many reads on, lately, blocks are hot; 0: none are.
+    pub hot_from: u8,
 }
 
 /// A piece with something of it.
@@ -131,6 +133,7 @@ impl Migrator {
             bytes_left: self.bytes_left.load(Ordering::Relaxed),
             bytes_moved: self.bytes_moved.load(Ordering::Relaxed),
             trouble: self.trouble.lock().clone(),
+            hot_from: self.zones().heat().levels().0,
         }
     }
 

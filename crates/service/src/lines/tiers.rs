@@ -37,6 +37,8 @@ pub struct PlacementLine {
     pub bytes_moved: u64,
     /// Why the rest does not move.
     pub trouble: Option<String>,
+    /// What was lately read so many times is hot; 0: nothing is.
+    pub hot_from: u8,
 }
 
 /// A file or block device that is to become one of the store's.
