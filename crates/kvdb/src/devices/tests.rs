@@ -1,7 +1,9 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use kvfs_device::{AlignedBuf, CrashDevice, CrashMode, FaultDevice, MemoryDevice, Rng};
+use kvfs_device::{
+    AlignedBuf, Call, CrashDevice, CrashMode, FaultDevice, FaultError, FaultRule, MemoryDevice, Rng,
+};
 use kvfs_store::clock::ManualClock;
 use kvfs_store::{BLOCK_BYTES, Batch, Durability, Keyspace, KeyspaceKind, Read, Store};
 
@@ -275,6 +277,23 @@ fn a_device_with_unreadable_places_is_drained_as_far_as_it_reads() {
     slow.clear();
     assert!(db.drain_device(id, &mut |_| true).expect("reads it again"));
     check(&db, 1);
+}
+
+#[test]
+fn a_write_that_fails_on_the_way_of_a_drain_is_sticky() {
+    let first = Arc::new(FaultDevice::new(MemoryDevice::growable(0, FIRST_ZONES * ZONE_BYTES)));
+    let shared = Arc::clone(&first) as Arc<dyn Device>;
+    create(&shared);
+    let db = open(&shared, &[], options()).expect("opens");
+    let id = db.add_device(memory(SLOW_BYTES), Tier::Slow).expect("adds");
+    (0..FILES).for_each(|file| write(&db, file, 1).expect("writes"));
+    db.flush().expect("flushes");
+    assert!(!db.drain_device(id, &mut |_| false).expect("begins"), "it was told to end");
+    first.add(FaultRule::from(Call::Write, 0, FaultError::EIO));
+    db.drain_device(id, &mut |_| true).expect_err("the first device takes no write");
+    first.clear();
+    assert!(db.failure().is_some());
+    write(&db, 0, 2).expect_err("nothing is accepted any more");
 }
 
 #[test]

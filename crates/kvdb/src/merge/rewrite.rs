@@ -163,8 +163,12 @@ impl Stepper {
             MergeOptions { stitch_bytes_min: 0, piece_bytes: u64::MAX, ..self.runtime.options.merge };
         let job = MergeJob { spec, inputs: vec![part], rules, options, victims: config.victims.clone() };
         let mut made = Pieces::default();
-        // What could not be copied is where it was: nothing is lost yet.
-        job.run(&mut made)?;
+        match job.run(&mut made) {
+            // A write that failed is told to all.
+            Err(error) if self.runtime.ctx.has_write_failed() => self.runtime.health.observe(Err(error))?,
+            // What could not be read is where it was: nothing is lost yet.
+            result => result.map(drop)?,
+        }
         let count = |Finished { piece, totals }| {
             self.runtime.counters.note_merge_output(totals);
             piece

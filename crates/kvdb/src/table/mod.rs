@@ -56,6 +56,7 @@ pub(crate) use windows::Windows;
 pub(crate) use writer::{Packing, PieceWriter};
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use kvfs_device::Device;
 
@@ -106,6 +107,8 @@ pub(crate) struct RunContext {
     pub accountant: Arc<Accountant>,
     /// Sizes.
     pub options: RunOptions,
+    /// Whether a device has refused a write: nothing that was made since may be counted on.
+    write_failed: AtomicBool,
 }
 
 impl RunContext {
@@ -121,7 +124,13 @@ impl RunContext {
         let cache = BlockCache::new(Arc::clone(&accountant), cache_policy);
         let pages = Pages::new(Arc::clone(&accountant));
         let windows = Windows::new(Arc::clone(&accountant));
-        Arc::new(Self { device, zones, cache, pages, windows, accountant, options })
+        let write_failed = AtomicBool::new(false);
+        Arc::new(Self { device, zones, cache, pages, windows, accountant, options, write_failed })
+    }
+
+    /// Whether a device has refused a write of a piece.
+    pub(crate) fn has_write_failed(&self) -> bool {
+        self.write_failed.load(Ordering::Relaxed)
     }
 
     /// The block cache lives from what others leave, but learns of it only when a block comes in: so a thread that reads an

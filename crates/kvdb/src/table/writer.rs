@@ -6,6 +6,7 @@
 use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use kvfs_device::AlignedBuf;
@@ -88,6 +89,7 @@ impl Target {
 
     pub(super) fn write(&self, bytes: &[u8], addr: u64) -> Result<()> {
         self.ctx.device.write_at(bytes, addr).map_err(|error| {
+            self.ctx.write_failed.store(true, Ordering::Relaxed);
             let (piece, keyspace) = (self.id.0, self.keyspace);
             StoreError::io(
                 format!("writing piece {piece} of keyspace {keyspace} at device address {addr:#x}"),
