@@ -305,7 +305,9 @@ pub(crate) struct CheckArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  kvfs stats\n  kvfs stats --json ~/mnt\n  kvfs stats --zones -s ~/store")]
+#[command(
+    after_help = "Examples:\n  kvfs stats\n  kvfs stats --json ~/mnt\n  kvfs stats --memory ~/mnt\n  kvfs stats --zones -s ~/store"
+)]
 pub(crate) struct StatsArgs {
     /// Store, or a directory on its mount (default: the mount of the current directory)
     pub(crate) target: Option<PathBuf>,
@@ -315,6 +317,9 @@ pub(crate) struct StatsArgs {
     /// A picture of the zones of the device, and how fragmented it is
     #[arg(long)]
     pub(crate) zones: bool,
+    /// What holds memory, now and at most
+    #[arg(long, conflicts_with = "zones")]
+    pub(crate) memory: bool,
     /// For machines: exact numbers
     #[arg(long)]
     pub(crate) json: bool,

@@ -159,6 +159,7 @@ impl Engine for OpenEngine {
             ];
             counters.extend(own.map(|(name, value)| (format!("device.{}.{name}", device.id), value)));
         }
+        counters.extend(resident());
         counters
     }
 
@@ -189,6 +190,18 @@ impl OpenEngine {
             failure: first_failure,
         }
     }
+}
+
+/// Resident memory of this process, now and at most (bytes), as far as the kernel tells.
+fn resident() -> Vec<(String, u64)> {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let names = [("VmRSS:", "process.resident_bytes"), ("VmHWM:", "process.resident_peak_bytes")];
+    let of_field = |(field, name): (&str, &str)| {
+        let line = status.lines().find_map(|line| line.strip_prefix(field))?;
+        let kib: u64 = line.trim().trim_end_matches("kB").trim_end().parse().ok()?;
+        Some((name.to_owned(), kib << 10))
+    };
+    names.into_iter().filter_map(of_field).collect()
 }
 
 fn traffic_line(traffic: &DeviceTraffic) -> TrafficLine {

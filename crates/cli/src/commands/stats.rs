@@ -6,12 +6,16 @@ use crate::args::StatsArgs;
 use crate::control::{self, Request, Response};
 use crate::endpoint::Endpoint;
 use crate::error::Result;
-use crate::report::{stats as report, zones};
+use crate::report::{memory, stats as report, zones};
 
 pub(crate) fn run(args: &StatsArgs) -> Result<ExitCode> {
     let target = args.target.as_deref().or(args.store.as_deref());
     let (text, health) = Endpoint::with(target, true, |endpoint| {
-        let text = if args.zones { zones_of(endpoint, args.json) } else { stats_of(endpoint, args.json) };
+        let text = match (args.zones, args.memory) {
+            (true, _) => zones_of(endpoint, args.json),
+            (false, true) => memory_of(endpoint, args.json),
+            (false, false) => stats_of(endpoint, args.json),
+        };
         Ok((text?, endpoint.call(&Request::Health)?))
     })?;
     if let Response::Health(health) = health
@@ -29,6 +33,12 @@ fn zones_of(endpoint: &mut Endpoint, is_json: bool) -> Result<String> {
         Response::Zones(map) => Ok(zones::as_text(&map)),
         _ => Err(control::confused()),
     }
+}
+
+fn memory_of(endpoint: &mut Endpoint, is_json: bool) -> Result<String> {
+    let Response::Stats(stats) = endpoint.call(&Request::Stats)? else { return Err(control::confused()) };
+    let lines = memory::lines(&stats);
+    Ok(if is_json { memory::as_json(&lines) } else { memory::as_text(&lines) })
 }
 
 fn stats_of(endpoint: &mut Endpoint, is_json: bool) -> Result<String> {

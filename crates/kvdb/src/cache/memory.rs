@@ -110,7 +110,6 @@ impl Accountant {
     }
 
     /// The most that a pool ever used (bytes).
-    #[cfg(test)]
     pub(crate) fn peak(&self, pool: Pool) -> u64 {
         self.pools[pool as usize].bytes_peak.load(Ordering::Relaxed)
     }

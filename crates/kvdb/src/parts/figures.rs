@@ -86,7 +86,9 @@ impl Parts {
         add("memory.used_bytes", self.runtime.ctx.accountant.used_total());
         add("memory.peak_bytes", self.runtime.ctx.accountant.peak_total());
         for pool in Pool::ALL {
-            add(&format!("memory.{}_bytes", pool.name()), self.runtime.ctx.accountant.used(pool));
+            let (name, accountant) = (pool.name(), &self.runtime.ctx.accountant);
+            add(&format!("memory.{name}_bytes"), accountant.used(pool));
+            add(&format!("memory.{name}_peak_bytes"), accountant.peak(pool));
         }
         add("zones.total", u64::from(zones.zones_total));
         add("zones.free", u64::from(zones.zones_free));
