@@ -46,15 +46,24 @@ contents() {
   names=$(ls .kvfs | tr '\n' ' ')
   [ "$names" = "kv.sock locks snapshots stats txn version " ] || { echo "in .kvfs: $names"; return 1; }
   [ "$(stat -c %a:%U .kvfs)" = 755:root ] && [ "$(stat -c %a .kvfs/version)" = 444 ] &&
-    [ "$(cut -d' ' -f1 .kvfs/stats/stats.txt)" = "$("$KVFS" stats "$mnt" | sed 1,12d | cut -d' ' -f1)" ] &&
+    [ "$(sed '/^$/,$d' .kvfs/stats/stats.txt | cut -d' ' -f1)" = \
+      "$("$KVFS" stats "$mnt" | sed '1,/^All counters:/d' | cut -d' ' -f1)" ] &&
     python3 - <<'PY' && cp .kvfs/stats/stats.prom "$work/prom" && cmp -n 10 .kvfs/stats/stats.prom "$work/prom"
 import json, mmap, os
 text = open(".kvfs/stats/stats.json").read()
 counters = json.loads(text)
 assert counters["fs.nodes"] > 0
 lines = open(".kvfs/stats/stats.prom").read().splitlines()
-assert {line.split()[0] for line in lines if line[0] != "#"} == {
-    "kvfs_" + "".join(c if c.isalnum() else "_" for c in name) for name in counters}
+names = {line.split()[0] for line in lines if line[0] != "#"}
+# Of keyspaces, devices and operations the name is a label.
+labelled = ("keyspace.", "device.", "operations.")
+plain = [name for name in counters if not name.startswith(labelled)]
+plain = {"kvfs_" + "".join(c if c.isalnum() else "_" for c in name) for name in plain}
+assert plain <= names, plain - names
+assert all("{" in name or name.startswith("kvfs_device_") for name in names - plain), names - plain
+assert any(name.startswith("kvfs_operation_") and "_bucket{" in name for name in names)
+typed = {line.split()[2] for line in lines if line.startswith("# TYPE ")}
+assert plain <= typed, plain - typed
 # What is open stays as it was; what is opened is of now.
 held = open(".kvfs/stats/stats.json", "rb")
 mapped = mmap.mmap(held.fileno(), 0, prot=mmap.PROT_READ)
