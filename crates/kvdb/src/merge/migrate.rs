@@ -13,16 +13,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use kvfs_store::{BLOCK_BYTES, Cursor, KeyRange, KeyspaceKind, Result, Seqno, StoreError, Tier};
+use kvfs_store::{BLOCK_BYTES, Cursor, KeyRange, KeyspaceKind, Result, Seqno, Tier};
 use parking_lot::Mutex;
 
 use super::defrag::WAIT_FOR_OTHERS;
-use super::rewrite::Target;
+use super::rewrite::{Target, pass_over};
 use super::{Merger, StepConfig};
 use crate::compaction::Victims;
 use crate::format::PieceDesc;
 use crate::layers::Layers;
 use crate::memtable::{Merger as MergeOperator, first_block_at_or_after, split_block_key};
+use crate::runtime::ok_unless_full;
 use crate::space::{Budget, Lane, TierWishes, Zones};
 use crate::table::Piece;
 use crate::version::{Run, RunId};
@@ -284,14 +285,7 @@ impl Migrator {
                 let is_needed = !is_cold || self.zones().is_fast_crowded();
                 if is_needed && self.has_room_for(plan) {
                     had_room = true;
-                    match self.rewrite(*target) {
-                        Ok(()) | Err(StoreError::Full) => {}
-                        // It stays where it is, and is told of behind the others.
-                        Err(error @ (StoreError::Io { .. } | StoreError::Corrupt { .. })) => {
-                            unread = unread.and(Err(error));
-                        }
-                        Err(error) => return Err(error),
-                    }
+                    pass_over(&mut unread, ok_unless_full(self.rewrite(*target)).map(drop))?;
                 }
                 left -= plan.bytes();
             }

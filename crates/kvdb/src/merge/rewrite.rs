@@ -14,6 +14,7 @@ use super::{Merger, StepConfig};
 use crate::compaction::{Finished, MergeJob, MergeOptions, Sink, Victims};
 use crate::format::{Feature, PieceId};
 use crate::iter::KeepRules;
+use crate::layers::view::View;
 use crate::table::Piece;
 use crate::version::{Edit, Run, RunId};
 
@@ -49,7 +50,8 @@ impl Merger {
         has_all: bool,
         goes_on: &mut dyn FnMut(usize, usize) -> bool,
     ) -> Result<bool> {
-        self.rewrite_all(&self.targets(&config.victims), config, has_all, goes_on)
+        let targets = targets_of(&self.live.view(), &config.victims);
+        self.rewrite_all(&targets, config, has_all, goes_on)
     }
 
     /// Rewrites these pieces; as [`Merger::empty`].
@@ -60,7 +62,7 @@ impl Merger {
         has_all: bool,
         goes_on: &mut dyn FnMut(usize, usize) -> bool,
     ) -> Result<bool> {
-        let mut unread = Ok(true);
+        let mut unread = Ok(());
         for (done, &target) in targets.iter().enumerate() {
             let is_wanted = !has_all && self.merging.is_wanted();
             if self.runtime.is_stopping() || is_wanted || !goes_on(done, targets.len()) {
@@ -79,24 +81,24 @@ impl Merger {
                 pass_over(&mut unread, self.stepper.rewrite(target, &config))?;
             }
         }
-        unread
-    }
-
-    fn targets(&self, victims: &Victims) -> Vec<Target> {
-        let view = self.live.view();
-        let mut targets = Vec::new();
-        for (keyspace, runs) in view.version.keyspaces() {
-            for run in runs {
-                let pieces = run.pieces.iter().filter(|piece| victims.have_any_of(piece.desc()));
-                targets.extend(pieces.map(|piece| Target { keyspace, run: run.id, piece: piece.desc().id }));
-            }
-        }
-        targets
+        unread.map(|()| true)
     }
 }
 
+/// Pieces that have something of `victims`.
+fn targets_of(view: &View, victims: &Victims) -> Vec<Target> {
+    let mut targets = Vec::new();
+    for (keyspace, runs) in view.version.keyspaces() {
+        for run in runs {
+            let pieces = run.pieces.iter().filter(|piece| victims.have_any_of(piece.desc()));
+            targets.extend(pieces.map(|piece| Target { keyspace, run: run.id, piece: piece.desc().id }));
+        }
+    }
+    targets
+}
+
 /// What can't be read stays where it is, and is told of behind everything else.
-fn pass_over(unread: &mut Result<bool>, rewritten: Result<()>) -> Result<()> {
+pub(super) fn pass_over(unread: &mut Result<()>, rewritten: Result<()>) -> Result<()> {
     match rewritten {
         Err(error @ (StoreError::Io { .. } | StoreError::Corrupt { .. })) => {
             if unread.is_ok() {
