@@ -116,7 +116,7 @@ impl Engine for OpenEngine {
     fn check(&self) -> Result<EngineCheck, StoreError> {
         let checked = self.db.check()?;
         let damaged = checked.unreadable.into_iter().map(damaged_keys).collect();
-        let missing = kvfs_open::missing(&self.db);
+        let missing = self.devices.missing().map(str::to_owned);
         let findings = missing.into_iter().chain(checked.findings).collect();
         Ok(EngineCheck { findings, counts: checked.counts, damaged })
     }
@@ -132,7 +132,7 @@ impl Engine for OpenEngine {
     }
 
     fn health(&self) -> HealthLine {
-        let devices = self.devices.health(&self.db);
+        let devices = self.devices.health();
         HealthLine {
             failure: self.db.failure().map(|reason| reason.to_string()),
             device_failures: devices.failures,
@@ -141,7 +141,7 @@ impl Engine for OpenEngine {
     }
 
     fn counters(&self) -> Vec<(String, u64)> {
-        let failures = self.devices.health(&self.db).failures;
+        let failures = self.devices.health().failures;
         let mut counters =
             vec![("device.failures".to_owned(), failures), ("log.messages_lost".to_owned(), messages_lost())];
         for device in self.devices() {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use kvfs_device::{Device, DeviceTraffic, FileDevice, OpenError, WatchedDevice};
 use kvfs_kvdb::Db;
-use kvfs_service::ErrorKind;
+use kvfs_service::{ErrorKind, ServiceError};
 use kvfs_store::{StoreError, Tier};
 use parking_lot::Mutex;
 
@@ -57,6 +57,8 @@ pub struct StoreDevices {
     others: Mutex<Vec<Other>>,
     /// Where the directory names one, and none was found.
     lost: Vec<PathBuf>,
+    /// See [`StoreDevices::missing`].
+    missing: Option<String>,
     /// Held while one comes or goes.
     changing: Mutex<()>,
 }
@@ -72,6 +74,7 @@ impl StoreDevices {
             watched,
             others: Mutex::default(),
             lost: Vec::new(),
+            missing: None,
             changing: Mutex::default(),
         }
     }
@@ -111,8 +114,10 @@ impl StoreDevices {
         (!paths.is_empty()).then(|| paths.join(", "))
     }
 
-    /// Lets go of what the engine does not use: a name that a crash has left, the device of another store.
-    pub(crate) fn forget_unused(&self, db: &Db) {
+    /// The engine has opened the store on them: lets go of what it does not use, a name that a crash has left or the device of
+    /// another store, and notes what it misses, which stays so until the store is closed.
+    pub(crate) fn note_opened(&mut self, db: &Db) {
+        self.missing = missing_in(db);
         self.others.lock().retain(|other| {
             let is_used = id_of(db, &other.watched).is_some();
             if !is_used {
@@ -120,6 +125,11 @@ impl StoreDevices {
             }
             is_used
         });
+    }
+
+    /// Which devices of the store are missing, in words; `None`: none.
+    pub fn missing(&self) -> Option<&str> {
+        self.missing.as_deref()
     }
 
     /// The first one.
@@ -148,7 +158,7 @@ impl StoreDevices {
     }
 
     /// Whether all of them work.
-    pub fn health(&self, db: &Db) -> DeviceHealth {
+    pub fn health(&self) -> DeviceHealth {
         let mut health = health_of(&self.watched);
         for other in &*self.others.lock() {
             let own = health_of(&other.watched);
@@ -157,9 +167,9 @@ impl StoreDevices {
             let named = own.first_failure.map(|failure| format!("{}: {failure}", place.display()));
             health.first_failure = health.first_failure.or(named);
         }
-        if let Some(missing) = missing(db) {
+        if let Some(missing) = &self.missing {
             health.failures += 1;
-            health.first_failure = health.first_failure.or(Some(missing));
+            health.first_failure.get_or_insert_with(|| missing.clone());
         }
         health
     }
@@ -207,8 +217,7 @@ impl StoreDevices {
     }
 }
 
-/// Which devices of the store are missing, in words; `None`: none.
-pub fn missing(db: &Db) -> Option<String> {
+fn missing_in(db: &Db) -> Option<String> {
     let missing = db.devices().into_iter().filter(|device| device.is_missing);
     let names: Vec<_> = missing.map(|device| format!("{} device {}", device.tier, device.id)).collect();
     let are = if names.len() == 1 { "is" } else { "are" };
@@ -234,9 +243,10 @@ fn take_away(place: &DevicePlace) {
 
 /// What keeps the engine from taking in the device at `path`.
 fn refused(path: &Path, error: StoreError) -> Error {
-    match &error {
-        StoreError::Io { source, .. } if source.kind() == io::ErrorKind::InvalidInput => {
-            Error::new(ErrorKind::Usage, format!("{} can't be added: {source}", path.display()))
+    let error = ServiceError::of_order(error);
+    match error.kind() {
+        ErrorKind::Usage => {
+            Error::new(ErrorKind::Usage, format!("{} can't be added: {error}", path.display()))
         }
         _ => error.into(),
     }

@@ -13,7 +13,7 @@ mod memory;
 mod open;
 mod store_dir;
 
-pub use devices::{DeviceHealth, NewDevice, StoreDevices, missing};
+pub use devices::{DeviceHealth, NewDevice, StoreDevices};
 pub use error::{Error, Result, explain_device, explain_open};
 pub use make::{CAPACITY_BYTES_MIN, INLINE_DEFAULT, NewStore, linked_device, make_store, own_device};
 pub use memory::{MEMORY_BYTES_MIN, Memory};

@@ -11,7 +11,7 @@ use kvfs_service::UndoLimits;
 use kvfs_store::clock::{Clock, SystemClock};
 use kvfs_store::{Store, StoreError};
 
-use crate::devices::{StoreDevices, missing};
+use crate::devices::StoreDevices;
 use crate::error::{Error, Result, explain_fs, explain_open};
 use crate::memory::Memory;
 use crate::store_dir::StoreDir;
@@ -83,7 +83,7 @@ impl OpenedStore {
         (engine.undo_count, engine.undo_age) = undo.unwrap_or((usize::MAX, Duration::MAX));
         let undo = UndoLimits { count_max: engine.undo_count, age_max: engine.undo_age };
         let (devices, db) = open_engine(dir, engine, options.degraded, &clock)?;
-        let read_only = options.read_only || missing(&db).is_some();
+        let read_only = options.read_only || devices.missing().is_some();
         let mount = MountOptions {
             atime: options.atime,
             nodiratime: options.nodiratime,
@@ -122,11 +122,11 @@ fn open_engine(
     clock: &Arc<dyn Clock>,
 ) -> Result<(StoreDevices, Arc<Db>)> {
     loop {
-        let devices = StoreDevices::open(dir, options.read_only)?;
+        let mut devices = StoreDevices::open(dir, options.read_only)?;
         let (first, others) = devices.for_engine();
         match Db::open_joined(first, &others, options.clone(), Arc::clone(clock)) {
             Ok(db) => {
-                devices.forget_unused(&db);
+                devices.note_opened(&db);
                 return Ok((devices, db));
             }
             Err(error) if degraded && !options.read_only && is_about_missing(&error) => {

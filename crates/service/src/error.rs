@@ -145,6 +145,16 @@ impl ServiceError {
         Self::Refused { kind, message: message.into() }
     }
 
+    /// What came of an order to the engine, which refuses one that makes no sense as invalid input: the caller's mistake.
+    pub fn of_order(error: StoreError) -> Self {
+        match &error {
+            StoreError::Io { source, .. } if source.kind() == io::ErrorKind::InvalidInput => {
+                Self::new(ErrorKind::Usage, source.to_string())
+            }
+            _ => error.into(),
+        }
+    }
+
     /// An I/O error on `path`, of the kind that it stands for.
     pub fn io(what: &str, path: &Path, error: &io::Error) -> Self {
         let kind = match error.kind() {

@@ -6,7 +6,6 @@
 
 use std::sync::atomic::Ordering;
 
-use kvfs_store::StoreError;
 use kvfs_store::progress::{self, Unit};
 
 use crate::authority::{authorize, authorize_server};
@@ -33,7 +32,7 @@ impl ServedStore<'_> {
     pub fn placement(&self, caller: &Caller, policy: Option<&str>) -> Result<PlacementLine> {
         if let Some(policy) = policy {
             authorize_server(caller, "change how it places content")?;
-            self.engine.set_placement(policy).map_err(explain)?;
+            self.engine.set_placement(policy).map_err(ServiceError::of_order)?;
             tracing::info!(policy, "content is placed by another policy");
         }
         authorize(self.fs, caller, "see how it places content")?;
@@ -68,7 +67,7 @@ impl ServedStore<'_> {
     /// As [`ServedStore::drain_device`].
     pub fn refill_device(&self, caller: &Caller, id: u32) -> Result<()> {
         authorize_server(caller, "fill its devices")?;
-        self.engine.refill_device(id).map_err(explain)
+        self.engine.refill_device(id).map_err(ServiceError::of_order)
     }
 
     /// Drains the device, and lets go of it.
@@ -86,7 +85,7 @@ impl ServedStore<'_> {
                 format!("device {id} stays, {left} are left on it{trouble}; it is drained in the background");
             return Err(ServiceError::new(ErrorKind::InUse, message));
         }
-        self.engine.remove_device(id).map_err(explain)?;
+        self.engine.remove_device(id).map_err(ServiceError::of_order)?;
         tracing::info!(id, "a device was removed");
         Ok(())
     }
@@ -104,17 +103,7 @@ impl ServedStore<'_> {
             left_before = Some(left.min(before));
             waits && !is_stopping.load(Ordering::Relaxed) && caller.is_there()
         });
-        drained.map_err(explain)
-    }
-}
-
-/// What the engine refuses is the caller's mistake.
-fn explain(error: StoreError) -> ServiceError {
-    match &error {
-        StoreError::Io { source, .. } if source.kind() == std::io::ErrorKind::InvalidInput => {
-            ServiceError::new(ErrorKind::Usage, source.to_string())
-        }
-        _ => error.into(),
+        drained.map_err(ServiceError::of_order)
     }
 }
 

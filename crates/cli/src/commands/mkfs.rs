@@ -15,13 +15,11 @@ pub(crate) fn run(args: &MkfsArgs) -> Result<ExitCode> {
     let MkfsArgs { store, device, size, inline, force } = args;
     let bar = Bar::new("making the store");
     // The first one has journal and manifest: a fast one, or else a file in the store's directory.
-    let first = device.iter().position(|device| device.tier == Tier::Fast);
     let as_new = |device: &DeviceArg| NewDevice { force: *force, ..device.to_new() };
-    let others: Vec<_> = device.iter().enumerate().filter(|(at, _)| Some(*at) != first).collect();
-    let others: Vec<_> = others.into_iter().map(|(_, device)| as_new(device)).collect();
-    let first = first.map(|at| as_new(&device[at]));
-    let first = first.map(|first| NewDevice { size_bytes: first.size_bytes.or(*size), ..first });
-    let size = first.as_ref().map_or(*size, |first| first.size_bytes);
+    let mut others: Vec<_> = device.iter().map(as_new).collect();
+    let first = others.iter().position(|device| device.tier == Tier::Fast).map(|at| others.remove(at));
+    let size = first.as_ref().and_then(|first| first.size_bytes).or(*size);
+    let first = first.map(|first| NewDevice { size_bytes: size, ..first });
     let new = NewStore { size, inline: *inline, others: &others };
     let capacity = kvfs_open::make_store(store, new, |dir| match &first {
         None => own_device(dir, size),

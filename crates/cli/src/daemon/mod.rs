@@ -177,7 +177,7 @@ pub(crate) fn serve(plan: &Plan, log: log::Target, ready: impl FnOnce() -> Resul
 /// What is served where devices are missing: the same, and nothing is written. The user is told.
 fn degraded(plan: &Plan, open: &OpenStore) -> Plan {
     let mut plan = plan.clone();
-    if let Some(missing) = kvfs_open::missing(&open.engine.db) {
+    if let Some(missing) = open.engine.devices.missing() {
         tracing::warn!("{missing}");
         eprintln!("kvfs: {missing}; the store can only be read");
         plan.open.read_only = true;

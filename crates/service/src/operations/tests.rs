@@ -109,7 +109,7 @@ fn only_slow_operations_that_have_not_waited_are_heeded() {
     let operations = Arc::new(Operations::with_clock(Arc::clone(&clock) as Arc<dyn Clock>));
     let start = operations.now();
     clock.advance(Duration::from_secs(2));
-    assert!(!operations.wants_target(start), "nobody looks");
+    assert!(!operations.wants_target(start), "there is no reader");
     let log = SlowLog::start(&operations, Duration::from_secs(1)).expect("starts");
     assert!(operations.wants_target(start) && !operations.wants_target(operations.now()));
     drop(log);
