@@ -2,7 +2,6 @@
 //!
 //! Thread safety: plain values.
 
-use crate::image::Image;
 use crate::target::{
     Aged, BINDFS, BTRFS, Backing, Device, Disk, EXT4, Exec, ExecClient, Floor, GOCRYPTFS, Kind, Kvfs,
     KvfsOptions, Library, Overlay, OverlayKind, Target, XFS,
@@ -11,6 +10,7 @@ use crate::workload::ScenarioName;
 use anyhow::{Context, Result, bail};
 use clap::{Parser, ValueEnum};
 use kvfs_bench::host;
+use kvfs_bench::image::Image;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 

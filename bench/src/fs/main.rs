@@ -4,7 +4,6 @@
 
 mod args;
 mod flame;
-mod image;
 mod measure;
 mod memory;
 mod target;

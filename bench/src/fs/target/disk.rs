@@ -1,11 +1,11 @@
 //! A kernel file system on a loop device with direct I/O.
 
 use super::{Target, is_mounted, unmount, unmount_lazily, version};
-use crate::image::{Image, Loop};
 use crate::workload::ScenarioName;
 use anyhow::{Context, Result};
 use kvfs_bench::counters::Probe;
 use kvfs_bench::host;
+use kvfs_bench::image::{Image, Loop};
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -49,7 +49,7 @@ pub(crate) struct Device {
 
 impl Device {
     pub(crate) fn new(image: Image) -> Result<Self> {
-        Ok(Self { attached: Loop::attach(&image)?, _image: image })
+        Ok(Self { attached: Loop::attach(image.path())?, _image: image })
     }
 
     pub(crate) fn path(&self) -> &str {

@@ -2,12 +2,12 @@
 
 use super::fuse::Daemon;
 use super::{Device, Target, version};
-use crate::image::Image;
 use crate::memory::MemoryPeak;
 use crate::workload::ScenarioName;
 use anyhow::{Context, Result};
 use kvfs_bench::counters::{Probe, device_stat_under};
 use kvfs_bench::host;
+use kvfs_bench::image::Image;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

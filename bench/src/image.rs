@@ -7,6 +7,7 @@
 
 use crate::{host, interrupt};
 use anyhow::{Context, Result, ensure};
+use bytes::Bytes;
 use rustix::fs::{FlockOperation, OFlags};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -16,7 +17,7 @@ use std::path::{Path, PathBuf};
 const STEP_BYTES: usize = 1 << 20;
 
 /// A fully written file.
-pub(crate) struct Image {
+pub struct Image {
     path: PathBuf,
     _locked: File,
     keep: bool,
@@ -24,7 +25,7 @@ pub(crate) struct Image {
 
 impl Image {
     /// Finds a complete image of this size at `path`, or writes one. `keep` leaves it for later runs.
-    pub(crate) fn prepare(path: &Path, size_bytes: u64, keep: bool) -> Result<Self> {
+    pub fn prepare(path: &Path, size_bytes: u64, keep: bool) -> Result<Self> {
         let open = OpenOptions::new().create(true).truncate(false).write(true).open(path);
         let file = open.with_context(|| format!("cannot open {}", path.display()))?;
         rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)
@@ -42,7 +43,8 @@ impl Image {
         Ok(image)
     }
 
-    pub(crate) fn path(&self) -> &Path {
+    /// Where it is.
+    pub fn path(&self) -> &Path {
         &self.path
     }
 
@@ -53,7 +55,7 @@ impl Image {
             .with_context(|| format!("no space for {} of {size_bytes} bytes", self.path.display()))?;
         let mut file = buffered_if_direct_fails(&self.path)?;
         // Not zeros: a thin disk beneath might not store those.
-        let mut step = AlignedStep::new();
+        let mut step = Aligned::new(STEP_BYTES);
         step.bytes().fill(0xa5);
         let mut left = size_bytes;
         while left > 0 {
@@ -85,32 +87,39 @@ fn buffered_if_direct_fails(path: &Path) -> Result<File> {
 }
 
 /// A buffer that suits direct I/O: an aligned window of a larger one.
-struct AlignedStep {
+pub(crate) struct Aligned {
     memory: Vec<u8>,
     start: usize,
+    len: usize,
 }
 
-impl AlignedStep {
-    fn new() -> Self {
-        let memory = vec![0; STEP_BYTES + 4096];
+impl Aligned {
+    pub(crate) fn new(len: usize) -> Self {
+        let memory = vec![0; len + 4096];
         let start = memory.as_ptr().align_offset(4096);
-        Self { memory, start }
+        Self { memory, start, len }
     }
 
-    fn bytes(&mut self) -> &mut [u8] {
-        &mut self.memory[self.start..self.start + STEP_BYTES]
+    pub(crate) fn bytes(&mut self) -> &mut [u8] {
+        &mut self.memory[self.start..self.start + self.len]
+    }
+
+    /// The bytes as they are by now.
+    pub(crate) fn freeze(self) -> Bytes {
+        let window = self.start..self.start + self.len;
+        Bytes::from(self.memory).slice(window)
     }
 }
 
 /// A loop device with direct I/O.
-pub(crate) struct Loop {
+pub struct Loop {
     device: String,
 }
 
 impl Loop {
-    /// Attaches the image to a free loop device.
-    pub(crate) fn attach(image: &Image) -> Result<Self> {
-        let path = image.path().as_os_str();
+    /// Attaches the file to a free loop device.
+    pub fn attach(path: &Path) -> Result<Self> {
+        let path = path.as_os_str();
         let options = ["--find", "--show", "--direct-io=on"].map(std::ffi::OsStr::new);
         let output = host::run("losetup", &[options.as_slice(), &[path]].concat())?;
         let attached = Self { device: output.trim().to_owned() };
@@ -119,7 +128,8 @@ impl Loop {
         Ok(attached)
     }
 
-    pub(crate) fn device(&self) -> &str {
+    /// Its path.
+    pub fn device(&self) -> &str {
         &self.device
     }
 }
