@@ -22,7 +22,7 @@ VERSION   := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 MAJOR     := $(word 1,$(subst ., ,$(VERSION)))
 MINOR     := $(word 2,$(subst ., ,$(VERSION)))
 
-.PHONY: help run stop build test test-unit test-mount realwork fuzz torture bench-quick bench bench-aged profile bench-txn bench-papers lint docs install install-files install-library-files uninstall uninstall-library deb clean setup
+.PHONY: help run stop build test test-unit test-mount realwork fuzz torture bench-quick bench bench-aged profile bench-txn bench-papers bench-db lint docs install install-files install-library-files uninstall uninstall-library deb clean setup
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -109,6 +109,11 @@ bench-papers: build ## what thesis and TableFS measured, the library and kvfs ex
 		--only exec,library,tablefs,large --runs 5 --json ../$(BENCH_OUT)/library.json --plots ../$(BENCH_OUT)/library \
 		$(BENCH_LIBRARY) || status=$$?; \
 	exit $$status
+
+bench-db: build ## databases on kvfs, ext4 and XFS, and killed with their file systems; root, an idle machine
+	@scripts/setup.sh bench-db
+	@cd bench && cargo run --release --locked --bin kvfs-bench-db -- --kvfs ../$(KVFS) \
+		--json ../$(BENCH_OUT)/db.json --plots ../$(BENCH_OUT)/db $(BENCH)
 
 lint: ## rustfmt and clippy, no warning allowed
 	@cargo fmt --all -- --check

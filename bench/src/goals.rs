@@ -92,6 +92,11 @@ const GOALS: &[Goal] = &[
     exec("exec-git-status", "kvfs", 4.0),
     exec("exec-git-status", "ext4", 1.0),
     client("exec-git-status"),
+    goal("tpcc-small", Against::One("ext4"), 1.1),
+    goal("tpcc-large", Against::One("ext4"), 1.0),
+    goal("pgbench", Against::One("ext4"), 1.0),
+    goal("sqlite-wal", Against::One("ext4"), 1.0),
+    goal("sqlite-delete", Against::One("ext4"), 1.0),
     goal("engine-fill-seq", Against::BestOf(ENGINES), 1.0),
     goal("engine-fill-random", Against::BestOf(ENGINES), 1.0),
     goal("engine-blocks-seq", Against::BestOf(ENGINES), 2.0),
@@ -279,7 +284,14 @@ mod tests {
             };
             results.describe_workload(info).expect("the same");
             let (workload, target) = (workload.into(), target.into());
-            results.add(Sample { workload, target, run: 0, seconds, usage: Usage::default() });
+            results.add(Sample {
+                workload,
+                target,
+                run: 0,
+                seconds,
+                usage: Usage::default(),
+                details: Vec::new(),
+            });
         }
         results
     }

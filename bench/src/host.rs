@@ -135,3 +135,12 @@ pub fn check_rights() -> Result<()> {
     );
     Ok(())
 }
+
+/// First line of what a program says about its version; empty when it says nothing.
+pub fn version(program: &str, argument: &str) -> String {
+    let output = Command::new(program).arg(argument).output();
+    let Ok(output) = output else { return String::new() };
+    // Some print it to standard error.
+    let text = [output.stdout, output.stderr].concat();
+    String::from_utf8_lossy(&text).lines().next().unwrap_or_default().trim().to_owned()
+}

@@ -3,12 +3,16 @@
 pub mod calls;
 pub mod cgroup;
 pub mod counters;
+pub mod daemon;
+pub mod disk;
 pub mod figures;
 pub mod goals;
 pub mod host;
 pub mod image;
 pub mod interrupt;
 pub mod json;
+pub mod latencies;
+pub mod memory;
 pub mod mount;
 pub mod page;
 pub mod programs;

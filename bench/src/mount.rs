@@ -6,12 +6,13 @@
 //! is mounted in it.
 
 use crate::host;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Where an invocation makes everything. Removed at the end.
 pub struct WorkDir(PathBuf);
@@ -132,5 +133,42 @@ impl Drop for Mounted {
         if let Err(error) = self.unmount() {
             eprintln!("{} stays mounted: {error:#}", self.dir.display());
         }
+    }
+}
+
+/// Whether something is mounted on `dir`.
+pub fn is_mounted(dir: &Path) -> Result<bool> {
+    let parent = dir.parent().context("a mount point needs a parent")?;
+    match fs::metadata(dir) {
+        Ok(found) => Ok(found.dev() != fs::metadata(parent)?.dev()),
+        // A FUSE mount whose daemon has died; it still has to be unmounted.
+        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NOTCONN.raw_os_error()) => Ok(true),
+        Err(error) => Err(error).with_context(|| format!("cannot stat {}", dir.display())),
+    }
+}
+
+/// Unmounts by system call, patiently: something may still be looking at the mount.
+pub fn unmount(dir: &Path) -> Result<()> {
+    let mut last_error = None;
+    let limit = Duration::from_secs(20);
+    let unmounted = host::wait_until(limit, || match host::run("umount", &[dir]) {
+        Ok(_) => Ok(true),
+        Err(error) => {
+            last_error = Some(error);
+            Ok(false)
+        }
+    })?;
+    match last_error {
+        Some(error) if !unmounted => bail!("{} stays mounted: {error:#}", dir.display()),
+        _ => Ok(()),
+    }
+}
+
+/// The last resort of every target: takes the mount out of sight whatever uses it.
+pub fn unmount_lazily(dir: &Path) {
+    if is_mounted(dir).unwrap_or(false)
+        && let Err(error) = host::run("umount", &["--lazy".as_ref(), dir.as_os_str()])
+    {
+        eprintln!("{} stays mounted: {error:#}", dir.display());
     }
 }

@@ -34,11 +34,12 @@ pub fn write(dir: &Path, results: &Results) -> Result<PathBuf> {
     let page = format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>kvfs, measured</title>\n\
          <style>{STYLE}</style></head>\n<body><h1>kvfs beside its rivals</h1>\n{machines}\
-         <h2>Goals</h2>\n{}<h2>Times</h2>\n{}<h2>Figures</h2>\n{drawn}<h2>Every cell</h2>\n{}<h2>Targets</h2>\n{}{}\
+         <h2>Goals</h2>\n{}<h2>Times</h2>\n{}<h2>Figures</h2>\n{drawn}<h2>Every cell</h2>\n{}{}<h2>Targets</h2>\n{}{}\
          </body></html>\n",
         goals_table(results),
         times_table(results),
         cells_table(results),
+        details_table(results),
         targets_list(results),
         failures_list(results)
     );
@@ -150,6 +151,30 @@ fn cell_row(text: &mut String, results: &Results, row: &WorkloadInfo, target: &s
         "<td class=\"n\">{}</tr>",
         flushes.map_or_else(String::new, |value| format!("{value:.0}"))
     );
+}
+
+/// What was measured beside the times; empty without.
+fn details_table(results: &Results) -> String {
+    if results.rows().all(|row| results.details(&row.key).is_empty()) {
+        return String::new();
+    }
+    let mut text = String::from("<h2>Beside the times</h2>\n<p>Medians.</p>\n<table><tr><th>workload<th>");
+    for target in &results.targets {
+        let _ = write!(text, "<th>{}", escaped(&target.name));
+    }
+    text.push_str("</tr>\n");
+    for row in results.rows() {
+        for (name, unit) in results.details(&row.key) {
+            let _ = write!(text, "<tr><td>{}<td>{}", escaped(&row.title), escaped(name));
+            for target in &results.targets {
+                let value = results.detail(&row.key, &target.name, name);
+                let _ =
+                    write!(text, "<td class=\"n\">{}", value.map_or_else(String::new, |it| unit.text(it)));
+            }
+            text.push_str("</tr>\n");
+        }
+    }
+    text + "</table>\n"
 }
 
 fn targets_list(results: &Results) -> String {

@@ -19,6 +19,7 @@ pub fn text(results: &Results) -> String {
     }
     text.push_str(&medians(results));
     text.push_str(&details(results));
+    text.push_str(&beside(results));
     text.push_str(&verdicts(results));
     text.push_str("\nTargets\n");
     for target in &results.targets {
@@ -98,6 +99,31 @@ fn details(results: &Results) -> String {
             let _ = write!(text, "{:50}{:12}{:>34}", row.full_title(), target.name, summary_text(&seconds));
             for value in usage_cells(results, &row.key, &target.name) {
                 let _ = write!(text, "{value}");
+            }
+            text.push('\n');
+        }
+    }
+    text
+}
+
+/// What was measured beside the time: a row each, below that of its workload.
+fn beside(results: &Results) -> String {
+    let mut text = String::new();
+    for row in results.rows() {
+        let details = results.details(&row.key);
+        if details.is_empty() {
+            continue;
+        }
+        let _ = write!(text, "\n{:49}", row.title);
+        for target in &results.targets {
+            let _ = write!(text, "{:>CELL$}", target.name);
+        }
+        text.push('\n');
+        for (name, unit) in details {
+            let _ = write!(text, "  {name:47}");
+            for target in &results.targets {
+                let value = results.detail(&row.key, &target.name, name);
+                let _ = write!(text, "{:>CELL$}", value.map_or_else(|| "-".to_owned(), |it| unit.text(it)));
             }
             text.push('\n');
         }

@@ -8,6 +8,7 @@ use crate::counters::Usage;
 use crate::host::Machine;
 use crate::json;
 use crate::summary::Summary;
+use crate::units::Unit;
 use anyhow::{Result, bail};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -96,6 +97,20 @@ pub struct Sample {
     pub seconds: f64,
     /// And what it used.
     pub usage: Usage,
+    /// What else was measured.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub details: Vec<Detail>,
+}
+
+/// Something that was measured beside the time.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Detail {
+    /// For people.
+    pub name: String,
+    /// Of the value.
+    pub unit: Unit,
+    /// Its value.
+    pub value: f64,
 }
 
 /// A workload that went wrong.
@@ -228,6 +243,24 @@ impl Results {
         Some(Summary::of(self.of(workload, target).filter_map(value).collect())?.median)
     }
 
+    /// What else was measured in a row: names and units, in the order of the first that has them.
+    pub fn details(&self, workload: &str) -> Vec<(&str, Unit)> {
+        let mut found: Vec<(&str, Unit)> = Vec::new();
+        for detail in self.samples.iter().filter(|it| it.workload == workload).flat_map(|it| &it.details) {
+            if !found.iter().any(|(name, _)| *name == detail.name) {
+                found.push((&detail.name, detail.unit));
+            }
+        }
+        found
+    }
+
+    /// Median of something that was measured beside the time.
+    pub fn detail(&self, workload: &str, target: &str, name: &str) -> Option<f64> {
+        self.median(workload, target, |sample| {
+            sample.details.iter().find(|detail| detail.name == name).map(|detail| detail.value)
+        })
+    }
+
     /// The target with the least median among these.
     pub fn best<'a>(&self, workload: &str, among: &[&'a str]) -> Option<&'a str> {
         among
@@ -253,7 +286,14 @@ mod tests {
     use super::*;
 
     fn sample(target: &str, run: u32, seconds: f64) -> Sample {
-        Sample { workload: "w".into(), target: target.into(), run, seconds, usage: Usage::default() }
+        Sample {
+            workload: "w".into(),
+            target: target.into(),
+            run,
+            seconds,
+            usage: Usage::default(),
+            details: Vec::new(),
+        }
     }
 
     #[test]

@@ -3,9 +3,11 @@
 //! Thread safety: pure functions.
 
 use crate::report::seconds_text;
+use serde::{Deserialize, Serialize};
 
 /// What a value counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Unit {
     /// Bytes.
     Bytes,

@@ -252,7 +252,14 @@ impl Bench<'_> {
         host::sync_file_system(self.dir)?;
         let usage = meter.finish()?;
         let target = self.kind.name.to_owned();
-        (self.report)(Sample { workload: workload.into(), target, run: self.run, seconds, usage })
+        (self.report)(Sample {
+            workload: workload.into(),
+            target,
+            run: self.run,
+            seconds,
+            usage,
+            details: Vec::new(),
+        })
     }
 }
 

@@ -3,12 +3,13 @@
 //! Thread safety: plain values.
 
 use crate::target::{
-    Aged, BINDFS, BTRFS, Backing, Device, Disk, EXT4, Exec, ExecClient, Floor, GOCRYPTFS, Kind, Kvfs,
-    KvfsOptions, Library, Overlay, OverlayKind, Target, XFS,
+    Aged, BINDFS, Backing, Disk, Exec, ExecClient, Floor, GOCRYPTFS, Kvfs, KvfsOptions, Library, Overlay,
+    OverlayKind, Target,
 };
 use crate::workload::ScenarioName;
 use anyhow::{Context, Result, bail};
 use clap::{Parser, ValueEnum};
+use kvfs_bench::disk::{BTRFS, Device, EXT4, Kind, XFS};
 use kvfs_bench::host;
 use kvfs_bench::image::Image;
 use std::path::{Path, PathBuf};

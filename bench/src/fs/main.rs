@@ -5,7 +5,6 @@
 mod args;
 mod flame;
 mod measure;
-mod memory;
 mod target;
 mod workload;
 

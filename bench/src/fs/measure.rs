@@ -175,7 +175,8 @@ fn run_workload(
     }
     target.sync()?;
     let usage = meter.finish()?;
-    Ok(Sample { workload: workload.key.into(), target: target.name().into(), run, seconds, usage })
+    let (workload, target) = (workload.key.into(), target.name().into());
+    Ok(Sample { workload, target, run, seconds, usage, details: Vec::new() })
 }
 
 /// Brings the file system and the kernel's caches into the state that the workload is to start from.

@@ -1,4 +1,4 @@
-//! The file systems under test, behind one trait: a file for each, and what they share in `disk`, `overlay` and `fuse`.
+//! The file systems under test, behind one trait: a file for each, and what they share in `disk` and `overlay`.
 //!
 //! Thread safety: a target belongs to one thread.
 //!
@@ -10,7 +10,6 @@ mod disk;
 mod exec;
 mod exec_client;
 mod floor;
-mod fuse;
 mod gocryptfs;
 mod kvfs;
 mod library;
@@ -18,7 +17,7 @@ mod overlay;
 
 pub(crate) use aged::Aged;
 pub(crate) use bindfs::BINDFS;
-pub(crate) use disk::{BTRFS, Device, Disk, EXT4, Kind, XFS};
+pub(crate) use disk::Disk;
 pub(crate) use exec::Exec;
 pub(crate) use exec_client::ExecClient;
 pub(crate) use floor::Floor;
@@ -27,17 +26,14 @@ pub(crate) use kvfs::{Backing, Kvfs, KvfsOptions};
 pub(crate) use library::Library;
 pub(crate) use overlay::{Overlay, OverlayKind};
 
-use crate::memory::MemoryPeak;
 use crate::workload::ScenarioName;
-use anyhow::{Context, Result, bail};
+use anyhow::Result;
 use kvfs_bench::calls::{Calls, System};
 use kvfs_bench::counters::Probe;
 use kvfs_bench::host;
+use kvfs_bench::memory::MemoryPeak;
 use kvfs_bench::programs::Programs;
-use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::time::Duration;
 
 /// One file system that the workloads run on.
 pub(crate) trait Target {
@@ -107,51 +103,5 @@ pub(crate) trait Target {
     /// nothing of the kind.
     fn hold_snapshot(&mut self) -> Result<bool> {
         Ok(false)
-    }
-}
-
-/// Whether something is mounted on `dir`.
-fn is_mounted(dir: &Path) -> Result<bool> {
-    let parent = dir.parent().context("a mount point needs a parent")?;
-    match fs::metadata(dir) {
-        Ok(found) => Ok(found.dev() != fs::metadata(parent)?.dev()),
-        // A FUSE mount whose daemon has died; it still has to be unmounted.
-        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NOTCONN.raw_os_error()) => Ok(true),
-        Err(error) => Err(error).with_context(|| format!("cannot stat {}", dir.display())),
-    }
-}
-
-/// First line of what a program says about its version; empty when it says nothing.
-fn version(program: &str, argument: &str) -> String {
-    let output = std::process::Command::new(program).arg(argument).output();
-    let Ok(output) = output else { return String::new() };
-    // Some print it to standard error.
-    let text = [output.stdout, output.stderr].concat();
-    String::from_utf8_lossy(&text).lines().next().unwrap_or_default().trim().to_owned()
-}
-
-/// Unmounts by system call, patiently: something may still be looking at the mount.
-fn unmount(dir: &Path) -> Result<()> {
-    let mut last_error = None;
-    let limit = Duration::from_secs(20);
-    let unmounted = host::wait_until(limit, || match host::run("umount", &[dir]) {
-        Ok(_) => Ok(true),
-        Err(error) => {
-            last_error = Some(error);
-            Ok(false)
-        }
-    })?;
-    match last_error {
-        Some(error) if !unmounted => bail!("{} stays mounted: {error:#}", dir.display()),
-        _ => Ok(()),
-    }
-}
-
-/// The last resort of every target: takes the mount out of sight whatever uses it.
-fn unmount_lazily(dir: &Path) {
-    if is_mounted(dir).unwrap_or(false)
-        && let Err(error) = host::run("umount", &["--lazy".as_ref(), dir.as_os_str()])
-    {
-        eprintln!("{} stays mounted: {error:#}", dir.display());
     }
 }

@@ -2,10 +2,10 @@
 //!
 //! Thread safety: belongs to one thread.
 
-use crate::latencies::Latencies;
 use crate::{Findings, PartInfo, PartName, Setup, row};
 use anyhow::{Context, Result, ensure};
 use kvfs_bench::interrupt;
+use kvfs_bench::latencies::Latencies;
 use kvfs_bench::mount::{MountOptions, Mounted};
 use kvfs_bench::units::Unit::{Bytes, Count, Seconds, Share};
 use kvfs_device::Rng;
@@ -71,7 +71,7 @@ fn measure(setup: &Setup, findings: &mut Findings) -> Result<()> {
     findings.add("full.unlink-seconds", start.elapsed().as_secs_f64());
     let at_once = free()?;
     findings.add("full.unlink-max", unlinks.max());
-    findings.add("full.unlink-999", unlinks.at_999());
+    findings.add("full.unlink-999", unlinks.below(999));
     findings
         .note(format!("{} unlinks took more than 0.1 s", unlinks.longer_than(Duration::from_millis(100))));
     findings.add("full.free-at-once", at_once);

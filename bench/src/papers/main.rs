@@ -6,7 +6,6 @@
 mod defrag;
 mod files;
 mod full;
-mod latencies;
 mod overwrite;
 mod rig;
 mod table;

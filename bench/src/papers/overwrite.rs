@@ -5,11 +5,11 @@
 //!
 //! Thread safety: belongs to one thread.
 
-use crate::latencies::Latencies;
 use crate::{Findings, PartInfo, PartName, Setup, row};
 use anyhow::{Context, Result, ensure};
 use kvfs_bench::counters::{Meter, Probe, device_stat_under};
 use kvfs_bench::interrupt;
+use kvfs_bench::latencies::Latencies;
 use kvfs_bench::mount::{MountOptions, Mounted};
 use kvfs_bench::units::Unit::{Bytes, BytesPerSecond, Seconds, Times};
 use kvfs_device::Rng;
@@ -120,7 +120,7 @@ fn measure(setup: &Setup, findings: &mut Findings) -> Result<()> {
     }
     for (name, latencies) in [("write", &mut writes), ("fsync", &mut fsyncs)] {
         findings.add(&format!("overwrite.{name}-max"), latencies.max());
-        findings.add(&format!("overwrite.{name}-999"), latencies.at_999());
+        findings.add(&format!("overwrite.{name}-999"), latencies.below(999));
         let count = latencies.longer_than(Duration::from_millis(100));
         findings.note(format!("{name}: {count} took more than 0.1 s"));
     }

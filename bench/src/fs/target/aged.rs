@@ -5,11 +5,11 @@
 //! taken. Then pieces of files, whole files and deleted and new ones take turns until ten times the capacity was written.
 
 use super::Target;
-use crate::memory::MemoryPeak;
 use crate::workload::ScenarioName;
 use anyhow::{Context, Result, ensure};
 use kvfs_bench::counters::Probe;
 use kvfs_bench::interrupt;
+use kvfs_bench::memory::MemoryPeak;
 use kvfs_device::Rng;
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;

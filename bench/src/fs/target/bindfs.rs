@@ -1,6 +1,7 @@
 //! bindfs: a FUSE file system that passes everything through.
 
-use super::{OverlayKind, version};
+use super::OverlayKind;
+use kvfs_bench::host::version;
 use std::process::Command;
 
 pub(crate) const BINDFS: OverlayKind = OverlayKind {

@@ -1,67 +1,14 @@
 //! A kernel file system on a loop device with direct I/O.
 
-use super::{Target, is_mounted, unmount, unmount_lazily, version};
+use super::Target;
 use crate::workload::ScenarioName;
-use anyhow::{Context, Result};
+use anyhow::Result;
 use kvfs_bench::counters::Probe;
-use kvfs_bench::host;
-use kvfs_bench::image::{Image, Loop};
-use std::ffi::OsStr;
+use kvfs_bench::disk::{Device, EXT4, Kind};
+use kvfs_bench::mount::{is_mounted, unmount, unmount_lazily};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-
-/// What differs between them.
-pub(crate) struct Kind {
-    pub(crate) name: &'static str,
-    pub(crate) durability: &'static str,
-    pub(crate) mkfs: &'static str,
-    /// Forces, quietly, nothing lazily initialised, nothing discarded: discard would give the image's blocks back.
-    pub(crate) mkfs_args: &'static [&'static str],
-    pub(crate) mount_options: &'static str,
-}
-
-pub(crate) const EXT4: Kind = Kind {
-    name: "ext4",
-    durability: "data=ordered, commit interval 5 s",
-    mkfs: "mkfs.ext4",
-    mkfs_args: &["-q", "-F", "-E", "nodiscard,lazy_itable_init=0,lazy_journal_init=0"],
-    mount_options: "nodiscard",
-};
-
-pub(crate) const XFS: Kind = Kind {
-    name: "xfs",
-    durability: "metadata log, written at the latest after 30 s",
-    mkfs: "mkfs.xfs",
-    mkfs_args: &["-q", "-f", "-K"],
-    mount_options: "nodiscard",
-};
-
-pub(crate) const BTRFS: Kind =
-    Kind { name: "btrfs", durability: "copy on write, commit interval 30 s", mkfs: "mkfs.btrfs", ..XFS };
-
-/// A device that several file systems are made on, one at a time.
-pub(crate) struct Device {
-    attached: Loop,
-    // After the loop device, which is detached first.
-    _image: Image,
-}
-
-impl Device {
-    pub(crate) fn new(image: Image) -> Result<Self> {
-        Ok(Self { attached: Loop::attach(image.path())?, _image: image })
-    }
-
-    pub(crate) fn path(&self) -> &str {
-        self.attached.device()
-    }
-
-    /// Its statistics in `/sys`.
-    pub(crate) fn stat(&self) -> Result<PathBuf> {
-        let name = Path::new(self.path()).file_name().context("a loop device has a name")?;
-        Ok(Path::new("/sys/block").join(name).join("stat"))
-    }
-}
 
 /// A kernel file system that kvfs is compared with.
 pub(crate) struct Disk {
@@ -84,13 +31,12 @@ impl Target for Disk {
     }
 
     fn about(&self) -> String {
-        let version = version(self.kind.mkfs, "-V");
-        format!("{version}; -o {}; {}", self.kind.mount_options, self.kind.durability)
+        self.kind.about()
     }
 
     fn mount_fresh(&mut self) -> Result<()> {
         self.unmount()?;
-        host::run(self.kind.mkfs, &[self.kind.mkfs_args, &[self.device.path()]].concat())?;
+        self.kind.make(self.device.path())?;
         self.mount()
     }
 
@@ -99,10 +45,7 @@ impl Target for Disk {
     }
 
     fn mount(&mut self) -> Result<()> {
-        let Kind { name, mount_options, .. } = self.kind;
-        let options = ["-t", name, "-o", mount_options, self.device.path()].map(OsStr::new);
-        host::run("mount", &[options.as_slice(), &[self.dir.as_os_str()]].concat())?;
-        Ok(())
+        self.kind.mount(self.device.path(), &self.dir)
     }
 
     fn unmount(&mut self) -> Result<()> {

@@ -4,11 +4,11 @@
 //! the server ends with it.
 
 use super::{Kvfs, Target};
-use crate::memory::{MemoryPeak, MemoryWatch};
 use crate::workload::ScenarioName;
 use anyhow::{Context, Result, bail, ensure};
 use kvfs_bench::counters::Probe;
 use kvfs_bench::host;
+use kvfs_bench::memory::{MemoryPeak, MemoryWatch};
 use kvfs_bench::programs::Programs;
 use std::io::Read;
 use std::os::unix::net::UnixStream;

@@ -2,10 +2,10 @@
 
 use super::exec::WORK;
 use super::{Kvfs, Target};
-use crate::memory::MemoryPeak;
 use crate::workload::ScenarioName;
 use anyhow::Result;
 use kvfs_bench::counters::Probe;
+use kvfs_bench::memory::MemoryPeak;
 use kvfs_bench::programs::Programs;
 use std::path::Path;
 

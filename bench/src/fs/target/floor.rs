@@ -1,12 +1,12 @@
 //! The floor: kvfs's own FUSE layer over memory, with no disk behind it.
 
 use super::Target;
-use super::fuse::Daemon;
-use crate::memory::MemoryPeak;
 use crate::workload::ScenarioName;
 use anyhow::{Context, Result};
 use kvfs_bench::counters::Probe;
+use kvfs_bench::daemon::Daemon;
 use kvfs_bench::host;
+use kvfs_bench::memory::MemoryPeak;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::path::{Path, PathBuf};

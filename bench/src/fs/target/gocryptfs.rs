@@ -1,7 +1,8 @@
 //! gocryptfs: encrypts, over FUSE.
 
-use super::{OverlayKind, version};
+use super::OverlayKind;
 use kvfs_bench::host;
+use kvfs_bench::host::version;
 use std::process::Command;
 
 /// There is nothing to keep secret; the cheapest way from it to the key, which is no part of a timing.

@@ -1,13 +1,15 @@
 //! kvfs, used by its command line.
 
-use super::fuse::Daemon;
-use super::{Device, Target, version};
-use crate::memory::MemoryPeak;
+use super::Target;
 use crate::workload::ScenarioName;
 use anyhow::{Context, Result};
 use kvfs_bench::counters::{Probe, device_stat_under};
+use kvfs_bench::daemon::Daemon;
+use kvfs_bench::disk::Device;
 use kvfs_bench::host;
+use kvfs_bench::host::version;
 use kvfs_bench::image::Image;
+use kvfs_bench::memory::MemoryPeak;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

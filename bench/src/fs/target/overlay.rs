@@ -1,12 +1,13 @@
 //! A FUSE file system whose files lie on an ext4 of its own.
 
-use super::fuse::Daemon;
-use super::{Device, Disk, EXT4, Target};
-use crate::memory::MemoryPeak;
+use super::{Disk, Target};
 use crate::workload::ScenarioName;
 use anyhow::Result;
 use kvfs_bench::counters::Probe;
+use kvfs_bench::daemon::Daemon;
+use kvfs_bench::disk::{Device, EXT4};
 use kvfs_bench::host;
+use kvfs_bench::memory::MemoryPeak;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -89,7 +90,7 @@ impl Target for Overlay {
 
     fn unmount(&mut self) -> Result<()> {
         if let Some(daemon) = self.daemon.take() {
-            let peak = daemon.stop(|_| super::unmount(&self.dir))?;
+            let peak = daemon.stop(|_| kvfs_bench::mount::unmount(&self.dir))?;
             self.peak = Some(self.peak.unwrap_or_default().max(peak));
         }
         self.lower.unmount()

@@ -1,9 +1,13 @@
 //! A FUSE daemon in the foreground, as a child of this program.
+//!
+//! Thread safety: each value belongs to one thread.
+//!
+//! Invariants: on drop the daemon has ended and nothing of it is mounted.
 
-use super::{is_mounted, unmount_lazily};
+use crate::host;
 use crate::memory::{MemoryPeak, MemoryWatch};
+use crate::mount::{is_mounted, unmount_lazily};
 use anyhow::{Context, Result, bail};
-use kvfs_bench::host;
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -15,7 +19,7 @@ const MOUNT_LIMIT: Duration = Duration::from_mins(1);
 const EXIT_LIMIT: Duration = Duration::from_mins(5);
 
 /// A running daemon and what it has mounted.
-pub(super) struct Daemon {
+pub struct Daemon {
     child: Child,
     dir: PathBuf,
     log: PathBuf,
@@ -25,7 +29,7 @@ pub(super) struct Daemon {
 
 impl Daemon {
     /// Starts the command and waits until something is mounted on `dir`. Its output goes to `log`.
-    pub(super) fn start(mut command: Command, dir: &Path, log: &Path) -> Result<Self> {
+    pub fn start(mut command: Command, dir: &Path, log: &Path) -> Result<Self> {
         let output = File::options().create(true).append(true).open(log)?;
         // A process group of its own: Ctrl-C on the terminal must not end it under a workload.
         let child = command
@@ -51,12 +55,12 @@ impl Daemon {
     }
 
     /// Of its process.
-    pub(super) fn id(&self) -> u32 {
+    pub fn id(&self) -> u32 {
         self.child.id()
     }
 
     /// Unmounts by calling `stop`, waits for the end, and says how much memory was taken.
-    pub(super) fn stop(mut self, stop: impl FnOnce(&Child) -> Result<()>) -> Result<MemoryPeak> {
+    pub fn stop(mut self, stop: impl FnOnce(&Child) -> Result<()>) -> Result<MemoryPeak> {
         stop(&self.child)?;
         let mut status = None;
         let ended = host::wait_until(EXIT_LIMIT, || {

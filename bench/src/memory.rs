@@ -2,7 +2,7 @@
 //!
 //! Thread safety: one watching thread per daemon, ended and joined by [`MemoryWatch::finish`].
 
-use kvfs_bench::host::kib_field;
+use crate::host::kib_field;
 use serde::Serialize;
 use std::fs;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
@@ -13,16 +13,17 @@ const INTERVAL: Duration = Duration::from_millis(20);
 
 /// The most that was seen (bytes).
 #[derive(Clone, Copy, Debug, Default, Serialize)]
-pub(crate) struct MemoryPeak {
+pub struct MemoryPeak {
     /// Resident set with mapped files, as the kernel keeps it (`VmHWM`).
-    pub(crate) resident_bytes_max: u64,
+    pub resident_bytes_max: u64,
     /// Its anonymous part, the highest of the samples (`RssAnon`).
-    pub(crate) anonymous_bytes_max: u64,
+    pub anonymous_bytes_max: u64,
 }
 
 impl MemoryPeak {
     /// The larger of both, field by field.
-    pub(crate) fn max(self, other: Self) -> Self {
+    #[must_use]
+    pub fn max(self, other: Self) -> Self {
         Self {
             resident_bytes_max: self.resident_bytes_max.max(other.resident_bytes_max),
             anonymous_bytes_max: self.anonymous_bytes_max.max(other.anonymous_bytes_max),
@@ -40,14 +41,14 @@ impl MemoryPeak {
 }
 
 /// A thread that samples one process.
-pub(crate) struct MemoryWatch {
+pub struct MemoryWatch {
     stop: Sender<()>,
     thread: JoinHandle<MemoryPeak>,
 }
 
 impl MemoryWatch {
     /// Starts to watch the process.
-    pub(crate) fn start(pid: u32) -> Self {
+    pub fn start(pid: u32) -> Self {
         let (stop, stopped) = mpsc::channel();
         let thread = std::thread::spawn(move || {
             let mut peak = MemoryPeak::sample(pid);
@@ -60,7 +61,7 @@ impl MemoryWatch {
     }
 
     /// Stops watching; the process may have ended already.
-    pub(crate) fn finish(self) -> MemoryPeak {
+    pub fn finish(self) -> MemoryPeak {
         drop(self.stop);
         self.thread.join().unwrap_or_default()
     }

@@ -1,0 +1,198 @@
+//! What the command line says, and the targets and rows that follow from it.
+//!
+//! Thread safety: plain values.
+
+use crate::row::{PartName, Sizes};
+use crate::sqlite::JournalMode;
+use crate::target::{Speed, System, Target};
+use anyhow::{Context, Result};
+use clap::{Parser, ValueEnum};
+use kvfs_bench::disk::{Device, EXT4, Kind, XFS};
+use kvfs_bench::host;
+use kvfs_bench::image::Image;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+/// Measure databases on kvfs, ext4 and XFS.
+///
+/// Run it as root on an idle machine. It starts servers of its own, as the users mysql and postgres, in
+/// directories of its own, and never touches those of the system.
+#[derive(Parser)]
+#[command(
+    version,
+    after_help = "Examples:
+  kvfs-bench-db --kvfs target/release/kvfs --json db.json --plots db
+  kvfs-bench-db --kvfs target/release/kvfs --sizes trial            to try the harness, in minutes
+  kvfs-bench-db --kvfs target/release/kvfs --only sqlite --targets kvfs,ext4 --runs 5
+  kvfs-bench-db --kvfs target/release/kvfs --json db.json --resume  after an interruption
+  kvfs-bench-db --report db.json --plots db                         the tables again, without measuring"
+)]
+pub(crate) struct Args {
+    /// The kvfs binary; without it kvfs is not measured
+    #[arg(long, value_name = "PATH")]
+    pub(crate) kvfs: Option<PathBuf>,
+
+    /// Only these, separated by commas [default: all]
+    #[arg(long, value_enum, value_delimiter = ',')]
+    targets: Vec<TargetName>,
+
+    /// How often everything is measured
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..), overrides_with = "runs")]
+    pub(crate) runs: u32,
+
+    /// How much is done
+    #[arg(long, value_enum, default_value_t = Suite::Full, overrides_with = "sizes")]
+    sizes: Suite,
+
+    /// Only these parts, separated by commas
+    #[arg(long, value_name = "PART", value_enum, value_delimiter = ',')]
+    only: Vec<PartName>,
+
+    /// Rows that are inserted one by one [default: by --sizes 5000, 1000, 200]
+    #[arg(long, value_name = "COUNT")]
+    rows: Option<u32>,
+
+    /// Where images, stores and data directories go: a directory on the disk to measure
+    #[arg(long, value_name = "DIR", default_value = "/var/tmp/kvfs-bench")]
+    pub(crate) work: PathBuf,
+
+    /// What the store of kvfs is kept in
+    #[arg(long, value_enum, default_value_t = StoreIn::Loop)]
+    store_in: StoreIn,
+
+    /// Also keep the results in this file, saved step by step
+    #[arg(long, value_name = "PATH", overrides_with = "json")]
+    pub(crate) json: Option<PathBuf>,
+
+    /// Keep what --json holds and measure only what is missing
+    #[arg(long, requires = "json")]
+    pub(crate) resume: bool,
+
+    /// Also write a page with tables and figures (SVG and PNG) into this directory
+    #[arg(long, value_name = "DIR", overrides_with = "plots")]
+    pub(crate) plots: Option<PathBuf>,
+
+    /// Measure nothing: show what this file holds
+    #[arg(long, value_name = "JSON")]
+    pub(crate) report: Option<PathBuf>,
+
+    /// Results of an earlier run on this machine with the same sizes: no row of kvfs may have become slower than these differ
+    #[arg(long, value_name = "JSON")]
+    pub(crate) before: Option<PathBuf>,
+
+    /// Keep images and loaded databases for the next invocation
+    #[arg(long)]
+    pub(crate) keep: bool,
+
+    /// Write rows into this database until killed: what the program starts itself as, to be killed
+    #[arg(long, hide = true)]
+    pub(crate) write_sqlite: Option<PathBuf>,
+
+    /// Of that database
+    #[arg(long, hide = true, value_enum, default_value_t = JournalMode::Wal)]
+    pub(crate) journal_mode: JournalMode,
+}
+
+/// How much is done.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Suite {
+    /// What the goals are meant for
+    Full,
+    /// Less of everything
+    Quick,
+    /// To try the harness, not to quote
+    Trial,
+}
+
+/// What the store of kvfs is kept in.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum StoreIn {
+    /// The loop device that the other file systems are made on
+    Loop,
+    /// A file that grows as the store fills
+    Growing,
+}
+
+/// Names for the targets.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum TargetName {
+    Kvfs,
+    Ext4,
+    Xfs,
+}
+
+impl Args {
+    /// Whether this part was asked for.
+    pub(crate) fn wants(&self, part: PartName) -> bool {
+        self.only.is_empty() || self.only.contains(&part)
+    }
+
+    /// How much each part does.
+    pub(crate) fn sizes(&self) -> Sizes {
+        let of_suite = |full, quick, trial| match self.sizes {
+            Suite::Full => full,
+            Suite::Quick => quick,
+            Suite::Trial => trial,
+        };
+        Sizes {
+            image_bytes: u64::from(of_suite(8_u32, 4, 1)) << 30,
+            sqlite_rows: self.rows.unwrap_or(of_suite(5000, 1000, 200)),
+        }
+    }
+
+    /// The targets in the order of the tables; those whose programs are missing are left out with a message. Mount points, stores
+    /// and logs are made in `run_dir`.
+    pub(crate) fn targets(&self, run_dir: &Path) -> Result<Vec<Target>> {
+        let image = Image::prepare(&self.work.join("db.img"), self.sizes().image_bytes, self.keep)?;
+        let fast = Rc::new(Device::new(image)?);
+        let all = TargetName::value_variants();
+        let names = if self.targets.is_empty() { all } else { &self.targets };
+        let mut targets = Vec::new();
+        for name in names {
+            let device = vec![(Speed::Fast, Rc::clone(&fast))];
+            let target = match name {
+                TargetName::Ext4 => kernel(&EXT4, device, run_dir)?,
+                TargetName::Xfs => kernel(&XFS, device, run_dir)?,
+                TargetName::Kvfs => self.kvfs("kvfs", device, run_dir)?,
+            };
+            targets.extend(target);
+        }
+        Ok(targets)
+    }
+
+    fn kvfs(
+        &self,
+        name: &'static str,
+        devices: Vec<(Speed, Rc<Device>)>,
+        run_dir: &Path,
+    ) -> Result<Option<Target>> {
+        let Some(program) = &self.kvfs else { return Ok(None) };
+        let program =
+            program.canonicalize().with_context(|| format!("there is no program {}", program.display()))?;
+        let grows_to = (self.store_in == StoreIn::Growing).then_some(self.sizes().image_bytes);
+        let system = System::kvfs(program, run_dir, name, grows_to);
+        Ok(Some(Target::new(name, system, devices, run_dir)?))
+    }
+}
+
+/// `None` when its program is missing.
+fn kernel(kind: &'static Kind, devices: Vec<(Speed, Rc<Device>)>, run_dir: &Path) -> Result<Option<Target>> {
+    if !host::has_program(kind.mkfs) {
+        eprintln!("{} is missing: {} is not measured", kind.mkfs, kind.name);
+        return Ok(None);
+    }
+    Ok(Some(Target::new(kind.name, System::Kernel(kind), devices, run_dir)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_that_the_makefile_gives_may_be_given_again() {
+        let line = "kvfs-bench-db --runs 3 --json a --runs 1 --json b --only sqlite --targets kvfs,ext4";
+        let args = Args::parse_from(line.split(' '));
+        assert!(args.runs == 1 && args.json == Some("b".into()) && args.targets.len() == 2);
+        assert!(args.wants(PartName::Sqlite));
+    }
+}

@@ -1,0 +1,74 @@
+//! Measures databases on kvfs beside ext4 and XFS on the same device, kills them, and checks what is there afterwards.
+//!
+//! Everything it mounts, attaches and starts is undone at the end, after an error and on Ctrl-C as well.
+
+mod args;
+mod kill;
+mod measure;
+mod row;
+mod sqlite;
+mod stats;
+mod target;
+
+use anyhow::{Result, bail};
+use args::Args;
+use clap::Parser;
+use kvfs_bench::mount::WorkDir;
+use kvfs_bench::results::Results;
+use kvfs_bench::{host, interrupt, page, report};
+use measure::Plan;
+use std::fs;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    match run(&Args::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(2),
+        Err(error) => {
+            eprintln!("kvfs-bench-db: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Measures and reports; false when something failed on the way.
+fn run(args: &Args) -> Result<bool> {
+    if let Some(path) = &args.write_sqlite {
+        sqlite::write_forever(path, args.journal_mode)?;
+    }
+    if let Some(path) = &args.report {
+        return show(args, &Results::load(path)?);
+    }
+    host::check_rights()?;
+    interrupt::install()?;
+    let mut results = Results::open(args.json.as_deref(), args.resume)?;
+    results.machines.push(host::Machine::describe()?);
+    fs::create_dir_all(&args.work)?;
+    let work = WorkDir::new(&args.work, "db")?;
+    let sizes = args.sizes();
+    let mut rows = row::rows(&sizes);
+    rows.retain(|row| args.wants(row.part));
+    let mut targets = args.targets(work.path())?;
+    if targets.is_empty() || rows.is_empty() {
+        bail!("there is nothing to measure");
+    }
+    let plan = Plan { rows: &rows, sizes: &sizes, runs: args.runs };
+    let measured = measure::measure(&plan, &mut targets, &mut results);
+    drop(targets);
+    results.save()?;
+    let is_sound = show(args, &results)?;
+    measured?;
+    Ok(is_sound)
+}
+
+/// Prints the tables and writes the page.
+fn show(args: &Args, results: &Results) -> Result<bool> {
+    println!("{}", report::text(results));
+    if let Some(before) = &args.before {
+        println!("{}", report::changes(&Results::load(before)?, results));
+    }
+    if let Some(dir) = &args.plots {
+        println!("figures: {}", page::write(dir, results)?.display());
+    }
+    Ok(results.is_sound())
+}

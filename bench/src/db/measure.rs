@@ -1,0 +1,82 @@
+//! Does the rows on the targets, interleaved, and keeps what they measure.
+//!
+//! Thread safety: belongs to one thread.
+//!
+//! Invariants: within one run every target does the same row directly after the others, in an order that rotates from run to run.
+//! Results are saved after each.
+
+use crate::kill;
+use crate::row::{Job, Measured, Row, Setup, Sizes};
+use crate::sqlite;
+use crate::target::Target;
+use anyhow::Result;
+use kvfs_bench::results::{Failure, Results, Sample};
+use kvfs_bench::{host, interrupt};
+
+/// What is to be done.
+pub(crate) struct Plan<'a> {
+    pub(crate) rows: &'a [Row],
+    pub(crate) sizes: &'a Sizes,
+    pub(crate) runs: u32,
+}
+
+/// Does everything that `results` do not hold yet. A failure of one target does not stop the others.
+///
+/// # Errors
+/// An interruption, or results of other sizes; `results` keep what was measured before.
+pub(crate) fn measure(plan: &Plan, targets: &mut [Target], results: &mut Results) -> Result<()> {
+    for row in plan.rows {
+        results.describe_workload(row.info.clone())?;
+    }
+    for target in &*targets {
+        results.describe_target(target.describe()?);
+    }
+    for run in 0..plan.runs {
+        let setup = Setup { sizes: plan.sizes, run };
+        for row in plan.rows {
+            for turn in 0..targets.len() {
+                let index = (turn + run as usize) % targets.len();
+                one_turn(&mut targets[index], row, &setup, results)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn one_turn(target: &mut Target, row: &Row, setup: &Setup, results: &mut Results) -> Result<()> {
+    interrupt::check()?;
+    let (workload, name, run) = (&row.info.key, target.name(), setup.run);
+    if !row.job.fits(target) || results.holds(workload, name, run) {
+        return Ok(());
+    }
+    let measured = do_row(target, row.job, setup);
+    interrupt::check()?;
+    let (workload, name) = (workload.clone(), name.to_owned());
+    match measured {
+        Ok(Measured { seconds, usage, details }) => {
+            eprintln!("run {run}: {name:12} {:40} {seconds:9.3} s", row.info.title);
+            results.add(Sample { workload, target: name, run, seconds, usage, details });
+        }
+        Err(error) => {
+            let error = format!("{error:#}");
+            eprintln!("run {run}: {name}: {workload} FAILED: {error}");
+            results.add_failure(Failure { workload, target: name, run, error });
+            // The next one begins with a new file system.
+            let _ = target.unmount();
+        }
+    }
+    results.describe_target(target.describe()?);
+    results.save()
+}
+
+fn do_row(target: &mut Target, job: Job, setup: &Setup) -> Result<Measured> {
+    target.mount_fresh(None)?;
+    host::drop_caches()?;
+    host::touch_free_memory()?;
+    let measured = match job {
+        Job::Sqlite(mode) => sqlite::measure(target, mode, setup)?,
+        Job::Kill(database, victim) => kill::measure(target, database, victim, setup)?,
+    };
+    target.unmount()?;
+    Ok(measured)
+}
