@@ -56,7 +56,9 @@ if [ "$want" = bench ]; then
   need linux-perf has perf
   need fonts-dejavu-core test -e /usr/share/fonts/truetype/dejavu
 fi
+has_postgres() { compgen -G '/usr/lib/postgresql/*/bin/pg_amcheck'; }
 if [ "$want" = bench-db ]; then
+  need postgresql has_postgres
   need xfsprogs has_admin mkfs.xfs
   need fonts-dejavu-core test -e /usr/share/fonts/truetype/dejavu
 fi

@@ -52,6 +52,14 @@ pub(crate) struct Args {
     #[arg(long, value_name = "COUNT")]
     rows: Option<u32>,
 
+    /// Scale of pgbench: so many times 100,000 accounts [default: by --sizes 20, 5, 1]
+    #[arg(long, value_name = "SCALE", value_parser = clap::value_parser!(u32).range(1..))]
+    pgbench_scale: Option<u32>,
+
+    /// How long each run of pgbench and TPC-C is measured [default: by --sizes 30, 10, 3]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
+    seconds: Option<u32>,
+
     /// Where images, stores and data directories go: a directory on the disk to measure
     #[arg(long, value_name = "DIR", default_value = "/var/tmp/kvfs-bench")]
     pub(crate) work: PathBuf,
@@ -137,6 +145,8 @@ impl Args {
         Sizes {
             image_bytes: u64::from(of_suite(8_u32, 4, 1)) << 30,
             sqlite_rows: self.rows.unwrap_or(of_suite(5000, 1000, 200)),
+            pgbench_scale: self.pgbench_scale.unwrap_or(of_suite(20, 5, 1)),
+            seconds: self.seconds.unwrap_or(of_suite(30, 10, 3)).into(),
         }
     }
 

@@ -6,7 +6,9 @@
 //!
 //! Invariants: no process that was started here outlives its value.
 
+use crate::postgres::Postgres;
 use crate::row::{Measured, Setup, detail};
+use crate::server::Server;
 use crate::sqlite::{self, JournalMode};
 use crate::target::Target;
 use anyhow::{Context, Result, ensure};
@@ -14,6 +16,7 @@ use kvfs_bench::counters::Meter;
 use kvfs_bench::units::Unit;
 use kvfs_bench::{host, interrupt};
 use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -22,6 +25,8 @@ use std::time::{Duration, Instant};
 
 /// So long a database may take until enough is acknowledged, or a server until it has noticed that its files are gone.
 const LIMIT: Duration = Duration::from_mins(2);
+
+const SCRIPT_ROWS: u32 = 100_000;
 
 /// What is killed with `SIGKILL`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,15 +61,18 @@ impl Victim {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Database {
     Sqlite(JournalMode),
+    Postgres,
 }
 
 impl Database {
-    pub(crate) const ALL: [Self; 2] = [Self::Sqlite(JournalMode::Wal), Self::Sqlite(JournalMode::Delete)];
+    pub(crate) const ALL: [Self; 3] =
+        [Self::Sqlite(JournalMode::Wal), Self::Sqlite(JournalMode::Delete), Self::Postgres];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Sqlite(JournalMode::Wal) => "sqlite-wal",
             Self::Sqlite(JournalMode::Delete) => "sqlite-delete",
+            Self::Postgres => "postgres",
         }
     }
 
@@ -72,6 +80,7 @@ impl Database {
         match self {
             Self::Sqlite(JournalMode::Wal) => "SQLite WAL",
             Self::Sqlite(JournalMode::Delete) => "SQLite DELETE",
+            Self::Postgres => "PostgreSQL",
         }
     }
 }
@@ -85,6 +94,7 @@ pub(crate) fn measure(
 ) -> Result<Measured> {
     match database {
         Database::Sqlite(mode) => kill_sqlite(target, mode, victim, setup),
+        Database::Postgres => kill_postgres(target, victim, setup),
     }
 }
 
@@ -118,6 +128,85 @@ fn kill_sqlite(target: &mut Target, mode: JournalMode, victim: Victim, setup: &S
     let may_lose = u32::from(mode == JournalMode::Delete && victim != Victim::Server);
     ensure!(lost <= may_lose, "{acknowledged} rows were acknowledged, {found} are there");
     finish(target, meter, victim, seconds, acknowledged)
+}
+
+fn kill_postgres(target: &mut Target, victim: Victim, setup: &Setup) -> Result<Measured> {
+    let postgres = Postgres::on(target, setup)?;
+    target.sync()?;
+    let server = postgres.start()?;
+    let load = Load(postgres.load()?);
+    let script = write_script(setup, |id| format!("INSERT INTO acks VALUES ({id});\n\\echo {id}\n"))?;
+    let writer = AckReader::start(postgres.script(&script))?;
+    let struck = strike(target, writer, server, victim, setup)?;
+    drop(load);
+    let server = postgres.start()?;
+    postgres.check()?;
+    let (count, last) = postgres.acks()?;
+    let seconds = struck.start.elapsed().as_secs_f64();
+    check_acks(struck.acknowledged, count, last)?;
+    server.stop()?;
+    finish(target, struck.meter, victim, seconds, struck.acknowledged)
+}
+
+/// A program that is killed when it is not needed any more.
+struct Load(Child);
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// What was killed, and when.
+struct Struck {
+    start: Instant,
+    meter: Meter,
+    acknowledged: u32,
+}
+
+/// Waits for acknowledgements, kills, and mounts anew if it was the daemon; the server is gone afterwards.
+fn strike(
+    target: &mut Target,
+    mut writer: AckReader,
+    mut server: Server,
+    victim: Victim,
+    setup: &Setup,
+) -> Result<Struck> {
+    // Another moment in each run.
+    writer.wait_for(setup.sizes.sqlite_rows / 10 + 7 * setup.run)?;
+    let meter = Meter::start(target.probe()?)?;
+    let start = Instant::now();
+    if victim != Victim::Server {
+        target.kill_daemon()?;
+    }
+    if victim == Victim::Daemon {
+        // Its clients must not hear of success once its files are gone.
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    server.kill()?;
+    let acknowledged = writer.finish()?;
+    drop(server);
+    if victim != Victim::Server {
+        target.mount_after_kill()?;
+    }
+    Ok(Struck { start, meter, acknowledged })
+}
+
+/// A file with the statements of so many acknowledged inserts as no run comes to.
+fn write_script(setup: &Setup, statement: impl Fn(u32) -> String) -> Result<PathBuf> {
+    let path = setup.run_dir.join("acks.sql");
+    let text: String = (1..=SCRIPT_ROWS).map(statement).collect();
+    std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(path)
+}
+
+/// Every row that was acknowledged is there, and none is missing between them.
+fn check_acks(acknowledged: u32, count: u32, last: u32) -> Result<()> {
+    ensure!(count == last, "{count} rows are there, the last is {last}");
+    ensure!(last >= acknowledged, "{acknowledged} rows were acknowledged, {last} are there");
+    Ok(())
 }
 
 fn finish(

@@ -5,7 +5,9 @@
 mod args;
 mod kill;
 mod measure;
+mod postgres;
 mod row;
+mod server;
 mod sqlite;
 mod stats;
 mod target;
@@ -17,6 +19,7 @@ use kvfs_bench::mount::WorkDir;
 use kvfs_bench::results::Results;
 use kvfs_bench::{host, interrupt, page, report};
 use measure::Plan;
+use server::Templates;
 use std::fs;
 use std::process::ExitCode;
 
@@ -47,12 +50,14 @@ fn run(args: &Args) -> Result<bool> {
     let work = WorkDir::new(&args.work, "db")?;
     let sizes = args.sizes();
     let mut rows = row::rows(&sizes);
-    rows.retain(|row| args.wants(row.part));
+    rows.retain(|row| args.wants(row.part) && !row.job.lacks_server());
     let mut targets = args.targets(work.path())?;
     if targets.is_empty() || rows.is_empty() {
         bail!("there is nothing to measure");
     }
-    let plan = Plan { rows: &rows, sizes: &sizes, runs: args.runs };
+    let templates = Templates::new(args.work.canonicalize()?.join("db-templates"), args.keep)?;
+    let (run_dir, runs) = (work.path(), args.runs);
+    let plan = Plan { rows: &rows, sizes: &sizes, runs, run_dir, templates: &templates };
     let measured = measure::measure(&plan, &mut targets, &mut results);
     drop(targets);
     results.save()?;

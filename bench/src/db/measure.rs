@@ -6,18 +6,23 @@
 //! Results are saved after each.
 
 use crate::kill;
+use crate::postgres;
 use crate::row::{Job, Measured, Row, Setup, Sizes};
+use crate::server::Templates;
 use crate::sqlite;
 use crate::target::Target;
 use anyhow::Result;
 use kvfs_bench::results::{Failure, Results, Sample};
 use kvfs_bench::{host, interrupt};
+use std::path::Path;
 
 /// What is to be done.
 pub(crate) struct Plan<'a> {
     pub(crate) rows: &'a [Row],
     pub(crate) sizes: &'a Sizes,
     pub(crate) runs: u32,
+    pub(crate) run_dir: &'a Path,
+    pub(crate) templates: &'a Templates,
 }
 
 /// Does everything that `results` do not hold yet. A failure of one target does not stop the others.
@@ -32,7 +37,7 @@ pub(crate) fn measure(plan: &Plan, targets: &mut [Target], results: &mut Results
         results.describe_target(target.describe()?);
     }
     for run in 0..plan.runs {
-        let setup = Setup { sizes: plan.sizes, run };
+        let setup = Setup { run_dir: plan.run_dir, templates: plan.templates, sizes: plan.sizes, run };
         for row in plan.rows {
             for turn in 0..targets.len() {
                 let index = (turn + run as usize) % targets.len();
@@ -75,6 +80,7 @@ fn do_row(target: &mut Target, job: Job, setup: &Setup) -> Result<Measured> {
     host::touch_free_memory()?;
     let measured = match job {
         Job::Sqlite(mode) => sqlite::measure(target, mode, setup)?,
+        Job::Pgbench => postgres::measure(target, setup)?,
         Job::Kill(database, victim) => kill::measure(target, database, victim, setup)?,
     };
     target.unmount()?;

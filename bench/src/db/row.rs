@@ -3,18 +3,23 @@
 //! Thread safety: plain values.
 
 use crate::kill::{Database, Victim};
+use crate::postgres;
+use crate::server::Templates;
 use crate::sqlite::JournalMode;
 use crate::target::Target;
 use clap::ValueEnum;
 use kvfs_bench::counters::Usage;
 use kvfs_bench::results::{Class, Detail, WorkloadInfo};
 use kvfs_bench::units::{Unit, grouped};
+use std::path::Path;
 
 /// Names for the parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum PartName {
     /// `SQLite`: one row a transaction, synchronous=FULL, WAL and DELETE
     Sqlite,
+    /// `PostgreSQL` with pgbench
+    Pgbench,
     /// Server and daemon killed under load, and what is there afterwards
     Kill,
 }
@@ -26,12 +31,17 @@ pub(crate) struct Sizes {
     pub(crate) image_bytes: u64,
     /// Transactions of `SQLite`.
     pub(crate) sqlite_rows: u32,
+    /// Of pgbench: so many times 100,000 accounts.
+    pub(crate) pgbench_scale: u32,
+    /// How long servers are measured.
+    pub(crate) seconds: u64,
 }
 
 /// What a row does.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Job {
     Sqlite(JournalMode),
+    Pgbench,
     Kill(Database, Victim),
 }
 
@@ -40,8 +50,22 @@ impl Job {
     pub(crate) fn fits(self, target: &Target) -> bool {
         match self {
             Self::Kill(_, victim) => victim == Victim::Server || target.has_daemon(),
-            Self::Sqlite(_) => true,
+            Self::Sqlite(_) | Self::Pgbench => true,
         }
+    }
+
+    /// Whether its server is not installed; then a message names the package.
+    pub(crate) fn lacks_server(self) -> bool {
+        let (is_missing, package) = match self {
+            Self::Pgbench | Self::Kill(Database::Postgres, _) => {
+                (postgres::programs().is_none(), "postgresql, postgresql-contrib")
+            }
+            Self::Sqlite(_) | Self::Kill(Database::Sqlite(_), _) => (false, ""),
+        };
+        if is_missing {
+            eprintln!("{self:?} is not measured: its server is missing (packages {package})");
+        }
+        is_missing
     }
 }
 
@@ -54,6 +78,9 @@ pub(crate) struct Row {
 
 /// What all rows work with.
 pub(crate) struct Setup<'a> {
+    /// For logs and sockets; not measured.
+    pub(crate) run_dir: &'a Path,
+    pub(crate) templates: &'a Templates,
     pub(crate) sizes: &'a Sizes,
     /// Counted from 0.
     pub(crate) run: u32,
@@ -86,6 +113,15 @@ pub(crate) fn rows(sizes: &Sizes) -> Vec<Row> {
             job: Job::Sqlite(mode),
         });
     }
+    rows.push(Row {
+        info: info(
+            "pgbench",
+            format!("pgbench, scale {}: 1,000 transactions", sizes.pgbench_scale),
+            "pgbench",
+        ),
+        part: PartName::Pgbench,
+        job: Job::Pgbench,
+    });
     for database in Database::ALL {
         for victim in Victim::ALL {
             let (key, title) = (database.name(), database.title());
@@ -114,7 +150,7 @@ mod tests {
 
     #[test]
     fn keys_are_unique() {
-        let rows = rows(&Sizes { image_bytes: 0, sqlite_rows: 1 });
+        let rows = rows(&Sizes { image_bytes: 0, sqlite_rows: 1, pgbench_scale: 1, seconds: 1 });
         let keys: HashSet<&str> = rows.iter().map(|row| row.info.key.as_str()).collect();
         assert_eq!(keys.len(), rows.len());
     }
