@@ -59,6 +59,7 @@ fi
 has_postgres() { compgen -G '/usr/lib/postgresql/*/bin/pg_amcheck'; }
 if [ "$want" = bench-db ]; then
   need postgresql has_postgres
+  need mariadb-server has_admin mariadbd
   need xfsprogs has_admin mkfs.xfs
   need fonts-dejavu-core test -e /usr/share/fonts/truetype/dejavu
 fi

@@ -56,6 +56,18 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SCALE", value_parser = clap::value_parser!(u32).range(1..))]
     pgbench_scale: Option<u32>,
 
+    /// Scales of TPC-C, separated by commas: warehouses of about 100 MB [default: by --sizes 2,6,15; 2,5; 1]
+    #[arg(long, value_name = "COUNT", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
+    warehouses: Vec<u32>,
+
+    /// Memory of TPC-C's server and the file system together (MiB), separated by commas [default: by --sizes 512,1024; 512; 384]
+    #[arg(long, value_name = "MIB", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(256..))]
+    memory: Vec<u32>,
+
+    /// Clients of TPC-C
+    #[arg(long, value_name = "COUNT", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
+    terminals: u32,
+
     /// How long each run of pgbench and TPC-C is measured [default: by --sizes 30, 10, 3]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     seconds: Option<u32>,
@@ -146,8 +158,34 @@ impl Args {
             image_bytes: u64::from(of_suite(8_u32, 4, 1)) << 30,
             sqlite_rows: self.rows.unwrap_or(of_suite(5000, 1000, 200)),
             pgbench_scale: self.pgbench_scale.unwrap_or(of_suite(20, 5, 1)),
+            warehouses: self.warehouses(),
+            memories: self.memories(),
+            terminals: self.terminals,
             seconds: self.seconds.unwrap_or(of_suite(30, 10, 3)).into(),
         }
+    }
+
+    fn warehouses(&self) -> Vec<u32> {
+        let mut warehouses = match self.sizes {
+            _ if !self.warehouses.is_empty() => self.warehouses.clone(),
+            Suite::Full => vec![2, 6, 15],
+            Suite::Quick => vec![2, 5],
+            Suite::Trial => vec![1],
+        };
+        warehouses.sort_unstable();
+        warehouses.dedup();
+        warehouses
+    }
+
+    fn memories(&self) -> Vec<u64> {
+        let mut mib = match self.sizes {
+            _ if !self.memory.is_empty() => self.memory.clone(),
+            Suite::Full => vec![512, 1024],
+            Suite::Quick => vec![512],
+            Suite::Trial => vec![384],
+        };
+        mib.dedup();
+        mib.into_iter().map(|mib| u64::from(mib) << 20).collect()
     }
 
     /// The targets in the order of the tables; those whose programs are missing are left out with a message. Mount points, stores

@@ -6,6 +6,7 @@
 //!
 //! Invariants: no process that was started here outlives its value.
 
+use crate::mariadb::{MariaDb, Terminals};
 use crate::postgres::Postgres;
 use crate::row::{Measured, Setup, detail};
 use crate::server::Server;
@@ -26,6 +27,7 @@ use std::time::{Duration, Instant};
 /// So long a database may take until enough is acknowledged, or a server until it has noticed that its files are gone.
 const LIMIT: Duration = Duration::from_mins(2);
 
+const MARIADB_BUFFER_BYTES: u64 = 256 << 20;
 const SCRIPT_ROWS: u32 = 100_000;
 
 /// What is killed with `SIGKILL`.
@@ -62,17 +64,19 @@ impl Victim {
 pub(crate) enum Database {
     Sqlite(JournalMode),
     Postgres,
+    MariaDb,
 }
 
 impl Database {
-    pub(crate) const ALL: [Self; 3] =
-        [Self::Sqlite(JournalMode::Wal), Self::Sqlite(JournalMode::Delete), Self::Postgres];
+    pub(crate) const ALL: [Self; 4] =
+        [Self::Sqlite(JournalMode::Wal), Self::Sqlite(JournalMode::Delete), Self::Postgres, Self::MariaDb];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Sqlite(JournalMode::Wal) => "sqlite-wal",
             Self::Sqlite(JournalMode::Delete) => "sqlite-delete",
             Self::Postgres => "postgres",
+            Self::MariaDb => "mariadb",
         }
     }
 
@@ -81,6 +85,7 @@ impl Database {
             Self::Sqlite(JournalMode::Wal) => "SQLite WAL",
             Self::Sqlite(JournalMode::Delete) => "SQLite DELETE",
             Self::Postgres => "PostgreSQL",
+            Self::MariaDb => "MariaDB",
         }
     }
 }
@@ -95,6 +100,7 @@ pub(crate) fn measure(
     match database {
         Database::Sqlite(mode) => kill_sqlite(target, mode, victim, setup),
         Database::Postgres => kill_postgres(target, victim, setup),
+        Database::MariaDb => kill_mariadb(target, victim, setup),
     }
 }
 
@@ -142,6 +148,25 @@ fn kill_postgres(target: &mut Target, victim: Victim, setup: &Setup) -> Result<M
     let server = postgres.start()?;
     postgres.check()?;
     let (count, last) = postgres.acks()?;
+    let seconds = struck.start.elapsed().as_secs_f64();
+    check_acks(struck.acknowledged, count, last)?;
+    server.stop()?;
+    finish(target, struck.meter, victim, seconds, struck.acknowledged)
+}
+
+fn kill_mariadb(target: &mut Target, victim: Victim, setup: &Setup) -> Result<Measured> {
+    let warehouses = *setup.sizes.warehouses.first().context("there is a scale")?;
+    let mariadb = MariaDb::on(target, warehouses, setup)?;
+    target.sync()?;
+    let server = mariadb.start(MARIADB_BUFFER_BYTES, &[])?;
+    let terminals = Terminals::start(&mariadb, warehouses, setup)?;
+    let script = write_script(setup, |id| format!("INSERT INTO acks VALUES ({id}); SELECT {id};\n"))?;
+    let writer = AckReader::start_with(mariadb.script(), Stdio::from(std::fs::File::open(&script)?))?;
+    let struck = strike(target, writer, server, victim, setup)?;
+    drop(terminals);
+    let server = mariadb.start(MARIADB_BUFFER_BYTES, &[])?;
+    mariadb.check(warehouses)?;
+    let (count, last) = mariadb.acks()?;
     let seconds = struck.start.elapsed().as_secs_f64();
     check_acks(struck.acknowledged, count, last)?;
     server.stop()?;
@@ -234,8 +259,13 @@ pub(crate) struct AckReader {
 
 impl AckReader {
     /// Starts it.
-    pub(crate) fn start(mut command: Command) -> Result<Self> {
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    fn start(command: Command) -> Result<Self> {
+        Self::start_with(command, Stdio::null())
+    }
+
+    /// Starts it with this standard input.
+    fn start_with(mut command: Command, input: Stdio) -> Result<Self> {
+        command.stdin(input).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().with_context(|| format!("cannot run {command:?}"))?;
         let output = child.stdout.take().context("its output is a pipe")?;
         let last = Arc::new(AtomicU32::new(0));

@@ -4,6 +4,7 @@
 
 mod args;
 mod kill;
+mod mariadb;
 mod measure;
 mod postgres;
 mod row;
@@ -11,6 +12,7 @@ mod server;
 mod sqlite;
 mod stats;
 mod target;
+mod tpcc;
 
 use anyhow::{Result, bail};
 use args::Args;

@@ -6,12 +6,14 @@
 //! Results are saved after each.
 
 use crate::kill;
+use crate::mariadb;
 use crate::postgres;
 use crate::row::{Job, Measured, Row, Setup, Sizes};
 use crate::server::Templates;
 use crate::sqlite;
 use crate::target::Target;
-use anyhow::Result;
+use anyhow::{Context, Result};
+use kvfs_bench::cgroup::MemoryCgroup;
 use kvfs_bench::results::{Failure, Results, Sample};
 use kvfs_bench::{host, interrupt};
 use std::path::Path;
@@ -75,12 +77,28 @@ fn one_turn(target: &mut Target, row: &Row, setup: &Setup, results: &mut Results
 }
 
 fn do_row(target: &mut Target, job: Job, setup: &Setup) -> Result<Measured> {
-    target.mount_fresh(None)?;
+    // What a daemon takes is in the cgroup from its start on.
+    let cgroup = match job {
+        Job::Tpcc(scale) => Some((MemoryCgroup::new(scale.memory_bytes)?, scale)),
+        _ => None,
+    };
+    if let Some((cgroup, scale)) = &cgroup {
+        cgroup.enter()?;
+        let mounted = target.mount_fresh(Some(scale.daemon_bytes()));
+        cgroup.leave()?;
+        mounted?;
+    } else {
+        target.mount_fresh(None)?;
+    }
     host::drop_caches()?;
     host::touch_free_memory()?;
     let measured = match job {
         Job::Sqlite(mode) => sqlite::measure(target, mode, setup)?,
         Job::Pgbench => postgres::measure(target, setup)?,
+        Job::Tpcc(scale) => {
+            let (cgroup, _) = cgroup.as_ref().context("TPC-C has a cgroup")?;
+            mariadb::measure(target, scale, cgroup, setup)?
+        }
         Job::Kill(database, victim) => kill::measure(target, database, victim, setup)?,
     };
     target.unmount()?;

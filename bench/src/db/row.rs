@@ -3,6 +3,7 @@
 //! Thread safety: plain values.
 
 use crate::kill::{Database, Victim};
+use crate::mariadb::{self, Scale};
 use crate::postgres;
 use crate::server::Templates;
 use crate::sqlite::JournalMode;
@@ -20,6 +21,8 @@ pub(crate) enum PartName {
     Sqlite,
     /// `PostgreSQL` with pgbench
     Pgbench,
+    /// `MariaDB` with TPC-C
+    Tpcc,
     /// Server and daemon killed under load, and what is there afterwards
     Kill,
 }
@@ -33,6 +36,12 @@ pub(crate) struct Sizes {
     pub(crate) sqlite_rows: u32,
     /// Of pgbench: so many times 100,000 accounts.
     pub(crate) pgbench_scale: u32,
+    /// Scales of TPC-C, from the smallest on.
+    pub(crate) warehouses: Vec<u32>,
+    /// Of server and file system together (bytes); goals are for the first.
+    pub(crate) memories: Vec<u64>,
+    /// Clients of TPC-C.
+    pub(crate) terminals: u32,
     /// How long servers are measured.
     pub(crate) seconds: u64,
 }
@@ -42,6 +51,7 @@ pub(crate) struct Sizes {
 pub(crate) enum Job {
     Sqlite(JournalMode),
     Pgbench,
+    Tpcc(Scale),
     Kill(Database, Victim),
 }
 
@@ -50,7 +60,7 @@ impl Job {
     pub(crate) fn fits(self, target: &Target) -> bool {
         match self {
             Self::Kill(_, victim) => victim == Victim::Server || target.has_daemon(),
-            Self::Sqlite(_) | Self::Pgbench => true,
+            Self::Sqlite(_) | Self::Pgbench | Self::Tpcc(_) => true,
         }
     }
 
@@ -59,6 +69,9 @@ impl Job {
         let (is_missing, package) = match self {
             Self::Pgbench | Self::Kill(Database::Postgres, _) => {
                 (postgres::programs().is_none(), "postgresql, postgresql-contrib")
+            }
+            Self::Tpcc(_) | Self::Kill(Database::MariaDb, _) => {
+                (!mariadb::is_there(), "mariadb-server, mariadb-client")
             }
             Self::Sqlite(_) | Self::Kill(Database::Sqlite(_), _) => (false, ""),
         };
@@ -122,6 +135,7 @@ pub(crate) fn rows(sizes: &Sizes) -> Vec<Row> {
         part: PartName::Pgbench,
         job: Job::Pgbench,
     });
+    tpcc_rows(sizes, &mut rows);
     for database in Database::ALL {
         for victim in Victim::ALL {
             let (key, title) = (database.name(), database.title());
@@ -139,6 +153,24 @@ pub(crate) fn rows(sizes: &Sizes) -> Vec<Row> {
     rows
 }
 
+/// Each scale in each memory: the smallest and the largest in the first one have goals.
+fn tpcc_rows(sizes: &Sizes, rows: &mut Vec<Row>) {
+    let (first, last) = (sizes.warehouses.first(), sizes.warehouses.last());
+    for (index, &memory_bytes) in sizes.memories.iter().enumerate() {
+        for warehouses in &sizes.warehouses {
+            let mib = memory_bytes >> 20;
+            let key = match index {
+                0 if first == Some(warehouses) => "tpcc-small".to_owned(),
+                0 if last == Some(warehouses) => "tpcc-large".to_owned(),
+                _ => format!("tpcc-{warehouses}-{mib}m"),
+            };
+            let title = format!("TPC-C {warehouses} W, {mib} MiB: 1,000 new orders");
+            let scale = Scale { warehouses: *warehouses, memory_bytes };
+            rows.push(Row { info: info(&key, title, "tpcc"), part: PartName::Tpcc, job: Job::Tpcc(scale) });
+        }
+    }
+}
+
 fn info(key: &str, title: String, group: &str) -> WorkloadInfo {
     WorkloadInfo { key: key.to_owned(), title, group: group.to_owned(), class: Class::SyncEach }
 }
@@ -150,7 +182,16 @@ mod tests {
 
     #[test]
     fn keys_are_unique() {
-        let rows = rows(&Sizes { image_bytes: 0, sqlite_rows: 1, pgbench_scale: 1, seconds: 1 });
+        let rows = rows(&Sizes {
+            image_bytes: 0,
+            sqlite_rows: 1,
+            pgbench_scale: 1,
+            warehouses: vec![1, 4, 9],
+            memories: vec![1 << 29, 1 << 30],
+            terminals: 1,
+            seconds: 1,
+        });
+        assert!(rows.iter().any(|row| row.info.key == "tpcc-large"));
         let keys: HashSet<&str> = rows.iter().map(|row| row.info.key.as_str()).collect();
         assert_eq!(keys.len(), rows.len());
     }
