@@ -22,7 +22,7 @@ VERSION   := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 MAJOR     := $(word 1,$(subst ., ,$(VERSION)))
 MINOR     := $(word 2,$(subst ., ,$(VERSION)))
 
-.PHONY: help run stop build test test-unit test-mount realwork fuzz torture bench-quick bench bench-aged profile bench-txn bench-papers bench-db lint docs install install-files install-library-files uninstall uninstall-library deb clean setup
+.PHONY: help run stop build test test-unit test-mount realwork fuzz torture bench-quick bench bench-aged profile bench-txn bench-papers bench-db bench-tiers lint docs install install-files install-library-files uninstall uninstall-library deb clean setup
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -114,6 +114,11 @@ bench-db: build ## databases on kvfs, ext4 and XFS, and killed with their file s
 	@scripts/setup.sh bench-db
 	@cd bench && cargo run --release --locked --bin kvfs-bench-db -- --kvfs ../$(KVFS) \
 		--json ../$(BENCH_OUT)/db.json --plots ../$(BENCH_OUT)/db $(BENCH)
+
+bench-tiers: build ## kvfs on a fast and a slow device beside kvfs and ext4 on one of them; root, an idle machine
+	@scripts/setup.sh bench
+	@cd bench && cargo run --release --locked --bin kvfs-bench-tiers -- --kvfs ../$(KVFS) \
+		--json ../$(BENCH_OUT)/tiers.json --plots ../$(BENCH_OUT)/tiers $(BENCH)
 
 lint: ## rustfmt and clippy, no warning allowed
 	@cargo fmt --all -- --check

@@ -32,6 +32,10 @@ const NEAR_FLOOR: f64 = 1.0 / 1.3;
 const NEAR_FRESH: f64 = 1.0 / 1.3;
 /// Creates in a directory of ten million files are to be this fast, measured by those in the first tenth.
 const STEADY: f64 = 0.9;
+/// What is moved between tiers may make calls of others take so many times as long.
+const NEAR_STILL: f64 = 1.0 / 1.2;
+/// When other files become popular, a store on two tiers may take so long until it is nearly as fast as before (seconds).
+const RECOVERY_SECONDS: f64 = 300.0;
 /// So many times as long as before a change no row may take; a throughput may fall by as much.
 const NEAR_BEFORE: f64 = 1.05;
 
@@ -97,6 +101,8 @@ const GOALS: &[Goal] = &[
     goal("pgbench", Against::One("ext4"), 1.0),
     goal("sqlite-wal", Against::One("ext4"), 1.0),
     goal("sqlite-delete", Against::One("ext4"), 1.0),
+    goal("tiers-mix", Against::One("all fast"), 0.9),
+    goal("tiers-mix", Against::One("all slow"), 3.0),
     goal("engine-fill-seq", Against::BestOf(ENGINES), 1.0),
     goal("engine-fill-random", Against::BestOf(ENGINES), 1.0),
     goal("engine-blocks-seq", Against::BestOf(ENGINES), 2.0),
@@ -243,16 +249,29 @@ pub fn judge(results: &Results) -> Vec<Verdict> {
     let aged = results.rows().filter_map(|row| {
         judge_one(results, &row.key, "kvfs aged", ("kvfs", "kvfs, fresh".into()), NEAR_FRESH)
     });
-    fresh.chain(aged).chain(judge_growth(results)).collect()
+    fresh.chain(aged).chain(judge_twins(results)).chain(judge_recovery(results)).collect()
 }
 
-/// Rows of one file system that are the same work, done early and late: the later may take this much longer.
-fn judge_growth(results: &Results) -> Option<Verdict> {
-    let (first, last) = ("large-create-first", "large-create-last");
-    let ratio = results.seconds(first, "library")?.median / results.seconds(last, "library")?.median;
-    let against = format!("{first} of itself");
-    let workload = last.to_owned();
-    Some(Verdict { workload, ours: "library", other: "library", against, factor: STEADY, ratio })
+/// Rows of one file system that are the same work at another time, and what the first row's time is to be in times of the second's.
+const TWINS: &[(&str, &str, &str, f64)] = &[
+    ("library", "large-create-first", "large-create-last", STEADY),
+    ("kvfs", "tiers-p99-read", "tiers-p99-read-moving", NEAR_STILL),
+    ("kvfs", "tiers-p99-sync", "tiers-p99-sync-moving", NEAR_STILL),
+];
+
+fn judge_twins(results: &Results) -> impl Iterator<Item = Verdict> {
+    TWINS.iter().filter_map(|&(ours, first, second, factor)| {
+        let ratio = results.seconds(first, ours)?.median / results.seconds(second, ours)?.median;
+        let (against, workload) = (format!("{first} of itself"), second.to_owned());
+        Some(Verdict { workload, ours, other: ours, against, factor, ratio })
+    })
+}
+
+fn judge_recovery(results: &Results) -> Option<Verdict> {
+    let workload = "tiers-moved".to_owned();
+    let ratio = RECOVERY_SECONDS / results.seconds(&workload, "kvfs")?.median.max(1.0);
+    let against = format!("{RECOVERY_SECONDS} s");
+    Some(Verdict { workload, ours: "kvfs", other: "the limit", against, factor: 1.0, ratio })
 }
 
 fn judge_one(
@@ -323,6 +342,21 @@ mod tests {
         let times = [("large-create-first", "library", 1.0), ("large-create-last", "library", 1.2)];
         let verdicts = judge(&results(&times));
         assert!(verdicts.len() == 1 && !verdicts[0].is_reached());
+    }
+
+    #[test]
+    fn a_store_on_two_tiers_is_measured_by_its_parts_and_by_itself() {
+        let times = [
+            ("tiers-mix", "kvfs", 1.0),
+            ("tiers-mix", "all fast", 0.95),
+            ("tiers-mix", "all slow", 2.9),
+            ("tiers-p99-read", "kvfs", 1.0),
+            ("tiers-p99-read-moving", "kvfs", 1.3),
+            ("tiers-moved", "kvfs", 299.0),
+        ];
+        let verdicts = judge(&results(&times));
+        let reached: Vec<_> = verdicts.iter().map(Verdict::is_reached).collect();
+        assert_eq!(reached, [true, false, false, true]);
     }
 
     #[test]

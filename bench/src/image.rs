@@ -87,25 +87,27 @@ fn buffered_if_direct_fails(path: &Path) -> Result<File> {
 }
 
 /// A buffer that suits direct I/O: an aligned window of a larger one.
-pub(crate) struct Aligned {
+pub struct Aligned {
     memory: Vec<u8>,
     start: usize,
     len: usize,
 }
 
 impl Aligned {
-    pub(crate) fn new(len: usize) -> Self {
+    /// Of zeros.
+    pub fn new(len: usize) -> Self {
         let memory = vec![0; len + 4096];
         let start = memory.as_ptr().align_offset(4096);
         Self { memory, start, len }
     }
 
-    pub(crate) fn bytes(&mut self) -> &mut [u8] {
+    /// The window.
+    pub fn bytes(&mut self) -> &mut [u8] {
         &mut self.memory[self.start..self.start + self.len]
     }
 
     /// The bytes as they are by now.
-    pub(crate) fn freeze(self) -> Bytes {
+    pub fn freeze(self) -> Bytes {
         let window = self.start..self.start + self.len;
         Bytes::from(self.memory).slice(window)
     }

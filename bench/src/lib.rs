@@ -23,3 +23,4 @@ pub mod source;
 pub mod summary;
 pub mod units;
 pub mod values;
+pub mod zipf;

@@ -60,6 +60,8 @@ pub struct Mounted {
     program: PathBuf,
     store: PathBuf,
     dir: PathBuf,
+    /// Of `kvfs mount`.
+    options: Vec<OsString>,
     is_up: bool,
 }
 
@@ -68,18 +70,46 @@ impl Mounted {
     pub fn new(program: &Path, work: &Path, options: &MountOptions) -> Result<Self> {
         let (program, store, dir) = (program.to_owned(), work.join("store"), work.join("mnt"));
         fs::create_dir_all(&dir)?;
-        let mut args: Vec<OsString> = vec!["mount".into(), "--create".into()];
+        let mut args: Vec<OsString> = vec!["--create".into()];
         for (option, bytes) in [("--size", options.size_bytes), ("--memory", options.memory_bytes)] {
             if let Some(bytes) = bytes {
                 args.extend([option.into(), bytes.to_string().into()]);
             }
         }
-        args.extend([store.clone().into(), dir.clone().into()]);
-        // Its output is the daemon's, too, and stays open as long as that lives.
-        let status = std::process::Command::new(&program).args(&args).status();
-        let status = status.with_context(|| format!("cannot run {}", program.display()))?;
+        let mut mounted = Self { program, store, dir, options: args, is_up: false };
+        mounted.mount()?;
+        Ok(mounted)
+    }
+
+    /// Makes a store on these devices, `fast:PATH` or `slow:PATH`, and mounts it; `options` are those of `kvfs mount`.
+    pub fn on_devices(program: &Path, work: &Path, devices: &[String], options: &[&str]) -> Result<Self> {
+        let (program, store, dir) = (program.to_owned(), work.join("store"), work.join("mnt"));
+        fs::create_dir_all(&dir)?;
+        let mut args: Vec<OsString> = vec!["mkfs".into(), "--force".into()];
+        args.extend(devices.iter().flat_map(|device| ["--device".into(), device.into()]));
+        args.push(store.clone().into());
+        host::run(&program, &args)?;
+        let options = options.iter().map(Into::into).collect();
+        let mut mounted = Self { program, store, dir, options, is_up: false };
+        mounted.mount()?;
+        Ok(mounted)
+    }
+
+    /// Unmounts it, calls `meanwhile`, and mounts it again.
+    pub fn mount_again(&mut self, meanwhile: impl FnOnce() -> Result<()>) -> Result<()> {
+        self.unmount()?;
+        meanwhile()?;
+        self.mount()
+    }
+
+    /// Its output is the daemon's, too, and stays open as long as that lives.
+    fn mount(&mut self) -> Result<()> {
+        let mut command = std::process::Command::new(&self.program);
+        command.arg("mount").args(&self.options).args([&self.store, &self.dir]);
+        let status = command.status().with_context(|| format!("cannot run {}", self.program.display()))?;
         anyhow::ensure!(status.success(), "kvfs mount: {status}");
-        Ok(Self { program, store, dir, is_up: true })
+        self.is_up = true;
+        Ok(())
     }
 
     /// Where it is mounted.

@@ -3,14 +3,13 @@
 //! Thread safety: pure functions. Invariant: a load follows from its seed.
 
 use clap::ValueEnum;
+use kvfs_bench::zipf::Zipf;
 use kvfs_device::Rng;
 use kvfs_kvdb::{CacheAccess, CacheEvent};
 use kvfs_store::Tier;
 
 use crate::load::Load;
 
-/// Skew of the popular blocks, as in YCSB.
-const ZIPF_EXPONENT: f64 = 0.99;
 /// Blocks in a zone.
 const ZONE_BLOCKS: u32 = 128;
 /// Times that something changes, or that a scan begins, in the course of a load.
@@ -111,26 +110,6 @@ impl Synthetic {
             }
         }
         order
-    }
-}
-
-/// Draws ranks by a table of the sums of their weights.
-struct Zipf(Vec<f64>);
-
-impl Zipf {
-    fn new(count: usize) -> Self {
-        let mut sum = 0.0;
-        let weight = |rank: usize| {
-            sum += 1.0 / (rank as f64).powf(ZIPF_EXPONENT);
-            sum
-        };
-        Self((1..=count).map(weight).collect())
-    }
-
-    fn draw(&self, rng: &mut Rng) -> usize {
-        let most = self.0.last().copied().unwrap_or(0.0);
-        let at = rng.next_u64() as f64 / u64::MAX as f64 * most;
-        self.0.partition_point(|&sum| sum < at).min(self.0.len() - 1)
     }
 }
 

@@ -2,24 +2,86 @@
 //!
 //! Everything it mounts and attaches is undone at the end, after an error and on Ctrl-C as well.
 
-use anyhow::Result;
+mod load;
+mod phases;
+mod sizes;
+mod target;
+
+use anyhow::{Context, Result, bail};
 use clap::Parser;
-use kvfs_bench::image::Image;
+use kvfs_bench::image::{Image, Loop};
 use kvfs_bench::mount::WorkDir;
+use kvfs_bench::results::{Failure, Results, Sample, TargetInfo, WorkloadInfo};
 use kvfs_bench::slow_disk::{self, HARD_DISK, Rates, SlowDisk};
 use kvfs_bench::units::Unit;
-use kvfs_bench::{host, interrupt};
+use kvfs_bench::{host, interrupt, page, report, source};
+use phases::{Phases, ROWS};
+use sizes::{Sizes, Suite};
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use target::{Devices, Target, TargetName};
 
-/// Measure a store on two tiers.
+/// What the program has: threads that wait for a device meet in the C library's.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Measure a store on two tiers beside stores on one of them, and ext4.
+///
+/// Run it as root on an idle machine. It drops the kernel's caches, and needs 75, 13 or 5 GiB of disk, by --sizes.
 #[derive(Parser)]
-#[command(version)]
+#[command(
+    version,
+    after_help = "Examples:
+  kvfs-bench-tiers --kvfs target/release/kvfs --json tiers.json --plots tiers
+  kvfs-bench-tiers --kvfs target/release/kvfs --sizes trial --runs 1        to try the harness, not to quote
+  kvfs-bench-tiers --kvfs target/release/kvfs --json tiers.json --resume    after an interruption
+  kvfs-bench-tiers --report tiers.json                                      the tables again, without measuring"
+)]
 struct Args {
+    /// The kvfs binary
+    #[arg(long, value_name = "PATH", required_unless_present = "report")]
+    kvfs: Option<PathBuf>,
+
+    /// Only these, separated by commas
+    #[arg(long, value_enum, value_delimiter = ',')]
+    targets: Vec<TargetName>,
+
+    /// How often everything is measured
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..), overrides_with = "runs")]
+    runs: u32,
+
+    /// How much is done
+    #[arg(long, value_enum, default_value_t = Suite::Full, overrides_with = "sizes")]
+    sizes: Suite,
+
+    /// What random choices follow from; each run adds its number
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+
     /// A directory on the disk to measure
     #[arg(long, value_name = "DIR", default_value = "/var/tmp/kvfs-bench")]
     work: PathBuf,
+
+    /// The tarball to unpack [default: Debian's Linux source, fetched once; a part of it but with --sizes full]
+    #[arg(long, value_name = "PATH")]
+    tar: Option<PathBuf>,
+
+    /// Also keep the results in this file, saved target by target
+    #[arg(long, value_name = "PATH", overrides_with = "json")]
+    json: Option<PathBuf>,
+
+    /// Keep what --json holds and measure only what is missing
+    #[arg(long, requires = "json")]
+    resume: bool,
+
+    /// Also write a page with tables and figures (SVG and PNG) into this directory
+    #[arg(long, value_name = "DIR", overrides_with = "plots")]
+    plots: Option<PathBuf>,
+
+    /// Measure nothing: show what this file holds
+    #[arg(long, value_name = "JSON")]
+    report: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
@@ -27,7 +89,8 @@ fn main() -> ExitCode {
         return code;
     }
     match run(&Args::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(2),
         Err(error) => {
             eprintln!("kvfs-bench-tiers: {error:#}");
             ExitCode::FAILURE
@@ -35,19 +98,94 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(args: &Args) -> Result<()> {
+/// Measures and reports; false when something failed on the way.
+fn run(args: &Args) -> Result<bool> {
+    if let Some(path) = &args.report {
+        return show(args, &Results::load(path)?);
+    }
     host::check_rights()?;
     interrupt::install()?;
+    let program = args.kvfs.as_ref().context("--kvfs is missing")?;
+    let program = program.canonicalize().with_context(|| format!("there is no {}", program.display()))?;
+    let tarball = source::tarball(args.tar.as_deref(), args.sizes != Suite::Full)?;
+    let mut results = Results::open(args.json.as_deref(), args.resume)?;
+    results.machines.push(host::Machine::describe()?);
     fs::create_dir_all(&args.work)?;
     let work = WorkDir::new(&args.work, "tiers")?;
-    let image = Image::prepare(&work.path().join("slow.img"), 1 << 30, false)?;
-    let disk = SlowDisk::new(work.path(), image, HARD_DISK)?;
-    let rates = Rates::measure(disk.device())?;
-    println!(
-        "slow disk: {}, {:.0} reads and {:.0} writes of 4 KiB each second",
-        Unit::BytesPerSecond.text(rates.bytes_per_second),
-        rates.reads_per_second,
-        rates.writes_per_second
+    let measured = measure(args, &program, &tarball, work.path(), &mut results);
+    results.save()?;
+    let is_sound = show(args, &results)?;
+    measured?;
+    Ok(is_sound)
+}
+
+fn measure(args: &Args, program: &Path, tarball: &Path, work: &Path, results: &mut Results) -> Result<()> {
+    let sizes = Sizes::of(args.sizes);
+    let hot_mib = sizes.hot_bytes >> 20;
+    for row in ROWS {
+        let title = format!("{} ({hot_mib} MiB hot)", row.title);
+        let (key, group) = (row.key.into(), "tiers".into());
+        results.describe_workload(WorkloadInfo { key, title, group, class: row.class })?;
+    }
+    let image = |name: &str, bytes| Image::prepare(&work.join(name), bytes, false);
+    let (fast, whole) = (image("fast.img", sizes.fast_bytes)?, image("whole.img", sizes.whole_bytes)?);
+    let (fast_loop, whole_loop) = (Loop::attach(fast.path())?, Loop::attach(whole.path())?);
+    let slow = SlowDisk::new(work, image("slow.img", sizes.whole_bytes)?, HARD_DISK)?;
+    let rates = Rates::measure(slow.device())?;
+    let Rates { bytes_per_second, reads_per_second, writes_per_second } = rates;
+    let bytes = Unit::BytesPerSecond.text(bytes_per_second);
+    eprintln!(
+        "slow disk: {bytes}; {reads_per_second:.0} reads, {writes_per_second:.0} writes of 4 KiB each second"
     );
-    rates.check(HARD_DISK)
+    rates.check(HARD_DISK)?;
+    let devices = Devices { fast: fast_loop.device(), fast_whole: whole_loop.device(), slow: slow.device() };
+    let is_wanted = |name: &TargetName| args.targets.is_empty() || args.targets.contains(name);
+    for run in 0..args.runs {
+        for name in TargetName::ALL.into_iter().filter(is_wanted) {
+            // The last row: all others were measured before it.
+            if ROWS.last().is_some_and(|row| results.holds(row.key, name.key(), run)) {
+                continue;
+            }
+            eprintln!("run {run}: {}", name.key());
+            let describe =
+                TargetInfo { name: name.key().into(), about: name.about().into(), ..TargetInfo::default() };
+            results.describe_target(describe);
+            let mut target = Target::new(name, program, work, &devices, sizes.memory_bytes)?;
+            let mut phases = Phases {
+                target: &mut target,
+                has_two_tiers: name == TargetName::Kvfs,
+                sizes: &sizes,
+                seed: args.seed + u64::from(run),
+                tarball,
+                found: Vec::new(),
+            };
+            let done = phases.run();
+            let found = phases.found;
+            target.remove()?;
+            for (key, seconds, usage) in found {
+                let (workload, target) = (key.into(), name.key().into());
+                let details = Vec::new();
+                results.add(Sample { workload, target, run, seconds, usage, details });
+            }
+            if let Err(error) = done {
+                if interrupt::is_interrupted() {
+                    bail!("interrupted");
+                }
+                eprintln!("    FAILED: {error:#}");
+                let (workload, target, error) = ("tiers".into(), name.key().into(), format!("{error:#}"));
+                results.add_failure(Failure { workload, target, run, error });
+            }
+            results.save()?;
+        }
+    }
+    Ok(())
+}
+
+/// Prints the tables and writes the page.
+fn show(args: &Args, results: &Results) -> Result<bool> {
+    println!("{}", report::text(results));
+    if let Some(dir) = &args.plots {
+        println!("figures: {}", page::write(dir, results)?.display());
+    }
+    Ok(results.is_sound())
 }
