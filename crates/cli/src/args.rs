@@ -31,8 +31,8 @@ pub(crate) use quota::{ProjectCommand, QuotaArgs, QuotaCommand, QuotaOf};
 pub(crate) use serve::ServeArgs;
 pub(crate) use snapshot::{ReceiveArgs, SendArgs, SnapshotArgs, SnapshotCommand};
 pub(crate) use tier::{
-    DeviceArg, TierAddArgs, TierArgs, TierCommand, TierDevicesArgs, TierDrainArgs, TierListArgs,
-    TierPlacementArgs, device_parser,
+    DeviceArg, TierAddArgs, TierArgs, TierCommand, TierDevicesArgs, TierDrainArgs, TierLimitArgs,
+    TierListArgs, TierPlacementArgs, device_parser,
 };
 pub(crate) use top::TopArgs;
 pub(crate) use trace::TraceArgs;

@@ -74,8 +74,10 @@ impl Engine for OpenEngine {
     }
 
     fn placement(&self) -> PlacementLine {
-        let MigrationInfo { bytes_left, bytes_moved, trouble, hot_from } = self.db.migration();
-        PlacementLine { policy: self.db.placement().to_string(), bytes_left, bytes_moved, trouble, hot_from }
+        let MigrationInfo { bytes_left, bytes_moved, is_moving, took, limit, trouble, hot_from } =
+            self.db.migration();
+        let policy = self.db.placement().to_string();
+        PlacementLine { policy, bytes_left, bytes_moved, is_moving, took, limit, trouble, hot_from }
     }
 
     fn set_placement(&self, policy: &str) -> Result<(), StoreError> {
@@ -88,6 +90,10 @@ impl Engine for OpenEngine {
 
     fn devices(&self) -> Vec<DeviceLine> {
         self.db.devices().into_iter().map(|device| self.device_line(device)).collect()
+    }
+
+    fn limit_migration(&self, bytes_per_second: u64) {
+        self.db.set_migration_limit(bytes_per_second);
     }
 
     fn add_device(&self, new: &NewDeviceLine) -> Result<u32> {

@@ -188,6 +188,11 @@ impl Db {
         self.parts.migrator.migrate(goes_on)
     }
 
+    /// At most so many bytes are moved between tiers each second, from now on until the store is closed; 0: any number.
+    pub fn set_migration_limit(&self, bytes_per_second: u64) {
+        self.parts.migrator.set_limit(bytes_per_second);
+    }
+
     /// On which tier blocks of files go that have no wish, from now on; a store does not keep it.
     pub fn set_placement(&self, placement: Placement) {
         self.parts.runtime.ctx.zones.set_placement(placement);

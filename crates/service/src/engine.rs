@@ -56,6 +56,9 @@ pub trait Engine: Send + Sync + 'static {
     /// There is none of that name.
     fn set_placement(&self, policy: &str) -> Result<(), StoreError>;
 
+    /// Moves at most so many bytes between tiers each second from now on; 0: any number.
+    fn limit_migration(&self, bytes_per_second: u64);
+
     /// Takes a file or block device into the store; its number.
     ///
     /// # Errors

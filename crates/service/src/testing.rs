@@ -172,6 +172,8 @@ impl Engine for TestEngine {
         self.devices.lock().clone()
     }
 
+    fn limit_migration(&self, _: u64) {}
+
     fn add_device(&self, new: &NewDeviceLine) -> Result<u32> {
         let mut devices = self.devices.lock();
         let id = devices.len() as u32 + 1;

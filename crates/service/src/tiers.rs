@@ -39,6 +39,17 @@ impl ServedStore<'_> {
         Ok(self.engine.placement())
     }
 
+    /// Moves at most so many bytes between tiers each second until the unmount, 0: any number; and what moves.
+    ///
+    /// # Errors
+    /// The caller may not.
+    pub fn limit_migration(&self, caller: &Caller, bytes_per_second: u64) -> Result<PlacementLine> {
+        authorize_server(caller, "limit what moves between its tiers")?;
+        self.engine.limit_migration(bytes_per_second);
+        tracing::info!(bytes_per_second, "what moves between tiers is limited");
+        self.placement(caller, None)
+    }
+
     /// Takes a file or block device into the store; its number.
     ///
     /// # Errors

@@ -20,6 +20,7 @@ Examples:
   kvfs tier drain ~/mnt /dev/sdb           by its path, or its number
   kvfs tier remove ~/mnt 1
   kvfs tier placement ~/mnt sequential-to-slow
+  kvfs tier limit ~/mnt 50M                what moves, each second; 0: no limit
 
 Journal, names and small files are on fast devices, the data of larger files on
 slow ones, each as long as there is room. The first device has the journal, and
@@ -51,6 +52,18 @@ pub(crate) enum TierCommand {
     Remove(TierDevicesArgs),
     /// How content is placed for which `kvfs set` says nothing, and what moves
     Placement(TierPlacementArgs),
+    /// Limit how much is moved between tiers each second, until the unmount
+    Limit(TierLimitArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TierLimitArgs {
+    /// A directory on the mount
+    #[arg(value_name = "DIR")]
+    pub(crate) target: PathBuf,
+    /// Such as 50M; 0: no limit
+    #[arg(value_name = "SIZE", value_parser = parse_size)]
+    pub(crate) bytes_per_second: u64,
 }
 
 #[derive(Debug, Args)]

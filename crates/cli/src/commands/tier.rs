@@ -11,7 +11,8 @@ use kvfs_store::Tier;
 use serde_json::{Value, json};
 
 use crate::args::{
-    TierAddArgs, TierArgs, TierCommand, TierDevicesArgs, TierDrainArgs, TierListArgs, TierPlacementArgs,
+    TierAddArgs, TierArgs, TierCommand, TierDevicesArgs, TierDrainArgs, TierLimitArgs, TierListArgs,
+    TierPlacementArgs,
 };
 use crate::control::{
     self, DeviceLine, DrainLine, NewDeviceLine, PlacementLine, Request, Response, TierRequest, TrafficLine,
@@ -36,7 +37,23 @@ pub(crate) fn run(args: &TierArgs) -> Result<ExitCode> {
             |name, _, _| println!("{name} is no device of the store any more"),
         ),
         TierCommand::Placement(args) => tell_placement(args),
+        TierCommand::Limit(args) => limit(args),
     }
+}
+
+fn limit(args: &TierLimitArgs) -> Result<ExitCode> {
+    let TierLimitArgs { ref target, bytes_per_second } = *args;
+    let answer = Endpoint::with(Some(target), true, |endpoint| {
+        if !endpoint.is_of_daemon() {
+            let message =
+                format!("{} is not mounted, and nothing moves; a limit is for one mount", target.display());
+            return Err(CliError::new(Code::NotMounted, message));
+        }
+        endpoint.call(&Request::Tier(TierRequest::Limit { bytes_per_second }))
+    })?;
+    let Response::Placement(line) = answer else { return Err(control::confused()) };
+    print(&placement_text(&line))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Tells of the policy, after it was changed if one is named.
@@ -58,6 +75,9 @@ fn tell_placement(args: &TierPlacementArgs) -> Result<ExitCode> {
             "policy": line.policy,
             "left_bytes": line.bytes_left,
             "moved_bytes": line.bytes_moved,
+            "moving": line.is_moving,
+            "moving_seconds": line.took.as_secs_f64(),
+            "limit_bytes": line.limit,
             "trouble": line.trouble,
             "hot_from": line.hot_from,
         });
@@ -78,16 +98,30 @@ fn placement(endpoint: &mut Endpoint, policy: Option<String>) -> Result<Placemen
 
 /// The policy, and what moves between the tiers.
 fn placement_text(line: &PlacementLine) -> String {
-    let PlacementLine { policy, bytes_left, bytes_moved, trouble, hot_from } = line;
-    let trouble = trouble.as_ref().filter(|_| *bytes_left > 0);
-    let trouble = trouble.map_or_else(String::new, |why| format!(": {why}"));
+    let PlacementLine { policy, bytes_left, bytes_moved, is_moving, took, limit, trouble, hot_from } = line;
+    let state = match trouble {
+        _ if *is_moving => ", and move".to_owned(),
+        _ if *bytes_left == 0 => String::new(),
+        Some(why) => format!(", and nothing moves: {why}; it is tried again"),
+        None => ", and wait for their turn".to_owned(),
+    };
+    let rate = match took.as_secs_f64() {
+        seconds if *bytes_moved > 0 && seconds > 0.0 => {
+            format!(", {} each second", human_bytes((*bytes_moved as f64 / seconds) as u64))
+        }
+        _ => String::new(),
+    };
+    let limit = match limit {
+        0 => String::new(),
+        limit => format!(", at most {} each second", human_bytes(*limit)),
+    };
     let heat = match hot_from {
         0 => String::new(),
         count => format!("what was lately read {count} times or more is hot\n"),
     };
     let (left, moved) = (human_bytes(*bytes_left), human_bytes(*bytes_moved));
     format!(
-        "placement={policy}\n{left} lie on another tier than they should{trouble}\n{moved} were moved\n{heat}"
+        "placement={policy}\n{left} lie on another tier than they should{state}\n{moved} were moved{rate}{limit}\n{heat}"
     )
 }
 
@@ -328,7 +362,17 @@ mod tests {
         let text = "placement=static\n0 B lie on another tier than they should\n3.0 GiB were moved\n";
         assert_eq!(placement_text(&line), text);
         (line.bytes_left, line.trouble) = (2 << 20, Some("no room".to_owned()));
-        assert!(placement_text(&line).contains("\n2.0 MiB lie on another tier than they should: no room\n"));
+        let text = placement_text(&line);
+        assert!(
+            text.contains("\n2.0 MiB lie on another tier than they should, and nothing moves: no room; it")
+        );
+        (line.is_moving, line.took, line.limit) = (true, Duration::from_secs(96), 50 << 20);
+        let text = placement_text(&line);
+        assert!(
+            text.contains(
+                "should, and move\n3.0 GiB were moved, 32.0 MiB each second, at most 50.0 MiB each"
+            )
+        );
     }
 
     fn line(id: u32, drain: Option<DrainLine>) -> DeviceLine {

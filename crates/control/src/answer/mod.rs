@@ -202,6 +202,9 @@ fn answer_tier(store: &ServedStore<'_>, caller: &Caller, request: TierRequest) -
         TierRequest::Placement { policy } => {
             return Ok(Response::Placement(store.placement(caller, policy.as_deref())?));
         }
+        TierRequest::Limit { bytes_per_second } => {
+            return Ok(Response::Placement(store.limit_migration(caller, bytes_per_second)?));
+        }
     }
     Ok(Response::Devices(store.devices(caller)?))
 }

@@ -60,6 +60,8 @@ impl Engine for NoEngine {
         Ok(())
     }
 
+    fn limit_migration(&self, _: u64) {}
+
     fn add_device(&self, _: &NewDeviceLine) -> Result<u32> {
         Ok(1)
     }
@@ -307,6 +309,7 @@ fn tier_requests() -> Vec<Request> {
         TierRequest::Remove { id: u32::MAX },
         TierRequest::Placement { policy: None },
         TierRequest::Placement { policy: Some("none".to_owned()) },
+        TierRequest::Limit { bytes_per_second: u64::MAX },
     ];
     requests.map(Request::Tier).into()
 }

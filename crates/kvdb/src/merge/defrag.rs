@@ -13,15 +13,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use kvfs_store::Result;
-use parking_lot::Mutex;
 
+use super::limited::Limited;
 use super::reclaim::ReclaimReason;
 use super::victims::uses_of;
 use super::{Merger, StepConfig};
-use crate::compaction::{Pace, Victims};
+use crate::compaction::Victims;
 use crate::format::ZoneId;
-use crate::pressure::rate_limiter::{RateLimiter, cost_of};
-use crate::runtime::{Runtime, ok_unless_full};
+use crate::runtime::ok_unless_full;
 use crate::space::{Budget, Lane, ZoneRow};
 
 /// A zone with less live data than this share is worth emptying.
@@ -167,40 +166,6 @@ pub struct Defragmented {
     pub is_complete: bool,
 }
 
-/// Keeps a rate of its own, and waits for all that merges wait for.
-struct Limited {
-    merges: Arc<dyn Pace>,
-    runtime: Arc<Runtime>,
-    limit: DefragLimit,
-    line: Mutex<RateLimiter>,
-}
-
-impl Limited {
-    /// The pace of merges alone where there is no limit.
-    fn over(merges: Arc<dyn Pace>, runtime: &Arc<Runtime>, limit: &DefragLimit) -> Arc<dyn Pace> {
-        if limit.bytes_per_second() == 0 {
-            return merges;
-        }
-        let (runtime, limit) = (Arc::clone(runtime), limit.clone());
-        Arc::new(Self { merges, runtime, limit, line: Mutex::default() })
-    }
-}
-
-impl Pace for Limited {
-    fn spend(&self, bytes: u64) {
-        self.merges.spend(bytes);
-        let rate = self.limit.bytes_per_second();
-        if rate == 0 {
-            return;
-        }
-        let now = self.runtime.clock.monotonic();
-        let wait = self.line.lock().take(now, cost_of(bytes, rate), Duration::ZERO, Duration::from_secs(1));
-        if !wait.is_zero() && !self.runtime.is_stopping() {
-            self.runtime.timer.wait(wait);
-        }
-    }
-}
-
 impl Merger {
     /// What is stored where. O(zones + pieces).
     pub(crate) fn fragmentation(&self) -> Fragmentation {
@@ -240,7 +205,10 @@ impl Merger {
         let mut is_complete = true;
         while !left.is_empty() && is_complete {
             let (victims, budget, bytes_round) = self.next_round(&mut left);
-            let pace = Some(Limited::over(self.pace(), &self.runtime, limit));
+            let pace = {
+                let limit = limit.clone();
+                Some(Limited::over(self.pace(), &self.runtime, move || limit.bytes_per_second()))
+            };
             let config = StepConfig { victims, ..self.stepper.step_config(Lane::FIRST, budget, pace) };
             let mut is_told_to_end = false;
             let mut tell = |done: usize, all: usize| {

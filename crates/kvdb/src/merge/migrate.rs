@@ -17,9 +17,10 @@ use kvfs_store::{BLOCK_BYTES, Cursor, KeyRange, KeyspaceKind, Result, Seqno, Tie
 use parking_lot::Mutex;
 
 use super::defrag::WAIT_FOR_OTHERS;
+use super::limited::Limited;
 use super::rewrite::{Target, pass_over};
 use super::{Merger, StepConfig};
-use crate::compaction::Victims;
+use crate::compaction::{Pace, Victims};
 use crate::format::PieceDesc;
 use crate::layers::Layers;
 use crate::memtable::{Merger as MergeOperator, first_block_at_or_after, split_block_key};
@@ -66,6 +67,12 @@ pub struct MigrationInfo {
     pub bytes_left: u64,
     /// What was moved (bytes).
     pub bytes_moved: u64,
+    /// Whether something is being moved just now.
+    pub is_moving: bool,
+    /// How long that took which was moved.
+    pub took: Duration,
+    /// Most bytes that are moved each second; 0: any number.
+    pub limit: u64,
     /// Why the background did not get on when it last tried; `None`: it did.
     pub trouble: Option<String>,
     /// From so many reads on, lately, blocks are hot; 0: none are.
@@ -84,10 +91,38 @@ struct Found {
 const LOOK_WAIT_MIN: Duration = Duration::from_secs(30);
 /// It waits so many times as long as going over them has taken.
 const LOOK_WAIT_FACTOR: u32 = 50;
+/// The same for zones of crowded fast devices.
+const ROOM_WAIT_MIN: Duration = Duration::from_secs(1);
+const ROOM_WAIT_FACTOR: u32 = 4;
 /// When something was left, it is tried again after so long, whatever has changed.
 const LEFT_WAIT: Duration = Duration::from_mins(10);
 
-const NOT_MOVED: &str = "the devices that it is to lie on have no room, or merges and readers hold it";
+/// How going over the pieces, and moving what was found, has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Moved {
+    /// Nothing is left.
+    All,
+    /// Much was moved, and more was found meanwhile.
+    Some,
+    /// The devices that it is to lie on have no room for what is left.
+    NoRoom,
+    /// Merges, transactions or readers hold what is left.
+    Held,
+    /// It was told to end.
+    Ended,
+}
+
+impl Moved {
+    /// For people; `None`: it gets on.
+    fn trouble(self) -> Option<&'static str> {
+        match self {
+            Self::All | Self::Some => None,
+            Self::NoRoom => Some("the devices that it is to lie on have no room for it"),
+            Self::Held => Some("merges, transactions or readers of old states hold it"),
+            Self::Ended => Some("a device is drained first"),
+        }
+    }
+}
 
 /// Where these are as before, there is nothing new to move.
 #[derive(Debug, PartialEq, Eq)]
@@ -107,6 +142,8 @@ struct Looks {
     /// Before it did for the last time.
     seen: Option<Signs>,
     not_before: Option<Duration>,
+    /// When zones of crowded fast devices are emptied again.
+    room_not_before: Duration,
     /// Something was left.
     again_at: Option<Duration>,
 }
@@ -115,7 +152,13 @@ struct Looks {
 pub(crate) struct Migrator {
     merger: Arc<Merger>,
     looks: Mutex<Looks>,
+    pace: Arc<dyn Pace>,
+    /// See [`MigrationInfo::limit`].
+    limit: Arc<AtomicU64>,
     bytes_moved: AtomicU64,
+    /// Time of moving (us), and since when something is being moved.
+    moving_us: AtomicU64,
+    moving_since: Mutex<Option<Duration>>,
     /// As far as the last look tells.
     bytes_left: AtomicU64,
     /// See [`MigrationInfo::trouble`].
@@ -124,18 +167,40 @@ pub(crate) struct Migrator {
 
 impl Migrator {
     pub(crate) fn new(merger: &Arc<Merger>) -> Self {
-        let (bytes_moved, bytes_left) = (AtomicU64::new(0), AtomicU64::new(0));
-        let (looks, trouble) = (Mutex::default(), Mutex::default());
-        Self { merger: Arc::clone(merger), looks, bytes_moved, bytes_left, trouble }
+        let limit = Arc::new(AtomicU64::new(0));
+        let now = Arc::clone(&limit);
+        let pace = Limited::over(merger.pace(), &merger.runtime, move || now.load(Ordering::Relaxed));
+        Self {
+            merger: Arc::clone(merger),
+            looks: Mutex::default(),
+            pace,
+            limit,
+            bytes_moved: AtomicU64::new(0),
+            moving_us: AtomicU64::new(0),
+            moving_since: Mutex::default(),
+            bytes_left: AtomicU64::new(0),
+            trouble: Mutex::default(),
+        }
     }
 
     pub(crate) fn info(&self) -> MigrationInfo {
+        let since = *self.moving_since.lock();
+        let now = self.merger.runtime.clock.monotonic();
+        let current = since.map_or(Duration::ZERO, |since| now.saturating_sub(since));
         MigrationInfo {
             bytes_left: self.bytes_left.load(Ordering::Relaxed),
             bytes_moved: self.bytes_moved.load(Ordering::Relaxed),
+            is_moving: since.is_some(),
+            took: Duration::from_micros(self.moving_us.load(Ordering::Relaxed)) + current,
+            limit: self.limit.load(Ordering::Relaxed),
             trouble: self.trouble.lock().clone(),
             hot_from: self.zones().heat().levels().0,
         }
+    }
+
+    /// Moves at most so many bytes each second from now on; 0: any number.
+    pub(crate) fn set_limit(&self, bytes_per_second: u64) {
+        self.limit.store(bytes_per_second, Ordering::Relaxed);
     }
 
     /// Names and values of counters.
@@ -268,47 +333,87 @@ impl Migrator {
         // What the journal has bound comes into runs.
         self.merger.flusher.flush_everything()?;
         self.zones().settle_heat();
-        self.move_all(self.find_misplaced()?, goes_on)
+        Ok(self.move_all(self.find_misplaced()?, goes_on)? == Moved::All)
     }
 
-    fn move_all(&self, mut found: Vec<Found>, goes_on: &mut dyn FnMut(u64) -> bool) -> Result<bool> {
+    fn move_all(&self, mut found: Vec<Found>, goes_on: &mut dyn FnMut(u64) -> bool) -> Result<Moved> {
         let runtime = &self.merger.runtime;
-        let mut in_vain = 0;
+        let (mut in_vain, mut has_moved) = (0, false);
         while !found.is_empty() {
             let before = bytes_of(&found);
             let mut left = before;
             let (mut had_room, mut unread) = (false, Ok(()));
             for Found { target, plan, is_cold } in &found {
                 if runtime.is_stopping() || !goes_on(left) {
-                    return Ok(false);
+                    return Ok(if has_moved { Moved::Some } else { Moved::Ended });
                 }
                 let is_needed = !is_cold || self.zones().is_fast_crowded();
                 if is_needed && self.has_room_for(plan) {
                     had_room = true;
-                    pass_over(&mut unread, ok_unless_full(self.rewrite(*target)).map(drop))?;
+                    let moved = self.rewrite(*target, plan);
+                    has_moved |= matches!(moved, Ok(true));
+                    pass_over(&mut unread, ok_unless_full(moved.map(drop)).map(drop))?;
                 }
                 left -= plan.bytes();
             }
             found = self.find_misplaced()?;
-            let after = bytes_of(&found);
-            self.bytes_moved.fetch_add(before.saturating_sub(after), Ordering::Relaxed);
-            if after >= before {
+            // What becomes hot meanwhile may be more than what was moved.
+            if bytes_of(&found) >= before {
                 unread?;
                 in_vain += u32::from(self.merger.claims() == 0);
-                if !had_room || in_vain == ROUNDS_IN_VAIN_MAX {
-                    return Ok(false);
+                let is_over = !had_room || in_vain == ROUNDS_IN_VAIN_MAX;
+                match (is_over, has_moved, had_room) {
+                    (false, ..) => runtime.timer.wait(WAIT_FOR_OTHERS),
+                    (true, true, _) => return Ok(Moved::Some),
+                    (true, false, true) => return Ok(Moved::Held),
+                    (true, false, false) => return Ok(Moved::NoRoom),
                 }
-                runtime.timer.wait(WAIT_FOR_OTHERS);
             }
         }
-        Ok(true)
+        Ok(Moved::All)
     }
 
-    fn rewrite(&self, target: Target) -> Result<()> {
+    /// Whether the piece was there, and free to be rewritten.
+    fn rewrite(&self, target: Target, plan: &MigrationPlan) -> Result<bool> {
         let merger = &self.merger;
-        let config = merger.stepper.step_config(Lane::FIRST, Budget::Ordinary, Some(merger.pace()));
+        let begin = merger.runtime.clock.monotonic();
+        *self.moving_since.lock() = Some(begin);
+        let config = merger.stepper.step_config(Lane::FIRST, Budget::Ordinary, Some(Arc::clone(&self.pace)));
         let config = StepConfig { victims: Victims::misplaced(), ..config };
-        merger.rewrite_all(&[target], &config, false, &mut |_, _| true).map(drop)
+        let was_there = self.is_there(target);
+        let rewritten = merger.rewrite_all(&[target], &config, false, &mut |_, _| true);
+        let took = merger.runtime.clock.monotonic().saturating_sub(begin);
+        *self.moving_since.lock() = None;
+        rewritten?;
+        let has_moved = was_there && !self.is_there(target);
+        if has_moved {
+            self.moving_us.fetch_add(took.as_micros() as u64, Ordering::Relaxed);
+            self.bytes_moved.fetch_add(plan.bytes(), Ordering::Relaxed);
+            // Others look at what is left, too.
+            let less = |left: u64| Some(left.saturating_sub(plan.bytes()));
+            let _ = self.bytes_left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        }
+        Ok(has_moved)
+    }
+
+    fn is_there(&self, target: Target) -> bool {
+        let view = self.merger.live.view();
+        let mut runs = view.version.runs(target.keyspace).iter().filter(|run| run.id == target.run);
+        runs.any(|run| run.pieces.iter().any(|piece| piece.desc().id == target.piece))
+    }
+
+    /// Empties zones of fast devices that are full of what is dead, although the store has space elsewhere: else what is new, and what
+    /// is hot, would find no room there.
+    fn keep_fast_room(&self, goes_on: &mut dyn FnMut(u64) -> bool) -> Result<()> {
+        let merger = &self.merger;
+        let victims = merger.victims.on_crowded_fast_devices();
+        if !victims.any() {
+            return Ok(());
+        }
+        let config = merger.stepper.step_config(Lane::FIRST, Budget::Ordinary, Some(Arc::clone(&self.pace)));
+        let config = StepConfig { victims, ..config };
+        let left = self.bytes_left.load(Ordering::Relaxed);
+        ok_unless_full(merger.empty(&config, false, &mut |_, _| goes_on(left)).map(drop)).map(drop)
     }
 
     /// In the background: migrates when it may find something to move, and has not looked for it lately; until `goes_on` says no.
@@ -318,6 +423,13 @@ impl Migrator {
     pub(crate) fn advance(&self, goes_on: &mut dyn FnMut(u64) -> bool) -> Result<()> {
         let Some(mut looks) = self.looks.try_lock() else { return Ok(()) };
         let clock = &self.merger.runtime.clock;
+        let begin = clock.monotonic();
+        if self.zones().are_of_both_tiers() && begin >= looks.room_not_before {
+            let emptied = self.keep_fast_room(goes_on);
+            let took = clock.monotonic().saturating_sub(begin);
+            looks.room_not_before = begin + took + ROOM_WAIT_MIN.max(took * ROOM_WAIT_FACTOR);
+            emptied?;
+        }
         let begin = clock.monotonic();
         let not_before = *looks.not_before.get_or_insert(begin + LOOK_WAIT_MIN);
         if begin < not_before || !self.zones().are_of_both_tiers() {
@@ -335,10 +447,13 @@ impl Migrator {
         let moved = found.and_then(|found| self.move_all(found, goes_on));
         let end = clock.monotonic();
         looks.not_before = Some(end + LOOK_WAIT_MIN.max(looked * LOOK_WAIT_FACTOR));
-        looks.again_at = if matches!(moved, Ok(true)) { None } else { Some(end + LEFT_WAIT) };
+        looks.again_at = match moved {
+            Ok(Moved::All) => None,
+            Ok(Moved::Some) => Some(end),
+            _ => Some(end + LEFT_WAIT),
+        };
         *self.trouble.lock() = match &moved {
-            Ok(true) => None,
-            Ok(false) => Some(NOT_MOVED.to_owned()),
+            Ok(moved) => moved.trouble().map(str::to_owned),
             Err(error) => Some(error.to_string()),
         };
         moved.map(drop)

@@ -23,6 +23,7 @@ pub(crate) mod defrag;
 pub(crate) mod deleted;
 pub(crate) mod drain;
 mod due;
+mod limited;
 pub(crate) mod migrate;
 pub(crate) mod reclaim;
 pub(crate) mod registry;

@@ -9,6 +9,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use kvfs_store::Tier;
+
 use crate::compaction::Victims;
 use crate::flush::headroom::Space;
 use crate::format::{ZoneId, ZoneUse};
@@ -17,7 +19,7 @@ use crate::merge::Merge;
 use crate::merge::choice::{self, LIVE_PERCENT_MAX, Limits, POOR_PERCENT, Step};
 use crate::merge::deleted::Deleted;
 use crate::runtime::Runtime;
-use crate::space::{Budget, ZoneRow};
+use crate::space::{Budget, FastSpace, SHARE_LEFT_FREE, ZoneRow};
 use crate::table::Piece;
 use crate::version::Version;
 
@@ -82,6 +84,31 @@ impl VictimPicker {
             (self.runtime.ctx.zones.space().bytes_capacity / SHARE_COPIED_MAX).max(BYTES_COPIED_MIN);
         // Writers meanwhile take the rest.
         self.victims(&self.background_limits((self.space.space_left() / 4 * 3).min(copied_max)))
+    }
+
+    /// The emptiest zones of the fast devices, of which much is dead while these are nearly full: what is copied out of them fits there.
+    /// So they are not full of what is dead while slow ones have room. None: these have enough room, or there is none that is worth it.
+    pub(super) fn on_crowded_fast_devices(&self) -> Victims {
+        let zones = &self.runtime.ctx.zones;
+        let FastSpace { bytes_total, bytes_free } = zones.fast_space();
+        let wanted_bytes = bytes_total / SHARE_LEFT_FREE;
+        if bytes_free >= wanted_bytes || self.readers_hold_zones() {
+            return Victims::default();
+        }
+        let fast = zones.members_space().into_iter().filter(|(member, _)| member.tier == Tier::Fast);
+        let fast: Vec<_> = fast.collect();
+        // What is kept for rows comes back at once; writers meanwhile take the rest.
+        let zones_free: u64 = fast.iter().map(|(_, space)| u64::from(space.zones_free)).sum();
+        let limits = Limits {
+            gain_bytes: wanted_bytes - bytes_free,
+            room_bytes: zones_free.saturating_sub(ZONES_BEGUN) * self.zone_bytes() / 2,
+            live_percent_max: LIVE_PERCENT_MAX,
+            gain_bytes_min: ZONES_BEGUN * self.zone_bytes(),
+        };
+        let mut emptiable = self.emptiable();
+        emptiable.retain(|row| fast.iter().any(|(member, _)| member.zones.contains(&row.zone.0)));
+        let chosen = choice::emptiest(emptiable, self.zone_bytes(), &limits);
+        Victims::new(chosen.iter().map(|zone| zone.zone.0).collect(), self.zone_bytes())
     }
 
     /// The fuller zones are, the shorter space has to be for them.

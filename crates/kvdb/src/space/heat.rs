@@ -3,7 +3,7 @@
 //! Counted is by name, a file's prefix and a *stretch* of its blocks, not by place: so a count stays true wherever merges move
 //! the blocks. The counters are a sketch, as `TinyLFU` has it (Einziger, Friedman, Manes 2017): each stretch has a few cells among many,
 //! shared with others, and the smallest of them is its count. From time to time all are halved, after so many accesses as the fast
-//! devices hold stretches, a few times over: so what was hot cools down as fast as something else is asked for, and an idle store
+//! devices hold stretches, many times over: so what was hot cools down as fast as something else is asked for, and an idle store
 //! forgets nothing.
 //!
 //! What is hot, and what is cold, is decided anew at each *settling*: hot is as much as fits on the fast devices; cold, where
@@ -29,15 +29,19 @@ const CELLS_PER_STRETCH: u64 = 8;
 const CELLS_MIN: u64 = 1 << 14;
 const CELLS_MAX: u64 = 1 << 23;
 
-/// All counts are halved after so many accesses for each stretch that the fast devices hold.
-const ACCESSES_PER_STRETCH: u64 = 4;
+/// All counts are halved after so many accesses for each stretch that the fast devices hold: what is asked for an eighth as often as the
+/// mean of what they hold is still told from what is not asked for.
+const ACCESSES_PER_STRETCH: u64 = 16;
 const ACCESSES_MIN: u64 = 1 << 12;
+
+/// After fewer accesses a settling comes to no other result.
+const UNSETTLED_MIN: u64 = 1 << 10;
 
 /// What is asked for less often than this between halvings is not hot.
 const HOT_MIN: u8 = 3;
 
 /// So much of the fast devices is left to what is new, and to what has just become hot: one part in so many.
-const SHARE_LEFT_FREE: u64 = 8;
+pub(crate) const SHARE_LEFT_FREE: u64 = 4;
 
 /// See the module.
 #[derive(Default)]
@@ -125,8 +129,7 @@ impl Heat {
 
     /// Whether there was enough to count for a settling that may come to another result.
     pub(crate) fn is_unsettled(&self) -> bool {
-        let due = |sketch: &Sketch| self.unsettled.load(Relaxed) * 8 >= sketch.accesses_per_halving;
-        self.sketch.get().is_some_and(due)
+        self.unsettled.load(Relaxed) >= UNSETTLED_MIN
     }
 
     /// Decides what is hot and cold from now on.

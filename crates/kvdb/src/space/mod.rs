@@ -35,7 +35,7 @@ use parking_lot::Mutex;
 pub(crate) use crate::format::ZoneUse;
 use crate::format::{Extent, SECTOR_BYTES, ZoneId};
 pub(crate) use bound::{Bindings, Bound, Place};
-pub(crate) use heat::Heat;
+pub(crate) use heat::{FastSpace, Heat, SHARE_LEFT_FREE};
 pub(crate) use members::{Destination, MemberSpace, MemberZones};
 pub(crate) use placement::{NewBlocks, TierWishes};
 pub use placement::{Placement, UnknownPlacement};

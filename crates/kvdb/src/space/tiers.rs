@@ -79,7 +79,8 @@ impl Zones {
         self.heat.levels().1 > 0
     }
 
-    fn fast_space(&self) -> FastSpace {
+    /// What fast devices have for blocks of files. O(zones).
+    pub(crate) fn fast_space(&self) -> FastSpace {
         self.table.lock().fast_space()
     }
 

@@ -24,6 +24,10 @@ pub enum TierRequest {
     Placement {
         policy: Option<String>,
     },
+    /// Most bytes that are moved between tiers each second, until the unmount; 0: any number.
+    Limit {
+        bytes_per_second: u64,
+    },
 }
 
 /// Where content goes, and what moves to where it is wished to lie.
@@ -35,6 +39,12 @@ pub struct PlacementLine {
     pub bytes_left: u64,
     /// Since the store was opened.
     pub bytes_moved: u64,
+    /// Just now.
+    pub is_moving: bool,
+    /// How long that took which was moved.
+    pub took: Duration,
+    /// Most bytes that are moved each second; 0: any number.
+    pub limit: u64,
     /// Why the rest does not move.
     pub trouble: Option<String>,
     /// What was lately read so many times is hot; 0: nothing is.

@@ -345,3 +345,68 @@ fn what_is_often_asked_for_comes_to_the_fast_tier_in_the_place_of_what_is_not() 
     let checked = db.check().expect("checks");
     assert!(checked.findings.is_empty(), "{:?}", checked.findings);
 }
+
+#[test]
+fn migration_keeps_its_limit_and_tells_how_fast_it_gets_on() {
+    let first = first();
+    create(&first);
+    let db = Db::open_joined(first, &[], options(), Arc::new(kvfs_store::clock::SystemClock::new()))
+        .expect("opens");
+    db.add_device(memory(SLOW_BYTES), Tier::Slow).expect("adds");
+    wishes(&db);
+    (0..FILES).for_each(|file| write(&db, file, 1).expect("writes"));
+    db.flush().expect("flushes");
+    (0..FILES).for_each(|file| set(&db, file, Some(Tier::Fast)));
+    let bytes = FILES_BLOCKS * BLOCK_BYTES as u64;
+    db.set_migration_limit(bytes * 5);
+    assert!(db.migrate(&mut |_| true).expect("migrates"));
+    let info = db.migration();
+    assert_eq!((info.bytes_moved, info.limit, info.is_moving), (bytes, bytes * 5, false));
+    assert!(info.took >= Duration::from_millis(180), "a fifth of a second: {info:?}");
+}
+
+/// Four of such files fill a zone.
+const LENGTH: usize = BLOCKS as usize / 4 * BLOCK_BYTES;
+
+#[test]
+fn fast_device_full_of_what_is_dead_is_emptied_while_the_slow_one_has_room() {
+    let clock = Arc::new(ManualClock::at(Duration::from_secs(1)));
+    let first = first();
+    create(&first);
+    let db = Db::open_joined(first, &[], options(), Arc::clone(&clock) as _).expect("opens");
+    db.add_device(memory(SLOW_BYTES), Tier::Slow).expect("adds");
+    db.set_placement(Placement::SequentialToSlow);
+    let fast = || db.devices()[0].clone();
+    let mut files = 0;
+    while fast().bytes_free > fast().bytes_total / 4 {
+        for file in files..files + 8 {
+            let mut batch = Batch::new();
+            let blocks = content(file, 1).slice(..LENGTH);
+            batch.put_blocks(self::files(&db), file.to_be_bytes().to_vec(), 0, blocks);
+            db.apply(batch, Durability::Buffered).expect("writes");
+        }
+        files += 8;
+        db.flush().expect("flushes");
+    }
+    // Three of four have gone, and each zone keeps something.
+    for file in (0..files).filter(|file| file % 4 != 0) {
+        let mut batch = Batch::new();
+        let (from, to) = (file.to_be_bytes().to_vec(), (file + 1).to_be_bytes().to_vec());
+        batch.delete_range(self::files(&db), from, to);
+        db.apply(batch, Durability::Buffered).expect("deletes");
+    }
+    db.flush().expect("flushes");
+    db.compact().expect("merges");
+    let before = fast().bytes_free;
+    for _ in 0..8 {
+        clock.advance(Duration::from_secs(40));
+        db.parts.migrator.advance(&mut |_| true).expect("makes room");
+    }
+    let after = fast();
+    assert!(after.bytes_free > before + after.bytes_total / 8, "{before} bytes were free, now {after:?}");
+    let mut blocks = AlignedBuf::zeroed(LENGTH);
+    for file in (0..files).step_by(4) {
+        db.read_blocks(self::files(&db), &file.to_be_bytes(), 0, blocks.as_mut()).expect("reads");
+        assert!(blocks.as_ref() == &content(file, 1)[..LENGTH], "file {file}");
+    }
+}

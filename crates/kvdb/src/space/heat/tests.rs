@@ -48,7 +48,7 @@ fn nothing_is_counted_or_wished_before_it_is_turned_on_and_settled() {
     assert_eq!(heat.wish_of(b"other", 0, 1), None);
     heat.settle(space(4096, 100));
     assert_eq!(heat.wish_of(b"other", 0, 1), Some(Tier::Slow));
-    heat.note_space(space(4096, 1000));
+    heat.note_space(space(4096, 2000));
     assert_eq!(heat.wish_of(b"other", 0, 1), None);
     heat.forget_levels();
     assert_eq!(heat.wish_of(b"file", 0, 1), None);
@@ -72,7 +72,7 @@ fn a_hot_set_that_moves_is_found_again_and_no_more_is_hot_than_fits() {
     let cold = wishing(&heat, 50..files, Tier::Slow);
     assert!(cold > 28_000, "{cold}");
 
-    ask(&heat, &mut rng, 1000..1050, files, 60_000);
+    ask(&heat, &mut rng, 1000..1050, files, 240_000);
     heat.settle(fast);
     let (now, before) = (wishing(&heat, 1000..1050, Tier::Fast), wishing(&heat, 0..50, Tier::Fast));
     assert!(now >= 700 && before < 100, "{now} and {before} of 800");
