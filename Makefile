@@ -110,7 +110,7 @@ bench-papers: build ## what thesis and TableFS measured, the library and kvfs ex
 		$(BENCH_LIBRARY) || status=$$?; \
 	exit $$status
 
-bench-db: build ## databases on kvfs, ext4 and XFS, and killed with their file systems; root, an idle machine
+bench-db: build ## databases on kvfs, ext4 and XFS, and killed with their file systems: an hour; root, an idle machine
 	@scripts/setup.sh bench-db
 	@cd bench && cargo run --release --locked --bin kvfs-bench-db -- --kvfs ../$(KVFS) \
 		--json ../$(BENCH_OUT)/db.json --plots ../$(BENCH_OUT)/db $(BENCH)

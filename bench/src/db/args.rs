@@ -4,12 +4,13 @@
 
 use crate::row::{PartName, Sizes};
 use crate::sqlite::JournalMode;
-use crate::target::{Speed, System, Target};
+use crate::target::{Disk, System, Target};
 use anyhow::{Context, Result};
 use clap::{Parser, ValueEnum};
 use kvfs_bench::disk::{Device, EXT4, Kind, XFS};
 use kvfs_bench::host;
 use kvfs_bench::image::Image;
+use kvfs_bench::slow_disk::{HARD_DISK, SlowDisk};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -40,6 +41,10 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..), overrides_with = "runs")]
     pub(crate) runs: u32,
 
+    /// How often on targets with a slow device, which have no goals
+    #[arg(long, default_value_t = 1, overrides_with = "slow_runs")]
+    pub(crate) slow_runs: u32,
+
     /// How much is done
     #[arg(long, value_enum, default_value_t = Suite::Full, overrides_with = "sizes")]
     sizes: Suite,
@@ -68,7 +73,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "COUNT", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
     terminals: u32,
 
-    /// How long each run of pgbench and TPC-C is measured [default: by --sizes 30, 10, 3]
+    /// How long each run of pgbench and TPC-C is measured [default: by --sizes 20, 10, 3]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     seconds: Option<u32>,
 
@@ -139,6 +144,43 @@ enum TargetName {
     Kvfs,
     Ext4,
     Xfs,
+    /// kvfs on a fast and a slow device
+    KvfsTiered,
+    KvfsSlow,
+    Ext4Slow,
+    XfsSlow,
+}
+
+impl TargetName {
+    /// Its column.
+    fn text(self) -> &'static str {
+        match self {
+            Self::Kvfs => "kvfs",
+            Self::Ext4 => "ext4",
+            Self::Xfs => "xfs",
+            Self::KvfsTiered => "kvfs tiered",
+            Self::KvfsSlow => "kvfs slow",
+            Self::Ext4Slow => "ext4 slow",
+            Self::XfsSlow => "xfs slow",
+        }
+    }
+
+    fn is_on_fast(self) -> bool {
+        matches!(self, Self::Kvfs | Self::Ext4 | Self::Xfs | Self::KvfsTiered)
+    }
+
+    fn is_on_slow(self) -> bool {
+        !self.is_on_fast() || self == Self::KvfsTiered
+    }
+
+    /// `None`: it is kvfs.
+    fn kernel(self) -> Option<&'static Kind> {
+        match self {
+            Self::Ext4 | Self::Ext4Slow => Some(&EXT4),
+            Self::Xfs | Self::XfsSlow => Some(&XFS),
+            Self::Kvfs | Self::KvfsTiered | Self::KvfsSlow => None,
+        }
+    }
 }
 
 impl Args {
@@ -161,7 +203,7 @@ impl Args {
             warehouses: self.warehouses(),
             memories: self.memories(),
             terminals: self.terminals,
-            seconds: self.seconds.unwrap_or(of_suite(30, 10, 3)).into(),
+            seconds: self.seconds.unwrap_or(of_suite(20, 10, 3)).into(),
         }
     }
 
@@ -191,45 +233,52 @@ impl Args {
     /// The targets in the order of the tables; those whose programs are missing are left out with a message. Mount points, stores
     /// and logs are made in `run_dir`.
     pub(crate) fn targets(&self, run_dir: &Path) -> Result<Vec<Target>> {
-        let image = Image::prepare(&self.work.join("db.img"), self.sizes().image_bytes, self.keep)?;
-        let fast = Rc::new(Device::new(image)?);
         let all = TargetName::value_variants();
         let names = if self.targets.is_empty() { all } else { &self.targets };
+        let image = |name| Image::prepare(&self.work.join(name), self.sizes().image_bytes, self.keep);
+        let (mut fast, mut slow) = (None, None);
+        if names.iter().any(|name| name.is_on_fast()) {
+            fast = Some(Rc::new(Disk::Fast(Device::new(image("db.img")?)?)));
+        }
+        if names.iter().any(|name| name.is_on_slow()) {
+            slow = Some(Rc::new(Disk::Slow(SlowDisk::new(run_dir, image("db-slow.img")?, HARD_DISK)?)));
+        }
         let mut targets = Vec::new();
         for name in names {
-            let device = vec![(Speed::Fast, Rc::clone(&fast))];
-            let target = match name {
-                TargetName::Ext4 => kernel(&EXT4, device, run_dir)?,
-                TargetName::Xfs => kernel(&XFS, device, run_dir)?,
-                TargetName::Kvfs => self.kvfs("kvfs", device, run_dir)?,
-            };
-            targets.extend(target);
+            let disks = [(name.is_on_fast(), &fast), (name.is_on_slow(), &slow)];
+            let disks: Vec<Rc<Disk>> =
+                disks.into_iter().filter(|(is_on, _)| *is_on).filter_map(|(_, disk)| disk.clone()).collect();
+            targets.extend(match name.kernel() {
+                Some(kind) => kernel(name.text(), kind, disks, run_dir)?,
+                None => self.kvfs(name.text(), disks, run_dir)?,
+            });
         }
         Ok(targets)
     }
 
-    fn kvfs(
-        &self,
-        name: &'static str,
-        devices: Vec<(Speed, Rc<Device>)>,
-        run_dir: &Path,
-    ) -> Result<Option<Target>> {
+    fn kvfs(&self, name: &'static str, devices: Vec<Rc<Disk>>, run_dir: &Path) -> Result<Option<Target>> {
         let Some(program) = &self.kvfs else { return Ok(None) };
         let program =
             program.canonicalize().with_context(|| format!("there is no program {}", program.display()))?;
-        let grows_to = (self.store_in == StoreIn::Growing).then_some(self.sizes().image_bytes);
+        let grows_to =
+            (self.store_in == StoreIn::Growing && name == "kvfs").then_some(self.sizes().image_bytes);
         let system = System::kvfs(program, run_dir, name, grows_to);
         Ok(Some(Target::new(name, system, devices, run_dir)?))
     }
 }
 
 /// `None` when its program is missing.
-fn kernel(kind: &'static Kind, devices: Vec<(Speed, Rc<Device>)>, run_dir: &Path) -> Result<Option<Target>> {
+fn kernel(
+    name: &'static str,
+    kind: &'static Kind,
+    devices: Vec<Rc<Disk>>,
+    run_dir: &Path,
+) -> Result<Option<Target>> {
     if !host::has_program(kind.mkfs) {
-        eprintln!("{} is missing: {} is not measured", kind.mkfs, kind.name);
+        eprintln!("{} is missing: {name} is not measured", kind.mkfs);
         return Ok(None);
     }
-    Ok(Some(Target::new(kind.name, System::Kernel(kind), devices, run_dir)?))
+    Ok(Some(Target::new(name, System::Kernel(kind), devices, run_dir)?))
 }
 
 #[cfg(test)]

@@ -27,6 +27,9 @@ use std::time::{Duration, Instant};
 /// So long a database may take until enough is acknowledged, or a server until it has noticed that its files are gone.
 const LIMIT: Duration = Duration::from_mins(2);
 
+/// Before the kill: so long there is load, and so many transactions are acknowledged.
+const LOAD_MIN: Duration = Duration::from_secs(1);
+const ACKS_MIN: u32 = 20;
 const MARIADB_BUFFER_BYTES: u64 = 256 << 20;
 const SCRIPT_ROWS: u32 = 100_000;
 
@@ -113,7 +116,7 @@ fn kill_sqlite(target: &mut Target, mode: JournalMode, victim: Victim, setup: &S
     command.arg("--write-sqlite").arg(&path).args(["--journal-mode", mode.name()]);
     let mut writer = AckReader::start(command)?;
     // Another moment in each run.
-    writer.wait_for(setup.sizes.sqlite_rows / 10 + 7 * setup.run)?;
+    writer.wait_for(ACKS_MIN + 7 * setup.run)?;
 
     let meter = Meter::start(target.probe()?)?;
     let start = Instant::now();
@@ -200,7 +203,7 @@ fn strike(
     setup: &Setup,
 ) -> Result<Struck> {
     // Another moment in each run.
-    writer.wait_for(setup.sizes.sqlite_rows / 10 + 7 * setup.run)?;
+    writer.wait_for(ACKS_MIN + 7 * setup.run)?;
     let meter = Meter::start(target.probe()?)?;
     let start = Instant::now();
     if victim != Victim::Server {
@@ -254,6 +257,7 @@ fn finish(
 pub(crate) struct AckReader {
     child: Child,
     last: Arc<AtomicU32>,
+    start: Instant,
     reader: Option<JoinHandle<()>>,
 }
 
@@ -277,17 +281,17 @@ impl AckReader {
                 }
             }
         });
-        Ok(Self { child, last, reader: Some(reader) })
+        Ok(Self { child, last, start: Instant::now(), reader: Some(reader) })
     }
 
-    /// Waits until so many are durable.
+    /// Waits until it has worked for a while, and so many are durable.
     pub(crate) fn wait_for(&mut self, count: u32) -> Result<()> {
         let reached = host::wait_until(LIMIT, || {
             interrupt::check()?;
             if let Some(status) = self.child.try_wait()? {
                 anyhow::bail!("the client ended by itself, {status}");
             }
-            Ok(self.last.load(Ordering::Acquire) >= count)
+            Ok(self.start.elapsed() >= LOAD_MIN && self.last.load(Ordering::Acquire) >= count)
         })?;
         ensure!(reached, "{count} transactions have not come within {LIMIT:?}");
         Ok(())

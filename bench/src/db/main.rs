@@ -19,13 +19,16 @@ use args::Args;
 use clap::Parser;
 use kvfs_bench::mount::WorkDir;
 use kvfs_bench::results::Results;
-use kvfs_bench::{host, interrupt, page, report};
+use kvfs_bench::{host, interrupt, page, report, slow_disk};
 use measure::Plan;
 use server::Templates;
 use std::fs;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    if let Some(code) = slow_disk::serve_if_asked() {
+        return code;
+    }
     match run(&Args::parse()) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(2),
@@ -58,8 +61,8 @@ fn run(args: &Args) -> Result<bool> {
         bail!("there is nothing to measure");
     }
     let templates = Templates::new(args.work.canonicalize()?.join("db-templates"), args.keep)?;
-    let (run_dir, runs) = (work.path(), args.runs);
-    let plan = Plan { rows: &rows, sizes: &sizes, runs, run_dir, templates: &templates };
+    let (run_dir, runs, slow_runs) = (work.path(), args.runs, args.slow_runs);
+    let plan = Plan { rows: &rows, sizes: &sizes, runs, slow_runs, run_dir, templates: &templates };
     let measured = measure::measure(&plan, &mut targets, &mut results);
     drop(targets);
     results.save()?;

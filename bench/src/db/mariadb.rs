@@ -43,6 +43,8 @@ pub(crate) struct Scale {
     pub(crate) warehouses: u32,
     /// Of server and file system together (bytes).
     pub(crate) memory_bytes: u64,
+    /// Whether it is measured on slow devices, too.
+    pub(crate) has_slow: bool,
 }
 
 impl Scale {

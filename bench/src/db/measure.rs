@@ -23,6 +23,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) rows: &'a [Row],
     pub(crate) sizes: &'a Sizes,
     pub(crate) runs: u32,
+    /// On targets with a slow device.
+    pub(crate) slow_runs: u32,
     pub(crate) run_dir: &'a Path,
     pub(crate) templates: &'a Templates,
 }
@@ -43,6 +45,9 @@ pub(crate) fn measure(plan: &Plan, targets: &mut [Target], results: &mut Results
         for row in plan.rows {
             for turn in 0..targets.len() {
                 let index = (turn + run as usize) % targets.len();
+                if targets[index].is_slow() && run >= plan.slow_runs {
+                    continue;
+                }
                 one_turn(&mut targets[index], row, &setup, results)?;
             }
         }

@@ -60,7 +60,8 @@ impl Job {
     pub(crate) fn fits(self, target: &Target) -> bool {
         match self {
             Self::Kill(_, victim) => victim == Victim::Server || target.has_daemon(),
-            Self::Sqlite(_) | Self::Pgbench | Self::Tpcc(_) => true,
+            Self::Tpcc(scale) => scale.has_slow || !target.is_slow(),
+            Self::Sqlite(_) | Self::Pgbench => true,
         }
     }
 
@@ -165,7 +166,7 @@ fn tpcc_rows(sizes: &Sizes, rows: &mut Vec<Row>) {
                 _ => format!("tpcc-{warehouses}-{mib}m"),
             };
             let title = format!("TPC-C {warehouses} W, {mib} MiB: 1,000 new orders");
-            let scale = Scale { warehouses: *warehouses, memory_bytes };
+            let scale = Scale { warehouses: *warehouses, memory_bytes, has_slow: index == 0 };
             rows.push(Row { info: info(&key, title, "tpcc"), part: PartName::Tpcc, job: Job::Tpcc(scale) });
         }
     }

@@ -12,6 +12,7 @@ use kvfs_bench::host;
 use kvfs_bench::memory::MemoryPeak;
 use kvfs_bench::mount::{is_mounted, unmount, unmount_lazily};
 use kvfs_bench::results::TargetInfo;
+use kvfs_bench::slow_disk::SlowDisk;
 use rustix::process::{Pid, Signal};
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -23,18 +24,32 @@ use std::rc::Rc;
 /// How far the resident set of the daemon may pass its `--memory`.
 const MEMORY_SLACK_BYTES: u64 = 64 << 20;
 
-/// Class of a device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Speed {
-    Fast,
+/// A block device, by its class.
+pub(crate) enum Disk {
+    Fast(Device),
+    Slow(SlowDisk),
 }
 
-impl Speed {
+impl Disk {
     /// As `kvfs mkfs --device` has it.
-    fn name(self) -> &'static str {
+    fn class(&self) -> &'static str {
         match self {
-            Self::Fast => "fast",
+            Self::Fast(_) => "fast",
+            Self::Slow(_) => "slow",
         }
+    }
+
+    fn path(&self) -> &str {
+        match self {
+            Self::Fast(device) => device.path(),
+            Self::Slow(disk) => disk.device(),
+        }
+    }
+
+    /// Its statistics in `/sys`.
+    fn stat(&self) -> Result<PathBuf> {
+        let name = Path::new(self.path()).file_name().context("a loop device has a name")?;
+        Ok(Path::new("/sys/block").join(name).join("stat"))
     }
 }
 
@@ -83,7 +98,7 @@ pub(crate) struct Target {
     name: &'static str,
     system: System,
     /// At least one.
-    devices: Vec<(Speed, Rc<Device>)>,
+    devices: Vec<Rc<Disk>>,
     dir: PathBuf,
 }
 
@@ -92,7 +107,7 @@ impl Target {
     pub(crate) fn new(
         name: &'static str,
         system: System,
-        devices: Vec<(Speed, Rc<Device>)>,
+        devices: Vec<Rc<Disk>>,
         run_dir: &Path,
     ) -> Result<Self> {
         let dir = run_dir.join(file_name(name));
@@ -110,6 +125,11 @@ impl Target {
         &self.dir
     }
 
+    /// Whether some of it lies on a slow device.
+    pub(crate) fn is_slow(&self) -> bool {
+        self.devices.iter().any(|disk| matches!(**disk, Disk::Slow(_)))
+    }
+
     /// Whether a daemon serves it, which can be killed.
     pub(crate) fn has_daemon(&self) -> bool {
         matches!(self.system, System::Kvfs(_))
@@ -119,14 +139,20 @@ impl Target {
     pub(crate) fn describe(&self) -> Result<TargetInfo> {
         let name = self.name.to_owned();
         Ok(match &self.system {
-            System::Kernel(kind) => TargetInfo { name, about: kind.about(), ..TargetInfo::default() },
+            System::Kernel(kind) => {
+                let about = format!("{}{}", kind.about(), self.classes());
+                TargetInfo { name, about, ..TargetInfo::default() }
+            }
             System::Kvfs(kvfs) => {
                 let version = host::version(&kvfs.program.to_string_lossy(), "--version");
                 let place = if kvfs.grows_to.is_some() { "in a file that grows" } else { "on loop devices" };
                 let default = (host::memory_total_bytes()? / 4).min(2 << 30);
                 TargetInfo {
                     name,
-                    about: format!("{version}; store {place}; prefix of the history, commit interval 1 s"),
+                    about: format!(
+                        "{version}; store {place}{}; prefix of the history, commit interval 1 s",
+                        self.classes()
+                    ),
                     resident_bytes_max: kvfs.peak.map(|peak| peak.resident_bytes_max),
                     anonymous_bytes_max: kvfs.peak.map(|peak| peak.anonymous_bytes_max),
                     memory_limit_bytes: Some(default + MEMORY_SLACK_BYTES),
@@ -135,11 +161,20 @@ impl Target {
         })
     }
 
+    /// Of its devices, where not all are fast.
+    fn classes(&self) -> String {
+        if !self.is_slow() {
+            return String::new();
+        }
+        let classes: Vec<&str> = self.devices.iter().map(|disk| disk.class()).collect();
+        format!("; {} (8 ms a seek, 150 MB/s)", classes.join(" + "))
+    }
+
     /// Makes an empty file system and mounts it; `memory_bytes` is the daemon's from then on.
     pub(crate) fn mount_fresh(&mut self, memory_bytes: Option<u64>) -> Result<()> {
         self.unmount()?;
         match &mut self.system {
-            System::Kernel(kind) => kind.make(self.devices[0].1.path())?,
+            System::Kernel(kind) => kind.make(self.devices[0].path())?,
             System::Kvfs(kvfs) => {
                 kvfs.memory_bytes = memory_bytes;
                 kvfs.make_store(&self.devices)?;
@@ -151,7 +186,7 @@ impl Target {
     /// Mounts what was unmounted, or whose daemon was killed.
     pub(crate) fn mount(&mut self) -> Result<()> {
         match &mut self.system {
-            System::Kernel(kind) => kind.mount(self.devices[0].1.path(), &self.dir),
+            System::Kernel(kind) => kind.mount(self.devices[0].path(), &self.dir),
             System::Kvfs(kvfs) => kvfs.mount(&self.dir),
         }
     }
@@ -184,7 +219,7 @@ impl Target {
 
     /// Where its first device and its daemon are counted; while mounted.
     pub(crate) fn probe(&self) -> Result<Probe> {
-        let stat = self.devices[0].1.stat()?;
+        let stat = self.devices[0].stat()?;
         Ok(match &self.system {
             System::Kernel(_) => Probe { device_stat: Some(stat), daemon: None },
             System::Kvfs(kvfs) => {
@@ -226,15 +261,15 @@ impl Drop for Target {
 }
 
 impl Kvfs {
-    fn make_store(&self, devices: &[(Speed, Rc<Device>)]) -> Result<()> {
+    fn make_store(&self, devices: &[Rc<Disk>]) -> Result<()> {
         self.remove_store()?;
         let mut args = vec![OsString::from("mkfs"), self.store.clone().into_os_string()];
         match (self.grows_to, devices) {
             (Some(bytes), _) => args.extend(["--size".into(), bytes.to_string().into()]),
-            (None, [(_, device)]) => args.extend(["--device".into(), device.path().into()]),
+            (None, [device]) => args.extend(["--device".into(), device.path().into()]),
             (None, devices) => {
-                for (speed, device) in devices {
-                    let device = format!("{}:{}", speed.name(), device.path());
+                for device in devices {
+                    let device = format!("{}:{}", device.class(), device.path());
                     args.extend(["--device".into(), device.into()]);
                 }
             }
