@@ -6,7 +6,7 @@
 //! Results are saved after each.
 
 use crate::kill;
-use crate::mariadb;
+use crate::mariadb::{self, Scale};
 use crate::postgres;
 use crate::row::{Job, Measured, Row, Setup, Sizes};
 use crate::server::Templates;
@@ -87,7 +87,22 @@ fn do_row(target: &mut Target, job: Job, setup: &Setup) -> Result<Measured> {
         Job::Tpcc(scale) => Some((MemoryCgroup::new(scale.memory_bytes)?, scale)),
         _ => None,
     };
-    if let Some((cgroup, scale)) = &cgroup {
+    let measured = do_mounted(target, job, cgroup.as_ref(), setup);
+    // Before the cgroup goes, which must be empty then.
+    let unmounted = target.unmount();
+    let measured = measured?;
+    unmounted?;
+    Ok(measured)
+}
+
+/// Mounts and measures.
+fn do_mounted(
+    target: &mut Target,
+    job: Job,
+    cgroup: Option<&(MemoryCgroup, Scale)>,
+    setup: &Setup,
+) -> Result<Measured> {
+    if let Some((cgroup, scale)) = cgroup {
         cgroup.enter()?;
         let mounted = target.mount_fresh(Some(scale.daemon_bytes()));
         cgroup.leave()?;
@@ -97,15 +112,13 @@ fn do_row(target: &mut Target, job: Job, setup: &Setup) -> Result<Measured> {
     }
     host::drop_caches()?;
     host::touch_free_memory()?;
-    let measured = match job {
-        Job::Sqlite(mode) => sqlite::measure(target, mode, setup)?,
-        Job::Pgbench => postgres::measure(target, setup)?,
+    match job {
+        Job::Sqlite(mode) => sqlite::measure(target, mode, setup),
+        Job::Pgbench => postgres::measure(target, setup),
         Job::Tpcc(scale) => {
-            let (cgroup, _) = cgroup.as_ref().context("TPC-C has a cgroup")?;
-            mariadb::measure(target, scale, cgroup, setup)?
+            let (cgroup, _) = cgroup.context("TPC-C has a cgroup")?;
+            mariadb::measure(target, scale, cgroup, setup)
         }
-        Job::Kill(database, victim) => kill::measure(target, database, victim, setup)?,
-    };
-    target.unmount()?;
-    Ok(measured)
+        Job::Kill(database, victim) => kill::measure(target, database, victim, setup),
+    }
 }

@@ -77,6 +77,8 @@ impl Postgres {
     pub(crate) fn start(&self) -> Result<Server> {
         let mut command = as_user(USER, &self.programs.join("postgres"));
         command.arg("-D").arg(&self.data).arg("-k").arg(&self.sockets).args(["-c", "listen_addresses="]);
+        // A server that is killed leaves what it has in /dev/shm.
+        command.args(["-c", "dynamic_shared_memory_type=sysv"]);
         let log = self.sockets.with_file_name("postgres.log");
         Server::start(command, &log, Signal::INT, || {
             run(self.client("psql", &["-c", "SELECT 1", "postgres"])).is_ok()

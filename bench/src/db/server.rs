@@ -19,9 +19,11 @@ const STOP_LIMIT: Duration = Duration::from_mins(5);
 /// Of processes that were killed.
 const GONE_LIMIT: Duration = Duration::from_mins(1);
 
-/// A command that runs as this user, whose group has the same name.
+/// A command that runs as this user, whose group has the same name. Shared memory of System V that it leaves behind when it is killed
+/// is gone with it.
 pub(crate) fn as_user(user: &str, program: &Path) -> Command {
-    let mut command = Command::new("setpriv");
+    let mut command = Command::new("unshare");
+    command.args(["--ipc", "--", "setpriv"]);
     command.args([&format!("--reuid={user}"), &format!("--regid={user}"), "--init-groups", "--"]);
     command.arg(program).current_dir("/");
     command
