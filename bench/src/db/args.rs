@@ -65,8 +65,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "COUNT", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
     warehouses: Vec<u32>,
 
-    /// Memory of TPC-C's server and the file system together (MiB), separated by commas [default: by --sizes 512,1024; 512; 384]
-    #[arg(long, value_name = "MIB", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(256..))]
+    /// Memory of TPC-C's server and the file system together (MiB), separated by commas [default: by --sizes 512,1024; 512; 512]
+    #[arg(long, value_name = "MIB", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(384..))]
     memory: Vec<u32>,
 
     /// Clients of TPC-C
@@ -224,7 +224,7 @@ impl Args {
             _ if !self.memory.is_empty() => self.memory.clone(),
             Suite::Full => vec![512, 1024],
             Suite::Quick => vec![512],
-            Suite::Trial => vec![384],
+            Suite::Trial => vec![512],
         };
         mib.dedup();
         mib.into_iter().map(|mib| u64::from(mib) << 20).collect()

@@ -48,6 +48,11 @@ pub(crate) struct Scale {
 }
 
 impl Scale {
+    /// Buffer pool of the server: so much that it, what else the server takes, and a daemon with all it may take have room together.
+    fn buffer_bytes(self) -> u64 {
+        self.memory_bytes / 8 * 3
+    }
+
     /// `--memory` of kvfs: a quarter.
     pub(crate) fn daemon_bytes(self) -> u64 {
         self.memory_bytes / 4
@@ -167,7 +172,7 @@ pub(crate) fn measure(
     target.sync()?;
     host::drop_caches()?;
     cgroup.enter()?;
-    let server = mariadb.start(scale.memory_bytes / 2, &[]);
+    let server = mariadb.start(scale.buffer_bytes(), &[]);
     cgroup.leave()?;
     let server = server?;
     let terminals = Terminals::start(&mariadb, scale.warehouses, setup)?;
