@@ -223,8 +223,7 @@ impl Args {
         let mut mib = match self.sizes {
             _ if !self.memory.is_empty() => self.memory.clone(),
             Suite::Full => vec![512, 1024],
-            Suite::Quick => vec![512],
-            Suite::Trial => vec![512],
+            Suite::Quick | Suite::Trial => vec![512],
         };
         mib.dedup();
         mib.into_iter().map(|mib| u64::from(mib) << 20).collect()
