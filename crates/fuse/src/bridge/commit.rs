@@ -169,8 +169,8 @@ pub(super) struct Late {
 struct LateNodes {
     new: BTreeSet<u64>,
     told_once: BTreeSet<u64>,
-    /// Entries that the kernel had been answered at the last look.
-    entries: u32,
+    /// Entries that the kernel had been answered at the last look, and at the one before it.
+    entries: [u32; 2],
 }
 
 impl Late {
@@ -183,8 +183,10 @@ impl Late {
         let mut nodes = self.nodes.lock();
         let mut due = std::mem::take(&mut nodes.told_once);
         nodes.told_once = std::mem::take(&mut nodes.new);
-        if std::mem::replace(&mut nodes.entries, entries) == entries {
-            // It has learnt nothing since.
+        let [last, before] = nodes.entries;
+        nodes.entries = [entries, last];
+        if before == entries {
+            // It has learnt nothing, and no answer of before the last look is on its way any more.
             return BTreeSet::new();
         }
         due.extend(&nodes.told_once);
