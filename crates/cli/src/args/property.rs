@@ -13,6 +13,7 @@ Examples:
   kvfs set --keyspace tags compression=lz4
   kvfs set ~/mnt/video tier=slow           on a slow device, if there is one
   kvfs set ~/mnt/db/hot.db tier=fast
+  kvfs set -R ~/mnt/old tier=slow          and all that is in it already
   kvfs get ~/mnt/src                       compression=zstd:3 and tier=auto
   kvfs get --keyspace tags
 
@@ -74,6 +75,9 @@ pub(crate) struct SetArgs {
     /// Files or directories on a mount, then PROPERTY=VALUE
     #[arg(required = true, value_name = "PATH|PROPERTY=VALUE")]
     pub(crate) words: Vec<OsString>,
+    /// Also all files and directories below, in one transaction
+    #[arg(short = 'R', long, conflicts_with = "keyspace")]
+    pub(crate) recursive: bool,
     /// A keyspace instead
     #[arg(long, value_name = "NAME")]
     pub(crate) keyspace: Option<String>,
@@ -109,7 +113,7 @@ mod tests {
 
     fn set(words: &[&[u8]], keyspace: Option<&str>) -> Result<(Setting, Vec<PathBuf>), String> {
         let words = words.iter().map(|word| OsString::from_vec(word.to_vec())).collect();
-        SetArgs { words, keyspace: keyspace.map(str::to_owned), store: None }.parse()
+        SetArgs { words, recursive: false, keyspace: keyspace.map(str::to_owned), store: None }.parse()
     }
 
     #[test]

@@ -3,7 +3,8 @@
 //! Properties of files and directories go the way of everything else on a mount: by a call on the path, so that
 //! rights, transactions and branches mean for them what they mean for content.
 
-use std::path::Path;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use kvfs_fs::{COMPRESSION_ATTRIBUTE, TIER_ATTRIBUTE};
@@ -11,10 +12,12 @@ use kvfs_store::Compression;
 use rustix::fs::{XattrFlags, getxattr, setxattr};
 use rustix::io::Errno;
 
+use super::txn;
 use crate::args::{GetArgs, SetArgs, Setting};
 use crate::control::{self, Request, Response};
 use crate::endpoint::Endpoint;
 use crate::error::{CliError, Code, Result};
+use crate::mounts;
 
 /// Longest value of a property (bytes).
 const VALUE_LEN_MAX: usize = 64;
@@ -52,10 +55,49 @@ pub(crate) fn set(args: &SetArgs) -> Result<ExitCode> {
             (TIER_ATTRIBUTE, tier.map_or_else(|| "auto".to_owned(), |tier| tier.to_string()))
         }
     };
+    if args.recursive {
+        return set_below(args, &paths, attribute, &value);
+    }
     for path in &paths {
         setxattr(path, attribute, value.as_bytes(), XattrFlags::empty())
             .map_err(|error| explain("change a property of", path, error))?;
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Sets it on all that is below, in the transaction of this process, or else in one of its own, in which the command runs once more.
+fn set_below(args: &SetArgs, paths: &[PathBuf], attribute: &[u8], value: &str) -> Result<ExitCode> {
+    let first = paths.first().map_or(Path::new("."), PathBuf::as_path);
+    let mounted = mounts::containing(first)?;
+    let mounted = mounted.ok_or_else(|| explain("change a property of", first, Errno::OPNOTSUPP))?;
+    if !mounted.is_view && std::env::var_os(txn::TXN_VARIABLE).is_none() {
+        let command = ["/proc/self/exe", "set", "-R", "--"].map(OsString::from);
+        let command = command.into_iter().chain(args.words.iter().cloned()).collect();
+        return txn::run_own(&mounted.dir, command);
+    }
+    let (mut changed, mut found) = (0_u64, 0_u64);
+    let mut waiting = paths.to_vec();
+    while let Some(path) = waiting.pop() {
+        let failed = |error: &std::io::Error| CliError::io("look into", &path, error);
+        let kind = std::fs::symlink_metadata(&path).map_err(|error| failed(&error))?.file_type();
+        if kind.is_dir() {
+            for entry in std::fs::read_dir(&path).map_err(|error| failed(&error))? {
+                waiting.push(entry.map_err(|error| failed(&error))?.path());
+            }
+        } else if !kind.is_file() {
+            continue;
+        }
+        found += 1;
+        let mut now = [0; VALUE_LEN_MAX];
+        let len = getxattr(&path, attribute, &mut now[..])
+            .map_err(|error| explain("read a property of", &path, error))?;
+        if now[..len] != *value.as_bytes() {
+            setxattr(&path, attribute, value.as_bytes(), XattrFlags::empty())
+                .map_err(|error| explain("change a property of", &path, error))?;
+            changed += 1;
+        }
+    }
+    println!("changed {changed} of {found} files and directories");
     Ok(ExitCode::SUCCESS)
 }
 

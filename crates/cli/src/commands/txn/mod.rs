@@ -17,12 +17,12 @@ mod undo;
 pub(crate) use begun::Begun;
 pub(crate) use diff::print_changes;
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use crate::args::{BeginArgs, IsolationArg, TxnArgs, TxnCommand};
+use crate::args::{BeginArgs, IsolationArg, RunArgs, TxnArgs, TxnCommand};
 use crate::control::{self, Begin, Client, Daemon, Request, Response};
 use crate::endpoint::{expect_main_line, find_store, reach_public};
 use crate::error::{CliError, Code, Result};
@@ -58,6 +58,13 @@ pub(crate) fn run(args: &TxnArgs) -> Result<ExitCode> {
         TxnCommand::Lock(lock) => lock::run(store, lock),
         TxnCommand::Init { parent, kill_children, command } => init::run(*parent, *kill_children, command),
     }
+}
+
+/// Runs a command of this program in a transaction of its own on the main line of a mount: all of it happens, or nothing.
+pub(crate) fn run_own(mount: &Path, command: Vec<OsString>) -> Result<ExitCode> {
+    let begin = BeginArgs { isolation: IsolationArg::Si, timeout: None, idle_timeout: None, nice: 0 };
+    let (retry, review, kill_children, is_async, conflict_to) = (0, false, false, false, None);
+    run::run(Some(mount), &RunArgs { begin, retry, review, kill_children, is_async, conflict_to, command })
 }
 
 /// The daemon of the store that `target` means: a store, a path on its mount, or the current directory.
@@ -135,7 +142,7 @@ fn begin(client: &mut Client, args: &BeginArgs, label: String, tied: bool) -> Re
         tied,
     };
     match client.call(&Request::Begin(begin))? {
-        Response::Begun { id, view } => Ok((id, std::ffi::OsString::from_vec(view).into())),
+        Response::Begun { id, view } => Ok((id, OsString::from_vec(view).into())),
         _ => Err(control::confused()),
     }
 }
