@@ -18,6 +18,7 @@ mod txn;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use kvfs_kvdb::Placement;
 
 use crate::units::parse_size;
 pub(crate) use branch::{BranchArgs, BranchCommand};
@@ -154,6 +155,10 @@ pub(crate) struct MkfsArgs {
     /// Files up to this size live inside their row, such as 4K; 0 = never
     #[arg(long, value_parser = parse_size, default_value = "4K")]
     pub(crate) inline: u64,
+    /// Where content goes in a store of fast and slow devices, such as hot-cold: see `kvfs tier
+    /// --help`
+    #[arg(long, value_name = "POLICY")]
+    pub(crate) placement: Option<Placement>,
     /// Overwrite a file or block device that holds anything
     #[arg(long)]
     pub(crate) force: bool,
@@ -203,10 +208,10 @@ Options for -o, separated by commas:
                       most 1 GiB, until the unmount
   placement=POLICY    on which devices of a store with fast and slow ones
                       content of files goes for which `kvfs set` says nothing:
-                      static (slow; the default), sequential-to-slow (what is
-                      written in a row of 1 MiB or more slow, the rest fast),
-                      hot-cold (the same, and what is often read is moved to
-                      fast ones); for as long as it is mounted
+                      static (slow; the default), sequential-to-slow, hot-cold,
+                      endurance:SIZE, or several joined by +, see `kvfs tier
+                      --help`; for as long as it is mounted (default: as the
+                      store keeps it)
   private_snapshots   snapshots are shown to root and the store's owner alone
   store_owner=USER    mount the store of another user, which may contain
                       anything; without this such a store is refused

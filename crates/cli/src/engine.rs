@@ -10,12 +10,13 @@ use std::sync::Arc;
 use kvfs_device::{Device, DeviceTraffic};
 use kvfs_fs::repair::DamagedKeys;
 use kvfs_kvdb::{
-    Db, DefragLimit, DefragPolicy, DeviceInfo, DrainInfo, Fragmentation, MigrationInfo, Placement, Unreadable,
+    BudgetInfo, Db, DefragLimit, DefragPolicy, DeviceInfo, DrainInfo, Fragmentation, MigrationInfo,
+    Placement, Unreadable,
 };
 use kvfs_open::{DeviceHealth, NewDevice, StoreDevices};
 use kvfs_service::lines::{
-    DefragPlanLine, DefragmentedLine, DeviceLine, DrainLine, FragmentationLine, HealthLine, NewDeviceLine,
-    PlacementLine, TrafficLine, ZoneLines,
+    BudgetLine, DefragPlanLine, DefragmentedLine, DeviceLine, DrainLine, FragmentationLine, HealthLine,
+    NewDeviceLine, PlacementLine, TrafficLine, ZoneLines,
 };
 use kvfs_service::{DefragOrder, DefragStep, Engine, EngineCheck, Result, ServiceError};
 use kvfs_store::{StoreError, Tier};
@@ -76,14 +77,21 @@ impl Engine for OpenEngine {
     fn placement(&self) -> PlacementLine {
         let MigrationInfo { bytes_left, bytes_moved, is_moving, took, limit, trouble, hot_from } =
             self.db.migration();
+        let budget = self.db.endurance().map(|budget| {
+            let BudgetInfo { bytes_per_day, bytes_last_day, spent_for } = budget;
+            BudgetLine { bytes_per_day, bytes_last_day, spent_for }
+        });
         let policy = self.db.placement().to_string();
-        PlacementLine { policy, bytes_left, bytes_moved, is_moving, took, limit, trouble, hot_from }
+        PlacementLine { policy, bytes_left, bytes_moved, is_moving, took, limit, trouble, hot_from, budget }
     }
 
-    fn set_placement(&self, policy: &str) -> Result<(), StoreError> {
+    fn set_placement(&self, policy: &str, keeps: bool) -> Result<(), StoreError> {
         let placement = policy.parse::<Placement>().map_err(|error| {
             StoreError::io("choosing a placement", io::Error::new(io::ErrorKind::InvalidInput, error))
         })?;
+        if keeps {
+            return self.db.keep_placement(placement);
+        }
         self.db.set_placement(placement);
         Ok(())
     }

@@ -19,9 +19,9 @@ mod shares;
 pub use answer::{Mounted, RequestHandler};
 pub use client::{Bars, Client, Closing, Daemon};
 pub use kvfs_service::lines::{
-    BranchLine, CommittedLine, DefragPlanLine, DefragRequest, DefragmentedLine, DeviceLine, DoomLine,
-    DrainLine, FactsLine, FindingLine, FragmentationLine, HealthLine, LimitChanges, LockLine, LockLines,
-    NewDeviceLine, OperationLine, OperationLines, PartyLine, PlaceLine, PlacementLine, QuotaOwner,
+    BranchLine, BudgetLine, CommittedLine, DefragPlanLine, DefragRequest, DefragmentedLine, DeviceLine,
+    DoomLine, DrainLine, FactsLine, FindingLine, FragmentationLine, HealthLine, LimitChanges, LockLine,
+    LockLines, NewDeviceLine, OperationLine, OperationLines, PartyLine, PlaceLine, PlacementLine, QuotaOwner,
     QuotaRequest, QuotaRow, SelectionLine, SnapshotLine, TierRequest, TraceLine, TraceRequest, TrafficLine,
     TxnLine, WaiterLine, ZoneLines,
 };

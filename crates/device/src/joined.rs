@@ -8,7 +8,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::RwLock;
 
@@ -26,6 +26,8 @@ pub struct Segment {
     pub offset: u64,
     /// How long it is (bytes).
     pub len: u64,
+    /// What is written to it is added here (bytes); several may have one meter.
+    pub written: Arc<AtomicU64>,
 }
 
 /// A segment, and whether its device is to be flushed.
@@ -54,9 +56,9 @@ pub struct JoinedDevice {
 }
 
 impl JoinedDevice {
-    /// `first` alone.
-    pub fn new(first: Arc<dyn Device>) -> Self {
-        let first = Placed::new(Segment { start: 0, device: first, offset: 0, len: u64::MAX });
+    /// `first` alone; what is written to it is added to `written`.
+    pub fn new(first: Arc<dyn Device>, written: Arc<AtomicU64>) -> Self {
+        let first = Placed::new(Segment { start: 0, device: first, offset: 0, len: u64::MAX, written });
         Self { first, others: RwLock::default() }
     }
 
@@ -132,6 +134,7 @@ impl Device for JoinedDevice {
 
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
         self.each_part(offset, buf.len() as u64, |placed, at, part| {
+            placed.segment.written.fetch_add(part.len() as u64, Ordering::Relaxed);
             let result = placed.segment.device.write_at(&buf[part], at);
             // Also after an error: part of it may have been written.
             placed.is_dirty.store(true, Ordering::Release);

@@ -26,7 +26,7 @@ use crate::merge::migrate::{MigrationInfo, MigrationPlan};
 use crate::parts::Parts;
 use crate::read::changed::DbChangedRanges;
 use crate::read::{DbSnapshot, ReadAt, Reader, read_at_layers};
-use crate::space::{Budget, Placement};
+use crate::space::{Budget, BudgetInfo, Placement};
 use crate::threads::Threads;
 use crate::txn::DbTxn;
 
@@ -193,9 +193,22 @@ impl Db {
         self.parts.migrator.set_limit(bytes_per_second);
     }
 
-    /// On which tier blocks of files go that have no wish, from now on; a store does not keep it.
+    /// On which tier blocks of files go that have no wish, from now on, until the store is closed; [`Db::keep_placement`] for good.
     pub fn set_placement(&self, placement: Placement) {
         self.parts.runtime.ctx.zones.set_placement(placement);
+    }
+
+    /// The same, for every opening from now on that says nothing else. Durable when this returns.
+    ///
+    /// # Errors
+    /// The store has one device, so that there is no choice; I/O errors, sticky.
+    pub fn keep_placement(&self, placement: Placement) -> Result<()> {
+        self.parts.devices.keep_placement(placement)
+    }
+
+    /// How much fast devices are written to, where the placement has a budget for it.
+    pub fn endurance(&self) -> Option<BudgetInfo> {
+        self.parts.runtime.ctx.zones.endurance().info()
     }
 
     /// See [`Db::set_placement`].

@@ -92,5 +92,5 @@ pub use merge::defrag::{DefragLimit, DefragPlan, DefragPolicy, DefragProgress, D
 pub use merge::migrate::{MigrationInfo, MigrationPlan};
 pub use repair::{Lost, Repaired, repair};
 pub use runtime::options::{Background, CreateOptions, Options};
-pub use space::{Placement, UnknownPlacement};
+pub use space::{BudgetInfo, Placement, UnknownPlacement};
 pub use table::LostPart;

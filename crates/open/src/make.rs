@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use kvfs_device::{Device, FileDevice};
 use kvfs_fs::{FileSystem, MkfsOptions};
-use kvfs_kvdb::{CreateOptions, Db, Options};
+use kvfs_kvdb::{CreateOptions, Db, Options, Placement};
 use kvfs_service::{ErrorKind, units::human_bytes};
 use kvfs_store::Store;
 use kvfs_store::clock::{Clock, SystemClock};
@@ -32,12 +32,14 @@ pub struct NewStore<'a> {
     pub inline: u64,
     /// Its devices beside the first one.
     pub others: &'a [NewDevice],
+    /// Where content of files goes among them; `None`: to slow ones.
+    pub placement: Option<Placement>,
 }
 
 impl NewStore<'_> {
     /// On one device.
     pub fn of_size(size: Option<u64>) -> Self {
-        Self { size, inline: INLINE_DEFAULT, others: &[] }
+        Self { size, inline: INLINE_DEFAULT, others: &[], placement: None }
     }
 }
 
@@ -50,7 +52,7 @@ pub fn make_store(
     new: NewStore<'_>,
     find_device: impl FnOnce(&StoreDir) -> Result<(FileDevice, u64)>,
 ) -> Result<u64> {
-    let NewStore { size, inline, others } = new;
+    let NewStore { size, inline, .. } = new;
     if inline > u64::from(kvfs_fs::INLINE_LEN_LIMIT) {
         let limit = human_bytes(u64::from(kvfs_fs::INLINE_LEN_LIMIT));
         return Err(Error::new(
@@ -64,8 +66,7 @@ pub fn make_store(
     }
     let existed = path.exists();
     let dir = StoreDir::prepare(path)?;
-    let made =
-        find_device(&dir).and_then(|(device, capacity)| fill(&dir, device, capacity, inline as u32, others));
+    let made = find_device(&dir).and_then(|(device, capacity)| fill(&dir, device, capacity, &new));
     made.map_err(|error| match remove_remains(&dir, existed) {
         Ok(()) => error,
         Err(left) => {
@@ -111,13 +112,7 @@ pub fn linked_device(dir: &StoreDir, new: &NewDevice) -> Result<(FileDevice, u64
 }
 
 /// Makes the engine's structures and an empty file system on `device`, and takes in the others; its capacity (bytes).
-fn fill(
-    dir: &StoreDir,
-    device: FileDevice,
-    capacity_bytes: u64,
-    inline: u32,
-    others: &[NewDevice],
-) -> Result<u64> {
+fn fill(dir: &StoreDir, device: FileDevice, capacity_bytes: u64, wanted: &NewStore<'_>) -> Result<u64> {
     if capacity_bytes < CAPACITY_BYTES_MIN {
         let (least, found) = (human_bytes(CAPACITY_BYTES_MIN), human_bytes(capacity_bytes));
         let message = format!("a store needs at least {least}; there are {found}");
@@ -130,14 +125,17 @@ fn fill(
     let db = Db::open(device, Options::with_memory(MEMORY_BYTES_MIN), Arc::clone(&clock))?;
     let store: Arc<dyn Store> = Arc::clone(&db) as Arc<dyn Store>;
     let (uid, gid) = dir.beneficiary();
-    let options = MkfsOptions { inline_len_max: inline, uid, gid, mode: 0o755 };
+    let options = MkfsOptions { inline_len_max: wanted.inline as u32, uid, gid, mode: 0o755 };
     FileSystem::mkfs(&store, clock.as_ref(), &options).map_err(|error| explain_fs(dir, error))?;
     drop(store);
     let mut capacity = capacity_bytes;
-    for new in others {
+    for new in wanted.others {
         let before = db.space().capacity_bytes;
         devices.add(&db, new)?;
         capacity += db.space().capacity_bytes - before;
+    }
+    if let Some(placement) = wanted.placement {
+        db.keep_placement(placement)?;
     }
     db.close()?;
     Ok(capacity)

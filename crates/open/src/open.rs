@@ -42,8 +42,8 @@ pub struct OpenOptions {
     pub io_limit: Option<u64>,
     /// Which blocks leave the engine's cache first.
     pub cache_policy: Policy,
-    /// On which tier of devices blocks of files go that have no wish.
-    pub placement: Placement,
+    /// On which tier of devices blocks of files go that have no wish; `None`: as the store keeps it.
+    pub placement: Option<Placement>,
     /// How long a transaction may go without an operation, unless its begin says otherwise; `None`: for ever.
     pub txn_idle: Option<Duration>,
     /// Snapshots are shown to root and the store's owner alone.

@@ -54,7 +54,7 @@ pub trait Engine: Send + Sync + 'static {
     ///
     /// # Errors
     /// There is none of that name.
-    fn set_placement(&self, policy: &str) -> Result<(), StoreError>;
+    fn set_placement(&self, policy: &str, keeps: bool) -> Result<(), StoreError>;
 
     /// Moves at most so many bytes between tiers each second from now on; 0: any number.
     fn limit_migration(&self, bytes_per_second: u64);

@@ -18,7 +18,7 @@ pub use engine::{DefragPlanLine, DefragRequest, DefragmentedLine, FragmentationL
 pub use locks::{DoomLine, LockLine, LockLines, LockPlaceParts, PartyLine, WaiterLine};
 pub use operations::{OperationLine, OperationLines, TraceLine, TraceRequest};
 pub use quota::{LimitChanges, QuotaOwner, QuotaRequest, QuotaRow};
-pub use tiers::{DeviceLine, DrainLine, NewDeviceLine, PlacementLine, TierRequest, TrafficLine};
+pub use tiers::{BudgetLine, DeviceLine, DrainLine, NewDeviceLine, PlacementLine, TierRequest, TrafficLine};
 
 /// A part of the store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

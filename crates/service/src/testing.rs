@@ -163,7 +163,7 @@ impl Engine for TestEngine {
         PlacementLine { policy: self.policy.lock().clone(), ..PlacementLine::default() }
     }
 
-    fn set_placement(&self, policy: &str) -> Result<(), StoreError> {
+    fn set_placement(&self, policy: &str, _: bool) -> Result<(), StoreError> {
         policy.clone_into(&mut self.policy.lock());
         Ok(())
     }

@@ -25,15 +25,16 @@ impl ServedStore<'_> {
         Ok(self.engine.devices())
     }
 
-    /// Where content goes that is wished nowhere, from now on where a policy is named, and what moves.
+    /// Where content goes that is wished nowhere, and what moves. `change`: by another policy from now on, and whether the store is
+    /// to keep it.
     ///
     /// # Errors
-    /// The caller may not; there is no such policy.
-    pub fn placement(&self, caller: &Caller, policy: Option<&str>) -> Result<PlacementLine> {
-        if let Some(policy) = policy {
+    /// The caller may not; there is no such policy; the store has no choice; store errors.
+    pub fn placement(&self, caller: &Caller, change: Option<(&str, bool)>) -> Result<PlacementLine> {
+        if let Some((policy, keeps)) = change {
             authorize_server(caller, "change how it places content")?;
-            self.engine.set_placement(policy).map_err(ServiceError::of_order)?;
-            tracing::info!(policy, "content is placed by another policy");
+            self.engine.set_placement(policy, keeps).map_err(ServiceError::of_order)?;
+            tracing::info!(policy, keeps, "content is placed by another policy");
         }
         authorize(self.fs, caller, "see how it places content")?;
         Ok(self.engine.placement())

@@ -21,11 +21,22 @@ Examples:
   kvfs tier remove ~/mnt 1
   kvfs tier placement ~/mnt sequential-to-slow
   kvfs tier limit ~/mnt 50M                what moves, each second; 0: no limit
+  kvfs tier placement ~/mnt hot-cold+endurance:20G
 
 Journal, names and small files are on fast devices, the data of larger files on
 slow ones, each as long as there is room. The first device has the journal, and
 stays. A drain goes on in the background, after a restart, too: Ctrl-C only ends
 the waiting. While a slow device is missing, the store is mounted read-only.
+
+A placement says where content goes for which `kvfs set` says nothing:
+  static               to slow devices
+  sequential-to-slow   what is written in a row of 1 MiB or more to slow ones,
+                       the rest to fast ones
+  hot-cold             the same, and what is often read is moved to fast ones
+  endurance:SIZE       to slow ones while more than SIZE a day is written to
+                       fast ones, journal and names included
+Several are asked in turn: hot-cold+endurance:20G. The store keeps it; the mount
+option placement= is for one mount.
 Only root and the user that has mounted the store may change this.";
 
 /// `kvfs tier`.
@@ -71,7 +82,7 @@ pub(crate) struct TierPlacementArgs {
     /// Store, or a directory on its mount
     #[arg(value_name = "STORE|DIR")]
     pub(crate) target: PathBuf,
-    /// From now on, until it is unmounted: static, sequential-to-slow or hot-cold
+    /// From now on: static, sequential-to-slow, hot-cold, endurance:SIZE, or several joined by +
     #[arg(value_name = "POLICY")]
     pub(crate) policy: Option<String>,
     /// For machines

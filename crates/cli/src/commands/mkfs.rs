@@ -12,7 +12,7 @@ use crate::progress::Bar;
 use crate::units::human_bytes;
 
 pub(crate) fn run(args: &MkfsArgs) -> Result<ExitCode> {
-    let MkfsArgs { store, device, size, inline, force } = args;
+    let MkfsArgs { store, device, size, inline, placement, force } = args;
     let bar = Bar::new("making the store");
     // The first one has journal and manifest: a fast one, or else a file in the store's directory.
     let as_new = |device: &DeviceArg| NewDevice { force: *force, ..device.to_new() };
@@ -20,7 +20,7 @@ pub(crate) fn run(args: &MkfsArgs) -> Result<ExitCode> {
     let first = others.iter().position(|device| device.tier == Tier::Fast).map(|at| others.remove(at));
     let size = first.as_ref().and_then(|first| first.size_bytes).or(*size);
     let first = first.map(|first| NewDevice { size_bytes: size, ..first });
-    let new = NewStore { size, inline: *inline, others: &others };
+    let new = NewStore { size, inline: *inline, others: &others, placement: *placement };
     let capacity = kvfs_open::make_store(store, new, |dir| match &first {
         None => own_device(dir, size),
         Some(first) => linked_device(dir, first),

@@ -168,7 +168,7 @@ impl Wish<'_> {
                 undo: Some((ours.undo_count.unwrap_or(UNDO_COUNT), ours.undo_age.unwrap_or(UNDO_AGE))),
                 io_limit: ours.io_limit,
                 cache_policy: ours.cache.unwrap_or_default(),
-                placement: ours.placement.unwrap_or_default(),
+                placement: ours.placement,
                 txn_idle: Some(ours.txn_idle.unwrap_or(TXN_IDLE)).filter(|&idle| idle != Duration::MAX),
                 private_snapshots: ours.private_snapshots,
             },
@@ -264,11 +264,11 @@ fn parse_io_limit(option: &str, text: &str) -> Result<Option<u64>> {
     Ok(Some(bytes).filter(|&bytes| bytes > 0))
 }
 
-fn parse_cache_policy(text: &str) -> Result<Policy> {
+pub(super) fn parse_cache_policy(text: &str) -> Result<Policy> {
     text.parse().map_err(|error| CliError::new(Code::Usage, format!("cache={text}: {error}")))
 }
 
-fn parse_placement(text: &str) -> Result<Placement> {
+pub(super) fn parse_placement(text: &str) -> Result<Placement> {
     text.parse().map_err(|error| CliError::new(Code::Usage, format!("placement={text}: {error}")))
 }
 
@@ -367,10 +367,12 @@ mod tests {
             assert_eq!(plan.open.cache_policy, policy);
         }
         assert_eq!(planned(&[]).expect("is valid").open.cache_policy, Policy::default());
-        for placement in Placement::ALL {
-            let plan = planned(&[&format!("placement={placement}")]).expect("is valid");
-            assert_eq!(plan.open.placement, placement);
-        }
+        let placement = planned(&["placement=hot-cold+endurance:20G"]).expect("is valid").open.placement;
+        assert_eq!(
+            placement.map(|placement| placement.to_string()).as_deref(),
+            Some("hot-cold+endurance:20G")
+        );
+        assert_eq!(planned(&[]).expect("is valid").open.placement, None, "the store keeps it");
         let trace = planned(&["cache_trace=/tmp/./a.trace"]).expect("is valid").cache_trace;
         assert_eq!(trace.as_deref(), Some(Path::new("/tmp/a.trace")));
         assert_eq!(planned(&["store_owner=1000"]).expect("is valid").store_owner, Some(1000));

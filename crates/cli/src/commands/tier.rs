@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use kvfs_kvdb::Placement;
 use kvfs_store::Tier;
 use serde_json::{Value, json};
 
@@ -15,7 +16,8 @@ use crate::args::{
     TierPlacementArgs,
 };
 use crate::control::{
-    self, DeviceLine, DrainLine, NewDeviceLine, PlacementLine, Request, Response, TierRequest, TrafficLine,
+    self, BudgetLine, DeviceLine, DrainLine, NewDeviceLine, PlacementLine, Request, Response, TierRequest,
+    TrafficLine,
 };
 use crate::endpoint::Endpoint;
 use crate::error::{CliError, Code, Result};
@@ -58,16 +60,12 @@ fn limit(args: &TierLimitArgs) -> Result<ExitCode> {
 
 /// Tells of the policy, after it was changed if one is named.
 fn tell_placement(args: &TierPlacementArgs) -> Result<ExitCode> {
-    let line = Endpoint::with(Some(&args.target), true, |endpoint| {
-        if args.policy.is_some() && !endpoint.is_of_daemon() {
-            return Err(CliError::new(
-                Code::NotMounted,
-                format!(
-                    "{} is not mounted, and no store keeps its policy; mount it with -o placement=POLICY",
-                    args.target.display()
-                ),
-            ));
-        }
+    // Words that make no sense are told before a store is opened.
+    if let Some(policy) = &args.policy {
+        let checked = policy.parse::<Placement>().map(drop);
+        checked.map_err(|error| CliError::new(Code::Usage, error.to_string()))?;
+    }
+    let line = Endpoint::with(Some(&args.target), args.policy.is_none(), |endpoint| {
         placement(endpoint, args.policy.clone())
     })?;
     let text = if args.json {
@@ -80,6 +78,11 @@ fn tell_placement(args: &TierPlacementArgs) -> Result<ExitCode> {
             "limit_bytes": line.limit,
             "trouble": line.trouble,
             "hot_from": line.hot_from,
+            "budget": line.budget.map(|budget| json!({
+                "day_bytes": budget.bytes_per_day,
+                "last_day_bytes": budget.bytes_last_day,
+                "spent_seconds": budget.spent_for.as_secs_f64(),
+            })),
         });
         format!("{value}\n")
     } else {
@@ -90,7 +93,7 @@ fn tell_placement(args: &TierPlacementArgs) -> Result<ExitCode> {
 }
 
 fn placement(endpoint: &mut Endpoint, policy: Option<String>) -> Result<PlacementLine> {
-    match endpoint.call(&Request::Tier(TierRequest::Placement { policy }))? {
+    match endpoint.call(&Request::Tier(TierRequest::Placement { policy, keeps: true }))? {
         Response::Placement(line) => Ok(line),
         _ => Err(control::confused()),
     }
@@ -98,7 +101,8 @@ fn placement(endpoint: &mut Endpoint, policy: Option<String>) -> Result<Placemen
 
 /// The policy, and what moves between the tiers.
 fn placement_text(line: &PlacementLine) -> String {
-    let PlacementLine { policy, bytes_left, bytes_moved, is_moving, took, limit, trouble, hot_from } = line;
+    let PlacementLine { policy, bytes_left, bytes_moved, is_moving, took, limit, trouble, hot_from, budget } =
+        line;
     let state = match trouble {
         _ if *is_moving => ", and move".to_owned(),
         _ if *bytes_left == 0 => String::new(),
@@ -120,9 +124,25 @@ fn placement_text(line: &PlacementLine) -> String {
         count => format!("what was lately read {count} times or more is hot\n"),
     };
     let (left, moved) = (human_bytes(*bytes_left), human_bytes(*bytes_moved));
+    let budget = budget.map_or_else(String::new, budget_text);
     format!(
-        "placement={policy}\n{left} lie on another tier than they should{state}\n{moved} were moved{rate}{limit}\n{heat}"
+        "placement={policy}\n{left} lie on another tier than they should{state}\n{moved} were moved{rate}{limit}\n{heat}{budget}"
     )
+}
+
+/// What was written to fast devices, and what is kept from them now.
+fn budget_text(budget: BudgetLine) -> String {
+    let BudgetLine { bytes_per_day, bytes_last_day, spent_for } = budget;
+    let (day, last) = (human_bytes(bytes_per_day), human_bytes(bytes_last_day));
+    let spent = if spent_for.is_zero() {
+        String::new()
+    } else {
+        format!(
+            "for {} new content goes to slow devices, and none is moved to fast ones: they are an hour's part ahead of their budget\n",
+            human_duration(spent_for)
+        )
+    };
+    format!("{last} of {day} a day were written to fast devices in the last 24 hours\n{spent}")
 }
 
 fn list(args: &TierListArgs, with_status: bool) -> Result<ExitCode> {
@@ -373,6 +393,14 @@ mod tests {
                 "should, and move\n3.0 GiB were moved, 32.0 MiB each second, at most 50.0 MiB each"
             )
         );
+        let mut budget =
+            BudgetLine { bytes_per_day: 20 << 30, bytes_last_day: 3 << 30, ..BudgetLine::default() };
+        assert_eq!(
+            budget_text(budget),
+            "3.0 GiB of 20.0 GiB a day were written to fast devices in the last 24 hours\n"
+        );
+        budget.spent_for = Duration::from_secs(32);
+        assert!(budget_text(budget).contains("\nfor 32 s new content goes to slow devices"));
     }
 
     fn line(id: u32, drain: Option<DrainLine>) -> DeviceLine {

@@ -11,6 +11,7 @@ const GROUPS: &[(&str, &str)] = &[
     ("cache.", "the cache of blocks"),
     ("data.", "data of files and keys in the zones"),
     ("device.", "the device of the store"),
+    ("endurance.", "what is written to fast devices, against what may be in a day"),
     ("flush.", "memtables that became runs"),
     ("fs.", "the file system's table of nodes"),
     ("heat.", "how often parts of files are read"),
@@ -39,6 +40,7 @@ const GROUPS: &[(&str, &str)] = &[
 const GAUGE_GROUPS: &[&str] = &[
     "amplification.",
     "cache.policy.",
+    "endurance.",
     "heat.",
     "placement.",
     "data.",

@@ -68,7 +68,25 @@ fn devices_come_and_go_under_a_mount_and_a_missing_slow_one_leaves_it_read_only(
     kvfs(&["tier", "placement", &dir, "sequential-to-slow"]).ok();
     assert!(kvfs(&["tier", "placement", &store]).ok().starts_with("placement=sequential-to-slow\n"));
     kvfs(&["tier", "placement", &dir, "hot"]).fails(USAGE, &["is no placement"]);
-    kvfs(&["tier", "placement", &dir, "static"]).ok();
+    // For this mount alone; another cache would need another mount.
+    kvfs(&["mount", "-o", "remount,placement=hot-cold+endurance:20G", &store, &dir]).ok();
+    let status = kvfs(&["tier", "status", &dir]).ok();
+    assert!(
+        status.contains("placement=hot-cold+endurance:20G\n") && status.contains("of 20.0 GiB a day"),
+        "{status}"
+    );
+    kvfs(&["mount", "-o", "remount,cache=lru", &store, &dir]).fails(USAGE, &["unmount, and mount it again"]);
+    kvfs(&["mount", "-o", "remount,cache=tiered", &store, &dir]).ok();
+
+    // What has a setting of its own has another one now, all at once.
+    fs::create_dir(format!("{dir}/hot/below")).unwrap();
+    fs::write(format!("{dir}/hot/below/file"), "x").unwrap();
+    let said = kvfs(&["set", "-R", &format!("{dir}/hot"), "tier=auto"]).ok();
+    assert!(said.contains("changed 4 of 4 files and directories"), "{said}");
+    for path in ["hot", "hot/file", "hot/below", "hot/below/file"] {
+        assert!(kvfs(&["get", &format!("{dir}/{path}")]).ok().contains("tier=auto\n"), "{path}");
+    }
+    kvfs(&["set", "-R", &world.dir("elsewhere-set"), "tier=auto"]).fails(9, &["has no such property"]);
 
     // Another one takes its place; the daemon is killed on the way, and what was begun goes on.
     let second = device(&world, "second", 0);
@@ -77,6 +95,11 @@ fn devices_come_and_go_under_a_mount_and_a_missing_slow_one_leaves_it_read_only(
     kvfs(&["tier", "drain", "--no-wait", &dir, &slow]).ok();
     kill_process(daemon_of(&store), Signal::KILL).unwrap();
     kvfs(&["mount", &store, &dir]).ok();
+    assert!(
+        kvfs(&["tier", "placement", &dir]).ok().starts_with("placement=sequential-to-slow\n"),
+        "the store keeps it"
+    );
+    kvfs(&["tier", "placement", &dir, "static"]).ok();
     wait_until("the end of the drain", || list(&dir)[1]["empty"] == true);
     assert!(kvfs(&["tier", "status", &dir]).ok().contains("device 1: it is empty, and can be removed"));
     kvfs(&["tier", "remove", &dir, "1"]).ok();

@@ -199,8 +199,9 @@ fn answer_tier(store: &ServedStore<'_>, caller: &Caller, request: TierRequest) -
         }
         TierRequest::Refill { id } => store.refill_device(caller, id)?,
         TierRequest::Remove { id } => store.remove_device(caller, id)?,
-        TierRequest::Placement { policy } => {
-            return Ok(Response::Placement(store.placement(caller, policy.as_deref())?));
+        TierRequest::Placement { policy, keeps } => {
+            let change = policy.as_deref().map(|policy| (policy, keeps));
+            return Ok(Response::Placement(store.placement(caller, change)?));
         }
         TierRequest::Limit { bytes_per_second } => {
             return Ok(Response::Placement(store.limit_migration(caller, bytes_per_second)?));

@@ -56,7 +56,7 @@ impl Engine for NoEngine {
         PlacementLine::default()
     }
 
-    fn set_placement(&self, _: &str) -> Result<(), StoreError> {
+    fn set_placement(&self, _: &str, _: bool) -> Result<(), StoreError> {
         Ok(())
     }
 
@@ -243,7 +243,7 @@ fn may(request: &Request) -> May {
         | Request::Health => May::Everyone,
         Request::Trace(_)
         | Request::Check
-        | Request::Tier(TierRequest::List | TierRequest::Placement { policy: None })
+        | Request::Tier(TierRequest::List | TierRequest::Placement { policy: None, .. })
         | Request::Zones
         | Request::Compression { .. }
         | Request::Defrag(_) => May::Masters,
@@ -307,8 +307,8 @@ fn tier_requests() -> Vec<Request> {
         TierRequest::Drain { id: 1, waits: false },
         TierRequest::Refill { id: 1 },
         TierRequest::Remove { id: u32::MAX },
-        TierRequest::Placement { policy: None },
-        TierRequest::Placement { policy: Some("none".to_owned()) },
+        TierRequest::Placement { policy: None, keeps: false },
+        TierRequest::Placement { policy: Some("none".to_owned()), keeps: true },
         TierRequest::Limit { bytes_per_second: u64::MAX },
     ];
     requests.map(Request::Tier).into()

@@ -10,12 +10,13 @@ fn two() -> (Counted, Counted, JoinedDevice) {
     let memory =
         |sectors: u64| Arc::new(CountingDevice::new(MemoryDevice::growable(sectors * SECTOR, 16 * SECTOR)));
     let (first, second) = (memory(4), memory(10));
-    let joined = JoinedDevice::new(Arc::clone(&first) as _);
+    let joined = JoinedDevice::new(Arc::clone(&first) as _, Arc::default());
     joined.append(Segment {
         start: 8 * SECTOR,
         device: Arc::clone(&second) as _,
         offset: 2 * SECTOR,
         len: 8 * SECTOR,
+        written: Arc::default(),
     });
     (first, second, joined)
 }
@@ -78,9 +79,9 @@ fn a_flush_reaches_the_devices_that_were_written_to() {
 fn a_missing_device_fails_by_name_and_leaves_the_others_to_be_read() {
     let here = Arc::new(MemoryDevice::new(SECTOR));
     here.write_at(&sector(5), 0).unwrap();
-    let joined = JoinedDevice::new(here);
+    let joined = JoinedDevice::new(here, Arc::default());
     let device = Arc::new(MissingDevice::new("the slow disk", SECTOR));
-    joined.append(Segment { start: SECTOR, device, offset: 0, len: SECTOR });
+    joined.append(Segment { start: SECTOR, device, offset: 0, len: SECTOR, written: Arc::default() });
     assert_eq!(first_byte(&joined, 0).unwrap(), 5);
     let error = first_byte(&joined, 1).unwrap_err();
     assert!(error.to_string().contains("the slow disk is missing"), "{error}");

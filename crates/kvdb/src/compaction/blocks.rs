@@ -320,8 +320,8 @@ impl Mover<'_> {
                 wish
             }
         };
-        let heat = self.job.spec.ctx.zones.heat();
-        of_file.or_else(|| heat.wish_of(region.prefix, region.first, region.count.into()))
+        let zones = &self.job.spec.ctx.zones;
+        of_file.or_else(|| zones.wish_by_heat(region.prefix, region.first, region.count.into()))
     }
 
     fn is_to_migrate(&mut self, region: &Region<'_>) -> bool {

@@ -9,6 +9,7 @@ mod drains;
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use kvfs_device::{Device, JoinedDevice, MissingDevice, Segment};
@@ -20,7 +21,7 @@ use crate::live::LiveSet;
 use crate::merge::Merger;
 use crate::merge::drain::{Drained, drain};
 use crate::runtime::options::{Background, new_uuid};
-use crate::space::{MemberSpace, MemberZones, Zones};
+use crate::space::{MemberSpace, MemberZones, Placement, Zones};
 use crate::version::{Edit, ManifestState, MemberState};
 
 pub use drains::DrainInfo;
@@ -77,6 +78,8 @@ pub(crate) struct Devices {
     live: Arc<LiveSet>,
     merger: Arc<Merger>,
     joined: Arc<JoinedDevice>,
+    /// Of all fast ones (bytes).
+    fast_written: Arc<AtomicU64>,
     store: [u8; 16],
     /// Held while one comes or goes.
     others: Mutex<Vec<Other>>,
@@ -85,11 +88,12 @@ pub(crate) struct Devices {
 
 impl Devices {
     pub(crate) fn new(merger: &Arc<Merger>, found: Found, store: [u8; 16]) -> Self {
-        let Found { joined, others } = found;
+        let Found { joined, fast_written, others } = found;
         Self {
             live: Arc::clone(&merger.live),
             merger: Arc::clone(merger),
             joined,
+            fast_written,
             store,
             others: Mutex::new(others),
             drains: Drains::default(),
@@ -138,7 +142,8 @@ impl Devices {
         member.write(device.as_ref(), self.store, zone_bytes)?;
         self.live.announce(Feature::Members)?;
         self.live.install(vec![Edit::AddMember(member)], &[], &[], |view| view)?;
-        join(&self.joined, self.zones(), &MemberState { member, takes_new: true }, &device);
+        let state = MemberState { member, takes_new: true };
+        join(&self.joined, self.zones(), &state, &device, &self.fast_written);
         others.push((member, Some(device)));
         drop(others);
         // What found no space may find some now.
@@ -273,6 +278,21 @@ impl Devices {
         Ok(())
     }
 
+    /// See [`Db::keep_placement`](crate::Db::keep_placement).
+    pub(crate) fn keep_placement(&self, placement: Placement) -> Result<()> {
+        let _others = self.others.lock();
+        self.live.runtime.check_accepting()?;
+        // A store of one device has nothing that other programs do not know, and is repaired.
+        if !self.live.has_announced(Feature::Members) {
+            let message =
+                "the store has one device, so there is no choice; add a slow one first (`kvfs tier add`)";
+            return Err(refused("keeping a placement", message.to_owned()));
+        }
+        self.zones().set_placement(placement);
+        let edit = Edit::SetPlacement { name: placement.to_string() };
+        self.live.install(vec![edit], &[], &[], |view| view)
+    }
+
     /// A device that can be drained and removed: not the first one.
     fn member(&self, id: u32, what: &'static str) -> Result<MemberZones> {
         let member = self.zones().members().into_iter().find(|member| member.id == id);
@@ -294,13 +314,17 @@ fn refused(what: &'static str, message: String) -> StoreError {
 /// The devices of a store that is being opened.
 pub(crate) struct Found {
     pub(crate) joined: Arc<JoinedDevice>,
+    /// What is written to all fast ones is added here (bytes).
+    pub(crate) fast_written: Arc<AtomicU64>,
     others: Vec<Other>,
 }
 
 impl Found {
     /// The first one.
     pub(crate) fn first(device: Arc<dyn Device>) -> Self {
-        Self { joined: Arc::new(JoinedDevice::new(device)), others: Vec::new() }
+        let fast_written = Arc::<AtomicU64>::default();
+        let joined = Arc::new(JoinedDevice::new(device, Arc::clone(&fast_written)));
+        Self { joined, fast_written, others: Vec::new() }
     }
 
     /// Joins those that `state` names, which are among `candidates`. Where the store is only read, a slow one may be missing: what
@@ -343,7 +367,7 @@ impl Found {
             let joined = found.clone();
             let joined =
                 joined.unwrap_or_else(|| Arc::new(MissingDevice::new(name_of(&member), len_min)) as _);
-            join(&self.joined, zones, known, &joined);
+            join(&self.joined, zones, known, &joined, &self.fast_written);
             self.others.push((member, found));
         }
         let is_usable = is_read_only && missing.iter().all(|member| member.tier == Tier::Slow);
@@ -355,7 +379,13 @@ impl Found {
     }
 }
 
-fn join(joined: &JoinedDevice, zones: &Zones, state: &MemberState, device: &Arc<dyn Device>) {
+fn join(
+    joined: &JoinedDevice,
+    zones: &Zones,
+    state: &MemberState,
+    device: &Arc<dyn Device>,
+    fast_written: &Arc<AtomicU64>,
+) {
     let MemberState { member, takes_new } = *state;
     let zone_bytes = u64::from(zones.zone_bytes());
     joined.append(Segment {
@@ -363,6 +393,7 @@ fn join(joined: &JoinedDevice, zones: &Zones, state: &MemberState, device: &Arc<
         device: Arc::clone(device),
         offset: MEMBER_DATA_FROM,
         len: u64::from(member.zones) * zone_bytes,
+        written: if member.tier == Tier::Fast { Arc::clone(fast_written) } else { Arc::default() },
     });
     let own = member.first_zone.0..member.end();
     zones.add_member(MemberZones { id: member.id, zones: own, tier: member.tier, takes_new });

@@ -180,6 +180,9 @@ impl LiveSet {
     ) -> Result<()> {
         let mut ledger = self.ledger.lock();
         edits.push(Edit::NextId(self.next_id.load(Ordering::Relaxed)));
+        if self.announced.has(Feature::Members) {
+            edits.extend(self.runtime.ctx.zones.endurance().to_keep().map(Edit::NoteWritten));
+        }
         self.runtime.health.observe(ledger.manifest.commit(&edits))?;
         for edit in &edits {
             self.runtime.health.observe(ledger.state.apply(edit))?;

@@ -124,6 +124,8 @@ impl Moved {
     }
 }
 
+const BUDGET_SPENT: &str = "fast devices have been written to as much as the placement allows by now";
+
 /// Where these are as before, there is nothing new to move.
 #[derive(Debug, PartialEq, Eq)]
 struct Signs {
@@ -407,7 +409,7 @@ impl Migrator {
     fn keep_fast_room(&self, goes_on: &mut dyn FnMut(u64) -> bool) -> Result<()> {
         let merger = &self.merger;
         let victims = merger.victims.on_crowded_fast_devices();
-        if !victims.any() {
+        if !victims.any() || !self.zones().endurance().has_for_moves() {
             return Ok(());
         }
         let config = merger.stepper.step_config(Lane::FIRST, Budget::Ordinary, Some(Arc::clone(&self.pace)));
@@ -453,6 +455,7 @@ impl Migrator {
             _ => Some(end + LEFT_WAIT),
         };
         *self.trouble.lock() = match &moved {
+            Ok(Moved::NoRoom) if !self.zones().endurance().has_for_moves() => Some(BUDGET_SPENT.to_owned()),
             Ok(moved) => moved.trouble().map(str::to_owned),
             Err(error) => Some(error.to_string()),
         };

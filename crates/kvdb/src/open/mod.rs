@@ -41,7 +41,7 @@ use crate::pressure::pace::MergePace;
 use crate::read::Reader;
 use crate::runtime::Runtime;
 use crate::runtime::options::{Background, CreateOptions, Options};
-use crate::space::Zones;
+use crate::space::{Placement, Zones};
 use crate::table::{RunContext, RunOptions};
 use crate::txn::Txns;
 use crate::version::{Edit, Manifest, ManifestState, UndoState, Version};
@@ -153,7 +153,10 @@ fn owners(
     if !options.read_only {
         manifest.begin_epoch()?;
     }
-    zones.set_placement(options.placement);
+    let placement = options.placement.unwrap_or_else(|| kept_placement(&state));
+    zones.set_placement(placement);
+    let fast_written = Arc::clone(&found.fast_written);
+    zones.endurance().begin(fast_written, Arc::clone(&clock), state.written_to_fast.as_ref());
     zones.restore(state.zone_uses())?;
     let run_options = RunOptions { tuple_block_bytes: options.tuple_block_bytes, ..RunOptions::default() };
     let (memory, policy) = (options.memory_bytes, options.cache_policy);
@@ -218,6 +221,15 @@ fn owners(
         migrator,
         writer,
         txns,
+    })
+}
+
+/// What the store keeps; one that this program does not know is none.
+fn kept_placement(state: &ManifestState) -> Placement {
+    let Some(name) = &state.placement else { return Placement::default() };
+    name.parse().unwrap_or_else(|error| {
+        tracing::warn!(%error, "the store is to place content by a policy of another version");
+        Placement::default()
     })
 }
 

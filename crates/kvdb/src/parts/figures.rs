@@ -48,6 +48,9 @@ impl Parts {
         for (name, value) in self.migrator.list() {
             add(name, value);
         }
+        for (name, value) in self.runtime.ctx.zones.endurance().list() {
+            add(name, value);
+        }
         add("journal.batches", logged.batches);
         add("journal.groups", logged.groups);
         add("journal.flushes", logged.flushes);

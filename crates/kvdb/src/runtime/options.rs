@@ -103,8 +103,8 @@ pub struct Options {
     pub tuple_block_bytes: usize,
     /// Which blocks leave the cache first.
     pub cache_policy: Policy,
-    /// On which tier blocks of files go that have no wish.
-    pub placement: Placement,
+    /// On which tier blocks of files go that have no wish; `None`: as the store keeps it ([`Db::keep_placement`](crate::Db::keep_placement)).
+    pub placement: Option<Placement>,
     /// So many of the last committed transactions can be taken back; 0: none.
     pub undo_count: usize,
     /// None that was committed longer ago than this can be taken back.
@@ -159,7 +159,7 @@ impl Options {
             commit_interval: Duration::from_secs(1),
             tuple_block_bytes: 16 << 10,
             cache_policy: Policy::default(),
-            placement: Placement::default(),
+            placement: None,
             undo_count: 0,
             undo_age: Duration::MAX,
             merge: MergeOptions::default(),

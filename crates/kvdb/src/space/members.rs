@@ -8,7 +8,7 @@ use std::ops::Range;
 use kvfs_store::Tier;
 
 use super::Stream;
-use super::placement::{NewBlocks, Placement};
+use super::placement::{Asked, NewBlocks, Placement};
 
 /// Where something is to be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -159,23 +159,19 @@ impl Members {
         &self,
         stream: Stream,
         blocks: NewBlocks,
-        placement: Placement,
-        fast_has_room: &dyn Fn() -> bool,
+        placement: &Placement,
+        asked: &Asked<'_>,
     ) -> Destination {
         if !stream.is_of_blocks() || !self.has(Tier::Slow) {
             return stream.on(Tier::Fast);
         }
-        let chosen = || placement.policy().tier_of_new(blocks.bytes_in_row, fast_has_room);
-        stream.on(blocks.wish.unwrap_or_else(chosen))
+        stream.on(blocks.wish.unwrap_or_else(|| placement.tier_of_new(asked)))
     }
 
-    /// Where blocks go that lie in `zone`, and are copied.
-    pub(super) fn for_copy(&self, zone: u32, wish: Option<Tier>, placement: Placement) -> Tier {
-        let tier = self.tier_of(zone);
-        if !self.are_of_both_tiers() {
-            return tier;
-        }
-        wish.filter(|wish| self.has(*wish)).unwrap_or_else(|| placement.policy().tier_of_copy(tier))
+    /// Where blocks go that lie in `zone`, and are copied: where they wish to, or to the tier where they are.
+    pub(super) fn for_copy(&self, zone: u32, wish: Option<Tier>) -> Tier {
+        let wish = wish.filter(|wish| self.are_of_both_tiers() && self.has(*wish));
+        wish.unwrap_or_else(|| self.tier_of(zone))
     }
 
     /// Whether blocks in `zone` lie on another tier than they wish to, and could lie there.

@@ -15,6 +15,7 @@
 //!   known which pieces are on disk, so no space may be used again.
 
 mod bound;
+mod endurance;
 mod heat;
 mod members;
 pub(crate) mod passes;
@@ -35,6 +36,8 @@ use parking_lot::Mutex;
 pub(crate) use crate::format::ZoneUse;
 use crate::format::{Extent, SECTOR_BYTES, ZoneId};
 pub(crate) use bound::{Bindings, Bound, Place};
+pub use endurance::BudgetInfo;
+pub(crate) use endurance::{Endurance, WrittenToFast};
 pub(crate) use heat::{FastSpace, Heat, SHARE_LEFT_FREE};
 pub(crate) use members::{Destination, MemberSpace, MemberZones};
 pub(crate) use placement::{NewBlocks, TierWishes};
@@ -169,6 +172,7 @@ pub(crate) struct Zones {
     /// See [`Zones::retry_growth`].
     retries_growth: AtomicBool,
     heat: Heat,
+    endurance: Endurance,
 }
 
 impl Zones {
@@ -190,6 +194,7 @@ impl Zones {
             growth: Mutex::new(()),
             retries_growth: AtomicBool::new(false),
             heat: Heat::default(),
+            endurance: Endurance::default(),
         })
     }
 

@@ -1,9 +1,11 @@
-//! Which devices the zones lie on, where blocks of files are placed among them, and how often these are asked for.
+//! Which devices the zones lie on, where blocks of files are placed among them, how often these are asked for, and how much
+//! fast devices are written to.
 //!
 //! Thread safety: short looks at the table of zones.
 
 use kvfs_store::Tier;
 
+use super::endurance::Endurance;
 use super::heat::{FastSpace, Heat};
 use super::{Destination, MemberSpace, MemberZones, NewBlocks, Placement, Stream, Zones};
 
@@ -20,7 +22,7 @@ impl Zones {
 
     /// Where new things of that stream go; of `blocks` this is known.
     pub(crate) fn for_new(&self, stream: Stream, blocks: NewBlocks) -> Destination {
-        self.table.lock().for_new(stream, blocks)
+        self.table.lock().for_new(stream, blocks, &|| self.endurance.is_spent())
     }
 
     /// The tier on which the device address `addr` lies.
@@ -32,8 +34,13 @@ impl Zones {
     /// The tier to which blocks go that lie at `addr`, wish to lie somewhere, and are copied.
     pub(crate) fn for_copy(&self, addr: u64, wish: Option<Tier>) -> Tier {
         let zone = self.zone_of(addr);
-        let table = self.table.lock();
-        table.members().for_copy(zone.0, wish, table.placement())
+        self.table.lock().members().for_copy(zone.0, wish)
+    }
+
+    /// The tier to which blocks belong that are copied, by how often they were asked for.
+    pub(crate) fn wish_by_heat(&self, prefix: &[u8], first: u64, blocks: u64) -> Option<Tier> {
+        let wish = self.heat.wish_of(prefix, first, blocks);
+        wish.filter(|wish| *wish == Tier::Slow || !self.endurance.is_spent())
     }
 
     /// Whether blocks at `addr` lie on another tier than they wish to, and could lie there.
@@ -41,8 +48,12 @@ impl Zones {
         self.table.lock().members().is_misplaced(self.zone_of(addr).0, wish)
     }
 
-    /// What may be moved to a tier (bytes): what is free there, but for what is kept for rows and metadata, or for writers.
+    /// What may be moved to a tier (bytes): what is free there, but for what is kept for rows and metadata, or for writers. Nothing,
+    /// where it may not be written to for now.
     pub(crate) fn room_on(&self, tier: Tier) -> u64 {
+        if tier == Tier::Fast && !self.endurance.has_for_moves() {
+            return 0;
+        }
         self.table.lock().room_on(tier)
     }
 
@@ -54,11 +65,17 @@ impl Zones {
     /// What is written from now on is placed so.
     pub(crate) fn set_placement(&self, placement: Placement) {
         self.table.lock().set_placement(placement);
+        self.endurance.set_budget(placement.bytes_per_day());
         if placement.counts_heat() {
             self.heat.turn_on(self.fast_space().bytes_total);
         } else {
             self.heat.forget_levels();
         }
+    }
+
+    /// How much fast devices are written to.
+    pub(crate) fn endurance(&self) -> &Endurance {
+        &self.endurance
     }
 
     /// How often blocks of files were asked for.

@@ -3,6 +3,8 @@
 //! An edit is a tag and its fields in the order of the match in [`Edit::encode`]: numbers as
 //! varints, byte strings with their length in front.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use kvfs_store::{Compression, Isolation, KeyspaceKind, Seqno, Tier, TxnId};
 
@@ -11,6 +13,7 @@ use crate::format::{
     DecodeError, Decoder, Extent, Member, PieceDesc, PieceId, SECTOR_BYTES, Sink, ZoneId, ZoneUse,
 };
 use crate::journal::Lsn;
+use crate::space::WrittenToFast;
 
 /// Number of a run, unique in the store for ever.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -71,6 +74,10 @@ pub(crate) enum Edit {
     FillMember { id: u32, takes_new: bool },
     /// The device `id`, to which nothing new goes, holds nothing, and is gone.
     DropMember { id: u32 },
+    /// By which policy blocks of files are placed that have no wish.
+    SetPlacement { name: String },
+    /// How much was written to fast devices.
+    NoteWritten(WrittenToFast),
 }
 
 const ADD_KEYSPACE: u8 = 1;
@@ -97,6 +104,8 @@ const RECORD_MERGE: u8 = 36;
 const ADD_MEMBER: u8 = 37;
 const FILL_MEMBER: u8 = 38;
 const DROP_MEMBER: u8 = 39;
+const SET_PLACEMENT: u8 = 40;
+const NOTE_WRITTEN: u8 = 41;
 
 const SNAPSHOT_ISOLATION: u8 = 1;
 const SERIALIZABLE: u8 = 2;
@@ -166,10 +175,7 @@ impl Edit {
                 sink.put_varint(*seqno);
                 sink.put_varint(*created);
             }
-            Self::DropSnapshot { name } => {
-                sink.put_u8(DROP_SNAPSHOT);
-                sink.put_bytes(name.as_bytes());
-            }
+            Self::DropSnapshot { name } => put_name(sink, DROP_SNAPSHOT, name),
             Self::KeepUndo { txn, before, after, committed, note } => {
                 sink.put_u8(KEEP_UNDO);
                 for number in [txn.0, *before, *after, *committed] {
@@ -192,6 +198,8 @@ impl Edit {
                 sink.put_u8((*takes_new).into());
             }
             Self::DropMember { id } => put_number(sink, DROP_MEMBER, (*id).into()),
+            Self::SetPlacement { name } => put_name(sink, SET_PLACEMENT, name),
+            Self::NoteWritten(written) => encode_written(written, sink),
         }
     }
 
@@ -260,6 +268,8 @@ impl Edit {
             ADD_MEMBER => decode_member(decoder)?,
             FILL_MEMBER => Self::FillMember { id: decoder.varint_u32()?, takes_new: decoder.u8()? != 0 },
             DROP_MEMBER => Self::DropMember { id: decoder.varint_u32()? },
+            SET_PLACEMENT => Self::SetPlacement { name: decode_name(decoder)? },
+            NOTE_WRITTEN => Self::NoteWritten(decode_written(decoder)?),
             _ => return Err(DecodeError("an edit has an unknown tag")),
         })
     }
@@ -333,6 +343,29 @@ fn decode_member(decoder: &mut Decoder<'_>) -> Result<Edit, DecodeError> {
     Ok(Edit::AddMember(Member { id, uuid, tier, first_zone, zones }))
 }
 
+fn number(decoder: &mut Decoder<'_>) -> Result<u64, DecodeError> {
+    decoder.varint()
+}
+
+fn encode_written(written: &WrittenToFast, sink: &mut impl Sink) {
+    let WrittenToFast { level, at, hours } = written;
+    sink.put_u8(NOTE_WRITTEN);
+    sink.put_varint(*level);
+    sink.put_varint(at.as_nanos() as u64);
+    sink.put_varint(hours.len() as u64);
+    for bytes in hours {
+        sink.put_varint(*bytes);
+    }
+}
+
+fn decode_written(decoder: &mut Decoder<'_>) -> Result<WrittenToFast, DecodeError> {
+    Ok(WrittenToFast {
+        level: decoder.varint()?,
+        at: Duration::from_nanos(decoder.varint()?),
+        hours: decode_list(decoder, number)?,
+    })
+}
+
 fn encode_compression(keyspace: u32, compression: Compression, sink: &mut impl Sink) {
     sink.put_u8(SET_COMPRESSION);
     sink.put_varint(keyspace.into());
@@ -344,6 +377,11 @@ fn decode_compression(decoder: &mut Decoder<'_>) -> Result<Edit, DecodeError> {
     let compression = Compression::from_code(decoder.u8()?);
     let compression = compression.ok_or(DecodeError("a keyspace has an unknown compression"))?;
     Ok(Edit::SetCompression { keyspace, compression })
+}
+
+fn put_name(sink: &mut impl Sink, tag: u8, name: &str) {
+    sink.put_u8(tag);
+    sink.put_bytes(name.as_bytes());
 }
 
 fn put_number(sink: &mut impl Sink, tag: u8, number: u64) {

@@ -8,6 +8,7 @@ use kvfs_store::{Compression, Isolation, KeyspaceKind, Result, Seqno, StoreError
 use super::edit::{Edit, RunId, encode_add_piece};
 use crate::format::{Member, PieceDesc, PieceId, ZoneUse};
 use crate::journal::Lsn;
+use crate::space::WrittenToFast;
 
 /// The outcome of all edits so far.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -34,6 +35,10 @@ pub(crate) struct ManifestState {
     pub undo: BTreeMap<Seqno, UndoState>,
     /// The devices beside the first one, by their zones.
     pub members: Vec<MemberState>,
+    /// The name of the policy by which blocks of files are placed, if one was chosen.
+    pub placement: Option<String>,
+    /// How much was written to fast devices, as far as there is a budget for it.
+    pub written_to_fast: Option<WrittenToFast>,
 }
 
 /// A device beside the first one.
@@ -162,8 +167,7 @@ impl ManifestState {
             Edit::AdoptRuns { txn, base } => self.adopt(*txn, *base),
             Edit::DropPrepared { txn } => {
                 let (runs, checkpoint) = (self.prepared.remove(txn), self.checkpoints.remove(txn));
-                let is_known = runs.is_some() || checkpoint.is_some();
-                is_known.then_some(()).ok_or("the transaction has prepared nothing")
+                runs.map(drop).or(checkpoint.map(drop)).ok_or("the transaction has prepared nothing")
             }
             Edit::TrimRun { keyspace, run, lower_bound } => {
                 self.keyspace(*keyspace)?.run(*run)?.trim(lower_bound)
@@ -229,14 +233,17 @@ impl ManifestState {
                 Ok(())
             }
             Edit::SetCompression { keyspace, compression } => {
-                self.keyspace(*keyspace)?.compression = *compression;
-                Ok(())
+                self.keyspace(*keyspace).map(|known| known.compression = *compression)
             }
-            Edit::AddMember(_) | Edit::FillMember { .. } | Edit::DropMember { .. } => self.apply_member(edit),
+            Edit::AddMember(_)
+            | Edit::FillMember { .. }
+            | Edit::DropMember { .. }
+            | Edit::SetPlacement { .. }
+            | Edit::NoteWritten(_) => self.apply_to_devices(edit),
         }
     }
 
-    fn apply_member(&mut self, edit: &Edit) -> Result<(), &'static str> {
+    fn apply_to_devices(&mut self, edit: &Edit) -> Result<(), &'static str> {
         let at = |id: u32| {
             let at = self.members.iter().position(|known| known.member.id == id);
             at.ok_or("there is no such device")
@@ -259,7 +266,9 @@ impl ManifestState {
                 let at = at(*id)?;
                 self.members.remove(at);
             }
-            _ => return Err("the edit is not about a device"),
+            Edit::SetPlacement { name } => self.placement = Some(name.clone()),
+            Edit::NoteWritten(written) => self.written_to_fast = Some(written.clone()),
+            _ => return Err("the edit is not about devices"),
         }
         Ok(())
     }
@@ -347,6 +356,12 @@ impl ManifestState {
             if !takes_new {
                 give(&|buf| Edit::FillMember { id: member.id, takes_new }.encode(buf));
             }
+        }
+        if let Some(name) = &self.placement {
+            give(&|buf| Edit::SetPlacement { name: name.clone() }.encode(buf));
+        }
+        if let Some(written) = &self.written_to_fast {
+            give(&|buf| Edit::NoteWritten(written.clone()).encode(buf));
         }
         for (&id, keyspace) in &self.keyspaces {
             let (name, kind) = (keyspace.name.clone(), keyspace.kind);

@@ -23,6 +23,8 @@ pub enum TierRequest {
     /// How content is placed; with a name, from now on.
     Placement {
         policy: Option<String>,
+        /// It is for later mounts, too.
+        keeps: bool,
     },
     /// Most bytes that are moved between tiers each second, until the unmount; 0: any number.
     Limit {
@@ -49,6 +51,19 @@ pub struct PlacementLine {
     pub trouble: Option<String>,
     /// What was lately read so many times is hot; 0: nothing is.
     pub hot_from: u8,
+    /// How much fast devices may be written to, if that is limited.
+    pub budget: Option<BudgetLine>,
+}
+
+/// How much fast devices are written to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BudgetLine {
+    /// What may be written in a day.
+    pub bytes_per_day: u64,
+    /// What was written in the last 24 hours.
+    pub bytes_last_day: u64,
+    /// For so long content goes to slow devices; zero: it need not.
+    pub spent_for: Duration,
 }
 
 /// A file or block device that is to become one of the store's.

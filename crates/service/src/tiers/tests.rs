@@ -30,14 +30,14 @@ fn placement_is_changed_by_root_and_the_user_that_has_mounted_the_store() {
     let world = World::new(false);
     let (store, own) = (world.unmounted(), Caller::own());
     assert_denied(
-        store.placement(&stranger(), Some("static")),
+        store.placement(&stranger(), Some(("static", false))),
         "only root and the user that has mounted the store change how it places content",
     );
     assert_denied(
         store.placement(&stranger(), None),
         "only root and the store's owner see how it places content",
     );
-    assert_eq!(store.placement(&own, Some("static")).expect("changes").policy, "static");
+    assert_eq!(store.placement(&own, Some(("static", true))).expect("changes").policy, "static");
     assert_eq!(store.placement(&own, None).expect("tells").policy, "static");
 }
 

@@ -1,5 +1,6 @@
 //! Where blocks come to lie that wish to lie somewhere, and those that a policy places.
 
+use kvfs_device::WatchedDevice;
 use kvfs_store::{Place, Transactions, TxnOptions};
 
 use super::*;
@@ -34,6 +35,10 @@ fn store(mut options: Options) -> (Arc<Db>, Arc<dyn Device>, Arc<dyn Device>) {
     let db = open(&first, &[], options).expect("opens");
     db.add_device(Arc::clone(&slow), Tier::Slow).expect("adds");
     (db, first, slow)
+}
+
+fn placement(name: &str) -> Placement {
+    name.parse().expect("is a placement")
 }
 
 /// Blocks on the slow device.
@@ -137,8 +142,8 @@ fn a_full_tier_is_no_reason_to_refuse_blocks_that_wish_for_it() {
 
 #[test]
 fn a_policy_tells_long_stretches_from_short_ones() {
-    let (db, ..) = store(Options { placement: Placement::SequentialToSlow, ..options() });
-    assert_eq!(db.placement(), Placement::SequentialToSlow);
+    let (db, ..) = store(Options { placement: Some(placement("sequential-to-slow")), ..options() });
+    assert_eq!(db.placement(), placement("sequential-to-slow"));
     let rows = |file: u64, first: u64, blocks: u64| {
         let mut batch = Batch::new();
         let data: Vec<u8> = vec![file as u8; (blocks * BLOCK_BYTES as u64) as usize];
@@ -153,10 +158,110 @@ fn a_policy_tells_long_stretches_from_short_ones() {
     (0..512).for_each(|at| rows(2, at * 3, 1));
     db.flush().expect("flushes");
     assert_eq!(on_slow(&db), long);
-    db.set_placement(Placement::Static);
+    db.set_placement(Placement::default());
     (0..64).for_each(|at| rows(3, at * 3, 1));
     db.flush().expect("flushes");
     assert!(on_slow(&db) >= long + 64, "the change is heeded at once");
+}
+
+#[test]
+fn a_kept_placement_is_used_by_every_opening_that_says_nothing_else() {
+    let (first, slow) = (first(), memory(SLOW_BYTES));
+    create(&first);
+    let db = open(&first, &[], options()).expect("opens");
+    let refused = db.keep_placement(placement("hot-cold")).expect_err("there is no choice");
+    assert!(refused.to_string().contains("add a slow one first"), "{refused}");
+    db.add_device(Arc::clone(&slow), Tier::Slow).expect("adds");
+    let reopened = |db: Arc<Db>, options: Options| {
+        db.close().expect("closes");
+        drop(db);
+        open(&first, &[Arc::clone(&slow)], options).expect("opens")
+    };
+    let db = reopened(db, options());
+    assert_eq!(db.placement(), Placement::default());
+    db.keep_placement(placement("hot-cold+endurance:20G")).expect("keeps");
+    db.set_placement(placement("static"));
+    let db = reopened(db, options());
+    assert_eq!(db.placement(), placement("hot-cold+endurance:20G"));
+    let said = Some(placement("sequential-to-slow"));
+    let db = reopened(db, Options { placement: said, ..options() });
+    assert_eq!((db.placement(), db.endurance()), (placement("sequential-to-slow"), None));
+    let db = reopened(db, options());
+    assert_eq!(db.placement(), placement("hot-cold+endurance:20G"));
+    assert_eq!(db.endurance().map(|budget| budget.bytes_per_day), Some(20 << 30));
+}
+
+#[test]
+fn fast_devices_are_written_to_within_5_percent_of_the_budget_of_any_day() {
+    const BUDGET: u64 = 64 << 20;
+    const STEPS_PER_DAY: usize = 96;
+    let clock = Arc::new(ManualClock::at(Duration::from_hours(9)));
+    let (first, slow) = (Arc::new(WatchedDevice::over(first())), memory(SLOW_BYTES));
+    create(&(Arc::clone(&first) as _));
+    let policy = placement(&format!("sequential-to-slow+endurance:{BUDGET}"));
+    let opened = |others: &[Arc<dyn Device>]| {
+        Db::open_joined(Arc::clone(&first) as _, others, options(), Arc::clone(&clock) as _).expect("opens")
+    };
+    let mut db = opened(&[]);
+    db.add_device(Arc::clone(&slow), Tier::Slow).expect("adds");
+    db.keep_placement(policy).expect("keeps");
+    let written = || first.traffic().writes.bytes;
+    let mut samples = vec![written()];
+    for step in 0..STEPS_PER_DAY * 3 {
+        // Twice as much as the budget; rows and journal come on top.
+        let version = step as u64 + 1;
+        (0..6).for_each(|file| write(&db, (step as u64 * 6 + file) % FILES, version).expect("writes"));
+        db.flush().expect("flushes");
+        if step % 8 == 0 {
+            db.reclaim().expect("reclaims");
+        }
+        clock.advance(Duration::from_mins(15));
+        samples.push(written());
+        if step == STEPS_PER_DAY * 3 / 2 {
+            db.close().expect("closes");
+            drop(db);
+            db = opened(&[Arc::clone(&slow)]);
+        }
+    }
+    let days = samples.windows(STEPS_PER_DAY + 1).map(|day| day[STEPS_PER_DAY] - day[0]);
+    let (least, most) = (days.clone().min().expect("some"), days.max().expect("some"));
+    assert!(most <= BUDGET / 100 * 105, "{most} of {BUDGET} bytes in one day");
+    assert!(least >= BUDGET / 100 * 90, "{least} of {BUDGET} bytes in one day");
+    let told = db.endurance().expect("has a budget").bytes_last_day;
+    assert!((BUDGET / 100 * 90..BUDGET / 100 * 105).contains(&told), "{told} bytes are told of");
+    check(&db, 1);
+}
+
+#[test]
+fn migration_waits_for_the_budget_of_fast_devices_and_new_content_with_a_wish_does_not() {
+    let clock = Arc::new(ManualClock::at(Duration::from_hours(9)));
+    let first = first();
+    create(&first);
+    let db = Db::open_joined(first, &[], options(), Arc::clone(&clock) as _).expect("opens");
+    db.add_device(memory(SLOW_BYTES), Tier::Slow).expect("adds");
+    (0..FILES).for_each(|file| write(&db, file, 1).expect("writes"));
+    db.flush().expect("flushes");
+    // An hour's part is a mebibyte.
+    db.set_placement(placement("endurance:24M"));
+    (0..8).for_each(|file| {
+        set(&db, file, Some(Tier::Fast));
+        write(&db, file, 2).expect("writes");
+    });
+    db.flush().expect("flushes");
+    assert!(live(&db, 0) >= 8 * BLOCKS * BLOCK_BYTES as u64, "a wish is followed whatever is spent");
+    assert!(db.endurance().is_some_and(|budget| budget.spent_for > Duration::from_mins(30)));
+    (8..FILES).for_each(|file| set(&db, file, Some(Tier::Fast)));
+    let advance = |time| {
+        clock.advance(time);
+        db.parts.migrator.advance(&mut |_| true).expect("looks");
+    };
+    advance(Duration::ZERO);
+    advance(Duration::from_mins(1));
+    let why = db.migration().trouble;
+    assert!(why.as_ref().is_some_and(|why| why.contains("placement allows")), "{why:?}");
+    (0..24).for_each(|_| advance(Duration::from_hours(1)));
+    assert_eq!((db.migration_plan().expect("plans").bytes(), db.migration().trouble), (0, None));
+    check(&db, 1);
 }
 
 #[test]
@@ -312,7 +417,7 @@ fn what_is_often_asked_for_comes_to_the_fast_tier_in_the_place_of_what_is_not() 
     (0..files).for_each(|file| write(&db, file, 1).expect("writes"));
     db.flush().expect("flushes");
     // Some more fills the fast tier, and is never asked for.
-    db.set_placement(Placement::HotCold);
+    db.set_placement(placement("hot-cold"));
     let mut filler = 0;
     while db.devices()[0].bytes_free > 16 * ZONE_BYTES {
         write(&db, files + filler, 1).expect("writes");
@@ -340,7 +445,7 @@ fn what_is_often_asked_for_comes_to_the_fast_tier_in_the_place_of_what_is_not() 
     let stayed = places(files..files + filler);
     assert!(stayed < filler as usize, "all {filler} others are on the fast tier still");
     // A change of policy leaves everything where it is.
-    db.set_placement(Placement::Static);
+    db.set_placement(Placement::default());
     assert_eq!(db.migration_plan().expect("plans").bytes(), 0);
     let checked = db.check().expect("checks");
     assert!(checked.findings.is_empty(), "{:?}", checked.findings);
@@ -375,7 +480,7 @@ fn fast_device_full_of_what_is_dead_is_emptied_while_the_slow_one_has_room() {
     create(&first);
     let db = Db::open_joined(first, &[], options(), Arc::clone(&clock) as _).expect("opens");
     db.add_device(memory(SLOW_BYTES), Tier::Slow).expect("adds");
-    db.set_placement(Placement::SequentialToSlow);
+    db.set_placement(placement("sequential-to-slow"));
     let fast = || db.devices()[0].clone();
     let mut files = 0;
     while fast().bytes_free > fast().bytes_total / 4 {

@@ -6,7 +6,7 @@ use super::Table;
 use crate::space::Stream;
 use crate::space::heat::FastSpace;
 use crate::space::members::{Destination, MemberZones};
-use crate::space::placement::{NewBlocks, Placement};
+use crate::space::placement::{Asked, NewBlocks, Placement};
 
 /// One zone in so many of fast devices is kept for rows and metadata where a policy has a choice.
 const FAST_SHARE_KEPT: u32 = 16;
@@ -22,8 +22,15 @@ impl Table {
         self.placement = placement;
     }
 
-    pub(in crate::space) fn for_new(&self, stream: Stream, blocks: NewBlocks) -> Destination {
-        self.members.for_new(stream, blocks, self.placement, &|| self.fast_has_room())
+    pub(in crate::space) fn for_new(
+        &self,
+        stream: Stream,
+        blocks: NewBlocks,
+        is_budget_spent: &dyn Fn() -> bool,
+    ) -> Destination {
+        let fast_has_room = &|| self.fast_has_room();
+        let asked = Asked { bytes_in_row: blocks.bytes_in_row, fast_has_room, is_budget_spent };
+        self.members.for_new(stream, blocks, &self.placement, &asked)
     }
 
     /// Whether more is free on fast devices than is kept there for rows and metadata, which come from now on.
