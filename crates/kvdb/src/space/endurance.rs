@@ -101,7 +101,7 @@ impl Endurance {
         let over = inner.now.level.saturating_sub(bytes_per_day / HOURS as u64);
         let nanos = u128::from(over) * DAY_NANOS / u128::from(bytes_per_day.max(1));
         let spent_for = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
-        Some(BudgetInfo { bytes_per_day, bytes_last_day: inner.now.hours.iter().sum(), spent_for })
+        Some(BudgetInfo { bytes_per_day, bytes_last_day: inner.now.bytes_last_day(), spent_for })
     }
 
     /// Names and values of counters.
@@ -158,8 +158,13 @@ impl WrittenToFast {
             self.hours.push(0);
         }
         self.hours.truncate(HOURS);
-        self.hours[0] += written;
-        self.level = if per_day == 0 { 0 } else { self.level + written };
+        self.hours[0] = self.hours[0].saturating_add(written);
+        self.level = if per_day == 0 { 0 } else { self.level.saturating_add(written) };
+    }
+
+    // What a store says may be absurd.
+    fn bytes_last_day(&self) -> u64 {
+        self.hours.iter().fold(0, |sum, bytes| sum.saturating_add(*bytes))
     }
 }
 
@@ -168,6 +173,19 @@ mod tests {
     use kvfs_store::clock::ManualClock;
 
     use super::*;
+
+    #[test]
+    fn what_a_damaged_store_says_of_its_budget_does_no_harm() {
+        let clock = Arc::new(ManualClock::at(Duration::from_hours(1000)));
+        let (endurance, written) = (Endurance::default(), Arc::new(AtomicU64::new(0)));
+        endurance.set_budget(Some(u64::MAX));
+        let absurd =
+            WrittenToFast { level: u64::MAX, at: Duration::from_nanos(u64::MAX), hours: vec![u64::MAX; 30] };
+        endurance.begin(Arc::clone(&written), Arc::clone(&clock) as _, Some(&absurd));
+        written.store(5, Relaxed);
+        let info = endurance.info().expect("has a budget");
+        assert_eq!((info.bytes_last_day, endurance.is_spent()), (u64::MAX, true));
+    }
 
     #[test]
     fn a_budget_leaks_evenly_and_goes_on_after_a_restart() {
