@@ -205,11 +205,9 @@ impl Merger {
         let mut is_complete = true;
         while !left.is_empty() && is_complete {
             let (victims, budget, bytes_round) = self.next_round(&mut left);
-            let pace = {
-                let limit = limit.clone();
-                Some(Limited::over(self.pace(), &self.runtime, move || limit.bytes_per_second()))
-            };
-            let config = StepConfig { victims, ..self.stepper.step_config(Lane::FIRST, budget, pace) };
+            let limit = limit.clone();
+            let pace = Limited::over(self.pace(), &self.runtime, move || limit.bytes_per_second());
+            let config = StepConfig { victims, ..self.stepper.step_config(Lane::FIRST, budget, Some(pace)) };
             let mut is_told_to_end = false;
             let mut tell = |done: usize, all: usize| {
                 let part = bytes_round * done as u64 / all.max(1) as u64;

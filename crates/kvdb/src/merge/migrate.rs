@@ -352,9 +352,10 @@ impl Migrator {
                 let is_needed = !is_cold || self.zones().is_fast_crowded();
                 if is_needed && self.has_room_for(plan) {
                     had_room = true;
-                    let moved = self.rewrite(*target, plan);
-                    has_moved |= matches!(moved, Ok(true));
-                    pass_over(&mut unread, ok_unless_full(moved.map(drop)).map(drop))?;
+                    match self.rewrite(*target, plan) {
+                        Ok(moved) => has_moved |= moved,
+                        error => pass_over(&mut unread, error.map(drop))?,
+                    }
                 }
                 left -= plan.bytes();
             }
@@ -375,18 +376,24 @@ impl Migrator {
         Ok(Moved::All)
     }
 
-    /// Whether the piece was there, and free to be rewritten.
+    /// Rewrites what `victims` names, at the pace of what moves between tiers.
+    fn step_config(&self, victims: Victims) -> StepConfig {
+        let config =
+            self.merger.stepper.step_config(Lane::FIRST, Budget::Ordinary, Some(Arc::clone(&self.pace)));
+        StepConfig { victims, ..config }
+    }
+
+    /// Whether the piece was there, free to be rewritten, and found space.
     fn rewrite(&self, target: Target, plan: &MigrationPlan) -> Result<bool> {
         let merger = &self.merger;
         let begin = merger.runtime.clock.monotonic();
         *self.moving_since.lock() = Some(begin);
-        let config = merger.stepper.step_config(Lane::FIRST, Budget::Ordinary, Some(Arc::clone(&self.pace)));
-        let config = StepConfig { victims: Victims::misplaced(), ..config };
+        let config = self.step_config(Victims::misplaced());
         let was_there = self.is_there(target);
         let rewritten = merger.rewrite_all(&[target], &config, false, &mut |_, _| true);
         let took = merger.runtime.clock.monotonic().saturating_sub(begin);
         *self.moving_since.lock() = None;
-        rewritten?;
+        ok_unless_full(rewritten.map(drop))?;
         let has_moved = was_there && !self.is_there(target);
         if has_moved {
             self.moving_us.fetch_add(took.as_micros() as u64, Ordering::Relaxed);
@@ -404,18 +411,33 @@ impl Migrator {
         runs.any(|run| run.pieces.iter().any(|piece| piece.desc().id == target.piece))
     }
 
-    /// Empties zones of fast devices that are full of what is dead, although the store has space elsewhere: else what is new, and what
-    /// is hot, would find no room there.
-    fn keep_fast_room(&self, goes_on: &mut dyn FnMut(u64) -> bool) -> Result<()> {
-        let merger = &self.merger;
-        let victims = merger.victims.on_crowded_fast_devices();
-        if !victims.any() || !self.zones().endurance().has_for_moves() {
+    /// From time to time: empties zones of fast devices that are full of what is dead, although the store has space elsewhere. Else what
+    /// is new, and what is hot, would find no room there.
+    fn keep_fast_room(&self, looks: &mut Looks, goes_on: &mut dyn FnMut(u64) -> bool) -> Result<()> {
+        let clock = &self.merger.runtime.clock;
+        let begin = clock.monotonic();
+        if !self.zones().are_of_both_tiers() || begin < looks.room_not_before {
             return Ok(());
         }
-        let config = merger.stepper.step_config(Lane::FIRST, Budget::Ordinary, Some(Arc::clone(&self.pace)));
-        let config = StepConfig { victims, ..config };
+        let emptied = self.empty_crowded_zones(goes_on);
+        let took = clock.monotonic().saturating_sub(begin);
+        // What could not be read then can't be read at once.
+        let wait = if emptied.is_ok() { ROOM_WAIT_MIN.max(took * ROOM_WAIT_FACTOR) } else { LEFT_WAIT };
+        looks.room_not_before = begin + took + wait;
+        emptied
+    }
+
+    fn empty_crowded_zones(&self, goes_on: &mut dyn FnMut(u64) -> bool) -> Result<()> {
+        if !self.zones().endurance().has_for_moves() {
+            return Ok(());
+        }
+        let victims = self.merger.victims.on_crowded_fast_devices();
+        if !victims.any() {
+            return Ok(());
+        }
         let left = self.bytes_left.load(Ordering::Relaxed);
-        ok_unless_full(merger.empty(&config, false, &mut |_, _| goes_on(left)).map(drop)).map(drop)
+        let emptied = self.merger.empty(&self.step_config(victims), false, &mut |_, _| goes_on(left));
+        ok_unless_full(emptied.map(drop)).map(drop)
     }
 
     /// In the background: migrates when it may find something to move, and has not looked for it lately; until `goes_on` says no.
@@ -424,14 +446,13 @@ impl Migrator {
     /// As [`Migrator::migrate`].
     pub(crate) fn advance(&self, goes_on: &mut dyn FnMut(u64) -> bool) -> Result<()> {
         let Some(mut looks) = self.looks.try_lock() else { return Ok(()) };
+        // What can't be read of one zone is no reason to move nothing.
+        let emptied = self.keep_fast_room(&mut looks, goes_on);
+        self.look(&mut looks, goes_on).and(emptied)
+    }
+
+    fn look(&self, looks: &mut Looks, goes_on: &mut dyn FnMut(u64) -> bool) -> Result<()> {
         let clock = &self.merger.runtime.clock;
-        let begin = clock.monotonic();
-        if self.zones().are_of_both_tiers() && begin >= looks.room_not_before {
-            let emptied = self.keep_fast_room(goes_on);
-            let took = clock.monotonic().saturating_sub(begin);
-            looks.room_not_before = begin + took + ROOM_WAIT_MIN.max(took * ROOM_WAIT_FACTOR);
-            emptied?;
-        }
         let begin = clock.monotonic();
         let not_before = *looks.not_before.get_or_insert(begin + LOOK_WAIT_MIN);
         if begin < not_before || !self.zones().are_of_both_tiers() {

@@ -167,7 +167,8 @@ impl ManifestState {
             Edit::AdoptRuns { txn, base } => self.adopt(*txn, *base),
             Edit::DropPrepared { txn } => {
                 let (runs, checkpoint) = (self.prepared.remove(txn), self.checkpoints.remove(txn));
-                runs.map(drop).or(checkpoint.map(drop)).ok_or("the transaction has prepared nothing")
+                let is_known = runs.is_some() || checkpoint.is_some();
+                is_known.then_some(()).ok_or("the transaction has prepared nothing")
             }
             Edit::TrimRun { keyspace, run, lower_bound } => {
                 self.keyspace(*keyspace)?.run(*run)?.trim(lower_bound)
@@ -205,12 +206,7 @@ impl ManifestState {
                 Ok(())
             }
             Edit::AddSnapshot { name, seqno, created } => {
-                if self.snapshots.contains_key(name) {
-                    return Err("the snapshot exists already");
-                }
-                let snapshot = SnapshotState { seqno: *seqno, created: *created };
-                self.snapshots.insert(name.clone(), snapshot);
-                Ok(())
+                self.add_snapshot(name, SnapshotState { seqno: *seqno, created: *created })
             }
             Edit::DropSnapshot { name } => {
                 self.snapshots.remove(name).map(drop).ok_or("there is no such snapshot")
@@ -233,7 +229,8 @@ impl ManifestState {
                 Ok(())
             }
             Edit::SetCompression { keyspace, compression } => {
-                self.keyspace(*keyspace).map(|known| known.compression = *compression)
+                self.keyspace(*keyspace)?.compression = *compression;
+                Ok(())
             }
             Edit::AddMember(_)
             | Edit::FillMember { .. }
@@ -270,6 +267,14 @@ impl ManifestState {
             Edit::NoteWritten(written) => self.written_to_fast = Some(written.clone()),
             _ => return Err("the edit is not about devices"),
         }
+        Ok(())
+    }
+
+    fn add_snapshot(&mut self, name: &str, snapshot: SnapshotState) -> Result<(), &'static str> {
+        if self.snapshots.contains_key(name) {
+            return Err("the snapshot exists already");
+        }
+        self.snapshots.insert(name.to_owned(), snapshot);
         Ok(())
     }
 

@@ -37,6 +37,18 @@ fn store(mut options: Options) -> (Arc<Db>, Arc<dyn Device>, Arc<dyn Device>) {
     (db, first, slow)
 }
 
+/// A store with a slow device, which goes by `clock`.
+fn timed(clock: &Arc<ManualClock>) -> Arc<Db> {
+    timed_over(&first(), clock)
+}
+
+fn timed_over(first: &Arc<dyn Device>, clock: &Arc<ManualClock>) -> Arc<Db> {
+    create(first);
+    let db = Db::open_joined(Arc::clone(first), &[], options(), Arc::clone(clock) as _).expect("opens");
+    db.add_device(memory(SLOW_BYTES), Tier::Slow).expect("adds");
+    db
+}
+
 fn placement(name: &str) -> Placement {
     name.parse().expect("is a placement")
 }
@@ -235,10 +247,7 @@ fn fast_devices_are_written_to_within_5_percent_of_the_budget_of_any_day() {
 #[test]
 fn migration_waits_for_the_budget_of_fast_devices_and_new_content_with_a_wish_does_not() {
     let clock = Arc::new(ManualClock::at(Duration::from_hours(9)));
-    let first = first();
-    create(&first);
-    let db = Db::open_joined(first, &[], options(), Arc::clone(&clock) as _).expect("opens");
-    db.add_device(memory(SLOW_BYTES), Tier::Slow).expect("adds");
+    let db = timed(&clock);
     (0..FILES).for_each(|file| write(&db, file, 1).expect("writes"));
     db.flush().expect("flushes");
     // An hour's part is a mebibyte.
@@ -362,10 +371,7 @@ fn power_cut_at_any_step_of_a_migration_loses_nothing() {
 #[test]
 fn background_migrates_after_a_change_and_rests_in_between() {
     let clock = Arc::new(ManualClock::at(Duration::from_secs(1)));
-    let first = first();
-    create(&first);
-    let db = Db::open_joined(first, &[], options(), Arc::clone(&clock) as _).expect("opens");
-    db.add_device(memory(SLOW_BYTES), Tier::Slow).expect("adds");
+    let db = timed(&clock);
     (0..FILES).for_each(|file| write(&db, file, 1).expect("writes"));
     db.flush().expect("flushes");
     wishes(&db);
@@ -397,17 +403,21 @@ fn background_migrates_after_a_change_and_rests_in_between() {
 }
 
 /// Of its first region.
-fn tier_of(db: &Db, file: u64) -> Tier {
+fn addr_of(db: &Db, file: u64) -> u64 {
     let view = db.parts.live.view();
     for piece in view.version.runs(files(db).0).iter().flat_map(|run| &run.pieces) {
         for layer in piece.index().expect("reads").layers() {
             let mut regions = (0..layer.len()).map(|at| layer.region(at));
             if let Some(region) = regions.find(|region| region.prefix[..] == file.to_be_bytes()) {
-                return db.parts.runtime.ctx.zones.tier_at(region.addr);
+                return region.addr;
             }
         }
     }
     panic!("file {file} is nowhere")
+}
+
+fn tier_of(db: &Db, file: u64) -> Tier {
+    db.parts.runtime.ctx.zones.tier_at(addr_of(db, file))
 }
 
 #[test]
@@ -473,13 +483,8 @@ fn migration_keeps_its_limit_and_tells_how_fast_it_gets_on() {
 /// Four of such files fill a zone.
 const LENGTH: usize = BLOCKS as usize / 4 * BLOCK_BYTES;
 
-#[test]
-fn fast_device_full_of_what_is_dead_is_emptied_while_the_slow_one_has_room() {
-    let clock = Arc::new(ManualClock::at(Duration::from_secs(1)));
-    let first = first();
-    create(&first);
-    let db = Db::open_joined(first, &[], options(), Arc::clone(&clock) as _).expect("opens");
-    db.add_device(memory(SLOW_BYTES), Tier::Slow).expect("adds");
+/// Fills three quarters of the fast device with short files, and deletes three of four: each zone keeps something. How many there were.
+fn crowd(db: &Db) -> u64 {
     db.set_placement(placement("sequential-to-slow"));
     let fast = || db.devices()[0].clone();
     let mut files = 0;
@@ -487,21 +492,29 @@ fn fast_device_full_of_what_is_dead_is_emptied_while_the_slow_one_has_room() {
         for file in files..files + 8 {
             let mut batch = Batch::new();
             let blocks = content(file, 1).slice(..LENGTH);
-            batch.put_blocks(self::files(&db), file.to_be_bytes().to_vec(), 0, blocks);
+            batch.put_blocks(self::files(db), file.to_be_bytes().to_vec(), 0, blocks);
             db.apply(batch, Durability::Buffered).expect("writes");
         }
         files += 8;
         db.flush().expect("flushes");
     }
-    // Three of four have gone, and each zone keeps something.
     for file in (0..files).filter(|file| file % 4 != 0) {
         let mut batch = Batch::new();
         let (from, to) = (file.to_be_bytes().to_vec(), (file + 1).to_be_bytes().to_vec());
-        batch.delete_range(self::files(&db), from, to);
+        batch.delete_range(self::files(db), from, to);
         db.apply(batch, Durability::Buffered).expect("deletes");
     }
     db.flush().expect("flushes");
     db.compact().expect("merges");
+    files
+}
+
+#[test]
+fn fast_device_full_of_what_is_dead_is_emptied_while_the_slow_one_has_room() {
+    let clock = Arc::new(ManualClock::at(Duration::from_secs(1)));
+    let db = timed(&clock);
+    let fast = || db.devices()[0].clone();
+    let files = crowd(&db);
     let before = fast().bytes_free;
     for _ in 0..8 {
         clock.advance(Duration::from_secs(40));
@@ -514,4 +527,24 @@ fn fast_device_full_of_what_is_dead_is_emptied_while_the_slow_one_has_room() {
         db.read_blocks(self::files(&db), &file.to_be_bytes(), 0, blocks.as_mut()).expect("reads");
         assert!(blocks.as_ref() == &content(file, 1)[..LENGTH], "file {file}");
     }
+}
+
+#[test]
+fn migration_goes_on_where_a_crowded_fast_device_can_not_be_read() {
+    let clock = Arc::new(ManualClock::at(Duration::from_secs(1)));
+    let first = Arc::new(FaultDevice::new(MemoryDevice::growable(0, FIRST_ZONES * ZONE_BYTES)));
+    let db = timed_over(&(Arc::clone(&first) as _), &clock);
+    wishes(&db);
+    let files = crowd(&db);
+    for file in (4..files).step_by(4) {
+        let at = addr_of(&db, file);
+        first.lose(at..at + BLOCK_BYTES as u64);
+    }
+    set(&db, 0, Some(Tier::Slow));
+    let mut failed = 0;
+    for _ in 0..8 {
+        clock.advance(Duration::from_secs(40));
+        failed += u32::from(db.parts.migrator.advance(&mut |_| true).is_err());
+    }
+    assert_eq!((tier_of(&db, 0), failed), (Tier::Slow, 1), "what can't be read is not tried again at once");
 }
