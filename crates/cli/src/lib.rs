@@ -29,6 +29,7 @@ mod progress;
 mod report;
 mod staging;
 mod store_dir;
+mod tree;
 mod units;
 
 use std::ffi::OsString;

@@ -4,12 +4,13 @@
 //! rights, transactions and branches mean for them what they mean for content.
 
 use std::ffi::OsString;
+use std::fs::Metadata;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use kvfs_fs::{COMPRESSION_ATTRIBUTE, TIER_ATTRIBUTE};
 use kvfs_store::Compression;
-use rustix::fs::{XattrFlags, getxattr, setxattr};
+use rustix::fs::{XattrFlags, getxattr, lgetxattr, lsetxattr, setxattr};
 use rustix::io::Errno;
 
 use super::txn;
@@ -18,6 +19,7 @@ use crate::control::{self, Request, Response};
 use crate::endpoint::Endpoint;
 use crate::error::{CliError, Code, Result};
 use crate::mounts;
+use crate::tree::walk;
 
 /// Longest value of a property (bytes).
 const VALUE_LEN_MAX: usize = 64;
@@ -76,27 +78,22 @@ fn set_below(args: &SetArgs, paths: &[PathBuf], attribute: &[u8], value: &str) -
         return txn::run_own(&mounted.dir, command);
     }
     let (mut changed, mut found) = (0_u64, 0_u64);
-    let mut waiting = paths.to_vec();
-    while let Some(path) = waiting.pop() {
-        let failed = |error: &std::io::Error| CliError::io("look into", &path, error);
-        let kind = std::fs::symlink_metadata(&path).map_err(|error| failed(&error))?.file_type();
-        if kind.is_dir() {
-            for entry in std::fs::read_dir(&path).map_err(|error| failed(&error))? {
-                waiting.push(entry.map_err(|error| failed(&error))?.path());
-            }
-        } else if !kind.is_file() {
-            continue;
+    let mut set = |path: &Path, metadata: &Metadata| {
+        if !metadata.is_dir() && !metadata.is_file() {
+            return Ok(true);
         }
         found += 1;
         let mut now = [0; VALUE_LEN_MAX];
-        let len = getxattr(&path, attribute, &mut now[..])
-            .map_err(|error| explain("read a property of", &path, error))?;
+        let len = lgetxattr(path, attribute, &mut now[..])
+            .map_err(|error| explain("read a property of", path, error))?;
         if now[..len] != *value.as_bytes() {
-            setxattr(&path, attribute, value.as_bytes(), XattrFlags::empty())
-                .map_err(|error| explain("change a property of", &path, error))?;
+            lsetxattr(path, attribute, value.as_bytes(), XattrFlags::empty())
+                .map_err(|error| explain("change a property of", path, error))?;
             changed += 1;
         }
-    }
+        Ok(true)
+    };
+    paths.iter().try_for_each(|path| walk(path, &mut set))?;
     println!("changed {changed} of {found} files and directories");
     Ok(ExitCode::SUCCESS)
 }

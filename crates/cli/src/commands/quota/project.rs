@@ -4,7 +4,6 @@
 //! they mean for content. From the top down: what is made or moved below a directory that has its project gets it, or is
 //! refused, so that nothing is missed that others do meanwhile.
 
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use kvfs_fs::PROJECT_ATTRIBUTE;
@@ -17,6 +16,7 @@ use crate::error::{CliError, Code, Result};
 use crate::names::Table;
 use crate::output::print as say;
 use crate::progress::Bar;
+use crate::tree::walk;
 
 /// Longest value of the attribute (bytes).
 const VALUE_LEN_MAX: usize = 64;
@@ -49,45 +49,16 @@ fn show(path: &Path, with_path: bool) -> Result<()> {
 fn give(top: &Path, id: u32) -> Result<()> {
     let bar = Bar::new("giving files to the project");
     let value = id.to_string();
-    let metadata =
-        |path: &Path| path.symlink_metadata().map_err(|error| CliError::io("look at", path, &error));
-    let mount = metadata(top)?.dev();
     let mut done = 0;
-    let mut set = |path: &Path| {
+    walk(top, &mut |path, _| {
         done += 1;
         bar.show("giving files to the project", Unit::Items, done, 0);
-        lsetxattr(path, PROJECT_ATTRIBUTE, value.as_bytes(), XattrFlags::empty())
-    };
-    set(top).map_err(|error| explain("change the project of", top, error))?;
-    if !metadata(top)?.is_dir() {
-        return Ok(());
-    }
-    let mut directories = vec![top.to_owned()];
-    while let Some(directory) = directories.pop() {
-        let entries = match std::fs::read_dir(&directory) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
-            entries => entries.map_err(|error| CliError::io("list", &directory, &error))?,
-        };
-        for entry in entries {
-            let path = entry.map_err(|error| CliError::io("list", &directory, &error))?.path();
-            let found = match path.symlink_metadata() {
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
-                found => found.map_err(|error| CliError::io("look at", &path, &error))?,
-            };
-            if found.dev() != mount {
-                continue;
-            }
-            match set(&path) {
-                // Others work meanwhile.
-                Err(Errno::NOENT) => continue,
-                done => done.map_err(|error| explain("change the project of", &path, error))?,
-            }
-            if found.is_dir() {
-                directories.push(path);
-            }
+        match lsetxattr(path, PROJECT_ATTRIBUTE, value.as_bytes(), XattrFlags::empty()) {
+            // Others work meanwhile.
+            Err(Errno::NOENT) => Ok(false),
+            set => set.map(|()| true).map_err(|error| explain("change the project of", path, error)),
         }
-    }
-    Ok(())
+    })
 }
 
 /// The trees, as the store has found them.
