@@ -55,6 +55,14 @@ pub struct MountOptions {
     pub memory_bytes: Option<u64>,
 }
 
+/// Removes the directory of a store, if it is there.
+pub fn remove_store(store: &Path) -> Result<()> {
+    if store.exists() {
+        fs::remove_dir_all(store).with_context(|| format!("cannot remove the store {}", store.display()))?;
+    }
+    Ok(())
+}
+
 /// A new store and its mount.
 pub struct Mounted {
     program: PathBuf,
@@ -146,7 +154,7 @@ impl Mounted {
     /// Unmounts it, and removes the store.
     pub fn remove(mut self) -> Result<()> {
         self.unmount()?;
-        fs::remove_dir_all(&self.store).context("cannot remove the store")
+        remove_store(&self.store)
     }
 
     fn unmount(&mut self) -> Result<()> {

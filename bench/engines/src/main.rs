@@ -11,7 +11,7 @@ use clap::{Parser, ValueEnum};
 use engine::{KINDS, Kind};
 use kvfs_bench::cgroup::MemoryCgroup;
 use kvfs_bench::results::{Failure, Results, Sample, TargetInfo};
-use kvfs_bench::{host, interrupt, page, report};
+use kvfs_bench::{host, interrupt, outcome};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -107,14 +107,7 @@ fn main() -> ExitCode {
         Some(name) => be_child(&args, name).map(|()| true),
         None => run(&args),
     };
-    match ended {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::from(2),
-        Err(error) => {
-            eprintln!("kvfs-bench-engines: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    outcome::exit_code("kvfs-bench-engines", ended)
 }
 
 impl Args {
@@ -155,11 +148,7 @@ fn run(args: &Args) -> Result<bool> {
             results.save()?;
         }
     }
-    println!("{}", report::text(&results));
-    if let Some(dir) = &args.plots {
-        println!("figures: {}", page::write(dir, &results)?.display());
-    }
-    Ok(results.is_sound())
+    outcome::show(&results, None, args.plots.as_deref())
 }
 
 fn kinds(names: &[String]) -> Result<Vec<&'static Kind>> {

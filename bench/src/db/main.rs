@@ -19,7 +19,7 @@ use args::Args;
 use clap::Parser;
 use kvfs_bench::mount::WorkDir;
 use kvfs_bench::results::Results;
-use kvfs_bench::{host, interrupt, page, report, slow_disk};
+use kvfs_bench::{host, interrupt, outcome, slow_disk};
 use measure::Plan;
 use server::Templates;
 use std::fs;
@@ -29,14 +29,7 @@ fn main() -> ExitCode {
     if let Some(code) = slow_disk::serve_if_asked() {
         return code;
     }
-    match run(&Args::parse()) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::from(2),
-        Err(error) => {
-            eprintln!("kvfs-bench-db: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    outcome::exit_code("kvfs-bench-db", run(&Args::parse()))
 }
 
 /// Measures and reports; false when something failed on the way.
@@ -45,7 +38,7 @@ fn run(args: &Args) -> Result<bool> {
         sqlite::write_forever(path, args.journal_mode)?;
     }
     if let Some(path) = &args.report {
-        return show(args, &Results::load(path)?);
+        return outcome::show(&Results::load(path)?, args.before.as_deref(), args.plots.as_deref());
     }
     host::check_rights()?;
     interrupt::install()?;
@@ -66,19 +59,7 @@ fn run(args: &Args) -> Result<bool> {
     let measured = measure::measure(&plan, &mut targets, &mut results);
     drop(targets);
     results.save()?;
-    let is_sound = show(args, &results)?;
+    let is_sound = outcome::show(&results, args.before.as_deref(), args.plots.as_deref())?;
     measured?;
     Ok(is_sound)
-}
-
-/// Prints the tables and writes the page.
-fn show(args: &Args, results: &Results) -> Result<bool> {
-    println!("{}", report::text(results));
-    if let Some(before) = &args.before {
-        println!("{}", report::changes(&Results::load(before)?, results));
-    }
-    if let Some(dir) = &args.plots {
-        println!("figures: {}", page::write(dir, results)?.display());
-    }
-    Ok(results.is_sound())
 }

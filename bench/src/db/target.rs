@@ -10,7 +10,7 @@ use kvfs_bench::daemon::Daemon;
 use kvfs_bench::disk::{Device, Kind};
 use kvfs_bench::host;
 use kvfs_bench::memory::MemoryPeak;
-use kvfs_bench::mount::{is_mounted, unmount, unmount_lazily};
+use kvfs_bench::mount::{is_mounted, remove_store, unmount, unmount_lazily};
 use kvfs_bench::results::TargetInfo;
 use kvfs_bench::slow_disk::SlowDisk;
 use rustix::process::{Pid, Signal};
@@ -253,7 +253,7 @@ impl Drop for Target {
             unmount_lazily(&self.dir);
         }
         if let System::Kvfs(kvfs) = &self.system
-            && let Err(error) = kvfs.remove_store()
+            && let Err(error) = remove_store(&kvfs.store)
         {
             eprintln!("after {}: {error:#}", self.name);
         }
@@ -262,7 +262,7 @@ impl Drop for Target {
 
 impl Kvfs {
     fn make_store(&self, devices: &[Rc<Disk>]) -> Result<()> {
-        self.remove_store()?;
+        remove_store(&self.store)?;
         let mut args = vec![OsString::from("mkfs"), self.store.clone().into_os_string()];
         match (self.grows_to, devices) {
             (Some(bytes), _) => args.extend(["--size".into(), bytes.to_string().into()]),
@@ -278,14 +278,6 @@ impl Kvfs {
             args.push("--force".into());
         }
         host::run(&self.program, &args)?;
-        Ok(())
-    }
-
-    fn remove_store(&self) -> Result<()> {
-        if self.store.exists() {
-            let removed = fs::remove_dir_all(&self.store);
-            removed.with_context(|| format!("cannot remove the store {}", self.store.display()))?;
-        }
         Ok(())
     }
 

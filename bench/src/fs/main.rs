@@ -13,7 +13,7 @@ use args::{Args, Suite};
 use clap::Parser;
 use flame::Flames;
 use kvfs_bench::results::Results;
-use kvfs_bench::{host, interrupt, page, report, source};
+use kvfs_bench::{host, interrupt, outcome, source};
 use measure::Plan;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,20 +25,13 @@ use workload::{SCENARIOS, ScenarioName, Sizes};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    match run(&Args::parse()) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::from(2),
-        Err(error) => {
-            eprintln!("kvfs-bench: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    outcome::exit_code("kvfs-bench", run(&Args::parse()))
 }
 
 /// Measures and reports; false when something failed on the way.
 fn run(args: &Args) -> Result<bool> {
     if let Some(path) = &args.report {
-        return show(args, &Results::load(path)?);
+        return outcome::show(&Results::load(path)?, args.before.as_deref(), args.plots.as_deref());
     }
     host::check_rights()?;
     interrupt::install()?;
@@ -69,21 +62,9 @@ fn run(args: &Args) -> Result<bool> {
     let plan = Plan { scenarios: &scenarios, sizes: &sizes, runs: args.runs, flames: flames.as_ref() };
     let measured = measure::measure(&mut targets, &plan, &mut results);
     results.save()?;
-    let is_sound = show(args, &results)?;
+    let is_sound = outcome::show(&results, args.before.as_deref(), args.plots.as_deref())?;
     measured?;
     Ok(is_sound)
-}
-
-/// Prints the tables and writes the page.
-fn show(args: &Args, results: &Results) -> Result<bool> {
-    println!("{}", report::text(results));
-    if let Some(before) = &args.before {
-        println!("{}", report::changes(&Results::load(before)?, results));
-    }
-    if let Some(dir) = &args.plots {
-        println!("figures: {}", page::write(dir, results)?.display());
-    }
-    Ok(results.is_sound())
 }
 
 /// Mount points, stores and logs of this invocation. Removed at the end, unless something is still

@@ -17,7 +17,7 @@ use clap::{Parser, ValueEnum};
 use kvfs_bench::mount::WorkDir;
 use kvfs_bench::units::Unit;
 use kvfs_bench::values::{Part, Value, Values};
-use kvfs_bench::{host, interrupt, json};
+use kvfs_bench::{host, interrupt, json, outcome};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -157,14 +157,7 @@ impl Findings {
 }
 
 fn main() -> ExitCode {
-    match run(&Args::parse()) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::from(2),
-        Err(error) => {
-            eprintln!("kvfs-bench-papers: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    outcome::exit_code("kvfs-bench-papers", run(&Args::parse()))
 }
 
 /// Measures and reports; false when a part failed on the way.

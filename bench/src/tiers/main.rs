@@ -14,7 +14,7 @@ use kvfs_bench::mount::WorkDir;
 use kvfs_bench::results::{Failure, Results, Sample, TargetInfo, WorkloadInfo};
 use kvfs_bench::slow_disk::{self, HARD_DISK, Rates, SlowDisk};
 use kvfs_bench::units::Unit;
-use kvfs_bench::{host, interrupt, page, report, source};
+use kvfs_bench::{host, interrupt, outcome, source};
 use phases::{Phases, ROWS};
 use sizes::{Sizes, Suite};
 use std::fs;
@@ -88,20 +88,13 @@ fn main() -> ExitCode {
     if let Some(code) = slow_disk::serve_if_asked() {
         return code;
     }
-    match run(&Args::parse()) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::from(2),
-        Err(error) => {
-            eprintln!("kvfs-bench-tiers: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    outcome::exit_code("kvfs-bench-tiers", run(&Args::parse()))
 }
 
 /// Measures and reports; false when something failed on the way.
 fn run(args: &Args) -> Result<bool> {
     if let Some(path) = &args.report {
-        return show(args, &Results::load(path)?);
+        return outcome::show(&Results::load(path)?, None, args.plots.as_deref());
     }
     host::check_rights()?;
     interrupt::install()?;
@@ -114,7 +107,7 @@ fn run(args: &Args) -> Result<bool> {
     let work = WorkDir::new(&args.work, "tiers")?;
     let measured = measure(args, &program, &tarball, work.path(), &mut results);
     results.save()?;
-    let is_sound = show(args, &results)?;
+    let is_sound = outcome::show(&results, None, args.plots.as_deref())?;
     measured?;
     Ok(is_sound)
 }
@@ -179,13 +172,4 @@ fn measure(args: &Args, program: &Path, tarball: &Path, work: &Path, results: &m
         }
     }
     Ok(())
-}
-
-/// Prints the tables and writes the page.
-fn show(args: &Args, results: &Results) -> Result<bool> {
-    println!("{}", report::text(results));
-    if let Some(dir) = &args.plots {
-        println!("figures: {}", page::write(dir, results)?.display());
-    }
-    Ok(results.is_sound())
 }

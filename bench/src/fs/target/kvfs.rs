@@ -2,7 +2,7 @@
 
 use super::Target;
 use crate::workload::ScenarioName;
-use anyhow::{Context, Result};
+use anyhow::Result;
 use kvfs_bench::counters::{Probe, device_stat_under};
 use kvfs_bench::daemon::Daemon;
 use kvfs_bench::disk::Device;
@@ -10,6 +10,7 @@ use kvfs_bench::host;
 use kvfs_bench::host::version;
 use kvfs_bench::image::Image;
 use kvfs_bench::memory::MemoryPeak;
+use kvfs_bench::mount::remove_store;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -88,7 +89,7 @@ impl Kvfs {
 
     /// An empty store in place of the one that is there.
     pub(super) fn make_store(&self) -> Result<()> {
-        self.remove_store()?;
+        remove_store(&self.store)?;
         let mut args = vec![OsString::from("mkfs"), self.store.clone().into_os_string()];
         match &self.backing {
             Backing::Growing => {
@@ -101,14 +102,6 @@ impl Kvfs {
         }
         args.extend(self.options.mkfs_args.iter().map(OsString::from));
         host::run(&self.options.program, &args)?;
-        Ok(())
-    }
-
-    fn remove_store(&self) -> Result<()> {
-        if self.store.exists() {
-            let removed = fs::remove_dir_all(&self.store);
-            removed.with_context(|| format!("cannot remove the store {}", self.store.display()))?;
-        }
         Ok(())
     }
 }
@@ -200,7 +193,7 @@ impl Target for Kvfs {
 
 impl Drop for Kvfs {
     fn drop(&mut self) {
-        if let Err(error) = self.unmount().and_then(|()| self.remove_store()) {
+        if let Err(error) = self.unmount().and_then(|()| remove_store(&self.store)) {
             eprintln!("after kvfs: {error:#}");
         }
     }
