@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Runs the tests stage by stage and adds up what their runners report.
-# usage: scripts/test.sh [stage...]     stages: suites lint unit build mount docs fuzz realwork (default: all)
+# usage: scripts/test.sh [stage...]     stages: suites lint unit build mount docs realwork (default: all)
 # A failing stage does not stop the later ones, so that one run tells everything.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
 export PATH=$PATH:$HOME/.cargo/bin CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-never}
 
 stages=("$@")
-[ ${#stages[@]} -gt 0 ] || stages=(suites lint unit build mount docs fuzz realwork)
+[ ${#stages[@]} -gt 0 ] || stages=(suites lint unit build mount docs realwork)
 logs=$(mktemp -d)
 declare -A jobs=()
 cleanup() {
@@ -31,11 +31,11 @@ check_dependencies() {
   local tools arguments=(--log-level error check bans licenses sources)
   tools=$(tests/suites/tools.sh cargo-deny) || return 1
   # The database of advisories is fetched, which not every machine may.
-  PATH=$tools:$PATH cargo deny "${arguments[@]}" && PATH=$tools:$PATH cargo deny --manifest-path fuzz/Cargo.toml "${arguments[@]}"
+  PATH=$tools:$PATH cargo deny "${arguments[@]}"
 }
 check_locks() {
   local dir
-  for dir in bench bench/engines fuzz; do
+  for dir in bench bench/engines; do
     (cd "$dir" && cargo update --workspace --locked --quiet) || { echo "run: cd $dir && cargo update --workspace"; return 1; }
   done
 }
@@ -84,17 +84,14 @@ run_stage() {
       joined tools || return 1
       # The suites wait more than they compute.
       ! has_stage docs || beside docs make --no-print-directory docs
-      ! has_stage fuzz || beside fuzz scripts/fuzz.sh 0
       local status=0
       check_dependencies || status=1
-      $linted cargo build --workspace --locked --examples || return 1
+      # With the unit tests nothing is left to compile: the examples are theirs.
+      $linted test_all --no-run || return 1
       test_block_devices || status=1
       tests/suites/all.sh || status=1
       return "$status"
       ;;
-    # Fuzzers take the processors that realwork would be measured on: by itself.
-    # A test repeats; `make fuzz` and `make torture` look for what is new.
-    fuzz) joined fuzz && FUZZ_SEED=1 scripts/fuzz.sh 45 ;;
     realwork) scripts/realwork.sh --short ;;
     *) echo "no such stage: $1"; return 2 ;;
   esac

@@ -11,6 +11,7 @@ pub mod input;
 pub mod journal;
 pub mod manifest;
 pub mod messages;
+pub mod mutate;
 pub mod pieces;
 pub mod requests;
 pub mod streams;

@@ -12,12 +12,17 @@ use crate::input::crc32c;
 const CRC_AT: usize = 4;
 const CRC_FROM: usize = 8;
 
-/// Kinds of the first byte.
+/// First byte of the entries of tuples.
 pub const TUPLES: u8 = 0;
+/// First byte of a list of layers.
 pub const LAYERS: u8 = 1;
+/// First byte of range tombstones.
 pub const TOMBSTONES: u8 = 2;
+/// First byte of the fingerprints of a filter.
 pub const FINGERPRINTS: u8 = 3;
+/// First byte of the header of a piece.
 pub const HEADER: u8 = 4;
+/// First byte of a tuple block.
 pub const BLOCK: u8 = 5;
 
 /// Decodes the input as what its first byte says.

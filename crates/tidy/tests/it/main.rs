@@ -56,8 +56,9 @@ fn unsafe_code_is_confined_and_reasoned() {
 #[test]
 fn every_promise_has_its_test() {
     let files = files().unwrap();
-    let rust =
-        files.iter().filter(|f| f.starts_with("crates/") && !f.starts_with("crates/tidy/") && is_rust(f));
+    let tested =
+        |f: &str| f.starts_with("fuzz/") || f.starts_with("crates/") && !f.starts_with("crates/tidy/");
+    let rust = files.iter().filter(|f| tested(f) && is_rust(f));
     let tests = rust.flat_map(|f| papers::test_names(&read(f).unwrap())).collect();
     let steps = |script: &str| papers::step_names(&read(script).unwrap_or_default());
     for path in papers::PROMISES {
