@@ -1,4 +1,4 @@
-//! Reading what a block merge copies: small, mostly ascending pieces of each input, in large reads.
+//! Reading what a block merge copies: small, mostly ascending pieces of each input, in large reads where they lie close.
 //!
 //! Invariant: what [`CopyReader::read`] hands out has been verified against its checksums.
 
@@ -11,19 +11,37 @@ use kvfs_store::{BLOCK_BYTES, Result, StoreError};
 use super::output::OutputSpec;
 use super::pace::Meter;
 use crate::cache::{Charge, Pool};
-use crate::format::{Extent, crc32c};
+use crate::format::{Extent, SECTOR_BYTES, crc32c};
 use crate::table::RunContext;
 
-/// Part of the device that was read for one input.
+/// Part of the device that was read for one input. Its memory is used again and again: the first touch of new memory
+/// costs more than what is done with it.
+#[derive(Default)]
 struct Window {
     addr: u64,
-    buf: AlignedBuf,
-    _charge: Charge,
+    len: usize,
+    buf: Option<(AlignedBuf, Charge)>,
+    /// How much of it was asked for (bytes), and how often.
+    used: u64,
+    calls: u64,
+    /// What is read at once, at least (bytes).
+    ahead_bytes: u64,
 }
 
 impl Window {
-    fn holds(&self, addr: u64, len: usize) -> bool {
-        addr >= self.addr && addr + len as u64 <= self.addr + self.buf.len() as u64
+    fn held(&self, addr: u64, len: usize) -> Option<&[u8]> {
+        let start = usize::try_from(addr.checked_sub(self.addr)?).ok()?;
+        let (buf, _) = self.buf.as_ref()?;
+        buf.as_ref()[..self.len].get(start..start + len)
+    }
+
+    /// What to read at once from here on: more if the requests that it has spared would have taken longer than to read what
+    /// nobody asked for, less if not.
+    fn next_ahead_bytes(&self, max: u64) -> u64 {
+        let spared = self.calls.saturating_sub(1) * CopyReader::REQUEST_BYTES;
+        let was_worth_it = spared >= (self.len as u64).saturating_sub(self.used);
+        let next = if was_worth_it { self.ahead_bytes * 2 } else { self.ahead_bytes / 2 };
+        next.clamp(CopyReader::AHEAD_BYTES_MIN, max)
     }
 }
 
@@ -31,8 +49,8 @@ impl Window {
 pub(super) struct CopyReader {
     ctx: Arc<RunContext>,
     windows: BTreeMap<usize, Window>,
-    /// What is read at once when an input is walked in small steps (bytes).
-    window_bytes: u64,
+    /// Most that is read at once when an input is walked in small steps (bytes).
+    ahead_bytes_max: u64,
     meter: Meter,
 }
 
@@ -40,22 +58,24 @@ impl CopyReader {
     /// Most blocks that one call reads.
     pub(super) const BLOCKS_MAX: u64 = 256;
 
-    /// Size of a window, unless there are many (bytes).
-    const WINDOW_BYTES: u64 = 512 << 10;
+    /// Largest window, unless there are many (bytes).
+    const AHEAD_BYTES_MAX: u64 = 512 << 10;
     /// All windows of a merge together (bytes), if memory allows, but for their least size.
     const WINDOWS_BYTES: u64 = 8 << 20;
     /// Share of the block cache's budget that they may take: one in this many parts. Several merges run at once.
     const BUDGET_DIVISOR: u64 = 32;
     /// Less is not worth a request (bytes).
-    const WINDOW_BYTES_MIN: u64 = 64 << 10;
+    const AHEAD_BYTES_MIN: u64 = 16 << 10;
+    /// What a solid-state disk reads in the time that one more request takes (bytes).
+    const REQUEST_BYTES: u64 = 64 << 10;
 
     /// A reader of so many inputs.
     pub(super) fn new(spec: &OutputSpec, inputs: usize) -> Self {
         let ctx = Arc::clone(&spec.ctx);
         let windows_bytes = Self::WINDOWS_BYTES.min(ctx.accountant.cache_budget() / Self::BUDGET_DIVISOR);
         let share = windows_bytes / inputs.max(1) as u64;
-        let window_bytes = share.clamp(Self::WINDOW_BYTES_MIN, Self::WINDOW_BYTES);
-        Self { ctx, windows: BTreeMap::new(), window_bytes, meter: Meter::new(spec.pace.clone()) }
+        let ahead_bytes_max = share.clamp(Self::AHEAD_BYTES_MIN, Self::AHEAD_BYTES_MAX);
+        Self { ctx, windows: BTreeMap::new(), ahead_bytes_max, meter: Meter::new(spec.pace.clone()) }
     }
 
     /// The consecutive blocks at device address `addr`, one for each checksum.
@@ -77,26 +97,32 @@ impl CopyReader {
     /// What lies in `extent`, not verified.
     pub(super) fn stored(&mut self, input: usize, extent: Extent) -> Result<&[u8]> {
         let (addr, len) = (extent.addr, extent.len as usize);
-        if !self.windows.get(&input).is_some_and(|window| window.holds(addr, len)) {
-            let window = self.load(addr, len as u64)?;
-            self.windows.insert(input, window);
+        if self.windows.get(&input).is_none_or(|window| window.held(addr, len).is_none()) {
+            self.load(input, addr, len as u64)?;
         }
-        let window = &self.windows[&input];
-        Ok(&window.buf.as_ref()[(addr - window.addr) as usize..][..len])
+        let window = self.windows.entry(input).or_default();
+        window.used += len as u64;
+        window.calls += 1;
+        Ok(window.held(addr, len).expect("it was just loaded"))
     }
 
-    fn load(&mut self, addr: u64, len: u64) -> Result<Window> {
+    fn load(&mut self, input: usize, addr: u64, len: u64) -> Result<()> {
         // Nothing is read beyond the zone: what follows may be in use by another owner.
         let zone_bytes = u64::from(self.ctx.zones.zone_bytes());
         let zone_end = (addr / zone_bytes + 1) * zone_bytes;
-        let wanted = len.max(self.window_bytes).min(zone_end - addr).max(len);
+        let window = self.windows.entry(input).or_default();
+        let ahead_bytes = window.next_ahead_bytes(self.ahead_bytes_max);
+        let wanted = len.max(ahead_bytes).min(zone_end - addr).max(len).next_multiple_of(SECTOR_BYTES);
         self.meter.add(wanted);
-        let charge = self.ctx.accountant.guard(Pool::Io, wanted);
-        let mut buf = AlignedBuf::zeroed(wanted as usize);
-        let result = self.ctx.device.read_at(buf.as_mut(), addr);
+        let mut buf = window.buf.take().filter(|(buf, _)| buf.len() as u64 >= wanted);
+        let (memory, _) = buf.get_or_insert_with(|| {
+            (AlignedBuf::zeroed(wanted as usize), self.ctx.accountant.guard(Pool::Io, wanted))
+        });
+        let result = self.ctx.device.read_at(&mut memory.as_mut()[..wanted as usize], addr);
         result.map_err(|error| {
             StoreError::io(format!("reading {wanted} bytes at device byte {addr} for a merge"), error)
         })?;
-        Ok(Window { addr, buf, _charge: charge })
+        *window = Window { addr, len: wanted as usize, buf, used: 0, calls: 0, ahead_bytes };
+        Ok(())
     }
 }

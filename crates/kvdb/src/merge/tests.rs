@@ -11,7 +11,7 @@ use kvfs_device::{
     Rng,
 };
 use kvfs_store::clock::{ManualClock, SystemClock};
-use kvfs_store::{Batch, Durability, Keyspace, KeyspaceKind, Read, Store, StoreError};
+use kvfs_store::{BLOCK_BYTES, Batch, Durability, Keyspace, KeyspaceKind, Read, Store, StoreError};
 use parking_lot::{Condvar, Mutex};
 
 use crate::compaction::Pace;
@@ -617,4 +617,56 @@ fn merges_read_none_of_what_they_only_stitch() {
     for number in 0..4 * KEYS {
         assert_eq!(db.get(rows, &key(number)).expect("reads").expect("is there"), vec![1; 200]);
     }
+}
+
+const BLOCKS: u64 = 2048;
+
+/// Writes all blocks of a file, and then all but one in `apart` once more: what is left of the first run lies so far apart.
+fn write_apart(db: &Db, data: Keyspace, apart: u64) {
+    for (fill, skipped) in [(1, 0), (2, 1)] {
+        for first in (0..BLOCKS).step_by(apart as usize) {
+            let mut batch = Batch::new();
+            let bytes = (apart - skipped) as usize * BLOCK_BYTES;
+            batch.put_blocks(data, b"file".as_slice(), first + skipped, vec![fill; bytes]);
+            db.apply(batch, Durability::Buffered).expect("applies");
+        }
+        db.parts.sequencer.seal_if(|active| active.bytes() > 0);
+        db.parts.flusher.flush_all().expect("flushes");
+    }
+}
+
+/// Merges what [`write_apart`] wrote, and reads it back. How much the merge has read (bytes).
+fn merge_apart(device: &CountingDevice<Arc<dyn Device>>, db: &Db, data: Keyspace, apart: u64) -> u64 {
+    let before = device.counts().bytes_read;
+    db.parts.merger.background_reclaim(ReclaimReason::OldGarbage).expect("merges all");
+    let read_bytes = device.counts().bytes_read - before;
+    assert_eq!(db.parts.live.view().version.runs(data.0).len(), 1);
+    for number in 0..BLOCKS {
+        let mut found = vec![0; BLOCK_BYTES];
+        db.snapshot().expect("a snapshot").read_blocks(data, b"file", number, &mut found).expect("reads");
+        assert_eq!(found[0], if number % apart == 0 { 1 } else { 2 }, "block {number}");
+    }
+    read_bytes
+}
+
+#[test]
+fn merges_read_little_of_what_lies_between_copies() {
+    let device = Arc::new(CountingDevice::new(memory()));
+    let db = open_with(Arc::clone(&device) as _, options());
+    let data = db.open_keyspace("data", KeyspaceKind::Block, None).expect("opens");
+    write_apart(&db, data, 64);
+    let read_bytes = merge_apart(&device, &db, data, 64);
+    let copied_bytes = BLOCKS / 64 * BLOCK_BYTES as u64;
+    assert!(read_bytes < 8 * copied_bytes, "{read_bytes} bytes were read to copy {copied_bytes}");
+}
+
+#[test]
+fn merges_copy_whole_sectors_whatever_the_memory() {
+    let device = Arc::new(CountingDevice::new(memory()));
+    let mut options = Options { memory_bytes: (12 << 20) + 12_345, ..options() };
+    options.merge.stitch_bytes_min = u64::MAX;
+    let db = open_with(Arc::clone(&device) as _, options);
+    let data = db.open_keyspace("data", KeyspaceKind::Block, None).expect("opens");
+    write_apart(&db, data, 4);
+    assert!(merge_apart(&device, &db, data, 4) >= BLOCKS * BLOCK_BYTES as u64, "everything was copied");
 }
