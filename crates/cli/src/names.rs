@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
 
-use parking_lot::Mutex;
+use kvfs_locks::{Mutex, class};
 
 use crate::error::{CliError, Code, Result};
 
@@ -21,7 +21,7 @@ pub(crate) enum Table {
 }
 
 /// Names by table and id; `None`: it has none.
-static KNOWN: Mutex<BTreeMap<(Table, u32), Option<String>>> = Mutex::new(BTreeMap::new());
+static KNOWN: Mutex<BTreeMap<(Table, u32), Option<String>>, class::CliNames> = Mutex::new(BTreeMap::new());
 
 impl Table {
     /// What an entry stands for.

@@ -13,8 +13,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use kvfs_locks::{Condvar, Mutex, class};
 use kvfs_store::progress::{self, Step, Unit};
-use parking_lot::{Condvar, Mutex};
 
 /// What is done sooner needs no bar.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -53,7 +53,7 @@ pub(crate) fn allow(is_quiet: bool, is_json: bool) {
 /// What the bar and the thread that draws it share.
 struct Shared {
     bar: ProgressBar,
-    is_over: Mutex<bool>,
+    is_over: Mutex<bool, class::CliProgress>,
     changed: Condvar,
 }
 

@@ -6,9 +6,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
+use kvfs_locks::{Mutex, class};
 use kvfs_service::{Caller, Connection};
 use kvfs_socket::{peer_credentials, peer_groups};
-use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
 
@@ -21,7 +21,7 @@ pub struct Peer {
     /// None for this process itself.
     connection: Option<Arc<Stream>>,
     /// Follows the next answer.
-    outgoing: Mutex<Option<OwnedFd>>,
+    outgoing: Mutex<Option<OwnedFd>, class::ControlPeerOutgoing>,
 }
 
 /// One descriptor, however many transactions are tied to the connection.

@@ -12,11 +12,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use kvfs_locks::{Mutex, class};
 use kvfs_service::{ErrorKind, Result, ServiceError};
 use kvfs_socket::BoundSocket;
 use kvfs_store::clock::{Clock, SystemClock};
 use kvfs_store::progress::{self, Step};
-use parking_lot::Mutex;
 
 use crate::answer::RequestHandler;
 use crate::peer::Peer;
@@ -43,7 +43,7 @@ struct Shared {
     shares: Arc<Shares>,
     /// Number of the next connection.
     next: AtomicU64,
-    ending: Mutex<Ending>,
+    ending: Mutex<Ending, class::ControlServerEnding>,
 }
 
 /// The clients that wait for the store to be closed, and how that went.

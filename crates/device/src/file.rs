@@ -17,8 +17,8 @@ mod open;
 pub use open::OpenError;
 
 use crate::{AlignedBuf, Device, SECTOR_BYTES, request};
+use kvfs_locks::{Mutex, class};
 use open::{Access, Opened};
-use parking_lot::Mutex;
 use rustix::fs::{self, FallocateFlags, FlockOperation, OFlags};
 use rustix::io::Errno;
 use std::cell::RefCell;
@@ -41,7 +41,7 @@ pub struct FileDevice {
     file: OwnedFd,
     path: PathBuf,
     len_bytes: AtomicU64,
-    grow_lock: Mutex<()>,
+    grow_lock: Mutex<(), class::DeviceFileGrowLock>,
     is_block_device: bool,
     is_direct: bool,
     /// Whether the file system has `fallocate`, as far as is known.

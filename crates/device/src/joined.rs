@@ -10,7 +10,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use parking_lot::RwLock;
+use kvfs_locks::{RwLock, class};
 
 use crate::Device;
 use crate::request::check_grow;
@@ -52,7 +52,7 @@ pub struct JoinedDevice {
     /// Its length is its device's.
     first: Arc<Placed>,
     /// In the order of their addresses.
-    others: RwLock<Vec<Arc<Placed>>>,
+    others: RwLock<Vec<Arc<Placed>>, class::DeviceJoinedOthers>,
 }
 
 impl JoinedDevice {

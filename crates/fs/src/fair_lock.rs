@@ -9,7 +9,7 @@
 use std::cell::RefCell;
 use std::ops::Deref;
 
-use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use kvfs_locks::{Class, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 thread_local! {
     /// Addresses of the locks that this thread holds for reading, once for each guard.
@@ -17,23 +17,24 @@ thread_local! {
 }
 
 /// See the module.
-#[derive(Debug, Default)]
-pub(crate) struct FairLock<T>(RwLock<T>);
+#[derive(Debug)]
+pub(crate) struct FairLock<T, C>(RwLock<T, C>);
 
 /// Shared access until it is dropped.
 #[must_use]
-pub(crate) struct ReadGuard<'l, T> {
-    guard: RwLockReadGuard<'l, T>,
+pub(crate) struct ReadGuard<'l, T, C: Class> {
+    guard: RwLockReadGuard<'l, T, C>,
     address: usize,
 }
 
-impl<T> FairLock<T> {
+impl<T, C: Class> FairLock<T, C> {
     pub(crate) fn new(value: T) -> Self {
         Self(RwLock::new(value))
     }
 
     /// Waits while a writer has the lock or waits for it, unless this thread holds the lock already.
-    pub(crate) fn read(&self) -> ReadGuard<'_, T> {
+    #[track_caller]
+    pub(crate) fn read(&self) -> ReadGuard<'_, T, C> {
         let address = std::ptr::from_ref(self).addr();
         let is_nested = HELD.with_borrow(|held| held.contains(&address));
         let guard = if is_nested { self.0.read_recursive() } else { self.0.read() };
@@ -42,17 +43,19 @@ impl<T> FairLock<T> {
     }
 
     /// Waits for the readers that are under way.
-    pub(crate) fn write(&self) -> RwLockWriteGuard<'_, T> {
+    #[track_caller]
+    pub(crate) fn write(&self) -> RwLockWriteGuard<'_, T, C> {
         self.0.write()
     }
 
     /// `None`: it is held.
-    pub(crate) fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
+    #[track_caller]
+    pub(crate) fn try_write(&self) -> Option<RwLockWriteGuard<'_, T, C>> {
         self.0.try_write()
     }
 }
 
-impl<T> Deref for ReadGuard<'_, T> {
+impl<T, C: Class> Deref for ReadGuard<'_, T, C> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -60,7 +63,7 @@ impl<T> Deref for ReadGuard<'_, T> {
     }
 }
 
-impl<T> Drop for ReadGuard<'_, T> {
+impl<T, C: Class> Drop for ReadGuard<'_, T, C> {
     fn drop(&mut self) {
         HELD.with_borrow_mut(|held| {
             if let Some(index) = held.iter().rposition(|address| *address == self.address) {
@@ -75,10 +78,12 @@ mod tests {
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
     use std::thread;
 
+    use kvfs_locks::class;
+
     use super::*;
 
     /// Waits until a new reader would have to wait: a writer is waiting.
-    fn until_a_writer_waits(lock: &FairLock<u32>) {
+    fn until_a_writer_waits(lock: &FairLock<u32, class::FsViewCommitPhase>) {
         while lock.0.try_read().is_some() {
             thread::yield_now();
         }
@@ -86,7 +91,7 @@ mod tests {
 
     #[test]
     fn fair_lock_writer_waits_for_readers_under_way_only() {
-        let lock = FairLock::new(0);
+        let lock = FairLock::<_, class::FsViewCommitPhase>::new(0);
         let (is_done, rounds) = (AtomicBool::new(false), AtomicUsize::new(0));
         thread::scope(|scope| {
             // At every moment one of them holds the lock: each lets go only when another one has it.
@@ -115,7 +120,7 @@ mod tests {
 
     #[test]
     fn fair_lock_nested_reader_passes_a_waiting_writer() {
-        let lock = FairLock::new(0);
+        let lock = FairLock::<_, class::FsViewCommitPhase>::new(0);
         let outer = lock.read();
         thread::scope(|scope| {
             let writer = scope.spawn(|| *lock.write() += 1);

@@ -3,10 +3,10 @@
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
+use kvfs_locks::Mutex;
 use kvfs_store::clock::Clock;
 use kvfs_store::{Batch, Durability, Position, Store};
 use kvfs_txn::{Admission, LockOptions};
-use parking_lot::Mutex;
 
 use crate::attr::{AccessTimes, LazyTimes};
 use crate::node::NodeTable;

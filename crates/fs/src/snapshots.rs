@@ -10,8 +10,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use kvfs_locks::{Mutex, RwLock, class};
 use kvfs_store::{Batch, Durability, KeyRange, Keyspace, SnapshotInfo, Store, StoreError};
-use parking_lot::{Mutex, RwLock};
 
 use crate::schema::{
     decode_received, encode_private, parse_private_key, private_key, private_keys, received_key,
@@ -32,9 +32,9 @@ pub struct Snapshots {
     are_all_private: bool,
     is_read_only: bool,
     /// Held across the writes of records and names; comes before `private`.
-    changing: Mutex<()>,
+    changing: Mutex<(), class::FsSnapshotsChanging>,
     /// The names of private ones, and of some that are no more.
-    private: RwLock<BTreeSet<String>>,
+    private: RwLock<BTreeSet<String>, class::FsSnapshotsPrivate>,
 }
 
 impl Snapshots {

@@ -7,8 +7,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use kvfs_locks::{Mutex, class};
 use kvfs_store::{Batch, Durability, Keyspace, Store};
-use parking_lot::Mutex;
 
 use crate::schema::{Superblock, superblock_key};
 use crate::{FsError, INODE_MAX, Result};
@@ -23,7 +23,7 @@ const INODE_GROUP: u64 = 32;
 pub(crate) struct LiveSuperblock {
     store: Arc<dyn Store>,
     meta: Keyspace,
-    state: Mutex<State>,
+    state: Mutex<State, class::FsSuperblockState>,
 }
 
 struct State {

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use parking_lot::{Condvar, Mutex};
+use kvfs_locks::{Condvar, Mutex, class};
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
@@ -159,7 +159,7 @@ struct Queue {
 
 struct Shared {
     channel: Arc<Channel>,
-    queue: Mutex<Queue>,
+    queue: Mutex<Queue, class::FuseNotifyQueue>,
     changed: Condvar,
     /// Something left a full queue.
     room: Condvar,
@@ -171,7 +171,7 @@ struct Shared {
 
 /// Notifications that are on their way.
 #[derive(Default)]
-pub struct Pending(Arc<(Mutex<Progress>, Condvar)>);
+pub struct Pending(Arc<(Mutex<Progress, class::FuseNotifyPending>, Condvar)>);
 
 #[derive(Default)]
 struct Progress {

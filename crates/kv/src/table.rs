@@ -13,8 +13,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use kvfs_locks::{Mutex, RwLock, class};
 use kvfs_store::{Batch, Durability, KeyRange, Keyspace, KeyspaceInfo, KeyspaceKind, Read, Store};
-use parking_lot::{Mutex, RwLock};
 
 use crate::{KeyspaceOwner, KvError};
 
@@ -53,9 +53,9 @@ pub struct KeyspaceTable {
     store: Arc<dyn Store>,
     records: Records,
     /// Held across the store's writes; comes before `known`.
-    making: Mutex<()>,
+    making: Mutex<(), class::KvTableMaking>,
     /// `None`: not read yet.
-    known: RwLock<Option<BTreeMap<String, KeyspaceEntry>>>,
+    known: RwLock<Option<BTreeMap<String, KeyspaceEntry>>, class::KvTableKnown>,
 }
 
 impl fmt::Debug for KeyspaceTable {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use kvfs_locks::{Mutex, class};
 use kvfs_store::{Result, StoreError};
-use parking_lot::Mutex;
 
 use crate::parts::Parts;
 use crate::runtime::options::Background;
@@ -21,7 +21,7 @@ const DELETIONS_WAIT: Duration = Duration::from_millis(250);
 /// Running background threads.
 #[derive(Default)]
 pub(crate) struct Threads {
-    handles: Mutex<Vec<JoinHandle<()>>>,
+    handles: Mutex<Vec<JoinHandle<()>>, class::KvdbThreadsHandles>,
 }
 
 impl Threads {

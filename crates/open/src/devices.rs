@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use kvfs_device::{Device, DeviceTraffic, FileDevice, OpenError, WatchedDevice};
 use kvfs_kvdb::Db;
+use kvfs_locks::{Mutex, class};
 use kvfs_service::{ErrorKind, ServiceError};
 use kvfs_store::{StoreError, Tier};
-use parking_lot::Mutex;
 
 use crate::contents;
 use crate::error::{Error, Result, explain_device};
@@ -54,13 +54,13 @@ pub struct StoreDevices {
     first: Arc<FileDevice>,
     /// The same, as the engine uses it.
     watched: Arc<Watched>,
-    others: Mutex<Vec<Other>>,
+    others: Mutex<Vec<Other>, class::OpenDevicesOthers>,
     /// Where the directory names one, and none was found.
     lost: Vec<PathBuf>,
     /// See [`StoreDevices::missing`].
     missing: Option<String>,
     /// Held while one comes or goes.
-    changing: Mutex<()>,
+    changing: Mutex<(), class::OpenDevicesChanging>,
 }
 
 impl StoreDevices {

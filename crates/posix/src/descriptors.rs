@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use kvfs_locks::{Mutex, class};
 use rustix::io::Errno;
 
 use crate::Fd;
@@ -24,7 +24,7 @@ struct Slot {
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Descriptors {
-    slots: Mutex<BTreeMap<i32, Slot>>,
+    slots: Mutex<BTreeMap<i32, Slot>, class::PosixDescriptorsSlots>,
 }
 
 impl Descriptors {

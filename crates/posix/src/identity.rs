@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kvfs_fs::{Attr, Caller, Credentials, FileSystem, FileType, FsError, NodeId};
-use parking_lot::Mutex;
+use kvfs_locks::{Mutex, class};
 use rustix::io::Errno;
 
 use crate::error::{Result, refuse};
@@ -71,7 +71,8 @@ impl Credentials for Groups {
 
 /// The one value with these groups. It is kept for good: callers refer to it, and a program has few.
 fn interned(groups: &[u32]) -> &'static Groups {
-    static KNOWN: Mutex<BTreeMap<Box<[u32]>, &'static Groups>> = Mutex::new(BTreeMap::new());
+    static KNOWN: Mutex<BTreeMap<Box<[u32]>, &'static Groups>, class::PosixGroups> =
+        Mutex::new(BTreeMap::new());
     let mut known = KNOWN.lock();
     if let Some(found) = known.get(groups) {
         return found;

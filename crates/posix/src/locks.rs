@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::{Condvar, Mutex};
+use kvfs_locks::{Condvar, Mutex, class};
 use rustix::io::Errno;
 
 use crate::error::{Result, refuse};
@@ -63,7 +63,7 @@ struct Tables {
 /// The locks of a file system.
 #[derive(Debug, Default)]
 pub(crate) struct LockTable {
-    tables: Mutex<Tables>,
+    tables: Mutex<Tables, class::PosixLocksTables>,
     changed: Condvar,
 }
 

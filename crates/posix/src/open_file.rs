@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use kvfs_fs::FileType;
-use parking_lot::{Mutex, MutexGuard};
+use kvfs_locks::{Mutex, MutexGuard, class};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
@@ -24,7 +24,7 @@ pub(crate) struct OpenFile {
     /// By which locks of this description are known.
     id: u64,
     flags: AtomicU32,
-    offset: Mutex<u64>,
+    offset: Mutex<u64, class::PosixOpenFileOffset>,
 }
 
 /// Tells files of all views of all file systems apart, for as long as they are open.
@@ -61,7 +61,8 @@ impl OpenFile {
     }
 
     /// The shared offset, for one read or write.
-    pub(crate) fn offset(&self) -> MutexGuard<'_, u64> {
+    #[track_caller]
+    pub(crate) fn offset(&self) -> MutexGuard<'_, u64, class::PosixOpenFileOffset> {
         self.offset.lock()
     }
 

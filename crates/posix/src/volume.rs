@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use kvfs_fs::{BeginOptions, Durability, FileSystem, FsError, Invalidations, NodeId, TxnId};
-use parking_lot::{Condvar, Mutex};
+use kvfs_locks::{Condvar, Mutex, class};
 use rustix::io::Errno;
 
 use crate::error::{Result, refuse};
@@ -103,8 +103,8 @@ struct Orders {
 /// A thread that keeps house until it is told to end.
 #[derive(Debug)]
 struct Keeper {
-    orders: Arc<(Mutex<Orders>, Condvar)>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    orders: Arc<(Mutex<Orders, class::PosixVolumeOrders>, Condvar)>,
+    thread: Mutex<Option<JoinHandle<()>>, class::PosixVolumeThread>,
 }
 
 impl Keeper {
@@ -144,7 +144,7 @@ impl Drop for Keeper {
 }
 
 /// Body of the thread.
-fn keep_house(told: &(Mutex<Orders>, Condvar), fs: &Weak<FileSystem>) {
+fn keep_house(told: &(Mutex<Orders, class::PosixVolumeOrders>, Condvar), fs: &Weak<FileSystem>) {
     let mut ticks = 0;
     loop {
         {

@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use kvfs_fs::operations::Recorder;
+use kvfs_locks::{Mutex, class};
 use kvfs_posix::Result;
-use parking_lot::Mutex;
 use rustix::io::Errno;
 
 use crate::server::{Visitor, World};
@@ -17,7 +17,7 @@ use crate::session::refused;
 pub(crate) struct Begun {
     world: Arc<dyn World>,
     visitor: Visitor,
-    open: Mutex<BTreeSet<u64>>,
+    open: Mutex<BTreeSet<u64>, class::ServeBegunOpen>,
 }
 
 impl Begun {

@@ -16,9 +16,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
+use kvfs_locks::{Mutex, class};
 use kvfs_posix::{Fd, FileIdentity, Process, Result, SharedFile, close_all};
 use kvfs_socket::{Exempt, Share, Shares};
-use parking_lot::Mutex;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::io::{Errno, pread, pwrite};
 
@@ -33,7 +33,7 @@ const PIECE: usize = 64 * PAGE;
 
 /// Those of all files.
 pub(crate) struct Images {
-    known: Mutex<HashMap<FileIdentity, Weak<Image>>>,
+    known: Mutex<HashMap<FileIdentity, Weak<Image>>, class::ServeImagesKnown>,
     /// Of `known`, so that a server without any costs nothing.
     count: AtomicUsize,
     shares: Shares,
@@ -46,7 +46,7 @@ pub(crate) struct Image {
     process: Process,
     fd: Fd,
     /// Hashes of its pages when they held what the file does: another one was written by a program.
-    pages: Mutex<Vec<u64>>,
+    pages: Mutex<Vec<u64>, class::ServeImagesPages>,
     _share: Share,
 }
 

@@ -16,8 +16,8 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use kvfs_locks::{Condvar, Mutex, class};
 use kvfs_posix::SharedFile;
-use parking_lot::{Condvar, Mutex};
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::fs::inotify::{ReadFlags, Reader};
@@ -94,14 +94,14 @@ impl Table {
 
 /// See the module.
 pub(crate) struct Placeholders {
-    table: Mutex<Table>,
+    table: Mutex<Table, class::ServePlaceholdersTable>,
     /// One for each placeholder.
     shares: Arc<Shares>,
     /// Held while closed files end; what reports are read into.
-    ending: Mutex<Vec<MaybeUninit<u8>>>,
+    ending: Mutex<Vec<MaybeUninit<u8>>, class::ServePlaceholdersEnding>,
     epoll: OwnedFd,
     /// Closed to end the thread.
-    stop: Mutex<Option<OwnedFd>>,
+    stop: Mutex<Option<OwnedFd>, class::ServePlaceholdersStop>,
     stopped: Condvar,
     /// Its other end, which the thread watches.
     _stop_end: OwnedFd,

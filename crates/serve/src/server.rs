@@ -16,9 +16,9 @@ use std::time::Duration;
 use kvfs_fs::operations::Recorder;
 use kvfs_lane::greeting::{self, Greeting, PLACEHOLDERS_MAX, Request, VERSION};
 use kvfs_lane::{LANE_DATA_BYTES, ServerLane};
+use kvfs_locks::{Condvar, Mutex, class};
 use kvfs_posix::{Identity, PosixError, Process};
 use kvfs_socket::{peer_credentials, peer_groups};
-use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 
 use crate::begun::Begun;
@@ -108,7 +108,7 @@ impl<F: Fn(&Identity) -> Process + Send + Sync> World for F {
 /// Connections that are there, or end.
 #[derive(Default)]
 struct Connections {
-    open: Mutex<HashMap<u64, UnixStream>>,
+    open: Mutex<HashMap<u64, UnixStream>, class::ServeServerOpen>,
     changed: Condvar,
     when_unused: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }

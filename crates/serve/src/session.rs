@@ -8,8 +8,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use kvfs_lane::{LaneEnd, NUMBERED};
+use kvfs_locks::{Mutex, class};
 use kvfs_posix::{Fd, Process, SharedFile};
-use parking_lot::Mutex;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
@@ -25,9 +25,9 @@ pub(crate) struct Session {
     placeholders: Arc<Placeholders>,
     images: Arc<Images>,
     /// Descriptors of placeholders.
-    table: Mutex<HashMap<u64, Fd>>,
+    table: Mutex<HashMap<u64, Fd>, class::ServeSessionTable>,
     /// None: the connection has ended.
-    lanes: Mutex<Option<Vec<LaneEnd>>>,
+    lanes: Mutex<Option<Vec<LaneEnd>>, class::ServeSessionLanes>,
     /// The server waits for it.
     _leaving: Leaving,
 }

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use kvfs_fs::FileSystem;
+use kvfs_locks::{Mutex, class};
 use kvfs_store::clock::{Clock, SystemClock};
 use kvfs_store::progress::{self, Unit};
-use parking_lot::Mutex;
 
 use crate::authority::authorize;
 use crate::caller::Caller;
@@ -21,7 +21,7 @@ use crate::served::ServedStore;
 /// Admits one defragmentation at a time, and ends it, and the waiting for other long work.
 #[derive(Debug, Default)]
 pub struct DefragGate {
-    running: Mutex<()>,
+    running: Mutex<(), class::ServiceDefragRunning>,
     is_stopping: Arc<AtomicBool>,
 }
 

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use kvfs_fs::{BeginOptions, Durability, FileSystem, FsError, Owner, TxnId, TxnView};
-use parking_lot::Mutex;
+use kvfs_locks::{Mutex, class};
 
 use crate::branches::Branches;
 use crate::caller::Caller;
@@ -33,7 +33,7 @@ pub struct ServedStore<'s> {
     /// Admits its defragmentations.
     pub defrag: &'s DefragGate,
     /// Held during a check.
-    pub checks: &'s Mutex<()>,
+    pub checks: &'s Mutex<(), class::ServiceServiceChecks>,
     /// How many of its committed transactions can be taken back.
     pub undo: UndoLimits,
     /// Its open transactions; `None`: it is not mounted.

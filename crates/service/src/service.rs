@@ -6,8 +6,8 @@
 use std::sync::{Arc, OnceLock};
 
 use kvfs_fs::{Durability, FileSystem, TxnId};
+use kvfs_locks::{Mutex, RwLock, class};
 use kvfs_store::StoreError;
-use parking_lot::{Mutex, RwLock};
 
 use crate::authority::authorize_server;
 use crate::branches::Branches;
@@ -55,7 +55,7 @@ pub enum Leave {
 /// See the module.
 pub struct Service {
     /// `None`: closed.
-    store: RwLock<Option<Opened>>,
+    store: RwLock<Option<Opened>, class::ServiceServiceStore>,
     /// The comparisons under way.
     pub comparisons: Comparisons,
     /// The streams that are being made.
@@ -63,7 +63,7 @@ pub struct Service {
     operations: Arc<Operations>,
     defrag: DefragGate,
     /// Held during a check.
-    checks: Mutex<()>,
+    checks: Mutex<(), class::ServiceServiceChecks>,
     /// From when it is mounted.
     mounted: OnceLock<(Arc<Transactions>, Arc<Branches>)>,
 }

@@ -252,7 +252,7 @@ pub(crate) struct World {
     pub(crate) engine: TestEngine,
     pub(crate) operations: Arc<Operations>,
     pub(crate) defrag: DefragGate,
-    pub(crate) checks: Mutex<()>,
+    pub(crate) checks: kvfs_locks::Mutex<(), kvfs_locks::class::ServiceServiceChecks>,
 }
 
 impl World {
@@ -282,7 +282,7 @@ impl World {
             engine: TestEngine::default(),
             operations,
             defrag: DefragGate::default(),
-            checks: Mutex::default(),
+            checks: kvfs_locks::Mutex::default(),
         }
     }
 

@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use kvfs_locks::{Mutex, class};
 
 /// A user who is not bound as others are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,7 +32,7 @@ struct Whole {
     all_max: usize,
     user_max: usize,
     exempt: Exempt,
-    taken: Mutex<Taken>,
+    taken: Mutex<Taken, class::SocketSharesTaken>,
 }
 
 /// All of it. Clones are of the same.

@@ -5,6 +5,7 @@
 
 pub mod calls;
 pub mod layers;
+pub mod locks;
 pub mod modules;
 pub mod owners;
 pub mod papers;

@@ -5,7 +5,7 @@
 //! Thread safety: a mutex. Invariants: production code uses the plain one.
 
 #[cfg(not(test))]
-pub(crate) use parking_lot::Mutex;
+pub(crate) use kvfs_locks::Mutex;
 #[cfg(test)]
 pub(crate) use scheduled::Mutex;
 
@@ -14,6 +14,7 @@ pub(crate) mod scheduled {
     //! A mutex that asks shuttle which thread runs next, when a test says so.
 
     use std::cell::Cell;
+    use std::marker::PhantomData;
 
     use parking_lot::MutexGuard;
 
@@ -29,21 +30,30 @@ pub(crate) mod scheduled {
         IN_SCHEDULE.set(false);
     }
 
-    #[derive(Debug, Default)]
-    pub(crate) struct Mutex<T>(parking_lot::Mutex<T>);
+    #[derive(Debug)]
+    pub(crate) struct Mutex<T, C> {
+        class: PhantomData<fn() -> C>,
+        inner: parking_lot::Mutex<T>,
+    }
 
-    impl<T> Mutex<T> {
+    impl<T: Default, C> Default for Mutex<T, C> {
+        fn default() -> Self {
+            Self::new(T::default())
+        }
+    }
+
+    impl<T, C> Mutex<T, C> {
         pub(crate) fn new(value: T) -> Self {
-            Self(parking_lot::Mutex::new(value))
+            Self { class: PhantomData, inner: parking_lot::Mutex::new(value) }
         }
 
         pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
             if !IN_SCHEDULE.get() {
-                return self.0.lock();
+                return self.inner.lock();
             }
             loop {
                 shuttle::thread::yield_now();
-                if let Some(guard) = self.0.try_lock() {
+                if let Some(guard) = self.inner.try_lock() {
                     return guard;
                 }
             }

@@ -11,7 +11,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
-use parking_lot::{Condvar, Mutex};
+use kvfs_locks::{Condvar, Mutex, class};
 
 use crate::object::ObjectKey;
 
@@ -60,7 +60,7 @@ pub(crate) struct TicketState {
     locks: OnceLock<Weak<dyn Queues>>,
     /// Waiters before it no longer count in the lock table: it would be a deadlock to wait for them.
     passes_queues: AtomicBool,
-    inner: Mutex<Inner>,
+    inner: Mutex<Inner, class::TxnTicketInner>,
     changed: Condvar,
 }
 

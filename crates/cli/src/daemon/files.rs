@@ -14,12 +14,12 @@ use std::sync::{Arc, OnceLock, Weak};
 use kvfs_fs::operations::Recorder;
 use kvfs_fs::{Durability, FileSystem, Invalidations};
 use kvfs_fuse::bridge::Bridge;
+use kvfs_locks::{Mutex, class};
 use kvfs_open::Memory;
 use kvfs_posix::{Observer, PosixError, Process, View, WeakView};
 use kvfs_serve::{LANE_BYTES_MAX, Server, Visitor, World};
 use kvfs_service::{Begin, Caller, ErrorKind, ServiceError, Transactions};
 use kvfs_socket::BoundSocket;
-use parking_lot::Mutex;
 use rustix::io::Errno;
 
 use super::views::MountedViews;
@@ -81,7 +81,7 @@ struct Served {
     main: OnceLock<View>,
     transactions: Arc<Transactions>,
     /// Those that processes are in: all of a transaction share its locks.
-    views: Mutex<BTreeMap<u64, WeakView>>,
+    views: Mutex<BTreeMap<u64, WeakView>, class::CliDaemonFilesViews>,
     kernel: Option<KernelSides>,
 }
 

@@ -8,9 +8,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use kvfs_fs::{Durability, FileSystem, FsError, Position};
+use kvfs_locks::{Condvar, Mutex, class};
 use kvfs_posix::Volume;
 use kvfs_service::{ErrorKind, Mounts, Result as ServiceResult, ServiceError, ViewMount};
-use parking_lot::{Condvar, Mutex};
 
 use super::cannot_start;
 use super::front_ends::{FrontEnds, Store};
@@ -21,7 +21,7 @@ use crate::error::{CliError, Code, Result};
 /// Tells the daemon to end.
 #[derive(Default)]
 pub(super) struct End {
-    is_asked: Mutex<bool>,
+    is_asked: Mutex<bool, class::CliDaemonUnmountedIsAsked>,
     asked: Condvar,
 }
 

@@ -13,8 +13,8 @@ use kvfs_fs::{Durability, FileSystem, FsError, Position};
 use kvfs_fuse::bridge::{Bridge, View, ViewOptions};
 use kvfs_fuse::mount::{self, MountOptions, MountPoint, Unmount};
 use kvfs_fuse::transport::BufferPool;
+use kvfs_locks::{Mutex, class};
 use kvfs_service::{ErrorKind, Mounts, Result, ServiceError, ViewMount};
-use parking_lot::Mutex;
 
 use super::explain_mount;
 use super::point::view_options;
@@ -22,7 +22,7 @@ use crate::store_dir::StoreDir;
 
 /// The kernel sides of views that are mounted, by the number of the transaction.
 #[derive(Default)]
-pub(super) struct MountedViews(Mutex<BTreeMap<u64, Vec<Weak<Bridge>>>>);
+pub(super) struct MountedViews(Mutex<BTreeMap<u64, Vec<Weak<Bridge>>>, class::CliDaemonViews>);
 
 impl MountedViews {
     fn add(&self, txn: u64, bridge: &Arc<Bridge>) {

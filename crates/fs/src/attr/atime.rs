@@ -11,10 +11,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use kvfs_locks::{Mutex, class};
 use kvfs_store::Batch;
 use kvfs_store::clock::Clock;
 use kvfs_txn::{Fields, LockName, Want};
-use parking_lot::Mutex;
 
 use crate::node::{Node, Pin};
 use crate::schema::{RowPatch, TimePatch};
@@ -44,7 +44,7 @@ pub(crate) struct LazyTimes {
     /// Nodes that may wait at all, when their times can't be written: they can't leave the table.
     waiting_max: usize,
     clock: Arc<dyn Clock>,
-    pending: Mutex<Pending>,
+    pending: Mutex<Pending, class::FsAttrAtimePending>,
 }
 
 #[derive(Default)]

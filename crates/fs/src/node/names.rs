@@ -19,7 +19,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use parking_lot::Mutex;
+use kvfs_locks::{Mutex, class};
 
 use super::Node;
 
@@ -83,7 +83,7 @@ struct Slot {
     tag: AtomicU32,
     /// Set by use, cleared by the search for what gives way.
     is_used: AtomicBool,
-    kept: Mutex<Option<Kept>>,
+    kept: Mutex<Option<Kept>, class::FsNodeNamesKept>,
 }
 
 const _: () = assert!(size_of::<Slot>() == 64);
@@ -120,7 +120,7 @@ struct Changes {
 struct Bucket {
     slots: [Slot; NAMES_PER_BUCKET],
     /// Comes before the slots' own locks. What is found needs it not.
-    changes: Mutex<Changes>,
+    changes: Mutex<Changes, class::FsNodeNamesChanges>,
 }
 
 /// All buckets.

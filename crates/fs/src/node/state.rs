@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
+use kvfs_locks::{Mutex, MutexGuard, class};
 use kvfs_store::{Keyspace, Position};
-use parking_lot::{Mutex, MutexGuard};
 
 use super::NodeTable;
 use crate::dir::CookieTable;
@@ -156,9 +156,9 @@ pub(crate) struct DirectoryPart {
     /// Where the rows of the entries are.
     pub(crate) placement: Placement,
     /// Inode numbers set aside for files of this directory, so that files created together lie together.
-    inode_group: Mutex<Range<u64>>,
+    inode_group: Mutex<Range<u64>, class::FsNodeStateInodeGroup>,
     /// Offsets given out by listings.
-    pub(crate) cookies: Mutex<CookieTable>,
+    pub(crate) cookies: Mutex<CookieTable, class::FsNodeStateCookies>,
     /// See [`NodeTable::lookups_in`].
     pub(crate) lookups: AtomicU64,
 }
@@ -196,7 +196,7 @@ impl DirectoryPart {
 pub(crate) struct Node {
     /// Lookups + operations + children.
     pub(super) references: AtomicU64,
-    pub(super) state: Mutex<NodeState>,
+    pub(super) state: Mutex<NodeState, class::FsNodeStateState>,
     /// How often the front end was told of the node, less what it forgot.
     pub(super) lookups: AtomicU64,
     /// Inode number; the node id.
@@ -219,7 +219,8 @@ impl fmt::Debug for Node {
 
 impl Node {
     /// The state. Don't hold it across store accesses or while locking anything else.
-    pub(crate) fn state(&self) -> MutexGuard<'_, NodeState> {
+    #[track_caller]
+    pub(crate) fn state(&self) -> MutexGuard<'_, NodeState, class::FsNodeStateState> {
         self.state.lock()
     }
 

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
+use kvfs_locks::{Mutex, RwLock, RwLockWriteGuard, class};
 use kvfs_store::Position;
-use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 
 use super::names::{Listed, NameCache, Search, Unkept};
 use super::state::Absence;
@@ -58,7 +58,7 @@ struct Shard {
 #[repr(align(128))]
 #[derive(Default)]
 struct PaddedShard {
-    shard: RwLock<Shard>,
+    shard: RwLock<Shard, class::FsNodeTableShard>,
     content_bytes: AtomicU64,
 }
 
@@ -100,15 +100,15 @@ pub struct NodeTable {
     /// Number of changed nodes that left the table, and twice the number of commits that were published.
     epoch: AtomicU64,
     /// Held exclusively while a commit becomes visible; see [`NodeTable::publish`].
-    publishing: RwLock<()>,
+    publishing: RwLock<(), class::FsNodeTablePublishing>,
     /// Held exclusively from before a commit becomes visible until the nodes hold its changes.
-    settling: FairLock<()>,
+    settling: FairLock<(), class::FsNodeTableSettling>,
     nodes: AtomicU64,
     bytes: AtomicU64,
     /// Next shard to sweep.
     hand: AtomicUsize,
     /// Orphans that have no node in the table, to be reaped.
-    dead: Mutex<Vec<DeadOrphan>>,
+    dead: Mutex<Vec<DeadOrphan>, class::FsNodeTableDead>,
     /// Their number, to be looked at without the lock.
     dead_count: AtomicUsize,
     node_bytes_max: u64,
@@ -162,13 +162,14 @@ impl NodeTable {
     /// While this is held, what the nodes say and what the store holds is from the same side of every commit:
     /// for readers of both. Nested calls are fine. A commit waits for those that hold it: not for longer than one
     /// read takes.
-    pub(crate) fn settled(&self) -> ReadGuard<'_, ()> {
+    pub(crate) fn settled(&self) -> ReadGuard<'_, (), class::FsNodeTableSettling> {
         self.settling.read()
     }
 
     /// The caller must hold it over [`NodeTable::publish`] and all that brings the nodes up to date. Waits for reads
     /// that are under way.
-    pub(crate) fn settle(&self) -> RwLockWriteGuard<'_, ()> {
+    #[track_caller]
+    pub(crate) fn settle(&self) -> RwLockWriteGuard<'_, (), class::FsNodeTableSettling> {
         self.settling.write()
     }
 

@@ -6,10 +6,10 @@
 
 use std::sync::Arc;
 
+use kvfs_locks::{RwLockReadGuard, class};
 use kvfs_store::clock::Clock;
 use kvfs_store::{BLOCK_BYTES, Batch, Change as StoreChange, Position};
 use kvfs_txn::{Fields, LockName, Want};
-use parking_lot::RwLockReadGuard;
 
 use super::record::{self, Part};
 use super::table::QuotaCheck;
@@ -30,7 +30,7 @@ pub(crate) struct Change {
 /// Keeps quotas from being turned on or off while an operation is under way.
 /// An operation's batches go through it, so that they are counted.
 pub(crate) struct Gate<'v> {
-    quotas: RwLockReadGuard<'v, Option<Arc<Counted>>>,
+    quotas: RwLockReadGuard<'v, Option<Arc<Counted>>, class::FsQuotaCounted>,
     writer: NodeWriter<'v>,
     clock: &'v dyn Clock,
 }

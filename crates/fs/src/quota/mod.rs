@@ -22,10 +22,10 @@ mod table;
 
 use std::sync::Arc;
 
+use kvfs_locks::{Mutex, RwLock, class};
 use kvfs_store::clock::Clock;
 use kvfs_store::{Batch, Durability, KeyRange, Keyspace, KeyspaceKind, Read, Store};
 use kvfs_txn::Admission;
-use parking_lot::{Mutex, RwLock};
 
 use charge::Change;
 pub(crate) use charge::Gate;
@@ -156,7 +156,7 @@ struct Counted {
     keyspace: Keyspace,
     accounts: Accounts,
     /// Held while limits are set, so that the store and the table agree on which setting was the last.
-    setting: Mutex<()>,
+    setting: Mutex<(), class::FsQuotaSetting>,
 }
 
 /// The quotas of a store that holds a file system: one table for all its views.
@@ -168,7 +168,7 @@ pub struct Quotas {
     superblock: Arc<LiveSuperblock>,
     is_read_only: bool,
     /// `None` while quotas are off. The lock is the gate.
-    counted: RwLock<Option<Arc<Counted>>>,
+    counted: RwLock<Option<Arc<Counted>>, class::FsQuotaCounted>,
 }
 
 fn open_keyspace(store: &dyn Store) -> Result<Keyspace> {

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::Mutex;
+use kvfs_locks::{Mutex, class};
 
 use super::charge::Change;
 use super::record::Since;
@@ -25,14 +25,14 @@ struct Account {
 /// All accounts.
 #[derive(Debug)]
 pub(super) struct Accounts {
-    all: Mutex<HashMap<(QuotaKind, u32), Account>>,
+    all: Mutex<HashMap<(QuotaKind, u32), Account>, class::FsQuotaTableAll>,
     /// Before that, limits mean nothing, and times of grace stand still: what is known of usage is a part of it.
     is_counted: AtomicBool,
 }
 
 /// What a transaction has changed so far; no other view sees it.
 #[derive(Debug, Default)]
-pub(crate) struct Pending(Mutex<HashMap<(QuotaKind, u32), Usage>>);
+pub(crate) struct Pending(Mutex<HashMap<(QuotaKind, u32), Usage>, class::FsQuotaTablePending>);
 
 /// Which limits are checked.
 #[derive(Debug, Clone, Copy)]

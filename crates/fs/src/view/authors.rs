@@ -6,9 +6,9 @@
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash};
 
+use kvfs_locks::{Mutex, class};
 use kvfs_store::Seqno;
 use kvfs_txn::{LockName, LockNameBuf, Want};
-use parking_lot::Mutex;
 
 /// So many operations are remembered: those of some seconds of a busy main line.
 const OPERATIONS_MAX: usize = 4096;
@@ -25,7 +25,7 @@ struct Operation {
 
 /// The last operations, oldest first.
 #[derive(Default)]
-pub(crate) struct Authors(Mutex<VecDeque<Operation>>);
+pub(crate) struct Authors(Mutex<VecDeque<Operation>, class::FsViewAuthors>);
 
 /// An operation under way.
 pub(crate) struct Author {

@@ -16,9 +16,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::types::ShownPrivileges;
+use kvfs_locks::{Mutex, class};
 use kvfs_store::{CheckpointInfo, Isolation, Store, Txn, TxnId, TxnOptions, check_snapshot_name};
 use kvfs_txn::LockOwner;
-use parking_lot::Mutex;
 
 use super::commit::CommitPhase;
 use super::txn::{TXN_NODE_SHARE, TxnView};
@@ -61,7 +61,7 @@ pub struct Branches<'v> {
     store: &'v dyn Store,
     superblock: &'v LiveSuperblock,
     quotas: &'v Quotas,
-    naming: &'v Mutex<()>,
+    naming: &'v Mutex<(), class::FsViewOriginNamingBranches>,
     is_read_only: bool,
 }
 

@@ -5,12 +5,12 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use parking_lot::RwLock;
+use kvfs_locks::{RwLock, class};
 
 /// Ranges of inode numbers, joined where they touch: inode groups are handed out nearly in order, so a
 /// transaction that makes a million files needs a handful of them.
 #[derive(Debug, Default)]
-pub(crate) struct Created(RwLock<BTreeMap<u64, u64>>);
+pub(crate) struct Created(RwLock<BTreeMap<u64, u64>, class::FsViewCreated>);
 
 impl Created {
     /// Adds the numbers `group`.

@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use kvfs_locks::{Mutex, class};
 use kvfs_store::TxnId;
 use kvfs_txn::{Doom, DoomReason, Rival};
-use parking_lot::Mutex;
 
 use super::TxnView;
 use crate::{Caller, FileSystem, FsError};
@@ -38,7 +38,7 @@ impl AsFsError for FsError {
 /// The views of open transactions.
 #[derive(Default)]
 pub(crate) struct OpenViews {
-    views: Mutex<BTreeMap<TxnId, Weak<FileSystem>>>,
+    views: Mutex<BTreeMap<TxnId, Weak<FileSystem>>, class::FsViewIdleViews>,
     /// Of `views`, for every operation of the main line: it must not take the lock.
     count: AtomicUsize,
 }

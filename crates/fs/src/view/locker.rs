@@ -8,6 +8,7 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
+use kvfs_locks::class;
 use kvfs_store::clock::Clock;
 use kvfs_txn::{Admission, Guard, LockName, Mode, Party, Want};
 
@@ -60,7 +61,7 @@ pub(crate) struct Names<'v> {
     /// Of an operation on the main line while a transaction is open.
     author: Option<Author>,
     /// Keeps the transaction from being frozen while the operation is under way.
-    _admitted: Option<ReadGuard<'v, Phase>>,
+    _admitted: Option<ReadGuard<'v, Phase, class::FsViewCommitPhase>>,
 }
 
 impl Names<'_> {

@@ -5,10 +5,10 @@
 use std::sync::{Arc, OnceLock};
 
 use kvfs_kv::KeyspaceTable;
+use kvfs_locks::{Mutex, class};
 use kvfs_store::clock::Clock;
 use kvfs_store::{Batch, Durability, Position, Read, Seqno, Snapshot, Store, StoreError};
 use kvfs_txn::{Admission, LockName};
-use parking_lot::Mutex;
 
 use super::TxnView;
 use super::authors::Authors;
@@ -37,7 +37,7 @@ pub(crate) struct Shared {
     pub(crate) superblock: Arc<LiveSuperblock>,
     pub(crate) keyspaces: KeyspaceTable,
     /// Held from the look at a branch's name to its first checkpoint.
-    pub(crate) naming_branches: Mutex<()>,
+    pub(crate) naming_branches: Mutex<(), class::FsViewOriginNamingBranches>,
     pub(crate) snapshots: Snapshots,
     pub(crate) quotas: Quotas,
     /// Is told of operations by front ends.

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use kvfs_locks::{Mutex, class};
 
 use crate::FileSystem;
 
@@ -34,7 +34,7 @@ struct Names {
 pub(crate) struct Processes {
     /// `None`: nothing is asked.
     command_of: OnceLock<CommandOf>,
-    names: Mutex<Names>,
+    names: Mutex<Names, class::FsViewProcessesNames>,
 }
 
 /// Lets messages say what processes on the main line are called: `command_of` is asked by their numbers, seldom, and may read a file.

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use kvfs_locks::{Mutex, class};
 use kvfs_store::{
     Changed, Isolation, KeyRange, Keyspace, Records, Snapshot, SnapshotInfo, Txn, TxnId, TxnOptions, TxnStats,
 };
 use kvfs_txn::{Doom, DoomReason, Fields, LockName, LockNameBuf, LockOwner, Rival, TxnTraits};
-use parking_lot::Mutex;
 
 use super::branch::Opened;
 use super::commit::CommitPhase;
@@ -64,7 +64,7 @@ pub struct TxnView {
     /// What it has changed of quotas.
     pub(crate) pending_usage: Pending,
     /// Where a branch has written, as far as it was asked for.
-    pub(super) written: Mutex<BTreeMap<Keyspace, Arc<Vec<KeyRange>>>>,
+    pub(super) written: Mutex<BTreeMap<Keyspace, Arc<Vec<KeyRange>>>, class::FsViewTxnWritten>,
     /// It brings back what was: no limit and no border of a project keeps it.
     pub(super) restores: AtomicBool,
 }

@@ -11,13 +11,13 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use kvfs_fs::{FileSystem, FsError, Position};
-use parking_lot::{Condvar, Mutex};
+use kvfs_locks::{Condvar, Mutex, class};
 
 use super::blocking_pool::BlockingPool;
 
 /// A queue that one thread empties.
 pub(super) struct Queue<T> {
-    state: Mutex<(VecDeque<T>, bool)>,
+    state: Mutex<(VecDeque<T>, bool), class::FuseBridgeBackgroundState>,
     changed: Condvar,
 }
 
@@ -69,7 +69,7 @@ pub(super) type Synced = Box<dyn FnOnce(Result<(), FsError>) + Send>;
 /// Housekeeping of a view, for as long as the view keeps it.
 pub(super) type Tick = Arc<dyn Fn() + Send + Sync>;
 
-type Tenants = Arc<Mutex<Vec<Weak<dyn Fn() + Send + Sync>>>>;
+type Tenants = Arc<Mutex<Vec<Weak<dyn Fn() + Send + Sync>>, class::FuseBridgeBackgroundTenants>>;
 
 /// The threads.
 pub(super) struct Background {
@@ -82,7 +82,7 @@ pub(super) struct Background {
     timer: Arc<Queue<()>>,
     /// Housekeeping of the views that share these threads.
     tenants: Tenants,
-    threads: Mutex<Vec<JoinHandle<()>>>,
+    threads: Mutex<Vec<JoinHandle<()>>, class::FuseBridgeBackgroundThreads>,
 }
 
 impl Background {

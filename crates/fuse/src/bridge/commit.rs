@@ -22,7 +22,7 @@ use kvfs_fs::{
     Caller, CommitPlan, Durability, FileSystem, FrozenView, FsError, Invalidations, NodeId, Position,
 };
 
-use parking_lot::{Condvar, Mutex};
+use kvfs_locks::{Condvar, Mutex, class};
 
 use super::background::Job;
 use super::cached::Cached;
@@ -68,7 +68,7 @@ impl Shared {
 /// The dirty pages of a view on their way out, by a thread of the blocking pool.
 #[derive(Default)]
 pub(super) struct WriteOut {
-    state: Mutex<Round>,
+    state: Mutex<Round, class::FuseBridgeCommitState>,
     ended: Condvar,
 }
 
@@ -162,7 +162,7 @@ impl Drop for InvalidatedPages<'_> {
 /// an answer that was on its way. It is told again, twice: so long no answer is on its way.
 #[derive(Default)]
 pub(super) struct Late {
-    nodes: Mutex<LateNodes>,
+    nodes: Mutex<LateNodes, class::FuseBridgeCommitNodes>,
 }
 
 #[derive(Default)]
@@ -273,7 +273,7 @@ impl Bridge {
         let shared = &self.files.shared;
         let WriteOut { state, ended } = &shared.write_out;
         let mut round = state.lock();
-        let is_late = |round: &mut parking_lot::MutexGuard<'_, Round>| {
+        let is_late = |round: &mut kvfs_locks::MutexGuard<'_, Round, class::FuseBridgeCommitState>| {
             ended.wait_while_for(round, |round| round.is_under_way, time_max).timed_out()
         };
         let late = || FsError::Busy("the view's dirty pages wait for another transaction's lock");

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use kvfs_fs::NodeId;
-use parking_lot::Mutex;
+use kvfs_locks::{Mutex, class};
 use rustix::io::Errno;
 
 use super::background::Job;
@@ -59,7 +59,7 @@ pub trait ControlHandler: Send + Sync + 'static {
 
 /// How the kernel is made to forget names in the root.
 #[derive(Default)]
-pub(super) struct RootNames(Mutex<RootState>);
+pub(super) struct RootNames(Mutex<RootState, class::FuseBridgeControl>);
 
 #[derive(Default)]
 struct RootState {

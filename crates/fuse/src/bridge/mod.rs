@@ -36,7 +36,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use kvfs_fs::{Caller, FileSystem, FsError, NodeId, Position};
-use parking_lot::Mutex;
+use kvfs_locks::{Mutex, class};
 use rustix::io::Errno;
 
 use crate::abi::Opcode;
@@ -168,10 +168,10 @@ struct Shared {
     /// Files that may be in the page cache.
     cached: Cached,
     /// Commits of transactions take turns.
-    commits: Mutex<()>,
+    commits: Mutex<(), class::FuseBridgeCommits>,
     root_names: RootNames,
     /// Why the kernel could not write out a dirty page of this view; reported nowhere else.
-    lost_write: Mutex<Option<FsError>>,
+    lost_write: Mutex<Option<FsError>, class::FuseBridgeLostWrite>,
     write_out: WriteOut,
     late: Late,
     stale: StalePages,

@@ -6,8 +6,8 @@
 
 use std::sync::Arc;
 
+use kvfs_locks::{Mutex, class};
 use kvfs_memory::MappedBuf;
-use parking_lot::Mutex;
 
 const PAGE_BYTES: usize = 4096;
 /// Buffers that are made at once.
@@ -15,7 +15,7 @@ const SLAB_BUFFERS: usize = 4;
 
 /// Gives and takes back buffers of one size.
 pub(super) struct ReadBuffers {
-    free: Mutex<Vec<MappedBuf>>,
+    free: Mutex<Vec<MappedBuf>, class::FuseBridgeReadBuffersFree>,
     bytes: usize,
 }
 

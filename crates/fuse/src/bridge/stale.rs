@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
 
-use parking_lot::Mutex;
+use kvfs_locks::{Mutex, class};
 
 use super::background::{Job, guarded};
 use super::blocking_pool::BlockingPool;
@@ -26,7 +26,7 @@ struct Queue {
 /// See the module.
 #[derive(Default)]
 pub(super) struct StalePages {
-    queue: Arc<Mutex<Queue>>,
+    queue: Arc<Mutex<Queue, class::FuseBridgeStaleQueue>>,
     blocking_pool: OnceLock<BlockingPool>,
 }
 
@@ -65,7 +65,7 @@ impl StalePages {
         for (pages, done) in waiting {
             let done = Arc::new(Mutex::new(done));
             let last = Arc::clone(&done);
-            let call = |done: &Mutex<Option<Job>>| {
+            let call = |done: &Mutex<Option<Job>, class::FuseBridgeStaleJob>| {
                 let done = done.lock().take();
                 if let Some(done) = done {
                     done();
@@ -80,7 +80,7 @@ impl StalePages {
 }
 
 /// Until nothing waits.
-fn carry_out(queue: &Mutex<Queue>, notifier: &Notifier) {
+fn carry_out(queue: &Mutex<Queue, class::FuseBridgeStaleQueue>, notifier: &Notifier) {
     loop {
         let (pages, done) = {
             let mut queue = queue.lock();

@@ -30,7 +30,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use kvfs_fs::{CommitPlan, FileSystem, NodeId};
-use parking_lot::Mutex;
+use kvfs_locks::{Mutex, class};
 
 use super::background::Job;
 
@@ -85,7 +85,7 @@ impl State {
 /// See the module.
 #[derive(Default)]
 pub(super) struct Writers {
-    state: Mutex<State>,
+    state: Mutex<State, class::FuseBridgeWritersState>,
     is_invalidating: AtomicBool,
     has_old: AtomicBool,
 }
@@ -417,7 +417,7 @@ mod tests {
     fn attributes_during_commit_wait_and_are_answered_before_reads() {
         let (writers, view) = invalidating(7);
         assert!(writers.is_changing(7) && !writers.is_changing(8), "from the first round on");
-        let order = Arc::new(Mutex::new(Vec::new()));
+        let order = Arc::new(parking_lot::Mutex::new(Vec::new()));
         let job = |name: &'static str| -> Job {
             let order = Arc::clone(&order);
             Box::new(move || order.lock().push(name))

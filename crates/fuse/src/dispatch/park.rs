@@ -11,7 +11,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::Mutex;
+use kvfs_locks::{Mutex, class};
 use rustix::io::Errno;
 
 use super::payload::Payload;
@@ -54,7 +54,7 @@ struct State {
 
 /// The parked requests of a session.
 pub(crate) struct Registry {
-    state: Mutex<State>,
+    state: Mutex<State, class::FuseDispatchParkState>,
     parked_max: usize,
     ended: AtomicBool,
 }

@@ -16,7 +16,7 @@ use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use parking_lot::Mutex;
+use kvfs_locks::{Mutex, class};
 use place::Place;
 use rustix::io::Errno;
 use rustix::mount::{MountPropagationFlags, OpenTreeFlags, UnmountFlags};
@@ -51,7 +51,7 @@ enum Method {
 pub struct MountPoint {
     place: Place,
     method: Method,
-    attached: Mutex<bool>,
+    attached: Mutex<bool, class::FuseMountAttached>,
 }
 
 /// Mounts a new connection on the directory `point`. Returns the descriptor that the session works on. The

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 
-use parking_lot::{Condvar, Mutex};
+use kvfs_locks::{Condvar, Mutex, class};
 use rustix::io::Errno;
 
 pub use init::{InitConfig, Negotiated, Readdirplus};
@@ -102,8 +102,8 @@ struct Shared {
     pool: Arc<BufferPool>,
     steering: Option<Steering>,
     running: AtomicUsize,
-    failure: Mutex<Option<SessionError>>,
-    ended: Mutex<bool>,
+    failure: Mutex<Option<SessionError>, class::FuseSessionFailure>,
+    ended: Mutex<bool, class::FuseSessionEnded>,
     ended_changed: Condvar,
     notifier: Notifier,
 }

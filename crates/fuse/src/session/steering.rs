@@ -20,7 +20,7 @@
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use kvfs_locks::{Condvar, Mutex, class};
 use rustix::thread::{CpuSet, gettid, sched_getaffinity, sched_setaffinity};
 use zerocopy::FromBytes;
 
@@ -87,7 +87,7 @@ impl Votes {
 /// Which workers serve, and where.
 #[derive(Debug)]
 pub(super) struct Steering {
-    votes: Mutex<Votes>,
+    votes: Mutex<Votes, class::FuseSessionSteeringVotes>,
     /// Where the companion serves alone, or [`ANYWHERE`].
     cpu: AtomicU32,
     /// Requests that the companion took, roughly: it alone counts.
@@ -99,7 +99,7 @@ pub(super) struct Steering {
     /// For how many periods it is not to.
     polite_periods: AtomicU32,
     /// Whether one of the workers that stand by watches.
-    is_watched: Mutex<bool>,
+    is_watched: Mutex<bool, class::FuseSessionSteeringIsWatched>,
     /// The same, for the companion to look at: in the idle class it is never alone.
     has_watcher: AtomicBool,
     freed: Condvar,

@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use parking_lot::Mutex;
+use kvfs_locks::{Mutex, class};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 use crate::abi::{InHeader, READ_BUFFER_BYTES_MIN, WriteIn};
@@ -26,7 +26,7 @@ struct Page([u8; PAGE_BYTES]);
 
 /// Gives and takes back request buffers of one size.
 pub struct BufferPool {
-    free: Mutex<Vec<Vec<Page>>>,
+    free: Mutex<Vec<Vec<Page>>, class::FuseTransportBufferFree>,
     pages: usize,
     free_max: usize,
 }

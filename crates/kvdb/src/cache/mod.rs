@@ -31,8 +31,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use bytes::Bytes;
+use kvfs_locks::{Mutex, class};
 use kvfs_store::Tier;
-use parking_lot::Mutex;
 
 use crate::format::ZoneId;
 
@@ -121,14 +121,14 @@ pub(crate) struct CacheStats {
 pub(crate) struct BlockCache {
     accountant: Arc<Accountant>,
     policy: Policy,
-    shards: Vec<Mutex<Shard>>,
+    shards: Vec<Mutex<Shard, class::KvdbCacheShards>>,
     /// The shard that gives next when the inserting one has nothing left.
     next_victim: AtomicUsize,
     insertions: AtomicU64,
     evictions: AtomicU64,
     /// Whether there is a recorder: what a lookup looks at.
     is_traced: AtomicBool,
-    recorder: Mutex<Option<io::Result<Recorder>>>,
+    recorder: Mutex<Option<io::Result<Recorder>>, class::KvdbCacheRecorder>,
 }
 
 impl BlockCache {

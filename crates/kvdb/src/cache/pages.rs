@@ -23,8 +23,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use arc_swap::{ArcSwapOption, Guard};
+use kvfs_locks::{Mutex, class};
 use kvfs_store::Result;
-use parking_lot::Mutex;
 
 use super::memory::{Accountant, Charge, Pool};
 
@@ -79,7 +79,7 @@ struct State<T> {
     resident: ArcSwapOption<Loaded<T>>,
     is_used: AtomicBool,
     /// Held while the value is read. What was evicted may still be held by a reader.
-    last: Mutex<Weak<Loaded<T>>>,
+    last: Mutex<Weak<Loaded<T>>, class::KvdbCachePagesLast>,
 }
 
 impl<T> State<T> {
@@ -250,7 +250,7 @@ pub(crate) struct PagesStats {
 /// All pages of a store, and the clock over those in memory.
 pub(crate) struct Pages {
     accountant: Arc<Accountant>,
-    clock: Mutex<Clock>,
+    clock: Mutex<Clock, class::KvdbCachePagesClock>,
     next_id: AtomicU64,
     loads: AtomicU64,
     evictions: AtomicU64,

@@ -8,6 +8,7 @@
 
 use std::{collections::BTreeMap, fmt};
 
+use kvfs_locks::class;
 use kvfs_store::{Result, Seqno, StoreError};
 
 use super::sync::{AtomicU64, Condvar, Mutex, Ordering, SPINS};
@@ -25,7 +26,7 @@ struct State {
 /// Publishes commits in the order in which they were begun.
 pub(crate) struct Publisher {
     visible: AtomicU64,
-    state: Mutex<State>,
+    state: Mutex<State, class::KvdbCommitPublisherState>,
     advanced: Condvar,
 }
 

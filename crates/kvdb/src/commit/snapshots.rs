@@ -7,15 +7,15 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use kvfs_locks::{Mutex, class};
 use kvfs_store::Seqno;
-use parking_lot::Mutex;
 
 use super::Publisher;
 
 /// Counts the pins per seqno. Cheap to clone; clones share the pins.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SnapshotTracker {
-    pins: Arc<Mutex<BTreeMap<Seqno, usize>>>,
+    pins: Arc<Mutex<BTreeMap<Seqno, usize>, class::KvdbCommitSnapshotsPins>>,
 }
 
 /// Keeps a position readable until it is dropped.

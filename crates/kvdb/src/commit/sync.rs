@@ -2,17 +2,19 @@
 
 pub(super) use std::sync::atomic::{AtomicU64, Ordering};
 
-pub(super) use parking_lot::{Mutex, MutexGuard};
+use kvfs_locks::Class;
+pub(super) use kvfs_locks::{Mutex, MutexGuard};
 
 /// How often a thread looks before it sleeps: some microseconds.
 pub(super) const SPINS: u32 = 100;
 
 /// A condition variable whose wait takes and returns the guard.
 #[derive(Debug, Default)]
-pub(super) struct Condvar(parking_lot::Condvar);
+pub(super) struct Condvar(kvfs_locks::Condvar);
 
 impl Condvar {
-    pub(super) fn wait<'a, T>(&self, mut guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+    #[track_caller]
+    pub(super) fn wait<'a, T, C: Class>(&self, mut guard: MutexGuard<'a, T, C>) -> MutexGuard<'a, T, C> {
         self.0.wait(&mut guard);
         guard
     }

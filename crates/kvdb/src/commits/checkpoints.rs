@@ -13,8 +13,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use kvfs_locks::{Mutex, class};
 use kvfs_store::{CheckpointInfo, Result, Seqno, StoreError, TxnId, TxnStats};
-use parking_lot::Mutex;
 
 use crate::commit::{PRIVATE, PrivateRuns, SnapshotTracker};
 use crate::layers::adopted::RunsByKeyspace;
@@ -46,7 +46,7 @@ impl Saved {
 #[derive(Default)]
 pub(crate) struct Checkpoints {
     /// Whether each is open.
-    by_id: Mutex<BTreeMap<TxnId, (Saved, bool)>>,
+    by_id: Mutex<BTreeMap<TxnId, (Saved, bool)>, class::KvdbCommitsCheckpointsById>,
 }
 
 impl Checkpoints {

@@ -11,8 +11,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use kvfs_locks::{Mutex, class};
 use kvfs_store::{Position, Result, Seqno, StoreError, TxnId, TxnOutcome};
-use parking_lot::Mutex;
 
 use crate::commit::PrivateRuns;
 use crate::live::LiveSet;
@@ -69,10 +69,10 @@ impl Known {
 
 /// All transactions.
 pub(crate) struct Transactions {
-    ids: Mutex<Ids>,
-    known: Mutex<Known>,
+    ids: Mutex<Ids, class::KvdbCommitsTransactionsIds>,
+    known: Mutex<Known, class::KvdbCommitsTransactionsKnown>,
     /// Prepared runs of transactions that have ended, which the manifest still names.
-    kept: Mutex<Vec<(TxnId, PrivateRuns)>>,
+    kept: Mutex<Vec<(TxnId, PrivateRuns)>, class::KvdbCommitsTransactionsKept>,
     /// What the private write sets in memory will take on the device (bytes).
     bytes_private: AtomicU64,
     /// Memory of the private write sets (bytes).

@@ -16,11 +16,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use kvfs_locks::{Mutex, MutexGuard, class};
 use kvfs_store::{
     BLOCK_BYTES, ExtentKind, KeyRange, Keyspace, KeyspaceKind, Position, Result, Seqno, StoreError, TxnId,
     UndoPoint,
 };
-use parking_lot::{Mutex, MutexGuard};
 
 use crate::commit::{SnapshotPin, SnapshotTracker};
 use crate::history::History;
@@ -76,10 +76,10 @@ pub(crate) struct Undo {
     history: Arc<History>,
     reader: Arc<Reader>,
     /// One flush at a time, and no flush while the manifest is made to forget a transaction.
-    flushing: Mutex<()>,
+    flushing: Mutex<(), class::KvdbCommitsUndoFlushing>,
     count_max: usize,
     age_max: Duration,
-    state: Mutex<State>,
+    state: Mutex<State, class::KvdbCommitsUndoState>,
     /// Pre-images that were let go and not cleared away since (bytes).
     bytes_released: AtomicU64,
 }
@@ -164,7 +164,8 @@ impl Undo {
     }
 
     /// Held by a flush, whose edit may name transactions.
-    pub(crate) fn lock_flushes(&self) -> MutexGuard<'_, ()> {
+    #[track_caller]
+    pub(crate) fn lock_flushes(&self) -> MutexGuard<'_, (), class::KvdbCommitsUndoFlushing> {
         self.flushing.lock()
     }
 

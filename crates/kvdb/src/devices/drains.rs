@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use kvfs_locks::{Mutex, MutexGuard, class};
 use kvfs_store::{Result, StoreError};
-use parking_lot::{Mutex, MutexGuard};
 
 use crate::merge::drain::Drained;
 use crate::runtime::event::Event;
@@ -28,9 +28,9 @@ pub struct DrainInfo {
 /// See the module.
 #[derive(Default)]
 pub(super) struct Drains {
-    known: Mutex<BTreeMap<u32, DrainInfo>>,
+    known: Mutex<BTreeMap<u32, DrainInfo>, class::KvdbDevicesDrainsKnown>,
     /// Held while something is moved.
-    moving: Mutex<()>,
+    moving: Mutex<(), class::KvdbDevicesDrainsMoving>,
     /// Notified when there is news of any of them.
     pub(super) news: Event,
 }
@@ -48,7 +48,8 @@ impl Drains {
     }
 
     /// Waits until nothing else is being moved.
-    pub(super) fn begin(&self) -> MutexGuard<'_, ()> {
+    #[track_caller]
+    pub(super) fn begin(&self) -> MutexGuard<'_, (), class::KvdbDevicesDrainsMoving> {
         self.moving.lock()
     }
 

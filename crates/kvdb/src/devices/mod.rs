@@ -13,8 +13,8 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use kvfs_device::{Device, JoinedDevice, MissingDevice, Segment};
+use kvfs_locks::{Mutex, class};
 use kvfs_store::{Result, StoreError, Tier};
-use parking_lot::Mutex;
 
 use crate::format::{Feature, MEMBER_DATA_FROM, Member, Superblock, ZoneId};
 use crate::live::LiveSet;
@@ -82,7 +82,7 @@ pub(crate) struct Devices {
     fast_written: Arc<AtomicU64>,
     store: [u8; 16],
     /// Held while one comes or goes.
-    others: Mutex<Vec<Other>>,
+    others: Mutex<Vec<Other>, class::KvdbDevicesOthers>,
     drains: Drains,
 }
 

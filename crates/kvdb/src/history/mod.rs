@@ -8,8 +8,8 @@ pub(crate) mod named;
 
 use std::sync::Arc;
 
+use kvfs_locks::{Mutex, class};
 use kvfs_store::{Position, Seqno};
-use parking_lot::Mutex;
 
 use crate::commit::{Publisher, SnapshotPin, SnapshotTracker, Ticket};
 use crate::history::named::Named;
@@ -27,9 +27,9 @@ pub(crate) struct History {
     publisher: Publisher,
     snapshots: Arc<SnapshotTracker>,
     named: Named,
-    naming: Mutex<()>,
+    naming: Mutex<(), class::KvdbHistoryNaming>,
     /// Positions of deleted snapshots: what only they saw is to be cleared away when no reader is left at them.
-    deleted_positions: Mutex<Vec<Seqno>>,
+    deleted_positions: Mutex<Vec<Seqno>, class::KvdbHistoryDeletedPositions>,
 }
 
 impl History {

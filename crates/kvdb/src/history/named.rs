@@ -9,8 +9,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use kvfs_locks::{RwLock, class};
 use kvfs_store::{Position, Result, Seqno, SnapshotInfo, StoreError, check_snapshot_name};
-use parking_lot::RwLock;
 
 use crate::commit::{SnapshotPin, SnapshotTracker};
 use crate::history::History;
@@ -23,7 +23,7 @@ struct NamedPin {
 
 /// Those that exist, by name.
 pub(crate) struct Named {
-    by_name: RwLock<BTreeMap<String, NamedPin>>,
+    by_name: RwLock<BTreeMap<String, NamedPin>, class::KvdbHistoryNamedByName>,
 }
 
 impl Named {

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kvfs_device::Device;
+use kvfs_locks::class;
 use kvfs_store::clock::Clock;
 use kvfs_store::{Result, Seqno, StoreError};
 
@@ -204,7 +205,7 @@ pub(super) struct Log<M> {
     clock: Arc<dyn Clock>,
     state: M,
     /// Held while a part of the area is allocated; taken before `state`.
-    allocating: parking_lot::Mutex<()>,
+    allocating: kvfs_locks::Mutex<(), class::KvdbJournalLogAllocating>,
 }
 
 impl<M: Monitor<State>> Log<M> {
@@ -215,7 +216,7 @@ impl<M: Monitor<State>> Log<M> {
         clock: Arc<dyn Clock>,
         state: State,
     ) -> Self {
-        Self { device, area, epoch, clock, state: M::new(state), allocating: parking_lot::Mutex::new(()) }
+        Self { device, area, epoch, clock, state: M::new(state), allocating: kvfs_locks::Mutex::new(()) }
     }
 
     pub(super) fn area(&self) -> JournalArea {

@@ -9,8 +9,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
+use kvfs_locks::{Mutex, class};
 use kvfs_store::{Seqno, TxnId};
-use parking_lot::Mutex;
 
 use crate::commit::SnapshotPin;
 use crate::memtable::{WriteGuard, Writers};
@@ -28,7 +28,7 @@ pub(crate) struct CommittedRuns {
     writers: Writers,
     /// Of a transaction that was checkpointed: until the manifest has adopted the runs, a crash may bring back
     /// the checkpoint, which then needs its snapshot.
-    checkpoint: Mutex<Option<Arc<SnapshotPin>>>,
+    checkpoint: Mutex<Option<Arc<SnapshotPin>>, class::KvdbLayersAdoptedCheckpoint>,
 }
 
 impl CommittedRuns {

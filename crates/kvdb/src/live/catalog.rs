@@ -5,8 +5,8 @@
 
 use std::sync::Arc;
 
+use kvfs_locks::{Mutex, class};
 use kvfs_store::{Compression, Keyspace, KeyspaceKind, MergeFunction, Result, StoreError};
-use parking_lot::Mutex;
 
 use crate::format::Feature;
 use crate::live::LiveSet;
@@ -19,7 +19,7 @@ pub(crate) struct Catalog {
     pub(crate) runtime: Arc<Runtime>,
     pub(crate) live: Arc<LiveSet>,
     pub(crate) keyspaces: Arc<Keyspaces>,
-    pub(crate) making_keyspace: Mutex<()>,
+    pub(crate) making_keyspace: Mutex<(), class::KvdbLiveCatalogMakingKeyspace>,
 }
 
 impl Catalog {

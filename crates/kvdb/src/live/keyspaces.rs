@@ -5,10 +5,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use kvfs_locks::{RwLock, class};
 use kvfs_store::{
     Batch, Compression, Keyspace, KeyspaceInfo, KeyspaceKind, MergeFunction, Op, Result, StoreError,
 };
-use parking_lot::RwLock;
 
 use crate::memtable::Merger;
 use crate::version::{KeyspaceState, ManifestState};
@@ -44,7 +44,7 @@ impl KeyspaceMeta {
 /// All keyspaces of a store.
 #[derive(Default)]
 pub(crate) struct Keyspaces {
-    by_id: RwLock<BTreeMap<u32, KeyspaceMeta>>,
+    by_id: RwLock<BTreeMap<u32, KeyspaceMeta>, class::KvdbLiveKeyspacesById>,
 }
 
 impl Keyspaces {

@@ -17,8 +17,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use kvfs_locks::{Mutex, RwLock, class};
 use kvfs_store::{Result, Seqno};
-use parking_lot::{Mutex, RwLock};
 
 use crate::format::{Feature, PieceDesc};
 use crate::layers::view::View;
@@ -41,8 +41,8 @@ pub(crate) struct Ledger {
 pub(crate) struct LiveSet {
     pub(crate) runtime: Arc<Runtime>,
     pub(crate) pressure: Arc<Pressure>,
-    ledger: Mutex<Ledger>,
-    view: RwLock<Arc<View>>,
+    ledger: Mutex<Ledger, class::KvdbLiveLedger>,
+    view: RwLock<Arc<View>, class::KvdbLiveView>,
     /// Former versions: what they have and the current one has not takes space until no reader holds them, and so does what
     /// memtables of their time have bound.
     versions_pinned: PinnedGarbage<Version>,
@@ -53,7 +53,7 @@ pub(crate) struct LiveSet {
     /// What the superblocks say that the store may hold.
     announced: Announced,
     /// See [`wishes`].
-    placed_by: RwLock<BTreeMap<u32, u32>>,
+    placed_by: RwLock<BTreeMap<u32, u32>, class::KvdbLivePlacedBy>,
 }
 
 impl LiveSet {

@@ -4,10 +4,10 @@
 
 use std::sync::{Arc, Weak};
 
-use parking_lot::Mutex;
+use kvfs_locks::{Mutex, class};
 
 /// Replaced things that readers may still hold.
-pub(crate) struct PinnedGarbage<T>(Mutex<Vec<Weak<T>>>);
+pub(crate) struct PinnedGarbage<T>(Mutex<Vec<Weak<T>>, class::KvdbLivePinnedGarbage>);
 
 impl<T> Default for PinnedGarbage<T> {
     fn default() -> Self {

@@ -9,7 +9,7 @@ use std::alloc::Layout;
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
-use parking_lot::Mutex;
+use kvfs_locks::{Mutex, class};
 
 /// What chunks consist of: it aligns them.
 type Unit = MaybeUninit<u128>;
@@ -37,7 +37,7 @@ pub(super) struct Given {
 /// See the module.
 #[derive(Default)]
 pub(super) struct Arena {
-    state: Mutex<State>,
+    state: Mutex<State, class::KvdbMemtableArenaState>,
 }
 
 // SAFETY: the chunks belong to the arena alone; it never looks into them.

@@ -15,8 +15,8 @@ use std::{
     },
 };
 
+use kvfs_locks::{Mutex, RwLock, class};
 use kvfs_store::Seqno;
-use parking_lot::{Mutex, RwLock};
 
 use super::{
     fill::BlockFill,
@@ -43,9 +43,9 @@ struct State {
 /// A growing set of range tombstones.
 #[derive(Debug, Default)]
 pub(super) struct GrowingTombstones {
-    state: RwLock<State>,
+    state: RwLock<State, class::KvdbMemtableGrowingState>,
     /// Held by the one thread that replaces sets.
-    rebuilding: Mutex<()>,
+    rebuilding: Mutex<(), class::KvdbMemtableGrowingRebuilding>,
     /// Lets readers of a memtable without range deletes skip the lock.
     count: AtomicUsize,
 }

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use kvfs_locks::{RwLock, class};
 use kvfs_store::{BLOCK_BYTES, Compression, Seqno};
-use parking_lot::RwLock;
 
 use super::{
     changes::{ChangeVisitor, ChangeWalk},
@@ -40,7 +40,7 @@ pub(super) struct KeyspaceTable {
     pub(super) folds: SkipList,
     tombstones: GrowingTombstones,
     /// How blocks of a prefix are to be stored; empty where there are no wishes.
-    wishes: RwLock<BTreeMap<Bytes, Compression>>,
+    wishes: RwLock<BTreeMap<Bytes, Compression>, class::KvdbMemtableKeyspaceWishes>,
 }
 
 impl KeyspaceTable {

@@ -13,8 +13,8 @@ use std::{
     },
 };
 
+use kvfs_locks::{Mutex, RwLock, class};
 use kvfs_store::{BLOCK_BYTES, Batch, Compression, Keyspace, KeyspaceKind, Op, Seqno};
-use parking_lot::{Mutex, RwLock};
 
 use super::{
     changes::{ChangeVisitor, ChangeWalk},
@@ -57,7 +57,7 @@ impl BoundOp {
 /// A write buffer: the newest records of all keyspaces, in memory.
 pub(crate) struct MemTable {
     accountant: Arc<Accountant>,
-    tables: RwLock<BTreeMap<u32, Arc<KeyspaceTable>>>,
+    tables: RwLock<BTreeMap<u32, Arc<KeyspaceTable>>, class::KvdbMemtableTableTables>,
     bytes: AtomicU64,
     /// See [`MemTable::memory_bytes`].
     memory_bytes: AtomicU64,
@@ -66,7 +66,7 @@ pub(crate) struct MemTable {
     /// See [`MemTable::space_bytes`].
     slack_bytes: AtomicU64,
     /// Blocks that lie in their final place already, by the seqno of the operation that put them.
-    bound: Mutex<HashMap<Seqno, BoundOp>>,
+    bound: Mutex<HashMap<Seqno, BoundOp>, class::KvdbMemtableTableBound>,
     bytes_bound: AtomicU64,
     /// See [`MemTable::note_pinned`].
     pinned: AtomicU64,

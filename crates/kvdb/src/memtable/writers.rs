@@ -2,13 +2,13 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use parking_lot::{Condvar, Mutex};
+use kvfs_locks::{Condvar, Mutex, class};
 
 /// Number of writers inside.
 #[derive(Debug, Default)]
 pub(crate) struct Writers {
     count: AtomicUsize,
-    lock: Mutex<()>,
+    lock: Mutex<(), class::KvdbMemtableWritersLock>,
     quiescent: Condvar,
 }
 

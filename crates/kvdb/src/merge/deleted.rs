@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use kvfs_locks::{Mutex, class};
 use kvfs_store::{Batch, KeyspaceKind, Op, Result, Seqno};
-use parking_lot::Mutex;
 
 use crate::format::{Layer, Region, SECTOR_BYTES, ZoneId, cmp_block_key};
 use crate::history::History;
@@ -60,7 +60,7 @@ pub(crate) struct Deleted {
     keyspaces: Arc<Keyspaces>,
     history: Arc<History>,
     sequencer: Arc<Sequencer>,
-    counted: Mutex<Option<Counted>>,
+    counted: Mutex<Option<Counted>, class::KvdbMergeDeletedCounted>,
     /// Deletions so far, of ranges and of keys.
     deletions: AtomicU64,
     /// How many there had been when a table was last flushed for them.

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use kvfs_locks::{Mutex, class};
 
 use crate::compaction::Pace;
 use crate::pressure::rate_limiter::{RateLimiter, cost_of};
@@ -21,7 +21,7 @@ pub(super) struct Limited<F> {
     runtime: Arc<Runtime>,
     /// Bytes each second; 0: any number.
     limit: F,
-    line: Mutex<RateLimiter>,
+    line: Mutex<RateLimiter, class::KvdbMergeLimitedLine>,
 }
 
 impl<F: Fn() -> u64 + Send + Sync + 'static> Limited<F> {

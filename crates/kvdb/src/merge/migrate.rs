@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use kvfs_locks::{Mutex, class};
 use kvfs_store::{BLOCK_BYTES, Cursor, KeyRange, KeyspaceKind, Result, Seqno, Tier};
-use parking_lot::Mutex;
 
 use super::defrag::WAIT_FOR_OTHERS;
 use super::limited::Limited;
@@ -153,18 +153,18 @@ struct Looks {
 /// Moves blocks between tiers.
 pub(crate) struct Migrator {
     merger: Arc<Merger>,
-    looks: Mutex<Looks>,
+    looks: Mutex<Looks, class::KvdbMergeMigrateLooks>,
     pace: Arc<dyn Pace>,
     /// See [`MigrationInfo::limit`].
     limit: Arc<AtomicU64>,
     bytes_moved: AtomicU64,
     /// Time of moving (us), and since when something is being moved.
     moving_us: AtomicU64,
-    moving_since: Mutex<Option<Duration>>,
+    moving_since: Mutex<Option<Duration>, class::KvdbMergeMigrateMovingSince>,
     /// As far as the last look tells.
     bytes_left: AtomicU64,
     /// See [`MigrationInfo::trouble`].
-    trouble: Mutex<Option<String>>,
+    trouble: Mutex<Option<String>, class::KvdbMergeMigrateTrouble>,
 }
 
 impl Migrator {

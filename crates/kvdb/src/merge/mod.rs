@@ -34,8 +34,8 @@ mod whole;
 
 use std::sync::Arc;
 
+use kvfs_locks::{Mutex, class};
 use kvfs_store::Result;
-use parking_lot::Mutex;
 
 use crate::commits::undo::Undo;
 use crate::compaction::Pace;
@@ -93,7 +93,7 @@ pub(crate) struct Merger {
     pub(crate) stepper: Stepper,
     pub(crate) victims: VictimPicker,
     /// Held by the merge thread that looks after undo and space just now.
-    tending: Mutex<()>,
+    tending: Mutex<(), class::KvdbMergeTending>,
 }
 
 impl Merger {
@@ -122,7 +122,7 @@ impl Merger {
 
     /// Nothing looks after undo and space while the caller has this.
     #[cfg(test)]
-    pub(crate) fn lock_tending(&self) -> parking_lot::MutexGuard<'_, ()> {
+    pub(crate) fn lock_tending(&self) -> kvfs_locks::MutexGuard<'_, (), class::KvdbMergeTending> {
         self.tending.lock()
     }
 

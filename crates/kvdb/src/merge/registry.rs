@@ -8,8 +8,8 @@
 
 use std::collections::BTreeSet;
 
+use kvfs_locks::{Condvar, Mutex, class};
 use kvfs_store::Result;
-use parking_lot::{Condvar, Mutex};
 
 use crate::merge::reclaim::ReclaimReason;
 use crate::space::Lane;
@@ -53,7 +53,7 @@ impl State {
 /// See the module.
 #[derive(Default)]
 pub(crate) struct Registry {
-    state: Mutex<State>,
+    state: Mutex<State, class::KvdbMergeRegistryState>,
     ended: Condvar,
 }
 
@@ -132,7 +132,7 @@ impl Registry {
         let mut state = self.state.lock();
         if state.is_exclusive || state.claims() > 0 {
             state.waiting += 1;
-            parking_lot::MutexGuard::unlocked(&mut state, tell);
+            kvfs_locks::MutexGuard::unlocked(&mut state, tell);
             while state.is_exclusive || state.claims() > 0 {
                 self.ended.wait(&mut state);
             }

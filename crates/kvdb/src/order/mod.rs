@@ -8,8 +8,8 @@ pub(crate) mod log;
 
 use std::sync::Arc;
 
+use kvfs_locks::{Mutex, MutexGuard, class};
 use kvfs_store::{Result, Seqno, StoreError};
-use parking_lot::{Mutex, MutexGuard};
 
 use crate::journal::Lsn;
 use crate::layers::view::{Sealed, View};
@@ -31,7 +31,7 @@ pub(crate) struct Sequencer {
     pub(crate) runtime: Arc<Runtime>,
     pub(crate) live: Arc<LiveSet>,
     pub(crate) log: Arc<Log>,
-    order: Mutex<Order>,
+    order: Mutex<Order, class::KvdbOrder>,
 }
 
 impl Sequencer {
@@ -42,7 +42,8 @@ impl Sequencer {
     }
 
     /// The caller gives out the next seqnos; no other write is ordered meanwhile.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Order> {
+    #[track_caller]
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Order, class::KvdbOrder> {
         self.order.lock()
     }
 

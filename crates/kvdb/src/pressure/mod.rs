@@ -9,7 +9,7 @@ pub(crate) mod throttle;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use parking_lot::{Mutex, MutexGuard};
+use kvfs_locks::{Mutex, MutexGuard, class};
 
 use crate::compaction::{MergeOptions, picker};
 use crate::layers::view::View;
@@ -24,7 +24,7 @@ const TABLES_UNMERGED: u64 = 64;
 /// See the module.
 pub(crate) struct Pressure {
     pub(crate) pace: Arc<MergePace>,
-    passes: Mutex<Passes>,
+    passes: Mutex<Passes, class::KvdbPressurePasses>,
     /// Those who empty zones in the background.
     emptying: AtomicUsize,
     merge: MergeOptions,
@@ -33,7 +33,7 @@ pub(crate) struct Pressure {
     /// Part of that for whose merges there is no space.
     bytes_lacking_space: AtomicU64,
     /// Held while the debt is computed and kept.
-    update: Mutex<()>,
+    update: Mutex<(), class::KvdbPressureUpdate>,
 }
 
 impl Pressure {
@@ -72,7 +72,8 @@ impl Pressure {
     }
 
     /// What is known of the passes over all runs, for a few instructions.
-    pub(crate) fn passes(&self) -> MutexGuard<'_, Passes> {
+    #[track_caller]
+    pub(crate) fn passes(&self) -> MutexGuard<'_, Passes, class::KvdbPressurePasses> {
         self.passes.lock()
     }
 

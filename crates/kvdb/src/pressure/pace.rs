@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use kvfs_locks::{Mutex, class};
 use kvfs_store::clock::Clock;
-use parking_lot::Mutex;
 
 use crate::compaction::Pace;
 use crate::pressure::rate_limiter::{RateLimiter, cost_of};
@@ -36,7 +36,7 @@ pub(crate) struct MergePace {
     waits: bool,
     /// Bytes that merges may read and write each second; 0: any.
     bytes_per_second: u64,
-    line: Mutex<RateLimiter>,
+    line: Mutex<RateLimiter, class::KvdbPressurePaceLine>,
     /// Notified when a reason to wait may have gone.
     changed: Event,
     sealed: AtomicUsize,

@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use kvfs_locks::{Mutex, class};
 use kvfs_store::Batch;
-use parking_lot::Mutex;
 
 use crate::compaction::Totals;
 
@@ -25,7 +25,7 @@ pub(crate) struct Counters {
     flush_us: AtomicU64,
     /// Blocks whose patches could not be put over them.
     flush_blocks_lost: AtomicU64,
-    flush_recent: Mutex<Recent>,
+    flush_recent: Mutex<Recent, class::KvdbRuntimeCountersFlushRecent>,
     /// See [`Counters::flush_rate`].
     flush_rate: AtomicU64,
     merges: AtomicU64,

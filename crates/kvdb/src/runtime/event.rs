@@ -5,12 +5,12 @@
 
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use kvfs_locks::{Condvar, Mutex, class};
 
 /// Something that can be waited for.
 #[derive(Default)]
 pub(crate) struct Event {
-    notified: Mutex<u64>,
+    notified: Mutex<u64, class::KvdbRuntimeEventNotified>,
     changed: Condvar,
 }
 

@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use kvfs_locks::{Mutex, MutexGuard, class};
 use kvfs_store::clock::Clock;
-use parking_lot::Mutex;
 
 const HOURS: usize = 24;
 const HOUR_SECONDS: u64 = 3600;
@@ -45,7 +45,7 @@ pub struct BudgetInfo {
 #[derive(Default)]
 pub(crate) struct Endurance {
     source: OnceLock<Source>,
-    inner: Mutex<Inner>,
+    inner: Mutex<Inner, class::KvdbSpaceEndurance>,
 }
 
 struct Source {
@@ -117,7 +117,8 @@ impl Endurance {
     }
 
     /// As of now.
-    fn settled(&self) -> parking_lot::MutexGuard<'_, Inner> {
+    #[track_caller]
+    fn settled(&self) -> MutexGuard<'_, Inner, class::KvdbSpaceEndurance> {
         let mut inner = self.inner.lock();
         if let Some(source) = self.source.get() {
             let written = source.written.load(Relaxed);

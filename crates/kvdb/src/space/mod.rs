@@ -30,8 +30,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use kvfs_device::Device;
+use kvfs_locks::{Mutex, class};
 use kvfs_store::{Result, StoreError};
-use parking_lot::Mutex;
 
 pub(crate) use crate::format::ZoneUse;
 use crate::format::{Extent, SECTOR_BYTES, ZoneId};
@@ -166,9 +166,9 @@ const GROWTH_ZONES_FIRST: u32 = 2;
 pub(crate) struct Zones {
     device: Arc<dyn Device>,
     zone_bytes: u32,
-    table: Mutex<Table>,
+    table: Mutex<Table, class::KvdbSpaceTable>,
     /// Held by the one thread that grows the device; taken before `table`.
-    growth: Mutex<()>,
+    growth: Mutex<(), class::KvdbSpaceGrowth>,
     /// See [`Zones::retry_growth`].
     retries_growth: AtomicBool,
     heat: Heat,

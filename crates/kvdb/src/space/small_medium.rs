@@ -8,7 +8,7 @@ use std::io;
 use std::ops::Range;
 
 use kvfs_device::{Device, MemoryDevice};
-use parking_lot::Mutex;
+use kvfs_locks::{Mutex, class};
 
 use crate::format::SECTOR_BYTES;
 
@@ -23,7 +23,7 @@ struct Space {
 
 pub(crate) struct SmallMedium {
     inner: MemoryDevice,
-    space: Mutex<Space>,
+    space: Mutex<Space, class::KvdbSpaceSmallMediumSpace>,
 }
 
 impl SmallMedium {

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use kvfs_locks::{Mutex, class};
 
 use super::storage::Storage;
 use super::upcoming::ZoneHold;
@@ -61,7 +61,7 @@ pub(super) fn is_near(last: &Range<u64>, wanted: &Range<u64>) -> bool {
 pub(super) struct ReadAhead {
     owner: Owner,
     /// Least recently gone on first.
-    walks: Mutex<VecDeque<Walk>>,
+    walks: Mutex<VecDeque<Walk>, class::KvdbTableReadAheadWalks>,
 }
 
 impl ReadAhead {

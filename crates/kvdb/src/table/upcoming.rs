@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use kvfs_device::Device;
-use parking_lot::{Condvar, Mutex};
+use kvfs_locks::{Condvar, Mutex, class};
 
 use super::windows::Window;
 use crate::format::ZoneUse;
@@ -69,7 +69,7 @@ struct Queue {
 /// The queue of the windows that are to be read.
 #[derive(Default)]
 pub(super) struct Upcoming {
-    queue: Mutex<Queue>,
+    queue: Mutex<Queue, class::KvdbTableUpcomingQueue>,
     wake: Condvar,
 }
 

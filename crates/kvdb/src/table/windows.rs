@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use kvfs_device::{AlignedBuf, HUGE_PAGE_BYTES, SECTOR_BYTES};
-use parking_lot::Mutex;
+use kvfs_locks::{Mutex, class};
 
 use super::read_ahead::Direction;
 use super::upcoming::{Request, Upcoming, ZoneHold};
@@ -56,7 +56,7 @@ pub(super) struct Window {
     len: usize,
     memory: Arc<Memory>,
     /// What its bytes will lie in, if there was one to be used again.
-    empty: Mutex<Option<Buffer>>,
+    empty: Mutex<Option<Buffer>, class::KvdbTableWindowsEmpty>,
     /// `None` in it when the read failed.
     data: OnceLock<Option<Buffer>>,
     /// Bytes that were asked for so far; more than once counts again.
@@ -80,7 +80,7 @@ struct Buffer {
 struct Memory {
     accountant: Arc<Accountant>,
     /// The other half of a huge page.
-    spare: Mutex<Option<AlignedBuf>>,
+    spare: Mutex<Option<AlignedBuf>, class::KvdbTableWindowsSpare>,
 }
 
 impl Memory {
@@ -209,7 +209,7 @@ struct Slots {
 /// The windows of all pieces of a store.
 pub(crate) struct Windows {
     memory: Arc<Memory>,
-    slots: Mutex<Slots>,
+    slots: Mutex<Slots, class::KvdbTableWindowsSlots>,
     upcoming: Upcoming,
 }
 

@@ -5,8 +5,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
+use kvfs_locks::{Mutex, class};
 use kvfs_store::TxnId;
-use parking_lot::Mutex;
 
 use super::DbTxn;
 use crate::commits::{Checkpoints, Transactions, Undo};
@@ -54,7 +54,7 @@ impl Txns {
 
 /// All transactions that are open, as long as a caller holds them.
 #[derive(Default)]
-pub(super) struct OpenTxns(Mutex<BTreeMap<TxnId, Weak<DbTxn>>>);
+pub(super) struct OpenTxns(Mutex<BTreeMap<TxnId, Weak<DbTxn>>, class::KvdbTxnEngine>);
 
 impl OpenTxns {
     pub(super) fn add(&self, id: TxnId, txn: Weak<DbTxn>) {

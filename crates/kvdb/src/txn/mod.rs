@@ -16,11 +16,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
+use kvfs_locks::{Mutex, class};
 use kvfs_store::{
     BLOCK_BYTES, Batch, ChangeCursor, Changed, Durability, Isolation, Keyspace, NOTE_LEN_MAX, Op, Position,
     Records, Result, Seqno, Snapshot, StoreError, Txn, TxnId, TxnOptions, TxnStats, check_owner,
 };
-use parking_lot::Mutex;
 
 pub(crate) use engine::Txns;
 
@@ -47,8 +47,8 @@ pub(crate) struct DbTxn {
     isolation: Isolation,
     snapshot: Seqno,
     /// Held by the thread that writes private runs or decides about them.
-    spilling: Mutex<()>,
-    live: Mutex<Option<Live>>,
+    spilling: Mutex<(), class::KvdbTxnSpilling>,
+    live: Mutex<Option<Live>, class::KvdbTxnLive>,
     /// Memory of the private set (bytes).
     bytes_memory: AtomicU64,
     /// It could not be spilled when another transaction needed room.

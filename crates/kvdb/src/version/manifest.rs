@@ -10,8 +10,8 @@
 use std::sync::Arc;
 
 use kvfs_device::{AlignedBuf, Device};
+use kvfs_locks::{Mutex, class};
 use kvfs_store::{Result, StoreError};
-use parking_lot::Mutex;
 
 use super::edit::Edit;
 use super::group::{FLAG_SNAPSHOT_END, GroupLog, group_len};
@@ -28,7 +28,7 @@ const ROOM_BYTES_MIN: u64 = 64 << 10;
 pub(crate) struct Manifest {
     device: Arc<dyn Device>,
     zones: Arc<Zones>,
-    inner: Mutex<Inner>,
+    inner: Mutex<Inner, class::KvdbVersionManifestInner>,
 }
 
 struct Inner {

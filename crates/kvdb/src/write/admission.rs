@@ -10,7 +10,7 @@
 //! longer than [`throttle::DELAY_MAX`]: flushes that suddenly take many times as long as they did, a journal
 //! that is full before a table is, and a full store, where it does what [`planner`](crate::space::planner) says.
 
-use parking_lot::Mutex;
+use kvfs_locks::{Mutex, class};
 use std::time::Duration;
 
 use kvfs_store::{Batch, Op, Result, StoreError};
@@ -53,7 +53,7 @@ pub(crate) struct Admission {
     pub(super) flusher: Arc<Flusher>,
     pub(super) undo: Arc<Undo>,
     /// The rate of writers that are held back.
-    rate: Mutex<RateLimiter>,
+    rate: Mutex<RateLimiter, class::KvdbWriteAdmissionRate>,
 }
 
 impl Admission {

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use kvfs_fs::{Caller, FileSystem, FileType, FsError};
-use parking_lot::Mutex;
+use kvfs_locks::{Mutex, class};
 use rustix::io::Errno;
 
 pub use attributes::Access;
@@ -56,7 +56,7 @@ struct Scope {
     umask: AtomicU32,
     /// Its program has ended.
     is_interrupted: AtomicBool,
-    cwd: Mutex<Arc<Held>>,
+    cwd: Mutex<Arc<Held>, class::PosixProcessCwd>,
     descriptors: Descriptors,
 }
 

@@ -10,14 +10,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
-use parking_lot::Mutex;
+use kvfs_locks::{Mutex, class};
 use tokio::time::Sleep;
 use tonic::Status;
 
 use super::users::Hold;
 
 /// What a request holds, from its first byte to its answer.
-pub(super) type RequestHold = Arc<Mutex<Hold>>;
+pub(super) type RequestHold = Arc<Mutex<Hold, class::RpcServerBody>>;
 
 /// The body of a request: it comes within a time, and its bytes count.
 pub(super) struct Metered {

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use kvfs_fs::FileSystem;
+use kvfs_locks::{Mutex, class};
 use kvfs_store::{Cursor, KeyRange};
-use parking_lot::Mutex;
 use tokio::sync::mpsc::{self, Receiver, Sender};
 use tokio_stream::Stream;
 use tonic::Status;
@@ -29,7 +29,7 @@ const PAGE_BYTES: usize = 64 << 10;
 const PAGE_ENTRIES: usize = 1000;
 
 /// How a scan has ended: nothing is wrong, or what is. Until then: it broke.
-type Ending = Arc<Mutex<Option<Status>>>;
+type Ending = Arc<Mutex<Option<Status>, class::RpcServerScanEnding>>;
 
 /// The pages of a scan, and then why there are no more.
 pub(super) struct Pages {

@@ -7,8 +7,8 @@ use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
+use kvfs_locks::{Condvar, Mutex, class};
 use kvfs_store::{Position, Store, StoreError};
-use parking_lot::{Condvar, Mutex};
 use tokio::sync::oneshot;
 
 type Answer = Result<(), StoreError>;
@@ -21,7 +21,7 @@ struct State {
 
 #[derive(Default)]
 struct Shared {
-    state: Mutex<State>,
+    state: Mutex<State, class::RpcServerSyncerState>,
     changed: Condvar,
 }
 

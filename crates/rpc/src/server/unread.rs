@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use kvfs_locks::{Mutex, class};
 use kvfs_store::clock::{Clock, SystemClock};
-use parking_lot::Mutex;
 
 #[derive(Debug, Default)]
 struct State {
@@ -23,7 +23,7 @@ struct State {
 #[derive(Default)]
 pub(super) struct Unread {
     clock: SystemClock,
-    state: Mutex<State>,
+    state: Mutex<State, class::RpcServerUnreadState>,
 }
 
 /// An answer that waits to be written, until it is dropped.

@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
+use kvfs_locks::{Mutex, class};
 use kvfs_socket::{Exempt, Share, Shares};
-use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
 use super::Limits;
@@ -21,7 +21,7 @@ pub(super) struct Users {
     scans: Shares,
     /// Threads that work for one user at once.
     turns_max: usize,
-    by_uid: Mutex<BTreeMap<u32, Weak<User>>>,
+    by_uid: Mutex<BTreeMap<u32, Weak<User>>, class::RpcServerUsersByUid>,
 }
 
 /// One of them.

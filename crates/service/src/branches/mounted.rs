@@ -15,8 +15,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use kvfs_fs::{Durability, FileSystem, FsError, Owner, Selection, TxnView};
+use kvfs_locks::{Condvar, Mutex, class};
 use kvfs_store::clock::{Clock, SystemClock};
-use parking_lot::{Condvar, Mutex};
 
 use super::{begin_merge, end_merged};
 use crate::caller::Caller;
@@ -97,7 +97,7 @@ struct State {
 pub struct Branches {
     main: MainLine,
     clock: SystemClock,
-    state: Mutex<State>,
+    state: Mutex<State, class::ServiceBranchesMountedState>,
     changed: Condvar,
 }
 

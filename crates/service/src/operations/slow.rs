@@ -13,7 +13,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use kvfs_fs::operations::command_of;
-use parking_lot::{Condvar, Mutex};
+use kvfs_locks::{Condvar, Mutex, class};
 
 use super::Operations;
 use super::finished::Finished;
@@ -85,7 +85,7 @@ impl State {
 pub(super) struct SlowQueue {
     /// `u64::MAX`: no operation is slow.
     threshold_nanos: AtomicU64,
-    state: Mutex<State>,
+    state: Mutex<State, class::ServiceOperationsSlowState>,
     changed: Condvar,
 }
 

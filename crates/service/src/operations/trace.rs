@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use kvfs_fs::operations::{OperationKind, command_of};
-use parking_lot::{Condvar, Mutex};
+use kvfs_locks::{Condvar, Mutex, class};
 
 use super::Operations;
 use super::finished::Finished;
@@ -85,7 +85,7 @@ struct Ring {
 #[derive(Debug)]
 struct Reader {
     filter: Filter,
-    ring: Mutex<Ring>,
+    ring: Mutex<Ring, class::ServiceOperationsTraceRing>,
     changed: Condvar,
 }
 
@@ -136,7 +136,7 @@ struct List {
 #[derive(Debug, Default)]
 pub(super) struct Readers {
     count: AtomicUsize,
-    list: Mutex<List>,
+    list: Mutex<List, class::ServiceOperationsTraceList>,
 }
 
 impl Readers {

@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use kvfs_fs::{DiffStream, Difference, FileSystem};
-use parking_lot::Mutex;
+use kvfs_locks::{Mutex, class};
 
 use crate::caller::Caller;
 use crate::error::Result;
@@ -24,7 +24,7 @@ struct Kept {
 /// The comparisons under way, by connection.
 #[derive(Default)]
 pub struct Comparisons {
-    kept: Mutex<BTreeMap<u64, Kept>>,
+    kept: Mutex<BTreeMap<u64, Kept>, class::ServiceSnapshotsCompareKept>,
 }
 
 impl fmt::Debug for Comparisons {

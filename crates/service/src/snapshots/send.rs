@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use kvfs_fs::transfer::{SendStream, SnapshotId, StreamId};
+use kvfs_locks::{Mutex, class};
 use kvfs_store::{SnapshotInfo, StoreError};
-use parking_lot::Mutex;
 
 use crate::caller::Caller;
 use crate::error::{ErrorKind, Result, ServiceError};
@@ -44,7 +44,7 @@ pub struct Frames {
 /// The streams under way, by the connection that asks for them.
 #[derive(Default)]
 pub struct Streams {
-    kept: Mutex<BTreeMap<u64, SendStream>>,
+    kept: Mutex<BTreeMap<u64, SendStream>, class::ServiceSnapshotsSendKept>,
 }
 
 impl fmt::Debug for Streams {

@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use kvfs_locks::{Mutex, class};
 
 use crate::error::{ErrorKind, Result, ServiceError};
 
@@ -31,7 +31,7 @@ pub(super) struct Slots {
     own_max: usize,
     all_max: usize,
     /// By user; without root's, which are not counted.
-    taken: Mutex<BTreeMap<u32, usize>>,
+    taken: Mutex<BTreeMap<u32, usize>, class::ServiceTransactionsLimitsTaken>,
 }
 
 /// One of them; given back on drop.

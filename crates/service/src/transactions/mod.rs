@@ -31,8 +31,8 @@ use kvfs_fs::operations::OperationKind;
 use kvfs_fs::{
     BeginOptions, Difference, Durability, FileSystem, FsError, Isolation, Owner, Position, TxnId, TxnView,
 };
+use kvfs_locks::{Condvar, Mutex, class};
 use kvfs_store::clock::{Clock, SystemClock};
-use parking_lot::{Condvar, Mutex};
 
 use crate::authority::{authorize, authorize_server, is_server};
 use crate::branches::Branches;
@@ -56,12 +56,12 @@ pub struct Transactions {
     /// Keys are put and got in mounted branches, too.
     branches: Arc<Branches>,
     clock: SystemClock,
-    state: Mutex<State>,
+    state: Mutex<State, class::ServiceTransactionsState>,
     changed: Condvar,
     /// Only the clock's thread waits here.
     clock_wanted: Condvar,
     /// Held while a view is mounted because a client asked where it is.
-    mount_lock: Mutex<()>,
+    mount_lock: Mutex<(), class::ServiceTransactionsMountLock>,
 }
 
 #[derive(Default)]
@@ -81,7 +81,7 @@ impl State {
     /// Takes the mount and the connection down, on a thread of its own, so that no answer waits for it.
     fn take_down(&mut self, id: u64, view_mount: ServedView) {
         self.ending.retain(|thread| !thread.is_finished());
-        let view_mount = Arc::new(Mutex::new(Some(view_mount)));
+        let view_mount = Arc::new(Mutex::<_, class::ServiceTransactionsEnding>::new(Some(view_mount)));
         let taken = Arc::clone(&view_mount);
         let down = move || taken.lock().take().map_or((), |view_mount| view_mount.end(id));
         match std::thread::Builder::new().name(format!("txn{id}-end")).spawn(down) {

@@ -3,7 +3,7 @@
 mod generated;
 
 use kvfs_tidy::source::{files, is_rust, production, read};
-use kvfs_tidy::{Finding, calls, layers, modules, owners, papers, sizes, unsafety, words};
+use kvfs_tidy::{Finding, calls, layers, locks, modules, owners, papers, sizes, unsafety, words};
 
 /// Fails with all findings, so that one run shows everything.
 fn expect_none(findings: &[Finding]) {
@@ -46,6 +46,11 @@ fn files_and_functions_are_short_and_have_headers() {
 #[test]
 fn banned_calls_are_absent() {
     expect_none(&production().unwrap().iter().flat_map(calls::check).collect::<Vec<_>>());
+}
+
+#[test]
+fn every_lock_has_a_class() {
+    expect_none(&production().unwrap().iter().flat_map(locks::check).collect::<Vec<_>>());
 }
 
 #[test]

@@ -31,6 +31,7 @@ use crate::Want;
 use crate::object::ObjectKey;
 use crate::sync::Mutex;
 use crate::ticket::{Queues, Table, Ticket, TicketState};
+use kvfs_locks::class;
 use slot::{Held, Part, Shard, Waiting};
 
 /// Power of two. Many more than threads, so that a shard holds a handful of entries.
@@ -45,7 +46,7 @@ const AGE_NEWCOMER: u64 = u64::MAX;
 /// A shard on cache lines of its own.
 #[repr(align(128))]
 #[derive(Default)]
-struct PaddedShard(Mutex<Shard>);
+struct PaddedShard(Mutex<Shard, class::TxnLatchShard>);
 
 /// The latch table. Share it by `Arc`.
 pub struct Latches {
@@ -103,7 +104,7 @@ impl Latches {
         self.shards.iter().map(|shard| shard.0.lock().waiting.len()).sum()
     }
 
-    fn shard(&self, key: ObjectKey) -> &Mutex<Shard> {
+    fn shard(&self, key: ObjectKey) -> &Mutex<Shard, class::TxnLatchShard> {
         &self.shards[key.hash() as usize % SHARDS].0
     }
 

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use kvfs_locks::class;
 use kvfs_store::TxnId;
 
 use super::doom::{Doom, DoomReason, Owner, Rival};
@@ -82,7 +83,7 @@ pub(crate) struct OwnerState {
     pub(super) user_bytes: Arc<AtomicUsize>,
     /// Written under `inner` only.
     phase: AtomicU8,
-    inner: Mutex<Inner>,
+    inner: Mutex<Inner, class::TxnLockOwnerInner>,
 }
 
 #[derive(Default)]

@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use kvfs_locks::class;
 use kvfs_store::TxnId;
 use kvfs_store::clock::Clock;
 
@@ -43,7 +44,7 @@ pub(super) type Shard = HashMap<ObjectKey, Object>;
 /// A shard on cache lines of its own.
 #[repr(align(128))]
 #[derive(Default)]
-struct PaddedShard(Mutex<Shard>);
+struct PaddedShard(Mutex<Shard, class::TxnLockTableShard>);
 
 /// Tickets to fire when no lock is held any more.
 pub(super) type Ready = Vec<Arc<TicketState>>;
@@ -56,10 +57,10 @@ pub(crate) struct LockTable {
     /// Of locks, and of operations of transactions that wait for some.
     bytes: Arc<AtomicUsize>,
     dooms: AtomicU64,
-    pub(super) waits: Mutex<Waits>,
-    pub(super) owners: Mutex<BTreeMap<TxnId, Arc<OwnerState>>>,
+    pub(super) waits: Mutex<Waits, class::TxnLockTableWaits>,
+    pub(super) owners: Mutex<BTreeMap<TxnId, Arc<OwnerState>>, class::TxnLockTableOwners>,
     /// What each user that has transactions takes of `bytes`.
-    users: Mutex<HashMap<u32, Weak<AtomicUsize>>>,
+    users: Mutex<HashMap<u32, Weak<AtomicUsize>>, class::TxnLockTableUsers>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) options: LockOptions,
 }
@@ -126,12 +127,12 @@ impl LockTable {
         }
     }
 
-    pub(super) fn shard(&self, key: ObjectKey) -> &Mutex<Shard> {
+    pub(super) fn shard(&self, key: ObjectKey) -> &Mutex<Shard, class::TxnLockTableShard> {
         &self.shards[key.hash() as usize % SHARDS].0
     }
 
     /// Every shard, for lists.
-    pub(super) fn shards(&self) -> impl Iterator<Item = &Mutex<Shard>> {
+    pub(super) fn shards(&self) -> impl Iterator<Item = &Mutex<Shard, class::TxnLockTableShard>> {
         self.shards.iter().map(|shard| &shard.0)
     }
 

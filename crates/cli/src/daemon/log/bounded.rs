@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use kvfs_locks::{Mutex, class};
 use kvfs_store::clock::{Clock, SystemClock};
-use parking_lot::Mutex;
 use tracing::callsite::Identifier;
 use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::MakeWriter;
@@ -55,7 +55,7 @@ pub(super) struct BoundedLog {
     open: Box<dyn Fn() -> io::Result<File> + Send + Sync>,
     bytes_max: u64,
     clock: Arc<dyn Clock>,
-    state: Mutex<State>,
+    state: Mutex<State, class::CliDaemonLogBoundedState>,
 }
 
 impl BoundedLog {

@@ -35,6 +35,7 @@ pub(crate) use phase::{CommitPhase, Phase};
 
 use std::sync::Arc;
 
+use kvfs_locks::class;
 use kvfs_store::progress::{self, Unit};
 use kvfs_store::{Durability, Position};
 use kvfs_txn::DoomReason;
@@ -138,7 +139,7 @@ impl PlannedCommit {
 
 impl TxnView {
     /// Lets an operation in, and keeps the phase until it is done.
-    pub(super) fn admit(&self, phase_max: Phase) -> Result<ReadGuard<'_, Phase>> {
+    pub(super) fn admit(&self, phase_max: Phase) -> Result<ReadGuard<'_, Phase, class::FsViewCommitPhase>> {
         self.check_alive()?;
         self.phase.admit(phase_max).ok_or_else(|| self.ended())
     }

@@ -3,6 +3,7 @@
 //! Thread safety: any number of threads. A transition waits for the operations that hold what [`CommitPhase::admit`] has
 //! returned; those wait for nothing.
 
+use kvfs_locks::class;
 use kvfs_store::Position;
 
 use crate::fair_lock::{FairLock, ReadGuard};
@@ -21,7 +22,7 @@ pub(crate) enum Phase {
 }
 
 /// The phase of a view.
-pub(crate) struct CommitPhase(FairLock<Phase>);
+pub(crate) struct CommitPhase(FairLock<Phase, class::FsViewCommitPhase>);
 
 impl CommitPhase {
     pub(in crate::view) fn open() -> Self {
@@ -35,7 +36,7 @@ impl CommitPhase {
 
     /// Keeps the phase, unless it is later than `phase_max`. An operation may consist of two: a transition
     /// waits for what is under way, which waits for nothing.
-    pub(super) fn admit(&self, phase_max: Phase) -> Option<ReadGuard<'_, Phase>> {
+    pub(super) fn admit(&self, phase_max: Phase) -> Option<ReadGuard<'_, Phase, class::FsViewCommitPhase>> {
         let phase = self.0.read();
         if *phase > phase_max { None } else { Some(phase) }
     }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use kvfs_fs::FileType;
-use parking_lot::Mutex;
+use kvfs_locks::{Mutex, class};
 use rustix::io::Errno;
 
 use super::{Folder, Prepare};
@@ -118,7 +118,7 @@ impl State {
 }
 
 /// See the module.
-pub(super) struct Nodes(Mutex<State>);
+pub(super) struct Nodes(Mutex<State, class::FuseBridgeHiddenNodes>);
 
 impl Nodes {
     /// The hidden directory is known.

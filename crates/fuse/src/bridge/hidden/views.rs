@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use kvfs_fs::FileSystem;
-use parking_lot::RwLock;
+use kvfs_locks::{RwLock, class};
 use rustix::io::Errno;
 
 use super::SnapshotItem;
@@ -112,7 +112,7 @@ impl State {
 
 /// See the module.
 #[derive(Default)]
-pub(in crate::bridge) struct Views(RwLock<State>);
+pub(in crate::bridge) struct Views(RwLock<State, class::FuseBridgeHiddenViews>);
 
 impl Views {
     /// The files of the view with this index; `None`: it is closed.

@@ -1,5 +1,7 @@
 //! What the publisher waits on, under shuttle's scheduler.
 
+use std::marker::PhantomData;
+
 pub(super) use shuttle::sync::atomic::{AtomicU64, Ordering};
 use shuttle::sync::{LockResult, MutexGuard, PoisonError};
 
@@ -11,15 +13,18 @@ fn ignore_poison<T>(result: LockResult<T>) -> T {
 }
 
 #[derive(Debug)]
-pub(super) struct Mutex<T>(shuttle::sync::Mutex<T>);
+pub(super) struct Mutex<T, C> {
+    class: PhantomData<C>,
+    inner: shuttle::sync::Mutex<T>,
+}
 
-impl<T> Mutex<T> {
+impl<T, C> Mutex<T, C> {
     pub(super) fn new(value: T) -> Self {
-        Self(shuttle::sync::Mutex::new(value))
+        Self { class: PhantomData, inner: shuttle::sync::Mutex::new(value) }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, T> {
-        ignore_poison(self.0.lock())
+        ignore_poison(self.inner.lock())
     }
 }
 

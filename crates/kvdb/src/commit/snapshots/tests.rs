@@ -27,7 +27,7 @@ fn the_newest_pin_follows_the_watermark() {
 #[test]
 fn later_pins_are_at_or_above_the_watermark_that_a_merge_saw() {
     let (tracker, publisher) = (SnapshotTracker::new(), Publisher::new(0));
-    let newest_seen = Mutex::new((0, Vec::new()));
+    let newest_seen = parking_lot::Mutex::new((0, Vec::new()));
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for base in 1..=5_000 {
