@@ -1,6 +1,7 @@
 //! The command line, as clap sees it.
 
 mod branch;
+mod debug;
 mod defrag;
 mod exec;
 mod front;
@@ -22,6 +23,7 @@ use kvfs_kvdb::Placement;
 
 use crate::units::parse_size;
 pub(crate) use branch::{BranchArgs, BranchCommand};
+pub(crate) use debug::{DebugArgs, DebugCommand, DebugLocksArgs};
 pub(crate) use defrag::{DefragArgs, PolicyArg};
 pub(crate) use exec::{ExecArgs, StaticArg};
 pub(crate) use front::{CompletionsArgs, PagesArgs, StatusArgs, SyncArgs, TableForm};
@@ -107,6 +109,8 @@ pub(crate) enum Command {
     Txn(TxnArgs),
     /// What transactions have locked, and which wait for it
     Locks(LocksArgs),
+    /// What goes on inside of a daemon: why it hangs
+    Debug(DebugArgs),
     /// Named snapshots of all files and keys
     Snapshot(SnapshotArgs),
     /// Writable copies of all files and keys, to be merged or deleted

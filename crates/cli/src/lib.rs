@@ -96,6 +96,7 @@ fn carry_out(command: &Command, words: &[OsString]) -> Result<ExitCode> {
         Command::Kv(args) => commands::kv::run(args),
         Command::Txn(args) => commands::txn::run(args),
         Command::Locks(args) => commands::locks::run(args),
+        Command::Debug(args) => commands::debug::run(args),
         Command::Snapshot(args) => commands::snapshot::run(args),
         Command::Branch(args) => commands::branch::run(args),
         Command::Sync(args) => commands::sync::run(args),

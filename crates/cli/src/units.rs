@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-pub(crate) use kvfs_service::units::{human_bytes, human_duration};
+pub(crate) use kvfs_service::units::{human_bytes, human_duration, human_latency};
 
 /// Reads a size such as `4096`, `4K`, `20G`, `1.5TiB`: powers of 1024.
 pub(crate) fn parse_size(text: &str) -> Result<u64, String> {

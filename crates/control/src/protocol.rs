@@ -17,8 +17,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use kvfs_service::lines::{
     BranchLine, CommittedLine, DefragPlanLine, DefragRequest, DefragmentedLine, DeviceLine, FactsLine,
-    FindingLine, HealthLine, LockLines, LockPlaceParts, OperationLines, PlacementLine, QuotaRequest,
-    QuotaRow, SelectionLine, SnapshotLine, TierRequest, TraceLine, TraceRequest, TxnLine, ZoneLines,
+    FindingLine, HealthLine, HeldLines, LockLines, LockPlaceParts, OperationLines, PlacementLine,
+    QuotaRequest, QuotaRow, SelectionLine, SnapshotLine, TierRequest, TraceLine, TraceRequest, TxnLine,
+    ZoneLines,
 };
 use kvfs_service::{ErrorKind, ServiceError};
 
@@ -107,6 +108,8 @@ pub enum Request {
     TraceNext,
     /// The devices of the store; answered with `Devices`, but for an addition.
     Tier(TierRequest),
+    /// What the threads of the daemon hold and wait for in memory. Answered at once, whatever hangs.
+    HeldLocks,
 }
 
 /// What is asked about committed transactions.
@@ -380,6 +383,7 @@ pub enum Response {
     /// Its number.
     DeviceAdded(u32),
     Placement(PlacementLine),
+    HeldLocks(HeldLines),
 }
 
 /// Kinds of errors by their numbers, of which the first is 1. Other versions know these numbers.

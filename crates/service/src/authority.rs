@@ -33,7 +33,12 @@ pub(crate) fn is_server(uid: u32) -> bool {
 
 /// Refuses a caller that is none of the [`masters`]: `what` they do.
 pub(crate) fn authorize(fs: &FileSystem, caller: &Caller, what: &str) -> Result<()> {
-    if is_master(fs, caller.uid) {
+    authorize_user_of(&masters(fs), caller, what)
+}
+
+/// As [`authorize`], where the [`masters`] are known already.
+pub(crate) fn authorize_user_of(masters: &[u32; 3], caller: &Caller, what: &str) -> Result<()> {
+    if masters.contains(&caller.uid) {
         return Ok(());
     }
     Err(ServiceError::new(ErrorKind::Denied, format!("only root and the store's owner {what}")))

@@ -5,6 +5,7 @@
 #![expect(missing_docs, reason = "names and types say what the fields are, where nothing else is said")]
 
 mod engine;
+mod held;
 mod locks;
 mod operations;
 mod quota;
@@ -15,6 +16,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 pub use engine::{DefragPlanLine, DefragRequest, DefragmentedLine, FragmentationLine, ZoneLines, zone_codes};
+pub use held::{HeldLine, HeldLines};
 pub use locks::{DoomLine, LockLine, LockLines, LockPlaceParts, PartyLine, WaiterLine};
 pub use operations::{OperationLine, OperationLines, TraceLine, TraceRequest};
 pub use quota::{LimitChanges, QuotaOwner, QuotaRequest, QuotaRow};

@@ -9,13 +9,14 @@ use kvfs_fs::{Durability, FileSystem, TxnId};
 use kvfs_locks::{Mutex, RwLock, class};
 use kvfs_store::StoreError;
 
-use crate::authority::authorize_server;
+use crate::authority::{authorize_server, authorize_user_of, masters};
 use crate::branches::Branches;
 use crate::caller::Caller;
 use crate::defrag::DefragGate;
 use crate::engine::Engine;
 use crate::error::{ErrorKind, Result, ServiceError};
-use crate::lines::{HealthLine, TraceLine};
+use crate::lines::{HealthLine, HeldLines, TraceLine};
+use crate::lock_log::LockWatch;
 use crate::operations::Operations;
 use crate::served::ServedStore;
 use crate::snapshots::{Comparisons, Streams};
@@ -62,6 +63,9 @@ pub struct Service {
     pub streams: Streams,
     operations: Arc<Operations>,
     defrag: DefragGate,
+    /// Kept beside the store, whose lock may be what hangs.
+    masters: [u32; 3],
+    locks: Arc<LockWatch>,
     /// Held during a check.
     checks: Mutex<(), class::ServiceServiceChecks>,
     /// From when it is mounted.
@@ -75,6 +79,8 @@ impl Service {
         operations.watch(&store.fs);
         Self {
             operations,
+            masters: masters(&store.fs),
+            locks: Arc::default(),
             store: RwLock::new(Some(store)),
             comparisons: Comparisons::default(),
             streams: Streams::default(),
@@ -106,6 +112,25 @@ impl Service {
     pub fn health(&self) -> Option<HealthLine> {
         let store = self.store.try_read()?;
         Some(self.served(store.as_ref()?).health())
+    }
+
+    /// Which threads hold and wait for which locks in memory; answered without a wait, and without a lock.
+    ///
+    /// # Errors
+    /// The caller may not.
+    pub fn held_locks(&self, caller: &Caller) -> Result<HeldLines> {
+        authorize_user_of(&self.masters, caller, "see which threads hold which locks")?;
+        Ok(self.locks.lines())
+    }
+
+    /// Looks at the locks of this process.
+    pub fn locks(&self) -> &Arc<LockWatch> {
+        &self.locks
+    }
+
+    /// Whether it is open, and not being closed; answered without a wait.
+    pub fn is_open(&self) -> bool {
+        self.store.try_read().is_some_and(|store| store.is_some())
     }
 
     /// The counters of now, as far as the caller may know of them; none of a closed store.

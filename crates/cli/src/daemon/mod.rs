@@ -37,7 +37,7 @@ use kvfs_fuse::transport::DeviceTransport;
 use kvfs_fuse::{Session, process};
 use kvfs_open::OpenOptions;
 use kvfs_service::operations::SlowLog;
-use kvfs_service::{Service, ServiceError};
+use kvfs_service::{LockLog, Service, ServiceError};
 
 use crate::allocator;
 use crate::commands::mkfs::make_plain;
@@ -124,6 +124,7 @@ pub(crate) fn serve(plan: &Plan, log: log::Target, ready: impl FnOnce() -> Resul
     let source = store.path().to_string_lossy().into_owned();
     let mounted = Mounted { dir: plan.dir.clone().unwrap_or_default(), source: source.clone() };
     let service = Arc::new(open.into_service());
+    let lock_log = LockLog::start(service.locks()).map_err(|error| cannot_start("a thread", &error))?;
     let slow_log = plan.slow.map(|threshold| SlowLog::start(service.operations(), threshold)).transpose();
     let slow_log = slow_log.map_err(|error| cannot_start("a thread", &error))?;
     let metrics = plan.metrics.as_ref().map(|place| serve_metrics(plan, place, &service)).transpose()?;
@@ -161,6 +162,7 @@ pub(crate) fn serve(plan: &Plan, log: log::Target, ready: impl FnOnce() -> Resul
         Ok((_, Some(server))) => kvfs_store::progress::watched(server.news(), || service.close()),
         Ok((_, None)) | Err(_) => service.close(),
     };
+    drop(lock_log);
     if let Err(error) = &closed {
         tracing::error!(%error, "closing the store failed");
     }

@@ -76,6 +76,12 @@ impl RequestHandler {
             Ok(response) => return Ok(response),
             Err(request) => request,
         };
+        if matches!(request, Request::Hello { .. }) {
+            return Ok(if self.service.is_open() { self.serving() } else { Response::Closing });
+        }
+        if matches!(request, Request::HeldLocks) {
+            return Ok(Response::HeldLocks(self.service.held_locks(&peer.caller)?));
+        }
         if matches!(request, Request::Health) {
             return Ok(self.service.health().map_or(Response::Closing, Response::Health));
         }
@@ -87,6 +93,11 @@ impl RequestHandler {
         answered.unwrap_or(Ok(Response::Closing))
     }
 
+    fn serving(&self) -> Response {
+        let Mounted { dir, source } = self.mounted.clone();
+        Response::Serving { dir: raw(dir), source }
+    }
+
     fn answer_of_store(
         &self,
         store: &ServedStore<'_>,
@@ -94,10 +105,6 @@ impl RequestHandler {
         request: Request,
     ) -> Result<Response> {
         Ok(match request {
-            Request::Hello { .. } => {
-                let Mounted { dir, source } = self.mounted.clone();
-                Response::Serving { dir: raw(dir), source }
-            }
             Request::Stats => Response::Stats(store.stats(caller)),
             Request::Operations => Response::Operations(store.operations.lines()),
             Request::Trace(request) => {

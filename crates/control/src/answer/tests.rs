@@ -245,6 +245,7 @@ fn may(request: &Request) -> May {
         | Request::Check
         | Request::Tier(TierRequest::List | TierRequest::Placement { policy: None, .. })
         | Request::Zones
+        | Request::HeldLocks
         | Request::Compression { .. }
         | Request::Defrag(_) => May::Masters,
         // What is about the process, its mounts, and the disk below.
@@ -364,7 +365,7 @@ fn requests(id: u64) -> Vec<Request> {
         Request::Leave { abort_open: true, checkpoint_open: false },
         Request::Leave { abort_open: false, checkpoint_open: true },
     ];
-    all.extend(tier_requests());
+    all.extend(tier_requests().into_iter().chain([Request::HeldLocks]));
     all.extend(
         [
             SnapshotRequest::Create { name: name(), flush: true, private: true },
@@ -469,4 +470,25 @@ fn refused_attach_leaves_the_descriptor_to_the_kernel_and_the_connection_goes_on
     assert_eq!(&next, b"next");
     drop(writing);
     assert_eq!(std::io::Read::read(&mut &reading, &mut [0]).expect("reads"), 0, "nothing holds it");
+}
+
+#[test]
+fn locks_are_shown_while_the_store_is_being_closed() {
+    let world = World::owned_by(Caller::own().uid);
+    let (service, peer) = (world.handler.service(), Peer::of_user(0));
+    let answer = |request| world.handler.answer(&peer, request).expect("answers");
+    std::thread::scope(|scope| {
+        let under_way = |_: &ServedStore<'_>| {
+            scope.spawn(|| service.close().expect("closes"));
+            let hello = || answer(Request::Hello { version: "0".to_owned() });
+            while !matches!(hello(), Response::Closing) {
+                std::thread::yield_now();
+            }
+            let Response::HeldLocks(lines) = answer(Request::HeldLocks) else { panic!("not an answer") };
+            let of_store = lines.held.iter().filter(|line| line.lock == "service/service.store");
+            let found: Vec<_> = of_store.map(|line| (line.waits, line.is_shared)).collect();
+            assert!(found.contains(&(false, true)) && found.contains(&(true, false)), "{found:?}");
+        };
+        service.with(under_way).expect("is open");
+    });
 }
