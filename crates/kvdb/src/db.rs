@@ -73,7 +73,8 @@ impl Db {
         self.parts.flusher.flush_all()?;
         self.parts.transactions.close(&self.parts.live)?;
         self.parts.sequencer.tidy_journal()?;
-        self.parts.sequencer.withdraw_features_of_journal()
+        self.parts.sequencer.withdraw_features_of_journal()?;
+        self.parts.log.journal()?.end()
     }
 
     /// Turns everything in memory into runs.

@@ -17,6 +17,7 @@ use kvfs_store::{Result, Seqno, StoreError};
 
 use super::allocation::Allocation;
 use super::codec::{Entry, encode, encoded_len_max};
+use super::end::{END_BYTES, write_end};
 use super::gate::{Gate, Wake};
 use super::group::Group;
 use super::group_commit_delay::GroupCommitDelay;
@@ -84,6 +85,8 @@ pub(super) struct State {
     gathering: Clients,
     pub(super) delay: GroupCommitDelay,
     failed: Option<Arc<str>>,
+    /// The store was closed.
+    has_ended: bool,
     allocation: Allocation,
     stats: JournalStats,
 }
@@ -105,6 +108,7 @@ impl State {
             gathering: Clients::default(),
             delay: GroupCommitDelay::default(),
             failed: None,
+            has_ended: false,
             allocation: Allocation::new(area, head.0),
             stats: JournalStats::default(),
         }
@@ -147,6 +151,7 @@ impl State {
     fn check(&self) -> Result<()> {
         match &self.failed {
             Some(reason) => Err(StoreError::Failed { reason: reason.clone() }),
+            None if self.has_ended => Err(StoreError::Failed { reason: "the store was closed".into() }),
             None => Ok(()),
         }
     }
@@ -302,6 +307,26 @@ impl<M: Monitor<State>> Log<M> {
                 state.note_waited(wake);
             }
         }
+    }
+
+    pub(super) fn end(&self) -> Result<()> {
+        let mut state = self.wait_for_writer(self.state.lock());
+        if state.has_ended || !state.open.is_empty() {
+            return Ok(());
+        }
+        state.check()?;
+        state.has_ended = true;
+        let (lsn, next_seqno) = (state.open.lsn, state.appended + 1);
+        let end = lsn + END_BYTES;
+        let has_room = end - state.tail <= self.area.len && end <= state.allocation.end();
+        // What was written, and not flushed, would be told of as flushed.
+        let is_durable = state.written == state.durable;
+        drop(state);
+        if !has_room || !is_durable {
+            return Ok(());
+        }
+        write_end(self.device.as_ref(), self.area, self.epoch, Lsn(lsn), next_seqno)
+            .map_err(|error| StoreError::io(format!("ending the journal at position {lsn}"), error))
     }
 
     /// Writes the open group and flushes, for every writer that appended before the write began.

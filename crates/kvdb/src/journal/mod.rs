@@ -21,6 +21,7 @@
 mod allocation;
 mod bound;
 mod codec;
+mod end;
 mod gate;
 mod group;
 mod group_commit_delay;
@@ -295,6 +296,15 @@ impl Journal {
     /// `Failed`; sticky.
     pub(crate) fn write_out(&self) -> Result<()> {
         self.log.write_out()
+    }
+
+    /// Ends the log, so that the next opening need not look behind it: nothing is appended any more. For a store that is
+    /// being closed, when everything is synced. Where there is no room for it, the log just ends. Once is enough.
+    ///
+    /// # Errors
+    /// I/O errors; all that was synced is safe.
+    pub(crate) fn end(&self) -> Result<()> {
+        self.log.end()
     }
 
     /// Everything appended at or below this survives a power cut. 0 at first in an empty journal.

@@ -10,6 +10,8 @@
 //! group says, it does not verify. But those of batches that are in runs are not looked at: their place may hold
 //! something else by now.
 //!
+//! A store that was closed has told so at the end of its log ([`super::end`]): then nothing behind it is looked at.
+//!
 //! Groups that a crash left behind the end (written later, arrived earlier) must never count, not
 //! even when a later opening fills the gap exactly or when a later tail points at one of them.
 //! Within a log the epochs forbid the former; [`wipe_remains`] overwrites their headers before
@@ -22,6 +24,7 @@ use kvfs_device::{AlignedBuf, Device};
 use kvfs_store::{Batch, Op, Result, Seqno, StoreError};
 
 use super::codec::{BatchReader, CommitMark, Read, SpilledCommit};
+use super::end::is_end;
 use super::header::Header;
 use super::{JournalArea, Lsn, bound};
 use crate::format::SECTOR_BYTES;
@@ -84,7 +87,9 @@ pub(super) fn replay(
         epoch: 0,
         remains: Vec::new(),
     };
+    let mut was_closed = false;
     while let Some((header, reads)) = read_group(&mut reader, &log, (epoch, flushed))? {
+        was_closed = is_end(&header, epoch);
         for read in reads {
             log.last_seqno = read.last_seqno();
             each(Replayed::of(read, log.head))?;
@@ -94,7 +99,9 @@ pub(super) fn replay(
         log.flushed_before = log.flushed_before.max(Lsn(header.fields.flushed_before.get()));
         log.groups += 1;
     }
-    check_end(&mut reader, &mut log)?;
+    if !was_closed {
+        check_end(&mut reader, &mut log)?;
+    }
     Ok(log)
 }
 

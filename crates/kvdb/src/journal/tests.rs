@@ -7,7 +7,7 @@ mod group_commit_delay;
 use std::sync::{Arc, LazyLock};
 
 use bytes::Bytes;
-use kvfs_device::{Call, Device, FaultDevice, FaultError, FaultRule, MemoryDevice, Rng};
+use kvfs_device::{Call, CountingDevice, Device, FaultDevice, FaultError, FaultRule, MemoryDevice, Rng};
 use kvfs_store::clock::{Clock, ManualClock};
 use kvfs_store::{Batch, Compression, Keyspace, NOTE_LEN_MAX, Op, Result, Seqno, StoreError, TxnId};
 use zerocopy::IntoBytes;
@@ -415,6 +415,58 @@ fn a_group_left_behind_the_end_never_counts_again() {
     // A tail that points right at where the old group 3 was: nothing of it may come back.
     assert_eq!(journal.head(), lsns[2]);
     let (_, replayed) = open(&device, 4, lsns[2]).unwrap();
+    assert_eq!(seqnos(&replayed), [0_u64; 0]);
+}
+
+#[test]
+fn behind_the_end_of_a_closed_log_nothing_is_read() {
+    const LONG: JournalArea = JournalArea { len: 64 << 20, ..AREA };
+    let device = Arc::new(CountingDevice::new(MemoryDevice::new(LONG.addr + LONG.len)));
+    Journal::create(device.as_ref(), LONG).unwrap();
+    let open = |epoch: u64| {
+        let before = device.counts().bytes_read;
+        let mut seqnos = Vec::new();
+        let journal = Journal::open(device.clone(), LONG, epoch, (Lsn(0), 0), still(), &mut |batch| {
+            seqnos.push(batch.base);
+            Ok(())
+        });
+        (journal.unwrap(), seqnos, device.counts().bytes_read - before)
+    };
+    let (journal, ..) = open(1);
+    append_groups(&journal, 1, 3);
+    journal.sync(3).unwrap();
+    journal.end().unwrap();
+    journal.end().unwrap();
+    assert!(matches!(
+        journal.append(4, plain(&put(b"4"))),
+        Err(AppendError::Store(StoreError::Failed { .. }))
+    ));
+    let (journal, seqnos, bytes_read) = open(2);
+    assert_eq!(seqnos, [1, 2, 3]);
+    assert!(bytes_read <= 4 << 20, "{bytes_read} bytes of the journal were read");
+    // That one was not closed: something may lie behind the end now.
+    append_groups(&journal, 4, 1);
+    drop(journal);
+    let (_, seqnos, bytes_read) = open(3);
+    assert_eq!(seqnos, [1, 2, 3, 4]);
+    assert!(bytes_read >= LONG.len, "{bytes_read} bytes of the journal were read");
+}
+
+#[test]
+fn remains_behind_the_end_of_a_closed_log_never_count() {
+    let device = new_device();
+    let (journal, _) = open(&device, 1, Lsn(0)).unwrap();
+    append_groups(&journal, 1, 1);
+    journal.sync(1).unwrap();
+    journal.end().unwrap();
+    let (journal, _) = open(&device, 2, Lsn(0)).unwrap();
+    // The first group of this opening was lost; the second one, written later, arrived.
+    let lsns = append_groups(&journal, 2, 2);
+    device.write_at(&[0; 4096], AREA.addr + lsns[0].0).unwrap();
+    let (journal, replayed) = open(&device, 3, Lsn(0)).unwrap();
+    assert_eq!(seqnos(&replayed), [1]);
+    assert_eq!(journal.head(), lsns[0]);
+    let (_, replayed) = open(&device, 4, lsns[1]).unwrap();
     assert_eq!(seqnos(&replayed), [0_u64; 0]);
 }
 
