@@ -36,7 +36,7 @@ impl Window {
     }
 
     /// What to read at once from here on: more if the requests that it has spared would have taken longer than to read what
-    /// nobody asked for, less if not.
+    /// was never asked for, less if not.
     fn next_ahead_bytes(&self, max: u64) -> u64 {
         let spared = self.calls.saturating_sub(1) * CopyReader::REQUEST_BYTES;
         let was_worth_it = spared >= (self.len as u64).saturating_sub(self.used);
