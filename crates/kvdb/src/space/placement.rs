@@ -167,10 +167,11 @@ impl FromStr for Placement {
 /// From the largest unit down.
 const UNITS: [(char, u32); 4] = [('T', 40), ('G', 30), ('M', 20), ('K', 10)];
 
-/// `20G`, of powers of 1024.
+/// `20G`, `20g`, `20GB` and `20GiB`, of powers of 1024.
 fn parse_bytes(text: &str) -> Option<u64> {
-    let unit = UNITS.into_iter().find(|(unit, _)| text.ends_with(*unit));
-    let digits = unit.map_or(text, |_| &text[..text.len() - 1]);
+    let short = text.strip_suffix("iB").or_else(|| text.strip_suffix('B')).unwrap_or(text);
+    let unit = UNITS.into_iter().find(|(unit, _)| short.ends_with(|c: char| c.eq_ignore_ascii_case(unit)));
+    let digits = unit.map_or(text, |_| &short[..short.len() - 1]);
     let number: u64 = digits.parse().ok().filter(|_| digits.bytes().all(|b| b.is_ascii_digit()))?;
     number.checked_mul(1 << unit.map_or(0, |(_, bits)| bits))
 }
@@ -224,7 +225,9 @@ mod tests {
         }
         assert_eq!(placement("endurance:2097153").to_string(), "endurance:2097153");
         assert_eq!(placement("static"), Placement::default());
-        assert_eq!(placement("endurance:20G").bytes_per_day(), Some(20 << 30));
+        for name in ["endurance:20G", "endurance:20g", "endurance:20GB", "endurance:20GiB"] {
+            assert_eq!(placement(name).bytes_per_day(), Some(20 << 30));
+        }
         for wrong in [
             "hot",
             "",
@@ -234,6 +237,8 @@ mod tests {
             "endurance:",
             "endurance:1K",
             "endurance:+9G",
+            "endurance:9000000B",
+            "endurance:9GiG",
             "endurance:2G+endurance:3G",
             "static:1",
         ] {
