@@ -315,7 +315,11 @@ pub(crate) struct CheckArgs {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  kvfs stats\n  kvfs stats --json ~/mnt\n  kvfs stats --memory ~/mnt\n  kvfs stats --zones -s ~/store"
+    after_help = "Examples:\n  kvfs stats\n  kvfs stats --json ~/mnt\n  kvfs stats --memory ~/mnt\n  kvfs stats --zones -s ~/store\n  \
+        kvfs stats --file ~/mnt/db/*.ibd         how each is read and written, and\n  \
+        \u{20}                                        on which tier it lies\n\n\
+        Reads that the kernel answers from its page cache are not counted. What is\n\
+        on no tier is in memory, in the journal, or in the row of its file."
 )]
 pub(crate) struct StatsArgs {
     /// Store, or a directory on its mount (default: the mount of the current directory)
@@ -329,6 +333,10 @@ pub(crate) struct StatsArgs {
     /// What holds memory, now and at most
     #[arg(long, conflicts_with = "zones")]
     pub(crate) memory: bool,
+    /// How files were read and written since the mount, stretch by stretch: how much, how long ago, in
+    /// which pattern; and what lies on which tier
+    #[arg(long, value_name = "PATH", num_args = 1.., conflicts_with_all = ["target", "store", "zones", "memory"])]
+    pub(crate) file: Vec<PathBuf>,
     /// For machines: exact numbers
     #[arg(long)]
     pub(crate) json: bool,

@@ -9,6 +9,7 @@ use kvfs_store::{Batch, Durability, Position, Store};
 use kvfs_txn::{Admission, LockOptions};
 
 use crate::attr::{AccessTimes, LazyTimes};
+use crate::file::AccessLog;
 use crate::node::NodeTable;
 use crate::quota::{self, Quotas};
 use crate::schema::{Header, Keyspaces, Placement, ROOT_INODE, Superblock, encode_row, superblock_key};
@@ -105,6 +106,7 @@ impl FileSystem {
                 quotas,
                 recorder: OnceLock::new(),
                 tiers: TierWishes::open(&store, &keyspaces)?,
+                accesses: AccessLog::default(),
             }),
             origin: Origin::Main(Arc::clone(&store)),
             shows: ShownPrivileges::Everything,

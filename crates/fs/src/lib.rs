@@ -60,6 +60,7 @@ mod xattr;
 pub use acl::AclKind;
 pub use attr::Credentials;
 pub use error::{FsError, Result};
+pub use file::{AccessCount, AccessPattern, FileAccesses, StretchAccesses};
 pub use filesystem::FileSystem;
 /// A place in the store's history, as [`FileSystem::sync`] takes it; what front ends say of transactions.
 pub use kvfs_store::{Durability, Isolation, Position, TxnId, TxnStats};
@@ -86,7 +87,7 @@ pub use view::{
     begin_merge_preferring, diff, hide_unreadable, is_read_only, name_processes, owner_of_note, restore,
     restore_paths, show_snapshot, undo_points,
 };
-pub use xattr::{COMPRESSION_ATTRIBUTE, PROJECT_ATTRIBUTE, TIER_ATTRIBUTE};
+pub use xattr::{ACCESSES_ATTRIBUTE, COMPRESSION_ATTRIBUTE, PROJECT_ATTRIBUTE, TIER_ATTRIBUTE};
 
 /// Largest inline threshold that `mkfs` accepts (bytes).
 pub const INLINE_LEN_LIMIT: u32 = 65536;

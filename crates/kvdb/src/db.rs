@@ -4,6 +4,7 @@
 //! `write`, `flush`, `merges`, `open`.
 
 use std::io::Write;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,8 +13,8 @@ use kvfs_store::progress::{self, Unit};
 use kvfs_store::{
     Batch, Capabilities, ChangedRanges, CheckpointInfo, Checkpoints, Compress, Compression, Durability,
     KeyRange, Keyspace, KeyspaceInfo, KeyspaceKind, MergeFunction, NamedSnapshots, Place, Position, Result,
-    Seqno, Snapshot, SnapshotInfo, SpaceStats, Store, StoreError, Tier, TrackChanges, Transactions, Txn,
-    TxnId, TxnOptions, TxnOutcome, UndoHistory, UndoPoint, UndoViews,
+    Seqno, Snapshot, SnapshotInfo, SpaceStats, Store, StoreError, Tier, TierBytes, TrackChanges,
+    Transactions, Txn, TxnId, TxnOptions, TxnOutcome, UndoHistory, UndoPoint, UndoViews,
 };
 
 use crate::cache::CacheTraceInfo;
@@ -385,6 +386,10 @@ impl Compress for Db {
 impl Place for Db {
     fn place_by(&self, data: Keyspace, wishes: Keyspace) -> Result<()> {
         self.parts.live.place_by(&self.parts.keyspaces, data, wishes)
+    }
+
+    fn bytes_by_tier(&self, data: Keyspace, prefix: &[u8], blocks: Range<u64>) -> Result<TierBytes> {
+        self.parts.reader.bytes_by_tier(data, prefix, blocks)
     }
 }
 

@@ -167,6 +167,7 @@ classes! {
     FuseNotifyPending "fuse/notify.pending",
     SocketSharesTaken "socket/shares.taken",
     FsAttrAtimePending "fs/attr/atime.pending",
+    FsFileAccesses "fs/file/accesses",
     FsSnapshotsPrivate "fs/snapshots.private",
     FsNodeNamesKept "fs/node/names.kept",
     FsViewAuthors "fs/view/authors",

@@ -2,12 +2,13 @@
 //!
 //! Thread safety: as the store's. No state.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::{
     ChangedRanges, CheckpointInfo, Compression, KeyRange, Keyspace, Result, Seqno, Snapshot, SnapshotInfo,
-    Store, StoreError, Txn, TxnId, TxnOptions, TxnOutcome, UndoPoint, UndoViews,
+    Store, StoreError, TierBytes, Txn, TxnId, TxnOptions, TxnOutcome, UndoPoint, UndoViews,
 };
 
 fn present<T>(extension: Option<T>, what: &'static str) -> Result<T> {
@@ -44,6 +45,15 @@ impl dyn Store + '_ {
     /// As there.
     pub fn place_by(&self, data: Keyspace, wishes: Keyspace) -> Result<()> {
         self.place().map_or(Ok(()), |extension| extension.place_by(data, wishes))
+    }
+
+    /// As [`Place::bytes_by_tier`](crate::Place::bytes_by_tier). An engine without devices has nothing on any.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn bytes_by_tier(&self, data: Keyspace, prefix: &[u8], blocks: Range<u64>) -> Result<TierBytes> {
+        let none = || Ok(TierBytes::default());
+        self.place().map_or_else(none, |extension| extension.bytes_by_tier(data, prefix, blocks))
     }
 
     /// As [`NamedSnapshots::create_snapshot`](crate::NamedSnapshots::create_snapshot).

@@ -63,7 +63,7 @@ pub use difference::{ChangedRanges, Differences, KeyDifference, TrackChanges};
 pub use error::{Result, StoreError};
 pub use named::{NamedSnapshots, SNAPSHOT_NAME_LEN_MAX, SnapshotInfo, check_snapshot_name};
 pub use place::Place;
-pub use tier::{Tier, UnknownTier};
+pub use tier::{Tier, TierBytes, UnknownTier};
 pub use txn::{
     CHECKPOINT_OWNER_LEN_MAX, Change, ChangeCursor, Changed, CheckpointInfo, Checkpoints, Isolation, Records,
     Touch, Transactions, Txn, TxnId, TxnOptions, TxnOutcome, TxnStats, check_owner,

@@ -1,6 +1,8 @@
 //! Wishes on which tier blocks lie.
 
-use crate::{Keyspace, Result};
+use std::ops::Range;
+
+use crate::{Keyspace, Result, TierBytes};
 
 /// Placing blocks by wishes. An extension of a [`Store`](crate::Store), which an engine may lack.
 pub trait Place: Send + Sync {
@@ -12,4 +14,11 @@ pub trait Place: Send + Sync {
     /// # Errors
     /// There is no such keyspace, or it is of another kind.
     fn place_by(&self, data: Keyspace, wishes: Keyspace) -> Result<()>;
+
+    /// What `blocks` of a prefix take on devices, former versions that no merge has dropped yet included; what is in memory alone
+    /// is not. Reads the indexes of the pieces that may have them.
+    ///
+    /// # Errors
+    /// There is no such keyspace, or it is of another kind; store errors.
+    fn bytes_by_tier(&self, data: Keyspace, prefix: &[u8], blocks: Range<u64>) -> Result<TierBytes>;
 }

@@ -48,6 +48,25 @@ impl fmt::Display for Tier {
     }
 }
 
+/// Bytes on devices of each tier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TierBytes {
+    /// On fast ones.
+    pub fast: u64,
+    /// On slow ones.
+    pub slow: u64,
+}
+
+impl TierBytes {
+    /// Those of a tier.
+    pub fn of(&mut self, tier: Tier) -> &mut u64 {
+        match tier {
+            Tier::Fast => &mut self.fast,
+            Tier::Slow => &mut self.slow,
+        }
+    }
+}
+
 /// Words that name no tier.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no tier; it is fast or slow")]

@@ -11,6 +11,7 @@
 //! grow, by maximum); inline content is one granule, all blocks; conversion, truncating and appending hold
 //! the size exclusively. A read holds its blocks shared, so that it sees a write wholly or not at all.
 
+mod accesses;
 mod allocate;
 mod blocks;
 mod content;
@@ -20,6 +21,8 @@ mod resize;
 mod seek;
 mod write;
 
+pub use accesses::{AccessCount, AccessPattern, FileAccesses, StretchAccesses};
+pub(crate) use accesses::{AccessLog, accesses_of};
 pub(crate) use content::Contents;
 pub(crate) use read::Reader;
 

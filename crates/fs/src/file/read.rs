@@ -4,6 +4,7 @@ use bytes::Bytes;
 use kvfs_store::BLOCK_BYTES;
 use kvfs_txn::Want;
 
+use super::accesses::AccessKind;
 use super::{BLOCK, Contents, all_blocks, blocks_name};
 use crate::attr::AccessTimes;
 use crate::node::{NodeTable, Pin};
@@ -21,6 +22,8 @@ impl FileSystem {
         let reader = Reader::new(self);
         let node = reader.locker.pin_file(node)?;
         let length = reader.read(caller, &node, offset, buffer)?;
+        let now = self.shared.clock.monotonic();
+        self.shared.accesses.note(node.inode, AccessKind::Read, offset, length as u64, now);
         if length > 0 {
             // It may write, and so wait for space, which commits and writers need not wait for.
             AccessTimes::new(self).note(caller, &node);

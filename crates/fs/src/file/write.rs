@@ -4,6 +4,7 @@ use bytes::Bytes;
 use kvfs_store::Batch;
 use kvfs_txn::{Fields, LockName, Want};
 
+use super::accesses::AccessKind;
 use super::blocks::{Edge, padded};
 use super::{BLOCK, Contents, all_blocks, block_count, blocks_name, end_of};
 use crate::attr::{PrivilegeLoss, Privileges};
@@ -39,7 +40,10 @@ impl FileSystem {
             PrivilegeLoss::by_request(flags.kill_suidgid)
         };
         let writer = Writer::new(self);
-        writer.write(&self.gate(), caller, (node, offset), data, flags, loss)
+        let written = writer.write(&self.gate(), caller, (node, offset), data, flags, loss)?;
+        let now = self.shared.clock.monotonic();
+        self.shared.accesses.note(node.0, AccessKind::Write, written.offset, written.bytes, now);
+        Ok(written)
     }
 }
 

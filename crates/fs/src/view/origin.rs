@@ -15,6 +15,7 @@ use super::authors::Authors;
 use super::idle::OpenViews;
 use super::processes::Processes;
 use crate::attr::LazyTimes;
+use crate::file::AccessLog;
 use crate::node::NodeTable;
 use crate::operations::Recorder;
 use crate::quota::Quotas;
@@ -43,6 +44,8 @@ pub(crate) struct Shared {
     /// Is told of operations by front ends.
     pub(crate) recorder: OnceLock<Arc<dyn Recorder>>,
     pub(crate) tiers: TierWishes,
+    /// How files were read and written.
+    pub(crate) accesses: AccessLog,
 }
 
 impl Shared {

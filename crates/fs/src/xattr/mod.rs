@@ -1,7 +1,7 @@
 //! Extended attributes: one record each, under inode and name.
 //!
 //! Three names are none of them: [`COMPRESSION_ATTRIBUTE`], [`TIER_ATTRIBUTE`] and [`PROJECT_ATTRIBUTE`] stand for properties of
-//! the row.
+//! the row. [`ACCESSES_ATTRIBUTE`] is what a file's accesses were counted to be, and can't be set.
 //!
 //! A flag in the row tells whether an inode ever had one, so that the many questions about attributes that
 //! were never set cost no store access.
@@ -10,7 +10,7 @@ mod property;
 mod usage;
 
 pub(crate) use property::Storage;
-pub use property::{COMPRESSION_ATTRIBUTE, PROJECT_ATTRIBUTE, TIER_ATTRIBUTE};
+pub use property::{ACCESSES_ATTRIBUTE, COMPRESSION_ATTRIBUTE, PROJECT_ATTRIBUTE, TIER_ATTRIBUTE};
 use property::{StorageAttribute, project_of, project_text};
 pub(crate) use usage::XattrUsage;
 
@@ -20,6 +20,7 @@ use kvfs_txn::{Fields, LockName, Want};
 
 use crate::acl::{AclKind, Acls};
 use crate::attr::CAPABILITY;
+use crate::file::accesses_of;
 use crate::node::{Node, Pin};
 use crate::schema::{BitsPatch, RowFlags, RowPatch, inode_key, xattr_key};
 use crate::{
@@ -81,6 +82,9 @@ impl FileSystem {
         }
         if name == PROJECT_ATTRIBUTE {
             return Ok(project_text(self.project(caller, NodeId(node.inode))?, node.kind));
+        }
+        if name == ACCESSES_ATTRIBUTE {
+            return Ok(accesses_of(self, &node)?.to_text().into());
         }
         if self.shows.hides(name) {
             return Err(FsError::NoAttribute);

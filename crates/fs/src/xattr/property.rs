@@ -20,6 +20,9 @@ pub const COMPRESSION_ATTRIBUTE: &[u8] = b"kvfs.compression";
 /// Its name. Its value is `fast`, `slow`, or `auto`: where the store decides.
 pub const TIER_ATTRIBUTE: &[u8] = b"kvfs.tier";
 
+/// Its name. Its value is what [`crate::FileAccesses::parse`] reads.
+pub const ACCESSES_ATTRIBUTE: &[u8] = b"kvfs.accesses";
+
 const NO_TIER: &str = "auto";
 
 /// Its name. Its value is the number of a project, 0 for none, in decimal digits; of a directory that does not hand its

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "in tests a failed unwrap is a failed test")]
 
+mod accesses;
 mod acls;
 mod anomalies;
 mod areas;

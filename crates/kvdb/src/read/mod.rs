@@ -1,6 +1,7 @@
 //! Reads at a view and a seqno, and snapshots.
 
 pub(crate) mod changed;
+mod tiers;
 
 use std::sync::Arc;
 

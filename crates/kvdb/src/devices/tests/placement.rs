@@ -1,7 +1,7 @@
 //! Where blocks come to lie that wish to lie somewhere, and those that a policy places.
 
 use kvfs_device::WatchedDevice;
-use kvfs_store::{Place, Transactions, TxnOptions};
+use kvfs_store::{Place, TierBytes, Transactions, TxnOptions};
 
 use super::*;
 use crate::{MergeOptions, MigrationPlan, Placement};
@@ -81,6 +81,25 @@ fn new_blocks_go_to_the_tier_that_their_file_wishes_for() {
         assert!((slow..slow / 16 * 17).contains(&on_slow(&db)), "{} of {slow} blocks", on_slow(&db));
         check(&db, 1);
     }
+}
+
+#[test]
+fn bytes_of_a_file_are_told_by_the_tier_on_which_they_lie() {
+    let (db, ..) = store(options());
+    let [fast, slow] = [(0, Tier::Fast), (1, Tier::Slow)].map(|(file, tier)| {
+        let mut batch = wish(&db, file, Some(tier));
+        batch.put_blocks(files(&db), file.to_be_bytes().to_vec(), 0, content(file, 1));
+        db.apply(batch, Durability::Buffered).expect("writes");
+        file.to_be_bytes()
+    });
+    let told = |prefix: &[u8], blocks| db.bytes_by_tier(files(&db), prefix, blocks).expect("tells");
+    assert_eq!(told(&fast, 0..BLOCKS), TierBytes::default(), "it is in memory");
+    db.flush().expect("flushes");
+    let all = BLOCKS * BLOCK_BYTES as u64;
+    assert_eq!(told(&fast, 0..u64::MAX), TierBytes { fast: all, slow: 0 });
+    assert_eq!(told(&slow, 0..u64::MAX), TierBytes { fast: 0, slow: all });
+    assert_eq!(told(&slow, 1..3), TierBytes { fast: 0, slow: 2 * BLOCK_BYTES as u64 });
+    assert_eq!(told(&slow, BLOCKS..u64::MAX), TierBytes::default());
 }
 
 #[test]
