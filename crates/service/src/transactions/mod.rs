@@ -83,14 +83,19 @@ impl State {
         self.ending.retain(|thread| !thread.is_finished());
         let view_mount = Arc::new(Mutex::<_, class::ServiceTransactionsEnding>::new(Some(view_mount)));
         let taken = Arc::clone(&view_mount);
-        let down = move || taken.lock().take().map_or((), |view_mount| view_mount.end(id));
+        // Not under the lock, which is let go at the end of a statement.
+        let end = move |view_mount: &Mutex<Option<ServedView>, class::ServiceTransactionsEnding>| {
+            let view_mount = view_mount.lock().take();
+            if let Some(view_mount) = view_mount {
+                view_mount.end(id);
+            }
+        };
+        let down = move || end(&taken);
         match std::thread::Builder::new().name(format!("txn{id}-end")).spawn(down) {
             Ok(thread) => self.ending.push(thread),
             Err(error) => {
                 tracing::warn!(%error, "no thread to end a view; all requests wait for it");
-                if let Some(view_mount) = view_mount.lock().take() {
-                    view_mount.end(id);
-                }
+                end(&view_mount);
             }
         }
     }
