@@ -9,6 +9,7 @@ mod grow;
 mod kv;
 mod property;
 mod quota;
+mod rm;
 mod serve;
 mod snapshot;
 mod tier;
@@ -31,6 +32,7 @@ pub(crate) use grow::GrowArgs;
 pub(crate) use kv::{KvArgs, KvCommand, KvRange};
 pub(crate) use property::{GetArgs, SetArgs, Setting};
 pub(crate) use quota::{ProjectCommand, QuotaArgs, QuotaCommand, QuotaOf};
+pub(crate) use rm::RmArgs;
 pub(crate) use serve::ServeArgs;
 pub(crate) use snapshot::{ReceiveArgs, SendArgs, SnapshotArgs, SnapshotCommand};
 pub(crate) use tier::{
@@ -111,6 +113,8 @@ pub(crate) enum Command {
     Locks(LocksArgs),
     /// What goes on inside of a daemon: why it hangs
     Debug(DebugArgs),
+    /// Remove whole trees, all or nothing
+    Rm(RmArgs),
     /// Named snapshots of all files and keys
     Snapshot(SnapshotArgs),
     /// Writable copies of all files and keys, to be merged or deleted

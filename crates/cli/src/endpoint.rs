@@ -197,7 +197,10 @@ impl Endpoint {
                     if error.kind() == ErrorKind::NotMounted
                         && !matches!(
                             request,
-                            Request::Snapshot(_) | Request::Defrag(_) | Request::Tier(_)
+                            Request::Snapshot(_)
+                                | Request::Defrag(_)
+                                | Request::Tier(_)
+                                | Request::RemoveTrees { .. }
                         ) => {}
                 answer => return Ok(answer?),
             }

@@ -110,6 +110,10 @@ pub enum Request {
     Tier(TierRequest),
     /// What the threads of the daemon hold and wait for in memory. Answered at once, whatever hangs.
     HeldLocks,
+    /// Paths from the root, as raw bytes: all of them go, with all that is below, or none. Answered with `Removed`.
+    RemoveTrees {
+        paths: Vec<Vec<u8>>,
+    },
 }
 
 /// What is asked about committed transactions.
@@ -303,6 +307,12 @@ pub enum Response {
         names: u64,
         inodes: u64,
         keys: u64,
+    },
+    /// By which transaction, how many names, and whether it can be taken back.
+    Removed {
+        txn: u64,
+        names: u64,
+        is_kept: bool,
     },
     /// A stream that can be asked for; `bytes_expected`: about its length, 0: unknown.
     Sending {

@@ -69,6 +69,7 @@ pub use kvfs_txn::{
     Admission, Doom, DoomReason, LockInfo, LockNameBuf, LockPage, LockPlace, LockStats, Rival, Ticket,
     TxnInfo, WaiterInfo,
 };
+pub use namespace::{RemovalRights, TreeError, remove_tree};
 pub use node::{HeldNode, KnownNode, NodeTable};
 pub use orphan::Orphans;
 pub use quota::{GRACE_SECONDS, Limits, Project, QuotaKind, QuotaLine, Quotas, Usage};

@@ -85,6 +85,14 @@ impl Caller {
         self.connection.as_ref().and_then(|connection| connection.gid()).unwrap_or(u32::MAX)
     }
 
+    /// Its groups, its own among them, as far as its connection tells.
+    pub fn groups(&self) -> Vec<u32> {
+        let Some(connection) = &self.connection else { return Vec::new() };
+        let mut groups = connection.groups();
+        groups.extend(connection.gid());
+        groups
+    }
+
     /// Whether it is of the group. Where there is no connection that tells, it is of none.
     pub fn is_of_group(&self, gid: u32) -> bool {
         let Some(connection) = &self.connection else { return false };

@@ -32,6 +32,7 @@ mod sync;
 mod testing;
 mod tiers;
 mod transactions;
+mod trees;
 mod undo;
 pub mod units;
 
@@ -50,4 +51,5 @@ pub use served::ServedStore;
 pub use service::{CommitOutcome, Leave, Opened, Service};
 pub use snapshots::{Comparisons, Frames, StreamOffer, Streams, shown_snapshots};
 pub use transactions::{Begin, Committed, Transactions, TxnState};
+pub use trees::{RemovedTrees, Trees};
 pub use undo::{UndoLimits, UndoObstacle, Undone};

@@ -1,4 +1,4 @@
-//! What differs, and what becomes of conflicts: comparisons, undo with obstacles, merges that prefer a side.
+//! What differs, and what becomes of conflicts: comparisons, undo with obstacles, merges that prefer a side, trees that go.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -182,5 +182,42 @@ fn diff_shows_mode_owner_size_target_and_values_before_and_after() {
     check(&["snapshot", "diff", "then"], &[]);
     let part = on(&dir, &["snapshot", "diff", "then", "--", &format!("{dir}/d")]).ok();
     assert_eq!(part.lines().count(), 1, "{part}");
+    kvfs(&["umount", &dir]).ok();
+}
+
+#[test]
+fn rm_removes_trees_of_a_mount_wholly_and_undo_brings_them_back() {
+    if !can_mount("rm_removes_trees_of_a_mount_wholly_and_undo_brings_them_back") {
+        return;
+    }
+    let world = World::new();
+    let (_store, dir) = world.mounted();
+    let at = |name: &str| format!("{dir}/{name}");
+    fs::create_dir_all(at("tree/a/b")).unwrap();
+    for number in 0..200 {
+        fs::write(at(&format!("tree/a/b/{number}")), number.to_string()).unwrap();
+    }
+    symlink("tree", at("link")).unwrap();
+    let open = fs::File::open(at("tree/a/b/7")).unwrap();
+    on(&dir, &["rm", "tree"]).fails(2, &["-r"]);
+    on(&dir, &["rm", "-r", "none", "tree"]).fails(1, &["none"]);
+    on(&dir, &["rm", "-r", "."]).fails(2, &["\".\""]);
+    // The kernel knows these names.
+    assert_eq!(fs::read_dir(at("tree/a/b")).unwrap().count(), 200);
+    let told = on(&dir, &["rm", "-rf", "--json", "tree", "link", "none"]).ok();
+    let told: Value = serde_json::from_str(&told).unwrap();
+    assert_eq!((&told["names"], &told["can_be_undone"]), (&Value::from(204), &Value::from(true)));
+    assert_eq!(text(&at("tree/a/b/7")), text(&at("none")));
+    assert!(fs::symlink_metadata(at("link")).is_err());
+    assert_eq!(std::io::read_to_string(open).unwrap(), "7", "what is open stays");
+    on(&dir, &["check", "."]).ok();
+    on(&dir, &["txn", "undo", &told["transaction"].to_string()]).ok();
+    assert_eq!((text(&at("tree/a/b/199")), text(&at("link/a/b/0"))), ("199".to_owned(), "0".to_owned()));
+    // In a transaction it is a part of it.
+    on(&dir, &["txn", "run", "-q", "--", "sh", "-ec", &format!("{KVFS} rm -r tree; exit 3")]).fails(3, &[]);
+    assert_eq!(text(&at("tree/a/b/0")), "0");
+    on(&dir, &["txn", "run", "-q", "--", KVFS, "rm", "-r", "tree"]).ok();
+    assert!(fs::symlink_metadata(at("tree")).is_err());
+    on(&dir, &["check", "."]).ok();
     kvfs(&["umount", &dir]).ok();
 }

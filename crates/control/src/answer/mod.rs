@@ -13,7 +13,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use kvfs_service::lines::TierRequest;
-use kvfs_service::{Caller, Checked, ErrorKind, Grown, Leave, Result, ServedStore, Service, ServiceError};
+use kvfs_service::{
+    Caller, Checked, ErrorKind, Grown, Leave, RemovedTrees, Result, ServedStore, Service, ServiceError, Trees,
+};
 use kvfs_store::Durability;
 
 use changes::page_of;
@@ -129,6 +131,10 @@ impl RequestHandler {
                 Response::DefragPlan(store.defrag_plan(caller, request.rewrite)?)
             }
             Request::Defrag(request) => Response::Defragmented(store.defragment(caller, request)?),
+            Request::RemoveTrees { paths } => {
+                let RemovedTrees { txn, names, is_kept } = Trees::of(store).remove(caller, &paths)?;
+                Response::Removed { txn: txn.0, names, is_kept }
+            }
             Request::Tier(request) => answer_tier(store, caller, request)?,
             Request::Compression { keyspace, compression } => {
                 Response::Compression(store.compression(caller, &keyspace, compression.as_deref())?)

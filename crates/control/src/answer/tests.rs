@@ -240,6 +240,8 @@ fn may(request: &Request) -> May {
         | Request::Sync
         | Request::Operations
         | Request::TraceNext
+        // What is removed must be theirs.
+        | Request::RemoveTrees { .. }
         | Request::Health => May::Everyone,
         Request::Trace(_)
         | Request::Check
@@ -315,6 +317,22 @@ fn tier_requests() -> Vec<Request> {
     requests.map(Request::Tier).into()
 }
 
+fn branch_requests() -> Vec<Request> {
+    let name = || "none".to_owned();
+    let selection = SelectionLine::default;
+    let requests = [
+        BranchRequest::Create { name: "new".to_owned(), flush: true },
+        BranchRequest::List,
+        BranchRequest::Mount { name: name(), dir: b"/".to_vec() },
+        BranchRequest::Unmount { name: name() },
+        BranchRequest::Settle { dir: b"/".to_vec() },
+        BranchRequest::Diff { name: name(), from: 0, limit: 1 },
+        BranchRequest::Merge { name: name(), selection: Some(selection()) },
+        BranchRequest::Delete { name: name() },
+    ];
+    requests.map(Request::Branch).into()
+}
+
 /// One of each, about transaction `id`, and things that are not there.
 fn requests(id: u64) -> Vec<Request> {
     let name = || "none".to_owned();
@@ -365,7 +383,8 @@ fn requests(id: u64) -> Vec<Request> {
         Request::Leave { abort_open: true, checkpoint_open: false },
         Request::Leave { abort_open: false, checkpoint_open: true },
     ];
-    all.extend(tier_requests().into_iter().chain([Request::HeldLocks]));
+    let trees = Request::RemoveTrees { paths: vec![b"/".to_vec()] };
+    all.extend(tier_requests().into_iter().chain([Request::HeldLocks, trees]));
     all.extend(
         [
             SnapshotRequest::Create { name: name(), flush: true, private: true },
@@ -390,19 +409,7 @@ fn requests(id: u64) -> Vec<Request> {
         ]
         .map(Request::Undo),
     );
-    all.extend(
-        [
-            BranchRequest::Create { name: "new".to_owned(), flush: true },
-            BranchRequest::List,
-            BranchRequest::Mount { name: name(), dir: b"/".to_vec() },
-            BranchRequest::Unmount { name: name() },
-            BranchRequest::Settle { dir: b"/".to_vec() },
-            BranchRequest::Diff { name: name(), from: 0, limit: 1 },
-            BranchRequest::Merge { name: name(), selection: Some(selection()) },
-            BranchRequest::Delete { name: name() },
-        ]
-        .map(Request::Branch),
-    );
+    all.extend(branch_requests());
     all.extend(
         [
             QuotaRequest::On { abort_open: false },

@@ -9,12 +9,14 @@ mod lookup;
 mod remove;
 mod rename;
 mod resolve;
+mod tree;
 
 use kvfs_txn::{Fields, LockName, Want};
 
 pub(crate) use lookup::{attribute_wants, find};
 pub(crate) use remove::removal_wants;
 pub(crate) use resolve::Resolver;
+pub use tree::{RemovalRights, TreeError, remove_tree};
 
 use crate::schema::{NumberPatch, RowPatch};
 use crate::{FsError, NAME_LEN_MAX, Result, Timestamp};
@@ -37,11 +39,17 @@ fn check_name(name: &[u8]) -> Result<()> {
 
 /// What a change of entries needs of the directory.
 fn entry_wants(directory: u64, name: &[u8]) -> [Want<'_>; 3] {
-    [
-        Want::exclusive(LockName::Entry { directory, name }),
-        Want::increment(LockName::Counters { directory }),
-        Want::shared(LockName::Placement { directory }),
-    ]
+    let [counters, placement] = directory_wants(directory);
+    [entry_want(directory, name), counters, placement]
+}
+
+fn entry_want(directory: u64, name: &[u8]) -> Want<'_> {
+    Want::exclusive(LockName::Entry { directory, name })
+}
+
+/// The same, whatever the entry is.
+fn directory_wants<'a>(directory: u64) -> [Want<'a>; 2] {
+    [Want::increment(LockName::Counters { directory }), Want::shared(LockName::Placement { directory })]
 }
 
 /// What moving or removing a file's row needs: everything that is stored in it.

@@ -2,12 +2,14 @@
 
 use kvfs_store::{Batch, Keyspace};
 
-use super::{Resolver, check_name, counters, directory_removal_wants, entry_wants, row_wants};
-use crate::node::Node;
+use super::{
+    Resolver, check_name, counters, directory_removal_wants, directory_wants, entry_want, row_wants,
+};
+use crate::node::{Node, Pin};
 use crate::orphan::Orphans;
 use crate::quota::Gate;
 use crate::view::{Locker, Origin, Shared};
-use crate::{Caller, FileSystem, FileType, FsError, NodeId, Result};
+use crate::{Attr, Caller, FileSystem, FileType, FsError, NodeId, Result};
 
 impl FileSystem {
     /// Removes the name of something that is no directory. One batch.
@@ -28,7 +30,7 @@ impl FileSystem {
 }
 
 /// Removes names of a view.
-struct Remover<'v> {
+pub(super) struct Remover<'v> {
     origin: &'v Origin,
     meta: Keyspace,
     shared: &'v Shared,
@@ -38,7 +40,7 @@ struct Remover<'v> {
 }
 
 impl<'v> Remover<'v> {
-    fn new(fs: &'v FileSystem) -> Self {
+    pub(super) fn new(fs: &'v FileSystem) -> Self {
         Self {
             origin: &fs.origin,
             meta: fs.keyspaces.meta,
@@ -58,25 +60,59 @@ impl<'v> Remover<'v> {
     ) -> Result<()> {
         check_name(name).map_err(|error| if name == b".." { FsError::NotEmpty } else { error })?;
         self.locker.check_writable()?;
-        let (parent, part) = self.locker.pin_directory(parent)?;
-        let mut guard = self.locker.latch(caller, &entry_wants(parent.inode, name))?;
-        let victim = self.resolver.resolve(&parent, name)?;
-        match (victim.kind == FileType::Directory, directory) {
-            (true, false) => return Err(FsError::IsDirectory),
-            (false, true) => return Err(FsError::NotDirectory),
-            _ => {}
+        let (parent, _) = self.locker.pin_directory(parent)?;
+        let check = &mut |_: &[u8], victim: &Attr| match (victim.kind == FileType::Directory, directory) {
+            (true, false) => Err(FsError::IsDirectory),
+            (false, true) => Err(FsError::NotDirectory),
+            _ => Ok(()),
+        };
+        self.remove_names(gate, caller, &parent, &[name], check).map(drop)
+    }
+
+    /// Removes names of a directory, as long as `check` has no objection. One batch. Returns how many: a name of a file that is among them
+    /// already stays, with those behind it.
+    ///
+    /// # Errors
+    /// `Parked`; `NotFound`; what `check` says; `NotEmpty`; store errors. Nothing was removed then.
+    pub(super) fn remove_names(
+        &self,
+        gate: &Gate<'_>,
+        caller: &Caller,
+        parent: &Pin<'_>,
+        names: &[&[u8]],
+        check: &mut dyn FnMut(&[u8], &Attr) -> Result<()>,
+    ) -> Result<usize> {
+        let Some(part) = &parent.directory else { return Err(FsError::NotDirectory) };
+        let directory = parent.inode;
+        let mut wants = directory_wants(directory).to_vec();
+        wants.extend(names.iter().map(|name| entry_want(directory, name)));
+        let mut guard = self.locker.latch(caller, &wants)?;
+        let mut victims: Vec<Pin<'_>> = Vec::with_capacity(names.len());
+        for &name in names {
+            let victim = self.resolver.resolve(parent, name)?;
+            if victims.iter().any(|other| other.inode == victim.inode) {
+                break;
+            }
+            check(name, &victim.attr())?;
+            victims.push(victim);
         }
-        guard.try_extend(&removal_wants(&victim))?;
-        let now = self.shared.time();
-        let mut batch = Batch::new();
-        batch.delete(self.meta, part.placement.key(name));
-        let removal = self.orphans.stage_removal(gate, &mut batch, &victim, now)?;
-        let patch = counters(now, -1, -i32::from(directory));
-        batch.merge(self.meta, part.placement.own_key(), patch.encode(parent.inode));
+        let wants: Vec<_> = victims.iter().flat_map(|victim| removal_wants(victim)).collect();
+        guard.try_extend(&wants)?;
+        let (now, mut batch) = (self.shared.time(), Batch::new());
+        let mut removals = Vec::with_capacity(victims.len());
+        for (victim, name) in victims.iter().zip(names) {
+            batch.delete(self.meta, part.placement.key(name));
+            removals.push(self.orphans.stage_removal(gate, &mut batch, victim, now)?);
+        }
+        let directories = victims.iter().filter(|victim| victim.kind == FileType::Directory).count();
+        let patch = counters(now, -(victims.len() as i64), -(directories as i32));
+        batch.merge(self.meta, part.placement.own_key(), patch.encode(directory));
         let position = self.origin.apply(batch)?;
-        removal.tell(&victim, position);
+        for (removal, victim) in removals.into_iter().zip(&victims) {
+            removal.tell(victim, position);
+        }
         parent.update(&patch, position);
-        Ok(())
+        Ok(victims.len())
     }
 }
 
