@@ -184,6 +184,7 @@ classes! {
     TxnLockTableUsers "txn/lock/table.users",
     TxnTicketInner "txn/ticket.inner",
     KvdbDevicesDrainsKnown "kvdb/devices/drains.known",
+    KvdbMergeGivingWayStep "kvdb/merge/giving_way.step",
     KvdbMergeLimitedLine "kvdb/merge/limited.line",
     KvdbMergeMigrateTrouble "kvdb/merge/migrate.trouble",
     KvdbCacheRecorder "kvdb/cache.recorder",

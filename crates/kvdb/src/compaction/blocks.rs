@@ -324,11 +324,19 @@ impl Mover<'_> {
         of_file.or_else(|| zones.wish_by_heat(region.prefix, region.first, region.count.into()))
     }
 
+    /// Whether this is a migration, and blocks of the region are to be moved by it: what finds no room stays where it is.
     fn is_to_migrate(&mut self, region: &Region<'_>) -> bool {
-        self.job.victims.are_misplaced() && {
-            let wish = self.tier_wished(region);
-            self.job.spec.ctx.zones.is_misplaced(region.addr, wish)
+        if !self.job.victims.are_misplaced() {
+            return false;
         }
+        let wish = self.tier_wished(region);
+        let (zones, bytes) = (&self.job.spec.ctx.zones, u64::from(region.extent().len));
+        let fits = |tier| zones.is_misplaced(region.addr, wish) && zones.has_room_to_move(tier, bytes);
+        let moves = wish.is_some_and(fits);
+        if moves {
+            self.job.victims.note_moved(bytes);
+        }
+        moves
     }
 
     fn copy(&mut self, layer: usize, moving: &Move) -> Result<()> {

@@ -1,6 +1,7 @@
 //! One merge: its inputs and what they become.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use kvfs_store::{KeyspaceKind, Result};
 
@@ -27,23 +28,31 @@ pub(crate) struct MergeJob {
 pub(crate) struct Victims {
     zones: Vec<u32>,
     zone_bytes: u64,
-    are_misplaced: bool,
+    /// Of what lies on another tier than it wishes: bytes that were moved; `None`: it is not meant.
+    moved: Option<Arc<AtomicU64>>,
 }
 
 impl Victims {
     pub(crate) fn new(mut zones: Vec<u32>, zone_bytes: u64) -> Self {
         zones.sort_unstable();
-        Self { zones, zone_bytes, are_misplaced: false }
+        Self { zones, zone_bytes, moved: None }
     }
 
-    /// No zones, but blocks on another tier than they wish to lie on.
-    pub(crate) fn misplaced() -> Self {
-        Self { are_misplaced: true, ..Self::default() }
+    /// No zones, but blocks on another tier than they wish to lie on; counts the bytes of those that come to lie there.
+    pub(crate) fn misplaced(moved: Arc<AtomicU64>) -> Self {
+        Self { moved: Some(moved), ..Self::default() }
     }
 
     /// Whether blocks are among them that lie on another tier than they wish.
     pub(super) fn are_misplaced(&self) -> bool {
-        self.are_misplaced
+        self.moved.is_some()
+    }
+
+    /// So many bytes that were misplaced are copied to where they wish to lie.
+    pub(super) fn note_moved(&self, bytes: u64) {
+        if let Some(moved) = &self.moved {
+            moved.fetch_add(bytes, Ordering::Relaxed);
+        }
     }
 
     /// Whether there are any zones.

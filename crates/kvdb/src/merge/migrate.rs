@@ -5,8 +5,8 @@
 //! [`Signs`] that it may find anything, and in a small part of the time.
 //!
 //! Thread safety: any thread; one in the background. Each piece is rewritten in a claim of its run, beside reads, writes and merges. Invariants: each
-//! rewrite is one edit, so that a migration may end behind any of them; it takes no zone of the reserve, and begins no piece for
-//! which the other tier has no room, so that each makes what is left less.
+//! rewrite is one edit, so that a migration may end behind any of them; it takes no zone of the reserve, and begins no piece of
+//! which the other tier has no room for a part, so that each makes what is left less.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,6 +17,7 @@ use kvfs_locks::{Mutex, class};
 use kvfs_store::{BLOCK_BYTES, Cursor, KeyRange, KeyspaceKind, Result, Seqno, Tier};
 
 use super::defrag::WAIT_FOR_OTHERS;
+use super::giving_way::GivingWay;
 use super::limited::Limited;
 use super::rewrite::{Target, pass_over};
 use super::{Merger, StepConfig};
@@ -31,9 +32,6 @@ use crate::version::{Run, RunId};
 
 /// Rounds that move nothing, while no merge is under way, before it ends: others may hold what is left.
 const ROUNDS_IN_VAIN_MAX: u32 = 8;
-
-/// Zones that a rewrite begins besides what it copies: of blocks, of metadata, and one that it fills in part.
-const ZONES_OF_REWRITE: u64 = 3;
 
 /// What lies on another tier than it wishes to, and could lie there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -171,7 +169,8 @@ impl Migrator {
     pub(crate) fn new(merger: &Arc<Merger>) -> Self {
         let limit = Arc::new(AtomicU64::new(0));
         let now = Arc::clone(&limit);
-        let pace = Limited::over(merger.pace(), &merger.runtime, move || now.load(Ordering::Relaxed));
+        let pace = GivingWay::over(merger.pace(), &merger.runtime);
+        let pace = Limited::over(pace, &merger.runtime, move || now.load(Ordering::Relaxed));
         Self {
             merger: Arc::clone(merger),
             looks: Mutex::default(),
@@ -314,12 +313,12 @@ impl Migrator {
         Ok((plan.bytes() > 0).then(|| (plan, bytes_cold == plan.bytes())))
     }
 
-    /// Whether the tiers that blocks of a piece wish for have room for them.
+    /// Whether a tier that blocks of a piece wish for has room for them, or for so many that it is worth the rewrite.
     fn has_room_for(&self, plan: &MigrationPlan) -> bool {
         let zones = self.zones();
-        let more = ZONES_OF_REWRITE * u64::from(zones.zone_bytes());
-        let fits = |tier, bytes: u64| bytes == 0 || bytes + more <= zones.room_on(tier);
-        fits(Tier::Fast, plan.bytes_to_fast) && fits(Tier::Slow, plan.bytes_to_slow)
+        let worth = u64::from(zones.zone_bytes());
+        let fits = |tier, bytes: u64| bytes > 0 && zones.has_room_to_move(tier, bytes.min(worth));
+        fits(Tier::Fast, plan.bytes_to_fast) || fits(Tier::Slow, plan.bytes_to_slow)
     }
 
     /// Moves what lies on another tier than it wishes, until `goes_on` says no: before each piece it is told how many bytes are left.
@@ -352,7 +351,7 @@ impl Migrator {
                 let is_needed = !is_cold || self.zones().is_fast_crowded();
                 if is_needed && self.has_room_for(plan) {
                     had_room = true;
-                    match self.rewrite(*target, plan) {
+                    match self.rewrite(*target) {
                         Ok(moved) => has_moved |= moved,
                         error => pass_over(&mut unread, error.map(drop))?,
                     }
@@ -383,23 +382,25 @@ impl Migrator {
         StepConfig { victims, ..config }
     }
 
-    /// Whether the piece was there, free to be rewritten, and found space.
-    fn rewrite(&self, target: Target, plan: &MigrationPlan) -> Result<bool> {
+    /// Whether anything was moved: the piece was there, free to be rewritten, and found space.
+    fn rewrite(&self, target: Target) -> Result<bool> {
         let merger = &self.merger;
         let begin = merger.runtime.clock.monotonic();
         *self.moving_since.lock() = Some(begin);
-        let config = self.step_config(Victims::misplaced());
+        let copied = Arc::new(AtomicU64::new(0));
+        let config = self.step_config(Victims::misplaced(Arc::clone(&copied)));
         let was_there = self.is_there(target);
         let rewritten = merger.rewrite_all(&[target], &config, false, &mut |_, _| true);
         let took = merger.runtime.clock.monotonic().saturating_sub(begin);
         *self.moving_since.lock() = None;
         ok_unless_full(rewritten.map(drop))?;
-        let has_moved = was_there && !self.is_there(target);
+        let copied = copied.load(Ordering::Relaxed);
+        let has_moved = was_there && !self.is_there(target) && copied > 0;
         if has_moved {
             self.moving_us.fetch_add(took.as_micros() as u64, Ordering::Relaxed);
-            self.bytes_moved.fetch_add(plan.bytes(), Ordering::Relaxed);
+            self.bytes_moved.fetch_add(copied, Ordering::Relaxed);
             // Others look at what is left, too.
-            let less = |left: u64| Some(left.saturating_sub(plan.bytes()));
+            let less = |left: u64| Some(left.saturating_sub(copied));
             let _ = self.bytes_left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
         }
         Ok(has_moved)

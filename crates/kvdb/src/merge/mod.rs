@@ -23,6 +23,7 @@ pub(crate) mod defrag;
 pub(crate) mod deleted;
 pub(crate) mod drain;
 mod due;
+mod giving_way;
 mod limited;
 pub(crate) mod migrate;
 pub(crate) mod reclaim;

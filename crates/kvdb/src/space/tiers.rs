@@ -9,6 +9,9 @@ use super::endurance::Endurance;
 use super::heat::{FastSpace, Heat};
 use super::{Destination, MemberSpace, MemberZones, NewBlocks, Placement, Stream, Zones};
 
+/// Zones that a rewrite begins besides what it copies: of blocks, of metadata, and one that it fills in part.
+const ZONES_OF_REWRITE: u64 = 3;
+
 impl Zones {
     /// The devices of the store.
     pub(crate) fn members(&self) -> Vec<MemberZones> {
@@ -55,6 +58,11 @@ impl Zones {
             return 0;
         }
         self.table.lock().room_on(tier)
+    }
+
+    /// Whether a migration may copy so many bytes to a tier, and the metadata of their piece.
+    pub(crate) fn has_room_to_move(&self, tier: Tier, bytes: u64) -> bool {
+        bytes + ZONES_OF_REWRITE * u64::from(self.zone_bytes()) <= self.room_on(tier)
     }
 
     /// Whether it makes a difference where something wishes to lie.

@@ -56,7 +56,7 @@ pub(crate) use windows::Windows;
 pub(crate) use writer::{Packing, PieceWriter};
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use kvfs_device::Device;
 
@@ -109,6 +109,8 @@ pub(crate) struct RunContext {
     pub options: RunOptions,
     /// Whether a device has refused a write: nothing that was made since may be counted on.
     write_failed: AtomicBool,
+    /// See [`Self::slow_reads`].
+    slow_reads: AtomicU64,
 }
 
 impl RunContext {
@@ -124,13 +126,18 @@ impl RunContext {
         let cache = BlockCache::new(Arc::clone(&accountant), cache_policy);
         let pages = Pages::new(Arc::clone(&accountant));
         let windows = Windows::new(Arc::clone(&accountant));
-        let write_failed = AtomicBool::new(false);
-        Arc::new(Self { device, zones, cache, pages, windows, accountant, options, write_failed })
+        let (write_failed, slow_reads) = (AtomicBool::new(false), AtomicU64::new(0));
+        Arc::new(Self { device, zones, cache, pages, windows, accountant, options, write_failed, slow_reads })
     }
 
     /// Whether a device has refused a write of a piece.
     pub(crate) fn has_write_failed(&self) -> bool {
         self.write_failed.load(Ordering::Relaxed)
+    }
+
+    /// How often pieces were read on slow devices for those who wait for it, not by what copies blocks.
+    pub(crate) fn slow_reads(&self) -> u64 {
+        self.slow_reads.load(Ordering::Relaxed)
     }
 
     /// The block cache lives from what others leave, but learns of it only when a block comes in: so a thread that reads an

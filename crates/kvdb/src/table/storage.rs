@@ -5,6 +5,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use kvfs_store::{Result, StoreError, Tier};
@@ -82,6 +83,9 @@ impl Storage {
 
     /// Fills `buf` from the device, past the cache. Nothing is verified.
     pub(super) fn read(&self, buf: &mut [u8], addr: u64) -> Result<()> {
+        if self.cache_key(addr).1 == Tier::Slow {
+            self.ctx.slow_reads.fetch_add(1, Ordering::Relaxed);
+        }
         let read = self.ctx.device.read_at(buf, addr);
         read.map_err(|error| StoreError::io(format!("reading {}", self.place("data", addr)), error))
     }

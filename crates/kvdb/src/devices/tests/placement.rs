@@ -360,6 +360,23 @@ fn migration_ends_where_the_tier_is_full_and_goes_on_where_it_has_room() {
 }
 
 #[test]
+fn migration_moves_a_part_of_a_piece_where_there_is_no_room_for_all_of_it() {
+    let (db, ..) = store(options());
+    // More than the first device has room for, in one piece.
+    let files = 75;
+    (0..files).for_each(|file| write(&db, file, 1).expect("writes"));
+    db.compact().expect("merges");
+    (0..files).for_each(|file| set(&db, file, Some(Tier::Fast)));
+    let begin = db.migration_plan().expect("plans");
+    assert!(!db.migrate(&mut |_| true).expect("migrates"));
+    let left = db.migration_plan().expect("plans");
+    let moved = begin.bytes() - left.bytes();
+    assert!(moved > 4 * ZONE_BYTES && left.bytes() > 0, "{begin:?}, {left:?}");
+    assert!(db.migration().bytes_moved.abs_diff(moved) < ZONE_BYTES, "{:?}", db.migration());
+    check(&db, 1);
+}
+
+#[test]
 fn power_cut_at_any_step_of_a_migration_loses_nothing() {
     let (whole, parts) = cut_together();
     let shared = Arc::clone(&whole) as Arc<dyn Device>;
