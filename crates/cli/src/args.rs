@@ -6,6 +6,7 @@ mod defrag;
 mod exec;
 mod front;
 mod grow;
+mod heat;
 mod kv;
 mod property;
 mod quota;
@@ -29,6 +30,7 @@ pub(crate) use defrag::{DefragArgs, PolicyArg};
 pub(crate) use exec::{ExecArgs, StaticArg};
 pub(crate) use front::{CompletionsArgs, PagesArgs, StatusArgs, SyncArgs, TableForm};
 pub(crate) use grow::GrowArgs;
+pub(crate) use heat::HeatArgs;
 pub(crate) use kv::{KvArgs, KvCommand, KvRange};
 pub(crate) use property::{GetArgs, SetArgs, Setting};
 pub(crate) use quota::{ProjectCommand, QuotaArgs, QuotaCommand, QuotaOf};
@@ -103,6 +105,8 @@ pub(crate) enum Command {
     Stats(StatsArgs),
     /// What a mounted store does just now, second by second
     Top(TopArgs),
+    /// A picture of hot and cold: how often what lies where is read
+    Heat(HeatArgs),
     /// Each operation on files, keys and transactions as it ends
     Trace(TraceArgs),
     /// Ordered key-value data beside the files

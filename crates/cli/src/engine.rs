@@ -10,13 +10,13 @@ use std::sync::Arc;
 use kvfs_device::{Device, DeviceTraffic};
 use kvfs_fs::repair::DamagedKeys;
 use kvfs_kvdb::{
-    BudgetInfo, Db, DefragLimit, DefragPolicy, DeviceInfo, DrainInfo, Fragmentation, MigrationInfo,
-    Placement, Unreadable,
+    BudgetInfo, Db, DefragLimit, DefragPolicy, DeviceHeat, DeviceInfo, DrainInfo, Fragmentation, HeatCell,
+    MigrationInfo, Placement, Unreadable,
 };
 use kvfs_open::{DeviceHealth, NewDevice, StoreDevices};
 use kvfs_service::lines::{
-    BudgetLine, DefragPlanLine, DefragmentedLine, DeviceLine, DrainLine, FragmentationLine, HealthLine,
-    NewDeviceLine, PlacementLine, TrafficLine, ZoneLines,
+    BudgetLine, DefragPlanLine, DefragmentedLine, DeviceHeatLine, DeviceLine, DrainLine, FragmentationLine,
+    HealthLine, HeatCellLine, HeatLines, NewDeviceLine, PlacementLine, TrafficLine, ZoneLines,
 };
 use kvfs_service::{DefragOrder, DefragStep, Engine, EngineCheck, Result, ServiceError};
 use kvfs_store::{StoreError, Tier};
@@ -75,14 +75,26 @@ impl Engine for OpenEngine {
     }
 
     fn placement(&self) -> PlacementLine {
-        let MigrationInfo { bytes_left, bytes_moved, is_moving, took, limit, trouble, hot_from } =
-            self.db.migration();
+        let now = self.db.migration();
+        let MigrationInfo { bytes_left, looked_ago, bytes_moved, is_moving, took, limit, trouble, hot_from } =
+            now;
         let budget = self.db.endurance().map(|budget| {
             let BudgetInfo { bytes_per_day, bytes_last_day, spent_for } = budget;
             BudgetLine { bytes_per_day, bytes_last_day, spent_for }
         });
         let policy = self.db.placement().to_string();
-        PlacementLine { policy, bytes_left, bytes_moved, is_moving, took, limit, trouble, hot_from, budget }
+        PlacementLine {
+            policy,
+            bytes_left,
+            looked_ago,
+            bytes_moved,
+            is_moving,
+            took,
+            limit,
+            trouble,
+            hot_from,
+            budget,
+        }
     }
 
     fn set_placement(&self, policy: &str, keeps: bool) -> Result<(), StoreError> {
@@ -102,6 +114,16 @@ impl Engine for OpenEngine {
 
     fn limit_migration(&self, bytes_per_second: u64) {
         self.db.set_migration_limit(bytes_per_second);
+    }
+
+    fn heat(
+        &self,
+        cells_max: usize,
+        goes_on: &mut dyn FnMut() -> bool,
+    ) -> Result<Option<HeatLines>, StoreError> {
+        let Some(map) = self.db.heat_map(cells_max, goes_on)? else { return Ok(None) };
+        let devices = map.devices.into_iter().map(|device| self.heat_line(device)).collect();
+        Ok(Some(HeatLines { was_counted: map.was_counted, hot_from: map.hot_from, devices }))
     }
 
     fn add_device(&self, new: &NewDeviceLine) -> Result<u32> {
@@ -187,6 +209,25 @@ impl Engine for OpenEngine {
 }
 
 impl OpenEngine {
+    fn heat_line(&self, device: DeviceHeat) -> DeviceHeatLine {
+        let DeviceHeat { id, tier, bytes_total, bytes_counted, bytes_hot, cell_bytes, cells } = device;
+        let cell_line = |cell| match cell {
+            HeatCell::Free => HeatCellLine::Free,
+            HeatCell::Other => HeatCellLine::Other,
+            HeatCell::Counted(count) => HeatCellLine::Counted(count),
+        };
+        DeviceHeatLine {
+            id,
+            path: self.devices.target(&self.db, id).map(|path| path.into_os_string().into_vec()),
+            tier: tier.to_string(),
+            bytes_total,
+            bytes_counted,
+            bytes_hot,
+            cell_bytes,
+            cells: cells.into_iter().map(cell_line).collect(),
+        }
+    }
+
     fn device_line(&self, device: DeviceInfo) -> DeviceLine {
         let DeviceInfo { id, tier, bytes_total, bytes_free, bytes_live, drain, is_missing } = device;
         let (DeviceHealth { failures, first_failure }, traffic) = self.devices.state_of(&self.db, id);

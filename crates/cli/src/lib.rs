@@ -16,6 +16,7 @@ mod daemon;
 mod endpoint;
 mod engine;
 mod error;
+mod heat;
 mod keys;
 mod mount_helper;
 mod mounts;
@@ -91,6 +92,7 @@ fn carry_out(command: &Command, words: &[OsString]) -> Result<ExitCode> {
         Command::Umount(args) => commands::umount::run(args),
         Command::Check(args) => commands::check::run(args),
         Command::Stats(args) => commands::stats::run(args),
+        Command::Heat(args) => commands::heat::run(args),
         Command::Top(args) => commands::top::run(args),
         Command::Trace(args) => commands::trace::run(args),
         Command::Kv(args) => commands::kv::run(args),

@@ -17,7 +17,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use kvfs_service::lines::{
     BranchLine, CommittedLine, DefragPlanLine, DefragRequest, DefragmentedLine, DeviceLine, FactsLine,
-    FindingLine, HealthLine, HeldLines, LockLines, LockPlaceParts, OperationLines, PlacementLine,
+    FindingLine, HealthLine, HeatLines, HeldLines, LockLines, LockPlaceParts, OperationLines, PlacementLine,
     QuotaRequest, QuotaRow, SelectionLine, SnapshotLine, TierRequest, TraceLine, TraceRequest, TxnLine,
     ZoneLines,
 };
@@ -394,6 +394,7 @@ pub enum Response {
     DeviceAdded(u32),
     Placement(PlacementLine),
     HeldLocks(HeldLines),
+    Heat(HeatLines),
 }
 
 /// Kinds of errors by their numbers, of which the first is 1. Other versions know these numbers.

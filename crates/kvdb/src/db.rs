@@ -23,6 +23,7 @@ use crate::devices::DeviceInfo;
 use crate::format::Feature;
 use crate::layers::Layers;
 use crate::merge::defrag::{DefragLimit, DefragPlan, DefragPolicy, DefragProgress, Defragmented};
+use crate::merge::heat_map::{HeatMap, heat_map};
 use crate::merge::migrate::{MigrationInfo, MigrationPlan};
 use crate::parts::Parts;
 use crate::read::changed::DbChangedRanges;
@@ -188,6 +189,16 @@ impl Db {
     /// I/O errors, sticky; corruption.
     pub fn migrate(&self, goes_on: &mut dyn FnMut(u64) -> bool) -> Result<bool> {
         self.parts.migrator.migrate(goes_on)
+    }
+
+    /// How often what lies in each part of each device was lately asked for, in at most so many cells in all, or one a device. Counts
+    /// from now on, where it did not before. Reads the indexes of all pieces of blocks; `None`: `goes_on`, which is asked before each,
+    /// said no, or the store is being closed.
+    ///
+    /// # Errors
+    /// I/O errors, corruption.
+    pub fn heat_map(&self, cells_max: usize, goes_on: &mut dyn FnMut() -> bool) -> Result<Option<HeatMap>> {
+        heat_map(&self.parts.merger, cells_max, goes_on)
     }
 
     /// At most so many bytes are moved between tiers each second, from now on until the store is closed; 0: any number.

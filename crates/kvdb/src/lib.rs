@@ -89,6 +89,7 @@ pub use db::Db;
 pub use devices::{DeviceInfo, DrainInfo, MissingDevices};
 pub use format::FORMAT_VERSION;
 pub use merge::defrag::{DefragLimit, DefragPlan, DefragPolicy, DefragProgress, Defragmented, Fragmentation};
+pub use merge::heat_map::{DeviceHeat, HeatCell, HeatMap};
 pub use merge::migrate::{MigrationInfo, MigrationPlan};
 pub use repair::{Lost, Repaired, repair};
 pub use runtime::options::{Background, CreateOptions, Options};

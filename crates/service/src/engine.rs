@@ -11,7 +11,8 @@ use kvfs_store::StoreError;
 
 use crate::error::Result;
 use crate::lines::{
-    DefragPlanLine, DefragmentedLine, DeviceLine, HealthLine, NewDeviceLine, PlacementLine, ZoneLines,
+    DefragPlanLine, DefragmentedLine, DeviceLine, HealthLine, HeatLines, NewDeviceLine, PlacementLine,
+    ZoneLines,
 };
 
 /// See the module.
@@ -58,6 +59,17 @@ pub trait Engine: Send + Sync + 'static {
 
     /// Moves at most so many bytes between tiers each second from now on; 0: any number.
     fn limit_migration(&self, bytes_per_second: u64);
+
+    /// How often what lies where was lately read, in at most so many cells, or one a device; counted from now on, where it was not
+    /// before. `None`: `goes_on` said no, or the store is being closed.
+    ///
+    /// # Errors
+    /// Store errors.
+    fn heat(
+        &self,
+        cells_max: usize,
+        goes_on: &mut dyn FnMut() -> bool,
+    ) -> Result<Option<HeatLines>, StoreError>;
 
     /// Takes a file or block device into the store; its number.
     ///

@@ -50,6 +50,7 @@ pub use mounts::{MainLine, Mounts, ViewMount};
 pub use served::ServedStore;
 pub use service::{CommitOutcome, Leave, Opened, Service};
 pub use snapshots::{Comparisons, Frames, StreamOffer, Streams, shown_snapshots};
+pub use tiers::Tiers;
 pub use transactions::{Begin, Committed, Transactions, TxnState};
 pub use trees::{RemovedTrees, Trees};
 pub use undo::{UndoLimits, UndoObstacle, Undone};

@@ -20,7 +20,10 @@ pub use held::{HeldLine, HeldLines};
 pub use locks::{DoomLine, LockLine, LockLines, LockPlaceParts, PartyLine, WaiterLine};
 pub use operations::{OperationLine, OperationLines, TraceLine, TraceRequest};
 pub use quota::{LimitChanges, QuotaOwner, QuotaRequest, QuotaRow};
-pub use tiers::{BudgetLine, DeviceLine, DrainLine, NewDeviceLine, PlacementLine, TierRequest, TrafficLine};
+pub use tiers::{
+    BudgetLine, DeviceHeatLine, DeviceLine, DrainLine, HeatCellLine, HeatLines, NewDeviceLine, PlacementLine,
+    TierRequest, TrafficLine,
+};
 
 /// A part of the store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

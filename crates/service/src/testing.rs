@@ -20,8 +20,8 @@ use crate::defrag::DefragGate;
 use crate::engine::{DefragOrder, DefragStep, Engine, EngineCheck};
 use crate::error::{ErrorKind, Result, ServiceError};
 use crate::lines::{
-    DefragPlanLine, DefragmentedLine, DeviceLine, DrainLine, HealthLine, NewDeviceLine, PlacementLine,
-    ZoneLines,
+    DefragPlanLine, DefragmentedLine, DeviceLine, DrainLine, HealthLine, HeatLines, NewDeviceLine,
+    PlacementLine, ZoneLines,
 };
 use crate::mounts::{MainLine, Mounts, ViewMount};
 use crate::operations::Operations;
@@ -173,6 +173,14 @@ impl Engine for TestEngine {
     }
 
     fn limit_migration(&self, _: u64) {}
+
+    fn heat(
+        &self,
+        cells_max: usize,
+        goes_on: &mut dyn FnMut() -> bool,
+    ) -> Result<Option<HeatLines>, StoreError> {
+        Ok(goes_on().then(|| HeatLines { hot_from: cells_max.ilog2() as u8, ..HeatLines::default() }))
+    }
 
     fn add_device(&self, new: &NewDeviceLine) -> Result<u32> {
         let mut devices = self.devices.lock();

@@ -11,18 +11,32 @@ use kvfs_store::progress::{self, Unit};
 use crate::authority::{authorize, authorize_server};
 use crate::caller::Caller;
 use crate::error::{ErrorKind, Result, ServiceError};
-use crate::lines::{DeviceLine, NewDeviceLine, PlacementLine};
+use crate::lines::{DeviceLine, HeatLines, NewDeviceLine, PlacementLine};
 use crate::served::ServedStore;
 use crate::units::human_bytes;
 
-impl ServedStore<'_> {
+/// Most cells of a picture of heat: of each some bytes are held for as long as it is made.
+const HEAT_CELLS_MAX: u32 = 1 << 16;
+
+/// The devices of an open store: those operations on it that are about them.
+#[derive(Clone, Copy)]
+pub struct Tiers<'s> {
+    store: ServedStore<'s>,
+}
+
+impl<'s> Tiers<'s> {
+    /// Those of `store`.
+    pub fn of(store: &ServedStore<'s>) -> Self {
+        Self { store: *store }
+    }
+
     /// All devices, the first one first.
     ///
     /// # Errors
     /// The caller may not.
     pub fn devices(&self, caller: &Caller) -> Result<Vec<DeviceLine>> {
-        authorize(self.fs, caller, "see its devices")?;
-        Ok(self.engine.devices())
+        authorize(self.store.fs, caller, "see its devices")?;
+        Ok(self.store.engine.devices())
     }
 
     /// Where content goes that is wished nowhere, and what moves. `change`: by another policy from now on, and whether the store is
@@ -33,11 +47,11 @@ impl ServedStore<'_> {
     pub fn placement(&self, caller: &Caller, change: Option<(&str, bool)>) -> Result<PlacementLine> {
         if let Some((policy, keeps)) = change {
             authorize_server(caller, "change how it places content")?;
-            self.engine.set_placement(policy, keeps).map_err(ServiceError::of_order)?;
+            self.store.engine.set_placement(policy, keeps).map_err(ServiceError::of_order)?;
             tracing::info!(policy, keeps, "content is placed by another policy");
         }
-        authorize(self.fs, caller, "see how it places content")?;
-        Ok(self.engine.placement())
+        authorize(self.store.fs, caller, "see how it places content")?;
+        Ok(self.store.engine.placement())
     }
 
     /// Moves at most so many bytes between tiers each second until the unmount, 0: any number; and what moves.
@@ -46,9 +60,22 @@ impl ServedStore<'_> {
     /// The caller may not.
     pub fn limit_migration(&self, caller: &Caller, bytes_per_second: u64) -> Result<PlacementLine> {
         authorize_server(caller, "limit what moves between its tiers")?;
-        self.engine.limit_migration(bytes_per_second);
+        self.store.engine.limit_migration(bytes_per_second);
         tracing::info!(bytes_per_second, "what moves between tiers is limited");
         self.placement(caller, None)
+    }
+
+    /// How often what lies where was lately read, in about so many cells, 65,536 at most. Counts from now on, until the
+    /// unmount, where it did not before.
+    ///
+    /// # Errors
+    /// The caller may not; the store is to be closed; store errors.
+    pub fn heat(&self, caller: &Caller, cells_max: u32) -> Result<HeatLines> {
+        authorize(self.store.fs, caller, "see what is hot on its devices")?;
+        let is_stopping = self.store.defrag.flag();
+        let mut goes_on = || !is_stopping.load(Ordering::Relaxed) && caller.is_there();
+        let heat = self.store.engine.heat(cells_max.clamp(1, HEAT_CELLS_MAX) as usize, &mut goes_on)?;
+        heat.ok_or_else(|| ServiceError::new(ErrorKind::NotMounted, "the store is being closed"))
     }
 
     /// Takes a file or block device into the store; its number.
@@ -57,7 +84,7 @@ impl ServedStore<'_> {
     /// The caller may not; it holds something, is in use or too small; store errors.
     pub fn add_device(&self, caller: &Caller, new: &NewDeviceLine) -> Result<u32> {
         authorize_server(caller, "add devices to it")?;
-        let id = self.engine.add_device(new)?;
+        let id = self.store.engine.add_device(new)?;
         tracing::info!(id, path = %String::from_utf8_lossy(&new.path), is_slow = new.is_slow, "a device was added");
         Ok(id)
     }
@@ -70,26 +97,27 @@ impl ServedStore<'_> {
     pub fn drain_device(&self, caller: &Caller, id: u32, waits: bool) -> Result<Vec<DeviceLine>> {
         authorize_server(caller, "drain its devices")?;
         self.drain(caller, id, waits)?;
-        Ok(self.engine.devices())
+        Ok(self.store.engine.devices())
     }
 
     /// The device is filled again, and no longer drained.
     ///
     /// # Errors
-    /// As [`ServedStore::drain_device`].
+    /// As [`Tiers::drain_device`].
     pub fn refill_device(&self, caller: &Caller, id: u32) -> Result<()> {
         authorize_server(caller, "fill its devices")?;
-        self.engine.refill_device(id).map_err(ServiceError::of_order)
+        self.store.engine.refill_device(id).map_err(ServiceError::of_order)
     }
 
     /// Drains the device, and lets go of it.
     ///
     /// # Errors
-    /// As [`ServedStore::drain_device`]; it could not be emptied, and stays.
+    /// As [`Tiers::drain_device`]; it could not be emptied, and stays.
     pub fn remove_device(&self, caller: &Caller, id: u32) -> Result<()> {
         authorize_server(caller, "remove its devices")?;
         if !self.drain(caller, id, true)? {
-            let device = self.engine.devices().into_iter().find(|device| device.id == id).unwrap_or_default();
+            let device =
+                self.store.engine.devices().into_iter().find(|device| device.id == id).unwrap_or_default();
             let trouble = device.drain.and_then(|drain| drain.trouble);
             let trouble = trouble.map_or_else(String::new, |why| format!(": {why}"));
             let left = human_bytes(device.bytes_live);
@@ -97,16 +125,16 @@ impl ServedStore<'_> {
                 format!("device {id} stays, {left} are left on it{trouble}; it is drained in the background");
             return Err(ServiceError::new(ErrorKind::InUse, message));
         }
-        self.engine.remove_device(id).map_err(ServiceError::of_order)?;
+        self.store.engine.remove_device(id).map_err(ServiceError::of_order)?;
         tracing::info!(id, "a device was removed");
         Ok(())
     }
 
     /// Whether it is empty.
     fn drain(&self, caller: &Caller, id: u32, waits: bool) -> Result<bool> {
-        let is_stopping = self.defrag.flag();
+        let is_stopping = self.store.defrag.flag();
         let mut left_before = None;
-        let drained = self.engine.drain_device(id, &mut |left| {
+        let drained = self.store.engine.drain_device(id, &mut |left| {
             let before = left_before.unwrap_or_else(|| {
                 progress::stage("emptying the device", Unit::Bytes, left);
                 left

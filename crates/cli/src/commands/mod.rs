@@ -6,6 +6,7 @@ pub(crate) mod debug;
 pub(crate) mod defrag;
 pub(crate) mod exec;
 pub(crate) mod grow;
+pub(crate) mod heat;
 pub(crate) mod kv;
 pub(crate) mod locks;
 pub(crate) mod mkfs;

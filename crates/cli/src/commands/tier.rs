@@ -72,6 +72,7 @@ fn tell_placement(args: &TierPlacementArgs) -> Result<ExitCode> {
         let value = json!({
             "policy": line.policy,
             "left_bytes": line.bytes_left,
+            "looked_seconds_ago": line.looked_ago.map(|ago| ago.as_secs_f64()),
             "moved_bytes": line.bytes_moved,
             "moving": line.is_moving,
             "moving_seconds": line.took.as_secs_f64(),
@@ -101,8 +102,8 @@ fn placement(endpoint: &mut Endpoint, policy: Option<String>) -> Result<Placemen
 
 /// The policy, and what moves between the tiers.
 fn placement_text(line: &PlacementLine) -> String {
-    let PlacementLine { policy, bytes_left, bytes_moved, is_moving, took, limit, trouble, hot_from, budget } =
-        line;
+    let PlacementLine { policy, bytes_left, looked_ago, bytes_moved, is_moving, took, limit, .. } = line;
+    let PlacementLine { trouble, hot_from, budget, .. } = line;
     let state = match trouble {
         _ if *is_moving => ", and move".to_owned(),
         _ if *bytes_left == 0 => String::new(),
@@ -124,10 +125,15 @@ fn placement_text(line: &PlacementLine) -> String {
         count => format!("what was lately read {count} times or more is hot\n"),
     };
     let (left, moved) = (human_bytes(*bytes_left), human_bytes(*bytes_moved));
+    let left = match looked_ago {
+        None => "nothing was looked for yet that lies on another tier than it should".to_owned(),
+        Some(ago) if ago.as_secs() == 0 => format!("{left} lie on another tier than they should"),
+        Some(ago) => {
+            format!("{left} lie on another tier than they should, as of {} ago", human_duration(*ago))
+        }
+    };
     let budget = budget.map_or_else(String::new, budget_text);
-    format!(
-        "placement={policy}\n{left} lie on another tier than they should{state}\n{moved} were moved{rate}{limit}\n{heat}{budget}"
-    )
+    format!("placement={policy}\n{left}{state}\n{moved} were moved{rate}{limit}\n{heat}{budget}")
 }
 
 /// What was written to fast devices, and what is kept from them now.
@@ -379,18 +385,22 @@ mod tests {
     fn placement_says_what_moves_and_why_not() {
         let mut line =
             PlacementLine { policy: "static".to_owned(), bytes_moved: 3 << 30, ..Default::default() };
+        let text = placement_text(&line);
+        assert!(text.starts_with("placement=static\nnothing was looked for yet"), "{text}");
+        line.looked_ago = Some(Duration::ZERO);
         let text = "placement=static\n0 B lie on another tier than they should\n3.0 GiB were moved\n";
         assert_eq!(placement_text(&line), text);
         (line.bytes_left, line.trouble) = (2 << 20, Some("no room".to_owned()));
+        line.looked_ago = Some(Duration::from_secs(12));
         let text = placement_text(&line);
-        assert!(
-            text.contains("\n2.0 MiB lie on another tier than they should, and nothing moves: no room; it")
-        );
+        assert!(text.contains(
+            "\n2.0 MiB lie on another tier than they should, as of 12 s ago, and nothing moves: no room; it"
+        ));
         (line.is_moving, line.took, line.limit) = (true, Duration::from_secs(96), 50 << 20);
         let text = placement_text(&line);
         assert!(
             text.contains(
-                "should, and move\n3.0 GiB were moved, 32.0 MiB each second, at most 50.0 MiB each"
+                "should, as of 12 s ago, and move\n3.0 GiB were moved, 32.0 MiB each second, at most 50.0 MiB each"
             )
         );
         let mut budget =

@@ -13,6 +13,7 @@ fn every_command_has_help_with_examples() {
         "check",
         "stats",
         "top",
+        "heat",
         "trace",
         "kv",
         "locks",

@@ -147,6 +147,29 @@ fn metrics_are_served_on_a_socket_for_the_user_of_the_mount_until_it_is_unmounte
 }
 
 #[test]
+fn heat_of_a_store_of_one_device_shows_what_is_read() {
+    if !can_mount("heat_of_a_store_of_one_device_shows_what_is_read") {
+        return;
+    }
+    let world = World::new();
+    let (store, dir) = world.mounted();
+    fs::write(format!("{dir}/file"), vec![7; 4 << 20]).unwrap();
+    kvfs(&["sync", &dir]).ok();
+    let first = kvfs(&["heat", "--width", "32", &dir]);
+    assert!(first.stderr.contains("counted from now on"), "{first:?}");
+    assert!(first.ok().starts_with("device 0, fast, "));
+    let png = world.text("heat.png");
+    assert!(kvfs(&["heat", "--png", &png, &dir]).ok().contains(" pixels"));
+    assert!(fs::read(&png).unwrap().starts_with(b"\x89PNG"));
+    kvfs(&["heat", "--png", &world.text("none/heat.png"), &dir]).fails(1, &["none/heat.png"]);
+    kvfs(&["umount", &dir]).ok();
+    let unmounted = kvfs(&["heat", "--json", &store]);
+    assert!(unmounted.stderr.contains("is not mounted"), "{unmounted:?}");
+    let heat: Value = serde_json::from_str(&unmounted.ok()).unwrap();
+    assert!(heat["devices"][0]["content_bytes"].as_u64().unwrap() >= 4 << 20, "{heat}");
+}
+
+#[test]
 fn top_prints_a_screen_where_there_is_no_terminal() {
     if !can_mount("top_prints_a_screen_where_there_is_no_terminal") {
         return;

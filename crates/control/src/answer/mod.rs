@@ -14,7 +14,8 @@ use std::sync::Arc;
 
 use kvfs_service::lines::TierRequest;
 use kvfs_service::{
-    Caller, Checked, ErrorKind, Grown, Leave, RemovedTrees, Result, ServedStore, Service, ServiceError, Trees,
+    Caller, Checked, ErrorKind, Grown, Leave, RemovedTrees, Result, ServedStore, Service, ServiceError,
+    Tiers, Trees,
 };
 use kvfs_store::Durability;
 
@@ -135,7 +136,7 @@ impl RequestHandler {
                 let RemovedTrees { txn, names, is_kept } = Trees::of(store).remove(caller, &paths)?;
                 Response::Removed { txn: txn.0, names, is_kept }
             }
-            Request::Tier(request) => answer_tier(store, caller, request)?,
+            Request::Tier(request) => answer_tier(Tiers::of(store), caller, request)?,
             Request::Compression { keyspace, compression } => {
                 Response::Compression(store.compression(caller, &keyspace, compression.as_deref())?)
             }
@@ -203,24 +204,25 @@ impl RequestHandler {
     }
 }
 
-fn answer_tier(store: &ServedStore<'_>, caller: &Caller, request: TierRequest) -> Result<Response> {
+fn answer_tier(tiers: Tiers<'_>, caller: &Caller, request: TierRequest) -> Result<Response> {
     match request {
         TierRequest::List => {}
-        TierRequest::Add(new) => return Ok(Response::DeviceAdded(store.add_device(caller, &new)?)),
+        TierRequest::Add(new) => return Ok(Response::DeviceAdded(tiers.add_device(caller, &new)?)),
         TierRequest::Drain { id, waits } => {
-            return Ok(Response::Devices(store.drain_device(caller, id, waits)?));
+            return Ok(Response::Devices(tiers.drain_device(caller, id, waits)?));
         }
-        TierRequest::Refill { id } => store.refill_device(caller, id)?,
-        TierRequest::Remove { id } => store.remove_device(caller, id)?,
+        TierRequest::Refill { id } => tiers.refill_device(caller, id)?,
+        TierRequest::Remove { id } => tiers.remove_device(caller, id)?,
         TierRequest::Placement { policy, keeps } => {
             let change = policy.as_deref().map(|policy| (policy, keeps));
-            return Ok(Response::Placement(store.placement(caller, change)?));
+            return Ok(Response::Placement(tiers.placement(caller, change)?));
         }
+        TierRequest::Heat { cells_max } => return Ok(Response::Heat(tiers.heat(caller, cells_max)?)),
         TierRequest::Limit { bytes_per_second } => {
-            return Ok(Response::Placement(store.limit_migration(caller, bytes_per_second)?));
+            return Ok(Response::Placement(tiers.limit_migration(caller, bytes_per_second)?));
         }
     }
-    Ok(Response::Devices(store.devices(caller)?))
+    Ok(Response::Devices(tiers.devices(caller)?))
 }
 
 fn raw(path: PathBuf) -> Vec<u8> {

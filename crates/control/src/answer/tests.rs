@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use kvfs_fs::{FileSystem, FsError, MkfsOptions, MountOptions, Position};
 use kvfs_service::lines::{
-    DefragPlanLine, DefragRequest, DefragmentedLine, DeviceLine, HealthLine, LimitChanges, NewDeviceLine,
-    PlacementLine, QuotaOwner, QuotaRequest, SelectionLine, TierRequest, TraceRequest, ZoneLines,
+    DefragPlanLine, DefragRequest, DefragmentedLine, DeviceLine, HealthLine, HeatLines, LimitChanges,
+    NewDeviceLine, PlacementLine, QuotaOwner, QuotaRequest, SelectionLine, TierRequest, TraceRequest,
+    ZoneLines,
 };
 use kvfs_service::{
     Branches, DefragOrder, DefragStep, Engine, EngineCheck, MainLine, Mounts, Opened, Transactions,
@@ -61,6 +62,10 @@ impl Engine for NoEngine {
     }
 
     fn limit_migration(&self, _: u64) {}
+
+    fn heat(&self, _: usize, _: &mut dyn FnMut() -> bool) -> Result<Option<HeatLines>, StoreError> {
+        Ok(Some(HeatLines::default()))
+    }
 
     fn add_device(&self, _: &NewDeviceLine) -> Result<u32> {
         Ok(1)
@@ -245,7 +250,9 @@ fn may(request: &Request) -> May {
         | Request::Health => May::Everyone,
         Request::Trace(_)
         | Request::Check
-        | Request::Tier(TierRequest::List | TierRequest::Placement { policy: None, .. })
+        | Request::Tier(
+            TierRequest::List | TierRequest::Placement { policy: None, .. } | TierRequest::Heat { .. },
+        )
         | Request::Zones
         | Request::HeldLocks
         | Request::Compression { .. }
@@ -313,6 +320,7 @@ fn tier_requests() -> Vec<Request> {
         TierRequest::Placement { policy: None, keeps: false },
         TierRequest::Placement { policy: Some("none".to_owned()), keeps: true },
         TierRequest::Limit { bytes_per_second: u64::MAX },
+        TierRequest::Heat { cells_max: u32::MAX },
     ];
     requests.map(Request::Tier).into()
 }

@@ -10,6 +10,7 @@ use kvfs_store::{BLOCK_BYTES, Batch, Durability, Keyspace, KeyspaceKind, Read, S
 use super::*;
 use crate::{Background, CreateOptions, Db, Options};
 
+mod heat;
 mod placement;
 
 const ZONE_BYTES: u64 = 256 << 10;

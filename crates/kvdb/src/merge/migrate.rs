@@ -63,6 +63,8 @@ impl MigrationPlan {
 pub struct MigrationInfo {
     /// What lies on another tier than it wishes to, as the last look tells (bytes).
     pub bytes_left: u64,
+    /// How long ago that was; `None`: nothing was looked at yet. Zero where nothing can lie on another tier.
+    pub looked_ago: Option<Duration>,
     /// What was moved (bytes).
     pub bytes_moved: u64,
     /// Whether something is being moved just now.
@@ -161,6 +163,8 @@ pub(crate) struct Migrator {
     moving_since: Mutex<Option<Duration>, class::KvdbMergeMigrateMovingSince>,
     /// As far as the last look tells.
     bytes_left: AtomicU64,
+    /// When that was (us by the clock, and one more); 0: there was none.
+    looked_at: AtomicU64,
     /// See [`MigrationInfo::trouble`].
     trouble: Mutex<Option<String>, class::KvdbMergeMigrateTrouble>,
 }
@@ -180,6 +184,7 @@ impl Migrator {
             moving_us: AtomicU64::new(0),
             moving_since: Mutex::default(),
             bytes_left: AtomicU64::new(0),
+            looked_at: AtomicU64::new(0),
             trouble: Mutex::default(),
         }
     }
@@ -188,8 +193,12 @@ impl Migrator {
         let since = *self.moving_since.lock();
         let now = self.merger.runtime.clock.monotonic();
         let current = since.map_or(Duration::ZERO, |since| now.saturating_sub(since));
+        let looked_at = self.looked_at.load(Ordering::Relaxed).checked_sub(1).map(Duration::from_micros);
+        let looked_ago = looked_at.map(|at| now.saturating_sub(at));
+        let nothing_to_look_for = (!self.zones().are_of_both_tiers()).then_some(Duration::ZERO);
         MigrationInfo {
             bytes_left: self.bytes_left.load(Ordering::Relaxed),
+            looked_ago: nothing_to_look_for.or(looked_ago),
             bytes_moved: self.bytes_moved.load(Ordering::Relaxed),
             is_moving: since.is_some(),
             took: Duration::from_micros(self.moving_us.load(Ordering::Relaxed)) + current,
@@ -266,6 +275,8 @@ impl Migrator {
         }
         let left = found.iter().map(|found| found.plan.bytes()).sum();
         self.bytes_left.store(left, Ordering::Relaxed);
+        let now = self.merger.runtime.clock.monotonic().as_micros() as u64;
+        self.looked_at.store(now.saturating_add(1), Ordering::Relaxed);
         Ok(found)
     }
 
@@ -460,7 +471,7 @@ impl Migrator {
             return Ok(());
         }
         let signs = Some(self.signs());
-        let is_unsettled = self.zones().heat().is_unsettled();
+        let is_unsettled = self.zones().is_heat_unsettled();
         if signs == looks.seen && !is_unsettled && looks.again_at.is_none_or(|at| begin < at) {
             return Ok(());
         }

@@ -24,6 +24,7 @@ pub(crate) mod deleted;
 pub(crate) mod drain;
 mod due;
 mod giving_way;
+pub(crate) mod heat_map;
 mod limited;
 pub(crate) mod migrate;
 pub(crate) mod reclaim;

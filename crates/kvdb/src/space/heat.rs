@@ -21,7 +21,7 @@ use kvfs_store::{BLOCK_BYTES, Tier};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Blocks of a stretch: of 256 KiB (nDiskFS 3.3).
-const STRETCH_BLOCKS: u64 = 64;
+pub(crate) const STRETCH_BLOCKS: u64 = 64;
 
 /// A stretch has so many cells.
 const CELLS_OF_STRETCH: u32 = 4;
@@ -93,8 +93,12 @@ impl Heat {
         self.unsettled.fetch_add(1, Relaxed);
     }
 
+    /// Whether it counts.
+    pub(crate) fn is_on(&self) -> bool {
+        self.sketch.get().is_some()
+    }
+
     /// How often the stretch with this block was asked for.
-    #[cfg(test)]
     pub(crate) fn count(&self, prefix: &[u8], block: u64) -> u8 {
         self.sketch.get().map_or(0, |sketch| sketch.count(hash(prefix, block / STRETCH_BLOCKS)))
     }
@@ -116,13 +120,12 @@ impl Heat {
 
     /// Parts of these blocks that may belong on different tiers.
     pub(crate) fn parts_of(&self, first: u64, blocks: u64) -> impl Iterator<Item = Range<u64>> + use<> {
-        let part = if self.hot_from.load(Relaxed) > 0 { STRETCH_BLOCKS } else { u64::MAX };
-        let (mut from, end) = (first, first.saturating_add(blocks));
-        std::iter::from_fn(move || {
-            let start = from;
-            from = (start / part + 1).saturating_mul(part).min(end);
-            (start < end).then_some(start..from)
-        })
+        parts(first, blocks, if self.hot_from.load(Relaxed) > 0 { STRETCH_BLOCKS } else { u64::MAX })
+    }
+
+    /// The stretches that these blocks are of, as far as they are.
+    pub(crate) fn stretches_of(first: u64, blocks: u64) -> impl Iterator<Item = Range<u64>> {
+        parts(first, blocks, STRETCH_BLOCKS)
     }
 
     /// Whether anything is hot or cold by now.
@@ -133,6 +136,11 @@ impl Heat {
     /// From which count on a stretch is hot, and below which it is cold; 0: none is.
     pub(crate) fn levels(&self) -> (u8, u8) {
         (self.hot_from.load(Relaxed), self.cold_below.load(Relaxed))
+    }
+
+    /// From which count on a stretch is called hot, settled or not.
+    pub(crate) fn hot_from(&self) -> u8 {
+        self.hot_from.load(Relaxed).max(HOT_MIN)
     }
 
     /// Whether there was enough to count for a settling that may come to another result.
@@ -172,6 +180,16 @@ impl Heat {
         self.hot_from.store(0, Relaxed);
         self.cold_below.store(0, Relaxed);
     }
+}
+
+/// Cut at each multiple of `len`.
+fn parts(first: u64, blocks: u64, len: u64) -> impl Iterator<Item = Range<u64>> {
+    let (mut from, end) = (first, first.saturating_add(blocks));
+    std::iter::from_fn(move || {
+        let start = from;
+        from = (start / len + 1).saturating_mul(len).min(end);
+        (start < end).then_some(start..from)
+    })
 }
 
 fn stretches_in(bytes: u64) -> u64 {

@@ -38,7 +38,7 @@ use crate::format::{Extent, SECTOR_BYTES, ZoneId};
 pub(crate) use bound::{Bindings, Bound, Place};
 pub use endurance::BudgetInfo;
 pub(crate) use endurance::{Endurance, WrittenToFast};
-pub(crate) use heat::{FastSpace, Heat, SHARE_LEFT_FREE};
+pub(crate) use heat::{FastSpace, Heat, SHARE_LEFT_FREE, STRETCH_BLOCKS};
 pub(crate) use members::{Destination, MemberSpace, MemberZones};
 pub(crate) use placement::{NewBlocks, TierWishes};
 pub use placement::{Placement, UnknownPlacement};

@@ -91,6 +91,18 @@ impl Zones {
         &self.heat
     }
 
+    /// Counts from now on, whatever the placement. Whether it did before. O(zones).
+    pub(crate) fn count_heat(&self) -> bool {
+        let was_on = self.heat.is_on();
+        self.heat.turn_on(self.fast_space().bytes_total);
+        was_on
+    }
+
+    /// Whether the placement asks what is hot, and there was enough to count for another answer.
+    pub(crate) fn is_heat_unsettled(&self) -> bool {
+        self.placement().counts_heat() && self.heat.is_unsettled()
+    }
+
     /// What is hot and cold by now. O(zones).
     pub(crate) fn settle_heat(&self) {
         if self.placement().counts_heat() {

@@ -30,6 +30,10 @@ pub enum TierRequest {
     Limit {
         bytes_per_second: u64,
     },
+    /// How often what lies where was lately read, in about so many cells.
+    Heat {
+        cells_max: u32,
+    },
 }
 
 /// Where content goes, and what moves to where it is wished to lie.
@@ -39,6 +43,8 @@ pub struct PlacementLine {
     pub policy: String,
     /// What lies elsewhere than it is wished to, when this was last looked for.
     pub bytes_left: u64,
+    /// How long ago that was; `None`: it was not looked for yet.
+    pub looked_ago: Option<Duration>,
     /// Since the store was opened.
     pub bytes_moved: u64,
     /// Just now.
@@ -53,6 +59,45 @@ pub struct PlacementLine {
     pub hot_from: u8,
     /// How much fast devices may be written to, if that is limited.
     pub budget: Option<BudgetLine>,
+}
+
+/// How often what lies where was lately read.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeatLines {
+    /// Whether anything was counted before this was asked.
+    pub was_counted: bool,
+    /// From this count on something is called hot.
+    pub hot_from: u8,
+    /// Fast ones first.
+    pub devices: Vec<DeviceHeatLine>,
+}
+
+/// The same of one device.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceHeatLine {
+    pub id: u32,
+    /// As raw bytes; `None`: it is missing.
+    pub path: Option<Vec<u8>>,
+    /// `fast` or `slow`.
+    pub tier: String,
+    pub bytes_total: u64,
+    /// Content of files there.
+    pub bytes_counted: u64,
+    pub bytes_hot: u64,
+    /// What each of the cells stands for.
+    pub cell_bytes: u64,
+    /// From its start on.
+    pub cells: Vec<HeatCellLine>,
+}
+
+/// What there is in a part of a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum HeatCellLine {
+    Free,
+    /// No content of files.
+    Other,
+    /// How often it was lately read.
+    Counted(u8),
 }
 
 /// How much fast devices are written to.

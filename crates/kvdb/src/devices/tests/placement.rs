@@ -419,9 +419,12 @@ fn background_migrates_after_a_change_and_rests_in_between() {
         db.parts.migrator.advance(&mut |_| true).expect("migrates");
         stat("migration.bytes_moved") / BLOCK_BYTES as u64
     };
+    assert_eq!(db.migration().looked_ago, None, "the background has not looked yet");
     assert_eq!([advance(0), advance(31)], [0, 0]);
+    clock.advance(Duration::from_secs(12));
+    assert_eq!(db.migration().looked_ago, Some(Duration::from_secs(12)));
     (0..FILES / 2).for_each(|file| set(&db, file, Some(Tier::Fast)));
-    assert_eq!([advance(1), advance(30), advance(60)], [0, FILES_BLOCKS / 2, FILES_BLOCKS / 2]);
+    assert_eq!([advance(1), advance(18), advance(60)], [0, FILES_BLOCKS / 2, FILES_BLOCKS / 2]);
     assert_eq!(stat("migration.bytes_left"), 0);
     assert_eq!(db.migration().trouble, None);
     (0..FILES / 2).for_each(|file| set(&db, file, None));
