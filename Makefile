@@ -22,7 +22,7 @@ VERSION   := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 MAJOR     := $(word 1,$(subst ., ,$(VERSION)))
 MINOR     := $(word 2,$(subst ., ,$(VERSION)))
 
-.PHONY: help run stop build test test-unit test-mount realwork fuzz torture bench-quick bench bench-aged profile bench-txn bench-papers bench-db bench-tiers lint docs install install-files install-library-files uninstall uninstall-library deb clean setup
+.PHONY: help run stop demo-dashboards build test test-unit test-mount realwork fuzz torture bench-quick bench bench-aged profile bench-txn bench-papers bench-db bench-tiers lint docs install install-files install-library-files uninstall uninstall-library deb clean setup
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ run: ## set up, build, mount a demonstration store and show it
 
 stop: ## unmount and remove the demonstration of `make run`
 	@scripts/demo.sh --stop
+
+demo-dashboards: build ## pictures of a store at work, of kvfs top, heat and stats, and metrics: target/dashboards
+	@scripts/dashboards.sh
 
 build: ## binary, libraries, manual, completions: target/release/kvfs, libkvfs.so, libkvfs.a, libkvfs_preload.so, share
 	@$(BUILD)

@@ -33,8 +33,11 @@ work_dir() {
   trap 'exit 143' TERM
 }
 
+# cleanup [STATUS]: that of the last command, if it is not given.
 cleanup() {
-  local status=$?
+  local status=${1:-$?}
+  # What is gone already is no reason to leave the rest.
+  set +e
   trap - EXIT
   cd /
   if [ -n "$daemon" ]; then kill -9 "$daemon" 2>/dev/null; fi
