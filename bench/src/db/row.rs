@@ -154,15 +154,24 @@ pub(crate) fn rows(sizes: &Sizes) -> Vec<Row> {
     rows
 }
 
-/// Each scale in each memory: the smallest and the largest in the first one have goals.
+/// About what a warehouse takes (bytes).
+const WAREHOUSE_BYTES: u64 = 100_000_000;
+
+/// Whether the database fits in the half of this memory that server and file system have for it.
+fn fits(warehouses: u32, memory_bytes: u64) -> bool {
+    u64::from(warehouses) * WAREHOUSE_BYTES <= memory_bytes / 2
+}
+
+/// Each scale in each memory. In the first one the smallest has the goal of what fits in memory, and the largest that of what does not,
+/// if they are such.
 fn tpcc_rows(sizes: &Sizes, rows: &mut Vec<Row>) {
     let (first, last) = (sizes.warehouses.first(), sizes.warehouses.last());
     for (index, &memory_bytes) in sizes.memories.iter().enumerate() {
         for warehouses in &sizes.warehouses {
             let mib = memory_bytes >> 20;
             let key = match index {
-                0 if first == Some(warehouses) => "tpcc-small".to_owned(),
-                0 if last == Some(warehouses) => "tpcc-large".to_owned(),
+                0 if first == Some(warehouses) && fits(*warehouses, memory_bytes) => "tpcc-small".to_owned(),
+                0 if last == Some(warehouses) && !fits(*warehouses, memory_bytes) => "tpcc-large".to_owned(),
                 _ => format!("tpcc-{warehouses}-{mib}m"),
             };
             let title = format!("TPC-C {warehouses} W, {mib} MiB: 1,000 new orders");
@@ -181,17 +190,34 @@ mod tests {
     use super::*;
     use std::collections::HashSet;
 
-    #[test]
-    fn keys_are_unique() {
-        let rows = rows(&Sizes {
+    fn rows_of(warehouses: &[u32]) -> Vec<Row> {
+        rows(&Sizes {
             image_bytes: 0,
             sqlite_rows: 1,
             pgbench_scale: 1,
-            warehouses: vec![1, 4, 9],
+            warehouses: warehouses.to_vec(),
             memories: vec![1 << 29, 1 << 30],
             terminals: 1,
             seconds: 1,
-        });
+        })
+    }
+
+    #[test]
+    fn goals_are_for_the_scale_that_fits_in_memory_and_the_one_that_does_not() {
+        let keys_with_goals = |warehouses: &[u32]| -> Vec<String> {
+            let keys = rows_of(warehouses).into_iter().map(|row| row.info.key);
+            keys.filter(|key| ["tpcc-small", "tpcc-large"].contains(&key.as_str())).collect()
+        };
+        assert_eq!(keys_with_goals(&[2, 6, 15]), ["tpcc-small", "tpcc-large"]);
+        assert_eq!(keys_with_goals(&[2, 5]), ["tpcc-small", "tpcc-large"]);
+        assert_eq!(keys_with_goals(&[1]), ["tpcc-small"]);
+        assert_eq!(keys_with_goals(&[15]), ["tpcc-large"]);
+        assert_eq!(keys_with_goals(&[6, 15]), ["tpcc-large"]);
+    }
+
+    #[test]
+    fn keys_are_unique() {
+        let rows = rows_of(&[1, 4, 9]);
         assert!(rows.iter().any(|row| row.info.key == "tpcc-large"));
         let keys: HashSet<&str> = rows.iter().map(|row| row.info.key.as_str()).collect();
         assert_eq!(keys.len(), rows.len());
