@@ -91,7 +91,7 @@ pub use format::FORMAT_VERSION;
 pub use merge::defrag::{DefragLimit, DefragPlan, DefragPolicy, DefragProgress, Defragmented, Fragmentation};
 pub use merge::heat_map::{DeviceHeat, HeatCell, HeatMap};
 pub use merge::migrate::{MigrationInfo, MigrationPlan};
-pub use repair::{Lost, Repaired, repair};
+pub use repair::{Lost, Repaired, repair, repair_joined};
 pub use runtime::options::{Background, CreateOptions, Options};
 pub use space::{BudgetInfo, Placement, UnknownPlacement};
 pub use table::LostPart;

@@ -22,7 +22,7 @@ use crate::error::{CliError, Code, Result};
 use crate::mounts;
 use crate::progress::Bar;
 use crate::store_dir::StoreDir;
-use kvfs_open::{Memory, explain_device, explain_open};
+use kvfs_open::{DevicePlace, Memory, explain_device, explain_open};
 use report::Report;
 
 pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode> {
@@ -43,18 +43,45 @@ pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode> {
     Ok(report.exit_code())
 }
 
+/// The devices of a store: the first one, and the others.
+struct Devices {
+    first: Arc<dyn Device>,
+    others: Vec<Arc<dyn Device>>,
+}
+
+impl Devices {
+    fn open(store: &StoreDir, read_only: bool) -> Result<Self> {
+        let open = |place: &DevicePlace| -> Result<Arc<dyn Device>> {
+            Ok(Arc::new(place.open(read_only).map_err(|error| explain_device(store.path(), &error))?))
+        };
+        let places =
+            store.other_devices().map_err(|error| CliError::io("look into", store.path(), &error))?;
+        let others = places.iter().map(open).collect::<Result<_>>()?;
+        Ok(Self { first: open(&store.device())?, others })
+    }
+
+    /// What is written to them stays in memory.
+    fn overlaid(self) -> Self {
+        let over = |device| Arc::new(OverlayDevice::over(device)) as Arc<dyn Device>;
+        Self { first: over(self.first), others: self.others.into_iter().map(over).collect() }
+    }
+}
+
 /// The store itself, a copy of it, or what only looks as if it were repaired.
 fn by_way_of(args: &CheckArgs, store: &StoreDir) -> Result<Report> {
     let Some(target) = &args.copy_to else {
-        let device = open_device(store, args.dry_run)?;
-        let device: Arc<dyn Device> =
-            if args.dry_run { Arc::new(OverlayDevice::over(device)) } else { device };
-        return repair(store, device);
+        let devices = Devices::open(store, args.dry_run)?;
+        return repair(store, if args.dry_run { devices.overlaid() } else { devices });
     };
-    let source = open_device(store, true)?;
+    let source = Devices::open(store, true)?;
+    if !source.others.is_empty() {
+        let message = "--copy-to is for stores of one device; --repair alone mends the store in place, and with --dry-run \
+                       it tells before what that comes to";
+        return Err(CliError::new(Code::Usage, message));
+    }
     let target = copy::prepare(target)?;
-    let report = copy::fill(&source, &target).and_then(|(device, findings)| {
-        let mut report = repair(&target, device)?;
+    let report = copy::fill(&source.first, &target).and_then(|(first, findings)| {
+        let mut report = repair(&target, Devices { first, others: Vec::new() })?;
         report.findings.splice(0..0, findings);
         Ok(report)
     });
@@ -64,21 +91,18 @@ fn by_way_of(args: &CheckArgs, store: &StoreDir) -> Result<Report> {
     report
 }
 
-fn open_device(store: &StoreDir, read_only: bool) -> Result<Arc<dyn Device>> {
-    let device = store.device().open(read_only);
-    Ok(Arc::new(device.map_err(|error| explain_device(store.path(), &error))?))
-}
-
 /// The engine first, then what the file system makes of what is left.
-fn repair(store: &StoreDir, device: Arc<dyn Device>) -> Result<Report> {
-    let engine = kvfs_kvdb::repair(Arc::clone(&device), &files::KEYSPACES);
+fn repair(store: &StoreDir, devices: Devices) -> Result<Report> {
+    let Devices { first, others } = devices;
+    let engine = kvfs_kvdb::repair_joined(&first, &others, &files::KEYSPACES);
     let engine = engine.map_err(|error| explain_open(store, error))?;
     let memory = Memory::default();
     let mut options = Options::with_memory(memory.engine_bytes(memory.reserve_bytes()));
     options.background = Background::Manual;
     options.undo_count = usize::MAX;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-    let db = Db::open(device, options, Arc::clone(&clock)).map_err(|error| explain_open(store, error))?;
+    let db = Db::open_joined(first, &others, options, Arc::clone(&clock));
+    let db = db.map_err(|error| explain_open(store, error))?;
     let damaged = damaged_keys(&db, &engine)?;
     let handle: Arc<dyn Store> = Arc::clone(&db) as Arc<dyn Store>;
     let fixed = files::repair(&handle, &*clock)?;

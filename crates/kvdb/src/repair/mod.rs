@@ -24,9 +24,10 @@ use kvfs_store::{Compression, KeyspaceKind, Op, Result, Seqno, StoreError};
 pub use lost::Lost;
 
 use crate::cache::Policy;
-use crate::format::{Feature, Features, PieceDesc, SECTOR_BYTES, Superblock, ZoneId};
+use crate::devices::Found;
+use crate::format::{Member, PieceDesc, SECTOR_BYTES, Superblock, ZoneId};
 use crate::runtime::options::Options;
-use crate::space::Zones;
+use crate::space::{MemberZones, Zones};
 use crate::table::{Piece, RunContext, RunOptions, salvage};
 use crate::version::{Edit, KeyspaceState, Manifest, ManifestState, RunId, salvage as manifest_salvage};
 
@@ -55,39 +56,51 @@ pub struct Repaired {
 /// in the order in which they were made: their names are needed when the whole manifest is gone. Reads everything.
 ///
 /// # Errors
-/// Not a store, another version, both superblocks damaged; no space for what has to be written; failed writes.
+/// Not a store, another version, both superblocks damaged; other devices are missing; no space for what has to be written; failed writes.
 /// Damage that can be repaired is no error.
-pub fn repair(device: Arc<dyn Device>, keyspaces: &[(&str, KeyspaceKind)]) -> Result<Repaired> {
+pub fn repair(device: &Arc<dyn Device>, keyspaces: &[(&str, KeyspaceKind)]) -> Result<Repaired> {
+    repair_joined(device, &[], keyspaces)
+}
+
+/// As [`repair`], of a store that has other devices, too ([`Db::add_device`](crate::Db::add_device)): those among `others`, in any order.
+///
+/// # Errors
+/// As [`repair`]; an I/O error with [`MissingDevices`](crate::MissingDevices) inside, and nothing was written: what lies on them would be
+/// taken for lost.
+pub fn repair_joined(
+    first: &Arc<dyn Device>,
+    others: &[Arc<dyn Device>],
+    keyspaces: &[(&str, KeyspaceKind)],
+) -> Result<Repaired> {
     let mut repaired = Repaired::default();
-    let mut superblock = Superblock::read_newest(device.as_ref())?;
-    if Features::announced_by(superblock.format_version).has(Feature::Members) {
-        // What lies on the others would be taken for lost.
-        let message = "the store has, or had, several devices: copy what can be read of it elsewhere";
-        let error = std::io::Error::new(std::io::ErrorKind::Unsupported, message);
-        return Err(StoreError::io("repairing the store", error));
-    }
-    repaired.findings.extend(Superblock::damaged_slots(device.as_ref()));
-    let found = manifest_salvage::salvage(device.as_ref(), &superblock);
+    let mut superblock = Superblock::read_newest(first.as_ref())?;
+    repaired.findings.extend(Superblock::damaged_slots(first.as_ref()));
+    let found = manifest_salvage::salvage(first.as_ref(), &superblock);
     let mut state = found.state;
     if let Some(damage) = &found.damage {
         repaired.findings.push(format!("{damage}; the pieces that it named are looked for on the device"));
         repaired.is_uncertain = true;
+        adopt_members(&mut state, others, &superblock);
     }
+    let mut devices = Found::first(Arc::clone(first));
+    let device = Arc::clone(&devices.joined) as Arc<dyn Device>;
+    let ctx = context(&device, &superblock, &[]);
+    devices.join(&state, others, &ctx.zones, (superblock.uuid, false))?;
     superblock.epoch += 1;
     superblock.write_both(device.as_ref())?;
 
-    let ctx = context(&device, &superblock);
     if found.damage.is_some() {
         if found.strays_from == 0 {
             name_keyspaces(&mut state, keyspaces);
         }
         let is_lost = |id| id >= found.strays_from && !found.known.contains(&crate::format::PieceId(id));
-        adopt_strays(&ctx, &superblock, &mut state, is_lost)?;
+        adopt_strays(&ctx, &superblock, first, &mut state, is_lost)?;
     }
-    let zones_end = last_zone(&state).map_or(0, |zone| ctx.zones.zone_addr(zone) + ctx.zone_bytes());
-    grow_over(&device, &ctx, zones_end.min(superblock.capacity_bytes), &mut repaired)?;
+    let zones_end = |zone| ctx.zones.zone_addr(zone) + ctx.zone_bytes();
+    let zones_end = last_zone_of_first(&state, &superblock).map_or(0, zones_end);
+    grow_over(first, &ctx, zones_end, &mut repaired)?;
     // The allocator counts the zones that the device has now.
-    let ctx = context(&device, &superblock);
+    let ctx = context(&device, &superblock, &ctx.zones.members()[1..]);
     superblock.manifest_zones.retain(|&zone| ctx.zones.claim_zone(zone).is_ok());
 
     let next_id = Arc::new(AtomicU64::new(next_id(&state)));
@@ -119,10 +132,35 @@ pub fn repair(device: Arc<dyn Device>, keyspaces: &[(&str, KeyspaceKind)]) -> Re
     Ok(repaired)
 }
 
-fn context(device: &Arc<dyn Device>, superblock: &Superblock) -> Arc<RunContext> {
+/// `others`: the zones of devices beside the first one.
+fn context(device: &Arc<dyn Device>, superblock: &Superblock, others: &[MemberZones]) -> Arc<RunContext> {
     let (zone_bytes, first_data) = (superblock.zone_bytes, superblock.first_data_zone());
     let zones = Zones::new(Arc::clone(device), zone_bytes, superblock.capacity_bytes, first_data);
+    for other in others {
+        zones.add_member(other.clone());
+    }
     RunContext::new(Arc::clone(device), zones, MEMORY_BYTES, Policy::default(), RunOptions::default())
+}
+
+/// The manifest told which devices there are; their labels tell it, too.
+fn adopt_members(state: &mut ManifestState, others: &[Arc<dyn Device>], superblock: &Superblock) {
+    let label = |device: &Arc<dyn Device>| {
+        Member::read(device.as_ref(), superblock.uuid, superblock.zone_bytes).ok().flatten()
+    };
+    let mut labels: Vec<Member> = others.iter().filter_map(label).collect();
+    labels.sort_by_key(|member| member.first_zone);
+    for member in labels.into_iter().filter(|member| is_behind_first(member.first_zone, superblock)) {
+        // One that the manifest knows already, or whose zones are others' by now, is none.
+        if state.members.iter().all(|known| known.member.id != member.id)
+            && let Err(error) = state.apply(&Edit::AddMember(member))
+        {
+            tracing::warn!(%error, id = member.id, "a device is not taken for one of the store's");
+        }
+    }
+}
+
+fn is_behind_first(zone: ZoneId, superblock: &Superblock) -> bool {
+    u64::from(zone.0) >= superblock.capacity_bytes / u64::from(superblock.zone_bytes)
 }
 
 /// The manifest told the names; the numbers are given in order, from 1 on.
@@ -146,17 +184,20 @@ fn nameless(state: &mut ManifestState, id: u32, kind: KeyspaceKind) {
 fn adopt_strays(
     ctx: &Arc<RunContext>,
     superblock: &Superblock,
+    first: &Arc<dyn Device>,
     state: &mut ManifestState,
     is_lost: impl Fn(u64) -> bool,
 ) -> Result<()> {
-    let present = (ctx.device.len_bytes() / u64::from(superblock.zone_bytes)) as u32;
-    let zones = superblock.first_data_zone().0..present;
+    let present = (first.len_bytes() / u64::from(superblock.zone_bytes)) as u32;
+    let of_first = superblock.first_data_zone().0..present;
+    let of_others = ctx.zones.members().into_iter().skip(1).map(|member| member.zones);
+    let zones: Vec<_> = std::iter::once(of_first).chain(of_others).flatten().map(ZoneId).collect();
     progress::stage("looking for pieces in all zones", Unit::Items, zones.len() as u64);
-    let found = salvage::find_pieces(ctx, zones.map(ZoneId), || progress::advance(1));
+    let found = salvage::find_pieces(ctx, zones.into_iter(), || progress::advance(1));
     for stray in found.into_iter().filter(|stray| is_lost(stray.desc.id.0)) {
         nameless(state, stray.keyspace, stray.kind);
         let (keyspace, run) = (stray.keyspace, RunId(stray.desc.id.0));
-        if !pieces::is_possible(&stray.desc, superblock)
+        if !pieces::is_possible(&stray.desc, superblock, &ctx.zones.members())
             || state.keyspaces.get(&keyspace).is_none_or(|known| known.kind != stray.kind)
         {
             continue;
@@ -173,8 +214,9 @@ fn all_pieces(state: &ManifestState) -> impl Iterator<Item = &PieceDesc> {
     runs.chain(prepared).flat_map(|run| &run.pieces)
 }
 
-fn last_zone(state: &ManifestState) -> Option<ZoneId> {
-    state.zone_uses().map(|zone_use| zone_use.zone).max()
+/// Of the first device.
+fn last_zone_of_first(state: &ManifestState, superblock: &Superblock) -> Option<ZoneId> {
+    state.zone_uses().map(|zone_use| zone_use.zone).filter(|&zone| !is_behind_first(zone, superblock)).max()
 }
 
 /// A number that no run and no piece has.

@@ -9,23 +9,25 @@ use kvfs_store::{KeyspaceKind, Result, Seqno, TxnId};
 
 use crate::format::{PieceDesc, PieceId, SECTOR_BYTES, Superblock};
 use crate::repair::{Kept, Lost, Repaired, all_pieces};
+use crate::space::MemberZones;
 use crate::table::salvage::{Salvaged, rebuild, salvage};
 use crate::table::{LostPart, RunContext};
 use crate::version::{KeyspaceState, ManifestState, RunState};
 
 /// Whether such a piece can be at all: damage must not lead outside of the data zones.
-pub(super) fn is_possible(desc: &PieceDesc, superblock: &Superblock) -> bool {
-    let zones =
-        superblock.first_data_zone().0..(superblock.capacity_bytes / u64::from(superblock.zone_bytes)) as u32;
+pub(super) fn is_possible(desc: &PieceDesc, superblock: &Superblock, members: &[MemberZones]) -> bool {
+    let is_of_data = |zone| {
+        zone >= superblock.first_data_zone().0 && members.iter().any(|member| member.zones.contains(&zone))
+    };
     let are_uses = desc.zones.iter().all(|zone_use| {
-        zones.contains(&zone_use.zone.0)
+        is_of_data(zone_use.zone.0)
             && !superblock.manifest_zones.contains(&zone_use.zone)
             && zone_use.end <= superblock.zone_bytes
             && u64::from(zone_use.end).is_multiple_of(SECTOR_BYTES)
             && zone_use.bytes <= zone_use.end.into()
     });
     let zone = |addr: u64| (addr / u64::from(superblock.zone_bytes)) as u32;
-    are_uses && desc.meta.iter().all(|extent| zones.contains(&zone(extent.addr)))
+    are_uses && desc.meta.iter().all(|extent| is_of_data(zone(extent.addr)))
 }
 
 /// Whose run it is.
@@ -101,11 +103,11 @@ impl<'a> Repair<'a> {
     }
 
     fn drop_impossible(&mut self, state: &mut ManifestState) {
-        let superblock = self.superblock;
+        let (superblock, members) = (self.superblock, self.ctx.zones.members());
         let mut findings = Vec::new();
         let mut keep = |run: &mut RunState| {
             run.pieces.retain(|desc| {
-                let is_possible = is_possible(desc, superblock);
+                let is_possible = is_possible(desc, superblock, &members);
                 if !is_possible {
                     findings.push(format!("piece {} lies outside of the data zones", desc.id.0));
                 }

@@ -289,7 +289,7 @@ fn damage_of_bound_blocks_is_noticed_and_can_be_repaired() {
         matches!(opened, Err(StoreError::Corrupt { .. })),
         "a later group knows that it had been flushed"
     );
-    let repaired = repair(Arc::clone(&device), &[("data", KeyspaceKind::Block)]).expect("ends");
+    let repaired = repair(&device, &[("data", KeyspaceKind::Block)]).expect("ends");
     assert_eq!(repaired.dropped_count, 2, "{:?}", repaired.findings);
     let db = open(&device, binding);
     assert!(are(&db, data, 0..BLOCKS, 1));
@@ -314,7 +314,7 @@ fn a_repair_leaves_bound_blocks_of_a_sound_journal_where_they_are() {
     db.sync(db.position()).expect("syncs");
     drop(db);
     spoil(&medium, 1005, 1);
-    let repaired = repair(Arc::clone(&device), &[("data", KeyspaceKind::Block)]).expect("ends");
+    let repaired = repair(&device, &[("data", KeyspaceKind::Block)]).expect("ends");
     assert!(!repaired.lost.is_empty(), "a block is gone");
     let db = open(&device, binding);
     assert!(are(&db, data, 0..20 * BLOCKS, 2));

@@ -176,7 +176,7 @@ fn a_damaged_block_below_a_patch_is_lost_alone_and_told() {
         assert_eq!(read(&*db, data, 40).expect("reads"), block(7));
         db.close().expect("closes");
         drop(db);
-        let repaired = repair(Arc::clone(&device), &[("data", KeyspaceKind::Block)]).expect("ends");
+        let repaired = repair(&device, &[("data", KeyspaceKind::Block)]).expect("ends");
         let db = open(&device, |_| {});
         let lost = repaired.lost.iter().flat_map(|lost| db.lost_keys(lost).expect("reads").blocks);
         let lost: Vec<_> = lost.map(|(_, first, count)| (first, count)).collect();
@@ -287,7 +287,7 @@ fn a_repair_lists_a_lost_block_though_the_journal_patches_it() {
     patch(&db, data, 50, 0, b"part");
     db.sync(db.position()).expect("syncs");
     drop(db);
-    let repaired = repair(Arc::clone(&device), &[("data", KeyspaceKind::Block)]).expect("ends");
+    let repaired = repair(&device, &[("data", KeyspaceKind::Block)]).expect("ends");
     assert_eq!(repaired.dropped_count, 0, "the journal is sound");
     for _ in 0..2 {
         let db = open(&device, |_| {});
@@ -300,7 +300,7 @@ fn a_repair_lists_a_lost_block_though_the_journal_patches_it() {
         patch(&db, data, 39, 9, b"later");
         db.close().expect("closes");
     }
-    let again = repair(Arc::clone(&device), &[("data", KeyspaceKind::Block)]).expect("ends");
+    let again = repair(&device, &[("data", KeyspaceKind::Block)]).expect("ends");
     assert!(again.findings.is_empty(), "{:?}", again.findings);
 }
 

@@ -155,7 +155,7 @@ fn content_of(db: &Db) -> Content {
 }
 
 fn run_repair(device: &Arc<dyn Device>) -> Repaired {
-    repair(Arc::clone(device), &SPACES).expect("a repair ends")
+    repair(device, &SPACES).expect("a repair ends")
 }
 
 /// Which keys a repair says are lost, or may be.

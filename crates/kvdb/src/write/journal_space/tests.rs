@@ -212,7 +212,7 @@ fn repair_after_the_journal_began_anew_keeps_what_follows() {
         let addr = u64::from(zone.0) * u64::from(ZONE_BYTES);
         image.write_at(zeros.as_ref(), addr).expect("writes");
     }
-    let repaired = crate::repair(Arc::clone(&image) as _, &[("rows", KeyspaceKind::Tuple)]);
+    let repaired = crate::repair(&(Arc::clone(&image) as _), &[("rows", KeyspaceKind::Tuple)]);
     repaired.expect("repairs what a lost manifest leaves");
     same(&open(image), &model, "after the repair");
 }
