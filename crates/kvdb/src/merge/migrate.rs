@@ -480,9 +480,6 @@ impl Migrator {
         let found = self.find_misplaced();
         let looked = clock.monotonic().saturating_sub(begin);
         let moved = found.and_then(|found| self.move_all(found, goes_on));
-        if matches!(moved, Ok(Moved::Some | Moved::NoRoom)) && self.bytes_left.load(Ordering::Relaxed) > 0 {
-            self.zones().heat().forget_idle();
-        }
         let end = clock.monotonic();
         looks.not_before = Some(end + LOOK_WAIT_MIN.max(looked * LOOK_WAIT_FACTOR));
         looks.again_at = match moved {

@@ -4,8 +4,7 @@
 //! the blocks. The counters are a sketch, as `TinyLFU` has it (Einziger, Friedman, Manes 2017): each stretch has a few cells among many,
 //! shared with others, and the smallest of them is its count. From time to time all are halved, after so many accesses as the fast
 //! devices hold stretches, many times over: so what was hot cools down as fast as something else is asked for, and an idle store
-//! forgets nothing. Where hot stretches find no room, that is too slow, since a slow device is asked seldom: what is not asked for
-//! meanwhile is forgotten sooner then ([`Heat::forget_idle`]).
+//! forgets nothing.
 //!
 //! What is hot, and what is cold, is decided anew at each *settling*: hot is as much as fits on the fast devices; cold, where
 //! these are crowded, what is asked for half as often.
@@ -37,13 +36,6 @@ const ACCESSES_MIN: u64 = 1 << 12;
 
 /// After fewer accesses a settling comes to no other result.
 const UNSETTLED_MIN: u64 = 1 << 10;
-
-/// Of a cell: its stretches were asked for since the last look at the idle ones. The rest is the count.
-const IS_FRESH: u8 = 0x80;
-const COUNT_MAX: u8 = IS_FRESH - 1;
-
-/// A look halves the counts of idle stretches so many times.
-const IDLE_HALVINGS: u32 = 3;
 
 /// What is asked for less often than this between halvings is not hot.
 const HOT_MIN: u8 = 3;
@@ -165,16 +157,6 @@ impl Heat {
         self.cold_below.store(cold_below, Relaxed);
     }
 
-    /// Hot stretches find no room: forgets most of what was not asked for since the last call.
-    pub(crate) fn forget_idle(&self) {
-        let Some(sketch) = self.sketch.get() else { return };
-        for cell in &sketch.cells {
-            let now = cell.load(Relaxed);
-            let is_fresh = now & IS_FRESH != 0;
-            cell.store(if is_fresh { now & COUNT_MAX } else { now >> IDLE_HALVINGS }, Relaxed);
-        }
-    }
-
     /// Nothing is hot or cold from now on.
     pub(crate) fn forget_levels(&self) {
         self.hot_from.store(0, Relaxed);
@@ -223,10 +205,12 @@ impl Sketch {
     /// Only the smallest ones grow: those that are larger have it from others.
     fn note(&self, hash: u64) {
         let count = self.count(hash);
-        for cell in self.cells_of(hash) {
-            let now = cell.load(Relaxed) & COUNT_MAX;
-            let next = if now == count { (count + 1).min(COUNT_MAX) } else { now };
-            cell.store(next | IS_FRESH, Relaxed);
+        if count < u8::MAX {
+            for cell in self.cells_of(hash) {
+                if cell.load(Relaxed) == count {
+                    cell.store(count + 1, Relaxed);
+                }
+            }
         }
         if self.accesses_left.fetch_sub(1, Relaxed) == 1 {
             self.halve();
@@ -234,25 +218,24 @@ impl Sketch {
     }
 
     fn count(&self, hash: u64) -> u8 {
-        self.cells_of(hash).map(|cell| cell.load(Relaxed) & COUNT_MAX).min().unwrap_or(0)
+        self.cells_of(hash).map(|cell| cell.load(Relaxed)).min().unwrap_or(0)
     }
 
     fn halve(&self) {
         for cell in &self.cells {
-            let now = cell.load(Relaxed);
-            cell.store(((now & COUNT_MAX) / 2) | (now & IS_FRESH), Relaxed);
+            cell.store(cell.load(Relaxed) / 2, Relaxed);
         }
         self.accesses_left.store(self.accesses_per_halving, Relaxed);
     }
 
     /// The smallest count that so many stretches have, at most.
     fn count_that_fits(&self, stretches: u64) -> u8 {
-        let mut cells = [0_u64; COUNT_MAX as usize + 1];
+        let mut cells = [0_u64; 256];
         for cell in &self.cells {
-            cells[usize::from(cell.load(Relaxed) & COUNT_MAX)] += 1;
+            cells[usize::from(cell.load(Relaxed))] += 1;
         }
         let mut above = 0;
-        for count in (1..=COUNT_MAX).rev() {
+        for count in (1..=u8::MAX).rev() {
             above += cells[usize::from(count)];
             if above / u64::from(CELLS_OF_STRETCH) > stretches {
                 return count.saturating_add(1);
