@@ -53,6 +53,9 @@ fn find(path: &Path, args: &RmArgs) -> Result<Option<Doomed>> {
         mount: mounts::on(&above)?
             .ok_or_else(|| mounts::required(path).err().unwrap_or_else(control::confused))?,
     };
+    if doomed.mount.options.split(',').any(|option| option == "ro") {
+        return refused("it is on a read-only mount");
+    }
     if doomed.is_directory && !args.recursive {
         return refused("it is a directory; -r removes it with all that is below");
     }

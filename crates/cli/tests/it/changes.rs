@@ -213,6 +213,12 @@ fn rm_removes_trees_of_a_mount_wholly_and_undo_brings_them_back() {
     on(&dir, &["check", "."]).ok();
     on(&dir, &["txn", "undo", &told["transaction"].to_string()]).ok();
     assert_eq!((text(&at("tree/a/b/199")), text(&at("link/a/b/0"))), ("199".to_owned(), "0".to_owned()));
+    // What is mounted read-only elsewhere is not changed from there.
+    let bound = world.dir("bound");
+    run(Command::new("mount").args(["--bind", &dir, &bound])).ok();
+    run(Command::new("mount").args(["-o", "remount,bind,ro", &bound])).ok();
+    kvfs(&["rm", "-r", &format!("{bound}/tree")]).fails(2, &["read-only"]);
+    run(Command::new("umount").arg(&bound)).ok();
     // In a transaction it is a part of it.
     on(&dir, &["txn", "run", "-q", "--", "sh", "-ec", &format!("{KVFS} rm -r tree; exit 3")]).fails(3, &[]);
     assert_eq!(text(&at("tree/a/b/0")), "0");
