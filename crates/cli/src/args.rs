@@ -204,6 +204,11 @@ Options for -o, separated by commas:
                       are no transactions over files
   nosteer             serve wherever the scheduler likes, not on the CPU of the
                       program that asks
+  io_uring            take requests from a queue for each CPU, which serves
+                      several programs at once faster; where the kernel has
+                      none (Linux 6.14, and Y in
+                      /sys/module/fuse/parameters/enable_uring), the log says
+                      so, and all is as without it
   lazytime            access times stay in memory until the inode changes, an
                       fsync or sync, the unmount, or for a day
   remount             change ro, rw, exec, suid and dev of a mount that is

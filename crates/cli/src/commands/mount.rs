@@ -107,6 +107,7 @@ fn check_needs_no_mount(ours: &Ours, mount: &MountOptions) -> Result<()> {
         (ours.nonempty, "nonempty"),
         (ours.writeback, "writeback"),
         (ours.nosteer, "nosteer"),
+        (ours.io_uring, "io_uring"),
         (ours.nobtime, "nobtime"),
         (ours.workers.is_some(), "workers"),
         (mount.nosuid, "nosuid"),
@@ -147,6 +148,7 @@ impl Wish<'_> {
             nonempty: ours.nonempty,
             writeback: ours.writeback,
             steers: !ours.nosteer,
+            io_uring: ours.io_uring,
             nobtime: ours.nobtime,
             workers: self.workers.or(ours.workers).map(usize::from),
             metrics: ours.metrics,
@@ -184,6 +186,7 @@ struct Ours {
     nonempty: bool,
     writeback: bool,
     nosteer: bool,
+    io_uring: bool,
     noacl: bool,
     lazytime: bool,
     nobtime: bool,
@@ -212,6 +215,7 @@ impl Ours {
             None if option == "nonempty" => self.nonempty = true,
             None if option == "writeback" => self.writeback = true,
             None if option == "nosteer" => self.nosteer = true,
+            None if option == "io_uring" => self.io_uring = true,
             None if option == "acl" => self.noacl = false,
             None if option == "noacl" => self.noacl = true,
             None if option == "lazytime" => self.lazytime = true,
@@ -335,10 +339,13 @@ mod tests {
 
     #[test]
     fn options_reach_kernel_engine_and_file_system() {
-        let options =
-            ["ro,noexec,commit=0.5", "noatime,no_allow_other,nonempty,writeback,lazytime,nobtime,nosteer"];
+        let options = [
+            "ro,noexec,commit=0.5",
+            "noatime,no_allow_other,nonempty,writeback,lazytime,nobtime,nosteer,io_uring",
+        ];
         let plan = planned(&options).expect("is valid");
         assert!(!plan.steers && planned(&[]).expect("is valid").steers);
+        assert!(plan.io_uring && !planned(&[]).expect("is valid").io_uring);
         assert!(planned(&["private_snapshots"]).expect("is valid").open.private_snapshots);
         assert!(plan.open.lazytime && plan.nobtime && !plan.open.private_snapshots);
         let plain = planned(&["lazytime,nolazytime"]).expect("is valid");

@@ -79,6 +79,8 @@ pub(crate) struct Plan {
     pub(crate) writeback: bool,
     /// Whether workers follow the program that asks.
     pub(crate) steers: bool,
+    /// Whether requests are to come by `io_uring`, where that is possible.
+    pub(crate) io_uring: bool,
     /// Birth times are not asked for.
     pub(crate) nobtime: bool,
     pub(crate) workers: Option<usize>,
@@ -271,7 +273,8 @@ fn run_session(
     let bridge = Bridge::new(Arc::clone(fs), bridge_config);
     let bridge = Arc::new(bridge.map_err(|error| failed("serve", &error))?);
     let acls = fs.has_acls();
-    let init = InitConfig { writeback_cache: writeback, posix_acl: acls, dont_mask: acls, ..init_config() };
+    let (posix_acl, dont_mask, io_uring) = (acls, acls, plan.io_uring);
+    let init = InitConfig { writeback_cache: writeback, posix_acl, dont_mask, io_uring, ..init_config() };
     let mut config = SessionConfig { init, name: "kvfs".to_owned(), ..Default::default() };
     config.steers = plan.steers;
     config.workers = plan.workers.unwrap_or(config.workers);

@@ -1,6 +1,6 @@
 //! A FUSE server in memory, with no disk behind it: the floor under every benchmark of kvfs over FUSE.
 //!
-//! `floor DIR [--workers N]` mounts, serves in the foreground, and unmounts on SIGTERM or SIGINT. It does as
+//! `floor DIR [--workers N] [--io-uring]` mounts, serves in the foreground, and unmounts on SIGTERM or SIGINT. It does as
 //! little as a correct file system can: no durability, no permissions of its own (the kernel checks them), no
 //! extended attributes, long time-outs.
 
@@ -21,24 +21,27 @@ use signal_hook::iterator::Signals;
 struct Arguments {
     dir: PathBuf,
     workers: usize,
+    io_uring: bool,
 }
 
 fn arguments() -> Result<Arguments, String> {
-    let usage = "usage: floor DIR [--workers N]";
+    let usage = "usage: floor DIR [--workers N] [--io-uring]";
     let mut dir = None;
-    let mut workers = 2;
+    let (mut workers, mut io_uring) = (2, false);
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         if word == "--workers" {
             let number = words.next().ok_or(usage)?;
             workers = number.parse().map_err(|_| format!("--workers {number}: not a number"))?;
+        } else if word == "--io-uring" {
+            io_uring = true;
         } else if dir.is_none() {
             dir = Some(PathBuf::from(word));
         } else {
             return Err(usage.to_owned());
         }
     }
-    Ok(Arguments { dir: dir.ok_or(usage)?, workers })
+    Ok(Arguments { dir: dir.ok_or(usage)?, workers, io_uring })
 }
 
 fn serve(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
@@ -55,6 +58,7 @@ fn serve(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
             no_create: true,
             no_flush: true,
             readdirplus: Readdirplus::Always,
+            io_uring: arguments.io_uring,
             ..InitConfig::default()
         },
         workers: arguments.workers,

@@ -12,10 +12,12 @@ pub mod notify;
 mod opcode;
 mod reply;
 mod request;
+mod ring;
 
 pub use opcode::Opcode;
 pub use reply::*;
 pub use request::*;
+pub use ring::*;
 
 /// Major protocol version that this crate speaks.
 pub const KERNEL_VERSION: u32 = 7;

@@ -70,6 +70,8 @@ pub struct InitConfig {
     /// File handles (`name_to_handle_at`, NFS) may be looked up by "." and "..", after the kernel has forgotten the node, too.
     /// Without it none are given out.
     pub export_support: bool,
+    /// Requests by `io_uring`, where the kernel offers it and the system gives rings.
+    pub io_uring: bool,
     /// Resolution of times (ns).
     pub time_granularity_ns: u32,
 }
@@ -99,6 +101,7 @@ impl Default for InitConfig {
             flock_locks: false,
             create_supp_group: false,
             export_support: false,
+            io_uring: false,
             time_granularity_ns: 1,
         }
     }
@@ -130,6 +133,7 @@ impl InitConfig {
             (self.create_supp_group, bit::CREATE_SUPP_GROUP),
             (self.export_support, bit::EXPORT_SUPPORT),
             (!self.export_support, bit::NO_EXPORT_SUPPORT),
+            (self.io_uring, bit::OVER_IO_URING),
         ];
         let always = bit::BIG_WRITES | bit::MAX_PAGES | bit::ABORT_ERROR | bit::HAS_IOCTL_DIR | bit::INIT_EXT;
         let modern = bit::SETXATTR_EXT | bit::HAS_EXPIRE_ONLY;
@@ -157,6 +161,11 @@ impl Negotiated {
     /// Whether all of `flags` are agreed on.
     pub fn has(&self, flags: u64) -> bool {
         self.flags & flags == flags
+    }
+
+    /// Whether requests come by rings.
+    pub fn uses_io_uring(&self) -> bool {
+        self.has(bit::OVER_IO_URING)
     }
 
     /// Largest READ or READDIR (bytes): no kernel asks for more than the pages that were agreed on.

@@ -16,10 +16,10 @@ use rustix::io::Errno;
 
 pub use init::{InitConfig, Negotiated, Readdirplus};
 
-use crate::abi::{UNIQUE_INTERRUPT_BIT, flags::init as bit};
+use crate::abi::{READ_BUFFER_BYTES_MIN, UNIQUE_INTERRUPT_BIT, flags::init as bit};
 use crate::dispatch::{Channel, Operations, Registry, Router, SessionRecorder, ZeroMessage, send_parts};
 use crate::notify::Notifier;
-use crate::transport::{BufferPool, Delivery, Received, RequestBuffer, Transport};
+use crate::transport::{BufferPool, Delivery, OverflowRing, Received, RequestBuffer, Rings, Transport};
 use init::Handshake;
 use steering::{Helm, Steering};
 
@@ -95,6 +95,11 @@ pub enum SessionError {
     },
 }
 
+/// Workers that take from the device what does not come by rings: FORGET and INTERRUPT.
+const DEVICE_WORKERS: usize = 2;
+/// Requests that may wait at once where each keeps an entry of a ring.
+const RING_PARKED_MAX: usize = 1 << 13;
+
 struct Shared {
     router: Router,
     registry: Arc<Registry>,
@@ -148,12 +153,31 @@ impl Session {
         pool: Arc<BufferPool>,
     ) -> Result<Self, SessionError> {
         let workers = config.workers.max(1);
-        let negotiated = handshake(&*transport, &config.init, &pool)?;
+        let rings = config.init.io_uring.then(|| prepare_rings(&*transport, config)).flatten();
+        let init = InitConfig { io_uring: rings.is_some(), ..config.init.clone() };
+        let negotiated = handshake(&*transport, &init, &pool)?;
         tracing::debug!(?negotiated, workers, "FUSE connection negotiated");
+        let rings = rings.filter(|_| negotiated.uses_io_uring());
+        if config.init.io_uring && rings.is_none() {
+            tracing::warn!("requests come by the device: {}", why_no_rings(&init));
+        }
 
-        let registry = Arc::new(Registry::new(config.parked_max));
-        let count = if config.clone_device { workers } else { 1 };
-        let channels = open_channels(transport, &registry, operations.recorder().as_ref(), count);
+        let parked_max =
+            if rings.is_some() { config.parked_max.min(RING_PARKED_MAX) } else { config.parked_max };
+        let registry = Arc::new(Registry::new(parked_max));
+        let at_device = if rings.is_some() { DEVICE_WORKERS.min(workers) } else { workers };
+        let count = if config.clone_device { at_device } else { 1 };
+        let recorder = operations.recorder();
+        let mut channels = open_channels(transport, &registry, recorder.as_ref(), count);
+        let mut seats: Vec<usize> = (0..at_device).map(|worker| worker % channels.len()).collect();
+        let (at_rings, overflow) =
+            rings.map_or((Vec::new(), None), |rings| (rings.workers, Some(rings.overflow)));
+        for ring in at_rings {
+            seats.push(channels.len());
+            let (registry, recorder) = (Arc::clone(&registry), recorder.clone());
+            channels.push(Arc::new(Channel { transport: Box::new(ring), registry, recorder }));
+        }
+        let steers = config.steers && overflow.is_none();
         let notifier = Notifier::new(Arc::clone(&channels[0]), &negotiated, config.notifications_max);
         operations.init(&negotiated);
         let shared = Arc::new(Shared {
@@ -166,8 +190,8 @@ impl Session {
             registry,
             channels,
             pool,
-            steering: config.steers.then(|| Steering::for_workers(workers)).flatten(),
-            running: AtomicUsize::new(workers),
+            steering: steers.then(|| Steering::for_workers(workers)).flatten(),
+            running: AtomicUsize::new(seats.len() + usize::from(overflow.is_some())),
             failure: Mutex::new(None),
             ended: Mutex::new(false),
             ended_changed: Condvar::new(),
@@ -176,9 +200,13 @@ impl Session {
         let mut session = Self { shared, negotiated, threads: Vec::with_capacity(workers), notifying: None };
         let notifier = session.shared.notifier.clone();
         session.notifying = Some(session.spawn(format!("{}-notify", config.name), move |_| notifier.run())?);
-        for index in 0..workers {
+        if let Some(overflow) = overflow {
+            let name = format!("{}-rings", config.name);
+            session.threads.push(session.spawn(name, move |shared| shared.run_overflow(overflow))?);
+        }
+        for (index, seat) in seats.into_iter().enumerate() {
             let name = format!("{}-worker-{index}", config.name);
-            let worker = session.spawn(name, move |shared| shared.work(index))?;
+            let worker = session.spawn(name, move |shared| shared.work(index, seat))?;
             session.threads.push(worker);
         }
         Ok(session)
@@ -309,6 +337,24 @@ fn open_channels(
         .collect()
 }
 
+/// Rings for the connection, which the kernel does not know of yet. `None`: the system gives none.
+fn prepare_rings(transport: &dyn Transport, config: &SessionConfig) -> Option<Rings> {
+    let device = transport.device()?;
+    let payload_bytes_max = (config.init.write_bytes_max as usize).max(READ_BUFFER_BYTES_MIN);
+    Rings::prepare(device, config.workers.max(1), payload_bytes_max)
+        .inspect_err(|errno| tracing::warn!(%errno, "the system gives no rings"))
+        .ok()
+}
+
+/// Why requests don't come by rings, for a user that wants them to.
+fn why_no_rings(init: &InitConfig) -> &'static str {
+    if init.io_uring {
+        "this kernel offers no others (Linux 6.14, and Y in /sys/module/fuse/parameters/enable_uring)"
+    } else {
+        "the system gives this process no io_uring (see /proc/sys/kernel/io_uring_disabled)"
+    }
+}
+
 fn handshake(
     transport: &dyn Transport,
     config: &InitConfig,
@@ -344,8 +390,9 @@ fn handshake(
 }
 
 impl Shared {
-    fn work(self: &Arc<Self>, index: usize) {
-        let channel = &self.channels[index % self.channels.len()];
+    /// The worker of this number, which takes requests from the channel `seat`.
+    fn work(self: &Arc<Self>, index: usize, seat: usize) {
+        let channel = &self.channels[seat];
         let mut helm = self.steering.as_ref().and_then(|steering| Helm::new(steering, index));
         let mut idle: Option<RequestBuffer> = None;
         loop {
@@ -383,6 +430,18 @@ impl Shared {
             }
         }
         drop(helm);
+        self.leave();
+    }
+
+    fn run_overflow(&self, ring: OverflowRing) {
+        if let Err(errno) = ring.run() {
+            self.fail(errno);
+        }
+        self.leave();
+    }
+
+    /// A thread of the session ends.
+    fn leave(&self) {
         if self.running.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.end();
         }

@@ -118,6 +118,10 @@ impl Transport for DeviceTransport {
         matches!(write(&event.fd, &1u64.to_ne_bytes()), Ok(_) | Err(Errno::AGAIN))
     }
 
+    fn device(&self) -> Option<OwnedFd> {
+        self.fd.try_clone().ok()
+    }
+
     fn another(&self) -> Result<Box<dyn Transport>, Errno> {
         let fresh = open(DEVICE_PATH, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
         clone::attach(fresh.as_fd(), self.fd.as_fd())?;

@@ -1,7 +1,7 @@
 //! How requests come in and replies go out.
 //!
 //! Purpose: [`Transport`] is the seam between the protocol and the kernel: [`DeviceTransport`] speaks to
-//! `/dev/fuse`, [`memory`] to a kernel that a test plays.
+//! `/dev/fuse`, [`ring`] by `io_uring`, [`memory`] to a kernel that a test plays.
 //! Thread safety: transports are shared between a worker, which alone receives, and any number of threads
 //! that send. Requests must be answered on the transport that received them: the kernel keeps the list of
 //! running requests per device descriptor.
@@ -10,14 +10,17 @@ mod buffer;
 mod clone;
 mod device;
 pub mod memory;
+mod ring;
 
 use std::io::IoSlice;
+use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
 
 pub use buffer::{BufferPool, Message, RequestBuffer};
 pub(crate) use device::DEVICE_PATH;
 pub use device::DeviceTransport;
+pub(crate) use ring::{OverflowRing, Rings};
 
 /// What a receive brought.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,6 +71,11 @@ pub trait Transport: Send + Sync + 'static {
     /// False: this transport can't; only the kernel ends it.
     fn interrupt(&self) -> bool {
         false
+    }
+
+    /// The device, for rings ([`ring`]); `None`: there is none.
+    fn device(&self) -> Option<OwnedFd> {
+        None
     }
 
     /// Another channel to the same connection, for another worker.

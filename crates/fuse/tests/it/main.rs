@@ -9,6 +9,7 @@ mod kernel;
 mod mounted;
 mod pressure;
 mod protocol;
+mod rings;
 mod slow;
 mod steering;
 
