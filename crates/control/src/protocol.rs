@@ -114,6 +114,10 @@ pub enum Request {
     RemoveTrees {
         paths: Vec<Vec<u8>>,
     },
+    /// How much content of a file lies in its row (bytes), and how much from now on. Answered with `Inline`.
+    Inline {
+        change: Option<u32>,
+    },
 }
 
 /// What is asked about committed transactions.
@@ -314,6 +318,8 @@ pub enum Response {
         names: u64,
         is_kept: bool,
     },
+    /// Bytes.
+    Inline(u32),
     /// A stream that can be asked for; `bytes_expected`: about its length, 0: unknown.
     Sending {
         stream: [u8; 16],

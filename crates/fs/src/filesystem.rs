@@ -31,7 +31,6 @@ pub struct FileSystem {
     pub(crate) keyspaces: Keyspaces,
     pub(crate) nodes: NodeTable,
     pub(crate) options: MountOptions,
-    pub(crate) inline_len_max: u32,
     pub(crate) lazy_times: LazyTimes,
     pub(crate) shared: Arc<Shared>,
     pub(crate) origin: Origin,
@@ -91,7 +90,6 @@ impl FileSystem {
             keyspaces,
             nodes: NodeTable::new(options.node_bytes_max, options.content_bytes_max),
             options,
-            inline_len_max: record.inline_len_max,
             lazy_times: LazyTimes::new(&options, true, Arc::clone(&clock)),
             shared: Arc::new(Shared {
                 admission,

@@ -75,6 +75,7 @@ pub use orphan::Orphans;
 pub use quota::{GRACE_SECONDS, Limits, Project, QuotaKind, QuotaLine, Quotas, Usage};
 pub use schema::KEYSPACES;
 pub use snapshots::{SNAPSHOTS_MAX, Snapshots};
+pub use superblock::{inline_len_max, set_inline_len_max};
 pub use types::{
     Append, AtimePolicy, Attr, Caller, DirEntry, Entry, FILE_SIZE_MAX, FallocateMode, FileType, Fill,
     INODE_MAX, LINK_MAX, MkfsOptions, MountOptions, NAME_LEN_MAX, NodeId, NodeStats, PruneCandidate,

@@ -6,12 +6,13 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use kvfs_locks::{Mutex, class};
 use kvfs_store::{Batch, Durability, Keyspace, Store};
 
 use crate::schema::{Superblock, superblock_key};
-use crate::{FsError, INODE_MAX, Result};
+use crate::{FileSystem, FsError, INLINE_LEN_LIMIT, INODE_MAX, Result};
 
 /// Inode numbers that the superblock reserves at once.
 const INODES_RESERVED: u64 = 4096;
@@ -23,6 +24,8 @@ const INODE_GROUP: u64 = 32;
 pub(crate) struct LiveSuperblock {
     store: Arc<dyn Store>,
     meta: Keyspace,
+    /// As the record says, for every write to look at.
+    inline_len_max: AtomicU32,
     state: Mutex<State, class::FsSuperblockState>,
 }
 
@@ -37,7 +40,8 @@ impl LiveSuperblock {
     /// `record` is what the store holds in `meta`.
     pub(crate) fn new(store: &Arc<dyn Store>, meta: Keyspace, record: Superblock) -> Self {
         let state = Mutex::new(State { record, inode_free: record.inode_next });
-        Self { store: Arc::clone(store), meta, state }
+        let inline_len_max = AtomicU32::new(record.inline_len_max);
+        Self { store: Arc::clone(store), meta, inline_len_max, state }
     }
 
     /// Inode numbers that were never used.
@@ -60,6 +64,19 @@ impl LiveSuperblock {
     /// Every number from here on is unused, also by open transactions.
     pub(crate) fn inode_next(&self) -> u64 {
         self.state.lock().record.inode_next
+    }
+
+    /// Largest content that a write leaves in the row (bytes).
+    pub(crate) fn inline_len_max(&self) -> u32 {
+        self.inline_len_max.load(Ordering::Relaxed)
+    }
+
+    fn set_inline_len_max(&self, inline_len_max: u32) -> Result<()> {
+        let mut state = self.state.lock();
+        let record = Superblock { inline_len_max, ..state.record };
+        self.put(&mut state, record, Batch::new())?;
+        self.inline_len_max.store(inline_len_max, Ordering::Relaxed);
+        Ok(())
     }
 
     /// From now on a kvfs that knows no projects refuses the store.
@@ -86,6 +103,26 @@ impl LiveSuperblock {
         state.record = record;
         Ok(())
     }
+}
+
+/// Largest content of a file that a write leaves in its row (bytes).
+pub fn inline_len_max(fs: &FileSystem) -> u32 {
+    fs.shared.superblock.inline_len_max()
+}
+
+/// From now on, in every view, a write leaves at most so much content in the row (bytes); 0: none. Durable when this returns. Content that is
+/// there stays where it is until its file is written again. O(1).
+///
+/// # Errors
+/// `Invalid`: more than [`INLINE_LEN_LIMIT`]; `ReadOnly`; store errors.
+pub fn set_inline_len_max(fs: &FileSystem, bytes: u32) -> Result<()> {
+    fs.origin.expect_main()?;
+    fs.locker().check_writable()?;
+    if bytes > INLINE_LEN_LIMIT {
+        return Err(FsError::Invalid("the inline threshold is at most 65536 bytes"));
+    }
+    fs.shared.superblock.set_inline_len_max(bytes)?;
+    fs.sync(fs.store.position())
 }
 
 #[cfg(test)]

@@ -4,7 +4,10 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::Args;
+use kvfs_fs::INLINE_LEN_LIMIT;
 use kvfs_store::{Compression, Tier};
+
+use crate::units::parse_size;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -16,6 +19,8 @@ Examples:
   kvfs set -R ~/mnt/old tier=slow          and all that is in it already
   kvfs get ~/mnt/src                       compression=zstd:3 and tier=auto
   kvfs get --keyspace tags
+  kvfs set --inline 16K -s ~/mnt           in the rows of small files
+  kvfs get --inline -s ~/mnt
 
 Compressions are none, lz4, zstd (zstd:3) and zstd:1 to zstd:19. What is there
 already stays as it is until it is written again. Data that does not shrink is
@@ -25,6 +30,10 @@ A tier is fast, slow or auto, which leaves it to the store, and matters in a
 store of several devices. It is a wish: where the tier has no room, or no
 device, data goes to the other one. What is there already moves in the
 background.
+
+--inline is a threshold of the whole store: content of at most so much lies in
+the row of its file, so that reading many small files reads no blocks. It holds
+from now on; what is there stays where it is until it is written again.
 
 What is made in a directory takes its settings over, and keeps them wherever it
 is moved.";
@@ -55,17 +64,26 @@ impl Setting {
     }
 }
 
+fn parse_inline(text: &str) -> Result<u32, String> {
+    let bytes = parse_size(text)?;
+    let bytes = u32::try_from(bytes).ok().filter(|&bytes| bytes <= INLINE_LEN_LIMIT);
+    bytes.ok_or_else(|| format!("at most {} KiB", INLINE_LEN_LIMIT >> 10))
+}
+
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct GetArgs {
     /// Files or directories on a mount
-    #[arg(required_unless_present = "keyspace")]
+    #[arg(required_unless_present_any = ["keyspace", "inline"])]
     pub(crate) paths: Vec<PathBuf>,
     /// A keyspace instead
     #[arg(long, value_name = "NAME", conflicts_with = "paths")]
     pub(crate) keyspace: Option<String>,
+    /// The inline threshold of the store instead (bytes)
+    #[arg(long, conflicts_with_all = ["paths", "keyspace"])]
+    pub(crate) inline: bool,
     /// Store, or a directory on its mount (default: the mount of the current directory)
-    #[arg(short = 's', long = "store", value_name = "STORE|DIR", requires = "keyspace")]
+    #[arg(short = 's', long = "store", value_name = "STORE|DIR", conflicts_with = "paths")]
     pub(crate) store: Option<PathBuf>,
 }
 
@@ -73,7 +91,7 @@ pub(crate) struct GetArgs {
 #[command(after_help = EXAMPLES)]
 pub(crate) struct SetArgs {
     /// Files or directories on a mount, then PROPERTY=VALUE
-    #[arg(required = true, value_name = "PATH|PROPERTY=VALUE")]
+    #[arg(required_unless_present = "inline", value_name = "PATH|PROPERTY=VALUE")]
     pub(crate) words: Vec<OsString>,
     /// Also all files and directories below, in one transaction
     #[arg(short = 'R', long, conflicts_with = "keyspace")]
@@ -81,8 +99,11 @@ pub(crate) struct SetArgs {
     /// A keyspace instead
     #[arg(long, value_name = "NAME")]
     pub(crate) keyspace: Option<String>,
+    /// Keep content of files of at most so many bytes in their rows from now on (up to 64K; 0: none)
+    #[arg(long, value_name = "SIZE", value_parser = parse_inline, conflicts_with_all = ["words", "keyspace", "recursive"])]
+    pub(crate) inline: Option<u32>,
     /// Store, or a directory on its mount (default: the mount of the current directory)
-    #[arg(short = 's', long = "store", value_name = "STORE|DIR", requires = "keyspace")]
+    #[arg(short = 's', long = "store", value_name = "STORE|DIR")]
     pub(crate) store: Option<PathBuf>,
 }
 
@@ -97,6 +118,9 @@ impl SetArgs {
         match (paths, &self.keyspace) {
             (_, Some(_)) if matches!(setting, Setting::Tier(_)) => {
                 Err("a --keyspace has no tier: keys are on fast devices".to_owned())
+            }
+            (_, None) if self.store.is_some() => {
+                Err("--store is for a --keyspace and --inline; name the path itself".to_owned())
             }
             ([], None) => Err("name a file or directory on a mount, or a --keyspace".to_owned()),
             ([_, ..], Some(_)) => Err("a --keyspace is not in a directory".to_owned()),
@@ -113,7 +137,8 @@ mod tests {
 
     fn set(words: &[&[u8]], keyspace: Option<&str>) -> Result<(Setting, Vec<PathBuf>), String> {
         let words = words.iter().map(|word| OsString::from_vec(word.to_vec())).collect();
-        SetArgs { words, recursive: false, keyspace: keyspace.map(str::to_owned), store: None }.parse()
+        let keyspace = keyspace.map(str::to_owned);
+        SetArgs { words, recursive: false, keyspace, inline: None, store: None }.parse()
     }
 
     #[test]

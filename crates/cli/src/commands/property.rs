@@ -25,6 +25,10 @@ use crate::tree::walk;
 const VALUE_LEN_MAX: usize = 64;
 
 pub(crate) fn get(args: &GetArgs) -> Result<ExitCode> {
+    if args.inline {
+        println!("inline={}", inline(args.store.as_deref(), None)?);
+        return Ok(ExitCode::SUCCESS);
+    }
     if let Some(name) = &args.keyspace {
         let value = ask(args.store.as_deref(), name, None)?;
         println!("compression={value}");
@@ -47,6 +51,10 @@ pub(crate) fn get(args: &GetArgs) -> Result<ExitCode> {
 }
 
 pub(crate) fn set(args: &SetArgs) -> Result<ExitCode> {
+    if let Some(bytes) = args.inline {
+        inline(args.store.as_deref(), Some(bytes))?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let (setting, paths) = args.parse().map_err(|message| CliError::new(Code::Usage, message))?;
     if let (Some(name), Setting::Compression(compression)) = (&args.keyspace, setting) {
         ask(args.store.as_deref(), name, Some(compression))?;
@@ -107,6 +115,14 @@ fn ask(store: Option<&Path>, keyspace: &str, compression: Option<Compression>) -
     let answer = Endpoint::with(store, compression.is_none(), |endpoint| endpoint.call(&request))?;
     let Response::Compression(value) = answer else { return Err(control::confused()) };
     Ok(value)
+}
+
+/// The inline threshold (bytes), and the one from now on.
+fn inline(store: Option<&Path>, change: Option<u32>) -> Result<u32> {
+    let request = Request::Inline { change };
+    let answer = Endpoint::with(store, change.is_none(), |endpoint| endpoint.call(&request))?;
+    let Response::Inline(bytes) = answer else { return Err(control::confused()) };
+    Ok(bytes)
 }
 
 fn explain(what: &str, path: &Path, error: Errno) -> CliError {

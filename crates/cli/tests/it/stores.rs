@@ -6,8 +6,9 @@ use std::path::Path;
 use std::process::Command;
 
 use kvfs_kvdb::format::{SUPERBLOCK_ADDRS, SUPERBLOCK_BYTES, Superblock};
+use rustix::process::{Signal, kill_process};
 
-use crate::world::{World, can_mount, fingerprint, kvfs, run};
+use crate::world::{World, can_mount, daemon_of, fingerprint, kvfs, run};
 
 const IN_USE: i32 = 3;
 const NOT_A_STORE: i32 = 4;
@@ -218,4 +219,30 @@ fn check_finds_flipped_bits() {
     let checked = kvfs(&["check", &store]);
     assert_eq!(checked.code, Some(DAMAGED), "{}", checked.stderr);
     assert!(String::from_utf8_lossy(&checked.stdout).contains("damaged: "), "{checked:?}");
+}
+
+#[test]
+fn the_inline_threshold_is_changed_on_a_live_store_and_on_one_that_is_not_mounted() {
+    let test = "the_inline_threshold_is_changed_on_a_live_store_and_on_one_that_is_not_mounted";
+    if !can_mount(test) {
+        return;
+    }
+    let world = World::new();
+    let (store, dir) = (world.store("store"), world.dir("mnt"));
+    assert_eq!(kvfs(&["get", "--inline", "-s", &store]).ok(), "inline=4096\n");
+    kvfs(&["set", "--inline", "0", "-s", &store]).ok();
+    kvfs(&["mount", &store, &dir]).ok();
+    assert_eq!(kvfs(&["get", "--inline", "-s", &dir]).ok(), "inline=0\n");
+    kvfs(&["set", "--inline", "16K", "-s", &dir]).ok();
+    kvfs(&["set", "--inline", "65K", "-s", &dir]).fails(2, &["at most 64 KiB"]);
+    kvfs(&["set", "--inline", "8K", "-s", &store, &dir]).fails(2, &["--inline"]);
+    fs::write(format!("{dir}/small"), [7; 10_000]).unwrap();
+    kill_process(daemon_of(&store), Signal::KILL).unwrap();
+    kvfs(&["mount", &store, &dir]).ok();
+    assert_eq!(kvfs(&["get", "--inline", "-s", &dir]).ok(), "inline=16384\n");
+    kvfs(&["umount", &dir]).ok();
+    kvfs(&["mount", "-o", "ro", &store, &dir]).ok();
+    kvfs(&["set", "--inline", "4K", "-s", &dir]).fails(1, &["read-only"]);
+    kvfs(&["umount", &dir]).ok();
+    kvfs(&["check", &store]).ok();
 }

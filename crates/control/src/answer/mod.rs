@@ -15,7 +15,7 @@ use std::sync::Arc;
 use kvfs_service::lines::TierRequest;
 use kvfs_service::{
     Caller, Checked, ErrorKind, Grown, Leave, RemovedTrees, Result, ServedStore, Service, ServiceError,
-    Tiers, Trees,
+    Tiers, Trees, inline_threshold,
 };
 use kvfs_store::Durability;
 
@@ -136,6 +136,7 @@ impl RequestHandler {
                 let RemovedTrees { txn, names, is_kept } = Trees::of(store).remove(caller, &paths)?;
                 Response::Removed { txn: txn.0, names, is_kept }
             }
+            Request::Inline { change } => Response::Inline(inline_threshold(store, caller, change)?),
             Request::Tier(request) => answer_tier(Tiers::of(store), caller, request)?,
             Request::Compression { keyspace, compression } => {
                 Response::Compression(store.compression(caller, &keyspace, compression.as_deref())?)

@@ -247,6 +247,7 @@ fn may(request: &Request) -> May {
         | Request::TraceNext
         // What is removed must be theirs.
         | Request::RemoveTrees { .. }
+        | Request::Inline { change: None }
         | Request::Health => May::Everyone,
         Request::Trace(_)
         | Request::Check
@@ -256,6 +257,7 @@ fn may(request: &Request) -> May {
         | Request::Zones
         | Request::HeldLocks
         | Request::Compression { .. }
+        | Request::Inline { change: Some(_) }
         | Request::Defrag(_) => May::Masters,
         // What is about the process, its mounts, and the disk below.
         Request::Tier(_)
@@ -393,6 +395,7 @@ fn requests(id: u64) -> Vec<Request> {
     ];
     let trees = Request::RemoveTrees { paths: vec![b"/".to_vec()] };
     all.extend(tier_requests().into_iter().chain([Request::HeldLocks, trees]));
+    all.extend([None, Some(4096)].map(|change| Request::Inline { change }));
     all.extend(
         [
             SnapshotRequest::Create { name: name(), flush: true, private: true },

@@ -22,7 +22,7 @@ impl<'v> Contents<'v> {
         Self {
             read: fs.origin.read(),
             keyspaces: fs.keyspaces,
-            inline_len_max: fs.inline_len_max,
+            inline_len_max: fs.shared.superblock.inline_len_max(),
             is_main: fs.origin.is_main(),
         }
     }

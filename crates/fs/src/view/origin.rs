@@ -80,7 +80,6 @@ impl Origin {
             keyspaces: main.keyspaces,
             nodes: NodeTable::new(options.node_bytes_max / share, options.content_bytes_max / share),
             options,
-            inline_len_max: main.inline_len_max,
             lazy_times: LazyTimes::new(&options, false, Arc::clone(&main.shared.clock)),
             shared: Arc::clone(&main.shared),
             origin: self,

@@ -12,6 +12,7 @@ mod driver;
 mod engine;
 mod histories;
 mod idle;
+mod inline;
 mod interleaved;
 mod keys;
 mod orphans;
