@@ -25,7 +25,7 @@ use kvfs_kvdb::Placement;
 
 use crate::units::parse_size;
 pub(crate) use branch::{BranchArgs, BranchCommand};
-pub(crate) use debug::{DebugArgs, DebugCommand, DebugLocksArgs};
+pub(crate) use debug::{DebugArgs, DebugCommand, DebugLeaksArgs, DebugLocksArgs};
 pub(crate) use defrag::{DefragArgs, PolicyArg};
 pub(crate) use exec::{ExecArgs, StaticArg};
 pub(crate) use front::{CompletionsArgs, PagesArgs, StatusArgs, SyncArgs, TableForm};
@@ -343,7 +343,7 @@ pub(crate) struct StatsArgs {
     /// A picture of the zones of the device, and how fragmented it is
     #[arg(long)]
     pub(crate) zones: bool,
-    /// What holds memory, now and at most
+    /// What holds memory, now and at most, by pool and by size of what is charged
     #[arg(long, conflicts_with = "zones")]
     pub(crate) memory: bool,
     /// How files were read and written since the mount, stretch by stretch: how much, how long ago, in

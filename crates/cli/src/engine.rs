@@ -5,18 +5,20 @@
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
+use std::panic::Location;
 use std::sync::Arc;
 
 use kvfs_device::{Device, DeviceTraffic};
 use kvfs_fs::repair::DamagedKeys;
 use kvfs_kvdb::{
-    BudgetInfo, Db, DefragLimit, DefragPolicy, DeviceHeat, DeviceInfo, DrainInfo, Fragmentation, HeatCell,
-    MigrationInfo, Placement, Unreadable,
+    BudgetInfo, ChargedMemory, Db, DefragLimit, DefragPolicy, DeviceHeat, DeviceInfo, DrainInfo,
+    Fragmentation, HeatCell, MigrationInfo, Ownerless, Placement, Unreadable,
 };
 use kvfs_open::{DeviceHealth, NewDevice, StoreDevices};
 use kvfs_service::lines::{
-    BudgetLine, DefragPlanLine, DefragmentedLine, DeviceHeatLine, DeviceLine, DrainLine, FragmentationLine,
-    HealthLine, HeatCellLine, HeatLines, NewDeviceLine, PlacementLine, TrafficLine, ZoneLines,
+    BudgetLine, ChargeLine, ChargeLines, DefragPlanLine, DefragmentedLine, DeviceHeatLine, DeviceLine,
+    DrainLine, FragmentationLine, HealthLine, HeatCellLine, HeatLines, NewDeviceLine, OwnerlessLine,
+    PlacementLine, TrafficLine, ZoneLines,
 };
 use kvfs_service::{DefragOrder, DefragStep, Engine, EngineCheck, Result, ServiceError};
 use kvfs_store::{StoreError, Tier};
@@ -165,6 +167,25 @@ impl Engine for OpenEngine {
             reserved: map.zones_reserved,
             figures: map.figures(),
         }
+    }
+
+    fn charges(&self) -> ChargeLines {
+        let ChargedMemory { live, ownerless } = self.db.charged_memory();
+        let places = live.into_iter().map(|live| ChargeLine {
+            pool: live.pool.to_owned(),
+            file: live.at.map_or("", Location::file).to_owned(),
+            line: live.at.map_or(0, Location::line),
+            count: live.count,
+            bytes: live.bytes,
+            peak_bytes: live.bytes_peak,
+            age: live.age_max,
+        });
+        let ownerless = ownerless.into_iter().map(|Ownerless { pool, bytes, owners }| OwnerlessLine {
+            pool: pool.to_owned(),
+            bytes,
+            owners: owners.to_owned(),
+        });
+        ChargeLines { places: places.collect(), ownerless: ownerless.collect() }
     }
 
     fn health(&self) -> HealthLine {

@@ -19,11 +19,12 @@ mod shares;
 pub use answer::{Mounted, RequestHandler};
 pub use client::{Bars, Client, Closing, Daemon};
 pub use kvfs_service::lines::{
-    BranchLine, BudgetLine, CommittedLine, DefragPlanLine, DefragRequest, DefragmentedLine, DeviceHeatLine,
-    DeviceLine, DoomLine, DrainLine, FactsLine, FindingLine, FragmentationLine, HealthLine, HeatCellLine,
-    HeatLines, HeldLine, HeldLines, LimitChanges, LockLine, LockLines, NewDeviceLine, OperationLine,
-    OperationLines, PartyLine, PlaceLine, PlacementLine, QuotaOwner, QuotaRequest, QuotaRow, SelectionLine,
-    SnapshotLine, TierRequest, TraceLine, TraceRequest, TrafficLine, TxnLine, WaiterLine, ZoneLines,
+    BranchLine, BudgetLine, ChargeLine, ChargeLines, CommittedLine, DefragPlanLine, DefragRequest,
+    DefragmentedLine, DeviceHeatLine, DeviceLine, DoomLine, DrainLine, FactsLine, FindingLine,
+    FragmentationLine, HealthLine, HeatCellLine, HeatLines, HeldLine, HeldLines, LimitChanges, LockLine,
+    LockLines, NewDeviceLine, OperationLine, OperationLines, OwnerlessLine, PartyLine, PlaceLine,
+    PlacementLine, QuotaOwner, QuotaRequest, QuotaRow, SelectionLine, SnapshotLine, TierRequest, TraceLine,
+    TraceRequest, TrafficLine, TxnLine, WaiterLine, ZoneLines,
 };
 pub use peer::Peer;
 pub use protocol::{

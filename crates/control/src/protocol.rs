@@ -16,10 +16,10 @@ use serde::de::{DeserializeOwned, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use kvfs_service::lines::{
-    BranchLine, CommittedLine, DefragPlanLine, DefragRequest, DefragmentedLine, DeviceLine, FactsLine,
-    FindingLine, HealthLine, HeatLines, HeldLines, LockLines, LockPlaceParts, OperationLines, PlacementLine,
-    QuotaRequest, QuotaRow, SelectionLine, SnapshotLine, TierRequest, TraceLine, TraceRequest, TxnLine,
-    ZoneLines,
+    BranchLine, ChargeLines, CommittedLine, DefragPlanLine, DefragRequest, DefragmentedLine, DeviceLine,
+    FactsLine, FindingLine, HealthLine, HeatLines, HeldLines, LockLines, LockPlaceParts, OperationLines,
+    PlacementLine, QuotaRequest, QuotaRow, SelectionLine, SnapshotLine, TierRequest, TraceLine, TraceRequest,
+    TxnLine, ZoneLines,
 };
 use kvfs_service::{ErrorKind, ServiceError};
 
@@ -118,6 +118,8 @@ pub enum Request {
     Inline {
         change: Option<u32>,
     },
+    /// What memory is charged, and where in the code it was.
+    Charges,
 }
 
 /// What is asked about committed transactions.
@@ -401,6 +403,7 @@ pub enum Response {
     Placement(PlacementLine),
     HeldLocks(HeldLines),
     Heat(HeatLines),
+    Charges(ChargeLines),
 }
 
 /// Kinds of errors by their numbers, of which the first is 1. Other versions know these numbers.

@@ -26,6 +26,7 @@ use crate::merge::defrag::{DefragLimit, DefragPlan, DefragPolicy, DefragProgress
 use crate::merge::heat_map::{HeatMap, heat_map};
 use crate::merge::migrate::{MigrationInfo, MigrationPlan};
 use crate::parts::Parts;
+use crate::parts::memory::{ChargedMemory, LeakCheck};
 use crate::read::changed::DbChangedRanges;
 use crate::read::{DbSnapshot, ReadAt, Reader, read_at_layers};
 use crate::space::{Budget, BudgetInfo, Placement};
@@ -38,6 +39,8 @@ use crate::txn::DbTxn;
 pub struct Db {
     pub(crate) parts: Arc<Parts>,
     threads: Threads,
+    /// Looks when the parts are gone.
+    _leaks: LeakCheck,
 }
 
 impl Db {
@@ -47,7 +50,8 @@ impl Db {
         let threads = Threads::start(&parts)?;
         // A replay may have left sealed memtables behind.
         parts.runtime.work.notify();
-        Ok(Arc::new(Self { parts, threads }))
+        let leaks = LeakCheck::of(&parts);
+        Ok(Arc::new(Self { parts, threads, _leaks: leaks }))
     }
 
     /// Writes everything out, so that the next open has nothing to replay, and stops. Later writes fail.
@@ -274,6 +278,11 @@ impl Db {
     pub fn stop_cache_trace(&self) -> Result<CacheTraceInfo> {
         let stopped = self.parts.runtime.ctx.cache.stop_trace();
         stopped.map_err(|error| StoreError::io("ending a trace of the block cache", error))
+    }
+
+    /// What is charged now, where in the code it was, and what of it no owner accounts for. O(blocks in the cache).
+    pub fn charged_memory(&self) -> ChargedMemory {
+        self.parts.charged_memory()
     }
 
     /// Moves the ceiling for everything that the engine keeps in memory (bytes). Caches give way at once,

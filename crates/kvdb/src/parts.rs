@@ -3,6 +3,7 @@
 //! Thread safety: shared; this type has no state and no rule of its own.
 
 mod figures;
+pub(crate) mod memory;
 
 use std::sync::Arc;
 

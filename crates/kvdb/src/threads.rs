@@ -152,6 +152,7 @@ fn commit_loop(parts: &Parts) {
         parts.runtime.timer.wait_after(seen, due.min(wait));
         deletions = parts.deleted.flush_deleted(deletions);
         let (position, now) = (parts.history.position(), parts.runtime.clock.monotonic());
+        parts.runtime.ctx.accountant.charges().set_now(now);
         if now < looked + parts.runtime.options.commit_interval {
             continue;
         }

@@ -9,7 +9,7 @@ use kvfs_store::{Compression, UnknownCompression};
 use crate::authority::authorize;
 use crate::caller::Caller;
 use crate::error::{ErrorKind, Result, ServiceError};
-use crate::lines::{HealthLine, ZoneLines};
+use crate::lines::{ChargeLines, HealthLine, ZoneLines};
 use crate::served::ServedStore;
 
 /// 1: the store was opened for reading only.
@@ -56,6 +56,15 @@ impl ServedStore<'_> {
     pub fn zones(&self, caller: &Caller) -> Result<ZoneLines> {
         authorize(self.fs, caller, "see the zones of the store")?;
         Ok(self.engine.zones())
+    }
+
+    /// What memory is charged, and where in the code it was.
+    ///
+    /// # Errors
+    /// The caller may not.
+    pub fn charges(&self, caller: &Caller) -> Result<ChargeLines> {
+        authorize(self.fs, caller, "see what memory is charged")?;
+        Ok(self.engine.charges())
     }
 
     /// How a keyspace is stored, after it was changed if there is something to change: by the words of the command line.

@@ -11,8 +11,8 @@ use kvfs_store::StoreError;
 
 use crate::error::Result;
 use crate::lines::{
-    DefragPlanLine, DefragmentedLine, DeviceLine, HealthLine, HeatLines, NewDeviceLine, PlacementLine,
-    ZoneLines,
+    ChargeLines, DefragPlanLine, DefragmentedLine, DeviceLine, HealthLine, HeatLines, NewDeviceLine,
+    PlacementLine, ZoneLines,
 };
 
 /// See the module.
@@ -104,6 +104,9 @@ pub trait Engine: Send + Sync + 'static {
 
     /// What the zones are used for.
     fn zones(&self) -> ZoneLines;
+
+    /// What memory is charged, and where in the code it was.
+    fn charges(&self) -> ChargeLines;
 
     /// Whether the engine and its device work.
     fn health(&self) -> HealthLine;

@@ -4,6 +4,7 @@
 
 #![expect(missing_docs, reason = "names and types say what the fields are, where nothing else is said")]
 
+mod charges;
 mod engine;
 mod held;
 mod locks;
@@ -15,6 +16,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+pub use charges::{ChargeLine, ChargeLines, OwnerlessLine};
 pub use engine::{DefragPlanLine, DefragRequest, DefragmentedLine, FragmentationLine, ZoneLines, zone_codes};
 pub use held::{HeldLine, HeldLines};
 pub use locks::{DoomLine, LockLine, LockLines, LockPlaceParts, PartyLine, WaiterLine};

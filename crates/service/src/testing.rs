@@ -20,8 +20,8 @@ use crate::defrag::DefragGate;
 use crate::engine::{DefragOrder, DefragStep, Engine, EngineCheck};
 use crate::error::{ErrorKind, Result, ServiceError};
 use crate::lines::{
-    DefragPlanLine, DefragmentedLine, DeviceLine, DrainLine, HealthLine, HeatLines, NewDeviceLine,
-    PlacementLine, ZoneLines,
+    ChargeLines, DefragPlanLine, DefragmentedLine, DeviceLine, DrainLine, HealthLine, HeatLines,
+    NewDeviceLine, PlacementLine, ZoneLines,
 };
 use crate::mounts::{MainLine, Mounts, ViewMount};
 use crate::operations::Operations;
@@ -232,6 +232,10 @@ impl Engine for TestEngine {
 
     fn zones(&self) -> ZoneLines {
         ZoneLines { zone_bytes: 8, ..ZoneLines::default() }
+    }
+
+    fn charges(&self) -> ChargeLines {
+        ChargeLines::default()
     }
 
     fn health(&self) -> HealthLine {

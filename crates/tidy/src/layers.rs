@@ -9,7 +9,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("memory", &[]),
     ("device", &["locks", "memory"]),
     ("store", &[]),
-    ("kvdb", &["locks", "store", "device"]),
+    ("kvdb", &["locks", "memory", "store", "device"]),
     ("txn", &["locks", "store"]),
     ("kv", &["locks", "txn", "store"]),
     ("fs", &["locks", "kv", "txn", "store"]),

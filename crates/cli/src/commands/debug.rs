@@ -3,29 +3,43 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use crate::args::{DebugArgs, DebugCommand, DebugLocksArgs};
+use crate::args::{DebugArgs, DebugCommand, DebugLeaksArgs, DebugLocksArgs};
 use crate::control::{self, Client, Daemon, Request, Response};
 use crate::endpoint::{find_store, reach_public};
 use crate::error::{CliError, Code, Result};
-use crate::report::held as report;
+use crate::report::{charges, held};
 
 pub(crate) fn run(args: &DebugArgs) -> Result<ExitCode> {
     match &args.command {
         DebugCommand::Locks(args) => locks(args),
+        DebugCommand::Leaks(args) => leaks(args),
     }
 }
 
 fn locks(args: &DebugLocksArgs) -> Result<ExitCode> {
-    let target = args.store.as_deref();
+    let Response::HeldLocks(lines) = ask(args.store.as_deref(), &Request::HeldLocks)? else {
+        return Err(control::confused());
+    };
+    print!("{}", if args.json { held::as_json(&lines) } else { held::as_text(&lines) });
+    Ok(ExitCode::SUCCESS)
+}
+
+fn leaks(args: &DebugLeaksArgs) -> Result<ExitCode> {
+    let lines = match ask(args.store.as_deref(), &Request::Charges)? {
+        Response::Charges(lines) => lines,
+        Response::Closing => return Err(CliError::new(Code::NotMounted, "the store is being closed")),
+        _ => return Err(control::confused()),
+    };
+    print!("{}", if args.json { charges::as_json(&lines) } else { charges::as_text(&lines) });
+    Ok(ExitCode::SUCCESS)
+}
+
+fn ask(target: Option<&Path>, request: &Request) -> Result<Response> {
     let mut client = match connect(target) {
         Err(error) => reach_public(target, error)?.0,
         connected => connected?,
     };
-    let Response::HeldLocks(lines) = client.call(&Request::HeldLocks)? else {
-        return Err(control::confused());
-    };
-    print!("{}", if args.json { report::as_json(&lines) } else { report::as_text(&lines) });
-    Ok(ExitCode::SUCCESS)
+    Ok(client.call(request)?)
 }
 
 /// The daemon of a store, also while it is being closed: that may be what hangs.
@@ -36,7 +50,7 @@ fn connect(target: Option<&Path>) -> Result<Client> {
         Daemon::Absent => {
             let store = store.path().display();
             let message =
-                format!("{store} is not mounted, and no other daemon serves it: there are no locks");
+                format!("{store} is not mounted, and no other daemon serves it: there is nothing to look at");
             Err(CliError::new(Code::NotMounted, message))
         }
     }

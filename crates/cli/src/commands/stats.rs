@@ -74,8 +74,8 @@ fn zones_of(endpoint: &mut Endpoint, is_json: bool) -> Result<String> {
 
 fn memory_of(endpoint: &mut Endpoint, is_json: bool) -> Result<String> {
     let Response::Stats(stats) = endpoint.call(&Request::Stats)? else { return Err(control::confused()) };
-    let lines = memory::lines(&stats);
-    Ok(if is_json { memory::as_json(&lines) } else { memory::as_text(&lines) })
+    let (lines, sizes) = (memory::lines(&stats), memory::sizes(&stats));
+    Ok(if is_json { memory::as_json(&lines, &sizes) } else { memory::as_text(&lines, &sizes) })
 }
 
 fn stats_of(endpoint: &mut Endpoint, is_json: bool) -> Result<String> {

@@ -1,6 +1,7 @@
 //! What there is to tell of a store, in the forms that commands print and that `.kvfs/` holds.
 
 pub(crate) mod accesses;
+pub(crate) mod charges;
 pub(crate) mod held;
 pub(crate) mod locks;
 pub(crate) mod memory;

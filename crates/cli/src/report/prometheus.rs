@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use super::memory::CHARGES;
 use crate::control::OperationLines;
 
 /// What the counters of a group are about, by the beginning of their names.
 const GROUPS: &[(&str, &str)] = &[
     ("amplification.", "what the engine wrote, holds and read, in hundredths of what its users did"),
     ("cache.", "the cache of blocks"),
+    (CHARGES, "memory that the engine accounts for, by pool and size of the charge"),
     ("data.", "data of files and keys in the zones"),
     ("device.", "the device of the store"),
     ("endurance.", "what is written to fast devices, against what may be in a day"),
@@ -97,11 +99,10 @@ fn help(name: &str) -> &'static str {
 pub(crate) fn as_prometheus(stats: &[(String, u64)], operations: &OperationLines) -> String {
     let mut text = String::new();
     // A metric's lines stay together, whichever labels they have.
-    let mut of_keyspaces: BTreeMap<&str, Vec<(&str, u64)>> = BTreeMap::new();
+    let mut of_many: BTreeMap<_, Vec<(String, u64)>> = BTreeMap::new();
     for (name, value) in stats {
-        let of_keyspace = name.strip_prefix("keyspace.").and_then(|rest| rest.rsplit_once('.'));
-        if let Some((keyspace, figure)) = of_keyspace {
-            of_keyspaces.entry(figure).or_default().push((keyspace, *value));
+        if let Some((metric, name, labels)) = labelled(name) {
+            of_many.entry((metric, name)).or_default().push((labels, *value));
             continue;
         }
         let metric = name.replace(|c: char| !c.is_ascii_alphanumeric(), "_");
@@ -109,15 +110,27 @@ pub(crate) fn as_prometheus(stats: &[(String, u64)], operations: &OperationLines
         // Writing to a string never fails.
         let _ = writeln!(text, "kvfs_{metric} {value}");
     }
-    for (figure, values) in of_keyspaces {
-        let metric = format!("keyspace_{figure}");
-        head(&mut text, &metric, "gauge", &format!("keyspace.NAME.{figure}"), help("keyspace."));
-        for (keyspace, value) in values {
-            let _ = writeln!(text, "kvfs_{metric}{{keyspace=\"{}\"}} {value}", escaped(keyspace));
+    for ((metric, name), values) in of_many {
+        head(&mut text, &metric, "gauge", &name, help(&name));
+        for (labels, value) in values {
+            let _ = writeln!(text, "kvfs_{metric}{{{labels}}} {value}");
         }
     }
     histograms(&mut text, operations);
     text
+}
+
+/// Of a counter with labels in its name: the metric, the name without them, the labels.
+fn labelled(name: &str) -> Option<(String, String, String)> {
+    if let Some(rest) = name.strip_prefix("keyspace.") {
+        let (keyspace, figure) = rest.rsplit_once('.')?;
+        let labels = format!("keyspace=\"{}\"", escaped(keyspace));
+        return Some((format!("keyspace_{figure}"), format!("keyspace.NAME.{figure}"), labels));
+    }
+    let (pool, rest) = name.strip_prefix(CHARGES)?.split_once('.')?;
+    let (bytes_max, figure) = rest.split_once('.')?;
+    let labels = format!("pool=\"{}\",bytes_max=\"{}\"", escaped(pool), escaped(bytes_max));
+    Some((format!("charges_{figure}"), format!("{CHARGES}POOL.SIZE.{figure}"), labels))
 }
 
 fn head(text: &mut String, metric: &str, kind: &str, name: &str, help: &str) {
@@ -176,6 +189,7 @@ mod tests {
             ("cache.bytes", 2048),
             ("keyspace.my \"tags\".bytes", 5),
             ("keyspace.b.bytes", 6),
+            ("charges.block_cache.8192.count", 4),
             ("write.stall_us_max", 9),
         ];
         let stats = stats.map(|(name, value)| (name.to_owned(), value));
@@ -186,6 +200,8 @@ mod tests {
             "# TYPE kvfs_keyspace_bytes gauge\nkvfs_keyspace_bytes{keyspace=\"my \\\"tags\\\"\"} 5\n\
              kvfs_keyspace_bytes{keyspace=\"b\"} 6\n",
             "# TYPE kvfs_write_stall_us_max gauge\n",
+            "# TYPE kvfs_charges_count gauge\n\
+             kvfs_charges_count{pool=\"block_cache\",bytes_max=\"8192\"} 4\n",
         ] {
             assert!(text.contains(lines), "{lines} in {text}");
         }

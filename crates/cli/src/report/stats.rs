@@ -3,6 +3,7 @@
 use std::fmt::Write;
 use std::time::Duration;
 
+use super::memory::CHARGES;
 use super::operations::{as_counters, as_table};
 use crate::control::OperationLines;
 use crate::units::{human_bytes, human_duration, human_value};
@@ -138,7 +139,8 @@ fn counters(stats: &[(String, u64)]) -> String {
     let buckets = stats.iter().filter(|(name, _)| name.starts_with(HISTOGRAM));
     let bar_max = buckets.map(|&(_, value)| value).max().unwrap_or(0);
     let mut text = String::new();
-    for (name, value) in stats {
+    // Of charges there is a table of their own.
+    for (name, value) in stats.iter().filter(|(name, _)| !name.starts_with(CHARGES)) {
         // Writing to a string never fails.
         let value_text = human_value(name, *value);
         let _ = match bar(name, *value, bar_max) {

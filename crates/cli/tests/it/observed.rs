@@ -181,6 +181,19 @@ fn top_prints_a_screen_where_there_is_no_terminal() {
     for name in ["space", "memory", "cache", "journal", "writes", "background", "transactions"] {
         assert!(screen.lines().any(|line| line.starts_with(name)), "{name}: {screen}");
     }
+    // On the same daemon: what it has charged.
+    fs::write(format!("{dir}/file"), "hello").unwrap();
+    let memory = json(&["stats", "--memory", "--json", &dir]);
+    let sizes = memory["memtable"]["sizes"].as_array().unwrap();
+    assert!(sizes.iter().any(|size| size["count"].as_u64() >= Some(1)), "{memory}");
+    let leaks = kvfs(&["debug", "leaks", &dir]).ok();
+    let is_memtable = |row: &str| row.starts_with("memtable ") && row.contains("crates/kvdb/src/");
+    assert!(leaks.starts_with("POOL ") && leaks.lines().any(is_memtable), "{leaks}");
+    let places = kvfs(&["debug", "leaks", "--json", &dir]).ok();
+    let places: Vec<Value> = places.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(places.iter().any(|place| place["pool"] == "memtable" && place["bytes"].as_u64() > Some(0)));
+    assert!(places.iter().any(|place| place["ownerless_bytes"] == 0), "{places:?}");
     kvfs(&["umount", &dir]).ok();
+    kvfs(&["debug", "leaks", &store]).fails(9, &["is not mounted"]);
     kvfs(&["top", "--once", &store]).fails(9, &["is not mounted"]);
 }

@@ -119,6 +119,7 @@ impl RequestHandler {
                 Response::Checked { findings, counts }
             }
             Request::Zones => Response::Zones(store.zones(caller)?),
+            Request::Charges => Response::Charges(store.charges(caller)?),
             Request::Snapshot(request) => self.answer_snapshot(store, caller, request)?,
             Request::Undo(request) => Self::answer_undo(store, caller, request)?,
             Request::Quota(request) => Self::answer_quota(store, caller, &request)?,

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use kvfs_fs::{FileSystem, FsError, MkfsOptions, MountOptions, Position};
 use kvfs_service::lines::{
-    DefragPlanLine, DefragRequest, DefragmentedLine, DeviceLine, HealthLine, HeatLines, LimitChanges,
-    NewDeviceLine, PlacementLine, QuotaOwner, QuotaRequest, SelectionLine, TierRequest, TraceRequest,
-    ZoneLines,
+    ChargeLines, DefragPlanLine, DefragRequest, DefragmentedLine, DeviceLine, HealthLine, HeatLines,
+    LimitChanges, NewDeviceLine, PlacementLine, QuotaOwner, QuotaRequest, SelectionLine, TierRequest,
+    TraceRequest, ZoneLines,
 };
 use kvfs_service::{
     Branches, DefragOrder, DefragStep, Engine, EngineCheck, MainLine, Mounts, Opened, Transactions,
@@ -89,6 +89,10 @@ impl Engine for NoEngine {
 
     fn zones(&self) -> ZoneLines {
         ZoneLines::default()
+    }
+
+    fn charges(&self) -> ChargeLines {
+        ChargeLines::default()
     }
 
     fn health(&self) -> HealthLine {
@@ -256,6 +260,7 @@ fn may(request: &Request) -> May {
         )
         | Request::Zones
         | Request::HeldLocks
+        | Request::Charges
         | Request::Compression { .. }
         | Request::Inline { change: Some(_) }
         | Request::Defrag(_) => May::Masters,
@@ -394,7 +399,7 @@ fn requests(id: u64) -> Vec<Request> {
         Request::Leave { abort_open: false, checkpoint_open: true },
     ];
     let trees = Request::RemoveTrees { paths: vec![b"/".to_vec()] };
-    all.extend(tier_requests().into_iter().chain([Request::HeldLocks, trees]));
+    all.extend(tier_requests().into_iter().chain([Request::HeldLocks, Request::Charges, trees]));
     all.extend([None, Some(4096)].map(|change| Request::Inline { change }));
     all.extend(
         [

@@ -20,7 +20,8 @@ mod trace;
 
 pub use eviction::{Policy, UnknownPolicy};
 pub(crate) use key::CacheKey;
-pub(crate) use memory::{Accountant, Charge, Pool};
+pub(crate) use kvfs_memory::Charge;
+pub(crate) use memory::{Accountant, Pool};
 pub(crate) use pages::Pages;
 pub(crate) use pages::{Loaded, Page, PageRef};
 pub use replay::CacheReplay;
@@ -40,28 +41,24 @@ use shard::Shard;
 use trace::Recorder;
 
 /// The verified bytes of a tuple block (without the padding) or a 4 KiB data block.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct CachedBlock {
     bytes: Bytes,
     /// Memory behind `bytes`.
     bytes_held: u64,
+    /// Given back when the cache lets go of the block, though readers may hold it.
+    charge: Charge,
 }
 
 impl CachedBlock {
-    /// Wraps verified bytes. `bytes` must be alone in its allocation of `bytes_held` bytes, or the
-    /// accountant is told less than is held.
-    pub(crate) fn new(bytes: Bytes, bytes_held: u64) -> Self {
-        Self { bytes, bytes_held }
-    }
-
     /// The block.
     pub(crate) fn bytes(&self) -> &Bytes {
         &self.bytes
     }
 
-    /// Memory that it takes in the cache, bookkeeping included (bytes).
-    fn charge(&self) -> u64 {
-        self.bytes_held + OVERHEAD_BYTES
+    /// What is charged for it, bookkeeping included (bytes).
+    fn bytes_charged(&self) -> u64 {
+        self.charge.bytes()
     }
 }
 
@@ -163,9 +160,18 @@ impl BlockCache {
     }
 
     /// Puts a verified block in; when another thread was first, its block stays and is returned.
-    /// Evicts until the cache is within its budget again, the new block itself if need be.
-    pub(crate) fn insert(&self, key: CacheKey, tier: Tier, block: CachedBlock) -> Arc<CachedBlock> {
-        let block = Arc::new(block);
+    /// Evicts until the cache is within its budget again, the new block itself if need be. It is charged to the caller's place:
+    /// `bytes` must be alone in its allocation of `bytes_held` bytes, or less is charged than is held.
+    #[track_caller]
+    pub(crate) fn insert(
+        &self,
+        key: CacheKey,
+        tier: Tier,
+        bytes: Bytes,
+        bytes_held: u64,
+    ) -> Arc<CachedBlock> {
+        let charge = self.accountant.charge(Pool::BlockCache, bytes_held + OVERHEAD_BYTES);
+        let block = Arc::new(CachedBlock { bytes, bytes_held, charge });
         let shard_index = shard_of(key);
         {
             let mut shard = self.shards[shard_index].lock();
@@ -173,10 +179,9 @@ impl BlockCache {
                 return Arc::clone(present);
             }
             shard.insert(key, tier, Arc::clone(&block));
-            self.accountant.charge(Pool::BlockCache, block.charge());
         }
         if self.is_traced() {
-            self.trace(CacheAccess::new(CacheEvent::Insert, key, tier, block.bytes_held));
+            self.trace(CacheAccess::new(CacheEvent::Insert, key, tier, bytes_held));
         }
         self.insertions.fetch_add(1, Ordering::Relaxed);
         self.evict_down_to(self.accountant.cache_budget(), shard_index);
@@ -191,9 +196,7 @@ impl BlockCache {
         }
         let is_gone = |key: &CacheKey| ended.contains(&(key.zone, key.generation));
         for shard in &self.shards {
-            shard.lock().remove_if(is_gone, |block| {
-                self.accountant.discharge(Pool::BlockCache, block.charge());
-            });
+            shard.lock().remove_if(is_gone, |block| block.charge.release());
         }
         for &(zone, generation) in ended.iter().filter(|_| self.is_traced()) {
             let key = CacheKey { zone, generation, offset: 0 };
@@ -271,6 +274,11 @@ impl BlockCache {
         self.accountant.used(Pool::BlockCache)
     }
 
+    /// Bytes charged for the blocks that are there, one by one. O(blocks).
+    pub(crate) fn bytes_of_blocks(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.lock().bytes()).sum()
+    }
+
     /// Counters since the start.
     pub(crate) fn stats(&self) -> CacheStats {
         let mut stats = CacheStats {
@@ -296,7 +304,7 @@ impl BlockCache {
         while self.bytes() > bytes && shards_empty < SHARDS {
             let victim = self.shards[shard].lock().evict();
             if let Some(block) = victim {
-                self.accountant.discharge(Pool::BlockCache, block.charge());
+                block.charge.release();
                 self.evictions.fetch_add(1, Ordering::Relaxed);
                 shards_empty = 0;
             } else {

@@ -24,9 +24,10 @@ use std::sync::{Arc, Weak};
 
 use arc_swap::{ArcSwapOption, Guard};
 use kvfs_locks::{Mutex, class};
+use kvfs_memory::Charge;
 use kvfs_store::Result;
 
-use super::memory::{Accountant, Charge, Pool};
+use super::memory::{Accountant, Pool};
 
 /// A value in memory, and its place in the books.
 pub(crate) struct Loaded<T> {
@@ -137,6 +138,7 @@ impl<T: Send + Sync + 'static> Page<T> {
     ///
     /// # Errors
     /// Those of `load`; the next call tries again.
+    #[track_caller]
     pub(crate) fn get(&self, load: impl FnOnce() -> Result<(T, usize)>) -> Result<PageRef<T>> {
         if let Some(found) = self.state.peek() {
             return Ok(found);
@@ -160,6 +162,7 @@ impl<T: Send + Sync + 'static> Page<T> {
     }
 
     /// Puts a value in that need not be read, because it was just made.
+    #[track_caller]
     pub(crate) fn put(&self, value: T, bytes: usize) {
         let loaded = self.charged(value, bytes);
         let mut last = self.state.last.lock();
@@ -170,12 +173,14 @@ impl<T: Send + Sync + 'static> Page<T> {
     }
 
     /// As [`Page::put`], for a value that can't be read again: it stays as long as the page.
+    #[track_caller]
     pub(crate) fn pin(&self, value: T, bytes: usize) {
         self.state.resident.store(Some(self.charged(value, bytes)));
     }
 
+    #[track_caller]
     fn charged(&self, value: T, bytes: usize) -> Arc<Loaded<T>> {
-        Arc::new(Loaded { value, charge: self.pages.accountant.guard(self.pool, bytes as u64) })
+        Arc::new(Loaded { value, charge: self.pages.accountant.charge(self.pool, bytes as u64) })
     }
 
     fn enter(&self, loaded: &Arc<Loaded<T>>) {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::trace::{CacheAccess, CacheEvent};
-use super::{Accountant, BlockCache, CachedBlock, Policy};
+use super::{Accountant, BlockCache, Policy};
 use crate::format::ZoneId;
 
 /// See the module.
@@ -58,7 +58,6 @@ impl CacheReplay {
     }
 
     fn insert(&self, access: &CacheAccess) {
-        let block = CachedBlock::new(Bytes::new(), access.bytes.into());
-        self.cache.insert(access.key(), access.tier, block);
+        self.cache.insert(access.key(), access.tier, Bytes::new(), access.bytes.into());
     }
 }

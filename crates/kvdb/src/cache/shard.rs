@@ -59,7 +59,7 @@ impl Shard {
 
     /// Puts a block in whose key is not there.
     pub(super) fn insert(&mut self, key: CacheKey, tier: Tier, block: Arc<CachedBlock>) {
-        let bytes = u32::try_from(block.charge()).unwrap_or(u32::MAX);
+        let bytes = u32::try_from(block.bytes_charged()).unwrap_or(u32::MAX);
         let entry = Some(Slot { key, block });
         let slot = if let Some(slot) = self.slots_free.pop() {
             self.slots[slot as usize] = entry;
@@ -79,11 +79,7 @@ impl Shard {
     }
 
     /// Takes out all blocks whose key is as said; `take` gets each. O(blocks of the shard).
-    pub(super) fn remove_if(
-        &mut self,
-        is_gone: impl Fn(&CacheKey) -> bool,
-        mut take: impl FnMut(&CachedBlock),
-    ) {
+    pub(super) fn remove_if(&mut self, is_gone: impl Fn(&CacheKey) -> bool, take: impl Fn(&CachedBlock)) {
         for slot in 0..self.slots.len() as u32 {
             if self.slots[slot as usize].as_ref().is_some_and(|slot| is_gone(&slot.key)) {
                 self.eviction.remove(slot);
@@ -92,6 +88,11 @@ impl Shard {
                 }
             }
         }
+    }
+
+    /// Bytes charged for the blocks that there are. O(slots).
+    pub(super) fn bytes(&self) -> u64 {
+        self.slots.iter().flatten().map(|slot| slot.block.bytes_charged()).sum()
     }
 
     /// How many blocks there are.

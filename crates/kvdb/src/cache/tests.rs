@@ -10,8 +10,8 @@ fn key(n: u32) -> CacheKey {
     CacheKey { zone: ZoneId(n / 16), generation: 0, offset: (n % 16) * 4096 }
 }
 
-fn block(n: u32) -> CachedBlock {
-    CachedBlock::new(Bytes::from(vec![n as u8; 4096]), 4096)
+fn put(cache: &BlockCache, key: CacheKey, tier: Tier, n: u32) -> Arc<CachedBlock> {
+    cache.insert(key, tier, Bytes::from(vec![n as u8; 4096]), 4096)
 }
 
 #[test]
@@ -20,12 +20,12 @@ fn cache_keeps_within_what_the_other_pools_leave() {
         let accountant = Accountant::new(1 << 20);
         let cache = BlockCache::new(Arc::clone(&accountant), policy);
         for n in 0..1000 {
-            cache.insert(key(n), Tier::Fast, block(n));
+            put(&cache, key(n), Tier::Fast, n);
             assert!(cache.bytes() <= 1 << 20, "{policy}: over the ceiling at block {n}");
         }
         assert!(cache.bytes() > 900 << 10, "{policy}: the cache uses what it may");
-        let memtable = accountant.guard(Pool::Memtable, 600 << 10);
-        cache.insert(key(5000), Tier::Fast, block(1));
+        let memtable = accountant.charge(Pool::Memtable, 600 << 10);
+        put(&cache, key(5000), Tier::Fast, 1);
         assert!(accountant.used_total() <= 1 << 20, "{policy}");
         drop(memtable);
         assert_eq!(accountant.used(Pool::Memtable), 0);
@@ -39,10 +39,10 @@ fn cache_keeps_within_what_the_other_pools_leave() {
 fn floor_remains_when_others_take_all() {
     for policy in Policy::ALL {
         let accountant = Accountant::new(1 << 20);
-        let _others = accountant.guard(Pool::Memtable, 4 << 20);
+        let _others = accountant.charge(Pool::Memtable, 4 << 20);
         let cache = BlockCache::new(Arc::clone(&accountant), policy);
         for n in 0..100 {
-            cache.insert(key(n), Tier::Fast, block(n));
+            put(&cache, key(n), Tier::Fast, n);
         }
         assert!(cache.bytes() > 32 << 10 && cache.bytes() <= 64 << 10, "{policy}");
     }
@@ -51,10 +51,10 @@ fn floor_remains_when_others_take_all() {
 #[test]
 fn generation_separates_lives_of_a_zone() {
     let cache = BlockCache::new(Accountant::new(1 << 20), Policy::default());
-    cache.insert(key(3), Tier::Slow, block(3));
+    put(&cache, key(3), Tier::Slow, 3);
     assert_eq!(cache.get(key(3), Tier::Slow).map(|b| b.bytes()[0]), Some(3));
     assert!(cache.get(CacheKey { generation: 1, ..key(3) }, Tier::Slow).is_none());
-    let first = cache.insert(key(3), Tier::Slow, block(9));
+    let first = put(&cache, key(3), Tier::Slow, 9);
     assert_eq!(first.bytes()[0], 3, "the first block stays");
     assert!(cache.get(key(4), Tier::Fast).is_none());
     let stats = cache.stats();
@@ -68,7 +68,7 @@ fn shrink_to_zero_empties() {
         let accountant = Accountant::new(1 << 20);
         let cache = BlockCache::new(Arc::clone(&accountant), policy);
         for n in 0..100 {
-            cache.insert(key(n), Tier::Fast, block(n));
+            put(&cache, key(n), Tier::Fast, n);
         }
         cache.shrink_to(0);
         assert_eq!(accountant.used_total(), 0);
@@ -83,7 +83,7 @@ fn blocks_of_a_life_that_has_ended_give_their_memory_back_at_once() {
         let accountant = Accountant::new(1 << 20);
         let cache = BlockCache::new(Arc::clone(&accountant), policy);
         for n in 0..64 {
-            cache.insert(key(n), Tier::Fast, block(n));
+            put(&cache, key(n), Tier::Fast, n);
             (0..n % 4).for_each(|_| assert!(cache.get(key(n), Tier::Fast).is_some()));
         }
         cache.forget(&[(ZoneId(1), 0), (ZoneId(2), 7)]);
@@ -112,7 +112,7 @@ fn check_against_model(policy: Policy, seed: u64) {
     let cache = BlockCache::new(Arc::clone(&accountant), policy);
     // Content by key of all that may still be there; which life of each zone is under way.
     let (mut model, mut lives) = (HashMap::new(), [0_u32; 8]);
-    let (mut lookups, mut others, mut blocks_max) = (0, accountant.guard(Pool::Memtable, 0), 0);
+    let (mut lookups, mut others, mut blocks_max) = (0, accountant.charge(Pool::Memtable, 0), 0);
     for step in 0..6000_u32 {
         let zone = rng.below(8) as u32;
         let offset = (rng.below(16) * rng.below(16) / 16) as u32 * 4096;
@@ -139,8 +139,7 @@ fn check_against_model(policy: Policy, seed: u64) {
                 } else {
                     let len = [100, 4096, 4096, 16 << 10, 64 << 10][rng.index(5)];
                     let bytes = Bytes::from(vec![step as u8; len]);
-                    let block = CachedBlock::new(bytes.clone(), len as u64);
-                    assert_eq!(cache.insert(key, tier, block).bytes(), &bytes);
+                    assert_eq!(cache.insert(key, tier, bytes.clone(), len as u64).bytes(), &bytes);
                     model.insert(key, bytes);
                 }
             }

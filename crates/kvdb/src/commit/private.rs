@@ -154,7 +154,7 @@ impl PrivateWrites {
     /// An empty set, whose memory is charged to `accountant`.
     pub(crate) fn new(accountant: Arc<Accountant>) -> Self {
         Self {
-            table: Arc::new(MemTable::new(Arc::clone(&accountant))),
+            table: Arc::new(MemTable::new(&accountant)),
             accountant,
             sealed: None,
             runs: PrivateRuns::default(),
@@ -227,7 +227,7 @@ impl PrivateWrites {
     /// that come later are newer. The caller takes turns with other spills.
     pub(crate) fn seal(&mut self) -> Option<Arc<MemTable>> {
         if self.sealed.is_none() && !self.table.is_empty() {
-            let fresh = Arc::new(MemTable::new(Arc::clone(&self.accountant)));
+            let fresh = Arc::new(MemTable::new(&self.accountant));
             self.sealed = Some(std::mem::replace(&mut self.table, fresh));
             self.bytes_space = (0, self.bytes_space.0);
             self.block_writes.clear();

@@ -201,6 +201,11 @@ impl Transactions {
         self.bytes_private.load(Ordering::Acquire)
     }
 
+    /// Whether any transaction is open.
+    pub(crate) fn has_open(&self) -> bool {
+        !self.known.lock().open.is_empty()
+    }
+
     /// Names and values.
     pub(crate) fn list(&self) -> [(&'static str, u64); 8] {
         [

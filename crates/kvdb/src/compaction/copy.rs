@@ -116,7 +116,7 @@ impl CopyReader {
         self.meter.add(wanted);
         let mut buf = window.buf.take().filter(|(buf, _)| buf.len() as u64 >= wanted);
         let (memory, _) = buf.get_or_insert_with(|| {
-            (AlignedBuf::zeroed(wanted as usize), self.ctx.accountant.guard(Pool::Io, wanted))
+            (AlignedBuf::zeroed(wanted as usize), self.ctx.accountant.charge(Pool::Io, wanted))
         });
         let result = self.ctx.device.read_at(&mut memory.as_mut()[..wanted as usize], addr);
         result.map_err(|error| {

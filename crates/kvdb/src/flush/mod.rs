@@ -281,7 +281,7 @@ pub(crate) fn write_table(
     let wish_of = |prefix: &[u8]| if packs { table.compression(keyspace, prefix) } else { Compression::None };
     // What a window of patches comes to.
     let window_bytes = (WINDOW_RECORDS * BLOCK_BYTES) as u64;
-    let _charge = table.has_patches().then(|| spec.ctx.accountant.guard(Pool::Io, window_bytes));
+    let _charge = table.has_patches().then(|| spec.ctx.accountant.charge(Pool::Io, window_bytes));
     let device = Arc::clone(&spec.ctx.device);
     let source = Source { table, keyspace, device: device.as_ref() };
     let resolve = |window: &mut Vec<Kept>| below.resolve(source, &boundaries, window);

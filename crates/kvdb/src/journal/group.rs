@@ -131,7 +131,7 @@ impl Group {
     }
 
     fn new_chunk(&self) -> Chunk {
-        let charge = |accountant: &Arc<Accountant>| accountant.guard(Pool::Io, CHUNK_BYTES as u64);
+        let charge = |accountant: &Arc<Accountant>| accountant.charge(Pool::Io, CHUNK_BYTES as u64);
         Chunk { buf: AlignedBuf::zeroed(CHUNK_BYTES), _charge: self.accountant.as_ref().map(charge) }
     }
 

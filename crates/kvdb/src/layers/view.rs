@@ -110,6 +110,11 @@ impl View {
         self.tables().map(|table| table.bytes()).sum()
     }
 
+    /// What is charged for all memtables (bytes).
+    pub(crate) fn charged_bytes(&self) -> u64 {
+        self.tables().map(|table| table.memory_bytes()).sum()
+    }
+
     /// About what the runs of all memtables come to (bytes), whether or not it is in its place already.
     pub(crate) fn unflushed_bytes(&self) -> u64 {
         self.tables().map(|table| table.flush_bytes()).sum()

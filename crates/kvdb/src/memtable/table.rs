@@ -2,7 +2,7 @@
 //!
 //! Thread safety: `&self` everywhere. A reader at snapshot S sees everything at or below S, provided
 //! that S was published after the writers of those seqnos returned from [`MemTable::apply`].
-//! Invariants: the accountant is charged exactly [`MemTable::memory_bytes`] until the table is dropped.
+//! Invariants: what is charged is exactly [`MemTable::memory_bytes`] until the table is dropped.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -28,7 +28,7 @@ use super::{
     writers::{WriteGuard, Writers},
 };
 use crate::{
-    cache::{Accountant, Pool},
+    cache::{Accountant, Charge, Pool},
     format::{RecordIter, RecordKind},
     space::{Bindings, Bound},
 };
@@ -56,11 +56,10 @@ impl BoundOp {
 
 /// A write buffer: the newest records of all keyspaces, in memory.
 pub(crate) struct MemTable {
-    accountant: Arc<Accountant>,
+    /// See [`MemTable::memory_bytes`].
+    memory: Charge,
     tables: RwLock<BTreeMap<u32, Arc<KeyspaceTable>>, class::KvdbMemtableTableTables>,
     bytes: AtomicU64,
-    /// See [`MemTable::memory_bytes`].
-    memory_bytes: AtomicU64,
     /// What a flush may have to write for patches beyond `bytes`.
     patched_bytes: AtomicU64,
     /// See [`MemTable::space_bytes`].
@@ -73,6 +72,8 @@ pub(crate) struct MemTable {
     seqno_min: AtomicU64,
     seqno_max: AtomicU64,
     writers: Writers,
+    /// Says that the store is in use for as long as there is something charged.
+    _accountant: Arc<Accountant>,
 }
 
 impl fmt::Debug for MemTable {
@@ -85,13 +86,13 @@ impl fmt::Debug for MemTable {
 }
 
 impl MemTable {
-    /// An empty table, whose memory is charged to `accountant`.
-    pub(crate) fn new(accountant: Arc<Accountant>) -> Self {
+    /// An empty table, whose memory is charged to `accountant` at the place of the caller.
+    #[track_caller]
+    pub(crate) fn new(accountant: &Arc<Accountant>) -> Self {
         Self {
-            accountant,
+            memory: accountant.charge(Pool::Memtable, 0),
             tables: RwLock::default(),
             bytes: AtomicU64::new(0),
-            memory_bytes: AtomicU64::new(0),
             patched_bytes: AtomicU64::new(0),
             slack_bytes: AtomicU64::new(0),
             bound: Mutex::default(),
@@ -100,6 +101,7 @@ impl MemTable {
             seqno_min: AtomicU64::new(Seqno::MAX),
             seqno_max: AtomicU64::new(0),
             writers: Writers::default(),
+            _accountant: Arc::clone(accountant),
         }
     }
 
@@ -166,10 +168,7 @@ impl MemTable {
     }
 
     fn grow(&self, growth: Growth) {
-        if growth.memory_bytes > 0 {
-            self.accountant.charge(Pool::Memtable, growth.memory_bytes as u64);
-            self.memory_bytes.fetch_add(growth.memory_bytes as u64, Ordering::Release);
-        }
+        self.memory.grow(growth.memory_bytes as u64);
         if growth.patched_bytes > 0 {
             self.patched_bytes.fetch_add(growth.patched_bytes as u64, Ordering::Release);
         }
@@ -201,7 +200,7 @@ impl MemTable {
 
     /// Memory that the table takes (bytes): what it holds, and what its arenas have taken for what is to come.
     pub(crate) fn memory_bytes(&self) -> u64 {
-        self.memory_bytes.load(Ordering::Acquire)
+        self.memory.bytes()
     }
 
     /// About what its runs come to (bytes): a patched block becomes a whole one there. No less than [`Self::bytes`].
@@ -298,12 +297,6 @@ impl MemTable {
     /// All range tombstones of a keyspace, as O(log n) sets that may overlap. Cheap.
     pub(crate) fn tombstone_sets(&self, keyspace: u32) -> Vec<Arc<TombstoneSet>> {
         self.table(keyspace).map(|table| table.tombstones().sets()).unwrap_or_default()
-    }
-}
-
-impl Drop for MemTable {
-    fn drop(&mut self) {
-        self.accountant.discharge(Pool::Memtable, self.memory_bytes());
     }
 }
 

@@ -161,6 +161,7 @@ fn owners(
     let run_options = RunOptions { tuple_block_bytes: options.tuple_block_bytes, ..RunOptions::default() };
     let (memory, policy) = (options.memory_bytes, options.cache_policy);
     let ctx = RunContext::new(Arc::clone(&device), zones, memory, policy, run_options);
+    ctx.accountant.charges().set_now(clock.monotonic());
     let version = Arc::new(Version::open(&state, &ctx)?);
     let keyspaces = Arc::new(Keyspaces::of(&state));
     let mut replay = Replay::new(&options, &ctx, &keyspaces, &state);
@@ -337,7 +338,7 @@ impl<'a> Replay<'a> {
             active_from: state.flushed_seqno + 1,
             memtable_bytes: options.memtable_bytes,
             flushed_seqno: state.flushed_seqno,
-            active: MemTable::new(Arc::clone(&ctx.accountant)),
+            active: MemTable::new(&ctx.accountant),
             sealed: Vec::new(),
             last_seqno: state.flushed_seqno,
             commits: Vec::new(),
@@ -398,7 +399,7 @@ impl<'a> Replay<'a> {
 
     /// What comes from the group at `next_lsn` on goes to another table.
     fn seal(&mut self, next_lsn: Lsn) {
-        let fresh = MemTable::new(Arc::clone(&self.ctx.accountant));
+        let fresh = MemTable::new(&self.ctx.accountant);
         let table = Arc::new(std::mem::replace(&mut self.active, fresh));
         self.sealed.insert(0, Sealed::table(table, next_lsn, self.last_seqno));
         self.active_from = self.last_seqno + 1;

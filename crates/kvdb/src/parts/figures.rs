@@ -3,7 +3,7 @@
 use kvfs_store::{SpaceStats, Tier};
 
 use super::Parts;
-use crate::cache::Pool;
+use crate::cache::{Accountant, Pool};
 use crate::journal::Journal;
 use crate::runtime::counters::Amplification;
 use crate::space::{Budget, ZoneState};
@@ -39,6 +39,7 @@ impl Parts {
             stats.push((name.to_owned(), value));
         }
         stats.extend(self.runtime.stalls.list());
+        stats.extend(memory(&self.runtime.ctx.accountant));
         let mut add = |name: &str, value: u64| stats.push((name.to_owned(), value));
         for (name, value) in self.pressure.pace.list() {
             add(name, value);
@@ -85,14 +86,6 @@ impl Parts {
         add("index.evictions", paged.evictions);
         add("index.bytes", self.runtime.ctx.pages.bytes());
         add("index.share_bytes", self.runtime.ctx.accountant.index_budget());
-        add("memory.ceiling_bytes", self.runtime.ctx.accountant.bytes_ceiling());
-        add("memory.used_bytes", self.runtime.ctx.accountant.used_total());
-        add("memory.peak_bytes", self.runtime.ctx.accountant.peak_total());
-        for pool in Pool::ALL {
-            let (name, accountant) = (pool.name(), &self.runtime.ctx.accountant);
-            add(&format!("memory.{name}_bytes"), accountant.used(pool));
-            add(&format!("memory.{name}_peak_bytes"), accountant.peak(pool));
-        }
         add("zones.total", u64::from(zones.zones_total));
         add("zones.free", u64::from(zones.zones_free));
         add("zones.live_bytes", zones.bytes_live);
@@ -115,6 +108,31 @@ impl Parts {
         stats.sort();
         stats
     }
+}
+
+/// What is charged: in all, by pool, and in each by size.
+fn memory(accountant: &Accountant) -> Vec<(String, u64)> {
+    let mut stats = vec![
+        ("memory.ceiling_bytes".to_owned(), accountant.bytes_ceiling()),
+        ("memory.used_bytes".to_owned(), accountant.used_total()),
+        ("memory.peak_bytes".to_owned(), accountant.peak_total()),
+    ];
+    for pool in Pool::ALL {
+        let name = pool.name();
+        stats.push((format!("memory.{name}_bytes"), accountant.used(pool)));
+        stats.push((format!("memory.{name}_peak_bytes"), accountant.peak(pool)));
+        for class in accountant.charges().classes(pool as usize) {
+            let figures = [
+                ("bytes", class.bytes),
+                ("peak_bytes", class.bytes_peak),
+                ("count", class.count),
+                ("peak_count", class.count_peak),
+            ];
+            let name_of = |figure: &str| format!("charges.{name}.{}.{figure}", class.bytes_max);
+            stats.extend(figures.map(|(figure, value)| (name_of(figure), value)));
+        }
+    }
+    stats
 }
 
 /// `counted` are the counters, `logged_bytes` what went to the device besides pieces.

@@ -166,7 +166,7 @@ impl<'a> Layers<'a> {
             flushed_seqno: state.flushed_seqno,
             last_seqno: state.flushed_seqno,
             pinned: state.positions_read(),
-            active: MemTable::new(Arc::clone(&ctx.accountant)),
+            active: MemTable::new(&ctx.accountant),
             done: Vec::new(),
             commits: Vec::new(),
             findings: Vec::new(),
@@ -225,7 +225,7 @@ impl<'a> Layers<'a> {
 
     fn seal(&mut self, last_seqno: Seqno) {
         if !self.active.is_empty() {
-            let fresh = MemTable::new(Arc::clone(&self.ctx.accountant));
+            let fresh = MemTable::new(&self.ctx.accountant);
             let table = Arc::new(std::mem::replace(&mut self.active, fresh));
             self.done.push(Layer::Table(table, last_seqno));
         }

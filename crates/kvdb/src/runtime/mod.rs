@@ -109,8 +109,9 @@ impl Runtime {
         flushed.map_err(|error| StoreError::io(format!("flushing {what} to the device"), error))
     }
 
+    #[track_caller]
     pub(crate) fn new_memtable(&self) -> MemTable {
-        MemTable::new(Arc::clone(&self.ctx.accountant))
+        MemTable::new(&self.ctx.accountant)
     }
 
     /// Whether this opening of the store goes on: when it has ended, the device may be another one's.

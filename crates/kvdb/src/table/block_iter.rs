@@ -43,7 +43,7 @@ struct Window {
 
 impl BlockIter {
     pub(super) fn new(piece: Arc<Piece>, access: Access) -> Self {
-        let charge = piece.ctx().accountant.guard(Pool::Io, 0);
+        let charge = piece.ctx().accountant.charge(Pool::Io, 0);
         Self {
             piece,
             index: None,

@@ -121,7 +121,7 @@ impl KeyFilter {
         let loaded = self.page.get(|| {
             let fingerprints = load()?;
             let bytes = fingerprints.values.len() as u64 * FINGERPRINT_BYTES;
-            let _charge = ctx.accountant.guard(Pool::Io, bytes);
+            let _charge = ctx.accountant.charge(Pool::Io, bytes);
             let built = self.build(fingerprints);
             ctx.make_room_for(built.1);
             Ok(built)

@@ -104,8 +104,9 @@ impl MetaReader {
         }
     }
 
+    #[track_caller]
     fn charge(&self, bytes: usize) -> Charge {
-        self.ctx.accountant.guard(Pool::Io, bytes as u64)
+        self.ctx.accountant.charge(Pool::Io, bytes as u64)
     }
 
     /// Bytes `from .. from + len` of the blob. They are in memory twice meanwhile, and decoded then.

@@ -113,7 +113,7 @@ impl Piece {
 
     /// Takes over the references on the zones. `tombstones` has the base in it.
     fn assemble(metadata: Metadata, reader: MetaReader, tombstones: TombstoneSet) -> Self {
-        let charge = reader.ctx.accountant.guard(Pool::Index, tombstones.bytes() as u64);
+        let charge = reader.ctx.accountant.charge(Pool::Index, tombstones.bytes() as u64);
         Self {
             storage: Storage::new(reader.ctx, reader.keyspace, reader.desc),
             metadata,

@@ -114,13 +114,15 @@ impl Storage {
     }
 
     /// Puts verified bytes, which no other holds, into the cache.
+    #[track_caller]
     pub(super) fn cache_own(&self, addr: u64, bytes: Bytes) -> Bytes {
         let len = bytes.len() as u64;
         let (key, tier) = self.cache_key(addr);
-        self.ctx.cache.insert(key, tier, CachedBlock::new(bytes, len)).bytes().clone()
+        self.ctx.cache.insert(key, tier, bytes, len).bytes().clone()
     }
 
     /// Puts verified bytes into the cache, in memory of their own.
+    #[track_caller]
     pub(super) fn cache_copy(&self, addr: u64, bytes: &[u8]) -> Bytes {
         self.cache_own(addr, Bytes::copy_from_slice(bytes))
     }

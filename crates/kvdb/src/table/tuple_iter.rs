@@ -186,7 +186,7 @@ impl BlockReader {
             window: Bytes::new(),
             window_blocks: 0..0,
             last: None,
-            charge: piece.ctx().accountant.guard(Pool::Io, 0),
+            charge: piece.ctx().accountant.charge(Pool::Io, 0),
         }
     }
 

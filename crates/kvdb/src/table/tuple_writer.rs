@@ -57,8 +57,8 @@ impl TupleOutput {
     pub(super) fn new(ctx: &RunContext) -> Self {
         Self {
             sources: HashMap::new(),
-            sources_charge: ctx.accountant.guard(Pool::Io, 0),
-            meta_charge: ctx.accountant.guard(Pool::Io, 0),
+            sources_charge: ctx.accountant.charge(Pool::Io, 0),
+            meta_charge: ctx.accountant.charge(Pool::Io, 0),
             builder: TupleBlockBuilder::default(),
             block_bytes: ctx.options.tuple_block_bytes,
             first_key: Vec::new(),

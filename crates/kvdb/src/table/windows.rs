@@ -90,7 +90,7 @@ impl Memory {
             HALF_A_HUGE_PAGE => self.half_a_huge_page(),
             bytes => AlignedBuf::zeroed(bytes),
         };
-        let charge = self.accountant.guard(Pool::Io, bytes.len() as u64);
+        let charge = self.accountant.charge(Pool::Io, bytes.len() as u64);
         Buffer { bytes, _charge: charge }
     }
 

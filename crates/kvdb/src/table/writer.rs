@@ -174,7 +174,7 @@ impl PieceWriter {
             makes_filter: true,
             copies_meta: true,
             placed: None,
-            buffers: ctx.accountant.guard(Pool::Io, target.chunk_bytes() as u64),
+            buffers: ctx.accountant.charge(Pool::Io, target.chunk_bytes() as u64),
             target,
             kind,
             base: 0,
@@ -518,7 +518,7 @@ impl PieceWriter {
         let header = PieceMetaHeader::new(self.target.keyspace, self.target.id.0, sections);
         blob[..PieceMetaHeader::BYTES].copy_from_slice(header.encode());
         // It is there twice for a moment.
-        let mut charge = self.target.ctx.accountant.guard(Pool::Io, 2 * blob.len() as u64);
+        let mut charge = self.target.ctx.accountant.charge(Pool::Io, 2 * blob.len() as u64);
         self.target.ctx.make_room_for(0);
         let blob = AlignedBuf::from_slice(&std::mem::take(&mut blob));
         charge.resize(blob.len() as u64);

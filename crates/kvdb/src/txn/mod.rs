@@ -272,7 +272,7 @@ impl DbTxn {
     fn whole_blocks(&self, batch: &Batch) -> Result<(Batch, Seqno)> {
         let layers = self.layers()?;
         // What comes before a patch in the batch.
-        let staged = MemTable::new(Arc::clone(&self.engine.runtime.ctx.accountant));
+        let staged = MemTable::new(&self.engine.runtime.ctx.accountant);
         let first = layers.top() + 1;
         staged.apply(batch, first, self.engine.keyspaces.kinds_of(batch)?);
         let mut whole = Batch::new();

@@ -18,7 +18,7 @@ fn work(cache: &BlockCache, seed: u64, steps: usize) {
         let tier = Tier::ALL[zone as usize % 2];
         if cache.get(key, tier).is_none() {
             let len = if zone < 4 { 4096 } else { 16 << 10 };
-            cache.insert(key, tier, CachedBlock::new(Bytes::new(), len));
+            cache.insert(key, tier, Bytes::new(), len);
         }
         if step == steps / 2 {
             cache.forget(&[(ZoneId(0), 0)]);

@@ -153,7 +153,7 @@ fn the_net_batch_has_the_effect_of_all_batches() {
             batch
         };
         let mut writes = writes();
-        let [all, net] = [0, 1].map(|_| Arc::new(MemTable::new(Accountant::new(1 << 20))));
+        let [all, net] = [0, 1].map(|_| Arc::new(MemTable::new(&Accountant::new(1 << 20))));
         all.apply(&base, 1, kind_of);
         net.apply(&base, 1, kind_of);
         let mut seqno = 100;

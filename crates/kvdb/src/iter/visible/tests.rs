@@ -243,7 +243,7 @@ fn a_cursor_over_a_live_memtable_keeps_its_view() {
     use crate::{cache::Accountant, memtable::MemTable};
 
     const ROWS: Keyspace = Keyspace(1);
-    let table = Arc::new(MemTable::new(Accountant::new(1 << 30)));
+    let table = Arc::new(MemTable::new(&Accountant::new(1 << 30)));
     let apply = |seqno: Seqno, fill: &dyn Fn(&mut Batch)| {
         let mut batch = Batch::new();
         fill(&mut batch);

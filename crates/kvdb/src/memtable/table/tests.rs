@@ -18,7 +18,7 @@ fn kind_of(keyspace: Keyspace) -> KeyspaceKind {
 
 fn new_table() -> (Arc<Accountant>, Arc<MemTable>) {
     let accountant = Accountant::new(1 << 30);
-    (Arc::clone(&accountant), Arc::new(MemTable::new(accountant)))
+    (Arc::clone(&accountant), Arc::new(MemTable::new(&accountant)))
 }
 
 fn merger() -> Merger {
