@@ -1,7 +1,7 @@
 //! How requests come in and replies go out.
 //!
 //! Purpose: [`Transport`] is the seam between the protocol and the kernel: [`DeviceTransport`] speaks to
-//! `/dev/fuse`, [`ring`] by `io_uring`, [`memory`] to a kernel that a test plays.
+//! `/dev/fuse`, `ring` by `io_uring`, [`memory`] to a kernel that a test plays.
 //! Thread safety: transports are shared between a worker, which alone receives, and any number of threads
 //! that send. Requests must be answered on the transport that received them: the kernel keeps the list of
 //! running requests per device descriptor.
@@ -73,7 +73,7 @@ pub trait Transport: Send + Sync + 'static {
         false
     }
 
-    /// The device, for rings ([`ring`]); `None`: there is none.
+    /// The device, for rings; `None`: there is none.
     fn device(&self) -> Option<OwnedFd> {
         None
     }

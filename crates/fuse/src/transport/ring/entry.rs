@@ -90,6 +90,14 @@ impl Entry {
         Self { queue, header, payload, places, unique, commits, is_parked }
     }
 
+    /// Gives it memory, before the kernel knows it: dirty pages of mapped files must be taken even when there is none left.
+    pub(super) fn warm(&self) {
+        for pages in [&self.header, &self.payload] {
+            // SAFETY: nothing else uses the memory yet.
+            unsafe { std::ptr::write_bytes(pages.start(), 0, pages.len()) }
+        }
+    }
+
     /// The address of the two places that a register command names.
     pub(super) fn places(&self) -> u64 {
         self.places.places.as_ptr().addr() as u64

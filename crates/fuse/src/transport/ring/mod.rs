@@ -64,14 +64,14 @@ struct Ring {
 
 /// One worker's channel.
 pub(crate) struct RingTransport {
+    /// Away while the thread that receives waits. Dropped first: the kernel may know entries by it.
+    ring: Mutex<Option<Ring>, class::FuseTransportRing>,
     shared: Arc<Shared>,
     worker: usize,
     /// The CPU whose requests it takes.
     cpu: u16,
     /// The thread that receives; 0: none yet.
     thread: AtomicU64,
-    /// Away while that thread waits.
-    ring: Mutex<Option<Ring>, class::FuseTransportRing>,
 }
 
 /// The ring for what the workers can't do; a thread of its own runs it.
@@ -265,6 +265,7 @@ impl RingTransport {
         ring.queue.enable()?;
         ring.is_enabled = true;
         let (index, entry) = self.shared.add(self.cpu);
+        entry.warm();
         ring.queue.watch(self.event().as_fd())?;
         ring.queue.register(self.shared.device.as_fd(), (index, &entry))?;
         ring.waiting += 1;
