@@ -55,8 +55,8 @@ counters = json.loads(text)
 assert counters["fs.nodes"] > 0
 lines = open(".kvfs/stats/stats.prom").read().splitlines()
 names = {line.split()[0] for line in lines if line[0] != "#"}
-# Of keyspaces, devices and operations the name is a label.
-labelled = ("keyspace.", "device.", "operations.")
+# Of keyspaces, devices, operations and charges the name is a label.
+labelled = ("keyspace.", "device.", "operations.", "charges.")
 plain = [name for name in counters if not name.startswith(labelled)]
 plain = {"kvfs_" + "".join(c if c.isalnum() else "_" for c in name) for name in plain}
 assert plain <= names, plain - names
