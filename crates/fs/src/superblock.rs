@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use kvfs_locks::{Mutex, class};
 use kvfs_store::{Batch, Durability, Keyspace, Store};
 
-use crate::schema::{Superblock, superblock_key};
-use crate::{FileSystem, FsError, INLINE_LEN_LIMIT, INODE_MAX, Result};
+use crate::schema::{Superblock, check_inline_len_max, superblock_key};
+use crate::{FileSystem, FsError, INODE_MAX, Result};
 
 /// Inode numbers that the superblock reserves at once.
 const INODES_RESERVED: u64 = 4096;
@@ -114,13 +114,11 @@ pub fn inline_len_max(fs: &FileSystem) -> u32 {
 /// there stays where it is until its file is written again. O(1).
 ///
 /// # Errors
-/// `Invalid`: more than [`INLINE_LEN_LIMIT`]; `ReadOnly`; store errors.
+/// `Invalid`: more than [`crate::INLINE_LEN_LIMIT`]; `ReadOnly`; store errors.
 pub fn set_inline_len_max(fs: &FileSystem, bytes: u32) -> Result<()> {
     fs.origin.expect_main()?;
     fs.locker().check_writable()?;
-    if bytes > INLINE_LEN_LIMIT {
-        return Err(FsError::Invalid("the inline threshold is at most 65536 bytes"));
-    }
+    check_inline_len_max(bytes)?;
     fs.shared.superblock.set_inline_len_max(bytes)?;
     fs.sync(fs.store.position())
 }

@@ -5,13 +5,13 @@
 //! So buffers for large reads, which are used again and again, lie in huge pages; nothing else does, since a huge page that
 //! is used in part is resident as a whole.
 //!
-//! The [`Charges`] counts what an owner charges, wherever that lies.
+//! [`Charges`] count what owners charge, wherever that lies.
 //!
-//! Thread safety: the charges is shared, all else are functions without state. [`huge_pages_only_where_asked_for`] is called before there are other threads.
+//! Thread safety: charges are shared, all else are functions without state. [`huge_pages_only_where_asked_for`] is called before there
+//! are other threads.
 
 mod advice;
 mod charges;
-
 mod mapping;
 
 pub use advice::huge_pages_only_where_asked_for;

@@ -40,7 +40,7 @@ pub(crate) use received::{
     encode_receiving,
 };
 pub(crate) use row::{Header, Row, RowFlags, encode_directory_link, encode_inode_link, encode_row};
-pub(crate) use superblock::Superblock;
+pub(crate) use superblock::{Superblock, check_inline_len_max};
 
 use std::sync::Arc;
 

@@ -42,11 +42,17 @@ pub(crate) struct Superblock {
     pub(crate) has_projects: bool,
 }
 
+/// Refuses a threshold that no store has.
+pub(crate) fn check_inline_len_max(bytes: u32) -> Result<()> {
+    if bytes > INLINE_LEN_LIMIT {
+        return Err(FsError::Invalid("the inline threshold is at most 65536 bytes"));
+    }
+    Ok(())
+}
+
 impl Superblock {
     pub(crate) fn new(options: &MkfsOptions) -> Result<Self> {
-        if options.inline_len_max > INLINE_LEN_LIMIT {
-            return Err(FsError::Invalid("the inline threshold is at most 65536 bytes"));
-        }
+        check_inline_len_max(options.inline_len_max)?;
         let (inline_len_max, inode_next) = (options.inline_len_max, INODE_FIRST);
         Ok(Self { inline_len_max, inode_next, has_quotas: false, has_projects: false })
     }

@@ -17,7 +17,7 @@ use rustix::io::Errno;
 pub use init::{InitConfig, Negotiated, Readdirplus};
 
 use crate::abi::{READ_BUFFER_BYTES_MIN, UNIQUE_INTERRUPT_BIT, flags::init as bit};
-use crate::dispatch::{Channel, Operations, Registry, Router, SessionRecorder, ZeroMessage, send_parts};
+use crate::dispatch::{Channel, Operations, Registry, Router, ZeroMessage, send_parts};
 use crate::notify::Notifier;
 use crate::transport::{BufferPool, Delivery, OverflowRing, Received, RequestBuffer, Rings, Transport};
 use init::Handshake;
@@ -167,16 +167,20 @@ impl Session {
         let registry = Arc::new(Registry::new(parked_max));
         let at_device = if rings.is_some() { DEVICE_WORKERS.min(workers) } else { workers };
         let count = if config.clone_device { at_device } else { 1 };
-        let recorder = operations.recorder();
-        let mut channels = open_channels(transport, &registry, recorder.as_ref(), count);
-        let mut seats: Vec<usize> = (0..at_device).map(|worker| worker % channels.len()).collect();
-        let (at_rings, overflow) =
-            rings.map_or((Vec::new(), None), |rings| (rings.workers, Some(rings.overflow)));
-        for ring in at_rings {
-            seats.push(channels.len());
-            let (registry, recorder) = (Arc::clone(&registry), recorder.clone());
-            channels.push(Arc::new(Channel { transport: Box::new(ring), registry, recorder }));
+        let mut transports = open_transports(transport, count);
+        let mut seats: Vec<usize> = (0..at_device).map(|worker| worker % transports.len()).collect();
+        let mut overflow = None;
+        if let Some(rings) = rings {
+            seats.extend((0..rings.workers.len()).map(|worker| transports.len() + worker));
+            transports.extend(rings.workers.into_iter().map(|ring| Box::new(ring) as _));
+            overflow = Some(rings.overflow);
         }
+        let recorder = operations.recorder();
+        let channel = |transport| {
+            let (registry, recorder) = (Arc::clone(&registry), recorder.clone());
+            Arc::new(Channel { transport, registry, recorder })
+        };
+        let channels: Vec<_> = transports.into_iter().map(channel).collect();
         let steers = config.steers && overflow.is_none();
         let notifier = Notifier::new(Arc::clone(&channels[0]), &negotiated, config.notifications_max);
         operations.init(&negotiated);
@@ -311,13 +315,8 @@ fn zero_message(config: &InitConfig, negotiated: &Negotiated) -> ZeroMessage {
     }
 }
 
-/// One channel per worker; fewer when the system gives no more.
-fn open_channels(
-    first: Box<dyn Transport>,
-    registry: &Arc<Registry>,
-    recorder: Option<&SessionRecorder>,
-    count: usize,
-) -> Vec<Arc<Channel>> {
+/// One per worker; fewer when the system gives no more.
+fn open_transports(first: Box<dyn Transport>, count: usize) -> Vec<Box<dyn Transport>> {
     let mut transports = vec![first];
     while transports.len() < count {
         match transports[0].another() {
@@ -329,12 +328,6 @@ fn open_channels(
         }
     }
     transports
-        .into_iter()
-        .map(|transport| {
-            let (registry, recorder) = (Arc::clone(registry), recorder.cloned());
-            Arc::new(Channel { transport, registry, recorder })
-        })
-        .collect()
 }
 
 /// Rings for the connection, which the kernel does not know of yet. `None`: the system gives none.

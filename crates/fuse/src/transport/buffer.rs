@@ -14,7 +14,7 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 use crate::abi::{InHeader, READ_BUFFER_BYTES_MIN, WriteIn};
 
-const PAGE_BYTES: usize = 4096;
+pub(super) const PAGE_BYTES: usize = 4096;
 /// Headers of a WRITE request.
 const WRITE_HEAD_BYTES: usize = size_of::<InHeader>() + size_of::<WriteIn>();
 /// Where a request begins, so that the data of a WRITE begins at the first page boundary.
@@ -22,7 +22,15 @@ const REQUEST_START: usize = PAGE_BYTES - WRITE_HEAD_BYTES;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C, align(4096))]
-struct Page([u8; PAGE_BYTES]);
+pub(super) struct Page([u8; PAGE_BYTES]);
+
+impl Page {
+    /// So many, of zeros; they have memory once they are used.
+    pub(super) fn zeroed(count: usize) -> Vec<Self> {
+        Self::new_vec_zeroed(count)
+            .unwrap_or_else(|_| std::alloc::handle_alloc_error(std::alloc::Layout::new::<Self>()))
+    }
+}
 
 /// Gives and takes back request buffers of one size.
 pub struct BufferPool {
@@ -51,10 +59,7 @@ impl BufferPool {
     /// An idle buffer, or a new one.
     pub fn take(self: &Arc<Self>) -> RequestBuffer {
         let recycled = self.free.lock().pop();
-        let pages = recycled.unwrap_or_else(|| match Page::new_vec_zeroed(self.pages) {
-            Ok(pages) => pages,
-            Err(_) => std::alloc::handle_alloc_error(std::alloc::Layout::new::<Page>()),
-        });
+        let pages = recycled.unwrap_or_else(|| Page::zeroed(self.pages));
         RequestBuffer { pages, pool: Arc::clone(self) }
     }
 }

@@ -121,9 +121,8 @@ fn notification_behind_a_blocked_lookup_blocks_no_other_request() {
     mounted.unmount();
 }
 
-#[test]
-fn a_killed_waiter_goes_away_at_once() {
-    let Some((gate, mounted)) = gate("a_killed_waiter_goes_away_at_once") else { return };
+/// A process that waits can be killed, which cancels its request.
+pub(crate) fn expect_killed_waiter_to_go(gate: &Gate, mounted: Mounted) {
     let mut waiter = Command::new("cat")
         .arg(mounted.path("blocked"))
         .stdout(Stdio::null())
@@ -140,9 +139,8 @@ fn a_killed_waiter_goes_away_at_once() {
     mounted.unmount();
 }
 
-#[test]
-fn aborted_connection_releases_waiting_callers() {
-    let Some((gate, mut mounted)) = gate("aborted_connection_releases_waiting_callers") else { return };
+/// An abort of the connection answers what waits, and ends the session.
+pub(crate) fn expect_abort_to_release(gate: &Gate, mut mounted: Mounted) {
     let blocked = mounted.path("blocked");
     let looker = thread::spawn(move || fs::symlink_metadata(blocked));
     gate.wait_until("the lookup is parked", |state| state.waiting.len() == 1);
@@ -150,6 +148,18 @@ fn aborted_connection_releases_waiting_callers() {
     looker.join().unwrap().unwrap_err();
     mounted.session.take().unwrap().wait().unwrap();
     assert_eq!(gate.state().cancelled, 1);
+}
+
+#[test]
+fn a_killed_waiter_goes_away_at_once() {
+    let Some((gate, mounted)) = gate("a_killed_waiter_goes_away_at_once") else { return };
+    expect_killed_waiter_to_go(&gate, mounted);
+}
+
+#[test]
+fn aborted_connection_releases_waiting_callers() {
+    let Some((gate, mounted)) = gate("aborted_connection_releases_waiting_callers") else { return };
+    expect_abort_to_release(&gate, mounted);
 }
 
 #[test]

@@ -3,19 +3,17 @@
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::thread;
 
 use kvfs_fuse::abi::Opcode;
-use kvfs_fuse::mount::Unmount;
 use kvfs_fuse::session::{InitConfig, SessionConfig};
 use kvfs_fuse::{Operations, Session};
 
 use crate::floor::Floor;
 use crate::gate::Gate;
 use crate::kernel::Kernel;
-use crate::mounted::{Mounted, mount_or_skip};
+use crate::mounted::{Mounted, expect_abort_to_release, expect_killed_waiter_to_go, mount_or_skip};
 
 /// Lets all of a machine's mounts ask for rings. None is asked for where it is not wished, so it stays set.
 const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
@@ -116,31 +114,13 @@ fn requests_that_wait_in_rings_keep_no_other_waiting() {
 #[test]
 fn killed_waiter_of_a_ring_goes_away_at_once() {
     let Some((gate, mounted)) = gate("killed_waiter_of_a_ring_goes_away_at_once") else { return };
-    let mut waiter = Command::new("cat")
-        .arg(mounted.path("blocked"))
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    gate.wait_until("the lookup is parked", |state| state.waiting.len() == 1);
-    waiter.kill().unwrap();
-    waiter.wait().unwrap();
-    gate.wait_until("the cancellation", |state| state.cancelled == 1);
-    assert_eq!(mounted.session().parked_count(), 0);
-    assert_eq!(gate.open_gate(), 0);
-    mounted.unmount();
+    expect_killed_waiter_to_go(&gate, mounted);
 }
 
 #[test]
 fn aborted_rings_release_waiting_callers() {
-    let Some((gate, mut mounted)) = gate("aborted_rings_release_waiting_callers") else { return };
-    let blocked = mounted.path("blocked");
-    let looker = thread::spawn(move || fs::symlink_metadata(blocked));
-    gate.wait_until("the lookup is parked", |state| state.waiting.len() == 1);
-    mounted.point.unmount(Unmount::Abort).unwrap();
-    looker.join().unwrap().unwrap_err();
-    mounted.session.take().unwrap().wait().unwrap();
-    assert_eq!(gate.state().cancelled, 1);
+    let Some((gate, mounted)) = gate("aborted_rings_release_waiting_callers") else { return };
+    expect_abort_to_release(&gate, mounted);
 }
 
 #[test]

@@ -10,15 +10,10 @@ use std::cell::UnsafeCell;
 use std::io::IoSlice;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+use zerocopy::FromBytes;
 
+use super::super::buffer::{PAGE_BYTES, Page};
 use crate::abi::{InHeader, OutHeader, RingEntInOut, RingReqHeader};
-
-const PAGE_BYTES: usize = 4096;
-
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C, align(4096))]
-struct Page([u8; PAGE_BYTES]);
 
 /// Memory that the kernel reads and writes, too: whole pages, which have memory once they are used.
 struct Pages(Box<[UnsafeCell<Page>]>);
@@ -30,10 +25,7 @@ unsafe impl Sync for Pages {}
 
 impl Pages {
     fn new(bytes: usize) -> Self {
-        match Page::new_vec_zeroed(bytes.div_ceil(PAGE_BYTES)) {
-            Ok(pages) => Self(pages.into_iter().map(UnsafeCell::new).collect()),
-            Err(_) => std::alloc::handle_alloc_error(std::alloc::Layout::new::<Page>()),
-        }
+        Self(Page::zeroed(bytes.div_ceil(PAGE_BYTES)).into_iter().map(UnsafeCell::new).collect())
     }
 
     fn page(&self) -> *mut Page {
@@ -194,6 +186,8 @@ impl Entry {
 
 #[cfg(test)]
 mod tests {
+    use zerocopy::IntoBytes;
+
     use super::*;
 
     /// Puts a request there as the kernel does.

@@ -62,7 +62,7 @@ struct Inner {
 pub(super) enum Wake {
     Worker(usize),
     Overflow,
-    Nobody,
+    None,
 }
 
 /// What the overflow ring is to do.
@@ -147,7 +147,7 @@ impl Exchange {
         let wakes = [(State::Empty, true), (State::Idle, true), (State::Empty, false), (State::Idle, false)];
         let woken =
             wakes.into_iter().find_map(|(state, is_near)| self.wake(state, |worker| near(worker) == is_near));
-        woken.map_or(Wake::Nobody, Wake::Worker)
+        woken.map_or(Wake::None, Wake::Worker)
     }
 
     /// An entry is answered by a thread that can't give it back. `was_parked` says, under the lock, what [`Self::park`] had said.
@@ -168,12 +168,12 @@ impl Exchange {
     pub(super) fn park(&self, queue: u16, is_unanswered: impl FnOnce() -> bool) -> Wake {
         let mut inner = self.inner.lock();
         if !is_unanswered() {
-            return Wake::Nobody;
+            return Wake::None;
         }
         let count = &mut inner.counts[usize::from(queue)];
         count.parked += 1;
         if count.all - count.parked >= FREE_MIN {
-            return Wake::Nobody;
+            return Wake::None;
         }
         count.all += 1;
         inner.short.push(queue);
@@ -253,13 +253,13 @@ mod tests {
     #[test]
     fn a_request_goes_to_a_worker_that_waits_the_nearest_first() {
         let exchange = Exchange::new(&[0, 1], 2);
-        assert_eq!(exchange.offer((7, 1)), Wake::Nobody, "both are busy");
+        assert_eq!(exchange.offer((7, 1)), Wake::None, "both are busy");
         assert!(!exchange.rest(0, false), "there is a request");
         assert_eq!((exchange.rouse(0), exchange.take_request()), (vec![], Some(7)));
         assert!(exchange.rest(0, false) && exchange.rest(1, false));
         assert_eq!(exchange.offer((8, 1)), Wake::Worker(1));
         assert_eq!(exchange.offer((9, 1)), Wake::Worker(0), "the other one is on its way");
-        assert_eq!(exchange.offer((10, 1)), Wake::Nobody);
+        assert_eq!(exchange.offer((10, 1)), Wake::None);
         assert!(exchange.rouse(0).is_empty());
         assert_eq!([(); 4].map(|()| exchange.take_request()), [Some(8), Some(9), Some(10), None]);
     }
@@ -278,11 +278,11 @@ mod tests {
     #[test]
     fn a_queue_gets_entries_before_all_of_them_are_parked() {
         let exchange = Exchange::new(&[0, 0, 0], 1);
-        assert_eq!(exchange.park(0, || false), Wake::Nobody, "it was answered meanwhile");
-        assert_eq!(exchange.park(0, || true), Wake::Nobody);
+        assert_eq!(exchange.park(0, || false), Wake::None, "it was answered meanwhile");
+        assert_eq!(exchange.park(0, || true), Wake::None);
         assert_eq!(exchange.park(0, || true), Wake::Overflow, "one would be left");
         assert_eq!(exchange.duties().short, [0]);
         exchange.give((0, 0), || true);
-        assert_eq!(exchange.park(0, || true), Wake::Nobody, "there is the new one");
+        assert_eq!(exchange.park(0, || true), Wake::None, "there is the new one");
     }
 }

@@ -22,8 +22,9 @@ mod queue;
 use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread::{self, ThreadId};
 
 use kvfs_locks::{Mutex, RwLock, class};
 use rustix::event::{EventfdFlags, eventfd};
@@ -53,7 +54,6 @@ struct Shared {
 /// A ring at work.
 struct Ring {
     queue: Queue,
-    is_enabled: bool,
     /// Entries that wait for requests here.
     waiting: usize,
     /// Entries with requests, not looked at yet.
@@ -70,8 +70,8 @@ pub(crate) struct RingTransport {
     worker: usize,
     /// The CPU whose requests it takes.
     cpu: u16,
-    /// The thread that receives; 0: none yet.
-    thread: AtomicU64,
+    /// The thread that receives, from when it first does.
+    thread: OnceLock<ThreadId>,
 }
 
 /// The ring for what the workers can't do; a thread of its own runs it.
@@ -118,7 +118,7 @@ impl Rings {
         let worker = |(worker, &cpu): (usize, &u16)| {
             let shared = Arc::clone(&shared);
             let ring = Mutex::new(Some(Ring::new(Queue::new()?)));
-            Ok(RingTransport { shared, worker, cpu, thread: AtomicU64::new(0), ring })
+            Ok(RingTransport { shared, worker, cpu, thread: OnceLock::new(), ring })
         };
         let workers = of_workers.iter().enumerate().map(worker).collect::<Result<_, Errno>>()?;
         let queues = (0..queues).filter(|queue| !of_workers.contains(queue)).collect();
@@ -165,12 +165,19 @@ impl Shared {
 
     fn wake(&self, wake: Wake) {
         let event = match wake {
-            Wake::Nobody => return,
+            Wake::None => return,
             Wake::Worker(worker) => &self.events[worker],
             Wake::Overflow => &self.events[self.events.len() - 1],
         };
         // A counter that is full is as good as one more.
         let _ = write(event, &1u64.to_ne_bytes());
+    }
+
+    /// Has a worker that waits serve the request of an entry.
+    fn offer(&self, index: usize) {
+        if let Some(entry) = self.entry(index) {
+            self.wake(self.exchange.offer((index, entry.queue)));
+        }
     }
 
     /// Has a thread that can do so give the answered entry back. Returns when the kernel has it, if `waits`.
@@ -201,7 +208,7 @@ impl Shared {
 
 impl Ring {
     fn new(queue: Queue) -> Self {
-        Self { queue, is_enabled: false, waiting: 0, arrived: VecDeque::new(), serves: None }
+        Self { queue, waiting: 0, arrived: VecDeque::new(), serves: None }
     }
 
     /// Gives answered entries back to the kernel, which has them when this returns.
@@ -253,7 +260,7 @@ impl RingTransport {
 
     /// Makes the ring known to the kernel; called by the thread that receives.
     fn enable(&self, ring: &mut Ring) -> Result<(), Errno> {
-        self.thread.store(current_thread(), Ordering::Release);
+        self.thread.get_or_init(|| thread::current().id());
         let mut cpus = CpuSet::new();
         if usize::from(self.cpu) < CpuSet::MAX_CPU {
             cpus.set(usize::from(self.cpu));
@@ -263,7 +270,6 @@ impl RingTransport {
             }
         }
         ring.queue.enable()?;
-        ring.is_enabled = true;
         let (index, entry) = self.shared.add(self.cpu);
         entry.warm();
         ring.queue.watch(self.event().as_fd())?;
@@ -286,7 +292,7 @@ impl RingTransport {
 
     fn next(&self, ring: &mut Ring, buffer: &mut [u8]) -> Result<Received, Errno> {
         let Self { shared, worker, .. } = self;
-        if !ring.is_enabled {
+        if self.thread.get().is_none() {
             self.enable(ring)?;
         }
         self.put_aside(ring);
@@ -310,10 +316,8 @@ impl RingTransport {
             ring.collect(shared, self.event())?;
             // One is served here; others would wait for it.
             while ring.arrived.len() > 1 {
-                if let Some(index) = ring.arrived.pop_back()
-                    && let Some(entry) = shared.entry(index)
-                {
-                    shared.wake(shared.exchange.offer((index, entry.queue)));
+                if let Some(index) = ring.arrived.pop_back() {
+                    shared.offer(index);
                 }
             }
         }
@@ -342,22 +346,13 @@ impl RingTransport {
 
     /// The ring, if the calling thread is the one that receives, and the ring has no other entry to take requests by.
     fn own_commit(&self, index: usize) -> Option<Result<(), Errno>> {
-        if self.thread.load(Ordering::Acquire) != current_thread() {
+        if self.thread.get() != Some(&thread::current().id()) {
             return None;
         }
         let mut ring = self.ring.lock();
         let ring = ring.as_mut().filter(|ring| ring.waiting == 0)?;
         Some(ring.give_back(&self.shared, &[index]))
     }
-}
-
-/// A number of the calling thread that no other one has had.
-fn current_thread() -> u64 {
-    static NEXT: AtomicU64 = AtomicU64::new(1);
-    thread_local! {
-        static NUMBER: u64 = NEXT.fetch_add(1, Ordering::Relaxed);
-    }
-    NUMBER.with(|&number| number)
 }
 
 impl Transport for RingTransport {
@@ -430,11 +425,7 @@ impl OverflowRing {
         while !shared.has_ended() {
             ring.queue.wait()?;
             ring.collect(&shared, event)?;
-            while let Some(index) = ring.arrived.pop_front() {
-                if let Some(entry) = shared.entry(index) {
-                    shared.wake(shared.exchange.offer((index, entry.queue)));
-                }
-            }
+            ring.arrived.drain(..).for_each(|index| shared.offer(index));
             let duties = shared.exchange.duties();
             if !duties.answers.is_empty() {
                 ring.give_back(&shared, &duties.answers)?;
