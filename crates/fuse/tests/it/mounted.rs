@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -15,6 +15,7 @@ use kvfs_fuse::notify::{Notification, Outcome};
 use kvfs_fuse::session::SessionConfig;
 use kvfs_fuse::transport::DeviceTransport;
 use kvfs_fuse::{Operations, Session};
+use parking_lot::Mutex;
 
 use crate::floor::Floor;
 use crate::gate::Gate;
@@ -22,6 +23,16 @@ use crate::gate::Gate;
 const PATIENCE: Duration = Duration::from_secs(20);
 const DAEMON_DIR: &str = "KVFS_TEST_DAEMON_DIR";
 static NEXT: AtomicU32 = AtomicU32::new(0);
+
+/// Held while a process is started: until it runs its own program it has copies of all descriptors of this one, and any of them
+/// keeps its mount busy.
+static STARTING: Mutex<()> = Mutex::new(());
+
+/// Starts a process. It has no descriptor of a mount that another test unmounts.
+pub(crate) fn start(command: &mut Command) -> Child {
+    let _starting = STARTING.lock();
+    command.spawn().unwrap()
+}
 
 /// A mount of `operations` in a directory of its own.
 pub(crate) struct Mounted {
@@ -63,7 +74,10 @@ impl Mounted {
 
     /// Unmounts and waits for the session's end.
     pub(crate) fn unmount(mut self) {
-        self.point.unmount(Unmount::Clean).unwrap();
+        {
+            let _no_process_starts = STARTING.lock();
+            self.point.unmount(Unmount::Clean).unwrap();
+        }
         self.session.take().unwrap().wait().unwrap();
     }
 }
@@ -123,12 +137,8 @@ fn notification_behind_a_blocked_lookup_blocks_no_other_request() {
 
 /// A process that waits can be killed, which cancels its request.
 pub(crate) fn expect_killed_waiter_to_go(gate: &Gate, mounted: Mounted) {
-    let mut waiter = Command::new("cat")
-        .arg(mounted.path("blocked"))
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
+    let mut cat = Command::new("cat");
+    let mut waiter = start(cat.arg(mounted.path("blocked")).stdout(Stdio::null()).stderr(Stdio::null()));
     gate.wait_until("the lookup is parked", |state| state.waiting.len() == 1);
     waiter.kill().unwrap();
     // Without the interrupt being answered, the process could not die and this would hang.
@@ -195,12 +205,9 @@ fn a_mount_that_lost_its_daemon_is_recognised() {
         mounted.dir.join("..").canonicalize().unwrap().join(format!("kvfs-stale-{}", std::process::id()));
     fs::create_dir_all(&dir).unwrap();
     // A daemon of its own, killed when the kernel has the root's attributes in its cache.
-    let mut daemon = Command::new(std::env::current_exe().unwrap())
-        .args(["daemon_process", "--nocapture"])
-        .env(DAEMON_DIR, &dir)
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut daemon = Command::new(std::env::current_exe().unwrap());
+    daemon.args(["daemon_process", "--nocapture"]).env(DAEMON_DIR, &dir).stdout(Stdio::piped());
+    let mut daemon = start(&mut daemon);
     let lines = BufReader::new(daemon.stdout.take().unwrap()).lines();
     assert!(lines.map(Result::unwrap).any(|line| line.ends_with("mounted")));
     fs::metadata(&dir).unwrap();

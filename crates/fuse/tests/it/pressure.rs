@@ -16,7 +16,7 @@ use kvfs_fuse::session::{InitConfig, SessionConfig};
 
 use crate::bridge::over_the_model;
 use crate::floor::Floor;
-use crate::mounted::mount_or_skip;
+use crate::mounted::{mount_or_skip, start};
 
 const WRITER_FILE: &str = "KVFS_TEST_MAPPED_FILE";
 const FILE_BYTES: usize = 96 << 20;
@@ -91,14 +91,14 @@ fn get_on(test: &str, operations: Arc<dyn Operations>, init: InitConfig) {
     file.set_len(FILE_BYTES as u64).unwrap();
 
     // The shell puts itself into the group before it becomes the writer.
-    let mut writer = Command::new("sh")
+    let mut writer = Command::new("sh");
+    writer
         .args(["-c", "read go && exec \"$0\" mapped_writer_process --nocapture"])
         .arg(std::env::current_exe().unwrap())
         .env(WRITER_FILE, &path)
         .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
+        .stdout(Stdio::null());
+    let mut writer = start(&mut writer);
     cgroup.add(writer.id());
     drop(writer.stdin.take().map(|mut stdin| std::io::Write::write_all(&mut stdin, b"go\n")));
     assert!(writer.wait().unwrap().success(), "the writer failed");
