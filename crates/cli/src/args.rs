@@ -211,8 +211,9 @@ Options for -o, separated by commas:
                       so, and all is as without it
   lazytime            access times stay in memory until the inode changes, an
                       fsync or sync, the unmount, or for a day
-  remount             change ro, rw, exec, suid and dev of a mount that is
-                      there; everything else stays as it is
+  remount             change ro, rw, exec, suid, dev, commit= and placement=
+                      of a mount that is there; others are refused, unless
+                      they are as they were
   nobtime             no birth times: statx is answered by the kernel alone
   memory=SIZE workers=N size=SIZE create
                       as the switches of these names, for /etc/fstab

@@ -7,6 +7,7 @@ use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::panic::Location;
 use std::sync::Arc;
+use std::time::Duration;
 
 use kvfs_device::{Device, DeviceTraffic};
 use kvfs_fs::repair::DamagedKeys;
@@ -108,6 +109,10 @@ impl Engine for OpenEngine {
         }
         self.db.set_placement(placement);
         Ok(())
+    }
+
+    fn set_commit_interval(&self, interval: Duration) {
+        self.db.set_commit_interval(interval);
     }
 
     fn devices(&self) -> Vec<DeviceLine> {

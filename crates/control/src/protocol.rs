@@ -120,6 +120,11 @@ pub enum Request {
     },
     /// What memory is charged, and where in the code it was.
     Charges,
+    /// Options of a remount that are not the kernel's: all are applied, or all refused. `is_check`: nothing is changed.
+    Remount {
+        options: Vec<String>,
+        is_check: bool,
+    },
 }
 
 /// What is asked about committed transactions.

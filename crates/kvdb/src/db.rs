@@ -210,6 +210,11 @@ impl Db {
         self.parts.migrator.set_limit(bytes_per_second);
     }
 
+    /// Longest time that an applied batch stays unsynced, from now on, until the store is closed.
+    pub fn set_commit_interval(&self, interval: Duration) {
+        self.parts.runtime.set_commit_interval(interval);
+    }
+
     /// On which tier blocks of files go that have no wish, from now on, until the store is closed; [`Db::keep_placement`] for good.
     pub fn set_placement(&self, placement: Placement) {
         self.parts.runtime.ctx.zones.set_placement(placement);

@@ -147,13 +147,13 @@ fn commit_loop(parts: &Parts) {
         }
         let wait = if parts.deleted.has_deletions_to_flush() { DELETIONS_WAIT } else { 2 * DELETIONS_WAIT };
         // No sync is later than the interval for the sake of deletions.
-        let due =
-            (looked + parts.runtime.options.commit_interval).saturating_sub(parts.runtime.clock.monotonic());
+        let interval = parts.runtime.commit_interval();
+        let due = looked.saturating_add(interval).saturating_sub(parts.runtime.clock.monotonic());
         parts.runtime.timer.wait_after(seen, due.min(wait));
         deletions = parts.deleted.flush_deleted(deletions);
         let (position, now) = (parts.history.position(), parts.runtime.clock.monotonic());
         parts.runtime.ctx.accountant.charges().set_now(now);
-        if now < looked + parts.runtime.options.commit_interval {
+        if now < looked.saturating_add(interval) {
             continue;
         }
         looked = now;

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use kvfs_fs::repair::DamagedKeys;
 use kvfs_store::StoreError;
@@ -56,6 +57,9 @@ pub trait Engine: Send + Sync + 'static {
     /// # Errors
     /// There is none of that name.
     fn set_placement(&self, policy: &str, keeps: bool) -> Result<(), StoreError>;
+
+    /// Longest time that a change stays only in memory, from now on.
+    fn set_commit_interval(&self, interval: Duration);
 
     /// Moves at most so many bytes between tiers each second from now on; 0: any number.
     fn limit_migration(&self, bytes_per_second: u64);

@@ -117,6 +117,7 @@ pub(crate) struct TestEngine {
     /// Beside the first one.
     pub(crate) devices: Mutex<Vec<DeviceLine>>,
     pub(crate) policy: Mutex<String>,
+    pub(crate) commit_interval: Mutex<Duration>,
 }
 
 /// Pieces of a whole defragmentation.
@@ -166,6 +167,10 @@ impl Engine for TestEngine {
     fn set_placement(&self, policy: &str, _: bool) -> Result<(), StoreError> {
         policy.clone_into(&mut self.policy.lock());
         Ok(())
+    }
+
+    fn set_commit_interval(&self, interval: Duration) {
+        *self.commit_interval.lock() = interval;
     }
 
     fn devices(&self) -> Vec<DeviceLine> {

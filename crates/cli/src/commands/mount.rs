@@ -1,47 +1,23 @@
 //! `kvfs mount`: from arguments to a [`Plan`], and then into the daemon.
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use kvfs_fs::AtimePolicy;
 use kvfs_fuse::mount::{AtimeMode, MountOptions};
-use kvfs_kvdb::{Placement, Policy};
 
 use super::remount;
 use crate::args::{Command, MountArgs};
-use crate::daemon::metrics::MetricsPlace;
 use crate::daemon::{self, Plan};
 use crate::error::{CliError, Code, Result};
 use crate::mounts;
-use crate::names::Table;
 use crate::store_dir::StoreDir;
-use crate::units::{parse_duration, parse_duration_or_ever, parse_size};
 use kvfs_open::{Memory, OpenOptions};
+use options::{Asked, Ours, SLOW, TXN_IDLE, UNDO_AGE, UNDO_COUNT};
 
-/// Longest commit interval that makes sense (seconds).
-const COMMIT_SECONDS_MAX: f64 = 3600.0;
-
-/// Transactions that can be taken back, and how long, unless told otherwise.
-const UNDO_COUNT: usize = 16;
-const UNDO_AGE: Duration = Duration::from_hours(1);
-
-/// Each one that is kept is two more positions of which merges keep the versions.
-const UNDO_COUNT_MAX: usize = 1000;
-
-/// How long a transaction may go without an operation, unless told otherwise: what is forgotten is not kept for good, and
-/// what a user comes back to after a day's work is.
-const TXN_IDLE: Duration = Duration::from_hours(8);
-
-/// Operations that take as long are told of in the log, unless told otherwise.
-const SLOW: Duration = Duration::from_secs(1);
-
-/// Less would not even keep up with an idle store (bytes each second).
-const IO_LIMIT_MIN: u64 = 64 << 10;
-
-/// More threads than this do not help.
-const WORKERS_MAX: u16 = 256;
+pub(crate) mod options;
 
 /// `words`: all of the command line, the program's name first.
 pub(crate) fn run(args: &MountArgs, words: &[OsString]) -> Result<ExitCode> {
@@ -121,20 +97,25 @@ fn check_needs_no_mount(ours: &Ours, mount: &MountOptions) -> Result<()> {
 }
 
 impl Wish<'_> {
-    pub(super) fn plan(&self) -> Result<Plan> {
-        let mut mount =
-            MountOptions { allow_other: rustix::process::geteuid().is_root(), ..Default::default() };
-        let mut ours = Ours::default();
+    /// Switches have the last word.
+    fn asked(&self) -> Result<Asked> {
+        let allow_other = rustix::process::geteuid().is_root();
+        let mount = MountOptions { allow_other, ..Default::default() };
+        let mut asked = Asked { mount, ours: Ours::default() };
         for list in self.options {
-            for option in mount.apply(list).map_err(|error| CliError::new(Code::Usage, error.to_string()))? {
-                if !ours.apply(option, &mut mount)? && !self.sloppy {
-                    return Err(CliError::new(
-                        Code::Usage,
-                        format!("unknown mount option \"{option}\"; `kvfs mount --help` lists them"),
-                    ));
-                }
-            }
+            asked.apply(list, self.sloppy)?;
         }
+        let ours = &mut asked.ours;
+        ours.create |= self.create;
+        ours.size = self.size.or(ours.size);
+        ours.memory = self.memory.or(ours.memory);
+        ours.workers = self.workers.or(ours.workers);
+        Ok(asked)
+    }
+
+    pub(super) fn plan(&self) -> Result<Plan> {
+        let asked = self.asked()?;
+        let Asked { mount, ours } = asked.clone();
         if self.dir.is_none() {
             check_needs_no_mount(&ours, &mount)?;
         }
@@ -142,20 +123,20 @@ impl Wish<'_> {
             store: mounts::resolve(self.store)?,
             dir: self.dir.map(mounts::resolve).transpose()?,
             store_owner: ours.store_owner,
-            create: self.create || ours.create,
+            create: ours.create,
             while_used: self.while_used,
-            size: self.size.or(ours.size),
+            size: ours.size,
             nonempty: ours.nonempty,
             writeback: ours.writeback,
             steers: !ours.nosteer,
             io_uring: ours.io_uring,
             nobtime: ours.nobtime,
-            workers: self.workers.or(ours.workers).map(usize::from),
+            workers: ours.workers.map(usize::from),
             metrics: ours.metrics,
             slow: Some(ours.slow.unwrap_or(SLOW)).filter(|&slow| slow != Duration::MAX),
             cache_trace: ours.cache_trace.as_deref().map(mounts::resolve).transpose()?,
             open: OpenOptions {
-                memory: Memory::new(self.memory.or(ours.memory))?,
+                memory: Memory::new(ours.memory)?,
                 read_only: mount.read_only,
                 degraded: true,
                 atime: match mount.atime {
@@ -175,147 +156,17 @@ impl Wish<'_> {
                 private_snapshots: ours.private_snapshots,
             },
             mount,
+            asked,
         })
     }
 }
 
-/// Options that the FUSE layer leaves to us.
-#[derive(Default)]
-#[expect(clippy::struct_excessive_bools, reason = "each is an option of its own")]
-struct Ours {
-    nonempty: bool,
-    writeback: bool,
-    nosteer: bool,
-    io_uring: bool,
-    noacl: bool,
-    lazytime: bool,
-    nobtime: bool,
-    commit_interval: Option<Duration>,
-    undo_count: Option<usize>,
-    undo_age: Option<Duration>,
-    txn_idle: Option<Duration>,
-    slow: Option<Duration>,
-    metrics: Option<MetricsPlace>,
-    create: bool,
-    size: Option<u64>,
-    memory: Option<u64>,
-    workers: Option<u16>,
-    io_limit: Option<u64>,
-    cache: Option<Policy>,
-    placement: Option<Placement>,
-    cache_trace: Option<PathBuf>,
-    private_snapshots: bool,
-    store_owner: Option<u32>,
-}
-
-impl Ours {
-    /// False: the option is unknown.
-    fn apply(&mut self, option: &str, mount: &mut MountOptions) -> Result<bool> {
-        match option.split_once('=') {
-            None if option == "nonempty" => self.nonempty = true,
-            None if option == "writeback" => self.writeback = true,
-            None if option == "nosteer" => self.nosteer = true,
-            None if option == "io_uring" => self.io_uring = true,
-            None if option == "acl" => self.noacl = false,
-            None if option == "noacl" => self.noacl = true,
-            None if option == "lazytime" => self.lazytime = true,
-            None if option == "nolazytime" => self.lazytime = false,
-            None if option == "nobtime" => self.nobtime = true,
-            None if option == "no_allow_other" => mount.allow_other = false,
-            Some(("commit", seconds)) => self.commit_interval = Some(parse_commit(seconds)?),
-            Some(("undo_count", count)) => self.undo_count = Some(parse_undo_count(count)?),
-            Some(("undo_age", age)) => self.undo_age = Some(parse_undo_age(age)?),
-            Some(("slow", time)) => self.slow = Some(parse_slow(time)?),
-            Some(("metrics", place)) => self.metrics = Some(parse_metrics(place)?),
-            Some(("txn_idle", time)) => self.txn_idle = Some(parse_txn_idle(time)?),
-            None if option == "private_snapshots" => self.private_snapshots = true,
-            None if option == "create" => self.create = true,
-            Some(("size", size)) => self.size = Some(parse_bytes(option, size)?),
-            Some(("memory", size)) => self.memory = Some(parse_bytes(option, size)?),
-            Some(("workers", count)) => self.workers = Some(parse_workers(count)?),
-            Some(("store_owner", name)) => self.store_owner = Some(parse_owner(option, name)?),
-            Some(("cache", policy)) => self.cache = Some(parse_cache_policy(policy)?),
-            Some(("placement", policy)) => self.placement = Some(parse_placement(policy)?),
-            Some(("cache_trace", path)) if !path.is_empty() => self.cache_trace = Some(path.into()),
-            Some(("io_limit", size)) => self.io_limit = parse_io_limit(option, size)?,
-            _ => return Ok(false),
-        }
-        Ok(true)
-    }
-}
-
-fn parse_commit(text: &str) -> Result<Duration> {
-    match text.parse::<f64>() {
-        Ok(seconds) if seconds > 0.0 && seconds <= COMMIT_SECONDS_MAX => Ok(Duration::from_secs_f64(seconds)),
-        _ => Err(CliError::new(
-            Code::Usage,
-            format!("commit={text}: seconds, more than 0 and at most {COMMIT_SECONDS_MAX}"),
-        )),
-    }
-}
-
-fn parse_bytes(option: &str, text: &str) -> Result<u64> {
-    parse_size(text).map_err(|error| CliError::new(Code::Usage, format!("{option}: {error}")))
-}
-
-/// 0: none.
-fn parse_io_limit(option: &str, text: &str) -> Result<Option<u64>> {
-    let bytes = parse_bytes(option, text)?;
-    if (1..IO_LIMIT_MIN).contains(&bytes) {
-        let least = format!("{option}: at least {} KiB each second, or 0 for no limit", IO_LIMIT_MIN >> 10);
-        return Err(CliError::new(Code::Usage, least));
-    }
-    Ok(Some(bytes).filter(|&bytes| bytes > 0))
-}
-
-pub(super) fn parse_cache_policy(text: &str) -> Result<Policy> {
-    text.parse().map_err(|error| CliError::new(Code::Usage, format!("cache={text}: {error}")))
-}
-
-pub(super) fn parse_placement(text: &str) -> Result<Placement> {
-    text.parse().map_err(|error| CliError::new(Code::Usage, format!("placement={text}: {error}")))
-}
-
-fn parse_owner(option: &str, name: &str) -> Result<u32> {
-    Table::Users.number(name).map_err(|error| CliError::new(error.code, format!("{option}: {error}")))
-}
-
-fn parse_workers(text: &str) -> Result<u16> {
-    let count = text.parse().ok().filter(|count| (1..=WORKERS_MAX).contains(count));
-    count.ok_or_else(|| {
-        CliError::new(Code::Usage, format!("workers={text}: a number from 1 to {WORKERS_MAX}"))
-    })
-}
-
-fn parse_undo_count(text: &str) -> Result<usize> {
-    let count = text.parse().ok().filter(|&count| count <= UNDO_COUNT_MAX);
-    count.ok_or_else(|| {
-        CliError::new(Code::Usage, format!("undo_count={text}: a number, at most {UNDO_COUNT_MAX}"))
-    })
-}
-
-fn parse_undo_age(text: &str) -> Result<Duration> {
-    if text == "0" {
-        return Ok(Duration::ZERO);
-    }
-    parse_duration(text).map_err(|error| CliError::new(Code::Usage, format!("undo_age={text}: {error}")))
-}
-
-fn parse_txn_idle(text: &str) -> Result<Duration> {
-    parse_duration_or_ever(text)
-        .map_err(|error| CliError::new(Code::Usage, format!("txn_idle={text}: {error}")))
-}
-
-fn parse_slow(text: &str) -> Result<Duration> {
-    parse_duration_or_ever(text).map_err(|error| CliError::new(Code::Usage, format!("slow={text}: {error}")))
-}
-
-fn parse_metrics(text: &str) -> Result<MetricsPlace> {
-    text.parse().map_err(|error| CliError::new(Code::Usage, format!("metrics={text}: {error}")))
-}
-
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
+    use kvfs_kvdb::Policy;
+
     use super::*;
 
     fn planned(options: &[&str]) -> Result<Plan> {

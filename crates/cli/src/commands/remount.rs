@@ -1,16 +1,15 @@
-//! `kvfs mount -o remount,…`: what the kernel checks by itself changes on a mount that is there.
+//! `kvfs mount -o remount,…`: options change on a mount that is there.
 //!
-//! The daemon is told of the placement alone: the kernel refuses changes of files through a mount that is read-only, and has handed over
-//! its dirty pages before. The store stays open for writing, so merges go on.
+//! The kernel refuses changes of files through a mount that is read-only, and has handed over its dirty pages before. The store stays
+//! open for writing, so merges go on. What is not the kernel's, the daemon changes or refuses ([`super::mount::options`]).
 
-use std::path::Path;
 use std::process::ExitCode;
 
+use kvfs_fuse::mount::is_of_kernel;
 use kvfs_service::READ_ONLY_STAT;
 
-use super::mount::{parse_cache_policy, parse_placement};
 use crate::args::MountArgs;
-use crate::control::{self, Daemon, Request, Response, TierRequest};
+use crate::control::{self, Daemon, Request, Response};
 use crate::daemon::explain_mount;
 use crate::error::{CliError, Code, Result};
 use crate::mounts;
@@ -54,39 +53,41 @@ pub(crate) fn run(args: &MountArgs) -> Result<ExitCode> {
             ),
         ));
     }
-    apply_ours(args, &mount.store)?;
+    let shown = kvfs_fuse::mount::on_top_of(&mount.dir)
+        .map_err(|error| CliError::io("read", kvfs_fuse::mount::MOUNT_TABLE.as_ref(), &error))?;
+    let wanted = of_daemon(args, &shown.map_or_else(String::new, |(_, options)| options));
+    let daemon =
+        if wanted.is_empty() { None } else { Some(control::connect(&StoreDir::open(&mount.store)?)?) };
+    let mut client = match daemon {
+        None => None,
+        Some(Daemon::Serving { client, .. }) => Some(client),
+        Some(_) => {
+            return Err(CliError::new(Code::Failed, "the daemon of the mount does not answer".to_owned()));
+        }
+    };
+    // The kernel may refuse its part, when files are open for writing: nothing is changed then.
+    if let Some(client) = &mut client {
+        client.call(&Request::Remount { options: wanted.clone(), is_check: true })?;
+    }
     kvfs_fuse::mount::remount(&mount.dir, &args.options.join(",")).map_err(|error| explain_mount(&error))?;
+    if let Some(client) = &mut client {
+        client.call(&Request::Remount { options: wanted, is_check: false })?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Tells the daemon of options that are not the kernel's: the placement changes; another cache policy would need another cache. (What
-/// `/etc/fstab` says comes along with each remount, so what is as before is no reason to refuse.)
-fn apply_ours(args: &MountArgs, store: &Path) -> Result<()> {
-    let of = |wanted: &str| {
-        let pairs = options(args).filter_map(|option| option.split_once('='));
-        pairs.filter(|(name, _)| *name == wanted).last().map(|(_, value)| value)
+/// Options that the daemon has to know of: not those that the kernel changes, that are for mount(8) alone, or that mount(8) has from
+/// the kernel's own table.
+fn of_daemon(args: &MountArgs, table: &str) -> Vec<String> {
+    let is_told = |option: &&str| {
+        *option != "remount" && !is_of_kernel(option) && !table.split(',').any(|shown| shown == *option)
     };
-    let cache = of("cache").map(parse_cache_policy).transpose()?;
-    let placement = of("placement").map(parse_placement).transpose()?;
-    if cache.is_none() && placement.is_none() {
-        return Ok(());
-    }
-    let Daemon::Serving { mut client, .. } = control::connect(&StoreDir::open(store)?)? else {
-        return Err(CliError::new(Code::Failed, "the daemon of the mount does not answer".to_owned()));
-    };
-    if let Some(cache) = cache {
-        let Response::Stats(stats) = client.call(&Request::Stats)? else { return Err(control::confused()) };
-        let policy = format!("cache.policy.{cache}");
-        if stats.iter().all(|(name, _)| *name != policy) {
-            let message = format!("cache={cache} needs another mount: unmount, and mount it again");
-            return Err(CliError::new(Code::Usage, message));
-        }
-    }
-    if let Some(placement) = placement {
-        let policy = Some(placement.to_string());
-        client.call(&Request::Tier(TierRequest::Placement { policy, keeps: false }))?;
-    }
-    Ok(())
+    let mut wanted: Vec<String> =
+        options(args).filter(|option| !option.is_empty()).filter(is_told).map(str::to_owned).collect();
+    wanted.extend(args.memory.map(|bytes| format!("memory={bytes}")));
+    wanted.extend(args.workers.map(|count| format!("workers={count}")));
+    wanted.extend(args.size.map(|bytes| format!("size={bytes}")));
+    wanted
 }
 
 /// Whether the daemon can't write at all. One that has no socket can't.

@@ -41,6 +41,7 @@ use kvfs_service::{LockLog, Service, ServiceError};
 
 use crate::allocator;
 use crate::commands::mkfs::make_plain;
+use crate::commands::mount::options::Asked;
 use crate::control::{Mounted, RequestHandler, Server};
 use crate::control_dir;
 use crate::error::{CliError, Code, Result};
@@ -92,6 +93,8 @@ pub(crate) struct Plan {
     pub(crate) cache_trace: Option<PathBuf>,
     pub(crate) mount: MountOptions,
     pub(crate) open: OpenOptions,
+    /// What all of this is made of, for a remount.
+    pub(crate) asked: Asked,
 }
 
 /// Mounts, calls `ready` when the mount or the sockets answer, serves until it is unmounted or told to end, closes the store.
@@ -133,7 +136,14 @@ pub(crate) fn serve(plan: &Plan, log: log::Target, ready: impl FnOnce() -> Resul
     let handler = RequestHandler::new(Arc::clone(&service), mounted);
     let end = Arc::new(End::default());
     let asked = Arc::clone(&end);
-    let handler = if plan.dir.is_some() { handler } else { handler.ended_by(move || asked.ask()) };
+    let handler = if plan.dir.is_some() {
+        let asked = plan.asked.clone();
+        handler.remounted_by(move |options| {
+            asked.remount(options).map_err(|error| ServiceError::new(error.code.kind(), error.message))
+        })
+    } else {
+        handler.ended_by(move || asked.ask())
+    };
     let server = store.bind_control().and_then(|socket| Server::start(socket, Arc::new(handler)));
     let server = unless_unwritable(plan, server)
         .map_err(|error| CliError::io("listen on", &store.control_name(), &error));

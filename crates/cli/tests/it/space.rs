@@ -179,7 +179,8 @@ fn remount_read_only_refuses_changes_until_it_is_undone() {
         return;
     }
     let world = World::new();
-    let (store, dir) = world.mounted();
+    let (store, dir) = (world.store("store"), world.dir("mnt"));
+    kvfs(&["mount", "--memory", "256M", &store, &dir]).ok();
     let file = format!("{dir}/file");
     fs::write(&file, "before").unwrap();
     let open = fs::File::options().write(true).open(&file).unwrap();
@@ -193,8 +194,7 @@ fn remount_read_only_refuses_changes_until_it_is_undone() {
     // As mount(8) calls its helper, with all that the mount table says.
     let helper = world.text("mount.fuse.kvfs");
     std::os::unix::fs::symlink(crate::world::KVFS, &helper).unwrap();
-    let table =
-        "ro,relatime,user_id=0,group_id=0,default_permissions,allow_other,memory=512M,remount,rw,nosuid";
+    let table = "ro,relatime,user_id=0,group_id=0,default_permissions,allow_other,memory=256M,commit=3,remount,rw,nosuid";
     run(Command::new(&helper).args([&store, &dir, "-o", table])).ok();
     fs::write(&file, "after").unwrap();
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
@@ -206,6 +206,38 @@ fn remount_read_only_refuses_changes_until_it_is_undone() {
     kvfs(&["mount", "-o", "remount,rw", &store, &dir]).fails(2, &["mounted with -o ro", "mount it again"]);
     kvfs(&["umount", &dir]).ok();
     kvfs(&["mount", "-o", "remount,ro", &store, &dir]).fails(9, &["not on a mounted"]);
+}
+
+#[test]
+fn remount_changes_the_commit_interval_and_refuses_what_needs_another_mount() {
+    if !can_mount("remount_changes_the_commit_interval_and_refuses_what_needs_another_mount") {
+        return;
+    }
+    let world = World::new();
+    let (store, dir) = (world.store("store"), world.dir("mnt"));
+    kvfs(&["mount", "-o", "commit=3600,memory=256M,noatime", &store, &dir]).ok();
+    let flushes = || {
+        let stats: serde_json::Value = serde_json::from_str(&kvfs(&["stats", "--json", &dir]).ok()).unwrap();
+        stats["journal.flushes"].as_u64().unwrap()
+    };
+    let remount = |options: &str| kvfs(&["mount", "-o", &format!("remount,{options}"), &store, &dir]);
+    // Nothing of a list is applied where an option is refused.
+    let other =
+        ["memory=512M", "relatime", "undo_count=3", "io_limit=1M", "slow=5s", "writeback", "lazytime"];
+    for option in other {
+        let refused = format!("{option} needs another mount: unmount, and mount it again");
+        remount(&format!("nosuid,commit=0.1,{option}")).fails(2, &[&refused]);
+    }
+    remount("sparkle").fails(2, &["unknown mount option \"sparkle\""]);
+    kvfs(&["mount", "-o", "remount", "--memory", "1G", &store, &dir]).fails(2, &["memory=1073741824 needs"]);
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    assert!(!mounts.lines().any(|line| line.contains(&format!(" {dir} ")) && line.contains("nosuid")));
+    fs::write(format!("{dir}/file"), "content").unwrap();
+    let before = flushes();
+    remount("noatime,memory=256M,commit=3600").ok();
+    remount("noatime,memory=256M,commit=3600,commit=0.1").ok();
+    wait_until("the commit", || flushes() > before);
+    kvfs(&["umount", &dir]).ok();
 }
 
 /// A bind mount for reading only; gone in the end.

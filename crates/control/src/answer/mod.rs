@@ -14,8 +14,8 @@ use std::sync::Arc;
 
 use kvfs_service::lines::TierRequest;
 use kvfs_service::{
-    Caller, Checked, ErrorKind, Grown, Leave, RemovedTrees, Result, ServedStore, Service, ServiceError,
-    Tiers, Trees, inline_threshold,
+    Caller, Checked, ErrorKind, Grown, Leave, Remount, RemovedTrees, Result, ServedStore, Service,
+    ServiceError, Tiers, Trees, inline_threshold,
 };
 use kvfs_store::Durability;
 
@@ -33,11 +33,16 @@ pub struct Mounted {
     pub source: String,
 }
 
+/// What options of a remount change.
+type Remounting = dyn Fn(&[String]) -> Result<Remount> + Send + Sync;
+
 /// See the module.
 pub struct RequestHandler {
     service: Arc<Service>,
     /// Where it is mounted; nowhere for a command that has opened the store itself.
     mounted: Mounted,
+    /// What options of a remount come to, where there is a mount.
+    remount: Option<Box<Remounting>>,
     /// Ends the daemon, where no unmount does.
     end: Option<Box<dyn Fn() + Send + Sync>>,
 }
@@ -45,13 +50,22 @@ pub struct RequestHandler {
 impl RequestHandler {
     /// Answers from `service`, which is mounted there.
     pub fn new(service: Arc<Service>, mounted: Mounted) -> Self {
-        Self { service, mounted, end: None }
+        Self { service, mounted, remount: None, end: None }
     }
 
     /// The daemon has no mount, and ends by this.
     #[must_use]
     pub fn ended_by(self, end: impl Fn() + Send + Sync + 'static) -> Self {
         Self { end: Some(Box::new(end)), ..self }
+    }
+
+    /// The mount takes options while it is there: what they change, or why they are refused.
+    #[must_use]
+    pub fn remounted_by(
+        self,
+        remount: impl Fn(&[String]) -> Result<Remount> + Send + Sync + 'static,
+    ) -> Self {
+        Self { remount: Some(Box::new(remount)), ..self }
     }
 
     /// The store that it answers from.
@@ -136,6 +150,15 @@ impl RequestHandler {
             Request::RemoveTrees { paths } => {
                 let RemovedTrees { txn, names, is_kept } = Trees::of(store).remove(caller, &paths)?;
                 Response::Removed { txn: txn.0, names, is_kept }
+            }
+            Request::Remount { options, is_check } => {
+                store.check_may_remount(caller)?;
+                let not_mounted = || ServiceError::new(ErrorKind::NotMounted, "the store is mounted nowhere");
+                let change = self.remount.as_ref().ok_or_else(not_mounted)?(&options)?;
+                if !is_check {
+                    store.remount(caller, &change)?;
+                }
+                Response::Done
             }
             Request::Inline { change } => Response::Inline(inline_threshold(store, caller, change)?),
             Request::Tier(request) => answer_tier(Tiers::of(store), caller, request)?,

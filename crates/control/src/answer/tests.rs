@@ -61,6 +61,8 @@ impl Engine for NoEngine {
         Ok(())
     }
 
+    fn set_commit_interval(&self, _: Duration) {}
+
     fn limit_migration(&self, _: u64) {}
 
     fn heat(&self, _: usize, _: &mut dyn FnMut() -> bool) -> Result<Option<HeatLines>, StoreError> {
@@ -269,6 +271,7 @@ fn may(request: &Request) -> May {
         | Request::Attach { .. }
         | Request::View { .. }
         | Request::Grow { .. }
+        | Request::Remount { .. }
         | Request::Leave { .. }
         | Request::End
         | Request::AwaitClosed => May::Server,
@@ -384,6 +387,7 @@ fn requests(id: u64) -> Vec<Request> {
         Request::Zones,
         Request::Grow { bytes: Some(u64::MAX) },
         Request::Grow { bytes: None },
+        Request::Remount { options: vec!["commit=5".to_owned()], is_check: false },
         Request::Defrag(defrag(true)),
         Request::Defrag(defrag(false)),
         Request::Health,

@@ -23,8 +23,10 @@ use rustix::mount::{MountPropagationFlags, OpenTreeFlags, UnmountFlags};
 use rustix::process::geteuid;
 
 pub use error::MountError;
-pub use options::{AtimeMode, MountOptions};
-pub use table::{MOUNT_TABLE, Mount, PointState, open_place, set_read_ahead, state, table, table_in};
+pub use options::{AtimeMode, MountOptions, is_of_kernel};
+pub use table::{
+    MOUNT_TABLE, Mount, PointState, on_top_of, open_place, set_read_ahead, state, table, table_in,
+};
 
 /// How a mount point is detached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -156,11 +158,15 @@ pub fn unmount(point: &Path, how: Unmount) -> Result<(), MountError> {
 pub fn remount(point: &Path, list: &str) -> Result<bool, MountError> {
     let at = |source| MountError::Point { point: point.to_owned(), source };
     let not_mounted = || MountError::NotMounted { point: point.to_owned() };
-    let (mount, current) = table::on_top_of(point).map_err(at)?.ok_or_else(not_mounted)?;
+    let (mount, current) = on_top_of(point).map_err(at)?.ok_or_else(not_mounted)?;
     let opened = mount.open().ok_or_else(not_mounted)?;
     let mut options = MountOptions::default();
     options.apply(&current)?;
+    let before = options.remount_flags();
     options.apply(list)?;
+    if options.remount_flags() == before {
+        return Ok(options.read_only);
+    }
     match rustix::mount::mount_remount(place::by_descriptor(&opened), options.remount_flags(), "") {
         Ok(()) => Ok(options.read_only),
         Err(Errno::BUSY) => Err(MountError::Busy { point: point.to_owned() }),

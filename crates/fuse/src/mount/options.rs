@@ -69,6 +69,23 @@ impl Default for MountOptions {
     }
 }
 
+/// What `/etc/fstab` may say to mount(8) alone.
+fn is_for_mount_command(option: &str) -> bool {
+    const WORDS: [&str; 15] = [
+        "defaults", "auto", "noauto", "user", "nouser", "users", "nousers", "owner", "noowner", "group",
+        "nogroup", "_netdev", "nofail", "silent", "loud",
+    ];
+    const STARTS: [&str; 6] = ["x-", "X-", "comment=", "user=", "uhelper=", "helper="];
+    WORDS.contains(&option) || STARTS.iter().any(|start| option.starts_with(start))
+}
+
+/// Whether an option of a remount is none of the server's business: the kernel changes it, or mount(8) alone reads it.
+pub fn is_of_kernel(option: &str) -> bool {
+    const CHANGED: [&str; 11] =
+        ["ro", "rw", "exec", "noexec", "suid", "nosuid", "dev", "nodev", "sync", "async", "dirsync"];
+    CHANGED.contains(&option) || is_for_mount_command(option)
+}
+
 impl MountOptions {
     /// Takes what this layer knows out of a comma-separated list, in order (later ones win), and returns the
     /// rest, which is the caller's.
@@ -105,14 +122,7 @@ impl MountOptions {
             "allow_other" => self.allow_other = true,
             "default_permissions" => self.default_permissions = true,
             "no_default_permissions" => self.default_permissions = false,
-            // What /etc/fstab may say to mount(8) alone.
-            "defaults" | "auto" | "noauto" | "user" | "nouser" | "users" | "nousers" | "owner"
-            | "noowner" | "group" | "nogroup" | "_netdev" | "nofail" | "silent" | "loud" => {}
-            other => {
-                return ["x-", "X-", "comment=", "user=", "uhelper=", "helper="]
-                    .iter()
-                    .any(|start| other.starts_with(start));
-            }
+            other => return is_for_mount_command(other),
         }
         true
     }

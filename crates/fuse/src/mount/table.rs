@@ -91,7 +91,10 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
 }
 
 /// The mount on top of `point`, with its options, those of its file system first.
-pub(super) fn on_top_of(point: &Path) -> io::Result<Option<(Mount, String)>> {
+///
+/// # Errors
+/// The table can't be read.
+pub fn on_top_of(point: &Path) -> io::Result<Option<(Mount, String)>> {
     let text = fs::read(MOUNT_TABLE)?;
     let line =
         text.split(|&b| b == b'\n').rfind(|line| parse_line(line).is_some_and(|mount| mount.point == point));

@@ -11,7 +11,7 @@ pub(crate) mod options;
 pub(crate) mod stalls;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use kvfs_store::clock::Clock;
@@ -48,6 +48,8 @@ pub(crate) struct Runtime {
     pub(crate) journal_due: Event,
     /// Notified when a device is to be drained.
     pub(crate) drain_due: Event,
+    /// Longest time that an applied batch stays unsynced (nanoseconds): the option, until it is changed.
+    commit_nanos: AtomicU64,
     stopping: AtomicBool,
     closed: AtomicBool,
 }
@@ -60,6 +62,7 @@ impl Runtime {
         ctx: Arc<RunContext>,
         table_bytes: u64,
     ) -> Self {
+        let commit_nanos = AtomicU64::new(nanos(options.commit_interval));
         Self {
             options,
             clock,
@@ -73,6 +76,7 @@ impl Runtime {
             timer: Event::default(),
             journal_due: Event::default(),
             drain_due: Event::default(),
+            commit_nanos,
             stopping: AtomicBool::new(false),
             closed: AtomicBool::new(false),
         }
@@ -89,6 +93,16 @@ impl Runtime {
         for event in [&self.work, &self.progress, &self.timer, &self.journal_due, &self.drain_due] {
             event.notify();
         }
+    }
+
+    /// Longest time that an applied batch stays unsynced.
+    pub(crate) fn commit_interval(&self) -> Duration {
+        Duration::from_nanos(self.commit_nanos.load(Ordering::Relaxed))
+    }
+
+    /// Another one from now on; the commit thread looks at it twice a second.
+    pub(crate) fn set_commit_interval(&self, interval: Duration) {
+        self.commit_nanos.store(nanos(interval), Ordering::Relaxed);
     }
 
     /// Nothing new comes in from now on, while what is there is written out.
@@ -159,4 +173,8 @@ pub(crate) fn ok_unless_full(result: Result<()>) -> Result<bool> {
         Err(StoreError::Full) => Ok(false),
         Err(error) => Err(error),
     }
+}
+
+fn nanos(interval: Duration) -> u64 {
+    u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX)
 }
