@@ -22,7 +22,7 @@ no_orphans() { [ "$("$KVFS" stats --json "$mnt" | python3 -c 'import json,sys; p
 named() {
   ends 0 branch create first && ends "$failed_code" branch create first && said 'exists already' &&
     ends "$usage" branch create a/b && ends "$failed_code" branch delete none && said 'no branch' &&
-    ends "$failed_code" branch merge none && ends 0 branch list && said 'first$' && ends 0 branch list --json &&
+    ends "$failed_code" branch merge none && ends 0 branch list && said 'first  */$' && ends 0 branch list --json &&
     said '"name":"first"' && ends 0 branch mount first "$at" && ends "$in_use" branch mount first "$at2" &&
     ends 0 branch list && said "first .*$at" && ends 0 branch umount first && ends 0 branch delete first && no_branches
 }
@@ -98,7 +98,7 @@ open_at_the_end() {
 }
 unmounted() {
   mkdir "$mnt/cold" && branch create cold && branch mount cold "$at" && echo deep >"$at/cold/file" && umount_store || return 1
-  [ -z "$(ls "$at")" ] && ends 0 branch list && said 'cold$' && ends 0 branch diff cold && said '^\+ /cold/file' && check_store >/dev/null &&
+  [ -z "$(ls "$at")" ] && ends 0 branch list && said 'cold  */$' && ends 0 branch diff cold && said '^\+ /cold/file' && check_store >/dev/null &&
     ends 0 branch create colder && ends 0 branch merge cold && ends 0 branch delete colder && mount_store && [ "$(cat "$mnt/cold/file")" = deep ] && rm -r "$mnt/cold"
 }
 killed() {
@@ -117,6 +117,28 @@ keys_in_it() {
     ends "$conflict" branch merge keys && said 'key "song" of keyspace tags' && branch delete keys && branch create again && branch mount again "$at" &&
     id=$(branch list --json | python3 -c 'import json,sys; print(json.load(sys.stdin)[0]["transaction"])') && KVFS_TXN=$id kv put tags song again && echo file >"$at/song" &&
     kv put tags beside 1 && ends 0 branch merge again && [ "$(kv get tags song)" = again ] && [ -e "$mnt/song" ] && rm "$mnt/song"
+}
+# Nothing leads out of a branch of a directory, not even a handle; what a program is used to works in it.
+of_directory() {
+  mkdir -p "$mnt/team/project" && echo secret >"$mnt/team/secret" && echo old >"$mnt/team/project/f" && ends 0 branch create inside "$mnt/team/project" &&
+    ends 0 branch list && said 'inside .* /team/project' && branch mount inside "$at" || return 1
+  python3 - "$mnt/team/secret" "$at" <<'PY' || return 1
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+class Handle(ctypes.Structure):
+    _fields_ = [("bytes", ctypes.c_uint), ("type", ctypes.c_int), ("data", ctypes.c_char * 128)]
+handle, mount = Handle(bytes=128), ctypes.c_int()
+AT_FDCWD, AT_HANDLE_FID = -100, 0x200
+of = lambda flags: libc.name_to_handle_at(AT_FDCWD, sys.argv[1].encode(), ctypes.byref(handle), ctypes.byref(mount), flags)
+if of(0) != 0 and of(AT_HANDLE_FID) != 0:
+    sys.exit(0)  # there are no handles at all
+there = os.open(sys.argv[2], os.O_RDONLY)
+assert libc.open_by_handle_at(there, ctypes.byref(handle), os.O_RDONLY) < 0, "a handle leads out of the branch"
+PY
+  cd "$at" && git init -q . && git -c user.name=a -c user.email=a@b add f && git -c user.name=a -c user.email=a@b commit -qm one && mkdir -p a/b && mv f a/b &&
+    [ "$(cd a/b && /bin/pwd -P)" = "$at/a/b" ] && [ "$(find . -name secret | wc -l)" = 0 ] && tar -cf - . | tar -tf - >/dev/null && cd / || return 1
+  ends 0 branch diff inside && said '^> /f → /a/b/f' && ends 0 branch merge inside && [ "$(cat "$mnt/team/project/a/b/f")" = old ] &&
+    (cd "$mnt/team/project" && git log --oneline | grep -q one) && no_branches && rm -r "$mnt/team"
 }
 # A build's worth of files, ten branches, and nothing is left of them.
 space_back() {
@@ -137,6 +159,7 @@ step "no circle of directories" no_circle
 step "files open in it" in_use_inside
 step "two branches and the main line at once" two_at_once
 step "keys in a branch" keys_in_it
+step "a branch of a directory, and no way out of it" of_directory
 step "a transaction in the way" transaction_in_the_way
 step "open transactions are kept at the unmount" open_at_the_end
 step "a store that is not mounted" unmounted

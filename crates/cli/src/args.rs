@@ -121,7 +121,7 @@ pub(crate) enum Command {
     Rm(RmArgs),
     /// Named snapshots of all files and keys
     Snapshot(SnapshotArgs),
-    /// Writable copies of all files and keys, to be merged or deleted
+    /// Writable copies of all files and keys, or of a directory, to be merged or deleted
     Branch(BranchArgs),
     /// What is mounted where, by which user, since when
     Status(StatusArgs),

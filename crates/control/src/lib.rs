@@ -20,7 +20,7 @@ pub use answer::{Mounted, RequestHandler};
 pub use client::{Bars, Client, Closing, Daemon};
 pub use kvfs_service::lines::{
     BranchLine, BudgetLine, ChargeLine, ChargeLines, CommittedLine, DefragPlanLine, DefragRequest,
-    DefragmentedLine, DeviceHeatLine, DeviceLine, DoomLine, DrainLine, FactsLine, FindingLine,
+    DefragmentedLine, DeviceHeatLine, DeviceLine, DirectoryLine, DoomLine, DrainLine, FactsLine, FindingLine,
     FragmentationLine, HealthLine, HeatCellLine, HeatLines, HeldLine, HeldLines, LimitChanges, LockLine,
     LockLines, NewDeviceLine, OperationLine, OperationLines, OwnerlessLine, PartyLine, PlaceLine,
     PlacementLine, QuotaOwner, QuotaRequest, QuotaRow, SelectionLine, SnapshotLine, TierRequest, TraceLine,

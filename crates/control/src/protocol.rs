@@ -153,6 +153,8 @@ pub struct ObstacleLine {
 pub enum BranchRequest {
     Create {
         name: String,
+        /// Of what: a path from the root of the store, as raw bytes.
+        directory: Vec<u8>,
         /// With dirty pages of shared mappings.
         flush: bool,
     },

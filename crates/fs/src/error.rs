@@ -129,6 +129,12 @@ pub enum FsError {
         /// Changes beyond those that are in the way, too.
         more: u64,
     },
+    /// A branch can't be merged: the directory that it is one of was removed on the main line. The branch is as it was (ECANCELED).
+    #[error("its directory {path} was removed outside of the branch")]
+    DirectoryGone {
+        /// Its path when the branch was made.
+        path: String,
+    },
     /// A part of a snapshot can't be restored alone (EINVAL). Nothing was changed.
     #[error("not restored: {0}")]
     NotRestored(String),
@@ -227,7 +233,7 @@ impl FsError {
             Self::NotSupported(_) => errno::EOPNOTSUPP,
             Self::NoSuchOffset => errno::ENXIO,
             Self::Stale(_) | Self::ViewEnded(_) => errno::ESTALE,
-            Self::Canceled(_) | Self::MergeRefused { .. } => errno::ECANCELED,
+            Self::Canceled(_) | Self::MergeRefused { .. } | Self::DirectoryGone { .. } => errno::ECANCELED,
             Self::NoLocks(_) => errno::ENOLCK,
             Self::ReadOnly => errno::EROFS,
             Self::NoSpace | Self::ProjectFull | Self::AttributesFull { .. } | Self::TooMany { .. } => {

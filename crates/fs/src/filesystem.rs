@@ -88,7 +88,7 @@ impl FileSystem {
         let quotas = Quotas::new(&store, keyspaces, &clock, &admission, &superblock, options.read_only);
         let fs = Self {
             keyspaces,
-            nodes: NodeTable::new(options.node_bytes_max, options.content_bytes_max),
+            nodes: NodeTable::new(ROOT_INODE, options.node_bytes_max, options.content_bytes_max),
             options,
             lazy_times: LazyTimes::new(&options, true, Arc::clone(&clock)),
             shared: Arc::new(Shared {

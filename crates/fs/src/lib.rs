@@ -73,7 +73,7 @@ pub use namespace::{RemovalRights, TreeError, remove_tree};
 pub use node::{HeldNode, KnownNode, NodeTable};
 pub use orphan::Orphans;
 pub use quota::{GRACE_SECONDS, Limits, Project, QuotaKind, QuotaLine, Quotas, Usage};
-pub use schema::KEYSPACES;
+pub use schema::{BranchRoot, KEYSPACES};
 pub use snapshots::{SNAPSHOTS_MAX, Snapshots};
 pub use superblock::{inline_len_max, set_inline_len_max};
 pub use types::{

@@ -22,7 +22,7 @@ use zerocopy::IntoBytes;
 
 use crate::abi::flags::{EXPIRE_ONLY, init as bit};
 use crate::abi::notify as wire;
-use crate::dispatch::{Channel, send_parts};
+use crate::dispatch::{Channel, ROOT_NODEID, send_parts};
 use crate::session::Negotiated;
 use crate::transport::Delivery;
 
@@ -159,6 +159,7 @@ struct Queue {
 
 struct Shared {
     channel: Arc<Channel>,
+    root: u64,
     queue: Mutex<Queue, class::FuseNotifyQueue>,
     changed: Condvar,
     /// Something left a full queue.
@@ -202,7 +203,8 @@ pub struct Notifier {
 }
 
 impl Notifier {
-    pub(crate) fn new(channel: Arc<Channel>, negotiated: &Negotiated, len_max: usize) -> Self {
+    /// `root`: what the senders of notifications call the root.
+    pub(crate) fn new(channel: Arc<Channel>, negotiated: &Negotiated, len_max: usize, root: u64) -> Self {
         let since = [
             (wire::POLL, 11),
             (wire::INVAL_INODE, 12),
@@ -222,6 +224,7 @@ impl Notifier {
         }
         let shared = Shared {
             channel,
+            root,
             queue: Mutex::default(),
             changed: Condvar::new(),
             room: Condvar::new(),
@@ -390,22 +393,28 @@ impl Notifier {
         }
     }
 
+    /// What the kernel calls a node.
+    fn nodeid(&self, node: u64) -> u64 {
+        if node == self.shared.root { ROOT_NODEID } else { node }
+    }
+
     fn send(&self, notification: &Notification) -> Result<Delivery, Errno> {
         let code = notification.code();
         let send = |parts: &[IoSlice<'_>]| send_parts(&*self.shared.channel.transport, 0, code, parts);
         match notification {
             Notification::InvalInode { node, offset, len } => {
-                let out = wire::InvalInodeOut { ino: *node, off: *offset, len: *len };
+                let out = wire::InvalInodeOut { ino: self.nodeid(*node), off: *offset, len: *len };
                 send(&[IoSlice::new(out.as_bytes())])
             }
             Notification::InvalEntry { parent, name, expire_only } => {
                 let flags = if *expire_only && self.shared.expire_only { EXPIRE_ONLY } else { 0 };
-                let out = wire::InvalEntryOut { parent: *parent, namelen: name.len() as u32, flags };
+                let out =
+                    wire::InvalEntryOut { parent: self.nodeid(*parent), namelen: name.len() as u32, flags };
                 send(&[IoSlice::new(out.as_bytes()), IoSlice::new(name), IoSlice::new(&[0])])
             }
             Notification::Delete { parent, child, name } => {
                 let out = wire::DeleteOut {
-                    parent: *parent,
+                    parent: self.nodeid(*parent),
                     child: *child,
                     namelen: name.len() as u32,
                     padding: 0,

@@ -143,6 +143,17 @@ pub struct BranchLine {
     pub bytes: u64,
     /// Where it is mounted, as raw bytes; empty: nowhere.
     pub dir: Vec<u8>,
+    /// What it is a branch of; `None`: of everything.
+    pub directory: Option<DirectoryLine>,
+}
+
+/// The directory that a branch is one of, by raw bytes of paths from the root of the store.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DirectoryLine {
+    /// When the branch was made.
+    pub path: Vec<u8>,
+    /// Now; `None`: it was removed.
+    pub now: Option<Vec<u8>>,
 }
 
 /// A transaction, as listed.

@@ -9,6 +9,7 @@ use super::TableForm;
 const BRANCH_EXAMPLES: &str = "\
 Examples:
   kvfs branch create try                   of all files and keys as they are now
+  kvfs branch create fix ~/mnt/project     of one directory
   kvfs branch mount try ~/try              work in it for as long as you like
   kvfs branch diff try
   kvfs umount ~/try                        it stays, also over crashes
@@ -17,7 +18,7 @@ Examples:
 
 With -s STORE all but `mount` work on a store that is not mounted, too.";
 
-/// Branches of all files and keys.
+/// Branches of all files and keys, or of one directory.
 #[derive(Debug, Args)]
 #[command(after_help = BRANCH_EXAMPLES)]
 pub(crate) struct BranchArgs {
@@ -33,10 +34,21 @@ pub(crate) struct BranchArgs {
 #[derive(Debug, Subcommand)]
 pub(crate) enum BranchCommand {
     /// Make a branch of the state of now; what open transactions have written is not in it
-    #[command(after_help = "Examples:\n  kvfs branch create try\n  kvfs branch create --flush try")]
+    #[command(after_help = "Examples:\n  \
+        kvfs branch create try\n  \
+        kvfs branch create --flush try\n  \
+        kvfs branch create fix ~/mnt/project\n  \
+        kvfs branch create -s ~/store fix /project     not mounted, or from its root\n\
+        \n\
+        A branch of a directory shows that directory as its root: where it is mounted\n\
+        nothing leads out of it, and `diff` and `merge --prefer` take paths from there.\n\
+        It has no keys.")]
     Create {
         /// Name: up to 255 bytes, no slash
         name: String,
+        /// Of this directory: on the mount, or with -s from the root of the store (default: of all
+        /// files and keys)
+        dir: Option<PathBuf>,
         /// First have the kernel write out dirty pages of shared mappings
         #[arg(long)]
         flush: bool,
@@ -74,7 +86,7 @@ pub(crate) enum BranchCommand {
     Diff {
         /// Name
         name: String,
-        /// Only what is at and below these: from the root of the store, or kv:KEYSPACE/PREFIX
+        /// Only what is at and below these: from the root of the branch, or kv:KEYSPACE/PREFIX
         #[arg(value_name = "PATH")]
         paths: Vec<String>,
         /// Counts only
@@ -102,7 +114,7 @@ pub(crate) enum BranchCommand {
         /// Name
         name: String,
         /// Which side stays where both have changed something: everywhere, or at and below PATHs
-        /// (from the root of the store, or kv:KEYSPACE/PREFIX)
+        /// (from the root of the branch, or kv:KEYSPACE/PREFIX)
         #[arg(long, num_args = 1.., value_names = ["branch|main", "PATH"])]
         prefer: Vec<String>,
     },

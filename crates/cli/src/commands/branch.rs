@@ -2,14 +2,17 @@
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use super::txn::print_changes;
 use crate::args::{BranchArgs, BranchCommand, TableForm};
-use crate::control::{self, BranchLine, BranchRequest, PlaceLine, Request, Response, SelectionLine};
+use crate::control::{
+    self, BranchLine, BranchRequest, DirectoryLine, PlaceLine, Request, Response, SelectionLine,
+};
 use crate::endpoint::{Endpoint, expect_main_line};
 use crate::error::{CliError, Code, Result};
+use crate::mounts;
 use crate::names::Table;
 use crate::output::print;
 use crate::places::{self, Limits};
@@ -18,19 +21,49 @@ use crate::units::{date_time, human_bytes};
 pub(crate) fn run(args: &BranchArgs) -> Result<ExitCode> {
     // Also a comparison opens the branch.
     let only_reads = matches!(args.command, BranchCommand::List { .. });
-    if matches!(args.command, BranchCommand::Create { .. }) {
-        expect_main_line(args.store.as_deref(), "a branch is one of the main line")?;
+    let mut store = args.store.clone();
+    let mut directory = b"/".to_vec();
+    if let BranchCommand::Create { dir, .. } = &args.command {
+        if let Some(dir) = dir {
+            (store, directory) = find_directory(args.store.as_deref(), dir)?;
+        }
+        expect_main_line(store.as_deref(), "a branch is one of the main line")?;
     }
-    Endpoint::with(args.store.as_deref(), only_reads, |endpoint| answer(endpoint, &args.command))?;
+    Endpoint::with(store.as_deref(), only_reads, |endpoint| answer(endpoint, &args.command, &directory))?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn answer(endpoint: &mut Endpoint, command: &BranchCommand) -> Result<()> {
+/// The store of a directory that is to be branched, and its path from the root of that as raw bytes. A path that is not on the mount of
+/// `store` is one from its root.
+fn find_directory(store: Option<&Path>, dir: &Path) -> Result<(Option<PathBuf>, Vec<u8>)> {
+    let wanted = store.map(|store| {
+        let mount = mounts::containing(store)?;
+        mount.map_or_else(|| mounts::resolve(store), |mount| Ok(mount.store))
+    });
+    let wanted = wanted.transpose()?;
+    let found = dir.canonicalize();
+    let mount = found.as_ref().map_or(Ok(None), |found| mounts::on(found))?;
+    if let (Ok(found), Some(mount)) = (&found, mount)
+        && wanted.as_ref().is_none_or(|wanted| *wanted == mount.store)
+    {
+        let below = found.strip_prefix(&mount.dir).unwrap_or(found);
+        let path = mount.root.join(below).into_os_string().into_vec();
+        // A path on a branch is refused by what is asked next.
+        return Ok((Some(if mount.is_view { found.clone() } else { mount.dir }), path));
+    }
+    match (store, found) {
+        (Some(store), _) => Ok((Some(store.to_owned()), dir.as_os_str().as_bytes().to_vec())),
+        (None, Err(error)) => Err(CliError::io("branch", dir, &error)),
+        (None, Ok(found)) => Err(mounts::required(&found).err().unwrap_or_else(control::confused)),
+    }
+}
+
+fn answer(endpoint: &mut Endpoint, command: &BranchCommand, directory: &[u8]) -> Result<()> {
     let done = |endpoint: &mut Endpoint, request| match ask(endpoint, request)? {
         Response::Done => Ok(()),
         _ => Err(control::confused()),
     };
-    match command.clone_request()? {
+    match command.clone_request(directory)? {
         Some(request) => done(endpoint, request),
         None => match command {
             BranchCommand::Diff { name, paths, stat, json } => diff(endpoint, name, paths, (*stat, *json)),
@@ -42,9 +75,11 @@ fn answer(endpoint: &mut Endpoint, command: &BranchCommand) -> Result<()> {
 
 impl BranchCommand {
     /// What is asked, where the answer is only that it is done.
-    fn clone_request(&self) -> Result<Option<BranchRequest>> {
+    fn clone_request(&self, directory: &[u8]) -> Result<Option<BranchRequest>> {
         Ok(Some(match self {
-            Self::Create { name, flush } => BranchRequest::Create { name: name.clone(), flush: *flush },
+            Self::Create { name, flush, .. } => {
+                BranchRequest::Create { name: name.clone(), directory: directory.to_vec(), flush: *flush }
+            }
             Self::Mount { name, dir } => {
                 let dir = dir.canonicalize().map_err(|error| CliError::io("mount on", dir, &error))?;
                 BranchRequest::Mount { name: name.clone(), dir: dir.as_os_str().as_bytes().to_vec() }
@@ -108,17 +143,33 @@ fn list(endpoint: &mut Endpoint, form: TableForm) -> Result<()> {
         let list: Vec<_> = lines.iter().map(as_json).collect();
         text = format!("{}\n", serde_json::Value::Array(list));
     } else if !lines.is_empty() {
-        text = format!("{:19}  {:>8}  {:>9}  {:20}  MOUNTED ON\n", "CREATED (UTC)", "USER", "SIZE", "NAME");
+        let head = ("CREATED (UTC)", "USER", "SIZE", "NAME", "DIRECTORY");
+        text = format!(
+            "{:19}  {:>8}  {:>9}  {:20}  {:20}  MOUNTED ON\n",
+            head.0, head.1, head.2, head.3, head.4
+        );
         for line in &lines {
             let BranchLine { name, created, bytes, uid, .. } = line;
             let user = Table::Users.shown(*uid, form.numeric);
             let (created, bytes, dir) = (date_time(*created), human_bytes(*bytes), dir_of(line));
-            let row = format!("{created:19}  {user:>8}  {bytes:>9}  {name:20}  {}", dir.display());
+            let of = directory_of(line);
+            let row = format!("{created:19}  {user:>8}  {bytes:>9}  {name:20}  {of:20}  {}", dir.display());
             text.push_str(row.trim_end());
             text.push('\n');
         }
     }
     print(&text)
+}
+
+/// What it is a branch of, and what has become of that on the main line.
+fn directory_of(line: &BranchLine) -> String {
+    let Some(DirectoryLine { path, now }) = &line.directory else { return "/".to_owned() };
+    let shown = String::from_utf8_lossy(path).escape_debug().to_string();
+    match now {
+        Some(now) if now == path => shown,
+        Some(now) => format!("{shown} (now {})", String::from_utf8_lossy(now).escape_debug()),
+        None => format!("{shown} (removed)"),
+    }
 }
 
 fn dir_of(line: &BranchLine) -> PathBuf {
@@ -127,12 +178,15 @@ fn dir_of(line: &BranchLine) -> PathBuf {
 
 fn as_json(line: &BranchLine) -> serde_json::Value {
     let dir = Some(dir_of(line)).filter(|dir| !dir.as_os_str().is_empty());
+    let text = |path: &[u8]| String::from_utf8_lossy(path).into_owned();
     serde_json::json!({
         "name": line.name,
         "transaction": line.id,
         "uid": line.uid,
         "created": line.created.as_secs_f64(),
         "bytes": line.bytes,
+        "directory": line.directory.as_ref().map_or_else(|| "/".into(), |of| text(&of.path)),
+        "directory_now": line.directory.as_ref().map_or_else(|| Some("/".into()), |of| of.now.as_deref().map(text)),
         "mounted": dir.map(|dir| dir.display().to_string()),
     })
 }

@@ -86,6 +86,39 @@ fn missing_rights_are_told() {
 }
 
 #[test]
+fn an_ordinary_user_works_on_a_branch_of_a_directory() {
+    let test = "an_ordinary_user_works_on_a_branch_of_a_directory";
+    if !can_be_nobody(test) || !fusermount_works(test) {
+        return;
+    }
+    let world = World::new();
+    let home = world.dir("home");
+    give(&home);
+    let (store, dir, at) = (format!("{home}/store"), world.dir("home/mnt"), world.dir("home/branch"));
+    give(&dir);
+    give(&at);
+    as_nobody(&["mount", "--create", "--size", "256M", &store, &dir]).ok();
+    let as_user = |script: &str| {
+        let options = ["--reuid=65534", "--regid=65534", "--clear-groups", "--", "sh", "-ec", script];
+        run(Command::new("setpriv").args(options).current_dir("/"))
+    };
+    as_user(&format!("cd {dir}; mkdir -p team/project; echo old >team/project/a; echo secret >team/secret"))
+        .ok();
+    as_nobody(&["branch", "create", "fix", &format!("{dir}/team/project")]).ok();
+    as_nobody(&["branch", "mount", "-s", &dir, "fix", &at]).ok();
+    let seen = as_user(&format!("cd {at}; echo new >a; mkdir d; mv a d; ls -a; ls -a d/..")).ok();
+    assert_eq!(seen, ".\n..\nd\n.\n..\nd\n");
+    assert_ne!(
+        as_user(&format!("ln {dir}/team/secret {at}/in")).code,
+        Some(0),
+        "nothing comes in from outside"
+    );
+    as_nobody(&["branch", "merge", "-s", &dir, "fix"]).ok();
+    assert_eq!(as_user(&format!("cat {dir}/team/project/d/a; ls {dir}/team")).ok(), "new\nproject\nsecret\n");
+    as_nobody(&["umount", &dir]).ok();
+}
+
+#[test]
 fn an_ordinary_user_mounts_and_unmounts() {
     let test = "an_ordinary_user_mounts_and_unmounts";
     if !can_be_nobody(test) || !fusermount_works(test) {

@@ -19,9 +19,11 @@ impl RequestHandler {
     ) -> Result<Response> {
         let path = |dir: Vec<u8>| PathBuf::from(OsString::from_vec(dir));
         match request {
-            BranchRequest::Create { name, flush } => store.create_branch(caller, &name, flush)?,
+            BranchRequest::Create { name, directory, flush } => {
+                store.create_branch(caller, &name, &directory, flush)?;
+            }
             BranchRequest::List => {
-                let lines = store.list_branches(caller);
+                let lines = store.list_branches(caller)?;
                 return Ok(Response::Branches { now: SystemClock::new().wall(), lines });
             }
             BranchRequest::Mount { name, dir } => store.mount_branch(caller, &name, &path(dir))?,

@@ -339,7 +339,7 @@ fn branch_requests() -> Vec<Request> {
     let name = || "none".to_owned();
     let selection = SelectionLine::default;
     let requests = [
-        BranchRequest::Create { name: "new".to_owned(), flush: true },
+        BranchRequest::Create { name: "new".to_owned(), directory: b"/".to_vec(), flush: true },
         BranchRequest::List,
         BranchRequest::Mount { name: name(), dir: b"/".to_vec() },
         BranchRequest::Unmount { name: name() },

@@ -65,7 +65,8 @@ impl<'v> Listing<'v> {
         if offset == 0 {
             self.times.note(caller, &node);
         }
-        if !list_dots(&node, offset, sink) {
+        let parent = if node.inode == self.nodes.root().0 { node.inode } else { node.header().parent };
+        if !list_dots(&node, parent, offset, sink) {
             return Ok(());
         }
         let resume = directory.cookies.lock().resolve(offset);
@@ -198,8 +199,7 @@ pub(crate) fn is_empty(read: &dyn Read, meta: Keyspace, node: &Node) -> Result<b
 }
 
 /// Lists `.` and `..` where they come after `offset`. Whether to go on.
-fn list_dots(node: &Node, offset: u64, sink: Sink<'_>) -> bool {
-    let parent = node.header().parent;
+fn list_dots(node: &Node, parent: u64, offset: u64, sink: Sink<'_>) -> bool {
     let kind = FileType::Directory;
     for (name, inode, own_offset) in [(&b"."[..], node.inode, OFFSET_DOT), (b"..", parent, OFFSET_DOT_DOT)] {
         let entry = DirEntry { name, inode, kind, offset: own_offset, entry: None };

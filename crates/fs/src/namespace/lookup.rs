@@ -33,6 +33,7 @@ pub(crate) fn find<'f>(
     }
     let node = match name {
         b"." => fs.nodes.pin(parent),
+        b".." if parent.inode == fs.nodes.root().0 => fs.nodes.pin(parent),
         b".." => fs.resolver().by_own_row(parent.header().parent)?,
         _ => {
             let want = Want::shared(LockName::Entry { directory: parent.inode, name });

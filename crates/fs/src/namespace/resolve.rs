@@ -8,7 +8,7 @@ use kvfs_store::Read;
 
 use crate::dir::Ascent;
 use crate::node::{DirectoryPart, Intern, Location, Node, NodeTable, Pin};
-use crate::schema::{Header, Keyspaces, Placement, ROOT_INODE, Row};
+use crate::schema::{Header, Keyspaces, Placement, Row};
 use crate::view::Origin;
 use crate::{FileSystem, FileType, FsError, Result};
 
@@ -69,7 +69,7 @@ impl<'v> Resolver<'v> {
             return Err(FsError::NotFound);
         }
         let mut ascent = Ascent::default();
-        while header.inode != ROOT_INODE {
+        while header.inode != self.nodes.root().0 {
             ascent.step(header.inode)?;
             let above = self.by_own_row(header.parent)?;
             if above.is_orphan() {
@@ -244,12 +244,13 @@ impl<'v> Resolver<'v> {
 
     /// Puts the root into the node table, for good.
     pub(crate) fn install_root(&self) -> Result<()> {
-        let placement = Placement::own_subtree(ROOT_INODE);
+        let root = self.nodes.root().0;
+        let placement = Placement::own_subtree(root);
         let bytes = self
             .read
             .get(self.keyspaces.meta, &placement.own_key())?
             .ok_or_else(|| FsError::corrupt("root directory", "it has no row"))?;
-        let (header, _) = Row::decode_own(ROOT_INODE, &bytes)?;
+        let (header, _) = Row::decode_own(root, &bytes)?;
         if header.kind != FileType::Directory {
             return Err(FsError::corrupt("root directory", format!("it is a {:?}", header.kind)));
         }

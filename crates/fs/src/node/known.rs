@@ -20,7 +20,7 @@ pub struct KnownNode<'f> {
 impl<'f> KnownNode<'f> {
     /// The root, which is never forgotten.
     pub fn root(fs: &'f FileSystem) -> Self {
-        Self { fs, node: NodeId::ROOT }
+        Self { fs, node: fs.nodes.root() }
     }
 
     /// The number by which the file system is asked about it, while this is kept.
@@ -56,7 +56,7 @@ impl<'f> KnownNode<'f> {
 
 impl Drop for KnownNode<'_> {
     fn drop(&mut self) {
-        if self.node != NodeId::ROOT {
+        if self.node != self.fs.nodes.root() {
             self.fs.forget(self.node, 1);
         }
     }
@@ -82,7 +82,7 @@ impl HeldNode {
 
     /// The root.
     pub fn root(fs: &Arc<FileSystem>) -> Self {
-        match fs.nodes().get(NodeId::ROOT.0) {
+        match fs.nodes.get(fs.nodes.root().0) {
             Some(root) => Self::new(fs, root),
             None => unreachable!("the root is in the table for good"),
         }

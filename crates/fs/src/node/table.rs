@@ -14,7 +14,7 @@ use super::names::{Listed, NameCache, Search, Unkept};
 use super::state::Absence;
 use super::{DirectoryPart, Location, Node, NodeState, Pin, Verified};
 use crate::fair_lock::{FairLock, ReadGuard};
-use crate::schema::{Header, ROOT_INODE};
+use crate::schema::Header;
 use crate::{FileType, NodeId, NodeStats, PruneCandidate};
 
 /// Directories between a node and the root, at most, of which a path is told.
@@ -96,6 +96,8 @@ impl Drop for NameChange<'_> {
 
 /// All nodes of a view.
 pub struct NodeTable {
+    /// Inode of the view's root.
+    root: u64,
     shards: Box<[PaddedShard]>,
     /// Number of changed nodes that left the table, and twice the number of commits that were published.
     epoch: AtomicU64,
@@ -119,8 +121,10 @@ pub struct NodeTable {
 }
 
 impl NodeTable {
-    pub(crate) fn new(node_bytes_max: u64, content_bytes_max: u64) -> Self {
+    /// Of a view whose root is the directory `root`.
+    pub(crate) fn new(root: u64, node_bytes_max: u64, content_bytes_max: u64) -> Self {
         Self {
+            root,
             shards: (0..SHARDS).map(|_| PaddedShard::default()).collect(),
             epoch: AtomicU64::new(0),
             publishing: RwLock::new(()),
@@ -135,6 +139,11 @@ impl NodeTable {
             names: NameCache::default(),
             lost: OnceLock::new(),
         }
+    }
+
+    /// The directory that the view shows as its root: [`NodeId::ROOT`], but in a branch of one directory.
+    pub fn root(&self) -> NodeId {
+        NodeId(self.root)
     }
 
     /// From now on every operation fails: what the nodes say is not what the store holds.
@@ -471,7 +480,7 @@ impl NodeTable {
     pub(crate) fn path_of(&self, inode: u64) -> Option<Vec<u8>> {
         let mut parts = Vec::new();
         let mut node = Arc::clone(&*self.get(inode)?);
-        while node.inode != ROOT_INODE {
+        while node.inode != self.root {
             if parts.len() >= DEPTH_MAX {
                 return None;
             }

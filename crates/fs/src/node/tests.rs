@@ -7,7 +7,7 @@ use crate::schema::{Header, Placement, RowPatch};
 use crate::{FileType, Timestamp};
 
 fn table() -> NodeTable {
-    NodeTable::new(1 << 20, 64 * 100)
+    NodeTable::new(1, 1 << 20, 64 * 100)
 }
 
 fn intern<'t>(
@@ -173,7 +173,7 @@ fn names_do_not_outlast_a_commit() {
 
 #[test]
 fn names_that_are_kept_are_bounded_and_the_used_ones_stay() {
-    let table = NodeTable::new(512 * 64, 0);
+    let table = NodeTable::new(1, 512 * 64, 0);
     table.keep_names();
     let names: Vec<Vec<u8>> = (0..2000).map(|number: u32| number.to_string().into_bytes()).collect();
     let root = intern(&table, 1, &|| Location::Root, None).unwrap();
@@ -199,7 +199,7 @@ fn names_that_are_kept_are_bounded_and_the_used_ones_stay() {
 
 #[test]
 fn listed_names_drive_out_no_name_that_was_looked_up() {
-    let table = NodeTable::new(1 << 18, 0);
+    let table = NodeTable::new(1, 1 << 18, 0);
     table.keep_names();
     let names: Vec<Vec<u8>> = (0..400).map(|number: u32| number.to_string().into_bytes()).collect();
     let nodes = named(&table, &names);

@@ -26,6 +26,7 @@ mod superblock;
 mod tests;
 
 pub(crate) use branch::BranchRecord;
+pub use branch::BranchRoot;
 pub(crate) use key::{
     Placement, ROOT_INODE, block_prefix, inode_key, is_keyspace_key, keyspace_records, parse_inode_key,
     parse_private_key, parse_received_key, private_key, private_keys, received_key, received_keys,

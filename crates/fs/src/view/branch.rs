@@ -2,7 +2,8 @@
 //!
 //! Purpose: a branch is opened as a view, worked in for as long as needed, suspended, opened again after a
 //! restart, and one day merged ([`super::begin_merge`]) or deleted. It takes no locks, so that it is in no
-//! other party's way and none dooms it; what others have done meanwhile is looked at when it is merged.
+//! other party's way and none dooms it; what others have done meanwhile is looked at when it is merged. A branch of one
+//! directory is a branch whose view has that as its root: nothing leads from there to what is outside.
 //!
 //! Thread safety: as [`FileSystem`]; making a branch takes turns.
 //!
@@ -15,21 +16,28 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use bytes::Bytes;
+
 use crate::types::ShownPrivileges;
 use kvfs_locks::{Mutex, class};
-use kvfs_store::{CheckpointInfo, Isolation, Store, Txn, TxnId, TxnOptions, check_snapshot_name};
+use kvfs_store::{
+    CheckpointInfo, Isolation, Keyspace, Read, Store, Txn, TxnId, TxnOptions, check_snapshot_name,
+};
 use kvfs_txn::LockOwner;
 
 use super::commit::CommitPhase;
 use super::txn::{TXN_NODE_SHARE, TxnView};
-use super::{Created, Origin};
+use super::{Created, Origin, Paths};
 use crate::quota::{Pending, Quotas};
-use crate::schema::BranchRecord;
+use crate::schema::{BranchRecord, BranchRoot, Placement, ROOT_INODE, Row};
 use crate::superblock::LiveSuperblock;
 use crate::{FileSystem, FsError, INODE_MAX, Result};
 
 /// Branches of a store. Each pins its snapshot, and is looked at when the store is opened.
 pub const BRANCHES_MAX: usize = 1000;
+
+/// Longest path of a directory that there may be a branch of (bytes): its record holds it.
+const ROOT_PATH_LEN_MAX: usize = 3800;
 
 /// A branch that exists.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,6 +54,8 @@ pub struct BranchInfo {
     pub bytes: u64,
     /// A view of it is open.
     pub is_open: bool,
+    /// The directory that it is a branch of; `None`: of everything.
+    pub root: Option<BranchRoot>,
 }
 
 /// What kind of transaction's view to open.
@@ -57,11 +67,13 @@ pub(super) struct Opened {
 
 /// The branches of a store. All views have the same; what makes one of a view is about the view that was asked for it.
 pub struct Branches<'v> {
+    main: &'v FileSystem,
     origin: &'v Origin,
     store: &'v dyn Store,
     superblock: &'v LiveSuperblock,
     quotas: &'v Quotas,
     naming: &'v Mutex<(), class::FsViewOriginNamingBranches>,
+    meta: Keyspace,
     is_read_only: bool,
 }
 
@@ -72,6 +84,14 @@ impl Branches<'_> {
     /// `Exists`; `TooMany`; `Invalid` for a name that is no single component of a path; `NotSupported` by an engine without
     /// checkpoints, and inside of transactions; `ReadOnly`; store errors.
     pub fn create(&self, name: &str, uid: u32) -> Result<BranchInfo> {
+        self.create_of(name, uid, b"/")
+    }
+
+    /// As [`Self::create`], of the directory to which `path` leads, from the root of the store.
+    ///
+    /// # Errors
+    /// `NotFound`, `NotDirectory`; `Invalid` for a path with `..`, or too long a one; as [`Self::create`].
+    pub fn create_of(&self, name: &str, uid: u32, path: &[u8]) -> Result<BranchInfo> {
         self.origin.expect_main()?;
         if self.is_read_only {
             return Err(FsError::ReadOnly);
@@ -82,7 +102,8 @@ impl Branches<'_> {
         self.check_new(name)?;
         let _gate = self.quotas.hold();
         let txn = self.store.begin(TxnOptions { isolation: Isolation::Snapshot })?;
-        self.put_name(&*txn, name, uid)?;
+        let root = self.find_directory(&*txn, path)?;
+        self.put_name(&*txn, name, uid, root)?;
         drop(txn);
         self.get(name)
     }
@@ -100,11 +121,57 @@ impl Branches<'_> {
         Ok(())
     }
 
+    /// The directory to which `path` leads; `None`: the root.
+    fn find_directory(&self, read: &dyn Read, path: &[u8]) -> Result<Option<BranchRoot>> {
+        let (mut inode, mut placement) = (ROOT_INODE, Placement::own_subtree(ROOT_INODE));
+        let mut found = Vec::new();
+        for name in path.split(|&byte| byte == b'/').filter(|name| !name.is_empty() && *name != b".") {
+            if name == b".." {
+                return Err(FsError::Invalid("the path of a branch's directory is one without \"..\""));
+            }
+            let key = placement.key(name);
+            let bytes = read.get(self.meta, &key)?.ok_or(FsError::NotFound)?;
+            let Row::Directory { inode: below, placement: of_below } = Row::decode(&key, &bytes)? else {
+                return Err(FsError::NotDirectory);
+            };
+            (inode, placement) = (below, of_below);
+            found.push(b'/');
+            found.extend_from_slice(name);
+        }
+        if found.len() > ROOT_PATH_LEN_MAX {
+            return Err(FsError::Invalid("the path of a branch's directory is one of at most 3800 bytes"));
+        }
+        Ok((inode != ROOT_INODE).then_some(BranchRoot { inode, path: found }))
+    }
+
+    /// Where the directory of a branch is on the main line of now; `None`: it was removed. O(n) in the entries of each directory above
+    /// it, where it was moved.
+    ///
+    /// # Errors
+    /// Store errors.
+    pub fn place_now(&self, root: &BranchRoot) -> Result<Option<Vec<u8>>> {
+        let main = self.main.txn().map_or(self.main, |view| &view.main);
+        let at_its_path = self.find_directory(main.origin.read(), &root.path);
+        if at_its_path.is_ok_and(|found| found.is_some_and(|found| found.inode == root.inode)) {
+            return Ok(Some(root.path.clone()));
+        }
+        if !main.rows().has_own(root.inode)? {
+            return Ok(None);
+        }
+        Paths::new(main).path(&(root.inode, Bytes::new())).map(Some)
+    }
+
     /// Makes the first checkpoint of a branch. Its snapshot has been taken: numbers that are reserved later are
     /// not in it.
-    fn put_name(&self, txn: &dyn Txn, name: &str, uid: u32) -> Result<BranchRecord> {
+    fn put_name(
+        &self,
+        txn: &dyn Txn,
+        name: &str,
+        uid: u32,
+        root: Option<BranchRoot>,
+    ) -> Result<BranchRecord> {
         let inode_from = self.superblock.inode_next();
-        let record = BranchRecord { name: name.to_owned(), uid, inode_from };
+        let record = BranchRecord { name: name.to_owned(), uid, inode_from, root };
         txn.checkpoint(&record.encode())?;
         Ok(record)
     }
@@ -152,7 +219,7 @@ impl Branches<'_> {
         self.check_new(name)?;
         // Numbers that it was given before may be below the next one that is reserved: then they count as not
         // its own, which costs locks at the merge and nothing else.
-        let record = self.put_name(&*view.txn, name, uid)?;
+        let record = self.put_name(&*view.txn, name, uid, None)?;
         let _ = view.branch.set(record);
         self.get(name)
     }
@@ -190,6 +257,11 @@ impl Opened {
 
     /// Its view.
     pub(super) fn into_view(self, main: &Arc<FileSystem>) -> Result<Arc<FileSystem>> {
+        let root = self
+            .branch
+            .as_ref()
+            .and_then(|branch| branch.root.as_ref())
+            .map_or(ROOT_INODE, |root| root.inode);
         let created = Created::default();
         if let Some(branch) = &self.branch {
             created.insert(&(branch.inode_from..INODE_MAX + 1));
@@ -210,7 +282,7 @@ impl Opened {
         };
         // With the k-th one that is open getting a k-th part, all together stay near one whole however many there are.
         let share = TXN_NODE_SHARE * (main.shared.open.len() as u64 + 1);
-        Origin::Txn(Arc::new(view)).open_view(main, share, shows)
+        Origin::Txn(Arc::new(view)).open_view(main, root, share, shows)
     }
 }
 
@@ -218,6 +290,8 @@ impl FileSystem {
     /// The branches of the store.
     pub fn branches(&self) -> Branches<'_> {
         Branches {
+            main: self,
+            meta: self.keyspaces.meta,
             origin: &self.origin,
             store: &*self.store,
             superblock: &self.shared.superblock,
@@ -239,7 +313,7 @@ impl FileSystem {
 }
 
 fn branch_info(info: &CheckpointInfo, record: BranchRecord) -> BranchInfo {
-    let BranchRecord { name, uid, .. } = record;
+    let BranchRecord { name, uid, root, .. } = record;
     let &CheckpointInfo { id, created, bytes, is_open, .. } = info;
-    BranchInfo { name, id, uid, created, bytes, is_open }
+    BranchInfo { name, id, uid, created, bytes, is_open, root }
 }

@@ -1,6 +1,7 @@
 //! What an open transaction would change, in words of files and keys; what [`DiffStream`] tells of snapshots.
 //!
-//! A transaction is compared with the main line of now: what a commit would do, if it can be done.
+//! A transaction is compared with the main line of now: what a commit would do, if it can be done. Paths are those of its view: from
+//! the directory that it is a branch of, if it is one of a directory.
 //!
 //! Thread safety: as [`FileSystem`]; what is changed on the main line meanwhile may or may not be in the list.
 
@@ -38,7 +39,7 @@ pub struct Difference {
     pub kind: DiffKind,
     /// Of what kind the file is; `None`: a key.
     pub file: Option<FileType>,
-    /// Path from the root, beginning with a slash; or keyspace, a slash, and the key.
+    /// Path from the root of the view, beginning with a slash; or keyspace, a slash, and the key.
     pub place: Vec<u8>,
     /// The path before.
     pub from: Option<Vec<u8>>,
@@ -233,8 +234,9 @@ impl<'f> Comparison<'f> {
 
     fn name_lines(&mut self) -> Result<Vec<Difference>> {
         let mut names = std::mem::take(&mut self.names);
-        let mut then = Paths::new(self.sides.before);
-        let mut now = Paths::new(self.sides.after);
+        let root = self.sides.after.nodes.root().0;
+        let mut then = Paths::below(self.sides.before, root);
+        let mut now = Paths::below(self.sides.after, root);
         let mut lines = Vec::new();
         let Sides { before: older, after: newer } = self.sides;
         for (place, before, after) in names.changed {

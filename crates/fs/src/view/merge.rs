@@ -81,8 +81,22 @@ pub fn begin_merge(main: &Arc<FileSystem>, name: &str, pid: u32) -> Result<Arc<F
     if let (Some(view), Some(note)) = (merging.origin.txn(), note) {
         view.txn.describe(note);
     }
+    check_directory(main, &merging)?;
     Merge::claim_and_validate(&merging)?;
     Ok(merging)
+}
+
+/// Refuses a branch of a directory that is not there any more.
+///
+/// # Errors
+/// `DirectoryGone`; store errors.
+pub(super) fn check_directory(main: &FileSystem, branch: &FileSystem) -> Result<()> {
+    let record = branch.origin.txn().and_then(|view| view.branch.get());
+    let Some(root) = record.and_then(|record| record.root.as_ref()) else { return Ok(()) };
+    match main.branches().place_now(root)? {
+        Some(_) => Ok(()),
+        None => Err(FsError::DirectoryGone { path: String::from_utf8_lossy(&root.path).into_owned() }),
+    }
 }
 
 impl Merge<'_> {

@@ -67,10 +67,11 @@ pub(crate) enum Origin {
 
 impl Origin {
     /// Another view of the same file system, with nodes of its own that may take a `share`-th part of what those of the
-    /// main line may. It knows the root.
+    /// main line may. It knows its root, the directory with this inode.
     pub(super) fn open_view(
         self,
         main: &FileSystem,
+        root: u64,
         share: u64,
         shows: ShownPrivileges,
     ) -> Result<Arc<FileSystem>> {
@@ -78,7 +79,7 @@ impl Origin {
         let fs = Arc::new(FileSystem {
             store: Arc::clone(&main.store),
             keyspaces: main.keyspaces,
-            nodes: NodeTable::new(options.node_bytes_max / share, options.content_bytes_max / share),
+            nodes: NodeTable::new(root, options.node_bytes_max / share, options.content_bytes_max / share),
             options,
             lazy_times: LazyTimes::new(&options, false, Arc::clone(&main.shared.clock)),
             shared: Arc::clone(&main.shared),

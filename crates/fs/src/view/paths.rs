@@ -32,21 +32,30 @@ enum Above {
     Unknown,
 }
 
+/// What paths outside of their root begin with.
+const OUTSIDE: &[u8] = b"(outside)";
+
 /// What was learned.
-#[derive(Default)]
 struct Places {
+    /// Paths begin here.
+    root: u64,
     above: HashMap<u64, Above>,
     bytes: usize,
 }
 
 impl Places {
+    fn new(root: u64) -> Self {
+        Self { root, above: HashMap::new(), bytes: 0 }
+    }
+
     /// Path of a name; with the empty name, of the directory itself. Where the way to the root is not known, or longer than
     /// a reader takes in, it begins with a number. O(its length).
     fn path(&self, (directory, name): &Place) -> Vec<u8> {
         let (mut names, mut bytes, mut at) = (Vec::new(), 0, *directory);
         let mut path = loop {
             match self.above.get(&at) {
-                _ if at == ROOT_INODE => break Vec::new(),
+                _ if at == self.root => break Vec::new(),
+                _ if at == ROOT_INODE => break OUTSIDE.to_vec(),
                 Some(Above::In(parent, name)) if bytes <= PATH_LEN_MAX => {
                     bytes += name.len() + 1;
                     names.push(name);
@@ -76,8 +85,15 @@ pub(crate) struct Paths<F> {
 }
 
 impl<F: Deref<Target = FileSystem>> Paths<F> {
+    /// From the root of the view.
     pub(crate) fn new(fs: F) -> Self {
-        let (places, listed, found) = (Places::default(), HashSet::new(), HashMap::new());
+        let root = fs.nodes.root().0;
+        Self::below(fs, root)
+    }
+
+    /// From the directory with this inode. What is not below it has a path that begins with `(outside)`.
+    pub(crate) fn below(fs: F, root: u64) -> Self {
+        let (places, listed, found) = (Places::new(root), HashSet::new(), HashMap::new());
         Self { fs, places, listed, found, found_bytes: 0 }
     }
 
@@ -97,12 +113,15 @@ impl<F: Deref<Target = FileSystem>> Paths<F> {
     /// Store errors; `Corrupt` where a directory is inside of itself.
     fn learn(&mut self, directory: u64) -> Result<()> {
         if self.places.bytes > PLACES_BYTES_MAX || self.found_bytes > PLACES_BYTES_MAX {
-            self.places = Places::default();
+            self.places = Places::new(self.places.root);
             (self.listed, self.found, self.found_bytes) = (HashSet::new(), HashMap::new(), 0);
         }
         let (mut at, mut ascent, mut levels) = (directory, Ascent::default(), 0);
         // Of those further above no path is told.
-        while at != ROOT_INODE && !self.places.above.contains_key(&at) && levels <= PATH_LEN_MAX / 2 {
+        while ![self.places.root, ROOT_INODE].contains(&at)
+            && !self.places.above.contains_key(&at)
+            && levels <= PATH_LEN_MAX / 2
+        {
             ascent.step(at)?;
             levels += 1;
             let above = self.look(at)?;
@@ -126,7 +145,13 @@ impl<F: Deref<Target = FileSystem>> Paths<F> {
         let (header, _) = Row::decode_own(inode, &bytes)?;
         if header.kind != FileType::Directory {
             // Its names are anywhere; the main line may know one.
-            let path = self.fs.lock_words().path_of(inode);
+            let is_of_view = self.places.root == self.fs.nodes.root().0;
+            let path = if self.places.root == ROOT_INODE {
+                self.fs.lock_words().path_of(inode)
+            } else {
+                let path = is_of_view.then(|| self.fs.nodes.path_of(inode)).flatten();
+                path.map(|path| String::from_utf8_lossy(&path).into_owned())
+            };
             return Ok(path.map_or(Above::Unknown, |path| Above::Path(path.into_bytes())));
         }
         self.list(header.parent)?;

@@ -14,7 +14,7 @@ use kvfs_txn::{Owner, Rival};
 
 use super::branch::Opened;
 use super::compare::Sides;
-use super::merge::{CONFLICTS_MAX, LOCK_WAIT_MAX, changed_outside};
+use super::merge::{CONFLICTS_MAX, LOCK_WAIT_MAX, changed_outside, check_directory};
 use super::undo::{Obstacle, Selection, TakenBack, apply_reversed, owner_of_note};
 use super::{BeginOptions, DiffKind};
 use crate::{FileSystem, FsError, Result};
@@ -33,6 +33,7 @@ pub fn begin_merge_preferring(
     selection: &Selection,
 ) -> Result<Arc<FileSystem>> {
     let branch = Opened::resume(main, name, |_, _| None)?.into_view(main)?;
+    check_directory(main, &branch)?;
     let Some(view) = branch.origin.txn() else { return Err(FsError::Invalid("not a branch")) };
     let base = main.view_of(view.txn.base()?)?;
     let merging =

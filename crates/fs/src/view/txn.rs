@@ -19,7 +19,7 @@ use super::commit::CommitPhase;
 use super::undo::{author, note_of};
 use super::{Created, Origin};
 use crate::quota::Pending;
-use crate::schema::{BranchRecord, Keyspaces, Placement, Row, TOUCH_PARENT};
+use crate::schema::{BranchRecord, Keyspaces, Placement, ROOT_INODE, Row, TOUCH_PARENT};
 use crate::types::ShownPrivileges;
 use crate::{FileSystem, FsError, NodeId, Result};
 
@@ -223,7 +223,12 @@ impl FileSystem {
     /// # Errors
     /// Store errors.
     pub fn view_of(self: &Arc<Self>, snapshot: Arc<dyn Snapshot>) -> Result<Arc<Self>> {
-        Origin::Snapshot(snapshot).open_view(self, SNAPSHOT_NODE_SHARE, ShownPrivileges::Everything)
+        Origin::Snapshot(snapshot).open_view(
+            self,
+            ROOT_INODE,
+            SNAPSHOT_NODE_SHARE,
+            ShownPrivileges::Everything,
+        )
     }
 
     /// The transaction or branch whose view this is.
@@ -253,7 +258,7 @@ pub fn show_snapshot(main: &Arc<FileSystem>, info: &SnapshotInfo) -> Result<Arc<
     if snapshot.seqno() != info.position.0 {
         return Err(FsError::NotFound);
     }
-    Origin::Snapshot(snapshot).open_view(main, SNAPSHOT_NODE_SHARE, ShownPrivileges::NoPrivileges)
+    Origin::Snapshot(snapshot).open_view(main, ROOT_INODE, SNAPSHOT_NODE_SHARE, ShownPrivileges::NoPrivileges)
 }
 
 /// Whether nothing can be changed in a view: a snapshot, or all of it was opened so.

@@ -18,25 +18,25 @@ fn branch(main: &Setup, name: &str) -> Setup {
     open(main, name)
 }
 
-fn open(main: &Setup, name: &str) -> Setup {
+pub(crate) fn open(main: &Setup, name: &str) -> Setup {
     main.through(main.fs.open_branch(name).unwrap(), main.options)
 }
 
-fn merge(main: &Setup, name: &str) -> Result<()> {
+pub(crate) fn merge(main: &Setup, name: &str) -> Result<()> {
     commit(&*kvfs_fs::begin_merge(&main.fs, name, 1)?).map(drop)
 }
 
 /// Leaves the branch as it is and merges it.
-fn finish(main: &Setup, view: Setup, name: &str) -> Result<()> {
+pub(crate) fn finish(main: &Setup, view: Setup, name: &str) -> Result<()> {
     view.branches().checkpoint().unwrap();
     drop(view);
     merge(main, name)
 }
 
-fn at(view: &Setup, path: &str) -> Result<NodeId> {
-    path.split('/')
-        .filter(|name| !name.is_empty())
-        .try_fold(ROOT, |dir, name| view.lookup(&view.caller, dir, name.as_bytes()).map(|entry| entry.node))
+pub(crate) fn at(view: &Setup, path: &str) -> Result<NodeId> {
+    path.split('/').filter(|name| !name.is_empty()).try_fold(view.nodes().root(), |dir, name| {
+        view.lookup(&view.caller, dir, name.as_bytes()).map(|entry| entry.node)
+    })
 }
 
 fn split(path: &str) -> (&str, &str) {
@@ -44,7 +44,7 @@ fn split(path: &str) -> (&str, &str) {
 }
 
 /// Small commands, so that a case is a line.
-fn act(view: &Setup, command: &str) -> Result<()> {
+pub(crate) fn act(view: &Setup, command: &str) -> Result<()> {
     let words: Vec<&str> = command.split(' ').collect();
     let caller = &view.caller;
     let (dir, name) = split(words[1]);
@@ -88,16 +88,16 @@ fn act(view: &Setup, command: &str) -> Result<()> {
     }
 }
 
-fn act_all(view: &Setup, commands: &str) {
+pub(crate) fn act_all(view: &Setup, commands: &str) {
     for command in commands.split("; ").filter(|command| !command.is_empty()) {
         act(view, command).unwrap_or_else(|error| panic!("{command}: {error}"));
     }
 }
 
 /// Every path, with size and links.
-fn tree(view: &Setup) -> Vec<String> {
+pub(crate) fn tree(view: &Setup) -> Vec<String> {
     let mut tree = Vec::new();
-    let mut stack = vec![(String::new(), ROOT)];
+    let mut stack = vec![(String::new(), view.nodes().root())];
     while let Some((path, dir)) = stack.pop() {
         for listed in view.list(dir, 9, false) {
             let name = String::from_utf8(listed.name).unwrap();
@@ -474,7 +474,7 @@ fn merge_of_a_branch_leaves_an_undo_point_of_its_owner() {
 }
 
 /// Merges with one side preferred everywhere.
-fn merge_preferring(main: &Setup, name: &str, selection: &Selection) -> Result<()> {
+pub(crate) fn merge_preferring(main: &Setup, name: &str, selection: &Selection) -> Result<()> {
     let owner = Owner { uid: 0, pid: 1, name: "merge".to_owned() };
     let merging = kvfs_fs::begin_merge_preferring(&main.fs, name, owner, selection)?;
     commit(&merging)?;

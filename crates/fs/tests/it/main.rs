@@ -7,6 +7,7 @@ mod acls;
 mod anomalies;
 mod areas;
 mod branches;
+mod branches_of_directories;
 mod compression;
 mod driver;
 mod engine;

@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kvfs_fs::{FileSystem, TxnView};
+use kvfs_fs::{FileSystem, NodeId, TxnView};
 use rustix::io::Errno;
 
 use super::{Bridge, BridgeConfig, init_config};
@@ -62,7 +62,7 @@ impl View {
         let transport = DeviceTransport::interruptible(device).map_err(ViewError::Descriptor)?;
         let ViewOptions { buffers, steers, only_ids } = options;
         let config = session_config(&fs, steers);
-        let bridge_config = bridge_config(main, locks_reads(&fs), only_ids);
+        let bridge_config = bridge_config(main, &fs, only_ids);
         let bridge = Arc::new(main.of_view(fs, bridge_config));
         let operations = Arc::clone(&bridge) as Arc<_>;
         let session = Session::start_with(Box::new(transport), &config, operations, buffers)?;
@@ -107,16 +107,23 @@ fn session_config(fs: &FileSystem, steers: bool) -> SessionConfig {
         clone_device: false,
         steers,
         name: format!("txn{id}"),
+        root: fs.nodes().root().0,
         ..SessionConfig::default()
     }
 }
 
 /// As on the main line, but that this kernel side writes through. Attributes of directories tell of all their entries:
-/// where reads are locked, only a request for them locks that.
-fn bridge_config(main: &Bridge, locks_reads: bool, only_ids: Option<(u32, u32)>) -> BridgeConfig {
+/// where reads are locked, only a request for them locks that. In a branch of one directory there is nothing of the whole store: no
+/// hidden directory, no calls.
+fn bridge_config(main: &Bridge, fs: &FileSystem, only_ids: Option<(u32, u32)>) -> BridgeConfig {
     let of_main = &main.files.shared.config;
-    let directory_attr_timeout = if locks_reads { Duration::ZERO } else { of_main.directory_attr_timeout };
-    BridgeConfig { directory_attr_timeout, writeback: false, only_ids, ..of_main.clone() }
+    let directory_attr_timeout =
+        if locks_reads(fs) { Duration::ZERO } else { of_main.directory_attr_timeout };
+    let mut config = BridgeConfig { directory_attr_timeout, writeback: false, only_ids, ..of_main.clone() };
+    if fs.nodes().root() != NodeId::ROOT {
+        (config.hidden, config.control) = (None, None);
+    }
+    config
 }
 
 #[cfg(test)]

@@ -21,4 +21,4 @@ pub use reply::{Reply, SessionRecorder};
 
 pub(crate) use park::Registry;
 pub(crate) use reply::{Channel, send_parts};
-pub(crate) use router::{Router, Special, ZeroMessage};
+pub(crate) use router::{ROOT_NODEID, Router, Special, ZeroMessage};

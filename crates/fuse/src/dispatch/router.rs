@@ -26,9 +26,14 @@ pub(crate) struct ZeroMessage {
     pub(crate) flush: bool,
 }
 
+/// What the kernel calls the root of every mount.
+pub(crate) const ROOT_NODEID: u64 = 1;
+
 /// Passes requests to the file system.
 pub(crate) struct Router {
     pub(crate) operations: Arc<dyn Operations>,
+    /// What the operations call the root, for which the kernel has a number of its own.
+    pub(crate) root: u64,
     pub(crate) zero_message: ZeroMessage,
     /// Whether SETXATTR comes with its extension.
     pub(crate) setxattr_ext: bool,
@@ -65,6 +70,11 @@ impl Request<'_> {
 }
 
 impl Router {
+    /// What the operations call a node of the kernel's.
+    fn node(&self, nodeid: u64) -> u64 {
+        if nodeid == ROOT_NODEID { self.root } else { nodeid }
+    }
+
     /// Handles one request; gives the buffer back unless the request took it.
     pub(crate) fn route(
         &self,
@@ -94,11 +104,11 @@ impl Router {
         };
         tracing::trace!(unique = header.unique, ?opcode, node = header.nodeid, pid = header.pid, "request");
         if opcode == Opcode::Write {
-            return (self.write(channel, &cx, header.nodeid, message, args_bytes), None);
+            return (self.write(channel, &cx, self.node(header.nodeid), message, args_bytes), None);
         }
         let start = size_of::<abi::InHeader>();
         let args = Decoder::new(&message.bytes()[start..start + args_bytes]);
-        let request = Request { cx: &cx, opcode, node: header.nodeid, args, channel };
+        let request = Request { cx: &cx, opcode, node: self.node(header.nodeid), args, channel };
         let special = Self::guarded(channel, &cx, opcode, || self.call(request)).flatten();
         (Some(message.into_buffer()), special)
     }
@@ -216,7 +226,7 @@ impl Router {
         let count = request.args.take::<abi::BatchForgetIn>()?.count;
         for _ in 0..count {
             let one = request.args.take::<abi::ForgetOne>()?;
-            self.operations.forget(one.nodeid, one.nlookup);
+            self.operations.forget(self.node(one.nodeid), one.nlookup);
         }
         Ok(())
     }
@@ -255,7 +265,7 @@ impl Router {
                 ops.rmdir(request.cx, node, name, request.reply_about(name));
             }
             Opcode::Link => {
-                let old = args.take::<abi::LinkIn>()?.oldnodeid;
+                let old = self.node(args.take::<abi::LinkIn>()?.oldnodeid);
                 let name = args.name()?;
                 ops.link(request.cx, old, node, name, request.reply_about(name));
             }
@@ -266,6 +276,7 @@ impl Router {
                 } else {
                     (args.take::<abi::RenameIn>()?.newdir, 0)
                 };
+                let new_parent = self.node(new_parent);
                 let (name, new_name) = (args.name()?, args.name()?);
                 ops.rename(request.cx, node, name, new_parent, new_name, bits, request.reply_about(name));
             }

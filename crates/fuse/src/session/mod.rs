@@ -17,7 +17,7 @@ use rustix::io::Errno;
 pub use init::{InitConfig, Negotiated, Readdirplus};
 
 use crate::abi::{READ_BUFFER_BYTES_MIN, UNIQUE_INTERRUPT_BIT, flags::init as bit};
-use crate::dispatch::{Channel, Operations, Registry, Router, ZeroMessage, send_parts};
+use crate::dispatch::{Channel, Operations, ROOT_NODEID, Registry, Router, ZeroMessage, send_parts};
 use crate::notify::Notifier;
 use crate::transport::{BufferPool, Delivery, OverflowRing, Received, RequestBuffer, Rings, Transport};
 use init::Handshake;
@@ -44,6 +44,8 @@ pub struct SessionConfig {
     pub idle_buffer_bytes_max: usize,
     /// Prefix of thread names.
     pub name: String,
+    /// What the operations call the root.
+    pub root: u64,
 }
 
 impl Default for SessionConfig {
@@ -58,6 +60,7 @@ impl Default for SessionConfig {
             notifications_max: 1 << 16,
             idle_buffer_bytes_max: 32 << 20,
             name: "fuse".to_owned(),
+            root: ROOT_NODEID,
         }
     }
 }
@@ -182,11 +185,13 @@ impl Session {
         };
         let channels: Vec<_> = transports.into_iter().map(channel).collect();
         let steers = config.steers && overflow.is_none();
-        let notifier = Notifier::new(Arc::clone(&channels[0]), &negotiated, config.notifications_max);
+        let notifier =
+            Notifier::new(Arc::clone(&channels[0]), &negotiated, config.notifications_max, config.root);
         operations.init(&negotiated);
         let shared = Arc::new(Shared {
             router: Router {
                 operations,
+                root: config.root,
                 zero_message: zero_message(&config.init, &negotiated),
                 setxattr_ext: negotiated.has(bit::SETXATTR_EXT),
                 read_bytes_max: negotiated.read_bytes_max(),

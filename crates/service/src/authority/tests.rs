@@ -37,7 +37,7 @@ fn every_user_may_ask_for_own_things_and_no_more() {
     assert!(transactions.diff(&user, id).is_ok() && transactions.locks(user.uid, None).is_ok());
     assert!(transactions.abort(&user, id).is_ok() && store.committed(&user).is_ok() && store.sync().is_ok());
     assert!(!store.stats(&user).is_empty() && store.health().failure.is_none());
-    assert!(store.snapshots(&user).is_empty() && store.list_branches(&user).is_empty());
+    assert!(store.snapshots(&user).is_empty() && store.list_branches(&user).expect("are read").is_empty());
     // What is for root and the store's owner.
     let id = transactions.begin(&user, Begin::default()).expect("begins");
     let device = || OwnedFd::from(std::fs::File::open("/dev/null").expect("opens"));
@@ -70,7 +70,7 @@ fn every_user_may_ask_for_own_things_and_no_more() {
     assert_master_only(store.offer_stream(&user, None, "s"));
     assert_master_only(store.offer_stream_again(&user, StreamId([0; 16])));
     assert_master_only(Comparisons::default().page(&store, &user, (None, None), 0, (1, 1)));
-    assert_master_only(store.create_branch(&user, "b", false));
+    assert_master_only(store.create_branch(&user, "b", b"/", false));
     assert_master_only(store.mount_branch(&user, "b", Path::new("/")));
     assert_master_only(store.unmount_branch(&user, "b"));
     assert_master_only(store.settle_branch(&user, Path::new("/")));
@@ -102,7 +102,7 @@ fn owner_of_the_directory_is_master_of_what_is_stored_and_not_of_the_process_tha
     for (caller, shown) in [(&owner, 1), (&Caller::own(), 1), (&stranger(), 0)] {
         assert_eq!(store.snapshots(caller).len(), shown, "{caller:?}");
     }
-    assert!(store.create_branch(&owner, "b", false).is_ok() && store.turn_quotas_off(&owner).is_ok());
+    assert!(store.create_branch(&owner, "b", b"/", false).is_ok() && store.turn_quotas_off(&owner).is_ok());
     let urgent = Begin { nice: -1, ..Begin::default() };
     let id = world.transactions.begin(&owner, urgent).expect("is urgent");
     // What is the process's, and the transactions of others.

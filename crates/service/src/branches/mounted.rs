@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use kvfs_fs::{Durability, FileSystem, FsError, Owner, Selection, TxnView};
+use kvfs_fs::{Durability, FileSystem, FsError, NodeId, Owner, Selection, TxnView};
 use kvfs_locks::{Condvar, Mutex, class};
 use kvfs_store::clock::{Clock, SystemClock};
 
@@ -214,12 +214,21 @@ impl Branches {
         self.state.lock().mounted.get(name).map(|mounted| Arc::clone(&mounted.fs))
     }
 
-    /// The same by the number of its transaction, for a caller that may enter it.
-    pub(crate) fn view_of(&self, caller: &Caller, id: u64) -> Option<Arc<FileSystem>> {
+    /// The same by the number of its transaction, for a caller that may enter it: with its keys, so not of a directory.
+    ///
+    /// # Errors
+    /// There is none of this number; it is one of a directory.
+    pub(crate) fn view_of(&self, caller: &Caller, id: u64) -> Result<Arc<FileSystem>> {
         let state = self.state.lock();
         let is_it = |mounted: &&Mounted| mounted.fs.txn().is_some_and(|txn| txn.id().0 == id);
         let mounted = state.mounted.values().find(is_it).filter(|mounted| caller.may_act_for(mounted.uid));
-        mounted.map(|mounted| Arc::clone(&mounted.fs))
+        let fs = mounted.map(|mounted| &mounted.fs).ok_or(ServiceError::Unknown(id))?;
+        if fs.nodes().root() == NodeId::ROOT {
+            return Ok(Arc::clone(fs));
+        }
+        let message =
+            "this is a branch of a directory: it has no keys, and its files are where it is mounted";
+        Err(ServiceError::new(ErrorKind::Usage, message))
     }
 
     /// Where branches are mounted.

@@ -5,49 +5,68 @@
 
 use std::path::{Path, PathBuf};
 
-use kvfs_fs::{BranchInfo, Difference, FileSystem, FsError, Owner};
+use kvfs_fs::{BranchInfo, BranchRoot, Difference, FileSystem, FsError, Owner};
 use kvfs_store::StoreError;
 
 use super::{begin_merge, end_merged};
 use crate::authority::{authorize, authorize_server, is_server};
 use crate::caller::Caller;
 use crate::error::{ErrorKind, Result, ServiceError};
-use crate::lines::{BranchLine, SelectionLine};
+use crate::lines::{BranchLine, DirectoryLine, SelectionLine};
 use crate::selection::selected;
 use crate::served::{ServedStore, commit_unseen};
 
 impl ServedStore<'_> {
-    /// Makes a branch of everything that was acknowledged; with `flush`, of dirty pages of shared mappings, too.
+    /// Makes a branch of everything that was acknowledged in the directory to which `path` leads, from the root of the store; with
+    /// `flush`, of dirty pages of shared mappings, too. The root's is one of everything, keys as well.
     ///
     /// # Errors
-    /// The caller may not; the name is taken, or none; as a sync.
-    pub fn create_branch(&self, caller: &Caller, name: &str, flush: bool) -> Result<()> {
+    /// The caller may not; the name is taken, or none; there is no such directory; as a sync.
+    pub fn create_branch(&self, caller: &Caller, name: &str, path: &[u8], flush: bool) -> Result<()> {
         admit(self.fs, caller)?;
         self.check_branch_files()?;
         if let (true, Some(transactions)) = (flush, self.transactions) {
             transactions.flush_main_line()?;
         }
-        let made = self.fs.branches().create(name, caller.uid).map_err(|error| match error {
+        let shown = String::from_utf8_lossy(path);
+        let made = self.fs.branches().create_of(name, caller.uid, path).map_err(|error| match error {
+            FsError::NotFound => {
+                ServiceError::new(ErrorKind::Usage, format!("there is no directory {shown} in the store"))
+            }
+            FsError::NotDirectory => ServiceError::new(
+                ErrorKind::Usage,
+                format!("{shown} is no directory, of which there may be a branch"),
+            ),
             FsError::Exists => {
                 ServiceError::new(ErrorKind::Failed, format!("branch \"{name}\" exists already"))
             }
             FsError::Invalid(what) => ServiceError::new(ErrorKind::Usage, what),
             other => other.into(),
         })?;
-        tracing::info!(name, id = made.id.0, "branch created");
+        tracing::info!(name, id = made.id.0, directory = %shown, "branch created");
         Ok(())
     }
 
     /// The branches that the caller may use. Every user may ask.
-    pub fn list_branches(&self, caller: &Caller) -> Vec<BranchLine> {
+    ///
+    /// # Errors
+    /// Store errors.
+    pub fn list_branches(&self, caller: &Caller) -> Result<Vec<BranchLine>> {
         let mounted = self.branches.map(super::Branches::mounted).unwrap_or_default();
-        let line = |info: BranchInfo| BranchLine {
-            dir: mounted.get(&info.name).map(|dir| raw(dir)).unwrap_or_default(),
-            id: info.id.0,
-            uid: info.uid,
-            created: info.created,
-            bytes: info.bytes,
-            name: info.name,
+        let place = |root: BranchRoot| -> Result<_> {
+            let now = self.fs.branches().place_now(&root)?;
+            Ok(DirectoryLine { path: root.path, now })
+        };
+        let line = |info: BranchInfo| -> Result<_> {
+            Ok(BranchLine {
+                dir: mounted.get(&info.name).map(|dir| raw(dir)).unwrap_or_default(),
+                id: info.id.0,
+                uid: info.uid,
+                created: info.created,
+                bytes: info.bytes,
+                name: info.name,
+                directory: info.root.map(place).transpose()?,
+            })
         };
         let mine = self.fs.branches().all().into_iter().filter(|info| caller.may_act_for(info.uid));
         mine.map(line).collect()
@@ -201,6 +220,12 @@ fn explain(name: &str, error: FsError) -> ServiceError {
                 conflicts.join("\n  ")
             );
             ServiceError::new(ErrorKind::Conflict, message)
+        }
+        FsError::DirectoryGone { .. } => {
+            let message = format!(
+                "branch \"{name}\" was not merged, and is as it was: {error}; copy out of its mount what is needed, and delete it"
+            );
+            ServiceError::new(ErrorKind::Failed, message)
         }
         FsError::Canceled(doom) => {
             let message = format!("branch \"{name}\" was not merged, try again later: {doom}");

@@ -279,12 +279,10 @@ impl Transactions {
     /// As [`Self::view`], or the view of the mounted branch that is this transaction.
     ///
     /// # Errors
-    /// As [`Self::view`].
+    /// As [`Self::view`]; it is a branch of a directory.
     pub fn view_or_branch(&self, caller: &Caller, id: u64) -> Result<Arc<FileSystem>> {
         match self.view(caller, id) {
-            Err(ServiceError::Unknown(_)) => {
-                self.branches.view_of(caller, id).ok_or(ServiceError::Unknown(id))
-            }
+            Err(ServiceError::Unknown(_)) => self.branches.view_of(caller, id),
             entered => entered,
         }
     }

@@ -84,15 +84,17 @@ pub(super) struct Search<'f> {
 
 impl<'f> Search<'f> {
     pub(super) fn new(done: Sides<'f>, now: &'f FileSystem, selection: &Selection) -> Result<Self> {
+        // Of a branch of a directory, that.
+        let root = done.before.nodes.root().0;
         Ok(Self {
             done,
             since: Sides { before: done.after, after: now },
             plan: Plan::new(done)?,
             alone: Alone { selection: selection.clone(), ..Alone::default() },
             selection: selection.clone(),
-            before: Paths::new(done.before),
-            then: Paths::new(done.after),
-            now: Paths::new(now),
+            before: Paths::below(done.before, root),
+            then: Paths::below(done.after, root),
+            now: Paths::below(now, root),
             found: BTreeMap::new(),
             settled: BTreeSet::new(),
             left: BTreeSet::new(),

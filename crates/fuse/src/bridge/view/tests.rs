@@ -29,9 +29,10 @@ fn a_view_answers_as_the_main_line_does() {
     let config = BridgeConfig { btimes: false, writeback: true, xattrs: false, ..BridgeConfig::default() };
     let timeout = config.directory_attr_timeout;
     let main = Bridge::new(Arc::clone(&fs), config).expect("starts");
-    let of_view = bridge_config(&main, false, Some((7, 8)));
+    let of_view = bridge_config(&main, &begin(&fs, Isolation::Snapshot), Some((7, 8)));
     assert!(!of_view.btimes && !of_view.xattrs && !of_view.writeback);
     assert_eq!((of_view.directory_attr_timeout, of_view.only_ids), (timeout, Some((7, 8))));
-    assert_eq!(bridge_config(&main, true, None).directory_attr_timeout, Duration::ZERO);
-    assert_eq!(session_config(&begin(&fs, Isolation::Serializable), true).init.readdirplus, Readdirplus::Off);
+    let serializable = begin(&fs, Isolation::Serializable);
+    assert_eq!(bridge_config(&main, &serializable, None).directory_attr_timeout, Duration::ZERO);
+    assert_eq!(session_config(&serializable, true).init.readdirplus, Readdirplus::Off);
 }
