@@ -8,6 +8,7 @@ mod front;
 mod grow;
 mod heat;
 mod kv;
+mod mkfs;
 mod property;
 mod quota;
 mod rm;
@@ -21,7 +22,6 @@ mod txn;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
-use kvfs_kvdb::Placement;
 
 use crate::units::parse_size;
 pub(crate) use branch::{BranchArgs, BranchCommand};
@@ -32,6 +32,7 @@ pub(crate) use front::{CompletionsArgs, PagesArgs, StatusArgs, SyncArgs, TableFo
 pub(crate) use grow::GrowArgs;
 pub(crate) use heat::HeatArgs;
 pub(crate) use kv::{KvArgs, KvCommand, KvRange};
+pub(crate) use mkfs::MkfsArgs;
 pub(crate) use property::{GetArgs, SetArgs, Setting};
 pub(crate) use quota::{ProjectCommand, QuotaArgs, QuotaCommand, QuotaOf};
 pub(crate) use rm::RmArgs;
@@ -39,7 +40,7 @@ pub(crate) use serve::ServeArgs;
 pub(crate) use snapshot::{ReceiveArgs, SendArgs, SnapshotArgs, SnapshotCommand};
 pub(crate) use tier::{
     DeviceArg, TierAddArgs, TierArgs, TierCommand, TierDevicesArgs, TierDrainArgs, TierLimitArgs,
-    TierListArgs, TierPlacementArgs, device_parser,
+    TierListArgs, TierPlacementArgs,
 };
 pub(crate) use top::TopArgs;
 pub(crate) use trace::TraceArgs;
@@ -141,39 +142,6 @@ pub(crate) enum Command {
     /// Version of the program and of the on-disk format
     #[command(after_help = "Examples:\n  kvfs version\n  kvfs version --json")]
     Version(JsonArgs),
-}
-
-const MKFS_EXAMPLES: &str = "\
-Examples:
-  kvfs mkfs ~/store                        a file inside that grows with use
-  kvfs mkfs ~/store --size 20G             at most 20 GiB
-  kvfs mkfs ~/store --device /dev/sdb1     a block device; ~/store names it
-  kvfs mkfs ~/store --device fast:/dev/nvme0n1p3 --device slow:/dev/sdb
-                                           a small SSD and a large disk";
-
-#[derive(Debug, Args)]
-#[command(after_help = MKFS_EXAMPLES)]
-pub(crate) struct MkfsArgs {
-    /// Directory of the store; made when missing, must be empty
-    pub(crate) store: PathBuf,
-    /// File or block device that holds the data, instead of a file inside STORE; several, fast:PATH
-    /// and slow:PATH: see `kvfs tier --help`
-    #[arg(long, value_name = "[TIER:]PATH", value_parser = device_parser())]
-    pub(crate) device: Vec<DeviceArg>,
-    /// Most bytes its first device may take, such as 20G (default: the block device, or what is free
-    /// now)
-    #[arg(long, value_parser = parse_size)]
-    pub(crate) size: Option<u64>,
-    /// Files up to this size live inside their row, such as 4K; 0 = never
-    #[arg(long, value_parser = parse_size, default_value = "4K")]
-    pub(crate) inline: u64,
-    /// Where content goes in a store of fast and slow devices, such as hot-cold: see `kvfs tier
-    /// --help`
-    #[arg(long, value_name = "POLICY")]
-    pub(crate) placement: Option<Placement>,
-    /// Overwrite a file or block device that holds anything
-    #[arg(long)]
-    pub(crate) force: bool,
 }
 
 const MOUNT_EXAMPLES: &str = "\

@@ -268,7 +268,7 @@ impl Via {
 
     fn open(store: &StoreDir, read_only: bool) -> Result<Self> {
         let _bar = Bar::new("opening the store");
-        let open = open::open_behind_exit(store, &OpenOptions { read_only, ..OpenOptions::default() })?;
+        let open = open::open_for_command(store, &OpenOptions { read_only, ..OpenOptions::default() })?;
         let service = Arc::new(open.into_service());
         Ok(Self::Local(RequestHandler::new(service, Mounted::default())))
     }

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use kvfs_fs::FileSystem;
 use kvfs_kvdb::format::{SUPERBLOCK_ADDRS, SUPERBLOCK_BYTES, Superblock, SuperblockError};
-use kvfs_open::{OpenOptions, OpenedStore};
+use kvfs_open::{OpenOptions, OpenedEngine, OpenedStore};
 use kvfs_service::{Opened, Service, UndoLimits};
 use kvfs_store::clock::{Clock, SystemClock};
 
 use crate::control::{self, Client, Daemon};
-use crate::engine::OpenEngine;
+use crate::engine;
 use crate::error::{CliError, Code, Result};
 use crate::mounts;
 use crate::store_dir::StoreDir;
@@ -30,7 +30,8 @@ const EXIT_POLL_PERIOD: Duration = Duration::from_millis(10);
 /// An open store with its file system. Close it: dropping it leaves the journal to be replayed.
 pub(crate) struct OpenStore {
     pub(crate) fs: Arc<FileSystem>,
-    pub(crate) engine: OpenEngine,
+    pub(crate) engine: OpenedEngine,
+    is_read_only: bool,
     /// See [`OpenOptions::undo`].
     undo: UndoLimits,
 }
@@ -38,15 +39,14 @@ pub(crate) struct OpenStore {
 impl OpenStore {
     /// Opens everything; the journal is replayed.
     pub(crate) fn open_with(dir: &StoreDir, options: &OpenOptions) -> Result<Self> {
-        let OpenedStore { fs, db, devices, is_read_only, undo } = OpenedStore::open(dir, options)?;
-        let engine = OpenEngine { db, devices, is_read_only };
-        Ok(Self { fs, engine, undo })
+        let OpenedStore { fs, engine, is_read_only, undo } = OpenedStore::open(dir, options)?;
+        Ok(Self { fs, engine, is_read_only, undo })
     }
 
     /// For the requests of callers.
     pub(crate) fn into_service(self) -> Service {
-        let Self { fs, engine, undo } = self;
-        Service::new(Opened { fs, engine: Box::new(engine), undo })
+        let Self { fs, engine, is_read_only, undo } = self;
+        Service::new(Opened { fs, engine: engine::for_service(engine, is_read_only), undo })
     }
 
     /// Writes everything out and gives the device back.
@@ -120,14 +120,35 @@ pub(crate) fn open_behind_exit(store: &StoreDir, options: &OpenOptions) -> Resul
     }
 }
 
+/// As [`open_behind_exit`], for a command that does something and ends: what it would do to a store in memory would be lost.
+pub(crate) fn open_for_command(store: &StoreDir, options: &OpenOptions) -> Result<OpenStore> {
+    check_lasts(store)?;
+    open_behind_exit(store, options)
+}
+
+/// Refuses a store that holds something only while it is mounted or served, and is not now.
+pub(crate) fn check_lasts(store: &StoreDir) -> Result<()> {
+    if !store.engine()?.is_volatile() {
+        return Ok(());
+    }
+    let path = store.path().display();
+    let message = format!(
+        "{path} keeps everything in memory, and only while it is mounted: `kvfs mount {path} DIR` first (engine memory)"
+    );
+    Err(CliError::new(Code::NotMounted, message))
+}
+
 /// The store is mounted already.
 fn in_use(store: &StoreDir, dir: &Path) -> CliError {
     CliError::new(Code::InUse, format!("{} is mounted on {} already", store.path().display(), dir.display()))
 }
 
-/// Whether the directory `path` holds a device that bears the signature of a store, whatever its state.
+/// Whether the directory `path` holds a device that bears the signature of a store, whatever its state, or the mark of an engine.
 pub(crate) fn is_store(path: &Path) -> bool {
     let Ok(store) = StoreDir::open(path) else { return false };
+    if matches!(store.engine_mark(), Ok(Some(_))) {
+        return true;
+    }
     let Ok(device) = store.device().peek() else { return false };
     SUPERBLOCK_ADDRS.into_iter().any(|addr| {
         let mut slot = [0; SUPERBLOCK_BYTES];

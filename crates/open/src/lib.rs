@@ -1,12 +1,13 @@
 //! Stores by their path, for every program that opens one: device → engine → file system.
 //!
 //! Purpose: what a store's directory may look like, how memory is divided, and what a failure means are decided here once, for
-//! the command, its daemon, and programs that embed kvfs. What needs a daemon is the command's.
+//! the command, its daemon, and programs that embed kvfs, and so is which engine a store has ([`EngineKind`]). What needs a daemon is the command's.
 //!
 //! Thread safety: see the modules. Invariant: one process at a time has a store open; the device is locked.
 
 mod contents;
 mod devices;
+mod engines;
 mod error;
 mod make;
 mod memory;
@@ -14,8 +15,9 @@ mod open;
 mod store_dir;
 
 pub use devices::{DeviceHealth, NewDevice, StoreDevices};
+pub use engines::{EngineKind, EngineMark, PluggedEngine};
 pub use error::{Error, Result, explain_device, explain_open};
 pub use make::{CAPACITY_BYTES_MIN, INLINE_DEFAULT, NewStore, linked_device, make_store, own_device};
 pub use memory::{MEMORY_BYTES_MIN, Memory};
-pub use open::{OpenOptions, OpenedStore};
+pub use open::{OpenOptions, OpenedEngine, OpenedStore};
 pub use store_dir::{DevicePlace, StoreDir};

@@ -13,6 +13,7 @@ use kvfs_store::Store;
 use kvfs_store::clock::{Clock, SystemClock};
 
 use crate::devices::{NewDevice, StoreDevices, check_blank, explain_target};
+use crate::engines::{self, EngineKind};
 use crate::error::{Error, Result, explain_device, explain_fs};
 use crate::memory::MEMORY_BYTES_MIN;
 use crate::store_dir::{StoreDir, open_target};
@@ -26,6 +27,8 @@ pub const INLINE_DEFAULT: u64 = 4096;
 /// A store that is to be made.
 #[derive(Debug, Clone, Copy)]
 pub struct NewStore<'a> {
+    /// Its engine.
+    pub engine: EngineKind,
     /// Most bytes that its first device may take; `None`: as it finds them.
     pub size: Option<u64>,
     /// Files up to this size live inside their row (bytes).
@@ -39,11 +42,12 @@ pub struct NewStore<'a> {
 impl NewStore<'_> {
     /// On one device.
     pub fn of_size(size: Option<u64>) -> Self {
-        Self { size, inline: INLINE_DEFAULT, others: &[], placement: None }
+        Self { engine: EngineKind::Kvdb, size, inline: INLINE_DEFAULT, others: &[], placement: None }
     }
 }
 
-/// Makes a store whose first device is what `find_device` gives, with its size. Returns its capacity (bytes).
+/// Makes a store whose first device is what `find_device` gives, with its size: of an engine other than kvdb there is none. Returns its
+/// capacity (bytes).
 ///
 /// # Errors
 /// The directory is no place for one; no space; a device can't be used; what `find_device` says.
@@ -66,8 +70,12 @@ pub fn make_store(
     }
     let existed = path.exists();
     let dir = StoreDir::prepare(path)?;
-    let made = find_device(&dir).and_then(|(device, capacity)| fill(&dir, device, capacity, &new));
-    made.map_err(|error| match remove_remains(&dir, existed) {
+    let made = if new.engine == EngineKind::Kvdb {
+        find_device(&dir).and_then(|(device, capacity)| fill(&dir, device, capacity, &new))
+    } else {
+        engines::make(&dir, &new)
+    };
+    made.map_err(|error| match remove_remains(&dir, new.engine, existed) {
         Ok(()) => error,
         Err(left) => {
             let message = format!("{error}; what is left at {} could not be removed: {left}", path.display());
@@ -141,7 +149,10 @@ fn fill(dir: &StoreDir, device: FileDevice, capacity_bytes: u64, wanted: &NewSto
     Ok(capacity)
 }
 
-fn remove_remains(dir: &StoreDir, existed: bool) -> std::io::Result<()> {
+fn remove_remains(dir: &StoreDir, engine: EngineKind, existed: bool) -> std::io::Result<()> {
+    if engine != EngineKind::Kvdb {
+        engines::remove(dir)?;
+    }
     for other in dir.other_devices()? {
         other.remove()?;
     }

@@ -90,6 +90,11 @@ impl Memory {
         self.bytes / 4
     }
 
+    /// What a store in memory may hold (bytes).
+    pub fn store_bytes(self) -> u64 {
+        self.engine_bytes(self.reserve_bytes())
+    }
+
     /// What the engine may take when `reserve` is left for what is not accounted (bytes).
     pub fn engine_bytes(self, reserve: u64) -> u64 {
         self.bytes - self.node_bytes() - self.content_bytes() - self.io_bytes() - reserve

@@ -12,6 +12,7 @@ use kvfs_store::clock::{Clock, SystemClock};
 use kvfs_store::{Store, StoreError};
 
 use crate::devices::StoreDevices;
+use crate::engines::{self, PluggedEngine};
 use crate::error::{Error, Result, explain_fs, explain_open};
 use crate::memory::Memory;
 use crate::store_dir::StoreDir;
@@ -50,14 +51,58 @@ pub struct OpenOptions {
     pub private_snapshots: bool,
 }
 
+/// The engine of an open store.
+#[derive(Clone)]
+#[expect(missing_docs, reason = "the variants' docs name their fields")]
+pub enum OpenedEngine {
+    /// kvdb, and where it keeps everything.
+    Kvdb { db: Arc<Db>, devices: Arc<StoreDevices> },
+    /// Another one.
+    Plugged(Arc<PluggedEngine>),
+}
+
+impl OpenedEngine {
+    /// Which devices of the store are missing, in words; `None`: none.
+    pub fn missing(&self) -> Option<&str> {
+        match self {
+            Self::Kvdb { devices, .. } => devices.missing(),
+            Self::Plugged(_) => None,
+        }
+    }
+
+    /// It may take so many bytes of memory from now on.
+    pub fn set_memory_bytes(&self, bytes: u64) {
+        match self {
+            Self::Kvdb { db, .. } => db.set_memory_bytes(bytes),
+            Self::Plugged(plugged) => plugged.store.set_memory_bytes(bytes),
+        }
+    }
+
+    fn store(&self) -> Arc<dyn Store> {
+        match self {
+            Self::Kvdb { db, .. } => Arc::clone(db) as Arc<dyn Store>,
+            Self::Plugged(plugged) => Arc::clone(&plugged.store) as Arc<dyn Store>,
+        }
+    }
+
+    /// Writes everything out and gives back what is on devices or in files.
+    ///
+    /// # Errors
+    /// I/O errors: it is closed all the same.
+    pub fn close(&self) -> Result<(), StoreError> {
+        match self {
+            Self::Kvdb { db, .. } => db.close(),
+            Self::Plugged(plugged) => plugged.store.close(),
+        }
+    }
+}
+
 /// An open store with its file system. Close it: dropping it leaves the journal to be replayed.
 pub struct OpenedStore {
     /// Its main line.
     pub fs: Arc<FileSystem>,
-    /// The engine.
-    pub db: Arc<Db>,
-    /// Where it keeps everything.
-    pub devices: Arc<StoreDevices>,
+    /// What is below it.
+    pub engine: OpenedEngine,
     /// Nothing is written.
     pub is_read_only: bool,
     /// See [`OpenOptions::undo`].
@@ -70,20 +115,16 @@ impl OpenedStore {
     /// # Errors
     /// Another process has it open; devices are missing; damage; I/O errors.
     pub fn open(dir: &StoreDir, options: &OpenOptions) -> Result<Self> {
-        let &OpenOptions { memory, commit_interval, undo, io_limit, .. } = options;
+        let memory = options.memory;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-        let mut engine = Options::with_memory(memory.engine_bytes(memory.reserve_bytes()));
-        engine.read_only = options.read_only;
-        if let Some(interval) = commit_interval {
-            engine.commit_interval = interval;
-        }
-        engine.cache_policy = options.cache_policy;
-        engine.placement = options.placement;
-        engine.merge_bytes_per_second = io_limit.unwrap_or(0);
-        (engine.undo_count, engine.undo_age) = undo.unwrap_or((usize::MAX, Duration::MAX));
-        let undo = UndoLimits { count_max: engine.undo_count, age_max: engine.undo_age };
-        let (devices, db) = open_engine(dir, engine, options.degraded, &clock)?;
-        let read_only = options.read_only || devices.missing().is_some();
+        let (engine, undo) = match dir.engine_mark()? {
+            None => open_kvdb(dir, options, &clock)?,
+            Some(mark) => {
+                let plugged = Arc::new(engines::open(dir, &mark, options)?);
+                (OpenedEngine::Plugged(plugged), UndoLimits { count_max: 0, age_max: Duration::ZERO })
+            }
+        };
+        let read_only = options.read_only || engine.missing().is_some();
         let mount = MountOptions {
             atime: options.atime,
             nodiratime: options.nodiratime,
@@ -97,10 +138,9 @@ impl OpenedStore {
             owner_uid: dir.uid(),
             lock_bytes_max: memory.lock_bytes() as usize,
         };
-        let store: Arc<dyn Store> = Arc::clone(&db) as Arc<dyn Store>;
-        let fs = FileSystem::open(store, clock, mount).map_err(|error| explain_fs(dir, error))?;
+        let fs = FileSystem::open(engine.store(), clock, mount).map_err(|error| explain_fs(dir, error))?;
         kvfs_fs::name_processes(&fs, command_of);
-        Ok(Self { fs: Arc::new(fs), db, devices: Arc::new(devices), is_read_only: read_only, undo })
+        Ok(Self { fs: Arc::new(fs), engine, is_read_only: read_only, undo })
     }
 
     /// Writes everything out and gives the device back.
@@ -108,10 +148,30 @@ impl OpenedStore {
     /// # Errors
     /// I/O errors: it is closed all the same.
     pub fn close(self) -> Result<(), StoreError> {
-        let Self { fs, db, .. } = self;
+        let Self { fs, engine, .. } = self;
         drop(fs);
-        db.close()
+        engine.close()
     }
+}
+
+fn open_kvdb(
+    dir: &StoreDir,
+    options: &OpenOptions,
+    clock: &Arc<dyn Clock>,
+) -> Result<(OpenedEngine, UndoLimits)> {
+    let &OpenOptions { memory, commit_interval, undo, io_limit, .. } = options;
+    let mut engine = Options::with_memory(memory.engine_bytes(memory.reserve_bytes()));
+    engine.read_only = options.read_only;
+    if let Some(interval) = commit_interval {
+        engine.commit_interval = interval;
+    }
+    engine.cache_policy = options.cache_policy;
+    engine.placement = options.placement;
+    engine.merge_bytes_per_second = io_limit.unwrap_or(0);
+    (engine.undo_count, engine.undo_age) = undo.unwrap_or((usize::MAX, Duration::MAX));
+    let undo = UndoLimits { count_max: engine.undo_count, age_max: engine.undo_age };
+    let (devices, db) = open_engine(dir, engine, options.degraded, clock)?;
+    Ok((OpenedEngine::Kvdb { db, devices: Arc::new(devices) }, undo))
 }
 
 /// Opens the devices and the engine on them; `degraded`: to be read, where slow devices are missing.

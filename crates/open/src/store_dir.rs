@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! STORE/device         sparse file that grows, or a symbolic link to a file or block device
+//! STORE/engine         of a store that is not kvdb's, instead of a device: which engine it has
 //! STORE/device.1       a symbolic link to another device of the store, if it has several; device.2 and so on
 //! STORE/control.sock   while mounted: the daemon's socket for the `kvfs` command
 //! STORE/kv.sock        while mounted: its socket for keys and transactions
@@ -34,6 +35,7 @@ use rustix::io::Errno;
 
 use kvfs_service::ErrorKind;
 
+use crate::engines::mark;
 use crate::error::{Error, Result};
 
 const DIRECTORY: OFlags =
@@ -85,16 +87,19 @@ impl StoreDir {
             _ => Error::io("open the store", path, &error),
         })?;
         let not_a_store = || {
-            let message = format!("{} is not a kvfs store (it has no device inside)", path.display());
+            let message = format!(
+                "{} is not a kvfs store (it has no device inside, and names no engine)",
+                path.display()
+            );
             Error::new(ErrorKind::NotAStore, message)
         };
         let store = match Self::reach(absolute) {
             Err(Errno::NOTDIR) => return Err(not_a_store()),
             reached => reached.map_err(|errno| Error::io("open the store", path, &errno.into()))?,
         };
-        match store.look(device::FIRST) {
-            Ok(_) => store.check_private().map(|()| store),
-            Err(Errno::NOENT) => Err(not_a_store()),
+        match store.holds_store() {
+            Ok(true) => store.check_private().map(|()| store),
+            Ok(false) => Err(not_a_store()),
             Err(errno) => Err(Error::io("look into", path, &errno.into())),
         }
     }
@@ -112,7 +117,7 @@ impl StoreDir {
         let failed = |errno: Errno| Error::io("make a store in", path, &errno.into());
         let absolute = path.canonicalize().map_err(|error| Error::io("open", path, &error))?;
         let store = Self::reach(absolute).map_err(failed)?;
-        if store.look(device::FIRST).is_ok() {
+        if store.holds_store().map_err(failed)? {
             return Err(Error::new(
                 ErrorKind::InUse,
                 format!("{} already holds a store; remove it first if you mean to lose it", path.display()),
@@ -234,6 +239,18 @@ impl StoreDir {
     /// ENOENT; I/O errors.
     pub fn look(&self, name: &str) -> Result<rustix::fs::Stat, Errno> {
         rustix::fs::statat(&self.dir, name, AtFlags::SYMLINK_NOFOLLOW)
+    }
+
+    /// Whether there is a first device, or the mark of an engine.
+    fn holds_store(&self) -> Result<bool, Errno> {
+        for name in [device::FIRST, mark::NAME] {
+            match self.look(name) {
+                Ok(_) => return Ok(true),
+                Err(Errno::NOENT) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(false)
     }
 
     fn holds_anything(&self) -> Result<bool, Errno> {

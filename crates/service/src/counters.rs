@@ -55,7 +55,7 @@ impl ServedStore<'_> {
     /// The caller may not.
     pub fn zones(&self, caller: &Caller) -> Result<ZoneLines> {
         authorize(self.fs, caller, "see the zones of the store")?;
-        Ok(self.engine.zones())
+        Ok(self.engine.control_of("zones")?.zones())
     }
 
     /// What memory is charged, and where in the code it was.
@@ -64,7 +64,7 @@ impl ServedStore<'_> {
     /// The caller may not.
     pub fn charges(&self, caller: &Caller) -> Result<ChargeLines> {
         authorize(self.fs, caller, "see what memory is charged")?;
-        Ok(self.engine.charges())
+        Ok(self.engine.control_of("charges of memory")?.charges())
     }
 
     /// How a keyspace is stored, after it was changed if there is something to change: by the words of the command line.

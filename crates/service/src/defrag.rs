@@ -18,6 +18,9 @@ use crate::error::{ErrorKind, Result, ServiceError};
 use crate::lines::{DefragPlanLine, DefragRequest, DefragmentedLine};
 use crate::served::ServedStore;
 
+/// What an engine may lack.
+const DEFRAGMENTATION: &str = "defragmentation";
+
 /// Admits one defragmentation at a time, and ends it, and the waiting for other long work.
 #[derive(Debug, Default)]
 pub struct DefragGate {
@@ -44,7 +47,7 @@ impl ServedStore<'_> {
     /// The caller may not.
     pub fn defrag_plan(&self, caller: &Caller, rewrite: bool) -> Result<DefragPlanLine> {
         admit(self.fs, caller)?;
-        Ok(self.engine.defrag_plan(rewrite))
+        Ok(self.engine.control_of(DEFRAGMENTATION)?.defrag_plan(rewrite))
     }
 
     /// Defragments the store, as far as it comes.
@@ -53,6 +56,7 @@ impl ServedStore<'_> {
     /// The caller may not; it is being done already; store errors.
     pub fn defragment(&self, caller: &Caller, request: DefragRequest) -> Result<DefragmentedLine> {
         admit(self.fs, caller)?;
+        let control = self.engine.control_of(DEFRAGMENTATION)?;
         let Some(_running) = self.defrag.running.try_lock() else {
             let message = "the store is being defragmented already; wait until that has ended";
             return Err(ServiceError::new(ErrorKind::InUse, message));
@@ -63,7 +67,7 @@ impl ServedStore<'_> {
         let order = DefragOrder { rewrite, bytes_per_second, is_stopping };
         let clock = SystemClock::new();
         let (mut bytes_all, mut bytes_told) = (0, 0);
-        let done = self.engine.defragment(&order, &mut |now| {
+        let done = control.defragment(&order, &mut |now| {
             if bytes_all != now.bytes {
                 (bytes_all, bytes_told) = (now.bytes, 0);
                 progress::stage("emptying zones", Unit::Bytes, bytes_all);

@@ -16,8 +16,50 @@ use crate::lines::{
     PlacementLine, ZoneLines,
 };
 
-/// See the module.
+/// See the module. What every engine has; the rest is [`SpaceControl`].
 pub trait Engine: Send + Sync + 'static {
+    /// [`SpaceControl`], if the engine has it.
+    fn space_control(&self) -> Option<&dyn SpaceControl> {
+        None
+    }
+
+    /// Verifies the engine's own structures.
+    ///
+    /// # Errors
+    /// Store errors.
+    fn check(&self) -> Result<EngineCheck, StoreError>;
+
+    /// Whether the engine and its device work.
+    fn health(&self) -> HealthLine;
+
+    /// Counters beside those of the store, by name.
+    fn counters(&self) -> Vec<(String, u64)>;
+
+    /// Longest time that a change stays only in memory, from now on.
+    fn set_commit_interval(&self, interval: Duration);
+
+    /// Whether it was opened for reading only.
+    fn is_read_only(&self) -> bool;
+
+    /// Writes everything out and gives the device back. The file system is gone already.
+    ///
+    /// # Errors
+    /// Store errors.
+    fn close(self: Box<Self>) -> Result<(), StoreError>;
+}
+
+impl dyn Engine {
+    /// As [`Engine::space_control`].
+    ///
+    /// # Errors
+    /// The engine has no such `what`.
+    pub(crate) fn control_of(&self, what: &'static str) -> Result<&dyn SpaceControl, StoreError> {
+        self.space_control().ok_or(StoreError::Unsupported(what))
+    }
+}
+
+/// Devices, and what lies where on them: of an engine that divides them itself.
+pub trait SpaceControl: Send + Sync {
     /// How much the store can come to (bytes): all of a block device, or what the file has and its file system can give.
     ///
     /// # Errors
@@ -33,7 +75,7 @@ pub trait Engine: Send + Sync + 'static {
     /// Store errors.
     fn grow(&self, bytes: u64) -> Result<u64, StoreError>;
 
-    /// What [`Engine::defragment`] would do now. `rewrite`: of all zones with data.
+    /// What [`SpaceControl::defragment`] would do now. `rewrite`: of all zones with data.
     fn defrag_plan(&self, rewrite: bool) -> DefragPlanLine;
 
     /// Defragments, until `goes_on` says no. It is called behind each piece.
@@ -57,9 +99,6 @@ pub trait Engine: Send + Sync + 'static {
     /// # Errors
     /// There is none of that name.
     fn set_placement(&self, policy: &str, keeps: bool) -> Result<(), StoreError>;
-
-    /// Longest time that a change stays only in memory, from now on.
-    fn set_commit_interval(&self, interval: Duration);
 
     /// Moves at most so many bytes between tiers each second from now on; 0: any number.
     fn limit_migration(&self, bytes_per_second: u64);
@@ -91,41 +130,20 @@ pub trait Engine: Send + Sync + 'static {
     /// The device is filled again.
     ///
     /// # Errors
-    /// As [`Engine::drain_device`].
+    /// As [`SpaceControl::drain_device`].
     fn refill_device(&self, id: u32) -> Result<(), StoreError>;
 
     /// Lets go of a device that holds nothing.
     ///
     /// # Errors
-    /// It holds something; as [`Engine::drain_device`].
+    /// It holds something; as [`SpaceControl::drain_device`].
     fn remove_device(&self, id: u32) -> Result<(), StoreError>;
-
-    /// Verifies the engine's own structures.
-    ///
-    /// # Errors
-    /// Store errors.
-    fn check(&self) -> Result<EngineCheck, StoreError>;
 
     /// What the zones are used for.
     fn zones(&self) -> ZoneLines;
 
     /// What memory is charged, and where in the code it was.
     fn charges(&self) -> ChargeLines;
-
-    /// Whether the engine and its device work.
-    fn health(&self) -> HealthLine;
-
-    /// Counters beside those of the store, by name.
-    fn counters(&self) -> Vec<(String, u64)>;
-
-    /// Whether it was opened for reading only.
-    fn is_read_only(&self) -> bool;
-
-    /// Writes everything out and gives the device back. The file system is gone already.
-    ///
-    /// # Errors
-    /// Store errors.
-    fn close(self: Box<Self>) -> Result<(), StoreError>;
 }
 
 /// A defragmentation, as the engine is told of it.
@@ -158,3 +176,6 @@ pub struct EngineCheck {
     /// Which keys the damage is about.
     pub damaged: Vec<DamagedKeys>,
 }
+
+#[cfg(test)]
+mod tests;

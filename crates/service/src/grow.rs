@@ -28,18 +28,19 @@ impl ServedStore<'_> {
     pub fn grow(&self, caller: &Caller, bytes: Option<u64>) -> Result<Grown> {
         authorize_server(caller, "make it larger")?;
         let before = self.fs.store().space().capacity_bytes;
-        let room = self.engine.room()?;
+        let control = self.engine.control_of("way to grow")?;
+        let room = control.room()?;
         let wanted = bytes.unwrap_or_else(|| room.max(before));
         if wanted < before {
             let now = human_bytes(before);
             let message = format!("the store may take {now} already, and a store does not shrink");
             return Err(ServiceError::new(ErrorKind::Usage, message));
         }
-        if let Some(device) = self.engine.block_device().filter(|_| wanted > room) {
+        if let Some(device) = control.block_device().filter(|_| wanted > room) {
             let message = format!("the block device {device} has {}", human_bytes(room));
             return Err(ServiceError::new(ErrorKind::NoSpace, message));
         }
-        let after = self.engine.grow(wanted)?;
+        let after = control.grow(wanted)?;
         tracing::info!(before, after, "the store has grown");
         Ok(Grown { before, after, behind: (after > room && after > before).then_some(room) })
     }

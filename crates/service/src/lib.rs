@@ -44,7 +44,7 @@ pub use caller::{Caller, Connection, may_act_for};
 pub use check::Checked;
 pub use counters::READ_ONLY_STAT;
 pub use defrag::DefragGate;
-pub use engine::{DefragOrder, DefragStep, Engine, EngineCheck};
+pub use engine::{DefragOrder, DefragStep, Engine, EngineCheck, SpaceControl};
 pub use error::{ErrorKind, Result, ServiceError};
 pub use grow::Grown;
 pub use inline::inline_threshold;

@@ -34,7 +34,10 @@ impl ServedStore<'_> {
     pub fn remount(&self, caller: &Caller, change: &Remount) -> Result<()> {
         self.check_may_remount(caller)?;
         if let Some(policy) = &change.placement {
-            self.engine.set_placement(policy, false).map_err(ServiceError::of_order)?;
+            self.engine
+                .control_of("placement")?
+                .set_placement(policy, false)
+                .map_err(ServiceError::of_order)?;
             tracing::info!(policy, "content is placed by another policy");
         }
         if let Some(interval) = change.commit_interval {

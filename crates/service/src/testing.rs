@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use crate::branches::Branches;
 use crate::caller::Caller;
 use crate::defrag::DefragGate;
-use crate::engine::{DefragOrder, DefragStep, Engine, EngineCheck};
+use crate::engine::{DefragOrder, DefragStep, Engine, EngineCheck, SpaceControl};
 use crate::error::{ErrorKind, Result, ServiceError};
 use crate::lines::{
     ChargeLines, DefragPlanLine, DefragmentedLine, DeviceLine, DrainLine, HealthLine, HeatLines,
@@ -118,12 +118,46 @@ pub(crate) struct TestEngine {
     pub(crate) devices: Mutex<Vec<DeviceLine>>,
     pub(crate) policy: Mutex<String>,
     pub(crate) commit_interval: Mutex<Duration>,
+    /// It divides no devices itself.
+    pub(crate) has_no_space_control: bool,
 }
 
 /// Pieces of a whole defragmentation.
 pub(crate) const PIECES: u64 = 4;
 
 impl Engine for TestEngine {
+    fn space_control(&self) -> Option<&dyn SpaceControl> {
+        (!self.has_no_space_control).then_some(self as &dyn SpaceControl)
+    }
+
+    fn check(&self) -> Result<EngineCheck, StoreError> {
+        let counts = vec![("runs".to_owned(), 7)];
+        Ok(EngineCheck { findings: self.findings.clone(), counts, damaged: Vec::new() })
+    }
+
+    fn health(&self) -> HealthLine {
+        HealthLine { failure: self.failure.clone(), ..HealthLine::default() }
+    }
+
+    fn counters(&self) -> Vec<(String, u64)> {
+        vec![("device.failures".to_owned(), 0), ("keyspace.secret.bytes".to_owned(), 5)]
+    }
+
+    fn set_commit_interval(&self, interval: Duration) {
+        *self.commit_interval.lock() = interval;
+    }
+
+    fn is_read_only(&self) -> bool {
+        false
+    }
+
+    fn close(self: Box<Self>) -> Result<(), StoreError> {
+        self.is_closed.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+impl SpaceControl for TestEngine {
     fn room(&self) -> Result<u64> {
         Ok(self.room)
     }
@@ -167,10 +201,6 @@ impl Engine for TestEngine {
     fn set_placement(&self, policy: &str, _: bool) -> Result<(), StoreError> {
         policy.clone_into(&mut self.policy.lock());
         Ok(())
-    }
-
-    fn set_commit_interval(&self, interval: Duration) {
-        *self.commit_interval.lock() = interval;
     }
 
     fn devices(&self) -> Vec<DeviceLine> {
@@ -230,34 +260,12 @@ impl Engine for TestEngine {
         Ok(())
     }
 
-    fn check(&self) -> Result<EngineCheck, StoreError> {
-        let counts = vec![("runs".to_owned(), 7)];
-        Ok(EngineCheck { findings: self.findings.clone(), counts, damaged: Vec::new() })
-    }
-
     fn zones(&self) -> ZoneLines {
         ZoneLines { zone_bytes: 8, ..ZoneLines::default() }
     }
 
     fn charges(&self) -> ChargeLines {
         ChargeLines::default()
-    }
-
-    fn health(&self) -> HealthLine {
-        HealthLine { failure: self.failure.clone(), ..HealthLine::default() }
-    }
-
-    fn counters(&self) -> Vec<(String, u64)> {
-        vec![("device.failures".to_owned(), 0), ("keyspace.secret.bytes".to_owned(), 5)]
-    }
-
-    fn is_read_only(&self) -> bool {
-        false
-    }
-
-    fn close(self: Box<Self>) -> Result<(), StoreError> {
-        self.is_closed.store(true, Ordering::Relaxed);
-        Ok(())
     }
 }
 

@@ -10,6 +10,7 @@ use kvfs_store::progress::{self, Unit};
 
 use crate::authority::{authorize, authorize_server};
 use crate::caller::Caller;
+use crate::engine::SpaceControl;
 use crate::error::{ErrorKind, Result, ServiceError};
 use crate::lines::{DeviceLine, HeatLines, NewDeviceLine, PlacementLine};
 use crate::served::ServedStore;
@@ -30,13 +31,17 @@ impl<'s> Tiers<'s> {
         Self { store: *store }
     }
 
+    fn control(&self) -> Result<&'s dyn SpaceControl> {
+        Ok(self.store.engine.control_of("devices and tiers")?)
+    }
+
     /// All devices, the first one first.
     ///
     /// # Errors
     /// The caller may not.
     pub fn devices(&self, caller: &Caller) -> Result<Vec<DeviceLine>> {
         authorize(self.store.fs, caller, "see its devices")?;
-        Ok(self.store.engine.devices())
+        Ok(self.control()?.devices())
     }
 
     /// Where content goes that is wished nowhere, and what moves. `change`: by another policy from now on, and whether the store is
@@ -47,11 +52,11 @@ impl<'s> Tiers<'s> {
     pub fn placement(&self, caller: &Caller, change: Option<(&str, bool)>) -> Result<PlacementLine> {
         if let Some((policy, keeps)) = change {
             authorize_server(caller, "change how it places content")?;
-            self.store.engine.set_placement(policy, keeps).map_err(ServiceError::of_order)?;
+            self.control()?.set_placement(policy, keeps).map_err(ServiceError::of_order)?;
             tracing::info!(policy, keeps, "content is placed by another policy");
         }
         authorize(self.store.fs, caller, "see how it places content")?;
-        Ok(self.store.engine.placement())
+        Ok(self.control()?.placement())
     }
 
     /// Moves at most so many bytes between tiers each second until the unmount, 0: any number; and what moves.
@@ -60,7 +65,7 @@ impl<'s> Tiers<'s> {
     /// The caller may not.
     pub fn limit_migration(&self, caller: &Caller, bytes_per_second: u64) -> Result<PlacementLine> {
         authorize_server(caller, "limit what moves between its tiers")?;
-        self.store.engine.limit_migration(bytes_per_second);
+        self.control()?.limit_migration(bytes_per_second);
         tracing::info!(bytes_per_second, "what moves between tiers is limited");
         self.placement(caller, None)
     }
@@ -74,7 +79,7 @@ impl<'s> Tiers<'s> {
         authorize(self.store.fs, caller, "see what is hot on its devices")?;
         let is_stopping = self.store.defrag.flag();
         let mut goes_on = || !is_stopping.load(Ordering::Relaxed) && caller.is_there();
-        let heat = self.store.engine.heat(cells_max.clamp(1, HEAT_CELLS_MAX) as usize, &mut goes_on)?;
+        let heat = self.control()?.heat(cells_max.clamp(1, HEAT_CELLS_MAX) as usize, &mut goes_on)?;
         heat.ok_or_else(|| ServiceError::new(ErrorKind::NotMounted, "the store is being closed"))
     }
 
@@ -84,7 +89,7 @@ impl<'s> Tiers<'s> {
     /// The caller may not; it holds something, is in use or too small; store errors.
     pub fn add_device(&self, caller: &Caller, new: &NewDeviceLine) -> Result<u32> {
         authorize_server(caller, "add devices to it")?;
-        let id = self.store.engine.add_device(new)?;
+        let id = self.control()?.add_device(new)?;
         tracing::info!(id, path = %String::from_utf8_lossy(&new.path), is_slow = new.is_slow, "a device was added");
         Ok(id)
     }
@@ -97,7 +102,7 @@ impl<'s> Tiers<'s> {
     pub fn drain_device(&self, caller: &Caller, id: u32, waits: bool) -> Result<Vec<DeviceLine>> {
         authorize_server(caller, "drain its devices")?;
         self.drain(caller, id, waits)?;
-        Ok(self.store.engine.devices())
+        Ok(self.control()?.devices())
     }
 
     /// The device is filled again, and no longer drained.
@@ -106,7 +111,7 @@ impl<'s> Tiers<'s> {
     /// As [`Tiers::drain_device`].
     pub fn refill_device(&self, caller: &Caller, id: u32) -> Result<()> {
         authorize_server(caller, "fill its devices")?;
-        self.store.engine.refill_device(id).map_err(ServiceError::of_order)
+        self.control()?.refill_device(id).map_err(ServiceError::of_order)
     }
 
     /// Drains the device, and lets go of it.
@@ -117,7 +122,7 @@ impl<'s> Tiers<'s> {
         authorize_server(caller, "remove its devices")?;
         if !self.drain(caller, id, true)? {
             let device =
-                self.store.engine.devices().into_iter().find(|device| device.id == id).unwrap_or_default();
+                self.control()?.devices().into_iter().find(|device| device.id == id).unwrap_or_default();
             let trouble = device.drain.and_then(|drain| drain.trouble);
             let trouble = trouble.map_or_else(String::new, |why| format!(": {why}"));
             let left = human_bytes(device.bytes_live);
@@ -125,7 +130,7 @@ impl<'s> Tiers<'s> {
                 format!("device {id} stays, {left} are left on it{trouble}; it is drained in the background");
             return Err(ServiceError::new(ErrorKind::InUse, message));
         }
-        self.store.engine.remove_device(id).map_err(ServiceError::of_order)?;
+        self.control()?.remove_device(id).map_err(ServiceError::of_order)?;
         tracing::info!(id, "a device was removed");
         Ok(())
     }
@@ -134,7 +139,7 @@ impl<'s> Tiers<'s> {
     fn drain(&self, caller: &Caller, id: u32, waits: bool) -> Result<bool> {
         let is_stopping = self.store.defrag.flag();
         let mut left_before = None;
-        let drained = self.store.engine.drain_device(id, &mut |left| {
+        let drained = self.control()?.drain_device(id, &mut |left| {
             let before = left_before.unwrap_or_else(|| {
                 progress::stage("emptying the device", Unit::Bytes, left);
                 left

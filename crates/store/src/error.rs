@@ -136,7 +136,9 @@ pub enum StoreError {
     #[error("transaction {0} is open already")]
     CheckpointOpen(TxnId),
     /// The engine lacks an optional ability.
-    #[error("this engine does not support {0}")]
+    #[error(
+        "the engine of this store has no {0}; kvdb, the engine of `kvfs mkfs` unless told otherwise, has"
+    )]
     Unsupported(&'static str),
 }
 

@@ -42,9 +42,11 @@
 //! ```
 
 mod batch;
+pub mod blocks;
 pub mod clock;
 mod compression;
 mod difference;
+mod engine;
 mod error;
 mod extensions;
 pub mod model;
@@ -60,6 +62,7 @@ mod undo;
 pub use batch::{Batch, Op, check_key};
 pub use compression::{Compress, Compression, UnknownCompression};
 pub use difference::{ChangedRanges, Differences, KeyDifference, TrackChanges};
+pub use engine::{EngineStore, Verified};
 pub use error::{Result, StoreError};
 pub use named::{NamedSnapshots, SNAPSHOT_NAME_LEN_MAX, SnapshotInfo, check_snapshot_name};
 pub use place::Place;

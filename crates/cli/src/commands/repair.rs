@@ -27,6 +27,7 @@ use report::Report;
 
 pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode> {
     let (store, mounted) = find_store(args.target.as_deref().or(args.store.as_deref()))?;
+    store.expect_kvdb("repair")?;
     let dir = match mounted {
         Some(mounted) => Some(mounted.dir),
         None => mounts::of_store(store.path())?,

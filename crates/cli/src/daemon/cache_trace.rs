@@ -6,6 +6,9 @@ use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use kvfs_open::OpenedEngine;
+use kvfs_store::StoreError;
+
 use crate::error::{CliError, Result};
 use crate::open::OpenStore;
 
@@ -14,7 +17,10 @@ const TRACE_BYTES_MAX: u64 = 1 << 30;
 
 /// Begins a trace in a new file, which only the caller can read; it ends when the store is closed, or when it is full.
 pub(super) fn start(path: &Path, open: &OpenStore) -> Result<()> {
+    let OpenedEngine::Kvdb { db, .. } = &open.engine else {
+        return Err(StoreError::Unsupported("trace of its cache").into());
+    };
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     let file = file.map_err(|error| CliError::io("make a new file", path, &error))?;
-    Ok(open.engine.db.start_cache_trace(Box::new(file), TRACE_BYTES_MAX)?)
+    Ok(db.start_cache_trace(Box::new(file), TRACE_BYTES_MAX)?)
 }

@@ -121,10 +121,11 @@ pub(crate) fn serve(plan: &Plan, log: log::Target, ready: impl FnOnce() -> Resul
         open.close()?;
         return Err(error);
     }
+    tell_of_end(&store)?;
     let plan = &degraded(plan, &open);
     point::detach_dead_views(&store)?;
     let fs = Arc::clone(&open.fs);
-    let keeper = Keeper::start(Arc::clone(&open.engine.db), Arc::clone(&fs), plan.open.memory)
+    let keeper = Keeper::start(open.engine.clone(), Arc::clone(&fs), plan.open.memory)
         .map_err(|error| cannot_start("a thread", &error))?;
     let source = store.path().to_string_lossy().into_owned();
     let mounted = Mounted { dir: plan.dir.clone().unwrap_or_default(), source: source.clone() };
@@ -188,10 +189,22 @@ pub(crate) fn serve(plan: &Plan, log: log::Target, ready: impl FnOnce() -> Resul
     outcome.map(|()| ExitCode::SUCCESS)
 }
 
+/// The user is told where nothing lasts.
+fn tell_of_end(store: &StoreDir) -> Result<()> {
+    if store.engine()?.is_volatile() {
+        let store = store.path().display();
+        tracing::warn!(%store, "what it holds is in memory alone");
+        eprintln!(
+            "kvfs: {store} keeps everything in memory: it is empty now, and what it holds ends with the unmount"
+        );
+    }
+    Ok(())
+}
+
 /// What is served where devices are missing: the same, and nothing is written. The user is told.
 fn degraded(plan: &Plan, open: &OpenStore) -> Plan {
     let mut plan = plan.clone();
-    if let Some(missing) = open.engine.devices.missing() {
+    if let Some(missing) = open.engine.missing() {
         tracing::warn!("{missing}");
         eprintln!("kvfs: {missing}; the store can only be read");
         plan.open.read_only = true;

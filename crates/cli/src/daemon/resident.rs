@@ -18,10 +18,9 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use kvfs_fs::FileSystem;
-use kvfs_kvdb::Db;
 
 use crate::allocator;
-use kvfs_open::Memory;
+use kvfs_open::{Memory, OpenedEngine};
 
 /// How often it is looked at.
 const PERIOD: Duration = Duration::from_millis(100);
@@ -80,11 +79,11 @@ pub(super) struct Keeper {
 
 impl Keeper {
     /// Starts it.
-    pub(super) fn start(db: Arc<Db>, fs: Arc<FileSystem>, memory: Memory) -> io::Result<Self> {
+    pub(super) fn start(engine: OpenedEngine, fs: Arc<FileSystem>, memory: Memory) -> io::Result<Self> {
         let statm = File::open("/proc/self/statm")?;
         let stopping = Arc::new(AtomicBool::new(false));
         let stop = Arc::clone(&stopping);
-        let body = move || keep(&db, &fs, &statm, Reserve::new(memory), &stop);
+        let body = move || keep(&engine, &fs, &statm, Reserve::new(memory), &stop);
         let thread = thread::Builder::new().name("kvfs-memory".into()).spawn(body)?;
         Ok(Self { stopping, thread: Some(thread) })
     }
@@ -101,7 +100,7 @@ impl Drop for Keeper {
     }
 }
 
-fn keep(db: &Db, fs: &FileSystem, statm: &File, mut reserve: Reserve, stopping: &AtomicBool) {
+fn keep(engine: &OpenedEngine, fs: &FileSystem, statm: &File, mut reserve: Reserve, stopping: &AtomicBool) {
     let mut share = reserve.engine_bytes(0);
     while !stopping.load(Ordering::Acquire) {
         thread::park_timeout(PERIOD);
@@ -111,7 +110,7 @@ fn keep(db: &Db, fs: &FileSystem, statm: &File, mut reserve: Reserve, stopping: 
         }
         let share_before = std::mem::replace(&mut share, reserve.engine_bytes(fs.admission().stats().bytes));
         if share != share_before {
-            db.set_memory_bytes(share);
+            engine.set_memory_bytes(share);
         }
     }
 }

@@ -280,7 +280,7 @@ fn reach(dir: &StoreDir, read_only: bool, txn: u64, snapshot: Option<&str>) -> R
             let message = format!("{} is not mounted, so transaction {txn} is no more", dir.path().display());
             return Err(CliError::new(Code::NotMounted, message));
         }
-        match open::open_behind_exit(dir, &OpenOptions { read_only, ..OpenOptions::default() }) {
+        match open::open_for_command(dir, &OpenOptions { read_only, ..OpenOptions::default() }) {
             // A daemon came up between our asking for it and our opening.
             Err(error) if error.code == Code::InUse && !is_late => {}
             opened => return Ok(Via::Local(Box::new(Local::new(opened?, snapshot)?))),

@@ -8,6 +8,10 @@ use super::operations::{as_counters, as_table};
 use crate::control::OperationLines;
 use crate::units::{human_bytes, human_duration, human_value};
 
+/// Counters of an engine without zones.
+pub(crate) const SPACE_CAPACITY: &str = "space.capacity_bytes";
+pub(crate) const SPACE_USED: &str = "space.used_bytes";
+
 /// Counters of this name are a histogram.
 const HISTOGRAM: &str = "write.stalls_ms.";
 
@@ -26,6 +30,9 @@ pub(crate) fn as_report(stats: &[(String, u64)], operations: &OperationLines) ->
 fn summary(stats: &[(String, u64)]) -> String {
     let get = |name: &str| value_of(stats, name);
     let bytes = |name: &str| human_bytes(get(name));
+    if let Some(space) = space_of_plugged(stats) {
+        return format!("{:13} {space}\n", "space");
+    }
     let (live, capacity) = (get("zones.live_bytes"), get("zones.capacity_bytes"));
     let seconds = |name: &str| human_duration(Duration::from_micros(get(name)));
     let lines = [
@@ -104,6 +111,15 @@ fn summary(stats: &[(String, u64)]) -> String {
         lines.push(format!("\ndefragmentation would give back {gain}: kvfs defrag DIR"));
     }
     lines.join("\n") + "\n"
+}
+
+/// Use and capacity of an engine without zones, of which no other line is known; `None`: it is kvdb.
+pub(crate) fn space_of_plugged(stats: &[(String, u64)]) -> Option<String> {
+    let is_plugged = stats.iter().any(|(name, _)| name == SPACE_CAPACITY);
+    let (used, capacity) = (value_of(stats, SPACE_USED), value_of(stats, SPACE_CAPACITY));
+    is_plugged.then(|| {
+        format!("{} of {} ({} %)", human_bytes(used), human_bytes(capacity), percent(used, capacity))
+    })
 }
 
 /// How many reads of blocks hit, the policy, and, where there are two classes of devices, where the others were read.

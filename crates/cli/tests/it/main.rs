@@ -6,6 +6,7 @@ mod branches;
 mod changes;
 mod crash;
 mod defrag;
+mod engines;
 mod exec;
 mod foreign;
 mod help;

@@ -11,8 +11,8 @@ use kvfs_service::lines::{
     TraceRequest, ZoneLines,
 };
 use kvfs_service::{
-    Branches, DefragOrder, DefragStep, Engine, EngineCheck, MainLine, Mounts, Opened, Transactions,
-    UndoLimits, ViewMount,
+    Branches, DefragOrder, DefragStep, Engine, EngineCheck, MainLine, Mounts, Opened, SpaceControl,
+    Transactions, UndoLimits, ViewMount,
 };
 use kvfs_store::clock::SystemClock;
 use kvfs_store::model::ModelStore;
@@ -25,6 +25,34 @@ use crate::protocol::{Begin, BranchRequest, SnapshotRequest, UndoRequest};
 struct NoEngine;
 
 impl Engine for NoEngine {
+    fn space_control(&self) -> Option<&dyn SpaceControl> {
+        Some(self)
+    }
+
+    fn check(&self) -> Result<EngineCheck, StoreError> {
+        Ok(EngineCheck::default())
+    }
+
+    fn health(&self) -> HealthLine {
+        HealthLine::default()
+    }
+
+    fn counters(&self) -> Vec<(String, u64)> {
+        Vec::new()
+    }
+
+    fn set_commit_interval(&self, _: Duration) {}
+
+    fn is_read_only(&self) -> bool {
+        false
+    }
+
+    fn close(self: Box<Self>) -> Result<(), StoreError> {
+        Ok(())
+    }
+}
+
+impl SpaceControl for NoEngine {
     fn room(&self) -> Result<u64> {
         Ok(0)
     }
@@ -61,8 +89,6 @@ impl Engine for NoEngine {
         Ok(())
     }
 
-    fn set_commit_interval(&self, _: Duration) {}
-
     fn limit_migration(&self, _: u64) {}
 
     fn heat(&self, _: usize, _: &mut dyn FnMut() -> bool) -> Result<Option<HeatLines>, StoreError> {
@@ -85,32 +111,12 @@ impl Engine for NoEngine {
         Ok(())
     }
 
-    fn check(&self) -> Result<EngineCheck, StoreError> {
-        Ok(EngineCheck::default())
-    }
-
     fn zones(&self) -> ZoneLines {
         ZoneLines::default()
     }
 
     fn charges(&self) -> ChargeLines {
         ChargeLines::default()
-    }
-
-    fn health(&self) -> HealthLine {
-        HealthLine::default()
-    }
-
-    fn counters(&self) -> Vec<(String, u64)> {
-        Vec::new()
-    }
-
-    fn is_read_only(&self) -> bool {
-        false
-    }
-
-    fn close(self: Box<Self>) -> Result<(), StoreError> {
-        Ok(())
     }
 }
 

@@ -62,6 +62,7 @@ impl ServedStore<'_> {
     /// The store is not mounted.
     pub fn committed(&self, caller: &Caller) -> Result<Vec<CommittedLine>> {
         self.transactions()?;
+        self.expect_undo()?;
         let points = undo_points(&**self.fs.store()).into_iter();
         let mine = points.filter(|(_, owner)| caller.may_act_for(owner.uid));
         let line = |(point, owner): (UndoPoint, Owner)| CommittedLine {
@@ -137,9 +138,19 @@ impl ServedStore<'_> {
         Ok((undo, selection))
     }
 
+    /// Refuses it where the engine keeps no former states.
+    fn expect_undo(&self) -> Result<()> {
+        self.fs
+            .store()
+            .undo()
+            .map(|_| ())
+            .ok_or_else(|| StoreError::Unsupported("undo of transactions").into())
+    }
+
     /// The states before and after a transaction of the caller's.
     fn open_undo(&self, caller: &Caller, id: TxnId) -> Result<Undo> {
         self.transactions()?;
+        self.expect_undo()?;
         let undo = match Undo::open(self.fs, id) {
             Err(FsError::Store(error)) if matches!(*error, StoreError::NotKept(_)) => {
                 return Err(self.not_kept(id));

@@ -9,9 +9,10 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 
-use super::table::{Map, NEWEST, Table, block_key};
+use super::table::{Map, NEWEST, Table};
 use super::versions::Versions;
 use super::{Commit, Shared};
+use crate::blocks::{block_key, patched};
 use crate::{
     BLOCK_BYTES, Batch, KeyRange, Keyspace, KeyspaceKind, Op, Position, Result, Seqno, StoreError, TxnId,
 };
@@ -193,11 +194,12 @@ fn sweep(shared: &Shared, commit: &mut Commit, keys_max: usize) {
         let Ok(table) = shared.table(keyspace) else { continue };
         let mut map = table.map.write();
         let Some(versions) = map.get_mut(&key) else { continue };
-        let bytes_before = versions.bytes(key.len());
+        let key_bytes = shared.key_bytes(&key);
+        let bytes_before = versions.bytes(key_bytes);
         versions.prune(&commit.pins);
-        account(shared, bytes_before, versions.bytes(key.len()));
+        account(shared, bytes_before, versions.bytes(key_bytes));
         if versions.is_absent() {
-            account(shared, versions.bytes(key.len()), 0);
+            account(shared, versions.bytes(key_bytes), 0);
             map.remove(&key);
         }
     }
@@ -205,11 +207,11 @@ fn sweep(shared: &Shared, commit: &mut Commit, keys_max: usize) {
 
 /// Fails with `Full` when the store has a limit and `batch` may not take what it needs.
 fn check_space(shared: &Shared, commit: &mut Commit, batch: &Batch) -> Result<()> {
-    let Some(bytes_max) = shared.bytes_max else { return Ok(()) };
+    let Some(bytes_max) = shared.options.capacity_bytes else { return Ok(()) };
     let deletes = batch.ops().iter().any(|op| matches!(op, Op::Delete { .. } | Op::DeleteRange { .. }));
-    let bytes_needed: u64 = batch.ops().iter().map(bytes_needed).sum();
+    let bytes_needed: u64 = batch.ops().iter().map(|op| bytes_needed(shared, op)).sum();
     let bytes_allowed = if deletes { bytes_max } else { bytes_max - shared.bytes_reserved() };
-    let fits = || shared.bytes_used.load(Ordering::Relaxed) + bytes_needed <= bytes_allowed;
+    let fits = || shared.bytes_taken() + bytes_needed <= bytes_allowed;
     if bytes_needed == 0 || fits() {
         return Ok(());
     }
@@ -218,13 +220,13 @@ fn check_space(shared: &Shared, commit: &mut Commit, batch: &Batch) -> Result<()
 }
 
 /// What an operation may add to `bytes_used`, not counting tombstones.
-fn bytes_needed(op: &Op) -> u64 {
+pub(super) fn bytes_needed(shared: &Shared, op: &Op) -> u64 {
     match op {
-        Op::Put { .. } | Op::Merge { .. } => op.payload_bytes() as u64,
+        Op::Put { .. } | Op::Merge { .. } => op.payload_bytes() as u64 + shared.options.entry_bytes,
         Op::PutBlocks { prefix, data, .. } => {
-            (data.len() + data.len() / BLOCK_BYTES * (prefix.len() + 8)) as u64
+            (data.len() + data.len() / BLOCK_BYTES * (shared.key_bytes(prefix) + 8)) as u64
         }
-        Op::PatchBlock { prefix, .. } => (prefix.len() + 8 + BLOCK_BYTES) as u64,
+        Op::PatchBlock { prefix, .. } => (shared.key_bytes(prefix) + 8 + BLOCK_BYTES) as u64,
         Op::Delete { .. } | Op::DeleteRange { .. } => 0,
     }
 }
@@ -232,13 +234,6 @@ fn bytes_needed(op: &Op) -> u64 {
 fn account(shared: &Shared, bytes_before: u64, bytes_after: u64) {
     // Wrapping: the difference may be negative, the sum never is.
     shared.bytes_used.fetch_add(bytes_after.wrapping_sub(bytes_before), Ordering::Relaxed);
-}
-
-/// A block (`None`: zeros) with `data` over it from `offset` on.
-pub(super) fn patched(old: Option<&[u8]>, offset: u16, data: &[u8]) -> Bytes {
-    let mut block = old.map_or_else(|| vec![0; BLOCK_BYTES], <[u8]>::to_vec);
-    block[usize::from(offset)..][..data.len()].copy_from_slice(data);
-    block.into()
 }
 
 /// Changes one map on behalf of one operation.
@@ -252,16 +247,17 @@ struct Writer<'a> {
 
 impl Writer<'_> {
     fn put(&mut self, key: Bytes, value: Bytes) {
+        let (key, value) = (self.shared.kept(key), self.shared.kept(value));
         match self.map.entry(key) {
             Entry::Vacant(entry) => {
-                account(self.shared, 0, (entry.key().len() + value.len()) as u64);
+                account(self.shared, 0, (self.shared.key_bytes(entry.key()) + value.len()) as u64);
                 entry.insert(Versions::new(self.seqno, value));
             }
             Entry::Occupied(mut entry) => {
-                let key_len = entry.key().len();
-                let bytes_before = entry.get().bytes(key_len);
+                let key_bytes = self.shared.key_bytes(entry.key());
+                let bytes_before = entry.get().bytes(key_bytes);
                 entry.get_mut().push(self.seqno, Some(value), &self.commit.pins);
-                account(self.shared, bytes_before, entry.get().bytes(key_len));
+                account(self.shared, bytes_before, entry.get().bytes(key_bytes));
                 if entry.get().has_older() {
                     self.commit.outdated.push_back((self.seqno, self.keyspace, entry.key().clone()));
                 }
@@ -274,13 +270,14 @@ impl Writer<'_> {
         if versions.at(NEWEST).is_none() {
             return;
         }
-        let bytes_before = versions.bytes(key.len());
+        let key_bytes = self.shared.key_bytes(key);
+        let bytes_before = versions.bytes(key_bytes);
         versions.push(self.seqno, None, &self.commit.pins);
         if versions.is_absent() {
             account(self.shared, bytes_before, 0);
             self.map.remove(key);
         } else {
-            account(self.shared, bytes_before, versions.bytes(key.len()));
+            account(self.shared, bytes_before, versions.bytes(key_bytes));
             self.commit.outdated.push_back((self.seqno, self.keyspace, key.clone()));
         }
     }

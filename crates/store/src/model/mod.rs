@@ -14,7 +14,8 @@
 //! * the versions of a key are ordered by seqno, and an old one is kept only while some snapshot
 //!   sees it;
 //! * a key whose only version is a tombstone is not in the map;
-//! * `bytes_used` is the sum of key and value lengths over all versions.
+//! * `bytes_used` is the sum of key and value lengths over all versions, and of what [`ModelOptions`] says that each takes beside;
+//!   `bytes_private` that of the entries of open transactions and of checkpoints.
 
 mod apply;
 mod cursor;
@@ -48,6 +49,19 @@ use crate::{
 /// Capacity that a store without a limit reports (bytes): sums of a few of them still fit `u64`.
 pub const CAPACITY_BYTES_UNLIMITED: u64 = 1 << 60;
 
+/// What may differ between stores in memory.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ModelOptions {
+    /// Most that it holds (bytes); `None`: any number. One hundredth is a reserve: only batches that delete something may use it.
+    pub capacity_bytes: Option<u64>,
+    /// What a version of a key counts for beside key and value (bytes).
+    pub entry_bytes: u64,
+    /// Keys and values get memory of their own, so that a small part does not keep a large buffer.
+    pub copies: bool,
+    /// See [`Store::uuid`].
+    pub uuid: [u8; 16],
+}
+
 /// A store in memory; see the module.
 pub struct ModelStore {
     shared: Arc<Shared>,
@@ -60,8 +74,8 @@ struct Shared {
     /// Newest seqno given; written under the commit lock while the batch's keyspaces are locked.
     newest: AtomicU64,
     bytes_used: AtomicU64,
-    bytes_max: Option<u64>,
-    uuid: [u8; 16],
+    bytes_private: AtomicU64,
+    options: ModelOptions,
 }
 
 /// State that only the holder of the commit lock touches.
@@ -88,18 +102,18 @@ impl Default for ModelStore {
 impl ModelStore {
     /// An empty store bounded by memory only.
     pub fn new() -> Self {
-        Self::with(None, [0; 16])
+        Self::with(ModelOptions::default())
     }
 
     /// As [`Self::new`], with an identity of its own.
     pub fn with_uuid(uuid: [u8; 16]) -> Self {
-        Self::with(None, uuid)
+        Self::with(ModelOptions { uuid, ..ModelOptions::default() })
     }
 
     /// An empty store that holds at most `bytes_max` of keys and values. One hundredth of that is a
     /// reserve: only batches that delete something may use it.
     pub fn with_capacity_bytes(bytes_max: u64) -> Self {
-        Self::with(Some(bytes_max), [0; 16])
+        Self::with(ModelOptions { capacity_bytes: Some(bytes_max), ..ModelOptions::default() })
     }
 
     /// Keeps the pre-images of the last `count_max` transactions, none at first.
@@ -107,14 +121,15 @@ impl ModelStore {
         self.shared.commit.lock().keep_at_most(count_max);
     }
 
-    fn with(bytes_max: Option<u64>, uuid: [u8; 16]) -> Self {
+    /// An empty store.
+    pub fn with(options: ModelOptions) -> Self {
         let shared = Shared {
             commit: Mutex::default(),
             tables: RwLock::default(),
             newest: AtomicU64::new(0),
             bytes_used: AtomicU64::new(0),
-            bytes_max,
-            uuid,
+            bytes_private: AtomicU64::new(0),
+            options,
         };
         Self { shared: Arc::new(shared) }
     }
@@ -133,7 +148,22 @@ impl Shared {
 
     /// What only deleting batches may use (bytes).
     fn bytes_reserved(&self) -> u64 {
-        self.bytes_max.unwrap_or(0) / 100
+        self.options.capacity_bytes.unwrap_or(0) / 100
+    }
+
+    /// What all versions and private entries take (bytes).
+    fn bytes_taken(&self) -> u64 {
+        self.bytes_used.load(Ordering::Relaxed) + self.bytes_private.load(Ordering::Relaxed)
+    }
+
+    /// What a version of `key` takes beside its value (bytes).
+    fn key_bytes(&self, key: &[u8]) -> usize {
+        key.len() + self.options.entry_bytes as usize
+    }
+
+    /// As it is kept.
+    fn kept(&self, bytes: Bytes) -> Bytes {
+        if self.options.copies { Bytes::copy_from_slice(&bytes) } else { bytes }
     }
 }
 
@@ -211,7 +241,7 @@ impl Store for ModelStore {
     }
 
     fn uuid(&self) -> [u8; 16] {
-        self.shared.uuid
+        self.shared.options.uuid
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -219,8 +249,8 @@ impl Store for ModelStore {
     }
 
     fn space(&self) -> SpaceStats {
-        let used_bytes = self.shared.bytes_used.load(Ordering::Relaxed);
-        let capacity_bytes = self.shared.bytes_max.unwrap_or(CAPACITY_BYTES_UNLIMITED);
+        let used_bytes = self.shared.bytes_taken();
+        let capacity_bytes = self.shared.options.capacity_bytes.unwrap_or(CAPACITY_BYTES_UNLIMITED);
         let writable_bytes = capacity_bytes - self.shared.bytes_reserved();
         SpaceStats { capacity_bytes, used_bytes, available_bytes: writable_bytes.saturating_sub(used_bytes) }
     }

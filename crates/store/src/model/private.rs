@@ -12,7 +12,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::table::{Table, block_key, block_of};
+use super::table::Table;
+use crate::blocks::{block_key, block_of};
 use crate::{BLOCK_BYTES, Change, Extent, ExtentKind, KeyRange, KeyspaceKind, Result, Seqno, StoreError};
 
 /// What a transaction has made of one key.
@@ -47,6 +48,11 @@ impl Own {
     /// Keys, values and operands held (bytes).
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// Keys with an entry.
+    pub(super) fn entry_count(&self) -> u64 {
+        self.entries.len() as u64
     }
 
     pub(super) fn set(&mut self, key: Bytes, entry: OwnEntry) {
@@ -270,7 +276,7 @@ impl Layers {
                 }
             }
         });
-        let extent = super::table::extent(from, kind, &mut blocks);
+        let extent = crate::blocks::extent(from, kind, &mut blocks);
         failed.map_or(Ok(extent), Err)
     }
 }

@@ -9,7 +9,8 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
-use super::table::{Table, block_key, block_of};
+use super::table::Table;
+use crate::blocks::{block_key, block_of};
 use crate::{Changed, KeyRange, Keyspace, Op, Records, Result, Seqno, Touch};
 
 /// One change.

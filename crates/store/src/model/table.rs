@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use parking_lot::RwLock;
 
 use super::versions::Versions;
+use crate::blocks::{block_key, block_of, extent};
 use crate::{
     BLOCK_BYTES, ChangedRanges, Extent, ExtentKind, KeyRange, Keyspace, KeyspaceInfo, KeyspaceKind,
     MergeFunction, Result, Seqno, StoreError,
@@ -15,10 +16,6 @@ use crate::{
 
 /// Reads at this position see the newest state.
 pub(super) const NEWEST: Seqno = Seqno::MAX;
-
-/// Longest extent of data that one call looks for (blocks), so that readers of huge files don't
-/// keep writers out for long.
-const EXTENT_BLOCKS_MAX: u64 = 1 << 16;
 
 /// The map of one keyspace.
 pub(super) type Map = BTreeMap<Bytes, Versions>;
@@ -159,48 +156,4 @@ impl Table {
             .filter_map(|(key, versions)| versions.at(at).and_then(|_| block_of(prefix, key)));
         Ok(extent(from, kind, &mut blocks))
     }
-}
-
-/// The first extent of `kind` at or after `from`, of the present `blocks` (ascending, none below `from`).
-pub(super) fn extent(from: u64, kind: ExtentKind, blocks: &mut dyn Iterator<Item = u64>) -> Option<Extent> {
-    match kind {
-        ExtentKind::Data => data_from(blocks),
-        ExtentKind::Hole => hole_from(from, blocks),
-    }
-}
-
-/// The run of consecutive numbers that `blocks` (ascending) begins with.
-fn data_from(blocks: &mut dyn Iterator<Item = u64>) -> Option<Extent> {
-    let first = blocks.next()?;
-    let mut count = 1;
-    while count < EXTENT_BLOCKS_MAX && blocks.next() == Some(first + count) {
-        count += 1;
-    }
-    Some(Extent { first, count })
-}
-
-/// The first gap at or after `from` between the numbers of `blocks` (ascending, none below `from`).
-fn hole_from(from: u64, blocks: &mut dyn Iterator<Item = u64>) -> Option<Extent> {
-    let mut first = from;
-    let end = loop {
-        match blocks.next() {
-            Some(block) if block == first => first += 1,
-            Some(block) => break block,
-            None => break u64::MAX,
-        }
-    };
-    (first < end).then(|| Extent { first, count: end - first })
-}
-
-/// The key of block `block` of `prefix`.
-pub(super) fn block_key(prefix: &[u8], block: u64) -> Bytes {
-    let mut key = BytesMut::with_capacity(prefix.len() + 8);
-    key.put_slice(prefix);
-    key.put_u64(block);
-    key.freeze()
-}
-
-/// The block number in `key` if it is a key of exactly `prefix`.
-pub(super) fn block_of(prefix: &[u8], key: &[u8]) -> Option<u64> {
-    key.strip_prefix(prefix)?.try_into().ok().map(u64::from_be_bytes)
 }

@@ -5,19 +5,21 @@
 //! since then are remembered; both end together. A checkpoint has a pin of its own, and stays on the list.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
 
-use super::apply::{self, Tables, patched};
+use super::apply::{self, Tables};
 use super::cursor::ModelCursor;
 use super::private::{Layers, Own, OwnEntry};
 use super::recent::records_of;
 use super::snapshot::Pin;
-use super::table::{NEWEST, Table, block_key};
+use super::table::{NEWEST, Table};
 use super::{Commit, Shared};
+use crate::blocks::{block_key, patched};
 use crate::{
     BLOCK_BYTES, Batch, Change, ChangeCursor, Changed, CheckpointInfo, Cursor, Durability, Extent,
     ExtentKind, Isolation, KeyRange, Keyspace, NOTE_LEN_MAX, Op, Position, Read, Records, Result, Seqno,
@@ -42,6 +44,8 @@ pub(super) struct Transactions {
 struct Checkpoint {
     info: CheckpointInfo,
     own: BTreeMap<Keyspace, Arc<Own>>,
+    /// For as long as no transaction has them open.
+    charge: PrivateBytes,
     stats: TxnStats,
 }
 
@@ -77,6 +81,7 @@ impl Transactions {
 struct Live {
     pin: Arc<Pin>,
     own: BTreeMap<Keyspace, Arc<Own>>,
+    charge: PrivateBytes,
     stats: TxnStats,
     note: Bytes,
 }
@@ -101,8 +106,13 @@ impl ModelTxn {
             id
         });
         let snapshot = pin.at();
-        let live =
-            Live { pin: Arc::new(pin), own: BTreeMap::new(), stats: TxnStats::default(), note: Bytes::new() };
+        let live = Live {
+            pin: Arc::new(pin),
+            own: BTreeMap::new(),
+            charge: PrivateBytes::new(shared, 0),
+            stats: TxnStats::default(),
+            note: Bytes::new(),
+        };
         let (shared, isolation) = (Arc::clone(shared), options.isolation);
         Self { shared, id, isolation, snapshot, is_resumed: false, live: Mutex::new(Some(live)) }
     }
@@ -118,7 +128,8 @@ impl ModelTxn {
         let (own, stats) = (checkpoint.own.clone(), checkpoint.stats);
         let pin = Arc::new(Pin::another(shared, commit, snapshot));
         drop(guard);
-        let live = Mutex::new(Some(Live { pin, own, stats, note: Bytes::new() }));
+        let charge = PrivateBytes::new(shared, bytes_of(shared, &own));
+        let live = Mutex::new(Some(Live { pin, own, charge, stats, note: Bytes::new() }));
         Ok(Self { shared: Arc::clone(shared), id, isolation, snapshot, is_resumed: true, live })
     }
 
@@ -151,6 +162,15 @@ impl ModelTxn {
             }
         }
         Ok(())
+    }
+
+    /// Fails with `Full` when the store has a limit and `batch` may not take what it needs of it.
+    fn check_space(&self, batch: &Batch) -> Result<()> {
+        let shared = &self.shared;
+        let Some(bytes_max) = shared.options.capacity_bytes else { return Ok(()) };
+        let bytes_needed: u64 = batch.ops().iter().map(|op| apply::bytes_needed(shared, op)).sum();
+        let is_full = shared.bytes_taken() + bytes_needed > bytes_max - shared.bytes_reserved();
+        if is_full && bytes_needed > 0 { Err(StoreError::Full) } else { Ok(()) }
     }
 
     /// Takes the transaction off the list and forgets what only it asked for.
@@ -239,6 +259,39 @@ impl Live {
     }
 }
 
+/// What private entries count for in `bytes_private` of the store, until it is dropped.
+struct PrivateBytes {
+    /// A checkpoint is part of the store that it counts in.
+    shared: Weak<Shared>,
+    bytes: u64,
+}
+
+impl PrivateBytes {
+    fn new(shared: &Arc<Shared>, bytes: u64) -> Self {
+        let mut charge = Self { shared: Arc::downgrade(shared), bytes: 0 };
+        charge.set(bytes);
+        charge
+    }
+
+    fn set(&mut self, bytes: u64) {
+        if let Some(shared) = self.shared.upgrade() {
+            // Wrapping: the difference may be negative, the sum never is.
+            shared.bytes_private.fetch_add(bytes.wrapping_sub(self.bytes), Ordering::Relaxed);
+        }
+        self.bytes = bytes;
+    }
+}
+
+impl Drop for PrivateBytes {
+    fn drop(&mut self) {
+        self.set(0);
+    }
+}
+
+fn bytes_of(shared: &Shared, own: &BTreeMap<Keyspace, Arc<Own>>) -> u64 {
+    own.values().map(|own| own.bytes() + own.entry_count() * shared.options.entry_bytes).sum()
+}
+
 /// A private change.
 #[derive(Clone)]
 enum Step {
@@ -247,6 +300,16 @@ enum Step {
 }
 
 impl Step {
+    /// As it is kept.
+    fn kept(self, shared: &Shared) -> Self {
+        match self {
+            Self::Set(key, OwnEntry::Value(value)) => {
+                Self::Set(shared.kept(key), OwnEntry::Value(shared.kept(value)))
+            }
+            other => other,
+        }
+    }
+
     fn on(self, own: &mut Own) {
         match self {
             Self::Set(key, entry) => own.set(key, entry),
@@ -335,9 +398,11 @@ impl Txn for ModelTxn {
             }
             let (operations, bytes) = (batch.len() as u64, batch.payload_bytes() as u64);
             let at = if self.isolation == Isolation::Snapshot { live.pin.at() } else { NEWEST };
+            self.check_space(&batch)?;
             for (keyspace, step) in live.plan(&tables, batch, at)? {
-                step.on(Arc::make_mut(live.own.entry(keyspace).or_default()));
+                step.kept(&self.shared).on(Arc::make_mut(live.own.entry(keyspace).or_default()));
             }
+            live.charge.set(bytes_of(&self.shared, &live.own));
             live.stats.batches += 1;
             live.stats.operations += operations;
             live.stats.bytes_written += bytes;
@@ -372,6 +437,7 @@ impl Txn for ModelTxn {
         self.with(|live| {
             if let Some(checkpoint) = self.shared.commit.lock().transactions.checkpoints.get_mut(&self.id) {
                 (checkpoint.own, checkpoint.stats) = (live.own.clone(), live.stats);
+                checkpoint.charge.set(bytes_of(&self.shared, &live.own));
             }
             Ok(())
         })
@@ -391,7 +457,8 @@ impl Txn for ModelTxn {
                 is_open: true,
                 owner: Bytes::copy_from_slice(owner),
             };
-            let checkpoint = Checkpoint { info, own: live.own.clone(), stats: live.stats };
+            let charge = PrivateBytes::new(&self.shared, bytes_of(&self.shared, &live.own));
+            let checkpoint = Checkpoint { info, own: live.own.clone(), charge, stats: live.stats };
             if commit.transactions.checkpoints.insert(self.id, checkpoint).is_none() {
                 commit.pin(self.snapshot);
             }
@@ -401,15 +468,21 @@ impl Txn for ModelTxn {
 
     fn commit(&self, _durability: Durability) -> Result<Position> {
         let mut live = self.live.lock();
-        let Some(open) = &*live else { return Err(StoreError::TxnEnded(self.id)) };
+        let Some(open) = &mut *live else { return Err(StoreError::TxnEnded(self.id)) };
         let batch = open.batch(&self.shared)?;
         let commit_of = Some((self.id, open.note.clone()));
-        let position = apply::apply_any_size(&self.shared, batch, commit_of, |commit, position| {
+        // What becomes visible is no longer private: it counts once.
+        let bytes = open.charge.bytes;
+        open.charge.set(0);
+        let committed = apply::apply_any_size(&self.shared, batch, commit_of, |commit, position| {
             self.unlist(commit);
             commit.transactions.remember(self.id, position);
-        })?;
-        *live = None;
-        Ok(position)
+        });
+        match committed {
+            Ok(_) => *live = None,
+            Err(_) => open.charge.set(bytes),
+        }
+        committed
     }
 
     fn abort(&self) {

@@ -77,9 +77,9 @@ impl Versions {
         self.older.is_empty() && self.newest.value.is_none()
     }
 
-    /// Key and value bytes of all versions, for a key of `key_len` bytes.
-    pub(super) fn bytes(&self, key_len: usize) -> u64 {
+    /// What all versions take, each `key_bytes` beside its value.
+    pub(super) fn bytes(&self, key_bytes: usize) -> u64 {
         let versions = std::iter::once(&self.newest).chain(&self.older);
-        versions.map(|version| (key_len + version.value.as_ref().map_or(0, Bytes::len)) as u64).sum()
+        versions.map(|version| (key_bytes + version.value.as_ref().map_or(0, Bytes::len)) as u64).sum()
     }
 }

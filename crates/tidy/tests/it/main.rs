@@ -14,8 +14,13 @@ fn expect_none(findings: &[Finding]) {
 fn dependencies_follow_the_layers() {
     let mut findings = Vec::new();
     for path in files().unwrap() {
-        if let ["crates", name, "Cargo.toml"] = path.split('/').collect::<Vec<_>>()[..] {
-            findings.extend(layers::check(name, &read(&path).unwrap()).unwrap());
+        let name = match path.split('/').collect::<Vec<_>>()[..] {
+            ["crates", name, "Cargo.toml"] => Some(name.to_owned()),
+            ["crates", "engines", name, "Cargo.toml"] => Some(format!("engine-{name}")),
+            _ => None,
+        };
+        if let Some(name) = name {
+            findings.extend(layers::check(&name, &read(&path).unwrap()).unwrap());
         }
     }
     expect_none(&findings);

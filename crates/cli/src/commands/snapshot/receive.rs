@@ -29,6 +29,7 @@ pub(super) fn run(target: Option<&Path>, args: &ReceiveArgs) -> Result<ExitCode>
     let mut source = source(args)?;
     let prologue = Prologue::read(&mut *source)?;
     let dir = find_or_make(target, args)?;
+    open::check_lasts(&dir)?;
     let options = OpenOptions { memory: Memory::new(args.memory)?, ..OpenOptions::default() };
     let store = open::open_unmounted(&dir, &options).map_err(|error| match error.code {
         Code::InUse => {

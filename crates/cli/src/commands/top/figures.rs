@@ -9,6 +9,7 @@ use kvfs_service::units::human_latency;
 
 use crate::control::{OperationLine, OperationLines};
 use crate::report::operations::human_rate;
+use crate::report::stats::space_of_plugged;
 use crate::units::{human_bytes, human_duration};
 
 /// The heading of the table of operations.
@@ -117,6 +118,9 @@ fn lines(between: &Between<'_>) -> Vec<(&'static str, String)> {
     let bytes = |name: &str| between.bytes(name);
     let grown = |name: &str| between.grown(name);
     let rate = |name: &str| between.rate(name);
+    if let Some(space) = space_of_plugged(&between.now.stats) {
+        return vec![("space", space)];
+    }
     let (live, capacity) = (get("zones.live_bytes"), get("zones.capacity_bytes"));
     let (hits, misses) = (grown("cache.hits"), grown("cache.misses"));
     let (hits_ever, reads_ever) = (get("cache.hits"), get("cache.hits") + get("cache.misses"));

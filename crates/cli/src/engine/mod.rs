@@ -1,6 +1,8 @@
-//! The engine of a store and its device, for the operations of the service.
+//! The engine of a store and its device, for the operations of the service: kvdb here, others in [`plugged`].
 //!
 //! Thread safety: shared by all callers. Invariant: values are only passed on; no rule of the product is here.
+
+mod plugged;
 
 use std::ffi::OsString;
 use std::io;
@@ -15,26 +17,93 @@ use kvfs_kvdb::{
     BudgetInfo, ChargedMemory, Db, DefragLimit, DefragPolicy, DeviceHeat, DeviceInfo, DrainInfo,
     Fragmentation, HeatCell, MigrationInfo, Ownerless, Placement, Unreadable,
 };
-use kvfs_open::{DeviceHealth, NewDevice, StoreDevices};
+use kvfs_open::{DeviceHealth, NewDevice, OpenedEngine, StoreDevices};
 use kvfs_service::lines::{
     BudgetLine, ChargeLine, ChargeLines, DefragPlanLine, DefragmentedLine, DeviceHeatLine, DeviceLine,
     DrainLine, FragmentationLine, HealthLine, HeatCellLine, HeatLines, NewDeviceLine, OwnerlessLine,
     PlacementLine, TrafficLine, ZoneLines,
 };
-use kvfs_service::{DefragOrder, DefragStep, Engine, EngineCheck, Result, ServiceError};
+use kvfs_service::{DefragOrder, DefragStep, Engine, EngineCheck, Result, ServiceError, SpaceControl};
 use kvfs_store::{StoreError, Tier};
 
 use crate::daemon::log::messages_lost;
 use crate::report::zones;
+use plugged::OtherEngine;
 
-/// See the module.
-pub(crate) struct OpenEngine {
-    pub(crate) db: Arc<Db>,
-    pub(crate) devices: Arc<StoreDevices>,
-    pub(crate) is_read_only: bool,
+/// The engine, for the service.
+pub(crate) fn for_service(engine: OpenedEngine, is_read_only: bool) -> Box<dyn Engine> {
+    match engine {
+        OpenedEngine::Kvdb { db, devices } => Box::new(OpenEngine { db, devices, is_read_only }),
+        OpenedEngine::Plugged(plugged) => Box::new(OtherEngine { plugged, is_read_only }),
+    }
+}
+
+/// kvdb.
+struct OpenEngine {
+    db: Arc<Db>,
+    devices: Arc<StoreDevices>,
+    is_read_only: bool,
 }
 
 impl Engine for OpenEngine {
+    fn space_control(&self) -> Option<&dyn SpaceControl> {
+        Some(self)
+    }
+
+    fn check(&self) -> Result<EngineCheck, StoreError> {
+        let checked = self.db.check()?;
+        let damaged = checked.unreadable.into_iter().map(damaged_keys).collect();
+        let missing = self.devices.missing().map(str::to_owned);
+        let findings = missing.into_iter().chain(checked.findings).collect();
+        Ok(EngineCheck { findings, counts: checked.counts, damaged })
+    }
+
+    fn health(&self) -> HealthLine {
+        let devices = self.devices.health();
+        HealthLine {
+            failure: self.db.failure().map(|reason| reason.to_string()),
+            device_failures: devices.failures,
+            device_failure: devices.first_failure,
+        }
+    }
+
+    fn counters(&self) -> Vec<(String, u64)> {
+        let failures = self.devices.health().failures;
+        let mut counters =
+            vec![("device.failures".to_owned(), failures), ("log.messages_lost".to_owned(), messages_lost())];
+        for device in self.devices() {
+            let traffic = device.traffic;
+            let own = [
+                ("bytes_live", device.bytes_live),
+                ("bytes_free", device.bytes_free),
+                ("reads", traffic.reads),
+                ("reads_in_row", traffic.reads_in_row),
+                ("bytes_read", traffic.bytes_read),
+                ("writes", traffic.writes),
+                ("writes_in_row", traffic.writes_in_row),
+                ("bytes_written", traffic.bytes_written),
+                ("flushes", traffic.flushes),
+            ];
+            counters.extend(own.map(|(name, value)| (format!("device.{}.{name}", device.id), value)));
+        }
+        counters.extend(resident());
+        counters
+    }
+
+    fn set_commit_interval(&self, interval: Duration) {
+        self.db.set_commit_interval(interval);
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.is_read_only
+    }
+
+    fn close(self: Box<Self>) -> Result<(), StoreError> {
+        self.db.close()
+    }
+}
+
+impl SpaceControl for OpenEngine {
     fn room(&self) -> Result<u64> {
         let device = self.devices.first();
         let failed = |error: &io::Error| ServiceError::io("ask for space at", device.path(), error);
@@ -111,10 +180,6 @@ impl Engine for OpenEngine {
         Ok(())
     }
 
-    fn set_commit_interval(&self, interval: Duration) {
-        self.db.set_commit_interval(interval);
-    }
-
     fn devices(&self) -> Vec<DeviceLine> {
         self.db.devices().into_iter().map(|device| self.device_line(device)).collect()
     }
@@ -156,14 +221,6 @@ impl Engine for OpenEngine {
         self.devices.remove(&self.db, id)
     }
 
-    fn check(&self) -> Result<EngineCheck, StoreError> {
-        let checked = self.db.check()?;
-        let damaged = checked.unreadable.into_iter().map(damaged_keys).collect();
-        let missing = self.devices.missing().map(str::to_owned);
-        let findings = missing.into_iter().chain(checked.findings).collect();
-        Ok(EngineCheck { findings, counts: checked.counts, damaged })
-    }
-
     fn zones(&self) -> ZoneLines {
         let map = self.db.zone_map();
         ZoneLines {
@@ -191,46 +248,6 @@ impl Engine for OpenEngine {
             owners: owners.to_owned(),
         });
         ChargeLines { places: places.collect(), ownerless: ownerless.collect() }
-    }
-
-    fn health(&self) -> HealthLine {
-        let devices = self.devices.health();
-        HealthLine {
-            failure: self.db.failure().map(|reason| reason.to_string()),
-            device_failures: devices.failures,
-            device_failure: devices.first_failure,
-        }
-    }
-
-    fn counters(&self) -> Vec<(String, u64)> {
-        let failures = self.devices.health().failures;
-        let mut counters =
-            vec![("device.failures".to_owned(), failures), ("log.messages_lost".to_owned(), messages_lost())];
-        for device in self.devices() {
-            let traffic = device.traffic;
-            let own = [
-                ("bytes_live", device.bytes_live),
-                ("bytes_free", device.bytes_free),
-                ("reads", traffic.reads),
-                ("reads_in_row", traffic.reads_in_row),
-                ("bytes_read", traffic.bytes_read),
-                ("writes", traffic.writes),
-                ("writes_in_row", traffic.writes_in_row),
-                ("bytes_written", traffic.bytes_written),
-                ("flushes", traffic.flushes),
-            ];
-            counters.extend(own.map(|(name, value)| (format!("device.{}.{name}", device.id), value)));
-        }
-        counters.extend(resident());
-        counters
-    }
-
-    fn is_read_only(&self) -> bool {
-        self.is_read_only
-    }
-
-    fn close(self: Box<Self>) -> Result<(), StoreError> {
-        self.db.close()
     }
 }
 

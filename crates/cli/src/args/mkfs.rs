@@ -1,0 +1,73 @@
+//! Arguments of `kvfs mkfs`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use clap::builder::{StringValueParser, TypedValueParser};
+use kvfs_kvdb::Placement;
+use kvfs_open::EngineKind;
+
+use super::tier::{DeviceArg, device_parser};
+use crate::units::parse_size;
+
+const EXAMPLES: &str = "\
+Examples:
+  kvfs mkfs ~/store                        a file inside that grows with use
+  kvfs mkfs ~/store --size 20G             at most 20 GiB
+  kvfs mkfs ~/store --device /dev/sdb1     a block device; ~/store names it
+  kvfs mkfs ~/store --device fast:/dev/nvme0n1p3 --device slow:/dev/sdb
+                                           a small SSD and a large disk
+  kvfs mkfs /run/scratch --engine memory   in memory, empty at each mount";
+
+#[derive(Debug, Args)]
+#[command(after_help = after_help())]
+pub(crate) struct MkfsArgs {
+    /// Directory of the store; made when missing, must be empty
+    pub(crate) store: PathBuf,
+    /// What keeps the data; see below
+    #[arg(long, value_name = "ENGINE", default_value = "kvdb", value_parser = engine_parser())]
+    pub(crate) engine: EngineKind,
+    /// File or block device that holds the data, instead of a file inside STORE; several, fast:PATH
+    /// and slow:PATH: see `kvfs tier --help`
+    #[arg(long, value_name = "[TIER:]PATH", value_parser = device_parser())]
+    pub(crate) device: Vec<DeviceArg>,
+    /// Most bytes its first device may take, such as 20G (default: the block device, or what is free
+    /// now)
+    #[arg(long, value_parser = parse_size)]
+    pub(crate) size: Option<u64>,
+    /// Files up to this size live inside their row, such as 4K; 0 = never
+    #[arg(long, value_parser = parse_size, default_value = "4K")]
+    pub(crate) inline: u64,
+    /// Where content goes in a store of fast and slow devices, such as hot-cold: see `kvfs tier
+    /// --help`
+    #[arg(long, value_name = "POLICY")]
+    pub(crate) placement: Option<Placement>,
+    /// Overwrite a file or block device that holds anything
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+/// Examples, and the engines of this build.
+fn after_help() -> String {
+    let engines: Vec<_> =
+        EngineKind::built().map(|kind| format!("  {:8} {}", kind.name(), about(kind))).collect();
+    format!("{EXAMPLES}\n\nEngines:\n{}", engines.join("\n"))
+}
+
+fn about(kind: EngineKind) -> &'static str {
+    match kind {
+        EngineKind::Kvdb => "kvfs's own: transactions, snapshots, undo, devices, repair",
+        EngineKind::Memory => {
+            "no file at all: what it holds, as much as --memory of the mount\n           leaves, ends with the unmount; no undo, devices or repair"
+        }
+    }
+}
+
+fn engine_parser() -> impl TypedValueParser<Value = EngineKind> {
+    StringValueParser::new().try_map(|name| {
+        EngineKind::of_name(&name).ok_or_else(|| {
+            let built: Vec<_> = EngineKind::built().map(EngineKind::name).collect();
+            format!("there is no such engine; this kvfs has {}", built.join(", "))
+        })
+    })
+}

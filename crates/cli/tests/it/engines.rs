@@ -1,0 +1,119 @@
+//! Stores of engines other than kvdb: how they are made, what is refused to them, and what is promised of the one in memory.
+
+use std::fs;
+use std::io::ErrorKind;
+
+use crate::world::{World, can_mount, kvfs};
+
+const FAILED: i32 = 1;
+const USAGE: i32 = 2;
+const IN_USE: i32 = 3;
+const NOT_A_STORE: i32 = 4;
+const NOT_MOUNTED: i32 = 9;
+
+fn memory_store(world: &World) -> (String, String) {
+    let (store, dir) = (world.text("store"), world.dir("mnt"));
+    kvfs(&["mkfs", &store, "--engine", "memory"]).ok();
+    (store, dir)
+}
+
+#[test]
+fn what_an_engine_can_not_have_is_refused_before_the_store_is_made() {
+    let world = World::new();
+    let (store, image) = (world.text("store"), world.text("image"));
+    let cases: [&[&str]; 3] = [&["--size", "1G"], &["--device", &image], &["--placement", "hot-cold"]];
+    for case in cases {
+        let args = [&["mkfs", &store, "--engine", "memory"], case].concat();
+        kvfs(&args).fails(USAGE, &["engine memory", "kvdb has"]);
+        assert!(!world.path("store").exists(), "{case:?}: nothing is left behind");
+    }
+    kvfs(&["mkfs", &store, "--engine", "paper"]).fails(USAGE, &["kvdb, memory"]);
+}
+
+#[test]
+fn store_of_an_unknown_engine_or_version_is_refused_and_stays_as_it_is() {
+    let world = World::new();
+    let store = world.dir("store");
+    let mark = world.path("store/engine");
+    for (text, words) in [("kvfs-engine 2\nengine x\n", "version 2"), ("kvfs-engine 1\nengine x\n", "\"x\"")]
+    {
+        fs::write(&mark, text).unwrap();
+        kvfs(&["check", &store]).fails(NOT_A_STORE, &[words]);
+        assert_eq!(fs::read_to_string(&mark).unwrap(), text);
+    }
+}
+
+#[test]
+fn memory_store_is_empty_at_each_mount_and_says_so() {
+    if !can_mount("memory_store_is_empty_at_each_mount_and_says_so") {
+        return;
+    }
+    let world = World::new();
+    let (store, dir) = memory_store(&world);
+    kvfs(&["mkfs", &store]).fails(IN_USE, &["already holds a store"]);
+    for words in [&["kv", "put", "-s", &store, "k", "a", "b"][..], &["check", &store]] {
+        kvfs(words).fails(NOT_MOUNTED, &["in memory", "kvfs mount"]);
+    }
+    for _ in 0..2 {
+        kvfs(&["mount", &store, &dir]).ok();
+        assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);
+        fs::write(format!("{dir}/file"), "content").unwrap();
+        kvfs(&["kv", "put", "-s", &dir, "k", "a", "b"]).ok();
+        assert_eq!(kvfs(&["kv", "get", "-s", &dir, "k", "a"]).ok(), "b");
+        kvfs(&["mount", &store, &world.dir("second")]).fails(IN_USE, &["mounted on"]);
+        assert!(kvfs(&["check", &dir]).ok().starts_with("clean"));
+        kvfs(&["umount", &dir]).ok();
+    }
+    assert_eq!(fs::read_to_string(world.path("store/engine")).unwrap().lines().count(), 3);
+}
+
+#[test]
+fn what_the_engine_of_a_mounted_store_lacks_is_refused_by_name() {
+    if !can_mount("what_the_engine_of_a_mounted_store_lacks_is_refused_by_name") {
+        return;
+    }
+    let world = World::new();
+    let (store, dir) = memory_store(&world);
+    kvfs(&["mount", &store, &dir]).ok();
+    let cases: [(&[&str], &str); 6] = [
+        (&["defrag", &dir], "no defragmentation"),
+        (&["tier", "list", &dir], "no devices"),
+        (&["heat", &dir], "no devices"),
+        (&["grow", &dir], "no way to grow"),
+        (&["stats", "--zones", &dir], "no zones"),
+        (&["txn", "-s", &dir, "undo", "1"], "no undo"),
+    ];
+    for (args, words) in cases {
+        kvfs(args).fails(FAILED, &[words, "kvdb"]);
+    }
+    kvfs(&["check", "--repair", &store]).fails(USAGE, &["no repair", "kvdb has"]);
+    // What it has works, and its figures are its own.
+    fs::write(format!("{dir}/file"), "before").unwrap();
+    kvfs(&["snapshot", "-s", &dir, "create", "then"]).ok();
+    fs::write(format!("{dir}/file"), "after").unwrap();
+    kvfs(&["snapshot", "-s", &dir, "restore", "then"]).ok();
+    assert_eq!(fs::read_to_string(format!("{dir}/file")).unwrap(), "before");
+    let stats = kvfs(&["stats", &dir]).ok();
+    assert!(stats.starts_with("space ") && !stats.contains("\nzones "), "{stats}");
+    kvfs(&["umount", &dir]).ok();
+}
+
+#[test]
+fn memory_store_is_full_at_its_bound_and_deletes_make_room() {
+    if !can_mount("memory_store_is_full_at_its_bound_and_deletes_make_room") {
+        return;
+    }
+    let world = World::new();
+    let (store, dir) = memory_store(&world);
+    kvfs(&["mount", &store, &dir, "--memory", "64M"]).ok();
+    let write = |number: u32| fs::write(format!("{dir}/{number}"), vec![1; 1 << 20]);
+    let full = (0..64).find_map(|number| write(number).err().map(|error| (number, error)));
+    let (count, error) = full.expect("is bounded");
+    assert_eq!(error.kind(), ErrorKind::StorageFull, "{error}");
+    assert!(count >= 32, "only {count} MiB of 64");
+    for number in 0..4 {
+        fs::remove_file(format!("{dir}/{number}")).unwrap();
+    }
+    write(0).expect("has room");
+    kvfs(&["umount", &dir]).ok();
+}

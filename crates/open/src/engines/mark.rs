@@ -1,0 +1,207 @@
+//! What the directory of a store says of its engine: the file `engine`, which a store of kvdb has not (`docs/FORMAT.md`).
+//!
+//! Thread safety: plain values. Invariants: the file is used only if it is a regular one with one name, of the directory's owner or
+//! of this process's user; it is written once, when the store is made, and locked while the store is open.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+
+use kvfs_device::OpenError;
+use kvfs_service::ErrorKind;
+use rustix::fs::{AtFlags, FileType, FlockOperation, Gid, Mode, OFlags, Uid};
+use rustix::io::Errno;
+
+use super::EngineKind;
+use crate::error::{Error, Result, explain_device};
+use crate::store_dir::StoreDir;
+
+/// Its name in the directory.
+pub(crate) const NAME: &str = "engine";
+
+/// The first line, and what follows on it is the version.
+const MAGIC: &str = "kvfs-engine ";
+const VERSION: &str = "1";
+
+/// No mark is longer (bytes).
+const LEN_MAX: u64 = 4096;
+
+/// See the module.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EngineMark {
+    /// The engine.
+    pub kind: EngineKind,
+    /// Files up to this size live inside their row (bytes): for an engine whose file system is made at each opening.
+    pub inline: u64,
+}
+
+impl StoreDir {
+    /// The engine of the store, if it is not kvdb.
+    ///
+    /// # Errors
+    /// The mark is of another version, or damaged; I/O errors.
+    pub fn engine_mark(&self) -> Result<Option<EngineMark>> {
+        let Some(file) = open(self)? else { return Ok(None) };
+        let mut text = String::new();
+        File::from(file)
+            .take(LEN_MAX)
+            .read_to_string(&mut text)
+            .map_err(|error| Error::io("read the engine of", self.path(), &error))?;
+        let failed = |message: String| {
+            let message = format!("cannot open the store {}: {message}", self.path().display());
+            Error::new(ErrorKind::NotAStore, message)
+        };
+        EngineMark::parse(&text).map(Some).map_err(failed)
+    }
+
+    /// The engine of the store.
+    ///
+    /// # Errors
+    /// As [`StoreDir::engine_mark`].
+    pub fn engine(&self) -> Result<EngineKind> {
+        Ok(self.engine_mark()?.map_or(EngineKind::Kvdb, |mark| mark.kind))
+    }
+
+    /// Refuses a store of another engine than kvdb for `what` only kvdb has.
+    ///
+    /// # Errors
+    /// It has another one; as [`StoreDir::engine_mark`].
+    pub fn expect_kvdb(&self, what: &str) -> Result<()> {
+        let Some(mark) = self.engine_mark()? else { return Ok(()) };
+        let (path, name) = (self.path().display(), mark.kind.name());
+        let message = format!("{path} is a store of engine {name}, which has no {what}; kvdb has");
+        Err(Error::new(ErrorKind::Usage, message))
+    }
+}
+
+impl EngineMark {
+    fn parse(text: &str) -> Result<Self, String> {
+        let mut lines = text.lines();
+        match lines.next().and_then(|line| line.strip_prefix(MAGIC)) {
+            Some(VERSION) => {}
+            Some(version) => {
+                return Err(format!(
+                    "its file \"{NAME}\" has version {version}; this kvfs reads version {VERSION}"
+                ));
+            }
+            None => return Err(format!("its file \"{NAME}\" is damaged")),
+        }
+        let (mut kind, mut inline) = (None, 0);
+        for line in lines {
+            let (key, value) = line.split_once(' ').unwrap_or((line, ""));
+            match key {
+                "engine" => {
+                    let known = EngineKind::of_name(value).filter(|&known| known != EngineKind::Kvdb);
+                    let unknown = || format!("its engine is {value:?}, which this kvfs does not know");
+                    kind = Some(known.ok_or_else(unknown)?);
+                }
+                "inline" => {
+                    inline =
+                        value.parse().map_err(|_| format!("its file \"{NAME}\" is damaged: {line:?}"))?;
+                }
+                _ => return Err(format!("its file \"{NAME}\" says {line:?}, which this kvfs does not know")),
+            }
+        }
+        let kind = kind.ok_or_else(|| format!("its file \"{NAME}\" names no engine"))?;
+        Ok(Self { kind, inline })
+    }
+
+    fn text(&self) -> String {
+        format!("{MAGIC}{VERSION}\nengine {}\ninline {}\n", self.kind.name(), self.inline)
+    }
+
+    /// Makes it. Durable when this returns.
+    pub(super) fn write(&self, dir: &StoreDir) -> Result<()> {
+        let written = self.write_file(dir);
+        written.map_err(|error| Error::io("make a store in", dir.path(), &error))
+    }
+
+    fn write_file(&self, dir: &StoreDir) -> io::Result<()> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(dir.directory(), NAME, flags, Mode::from_raw_mode(0o600))?;
+        if dir.is_foreign() {
+            let (uid, gid) = (Uid::from_raw(dir.uid()), Gid::from_raw(dir.gid()));
+            rustix::fs::fchown(&file, Some(uid), Some(gid))?;
+        }
+        let mut file = File::from(file);
+        file.write_all(self.text().as_bytes())?;
+        file.sync_all()?;
+        let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let within = rustix::fs::openat(dir.directory(), ".", flags, Mode::empty())?;
+        Ok(rustix::fs::fsync(within)?)
+    }
+
+    /// Locks it for as long as the result is open.
+    ///
+    /// # Errors
+    /// Another process has the store open.
+    pub(super) fn claim(dir: &StoreDir, read_only: bool) -> Result<OwnedFd> {
+        let file = open(dir)?.ok_or_else(|| Error::Missing(dir.path().to_owned()))?;
+        let shared = FlockOperation::NonBlockingLockShared;
+        let how = if read_only { shared } else { FlockOperation::NonBlockingLockExclusive };
+        match rustix::fs::flock(&file, how) {
+            Ok(()) => Ok(file),
+            Err(Errno::WOULDBLOCK) => {
+                Err(explain_device(dir.path(), &OpenError::InUse { path: dir.path().join(NAME) }))
+            }
+            Err(errno) => Err(Error::io("lock", &dir.path().join(NAME), &errno.into())),
+        }
+    }
+}
+
+/// Removes the mark, if there is one.
+pub(super) fn remove(dir: &StoreDir) -> io::Result<()> {
+    match rustix::fs::unlinkat(dir.directory(), NAME, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// The file; `None`: there is none.
+fn open(dir: &StoreDir) -> Result<Option<OwnedFd>> {
+    let failed = |errno: Errno| Error::io("look at the engine of", dir.path(), &errno.into());
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = match rustix::fs::openat(dir.directory(), NAME, flags, Mode::empty()) {
+        Err(Errno::NOENT) => return Ok(None),
+        opened => opened.map_err(failed)?,
+    };
+    let found = rustix::fs::fstat(file.as_fd()).map_err(failed)?;
+    let is_file = FileType::from_raw_mode(found.st_mode) == FileType::RegularFile && found.st_nlink == 1;
+    let own = [dir.uid(), rustix::process::geteuid().as_raw()];
+    if !is_file || !own.contains(&found.st_uid) {
+        let message =
+            format!("{} is not a file of the store's owner, with one name", dir.path().join(NAME).display());
+        return Err(Error::new(ErrorKind::Denied, message));
+    }
+    Ok(Some(file))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_are_read_as_they_were_written() {
+        for kind in EngineKind::built().filter(|&kind| kind != EngineKind::Kvdb) {
+            let mark = EngineMark { kind, inline: 4096 };
+            assert_eq!(EngineMark::parse(&mark.text()), Ok(mark));
+        }
+    }
+
+    #[test]
+    fn marks_that_this_version_does_not_know_are_refused_with_the_reason() {
+        let cases = [
+            ("", "damaged"),
+            ("kvfs-engine 2\nengine memory\n", "version 2"),
+            ("kvfs-engine 1\n", "names no engine"),
+            ("kvfs-engine 1\nengine kvdb\n", "\"kvdb\""),
+            ("kvfs-engine 1\nengine leveldb\n", "\"leveldb\""),
+            ("kvfs-engine 1\nengine memory\ninline x\n", "\"inline x\""),
+            ("kvfs-engine 1\nengine memory\ncolour red\n", "\"colour red\""),
+        ];
+        for (text, reason) in cases {
+            let refused = EngineMark::parse(text).expect_err(text);
+            assert!(refused.contains(reason), "{text:?}: {refused}");
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! The engines that a store can have, and how one other than kvdb is made and opened.
+//!
+//! Purpose: the one list of engines. Which one a store has, its directory says ([`mark`]); what an engine is asked for beside its
+//! `Store` is `kvfs_store::EngineStore`. `docs/engines.md` says how to add one.
+//!
+//! Thread safety: functions and plain values. Invariant: a store of an engine is claimed before the engine sees it, so that one
+//! process at a time has it open, or several that only read.
+
+pub(crate) mod mark;
+
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use kvfs_engine_memory::MemoryStore;
+use kvfs_fs::{FileSystem, MkfsOptions};
+use kvfs_kvdb::CreateOptions;
+use kvfs_service::ErrorKind;
+use kvfs_store::clock::{Clock, SystemClock};
+use kvfs_store::{EngineStore, Store};
+
+use crate::error::{Error, Result, explain_fs};
+use crate::make::NewStore;
+use crate::open::OpenOptions;
+use crate::store_dir::StoreDir;
+pub use mark::EngineMark;
+
+/// An engine, of this build or not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum EngineKind {
+    /// kvfs's own, with everything that kvfs can do.
+    #[default]
+    Kvdb,
+    /// In memory, for as long as it is open.
+    Memory,
+}
+
+impl EngineKind {
+    /// Those that this build has.
+    pub fn built() -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().filter(|kind| kind.is_built())
+    }
+
+    const ALL: [Self; 2] = [Self::Kvdb, Self::Memory];
+
+    /// As commands and stores call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Kvdb => "kvdb",
+            Self::Memory => "memory",
+        }
+    }
+
+    /// The engine of that name, of this build or not.
+    pub fn of_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
+    /// Whether this build has it.
+    pub fn is_built(self) -> bool {
+        match self {
+            Self::Kvdb | Self::Memory => true,
+        }
+    }
+
+    /// Whether what it holds ends when it is closed.
+    pub fn is_volatile(self) -> bool {
+        self == Self::Memory
+    }
+
+    /// Refuses an engine that this build lacks; `what` needs it.
+    fn expect_built(self, what: &dyn fmt::Display) -> Result<()> {
+        if self.is_built() {
+            return Ok(());
+        }
+        let name = self.name();
+        let message = format!(
+            "{what} needs the engine {name}, which this kvfs was built without; `make build-{name}` builds one with it (the \
+             feature \"{name}\" of kvfs-cli)"
+        );
+        Err(Error::new(ErrorKind::Usage, message))
+    }
+}
+
+/// An open engine other than kvdb.
+pub struct PluggedEngine {
+    /// The engine.
+    pub store: Arc<dyn EngineStore>,
+    /// The lock of its mark.
+    _claim: OwnedFd,
+}
+
+/// Opens the engine that `mark` names, in the directory `dir`.
+pub(crate) fn open(dir: &StoreDir, mark: &EngineMark, options: &OpenOptions) -> Result<PluggedEngine> {
+    mark.kind.expect_built(&format_args!("the store {}", dir.path().display()))?;
+    check_options(mark.kind, options)?;
+    let claim = EngineMark::claim(dir, options.read_only)?;
+    let store = match mark.kind {
+        EngineKind::Memory => open_memory(dir, mark, options)?,
+        EngineKind::Kvdb => unreachable!("no mark names kvdb"),
+    };
+    Ok(PluggedEngine { store, _claim: claim })
+}
+
+/// Makes the store that `new` says in an empty directory. How much it may come to (bytes).
+pub(crate) fn make(dir: &StoreDir, new: &NewStore<'_>) -> Result<u64> {
+    let mark = EngineMark { kind: new.engine, inline: new.inline };
+    new.engine.expect_built(&"the new store")?;
+    check_new(new)?;
+    // What is there without it is no store.
+    mark.write(dir)?;
+    if new.engine.is_volatile() { Ok(OpenOptions::default().memory.store_bytes()) } else { dir.free_bytes() }
+}
+
+/// Removes what a failed [`make`] has left.
+pub(crate) fn remove(dir: &StoreDir) -> std::io::Result<()> {
+    mark::remove(dir)
+}
+
+fn check_new(new: &NewStore<'_>) -> Result<()> {
+    let lacking = [
+        (new.size.is_some(), "size of its own (--size): it takes what its memory or file system has"),
+        (!new.others.is_empty(), "devices (--device)"),
+        (new.placement.is_some(), "placement (--placement)"),
+    ];
+    expect_none(new.engine, &lacking)
+}
+
+fn check_options(engine: EngineKind, options: &OpenOptions) -> Result<()> {
+    let lacking = [
+        (options.placement.is_some(), "placement (-o placement)"),
+        (options.cache_policy != kvfs_kvdb::Policy::default(), "choice of caches (-o cache)"),
+    ];
+    expect_none(engine, &lacking)
+}
+
+fn expect_none(engine: EngineKind, lacking: &[(bool, &str)]) -> Result<()> {
+    let found = lacking.iter().find(|(is_asked_for, _)| *is_asked_for);
+    found.map_or(Ok(()), |(_, what)| {
+        let message = format!("a store of engine {} has no {}; one of engine kvdb has", engine.name(), what);
+        Err(Error::new(ErrorKind::Usage, message))
+    })
+}
+
+fn mkfs_options(dir: &StoreDir, inline: u64) -> MkfsOptions {
+    let (uid, gid) = dir.beneficiary();
+    MkfsOptions { inline_len_max: inline as u32, uid, gid, mode: 0o755 }
+}
+
+/// An empty file system, new each time.
+fn open_memory(dir: &StoreDir, mark: &EngineMark, options: &OpenOptions) -> Result<Arc<dyn EngineStore>> {
+    let uuid = CreateOptions::with_new_uuid(0)?.uuid;
+    let memory = Arc::new(MemoryStore::new(options.memory.store_bytes(), uuid));
+    make_files(&(Arc::clone(&memory) as Arc<dyn Store>), dir, &mkfs_options(dir, mark.inline))?;
+    Ok(memory)
+}
+
+fn make_files(store: &Arc<dyn Store>, dir: &StoreDir, options: &MkfsOptions) -> Result<()> {
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+    FileSystem::mkfs(store, clock.as_ref(), options).map_err(|error| explain_fs(dir, error))
+}

@@ -1,0 +1,64 @@
+//! Blocks in an ordered map, for engines that know of keys and values alone.
+//!
+//! Purpose: keys of blocks, patches and extents as the traits mean them.
+//!
+//! Thread safety: functions.
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use crate::{BLOCK_BYTES, Extent, ExtentKind};
+
+/// Longest extent of data that one call looks for (blocks), so that readers of huge files don't
+/// keep writers out for long.
+const EXTENT_BLOCKS_MAX: u64 = 1 << 16;
+
+/// The first extent of `kind` at or after `from`, of the present `blocks` (ascending, none below `from`).
+pub fn extent(from: u64, kind: ExtentKind, blocks: &mut dyn Iterator<Item = u64>) -> Option<Extent> {
+    match kind {
+        ExtentKind::Data => data_from(blocks),
+        ExtentKind::Hole => hole_from(from, blocks),
+    }
+}
+
+/// The run of consecutive numbers that `blocks` (ascending) begins with.
+fn data_from(blocks: &mut dyn Iterator<Item = u64>) -> Option<Extent> {
+    let first = blocks.next()?;
+    let mut count = 1;
+    while count < EXTENT_BLOCKS_MAX && blocks.next() == Some(first + count) {
+        count += 1;
+    }
+    Some(Extent { first, count })
+}
+
+/// The first gap at or after `from` between the numbers of `blocks` (ascending, none below `from`).
+fn hole_from(from: u64, blocks: &mut dyn Iterator<Item = u64>) -> Option<Extent> {
+    let mut first = from;
+    let end = loop {
+        match blocks.next() {
+            Some(block) if block == first => first += 1,
+            Some(block) => break block,
+            None => break u64::MAX,
+        }
+    };
+    (first < end).then(|| Extent { first, count: end - first })
+}
+
+/// The key of block `block` of `prefix`.
+pub fn block_key(prefix: &[u8], block: u64) -> Bytes {
+    let mut key = BytesMut::with_capacity(prefix.len() + 8);
+    key.put_slice(prefix);
+    key.put_u64(block);
+    key.freeze()
+}
+
+/// The block number in `key` if it is a key of exactly `prefix`.
+pub fn block_of(prefix: &[u8], key: &[u8]) -> Option<u64> {
+    key.strip_prefix(prefix)?.try_into().ok().map(u64::from_be_bytes)
+}
+
+/// A block (`None`: zeros) with `data` over it from `offset` on.
+pub fn patched(old: Option<&[u8]>, offset: u16, data: &[u8]) -> Bytes {
+    let mut block = old.map_or_else(|| vec![0; BLOCK_BYTES], <[u8]>::to_vec);
+    block[usize::from(offset)..][..data.len()].copy_from_slice(data);
+    block.into()
+}
