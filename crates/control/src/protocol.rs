@@ -321,10 +321,10 @@ pub enum Response {
         inodes: u64,
         keys: u64,
     },
-    /// By which transaction, how many names, and whether it can be taken back.
+    /// By which transaction, how many trees, and whether it can be taken back.
     Removed {
         txn: u64,
-        names: u64,
+        trees: u64,
         is_kept: bool,
     },
     /// Bytes.

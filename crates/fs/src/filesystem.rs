@@ -9,6 +9,7 @@ use kvfs_store::{Batch, Durability, Position, Store};
 use kvfs_txn::{Admission, LockOptions};
 
 use crate::attr::{AccessTimes, LazyTimes};
+use crate::detached::{Detached, DetachedTrees};
 use crate::file::AccessLog;
 use crate::node::NodeTable;
 use crate::quota::{self, Quotas};
@@ -105,6 +106,7 @@ impl FileSystem {
                 recorder: OnceLock::new(),
                 tiers: TierWishes::open(&store, &keyspaces)?,
                 accesses: AccessLog::default(),
+                detached: Detached::default(),
             }),
             origin: Origin::Main(Arc::clone(&store)),
             shows: ShownPrivileges::Everything,
@@ -120,6 +122,7 @@ impl FileSystem {
             fs.orphans().queue_leftovers()?;
             fs.orphans().reap_all()?;
         }
+        DetachedTrees::of(&fs).find()?;
         Ok(fs)
     }
 

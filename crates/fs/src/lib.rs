@@ -37,6 +37,7 @@
 mod acl;
 mod attr;
 pub mod check;
+mod detached;
 mod dir;
 mod error;
 mod fair_lock;
@@ -59,6 +60,7 @@ mod xattr;
 
 pub use acl::AclKind;
 pub use attr::Credentials;
+pub use detached::{DetachedStats, DetachedTrees, Pause};
 pub use error::{FsError, Result};
 pub use file::{AccessCount, AccessPattern, FileAccesses, StretchAccesses};
 pub use filesystem::FileSystem;
@@ -69,7 +71,7 @@ pub use kvfs_txn::{
     Admission, Doom, DoomReason, LockInfo, LockNameBuf, LockPage, LockPlace, LockStats, Rival, Ticket,
     TxnInfo, WaiterInfo,
 };
-pub use namespace::{RemovalRights, TreeError, remove_tree};
+pub use namespace::{RemovalRights, TreeError, look_through, remove_tree};
 pub use node::{HeldNode, KnownNode, NodeTable};
 pub use orphan::Orphans;
 pub use quota::{GRACE_SECONDS, Limits, Project, QuotaKind, QuotaLine, Quotas, Usage};

@@ -83,6 +83,7 @@ classes! {
     FuseBridgeCommits "fuse/bridge.commits",
     FuseBridgeCommitNodes "fuse/bridge/commit.nodes",
     FuseSessionSteeringVotes "fuse/session/steering.votes",
+    FsDetachedState "fs/detached.state",
     FsSnapshotsChanging "fs/snapshots.changing",
     FsViewOriginNamingBranches "fs/view/origin.naming_branches",
     FsQuotaCounted "fs/quota.counted",

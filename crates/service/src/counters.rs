@@ -3,6 +3,7 @@
 //! Thread safety: for threads that may block. Invariant: names of keyspaces are told to those that may read them, as the socket
 //! for keys does; the file system's own to all.
 
+use kvfs_fs::{DetachedStats, DetachedTrees};
 use kvfs_kv::Access;
 use kvfs_store::{Compression, UnknownCompression};
 
@@ -24,6 +25,7 @@ impl ServedStore<'_> {
         let mut stats = self.fs.store().stats();
         let hidden = self.keyspaces_hidden_from(caller);
         let (nodes, locks) = (self.fs.nodes().stats(), self.fs.admission().stats());
+        let detached = DetachedTrees::of(self.fs).stats();
         let own = [
             (READ_ONLY_STAT, u64::from(self.engine.is_read_only())),
             (FAILED_STAT, u64::from(self.health().failure.is_some())),
@@ -31,6 +33,8 @@ impl ServedStore<'_> {
             ("fs.nodes_bytes", nodes.bytes),
             ("fs.nodes_content_bytes", nodes.content_bytes),
             ("fs.orphans_queued", nodes.orphans_queued),
+            ("fs.trees_removing", detached.trees),
+            ("fs.tree_names_removed", detached.names_removed),
             ("locks.owners", locks.owners),
             ("locks.bytes", locks.bytes),
             ("txn.dooms", locks.dooms),
@@ -46,7 +50,8 @@ impl ServedStore<'_> {
     pub fn health(&self) -> HealthLine {
         let health = self.engine.health();
         let failure = health.failure.or_else(|| self.fs.nodes().failure().map(str::to_owned));
-        HealthLine { failure, ..health }
+        let DetachedStats { trees, names_removed } = DetachedTrees::of(self.fs).stats();
+        HealthLine { failure, trees_removing: trees, names_removed, ..health }
     }
 
     /// What its zones are used for.

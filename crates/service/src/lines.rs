@@ -91,6 +91,9 @@ pub struct HealthLine {
     pub device_failures: u64,
     /// The first of them.
     pub device_failure: Option<String>,
+    /// Trees that are being removed behind `kvfs rm -r`, and names of such trees that have gone since the store was opened.
+    pub trees_removing: u64,
+    pub names_removed: u64,
 }
 
 impl HealthLine {

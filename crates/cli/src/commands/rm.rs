@@ -74,13 +74,14 @@ fn remove_in_transaction(found: &[Doomed], is_json: bool) -> Result<ExitCode> {
     let mount = &found[0].mount.dir;
     let answer =
         Endpoint::with(Some(mount), false, |endpoint| endpoint.call(&Request::RemoveTrees { paths }))?;
-    let Response::Removed { txn, names, is_kept } = answer else { return Err(control::confused()) };
+    let Response::Removed { txn, trees, is_kept } = answer else { return Err(control::confused()) };
     if is_json {
-        let line = serde_json::json!({ "transaction": txn, "names": names, "can_be_undone": is_kept });
+        let line = serde_json::json!({ "transaction": txn, "trees": trees, "can_be_undone": is_kept });
         print(&format!("{line}\n"))?;
     } else {
         let undo = if is_kept { format!("; undo: kvfs txn undo {txn}") } else { String::new() };
-        eprintln!("kvfs: removed as transaction {txn}: {names} names{undo}");
+        let what = if trees == 1 { String::new() } else { format!(": {trees} trees") };
+        eprintln!("kvfs: removed as transaction {txn}{what}{undo}");
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -35,6 +35,8 @@ struct Line {
     since: Option<Duration>,
     /// What is wrong with the store or its device.
     trouble: Option<String>,
+    /// Trees that are being removed in the background, and names of such trees that have gone.
+    removing: (u64, u64),
 }
 
 impl Line {
@@ -121,7 +123,8 @@ fn line(mount: MountedStore, elsewhere: Option<u32>) -> Line {
         (None, _) => "serving",
     };
     let since = daemon.filter(|&(pid, _)| pid > 0).and_then(|(pid, _)| procs::began(pid));
-    Line { mount, elsewhere, state, daemon, since, trouble: health.trouble() }
+    let removing = (health.trees_removing, health.names_removed);
+    Line { mount, elsewhere, state, daemon, since, trouble: health.trouble(), removing }
 }
 
 /// The daemon of a mount, by whichever of its sockets lets this user in.
@@ -167,6 +170,10 @@ fn as_text(lines: &[Line], numeric: bool) -> String {
         if let Some(trouble) = &line.trouble {
             let _ = writeln!(text, "           {trouble}");
         }
+        if let (trees @ 1.., names) = line.removing {
+            let trees = if trees == 1 { "a tree".to_owned() } else { format!("{trees} trees") };
+            let _ = writeln!(text, "           removing {trees}: {names} names have gone");
+        }
     }
     text
 }
@@ -184,6 +191,8 @@ fn as_json(lines: &[Line]) -> String {
                 "pid": line.pid(),
                 "uid": line.daemon.map(|(_, uid)| uid),
                 "trouble": line.trouble,
+                "trees_removing": line.removing.0,
+                "names_removed": line.removing.1,
                 "since": line.since.map(|at| at.as_secs_f64()),
             })
         })

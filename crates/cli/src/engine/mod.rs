@@ -64,6 +64,7 @@ impl Engine for OpenEngine {
             failure: self.db.failure().map(|reason| reason.to_string()),
             device_failures: devices.failures,
             device_failure: devices.first_failure,
+            ..HealthLine::default()
         }
     }
 

@@ -65,6 +65,7 @@ const GAUGES: &[&str] = &[
     "fs.nodes_bytes",
     "fs.nodes_content_bytes",
     "fs.orphans_queued",
+    "fs.trees_removing",
     "index.bytes",
     "index.share_bytes",
     "journal.area_bytes",

@@ -148,8 +148,8 @@ impl RequestHandler {
             }
             Request::Defrag(request) => Response::Defragmented(store.defragment(caller, request)?),
             Request::RemoveTrees { paths } => {
-                let RemovedTrees { txn, names, is_kept } = Trees::of(store).remove(caller, &paths)?;
-                Response::Removed { txn: txn.0, names, is_kept }
+                let RemovedTrees { txn, trees, is_kept } = Trees::of(store).remove(caller, &paths)?;
+                Response::Removed { txn: txn.0, trees, is_kept }
             }
             Request::Remount { options, is_check } => {
                 store.check_may_remount(caller)?;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use kvfs_txn::{Fields, LockName, Want};
 
 use crate::node::{Node, Pin};
+use crate::schema::DETACHED_INODE;
 use crate::{Caller, Entry, FileSystem, FsError, NAME_LEN_MAX, NodeId, Result};
 
 /// Counts a lookup and describes the node.
@@ -34,7 +35,10 @@ pub(crate) fn find<'f>(
     let node = match name {
         b"." => fs.nodes.pin(parent),
         b".." if parent.inode == fs.nodes.root().0 => fs.nodes.pin(parent),
-        b".." => fs.resolver().by_own_row(parent.header().parent)?,
+        b".." => match parent.header().parent {
+            DETACHED_INODE => return Err(FsError::NotFound),
+            above => fs.resolver().by_own_row(above)?,
+        },
         _ => {
             let want = Want::shared(LockName::Entry { directory: parent.inode, name });
             fs.locker().lock_read(caller, &[want])?;

@@ -14,9 +14,9 @@ mod tree;
 use kvfs_txn::{Fields, LockName, Want};
 
 pub(crate) use lookup::{attribute_wants, find};
-pub(crate) use remove::removal_wants;
+pub(crate) use remove::{Remover, removal_wants};
 pub(crate) use resolve::Resolver;
-pub use tree::{RemovalRights, TreeError, remove_tree};
+pub use tree::{RemovalRights, TreeError, look_through, remove_tree};
 
 use crate::schema::{NumberPatch, RowPatch};
 use crate::{FsError, NAME_LEN_MAX, Result, Timestamp};
@@ -38,7 +38,7 @@ fn check_name(name: &[u8]) -> Result<()> {
 }
 
 /// What a change of entries needs of the directory.
-fn entry_wants(directory: u64, name: &[u8]) -> [Want<'_>; 3] {
+pub(crate) fn entry_wants(directory: u64, name: &[u8]) -> [Want<'_>; 3] {
     let [counters, placement] = directory_wants(directory);
     [entry_want(directory, name), counters, placement]
 }

@@ -1,6 +1,7 @@
 //! Removing names. What loses its last name becomes an orphan, in the same batch.
 
 use kvfs_store::{Batch, Keyspace};
+use kvfs_txn::Want;
 
 use super::{
     Resolver, check_name, counters, directory_removal_wants, directory_wants, entry_want, row_wants,
@@ -30,7 +31,7 @@ impl FileSystem {
 }
 
 /// Removes names of a view.
-pub(super) struct Remover<'v> {
+pub(crate) struct Remover<'v> {
     origin: &'v Origin,
     meta: Keyspace,
     shared: &'v Shared,
@@ -40,7 +41,7 @@ pub(super) struct Remover<'v> {
 }
 
 impl<'v> Remover<'v> {
-    pub(super) fn new(fs: &'v FileSystem) -> Self {
+    pub(crate) fn new(fs: &'v FileSystem) -> Self {
         Self {
             origin: &fs.origin,
             meta: fs.keyspaces.meta,
@@ -66,26 +67,28 @@ impl<'v> Remover<'v> {
             (false, true) => Err(FsError::NotDirectory),
             _ => Ok(()),
         };
-        self.remove_names(gate, caller, &parent, &[name], check).map(drop)
+        self.remove_names(gate, caller, &parent, &[name], &[], check).map(drop)
     }
 
-    /// Removes names of a directory, as long as `check` has no objection. One batch. Returns how many: a name of a file that is among them
-    /// already stays, with those behind it.
+    /// Removes names of a directory, holding what is `held` besides, as long as `check` has no objection, which is asked under all that.
+    /// One batch. Returns how many: a name of a file that is among them already stays, with those behind it.
     ///
     /// # Errors
     /// `Parked`; `NotFound`; what `check` says; `NotEmpty`; store errors. Nothing was removed then.
-    pub(super) fn remove_names(
+    pub(crate) fn remove_names(
         &self,
         gate: &Gate<'_>,
         caller: &Caller,
         parent: &Pin<'_>,
         names: &[&[u8]],
+        held: &[Want<'_>],
         check: &mut dyn FnMut(&[u8], &Attr) -> Result<()>,
     ) -> Result<usize> {
         let Some(part) = &parent.directory else { return Err(FsError::NotDirectory) };
         let directory = parent.inode;
         let mut wants = directory_wants(directory).to_vec();
         wants.extend(names.iter().map(|name| entry_want(directory, name)));
+        wants.extend_from_slice(held);
         let mut guard = self.locker.latch(caller, &wants)?;
         let mut victims: Vec<Pin<'_>> = Vec::with_capacity(names.len());
         for &name in names {
@@ -117,7 +120,7 @@ impl<'v> Remover<'v> {
 }
 
 /// What removing (one name of) an inode needs.
-pub(crate) fn removal_wants(victim: &Node) -> Vec<kvfs_txn::Want<'static>> {
+pub(crate) fn removal_wants(victim: &Node) -> Vec<Want<'static>> {
     if victim.kind == FileType::Directory {
         directory_removal_wants(victim.inode).to_vec()
     } else {

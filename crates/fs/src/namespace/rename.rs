@@ -84,31 +84,62 @@ impl FileSystem {
         let (target_pin, target_part) = self.locker().pin_directory(new_parent)?;
         let source = Side { parent: &source_pin, directory: &source_part, name };
         let target = Side { parent: &target_pin, directory: &target_part, name: new_name };
-        let gate = self.gate();
-        let mut wants = entry_wants(parent.0, name).to_vec();
-        wants.extend(entry_wants(new_parent.0, new_name));
-        let mut guard = self.locker().latch(caller, &wants)?;
-        if source_pin.is_orphan() || target_pin.is_orphan() {
-            return Err(FsError::NotFound);
+        move_between(self, caller, &source, &target, mode, self.origin.restores())
+    }
+}
+
+/// Takes what has a name out of the tree, with all that is below it, and puts it under `name_there` into the directory of detached
+/// trees. One batch; its size does not matter.
+///
+/// # Errors
+/// As [`FileSystem::rename`].
+pub(super) fn detach(
+    fs: &FileSystem,
+    caller: &Caller,
+    (parent, name): (&Pin<'_>, &[u8]),
+    (trees, name_there): (&Pin<'_>, &[u8]),
+) -> Result<()> {
+    let (Some(source), Some(target)) = (&parent.directory, &trees.directory) else {
+        return Err(FsError::NotDirectory);
+    };
+    let source = Side { parent, directory: source, name };
+    let target = Side { parent: trees, directory: target, name: name_there };
+    move_between(fs, caller, &source, &target, RenameMode::NoReplace, true)
+}
+
+/// As [`FileSystem::rename`]; into another project only if it `crosses_projects`.
+fn move_between(
+    fs: &FileSystem,
+    caller: &Caller,
+    source: &Side<'_, '_>,
+    target: &Side<'_, '_>,
+    mode: RenameMode,
+    crosses_projects: bool,
+) -> Result<()> {
+    let gate = fs.gate();
+    let mut wants = entry_wants(source.parent.inode, source.name).to_vec();
+    wants.extend(entry_wants(target.parent.inode, target.name));
+    let mut guard = fs.locker().latch(caller, &wants)?;
+    if source.parent.is_orphan() || target.parent.is_orphan() {
+        return Err(FsError::NotFound);
+    }
+    let mover = Mover::new(fs);
+    let (moving, replaced) = mover.find_both(source, target, mode)?;
+    if replaced.as_ref().is_some_and(|replaced| replaced.node.inode == moving.node.inode) {
+        return Ok(());
+    }
+    mover.latch_both(&mut guard, source, target, &moving, replaced.as_ref(), mode)?;
+    if source.parent.inode != target.parent.inode && !crosses_projects {
+        expect_same_project(&target.parent.header(), &moving.node.header())?;
+        if let (RenameMode::Exchange, Some(other)) = (mode, &replaced) {
+            expect_same_project(&source.parent.header(), &other.node.header())?;
         }
-        let mover = Mover::new(self);
-        let (moving, replaced) = mover.find_both(&source, &target, mode)?;
-        if replaced.as_ref().is_some_and(|replaced| replaced.node.inode == moving.node.inode) {
-            return Ok(());
-        }
-        mover.latch_both(&mut guard, &source, &target, &moving, replaced.as_ref(), mode)?;
-        if parent != new_parent && !self.origin.restores() {
-            expect_same_project(&target_pin.header(), &moving.node.header())?;
-            if let (RenameMode::Exchange, Some(other)) = (mode, &replaced) {
-                expect_same_project(&source_pin.header(), &other.node.header())?;
-            }
-        }
-        match (mode, replaced) {
-            (RenameMode::Exchange, Some(other)) => mover.exchange(&source, &target, &moving, &other),
-            (_, replaced) => {
-                let whiteout = mode.leaves_whiteout().then_some(caller);
-                mover.move_over(&gate, &source, &target, &moving, replaced.as_ref(), whiteout)
-            }
+    }
+    match (mode, replaced) {
+        (RenameMode::Exchange, Some(other)) => mover.exchange(source, target, &moving, &other),
+        (_, replaced) => {
+            let whiteout = mode.leaves_whiteout().then_some(caller);
+            mover.move_over(&gate, source, target, &moving, replaced.as_ref(), whiteout)
         }
     }
 }

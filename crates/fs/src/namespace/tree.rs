@@ -1,34 +1,39 @@
-//! Removing a tree: what is below a directory, then the directory.
+//! Removing a tree: it is detached as a whole, by one operation, and removed in the background ([`crate::DetachedTrees`]).
 //!
-//! The walk goes down first. What is no directory goes in batches, a page of a directory at a time, so that a tree of any width and
-//! depth takes bounded memory: a page for each level.
+//! What a user may not remove by hand, name by name, is looked for first, unless that user may remove everything.
 //!
-//! Thread safety: for one thread that may block. Invariant: only in the view of a transaction, so that all of it happens or nothing;
-//! on an error the caller must abort the transaction.
+//! Thread safety: for one thread that may block. Invariant: only in the view of a transaction; on an error the caller must abort the
+//! transaction. Memory of the search: a page of names for each directory from the tree down.
 
-use std::cell::RefCell;
 use std::collections::VecDeque;
 
 use kvfs_store::progress;
 
-use super::check_name;
-use super::remove::Remover;
+use super::rename::detach;
+use super::{Remover, check_name};
+use crate::detached::DetachedTrees;
 use crate::node::Pin;
-use crate::schema::Row;
+use crate::schema::{DETACHED_INODE, Row};
 use crate::{Attr, Caller, FileSystem, FileType, FsError, NodeId, Result, settled_for};
 
-/// Names that are removed by one batch.
+/// Names that are read at once.
 const PAGE: usize = 128;
 
-/// What the caller of a removal may do, as far as the file system does not know.
+/// What may be done to a tree, as far as the file system does not know.
 pub trait RemovalRights {
+    /// Whether nothing is refused anywhere, so that nothing needs to be asked.
+    fn is_everything(&self) -> bool;
+
     /// Refuses to remove anything from this directory. Asked once for each that is not empty.
     ///
     /// # Errors
     /// `AccessDenied`, or whatever ends the removal.
     fn check_directory(&self, directory: NodeId, attr: &Attr) -> Result<()>;
 
-    /// Refuses to remove this entry of that directory.
+    /// Whether entries of this directory may be refused, each for itself.
+    fn depends_on_entries(&self, directory: &Attr) -> bool;
+
+    /// Refuses to remove this entry of that directory. Asked for the tree itself, and where [`Self::depends_on_entries`].
     ///
     /// # Errors
     /// `NotPermitted`, or whatever ends the removal.
@@ -44,166 +49,146 @@ pub struct TreeError {
     pub error: Box<FsError>,
 }
 
-/// A directory that is being emptied; the first one is that of the tree, which keeps its other names.
+/// A directory that is looked at.
 struct Level<'v> {
-    /// In the directory above.
     name: Box<[u8]>,
     pin: Pin<'v>,
     /// The last name of the pages so far; empty: there was none.
     after: Box<[u8]>,
-    /// Those of the page, which are emptied next.
+    /// Directories of the page, which are looked at next.
     directories: VecDeque<Box<[u8]>>,
 }
 
-/// The names that a page holds.
-#[derive(Default)]
-struct Page {
-    files: Vec<Box<[u8]>>,
-    directories: VecDeque<Box<[u8]>>,
-    last: Option<Box<[u8]>>,
-}
-
-struct Walk<'v, 'c> {
-    remover: Remover<'v>,
+/// A search for what may not be removed.
+struct Search<'v, 'c> {
     fs: &'v FileSystem,
-    caller: &'c Caller,
     rights: &'c dyn RemovalRights,
     levels: Vec<Level<'v>>,
-    /// Of the directory that the walk is in: what may not be removed.
-    refused: RefCell<Option<Box<[u8]>>>,
-    names: u64,
+    /// Of the last directory: what may not be removed.
+    refused: Option<Box<[u8]>>,
 }
 
-/// Removes `name` from `parent`, and everything below it, in the view of a transaction. Waits where names are held by others. Returns how
-/// many names were removed. O(names below).
+/// Removes `name` from `parent`, and everything below it, in the view of a transaction that has begun after
+/// [`DetachedTrees::prepare`]. Waits where names are held by others. O(depth) where the rights are everything, else O(names below).
 ///
 /// # Errors
 /// `NotFound`; what `rights` say; `Invalid`: this is not the view of a transaction; those of [`FileSystem::unlink`] and
-/// [`FileSystem::rmdir`]. The caller must abort the transaction then.
+/// [`FileSystem::rename`]. The caller must abort the transaction then.
 pub fn remove_tree(
     view: &FileSystem,
     caller: &Caller,
     (parent, name): (NodeId, &[u8]),
     rights: &dyn RemovalRights,
-) -> Result<u64, TreeError> {
-    let mut walk = Walk {
-        remover: Remover::new(view),
-        fs: view,
-        caller,
-        rights,
-        levels: Vec::new(),
-        refused: RefCell::default(),
-        names: 0,
-    };
-    match walk.remove(parent, name) {
-        Ok(()) => Ok(walk.names),
-        Err(error) => Err(TreeError { below: walk.place(), error: Box::new(error) }),
+) -> Result<(), TreeError> {
+    let failed = |error| TreeError { below: Vec::new(), error: Box::new(error) };
+    if view.txn().is_none() {
+        return Err(failed(FsError::Invalid("a tree is removed in a transaction")));
     }
+    let (parent, top) = found(view, (parent, name), rights)?;
+    remove(view, caller, (&parent, name), &top).map_err(failed)
 }
 
-impl<'v> Walk<'v, '_> {
-    fn remove(&mut self, parent: NodeId, name: &[u8]) -> Result<()> {
+/// Looks at `name` in `parent`, and at everything below it, for what `rights` refuse. O(names below), unless the rights are everything.
+///
+/// # Errors
+/// `NotFound`; what `rights` say; store errors.
+pub fn look_through(
+    view: &FileSystem,
+    place: (NodeId, &[u8]),
+    rights: &dyn RemovalRights,
+) -> Result<(), TreeError> {
+    found(view, place, rights).map(drop)
+}
+
+/// The directory and what is under the name in it, when nothing there and below is refused.
+fn found<'v>(
+    view: &'v FileSystem,
+    (parent, name): (NodeId, &[u8]),
+    rights: &dyn RemovalRights,
+) -> Result<(Pin<'v>, Pin<'v>), TreeError> {
+    let mut search = Search { fs: view, rights, levels: Vec::new(), refused: None };
+    search.find(parent, name).map_err(|error| TreeError { below: search.place(), error: Box::new(error) })
+}
+
+fn remove(
+    view: &FileSystem,
+    caller: &Caller,
+    (parent, name): (&Pin<'_>, &[u8]),
+    top: &Pin<'_>,
+) -> Result<()> {
+    if top.kind != FileType::Directory {
+        let remover = Remover::new(view);
+        let check = &mut |_: &[u8], _: &Attr| Ok(());
+        return settled_for(caller, |caller| {
+            remover.remove_names(&view.gate(), caller, parent, &[name], &[], check).map(drop)
+        });
+    }
+    let trees = view.resolver().by_own_row(DETACHED_INODE)?;
+    let name_there = DetachedTrees::of(view).name_of(top.inode);
+    settled_for(caller, |caller| detach(view, caller, (parent, name), (&trees, &name_there)))
+}
+
+impl<'v> Search<'v, '_> {
+    fn find(&mut self, parent: NodeId, name: &[u8]) -> Result<(Pin<'v>, Pin<'v>)> {
         check_name(name)?;
-        if self.fs.txn().is_none() {
-            return Err(FsError::Invalid("a tree is removed in a transaction"));
-        }
-        progress::stage("removing", progress::Unit::Items, 0);
         let (parent, _) = self.fs.locker().pin_directory(parent)?;
         let top = self.fs.resolver().resolve(&parent, name)?;
-        let is_directory = top.kind == FileType::Directory;
-        self.enter(Box::default(), parent);
-        if !is_directory {
-            return self.remove_names(0, &[name.into()]);
+        self.rights.check_entry(&parent.attr(), &top.attr())?;
+        if top.kind == FileType::Directory && !self.rights.is_everything() {
+            self.search(self.fs.resolver().resolve(&parent, name)?)?;
         }
-        self.levels[0].directories.push_back(name.into());
+        Ok((parent, top))
+    }
+
+    fn search(&mut self, top: Pin<'v>) -> Result<()> {
+        progress::stage("looking for what may not go", progress::Unit::Items, 0);
+        self.enter(Box::default(), top)?;
         while let Some(level) = self.levels.last_mut() {
             if let Some(name) = level.directories.pop_front() {
                 let directory = self.fs.resolver().resolve(&level.pin, &name)?;
-                self.enter(name, directory);
-                self.check_directory()?;
-            } else if self.levels.len() == 1 || !self.remove_page()? {
-                self.leave()?;
+                self.enter(name, directory)?;
+            } else if !self.look_at_page()? {
+                self.levels.pop();
             }
         }
         Ok(())
     }
 
-    fn enter(&mut self, name: Box<[u8]>, pin: Pin<'v>) {
+    fn enter(&mut self, name: Box<[u8]>, pin: Pin<'v>) -> Result<()> {
+        let attr = pin.attr();
         self.levels.push(Level { name, pin, after: Box::default(), directories: VecDeque::new() });
-    }
-
-    /// Whether the last directory may be emptied, if there is anything in it.
-    fn check_directory(&self) -> Result<()> {
-        let Some(attr) = self.levels.last().map(|level| level.pin.attr()) else { return Ok(()) };
         if attr.size == 0 { Ok(()) } else { self.rights.check_directory(NodeId(attr.inode), &attr) }
     }
 
-    /// Removes the files of the next page, and notes its directories. False: there is no page any more.
-    fn remove_page(&mut self) -> Result<bool> {
-        let at = self.levels.len() - 1;
-        let level = &mut self.levels[at];
-        let Page { files, directories, last } = page(self.fs, &level.pin, &level.after)?;
-        let Some(last) = last else { return Ok(false) };
-        (level.directories, level.after) = (directories, last);
-        self.remove_names(at, &files)?;
+    /// Notes the directories of the next page of the last one, and asks for its entries where that matters. False: there is none.
+    fn look_at_page(&mut self) -> Result<bool> {
+        let Some(level) = self.levels.last_mut() else { return Ok(false) };
+        let Some(part) = &level.pin.directory else { return Err(FsError::NotDirectory) };
+        let attr = level.pin.attr();
+        let is_asked = self.rights.depends_on_entries(&attr);
+        let range = part.placement.entries_after(&level.after);
+        let mut cursor = self.fs.origin.read().cursor(self.fs.keyspaces.meta, range)?;
+        for number in 0..PAGE {
+            cursor.next()?;
+            let Some((key, bytes)) = cursor.entry() else { return Ok(number > 0) };
+            let name: Box<[u8]> = key[part.placement.prefix_len()..].into();
+            if is_asked {
+                let entry = self.fs.resolver().resolve(&level.pin, &name)?.attr();
+                self.rights.check_entry(&attr, &entry).inspect_err(|_| self.refused = Some(name.clone()))?;
+            }
+            if Row::decode(key, bytes)?.kind() == FileType::Directory {
+                level.directories.push_back(name.clone());
+            }
+            level.after = name;
+            progress::advance(1);
+        }
         Ok(true)
-    }
-
-    /// Goes up, and removes the directory, which is empty, but for the first.
-    fn leave(&mut self) -> Result<()> {
-        let at = self.levels.len() - 1;
-        if at > 0 {
-            let name = self.levels[at].name.clone();
-            self.remove_names(at - 1, &[name])?;
-        }
-        self.levels.pop();
-        Ok(())
-    }
-
-    /// Removes names of the directory at this level: of files, or of directories that are empty.
-    fn remove_names(&mut self, at: usize, names: &[Box<[u8]>]) -> Result<()> {
-        let parent = &self.levels[at].pin;
-        let directory = parent.attr();
-        let check = &mut |name: &[u8], entry: &Attr| {
-            let checked = self.rights.check_entry(&directory, entry);
-            checked.inspect_err(|_| *self.refused.borrow_mut() = Some(name.into()))
-        };
-        let mut names: Vec<&[u8]> = names.iter().map(AsRef::as_ref).collect();
-        while !names.is_empty() {
-            let removed = settled_for(self.caller, |caller| {
-                self.remover.remove_names(&self.fs.gate(), caller, parent, &names, check)
-            })?;
-            names.drain(..removed);
-            self.names += removed as u64;
-            progress::advance(removed as u64);
-        }
-        Ok(())
     }
 
     /// Where it is, below the top.
     fn place(&self) -> Vec<u8> {
-        let refused = self.refused.borrow();
-        let names = self.levels.iter().map(|level| &*level.name).chain(refused.as_deref());
-        let names: Vec<&[u8]> = names.skip(2).collect();
+        let names = self.levels.iter().map(|level| &*level.name).chain(self.refused.as_deref());
+        let names: Vec<&[u8]> = names.skip(1).collect();
         names.join(&b'/')
     }
-}
-
-/// The next names of a directory.
-fn page(view: &FileSystem, directory: &Pin<'_>, after: &[u8]) -> Result<Page> {
-    let Some(part) = &directory.directory else { return Err(FsError::NotDirectory) };
-    let mut page = Page::default();
-    let mut cursor = view.origin.read().cursor(view.keyspaces.meta, part.placement.entries_after(after))?;
-    while page.files.len() + page.directories.len() < PAGE {
-        cursor.next()?;
-        let Some((key, bytes)) = cursor.entry() else { break };
-        let name: Box<[u8]> = key[part.placement.prefix_len()..].into();
-        if Row::decode(key, bytes)?.kind() == FileType::Directory {
-            page.directories.push_back(name.clone());
-        } else {
-            page.files.push(name.clone());
-        }
-        page.last = Some(name);
-    }
-    Ok(page)
 }

@@ -337,6 +337,11 @@ impl<'t> Pin<'t> {
         }
     }
 
+    /// Whether a front end knows it.
+    pub(crate) fn is_looked_up(&self) -> bool {
+        self.lookups.load(Ordering::Relaxed) > 0
+    }
+
     /// Counts one lookup by the front end.
     pub(crate) fn count_lookup(&self) {
         self.references.fetch_add(1, Ordering::Relaxed);

@@ -17,6 +17,7 @@ use std::fmt;
 use kvfs_store::{Batch, KeyRange};
 
 use crate::attr::AccessTimes;
+use crate::detached::DetachedTrees;
 use crate::file::Contents;
 use crate::namespace::removal_wants;
 use crate::node::{DeadOrphan, Location, NodeTable, Pin};
@@ -42,7 +43,7 @@ pub struct Orphans<'v> {
 }
 
 impl FileSystem {
-    /// Background work: reaps queued orphans, writes lazily kept access times that are due. Call it about once a
+    /// Background work: reaps queued orphans, writes lazily kept access times that are due, removes some of what is detached. Call it about once a
     /// second from a thread that may block, and before unmounting.
     ///
     /// # Errors
@@ -55,7 +56,8 @@ impl FileSystem {
         // One failure keeps nothing else from being done: what is reaped makes room.
         let times = if self.lazy_times.are_due() { AccessTimes::new(self).write_all() } else { Ok(()) };
         let quota_times = if self.origin.txn().is_none() { self.quotas().write_times() } else { Ok(()) };
-        self.orphans().reap_all().and(times).and(quota_times)
+        let trees = if self.origin.is_main() { DetachedTrees::of(self).remove_slice() } else { Ok(0) };
+        self.orphans().reap_all().and(times).and(quota_times).and(trees.map(drop))
     }
 
     /// The orphans of this view.

@@ -6,7 +6,7 @@ use kvfs_store::ExtentKind;
 
 use super::edit::Edit;
 use super::survey::{Linked, Name, Survey};
-use crate::schema::{Placement, ROOT_INODE, block_prefix, encode_inode_link};
+use crate::schema::{DETACHED_INODE, Placement, ROOT_INODE, block_prefix, encode_inode_link};
 use crate::{FileType, Result};
 
 pub(super) fn repair(edit: &mut Edit<'_>) -> Result<()> {
@@ -47,6 +47,8 @@ fn give_rows(edit: &mut Edit<'_>, survey: &mut Survey) -> Result<()> {
         let path = survey.path(inode);
         if inode == ROOT_INODE {
             header.mode = 0o755;
+        }
+        if matches!(inode, ROOT_INODE | DETACHED_INODE) {
             header.parent = ROOT_INODE;
         }
         let Some(directory) = survey.directories.get_mut(&inode) else { continue };
@@ -73,19 +75,20 @@ fn one_name_each(edit: &mut Edit<'_>, survey: &mut Survey) -> Result<()> {
             remove(edit, &name)?;
         }
     }
-    if let Some(root) = survey.directories.get_mut(&ROOT_INODE) {
-        for name in std::mem::take(&mut root.names) {
+    for inode in [ROOT_INODE, DETACHED_INODE] {
+        let Some(nameless) = survey.directories.get_mut(&inode) else { continue };
+        for name in std::mem::take(&mut nameless.names) {
             let place = survey.path_of(&name);
-            edit.fixed(place, "it led to the root; taken away");
+            edit.fixed(place, "it led to a directory that has no name; taken away");
             remove(edit, &name)?;
         }
     }
     Ok(())
 }
 
-/// What does not hang from the root goes to `lost+found`, with all that is below it.
+/// What does not hang from the root, and is not detached, goes to `lost+found`, with all that is below it.
 fn hang_up(edit: &mut Edit<'_>, survey: &mut Survey) -> Result<()> {
-    let mut known = HashSet::from([ROOT_INODE]);
+    let mut known = HashSet::from([ROOT_INODE, DETACHED_INODE]);
     let inodes: Vec<u64> = survey.directories.keys().copied().collect();
     for inode in inodes {
         let (mut path, mut above) = (Vec::new(), HashSet::new());

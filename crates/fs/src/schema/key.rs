@@ -8,6 +8,9 @@ use crate::{FsError, Result};
 /// Inode of the root directory.
 pub(crate) const ROOT_INODE: u64 = 1;
 
+/// Inode of the directory of detached trees, which is made when it is first needed and has no name.
+pub(crate) const DETACHED_INODE: u64 = 2;
+
 /// Subtree of the file system's own records.
 const SUBTREE_SYSTEM: u64 = 0;
 

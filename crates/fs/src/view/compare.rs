@@ -91,7 +91,7 @@ impl Rows<'_> {
     }
 
     /// Whether the inode has a row of its own: every directory, and files with several names.
-    pub(super) fn has_own(&self, inode: u64) -> Result<bool> {
+    pub(crate) fn has_own(&self, inode: u64) -> Result<bool> {
         Ok(self.get(&Placement::own_subtree(inode).own_key())?.is_some())
     }
 }

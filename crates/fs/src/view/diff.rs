@@ -16,7 +16,7 @@ use kvfs_store::{BLOCK_BYTES, Change};
 use super::compare::{Place, Sides, key_of};
 use super::paths::Paths;
 use super::publish::each_change;
-use crate::schema::{Header, Placement, Row, block_prefix};
+use crate::schema::{DETACHED_INODE, Header, Placement, Row, block_prefix};
 use crate::{FileSystem, FileType, FsError, Result};
 
 /// What happens to a name or key.
@@ -204,6 +204,9 @@ impl<'f> Comparison<'f> {
     /// Compares what both sides have under a row's key.
     fn take_key(&mut self, key: &[u8], before: Option<Bytes>, after: Option<Bytes>) -> Result<()> {
         let Some((directory, name)) = Placement::parse_key(key) else { return Ok(()) };
+        if directory == DETACHED_INODE {
+            return Ok(());
+        }
         let place = (directory, Bytes::copy_from_slice(name));
         let Sides { before: then, after: now } = self.sides;
         let (before, after) = (found(then, key, before)?, found(now, key, after)?);
@@ -240,6 +243,9 @@ impl<'f> Comparison<'f> {
         let mut lines = Vec::new();
         let Sides { before: older, after: newer } = self.sides;
         for (place, before, after) in names.changed {
+            if now.is_detached(&place)? {
+                continue;
+            }
             let facts = (before.facts(older)?, after.facts(newer)?);
             lines.push(difference(DiffKind::Changed, &after, now.path(&place)?, facts));
         }
@@ -249,6 +255,9 @@ impl<'f> Comparison<'f> {
         for (inode, appeared) in names.appeared {
             let mut gone = names.disappeared.remove(&inode).unwrap_or_default().into_iter();
             for (place, after) in appeared {
+                if now.is_detached(&place)? {
+                    continue;
+                }
                 let path = now.path(&place)?;
                 let new = after.facts(newer)?;
                 if let Some((from, before)) = gone.next() {
@@ -269,7 +278,7 @@ impl<'f> Comparison<'f> {
             }
         }
         for (place, before) in names.disappeared.into_values().flatten() {
-            if !replaced.contains(&place) {
+            if !replaced.contains(&place) && !then.is_detached(&place)? {
                 let facts = (before.facts(older)?, None);
                 lines.push(difference(DiffKind::Removed, &before, then.path(&place)?, facts));
             }

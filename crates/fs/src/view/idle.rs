@@ -15,6 +15,7 @@ use kvfs_store::TxnId;
 use kvfs_txn::{Doom, DoomReason, Rival};
 
 use super::TxnView;
+use crate::detached::DetachedTrees;
 use crate::{Caller, FileSystem, FsError};
 
 /// A transaction whose newest operation is younger than this is at work.
@@ -91,7 +92,7 @@ impl OpenViews {
 }
 
 impl FileSystem {
-    /// Runs `operation`; again while space that it lacks is made: orphans go first, then those half of the idle
+    /// Runs `operation`; again while space that it lacks is made: detached trees go first, then orphans, then those half of the idle
     /// transactions that have been idle for longest. May block, and works on a full store.
     ///
     /// # Errors
@@ -100,6 +101,7 @@ impl FileSystem {
     where
         E: AsFsError,
     {
+        let trees = DetachedTrees::of(self);
         let make_space = |error: &FsError| match error {
             FsError::NoSpace => {
                 self.orphans().reap_for_space()
@@ -108,13 +110,20 @@ impl FileSystem {
             FsError::QuotaExceeded | FsError::ProjectFull => self.orphans().reap_for_space(),
             _ => false,
         };
-        for _ in 0..SPACE_TRIES_MAX {
+        let lacks_space = |error: &FsError| {
+            matches!(error, FsError::NoSpace | FsError::QuotaExceeded | FsError::ProjectFull)
+        };
+        let mut tries = 0;
+        loop {
             match operation() {
-                Err(error) if error.as_fs_error().is_some_and(make_space) => {}
+                // Ends with the trees: what has gone once is not there again.
+                Err(error) if error.as_fs_error().is_some_and(lacks_space) && trees.remove_for_space() => {}
+                Err(error) if tries < SPACE_TRIES_MAX && error.as_fs_error().is_some_and(make_space) => {
+                    tries += 1;
+                }
                 done => return done,
             }
         }
-        operation()
     }
 }
 

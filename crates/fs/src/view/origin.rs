@@ -15,6 +15,7 @@ use super::authors::Authors;
 use super::idle::OpenViews;
 use super::processes::Processes;
 use crate::attr::LazyTimes;
+use crate::detached::Detached;
 use crate::file::AccessLog;
 use crate::node::NodeTable;
 use crate::operations::Recorder;
@@ -46,6 +47,7 @@ pub(crate) struct Shared {
     pub(crate) tiers: TierWishes,
     /// How files were read and written.
     pub(crate) accesses: AccessLog,
+    pub(crate) detached: Detached,
 }
 
 impl Shared {

@@ -11,7 +11,7 @@ use bytes::Bytes;
 
 use super::compare::Place;
 use crate::dir::Ascent;
-use crate::schema::{Placement, ROOT_INODE, Row};
+use crate::schema::{DETACHED_INODE, Placement, ROOT_INODE, Row};
 use crate::{FileSystem, FileType, Result};
 
 /// Memory of what was learned, and of what was found by the way (bytes, about).
@@ -56,6 +56,7 @@ impl Places {
             match self.above.get(&at) {
                 _ if at == self.root => break Vec::new(),
                 _ if at == ROOT_INODE => break OUTSIDE.to_vec(),
+                _ if at == DETACHED_INODE => break b"(removed)".to_vec(),
                 Some(Above::In(parent, name)) if bytes <= PATH_LEN_MAX => {
                     bytes += name.len() + 1;
                     names.push(name);
@@ -76,6 +77,8 @@ impl Places {
 /// Paths on one side.
 pub(crate) struct Paths<F> {
     fs: F,
+    /// Whether there are detached trees; `None`: that was not asked yet.
+    has_detached: Option<bool>,
     places: Places,
     /// Directories whose subdirectories were listed.
     listed: HashSet<u64>,
@@ -94,7 +97,27 @@ impl<F: Deref<Target = FileSystem>> Paths<F> {
     /// From the directory with this inode. What is not below it has a path that begins with `(outside)`.
     pub(crate) fn below(fs: F, root: u64) -> Self {
         let (places, listed, found) = (Places::new(root), HashSet::new(), HashMap::new());
-        Self { fs, places, listed, found, found_bytes: 0 }
+        Self { fs, has_detached: None, places, listed, found, found_bytes: 0 }
+    }
+
+    /// Whether a name is in a detached tree: as far as paths go, it is not there.
+    ///
+    /// # Errors
+    /// As [`Self::path`].
+    pub(crate) fn is_detached(&mut self, (directory, _): &Place) -> Result<bool> {
+        let has_detached = match self.has_detached {
+            Some(known) => known,
+            None => *self.has_detached.insert(self.fs.rows().has_own(DETACHED_INODE)?),
+        };
+        if !has_detached {
+            return Ok(false);
+        }
+        self.learn(*directory)?;
+        let mut at = *directory;
+        while let Some(Above::In(parent, _)) = self.places.above.get(&at) {
+            at = *parent;
+        }
+        Ok(at == DETACHED_INODE)
     }
 
     /// See [`Places::path`].
@@ -118,7 +141,7 @@ impl<F: Deref<Target = FileSystem>> Paths<F> {
         }
         let (mut at, mut ascent, mut levels) = (directory, Ascent::default(), 0);
         // Of those further above no path is told.
-        while ![self.places.root, ROOT_INODE].contains(&at)
+        while ![self.places.root, ROOT_INODE, DETACHED_INODE].contains(&at)
             && !self.places.above.contains_key(&at)
             && levels <= PATH_LEN_MAX / 2
         {

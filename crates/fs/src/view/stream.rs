@@ -17,7 +17,7 @@ use super::DiffKind;
 use super::compare::{Place, Sides, key_of};
 use super::diff::{Difference, Facts, Found, differ, difference, found, key_line};
 use super::paths::Paths;
-use crate::schema::{Placement, ROOT_INODE, Row};
+use crate::schema::{DETACHED_INODE, Placement, ROOT_INODE, Row};
 use crate::{FileSystem, Result};
 
 /// Inodes of names that come, and of names that go, that are looked for on the other side.
@@ -191,6 +191,8 @@ impl<F: Deref<Target = FileSystem> + Clone> DiffStream<F> {
         let KeyDifference { key, older, newer } = row;
         let Some((directory, name)) = Placement::parse_key(&key) else { return Ok(None) };
         let place = (directory, Bytes::copy_from_slice(name));
+        let older = if self.then.is_detached(&place)? { None } else { older };
+        let newer = if self.now.is_detached(&place)? { None } else { newer };
         match (found(sides.before, &key, older)?, found(sides.after, &key, newer)?) {
             (Some(old), Some(new)) if old.inode == new.inode => {
                 if !differ(&old, &new) && !sides.differ_inside(&old, &new)? {
@@ -300,9 +302,8 @@ fn each_name(
     mut each: impl FnMut(u64, &[u8], [Option<u64>; 2]) -> Result<()>,
 ) -> Result<()> {
     sides.each_touched_row(|KeyDifference { key, older, newer }| {
-        let Some((directory, name)) = Placement::parse_key(&key).filter(|(_, name)| !name.is_empty()) else {
-            return Ok(());
-        };
+        let is_name = |(directory, name): &(u64, &[u8])| *directory != DETACHED_INODE && !name.is_empty();
+        let Some((directory, name)) = Placement::parse_key(&key).filter(is_name) else { return Ok(()) };
         let inode = |bytes: Option<Bytes>| -> Result<Option<u64>> {
             bytes.map(|bytes| Ok(Row::decode(&key, &bytes)?.inode())).transpose()
         };

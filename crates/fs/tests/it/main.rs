@@ -9,6 +9,7 @@ mod areas;
 mod branches;
 mod branches_of_directories;
 mod compression;
+mod detached;
 mod driver;
 mod engine;
 mod histories;

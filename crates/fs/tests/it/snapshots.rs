@@ -87,12 +87,12 @@ pub(crate) fn tree(view: &Setup) -> (Tree, BTreeMap<u64, String>) {
     (tree, firsts)
 }
 
-fn view_of(main: &Setup, name: &str) -> Setup {
+pub(crate) fn view_of(main: &Setup, name: &str) -> Setup {
     let snapshot = main.store.open_snapshot(name).unwrap();
     main.through(main.fs.view_of(snapshot).unwrap(), main.options)
 }
 
-fn restore(main: &Setup, name: &str) -> Result<Restored> {
+pub(crate) fn restore(main: &Setup, name: &str) -> Result<Restored> {
     let then = view_of(main, name);
     let txn = begin(main, Isolation::Snapshot);
     let restored = kvfs_fs::restore(&txn.fs, &then.fs)?;

@@ -23,7 +23,7 @@ use crate::tiers::told;
 const ROOT: NodeId = NodeId::ROOT;
 const OWNER: KeyspaceOwner = KeyspaceOwner { uid: 7, gid: 8, mode: 0o640 };
 
-fn model(uuid: u8) -> Setup {
+pub(crate) fn model(uuid: u8) -> Setup {
     Setup::with(Arc::new(ModelStore::with_uuid([uuid; 16])), 200, MountOptions::default())
 }
 
@@ -61,7 +61,7 @@ fn take(setup: &mut Setup, begin: &Begin, bytes: &[u8], rollback: bool) -> Resul
 }
 
 /// Sends and receives.
-fn pass_on(
+pub(crate) fn pass_on(
     source: &Setup,
     from: Option<&str>,
     to: &str,

@@ -20,19 +20,19 @@ use crate::views::{begin, commit};
 
 const ROOT: NodeId = NodeId::ROOT;
 
-fn keeping(inline_len_max: u32) -> Setup {
+pub(crate) fn keeping(inline_len_max: u32) -> Setup {
     let store = Arc::new(ModelStore::new());
     store.keep_for_undo(8);
     Setup::with(store, inline_len_max, MountOptions::default())
 }
 
-fn over_the_engine(memtable_bytes: u64) -> Setup {
+pub(crate) fn over_the_engine(memtable_bytes: u64) -> Setup {
     let db = engine::open_keeping(&engine::create(), memtable_bytes, Background::Manual, 8);
     Setup::with(db, 200, MountOptions::default())
 }
 
 /// Does `work` in a transaction and commits.
-fn txn(main: &Setup, work: impl FnOnce(&Setup)) -> TxnId {
+pub(crate) fn txn(main: &Setup, work: impl FnOnce(&Setup)) -> TxnId {
     let view = begin(main, Isolation::Snapshot);
     work(&view);
     // So that later times of change are others.
@@ -43,11 +43,11 @@ fn txn(main: &Setup, work: impl FnOnce(&Setup)) -> TxnId {
 }
 
 /// The lines of what is in the way; none: taken back.
-fn undo(main: &Setup, id: TxnId) -> Result<Vec<String>> {
+pub(crate) fn undo(main: &Setup, id: TxnId) -> Result<Vec<String>> {
     undo_selected(main, id, &Selection::default())
 }
 
-fn undo_selected(main: &Setup, id: TxnId, selection: &Selection) -> Result<Vec<String>> {
+pub(crate) fn undo_selected(main: &Setup, id: TxnId, selection: &Selection) -> Result<Vec<String>> {
     let undo = Undo::open(&main.fs, id)?;
     let view = begin(main, Isolation::Snapshot);
     let found = undo.obstacles(&view.fs, selection)?;
@@ -66,11 +66,11 @@ fn undo_selected(main: &Setup, id: TxnId, selection: &Selection) -> Result<Vec<S
 }
 
 #[track_caller]
-fn undone(main: &Setup, id: TxnId) {
+pub(crate) fn undone(main: &Setup, id: TxnId) {
     assert_eq!(undo(main, id).unwrap(), [""; 0]);
 }
 
-fn look(view: &Setup, parent: NodeId, name: &str) -> NodeId {
+pub(crate) fn look(view: &Setup, parent: NodeId, name: &str) -> NodeId {
     view.lookup(&view.caller, parent, name.as_bytes()).unwrap().node
 }
 
@@ -84,7 +84,7 @@ fn chmod(view: &Setup, node: NodeId, mode: u32) {
 }
 
 /// Random changes below `top`; names that are made begin with `prefix`.
-fn mess(view: &Setup, random: &mut Random, top: NodeId, prefix: &str, steps: usize) {
+pub(crate) fn mess(view: &Setup, random: &mut Random, top: NodeId, prefix: &str, steps: usize) {
     for step in 0..steps {
         let mut directories = vec![top];
         let mut entries = Vec::new();
@@ -156,7 +156,7 @@ fn alone(mut tree: Tree) -> Tree {
 
 /// Contents would fill screens.
 #[track_caller]
-fn same(found: &Tree, expected: &Tree, context: &str) {
+pub(crate) fn same(found: &Tree, expected: &Tree, context: &str) {
     let differs = |path: &&String| found.get(*path) != expected.get(*path);
     let paths: std::collections::BTreeSet<_> = found.keys().chain(expected.keys()).filter(differs).collect();
     assert!(paths.is_empty(), "{context}: {paths:?}");
@@ -476,14 +476,14 @@ fn shown(main: &Setup, tags: Keyspace) -> Vec<String> {
     shown
 }
 
-fn write(view: &Setup, parent: NodeId, name: &str, text: &str) {
+pub(crate) fn write(view: &Setup, parent: NodeId, name: &str, text: &str) {
     let node = view.create(&view.caller, parent, name.as_bytes(), 0o644, false).unwrap().0.node;
     let change = SetAttr { size: Some(0), ..SetAttr::default() };
     view.setattr(&view.caller, node, &change).unwrap();
     view.write_at(node, 0, text.as_bytes()).unwrap();
 }
 
-fn below(paths: &[&str]) -> Vec<Area> {
+pub(crate) fn below(paths: &[&str]) -> Vec<Area> {
     paths.iter().map(|path| Area::path(path.as_bytes())).collect()
 }
 

@@ -35,7 +35,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
-use kvfs_fs::{Caller, FileSystem, FsError, NodeId, Position};
+use kvfs_fs::{Caller, DetachedTrees, FileSystem, FsError, NodeId, Position};
 use kvfs_locks::{Mutex, class};
 use rustix::io::Errno;
 
@@ -554,9 +554,22 @@ impl Shared {
         }
     }
 
+    /// Has the kernel forget names of detached trees that have gone, in directories that processes have kept open.
+    fn forget_detached(&self) {
+        let Some(notifier) = self.notifier.get() else { return };
+        for (parent, name) in DetachedTrees::of(&self.fs).take_stale_names() {
+            let (parent, name) = (self.base + parent.0, Bytes::from(name));
+            if notifier.submit(Notification::InvalEntry { parent, name, expire_only: false }).is_err() {
+                break;
+            }
+        }
+    }
+
     fn housekeep(&self) {
         self.forget_late();
-        match self.fs.housekeep() {
+        let kept = self.fs.housekeep();
+        self.forget_detached();
+        match kept {
             Ok(()) => self.prune(),
             // A view may end at any time.
             Err(FsError::ViewEnded(_) | FsError::Canceled(_)) => {}

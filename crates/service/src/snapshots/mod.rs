@@ -8,7 +8,7 @@ mod send;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use kvfs_fs::{FileSystem, FsError, Restored, TxnId};
+use kvfs_fs::{FileSystem, FsError, Pause, Restored, TxnId};
 use kvfs_store::SnapshotInfo;
 use kvfs_store::clock::{Clock, SystemClock};
 
@@ -88,6 +88,7 @@ impl ServedStore<'_> {
     ) -> Result<(TxnId, Restored)> {
         self.admit(caller)?;
         let then = self.view_at(Some(name))?;
+        let _pause = Pause::of(self.fs);
         let mut restored = Restored::default();
         let work = |view: &FileSystem| -> Result<(), FsError> {
             restored = if paths.is_empty() {

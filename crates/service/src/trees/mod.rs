@@ -1,11 +1,14 @@
 //! Removing whole trees, each with all that is below it: all of them in one transaction, or nothing.
 //!
 //! A caller other than root may remove what `rm -r` by its hand would: it must be allowed to search the way there, to list and change each
-//! directory that is not empty, and in sticky directories, to remove the entry.
+//! directory that is not empty, and in sticky directories, to remove the entry. For that the tree is looked through; root's goes in
+//! constant time.
 //!
 //! Thread safety: for threads that may block. Not atomic with what follows, as no check of a path is.
 
-use kvfs_fs::{Attr, FileSystem, FsError, KnownNode, NodeId, RemovalRights, TreeError, TxnId, remove_tree};
+use kvfs_fs::{
+    Attr, DetachedTrees, FileSystem, FsError, KnownNode, NodeId, RemovalRights, TreeError, TxnId, remove_tree,
+};
 
 use crate::caller::Caller;
 use crate::error::{ErrorKind, Result, ServiceError};
@@ -22,8 +25,8 @@ const STICKY: u32 = 0o1000;
 pub struct RemovedTrees {
     /// By this transaction.
     pub txn: TxnId,
-    /// Files, directories, whatever had a name.
-    pub names: u64,
+    /// How many.
+    pub trees: u64,
     /// Whether the transaction can be taken back.
     pub is_kept: bool,
 }
@@ -57,6 +60,14 @@ impl<'v> Rights<'v> {
 }
 
 impl RemovalRights for Rights<'_> {
+    fn is_everything(&self) -> bool {
+        self.caller.uid == 0
+    }
+
+    fn depends_on_entries(&self, directory: &Attr) -> bool {
+        directory.mode & STICKY != 0 && self.caller.uid != directory.uid
+    }
+
     fn check_directory(&self, directory: NodeId, attr: &Attr) -> Result<(), FsError> {
         if !self.caller.is_there() {
             return Err(FsError::Busy("the caller has gone"));
@@ -66,7 +77,7 @@ impl RemovalRights for Rights<'_> {
 
     fn check_entry(&self, directory: &Attr, entry: &Attr) -> Result<(), FsError> {
         let uid = self.caller.uid;
-        if uid == 0 || directory.mode & STICKY == 0 || uid == directory.uid || uid == entry.uid {
+        if uid == 0 || uid == entry.uid || !self.depends_on_entries(directory) {
             return Ok(());
         }
         Err(FsError::NotPermitted("it is another user's, in a sticky directory"))
@@ -83,18 +94,19 @@ impl<'s> Trees<'s> {
         Self(*store)
     }
 
-    /// Removes what these paths lead to, with all that is below, in one transaction, durably. Paths are from the root of the store, and no
+    /// Removes what these paths lead to, with all that is below, in one transaction, durably; the space comes back behind it. Paths are from the root of the store, and no
     /// symbolic link in them is followed.
     ///
     /// # Errors
     /// One of them leads nowhere, or is the root; the caller may not; as a commit. Nothing was removed then.
     pub fn remove(&self, caller: &Caller, paths: &[Vec<u8>]) -> Result<RemovedTrees> {
-        let (mut names, mut refusal) = (0, None);
+        DetachedTrees::of(self.0.fs).prepare()?;
+        let mut refusal = None;
         let label = paths.first().map(|path| String::from_utf8_lossy(path).into_owned()).unwrap_or_default();
         let removed = self.0.carry_out(&begin_for(caller, format!("rm -r {label}")), |view| {
             let rights = Rights::new(view, caller);
             for path in paths {
-                names += remove(&rights, path).map_err(|TreeError { below, error }| {
+                remove(&rights, path).map_err(|TreeError { below, error }| {
                     refusal = Some(refused(path, &below, &error));
                     *error
                 })?;
@@ -105,12 +117,13 @@ impl<'s> Trees<'s> {
             (Err(_), Some(refusal)) => return Err(refusal),
             (removed, _) => or_nothing(removed, "nothing was removed")?,
         };
-        tracing::info!(names, %txn, "trees removed");
-        Ok(RemovedTrees { txn, names, is_kept: self.0.is_kept(txn) })
+        let trees = paths.len() as u64;
+        tracing::info!(trees, %txn, "trees removed");
+        Ok(RemovedTrees { txn, trees, is_kept: self.0.is_kept(txn) })
     }
 }
 
-fn remove(rights: &Rights<'_>, path: &[u8]) -> Result<u64, TreeError> {
+fn remove(rights: &Rights<'_>, path: &[u8]) -> Result<(), TreeError> {
     let failed = |error| TreeError { below: Vec::new(), error: Box::new(error) };
     let names: Vec<&[u8]> = path.split(|&byte| byte == b'/').filter(|name| !name.is_empty()).collect();
     let Some((last, above)) = names.split_last() else {

@@ -8,8 +8,8 @@ mod rights;
 use std::time::Duration;
 
 use kvfs_fs::{
-    Difference, FsError, Obstacle, Owner, Restored, Selection, TakenBack, TxnId, Undo, owner_of_note,
-    undo_points,
+    DetachedTrees, Difference, FsError, Obstacle, Owner, Restored, Selection, TakenBack, TxnId, Undo,
+    owner_of_note, undo_points,
 };
 use kvfs_store::{StoreError, TxnOutcome, UndoPoint};
 
@@ -132,8 +132,14 @@ impl ServedStore<'_> {
 
     /// What the caller may take back of a transaction.
     fn undoable(&self, caller: &Caller, id: TxnId, selection: SelectionLine) -> Result<(Undo, Selection)> {
-        let undo = self.open_undo(caller, id)?;
         let selection = selected(caller, selection);
+        let mut undo = self.open_undo(caller, id)?;
+        if selection.is_limited() {
+            // A tree that was removed, and is not gone yet, comes back as a whole only.
+            drop(undo);
+            DetachedTrees::of(self.fs).remove_all()?;
+            undo = self.open_undo(caller, id)?;
+        }
         self.check_undo_rights(caller, &undo, &selection)?;
         Ok((undo, selection))
     }

@@ -2,11 +2,15 @@
 //!
 //! The transaction was that user's, but rights may have been taken away since. So every file and directory that would be
 //! made, removed, moved or changed must belong to the user, now and in the state that comes back; every directory whose
-//! names would change must be writable, and the way to it open; keyspaces must be writable.
+//! names would change must be writable, and the way to it open; keyspaces must be writable. Of a tree that was removed as a whole the
+//! changes tell only the top; what comes back with it is looked through.
 //!
 //! Thread safety: for threads that may block. Not atomic with what follows, as no check of a path is.
 
-use kvfs_fs::{Attr, DiffKind, Difference, FileSystem, FsError, KnownNode, NodeId, settled};
+use kvfs_fs::{
+    Attr, DiffKind, Difference, FileSystem, FileType, FsError, KnownNode, NodeId, RemovalRights, TreeError,
+    settled,
+};
 use kvfs_kv::{Access, KeyspaceOwner};
 
 use crate::caller::Caller;
@@ -25,10 +29,17 @@ pub(super) fn check(
     peer: &Caller,
     changes: &[Difference],
 ) -> Result<()> {
+    // The last tree that was looked through.
+    let mut tree: Option<Vec<u8>> = None;
     for change in changes {
         if change.file.is_none() {
             check_key(now, peer, &change.place)?;
             continue;
+        }
+        let comes = change.kind == DiffKind::Added && change.file == Some(FileType::Directory);
+        if comes && !tree.as_ref().is_some_and(|tree| change.place.starts_with(tree)) {
+            check_tree(then, peer, &change.place)?;
+            tree = Some([&change.place[..], b"/"].concat());
         }
         let moves = change.kind != DiffKind::Changed;
         for path in std::iter::once(&change.place).chain(&change.from) {
@@ -44,6 +55,46 @@ pub(super) fn check(
         }
     }
     Ok(())
+}
+
+/// What may come back with a tree: what belongs to the user.
+struct Own(u32);
+
+impl RemovalRights for Own {
+    fn is_everything(&self) -> bool {
+        false
+    }
+
+    fn check_directory(&self, _: NodeId, _: &Attr) -> Result<(), FsError> {
+        Ok(())
+    }
+
+    fn depends_on_entries(&self, _: &Attr) -> bool {
+        true
+    }
+
+    fn check_entry(&self, _: &Attr, entry: &Attr) -> Result<(), FsError> {
+        if entry.uid == self.0 { Ok(()) } else { Err(FsError::NotPermitted("it is another user's")) }
+    }
+}
+
+/// Refuses a tree of `then` with something in it that is not the user's.
+fn check_tree(then: &FileSystem, peer: &Caller, path: &[u8]) -> Result<()> {
+    let names = parts(path);
+    let Some((last, above)) = names.split_last() else { return Ok(()) };
+    let above = settled(|caller| {
+        let mut at = KnownNode::root(then);
+        for name in above {
+            at = at.lookup(caller, name)?;
+        }
+        Ok(at)
+    })?;
+    kvfs_fs::look_through(then, (above.node(), last), &Own(peer.uid)).map_err(|TreeError { below, error }| {
+        match *error {
+            FsError::NotPermitted(_) => denied(&[path, b"/", &below].concat()),
+            error => error.into(),
+        }
+    })
 }
 
 fn denied(place: &[u8]) -> ServiceError {

@@ -1,12 +1,13 @@
 //! Who may take back what, without a front end.
 
-use kvfs_fs::{NodeId, SetAttr, settled};
+use kvfs_fs::{NodeId, SetAttr, settled, settled_for};
 use kvfs_store::Durability;
 
 use super::*;
 use crate::lines::PlaceLine;
 use crate::testing::{World, assert_denied, has_file, make_file, stranger};
 use crate::transactions::Begin;
+use crate::trees::Trees;
 
 /// Commits a transaction of `caller`'s that makes a file of that user's.
 fn make_in_txn(world: &World, caller: &Caller, name: &str) -> TxnId {
@@ -66,4 +67,23 @@ fn undo_needs_a_mounted_store_and_names_what_is_not_kept() {
     assert_eq!(unmounted.kind(), ErrorKind::NotMounted);
     let unknown = world.mounted().undo_diff(&Caller::own(), TxnId(99)).expect_err("is unknown");
     assert!(unknown.to_string().contains("no transaction 99 that was committed is known"), "{unknown}");
+}
+
+#[test]
+fn removed_tree_with_files_of_others_comes_back_by_root_alone() {
+    let world = open_world();
+    let (store, owner) = (world.mounted(), stranger());
+    let user = kvfs_fs::Caller { uid: owner.uid, ..kvfs_fs::Caller::default() };
+    let tree =
+        settled_for(&user, |caller| world.fs.mkdir(caller, NodeId::ROOT, b"tree", 0o777)).expect("is made");
+    let other = kvfs_fs::Caller { uid: owner.uid + 1, ..user.clone() };
+    let made = settled_for(&other, |caller| world.fs.create(caller, tree.node, b"theirs", 0o4755, true));
+    made.expect("is made");
+    // In a directory of one's own that is not sticky the files of others may go.
+    let removed = Trees::of(&store).remove(&owner, &[b"/tree".to_vec()]).expect("is removed");
+    let error = store.take_back(&owner, removed.txn, all()).expect_err("is refused");
+    assert_eq!(error.kind(), ErrorKind::Denied);
+    assert!(error.to_string().starts_with("/tree/theirs is not yours"), "{error}");
+    assert!(matches!(store.take_back(&Caller::of_mount(0, 1), removed.txn, all()), Ok(Undone::Done(..))));
+    assert!(has_file(&world.fs, "tree"));
 }

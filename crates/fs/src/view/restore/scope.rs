@@ -12,7 +12,7 @@ use bytes::Bytes;
 
 use super::super::compare::{Place, Sides, key_of};
 use super::plan::{NameChange, Target};
-use crate::schema::{Placement, ROOT_INODE, Row};
+use crate::schema::{DETACHED_INODE, Placement, ROOT_INODE, Row};
 use crate::{FileSystem, FileType, FsError, Result};
 
 /// What is at and below some places on one side.
@@ -73,9 +73,15 @@ impl Scope {
 
     /// Those of `changes` that are inside.
     pub(super) fn pick(&self, changes: Vec<NameChange>) -> Result<Vec<NameChange>> {
+        // What was detached since is brought back from there.
+        let is_detached = |change: &NameChange| {
+            change.place.0 == DETACHED_INODE
+                && change.now.is_some_and(|target| self.then.directories.contains(&target.inode))
+        };
         let is_inside = |change: &NameChange| {
             (change.then.is_some() && self.is_then(&change.place))
                 || (change.now.is_some() && self.is_now(&change.place))
+                || is_detached(change)
         };
         let (inside, outside): (Vec<_>, Vec<_>) = changes.into_iter().partition(is_inside);
         let inodes = |side: fn(&NameChange) -> Option<Target>| -> BTreeSet<u64> {

@@ -11,6 +11,7 @@
 //! Thread safety: for one thread that may block; no other may use the view meanwhile. Invariant: with an obstacle
 //! nothing is written. What changes while the new transaction is open is a conflict, as in any other.
 
+mod detached;
 mod obstacles;
 mod resolve;
 mod selection;
@@ -28,6 +29,7 @@ use super::compare::Sides;
 use super::diff::Difference;
 use super::restore::{Restored, take_back};
 use super::txn::Owner;
+use crate::detached::Pause;
 use crate::{FileSystem, FsError, Result};
 use obstacles::Search;
 
@@ -75,6 +77,8 @@ pub fn owner_of_note(note: &[u8]) -> Owner {
 pub struct Undo {
     before: Arc<FileSystem>,
     after: Arc<FileSystem>,
+    /// What the transaction has detached stays as it is meanwhile.
+    _pause: Pause,
 }
 
 impl Undo {
@@ -83,8 +87,8 @@ impl Undo {
     /// # Errors
     /// The store's; [`kvfs_store::StoreError::NotKept`] among them.
     pub fn open(main: &Arc<FileSystem>, id: TxnId) -> Result<Self> {
-        let views = main.store.open_undo(id)?;
-        Ok(Self { before: main.view_of(views.before)?, after: main.view_of(views.after)? })
+        let (pause, views) = (Pause::of(main), main.store.open_undo(id)?);
+        Ok(Self { before: main.view_of(views.before)?, after: main.view_of(views.after)?, _pause: pause })
     }
 
     /// The state before it.

@@ -79,6 +79,8 @@ pub(super) struct Search<'f> {
     pub(super) settled: BTreeSet<(Vec<u8>, String)>,
     /// Directories in which a name stays as it is.
     pub(super) left: BTreeSet<u64>,
+    /// Directories of detached trees of which something has been removed.
+    pub(super) dismantled: BTreeSet<u64>,
     seen: BTreeSet<u64>,
 }
 
@@ -98,6 +100,7 @@ impl<'f> Search<'f> {
             found: BTreeMap::new(),
             settled: BTreeSet::new(),
             left: BTreeSet::new(),
+            dismantled: BTreeSet::new(),
             seen: BTreeSet::new(),
         })
     }
@@ -105,6 +108,7 @@ impl<'f> Search<'f> {
     /// Everything in the way, and what is needed when there is nothing.
     pub(super) fn run(mut self) -> Result<(Vec<Obstacle>, Alone, Plan)> {
         let mut plan = std::mem::take(&mut self.plan);
+        self.bring_detached(&mut plan)?;
         self.limit(&mut plan)?;
         self.drop_what_is_back(&mut plan)?;
         loop {
@@ -361,7 +365,8 @@ impl<'f> Search<'f> {
             self.add_place(DiffKind::Changed, FileType::Directory, &own, Cause::Directory(directory))?;
         }
         // Entries of others count: then it is theirs.
-        let is_left = now.mtime != after.mtime || self.left.contains(&directory);
+        let is_others = now.mtime != after.mtime && !self.dismantled.contains(&directory);
+        let is_left = is_others || self.left.contains(&directory);
         let mtime = if is_left { now.mtime } else { then.mtime };
         self.alone.mtimes.insert(directory, mtime);
         Ok(())

@@ -214,7 +214,7 @@ impl Search<'_> {
     }
 
     /// What was below a directory that comes back comes, too.
-    fn fill_too(&self, plan: &mut Plan, directory: u64) -> Result<()> {
+    pub(super) fn fill_too(&self, plan: &mut Plan, directory: u64) -> Result<()> {
         each_below(plan, self.done.before, directory, |known, place, target| {
             if known.is_none() {
                 *known = Some(NameChange { place, then: Some(target), now: None });
@@ -259,7 +259,7 @@ impl Search<'_> {
     }
 }
 
-fn target_at(side: &FileSystem, place: &Place) -> Result<Option<Target>> {
+pub(super) fn target_at(side: &FileSystem, place: &Place) -> Result<Option<Target>> {
     let key = key_of(place);
     Target::of(&key, side.rows().get(&key)?.as_ref())
 }

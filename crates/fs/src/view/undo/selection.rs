@@ -64,7 +64,8 @@ impl Selection {
         (self.only.is_empty() || covers(&self.only, place, is_key)) && !covers(&self.skip, place, is_key)
     }
 
-    fn is_limited(&self) -> bool {
+    /// Whether something is left out.
+    pub fn is_limited(&self) -> bool {
         !self.only.is_empty() || !self.skip.is_empty()
     }
 }

@@ -1,0 +1,263 @@
+//! Detached trees: taken out of the tree by one operation, and removed in the background.
+//!
+//! `kvfs rm -r` moves a directory into the directory of detached trees, which no name leads to: a rename, so a transaction, a crash,
+//! a branch, an undo and a restore meet nothing new. What is below still has its rows, its nodes and its owner's quota until the main
+//! line has removed it name by name ([`remover`]), as `rm -r` would: files that are open stay until they are closed. An undo moves back
+//! what is left, and makes again what has gone.
+//!
+//! A tree is named by the store that detached it and by its inode. One that came by a stream stays while the newest named snapshot
+//! is a received one: the next stream goes on from that, and says itself what has gone.
+//!
+//! Thread safety: any number of threads; one removes at a time, a batch under the lock. Invariants: what is removed lies below the
+//! directory of detached trees at that moment; no transaction moves out of a tree what it saw before it was taken apart
+//! ([`remover`]); nothing is removed while a [`Pause`] is held.
+
+mod remover;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use kvfs_locks::{Mutex, class};
+use kvfs_store::Batch;
+
+use crate::schema::{DETACHED_INODE, Header, Placement, ROOT_INODE, encode_row};
+use crate::view::TxnView;
+use crate::{Caller, FileSystem, FileType, FsError, NodeId, Result};
+use remover::{Level, Step, TreeRemover};
+
+/// Names that are removed at most, when housekeeping comes by: about half a second of work.
+const SLICE_NAMES: u64 = 1 << 16;
+
+/// How long that may take.
+const SLICE_TIME: Duration = Duration::from_millis(500);
+
+/// Names that an operation removes before it is tried again, when it has found no space.
+const SPACE_NAMES: u64 = 1 << 12;
+
+/// How often a slice begins anew, because what it walks through has changed.
+const RESTARTS_MAX: u32 = 8;
+
+/// Names that the kernel is told to forget, at most, for each slice: of directories that processes have kept open.
+const STALE_MAX: usize = 1 << 12;
+
+/// What all views share of it.
+#[derive(Default)]
+pub(crate) struct Detached {
+    state: Mutex<State, class::FsDetachedState>,
+    /// Whether the directory of detached trees is there.
+    exists: AtomicBool,
+    /// As they were counted last.
+    trees: AtomicU64,
+    names_removed: AtomicU64,
+}
+
+#[derive(Default)]
+struct State {
+    /// Holders of a [`Pause`].
+    pauses: u32,
+    /// Where the removal is, from the directory of detached trees down; empty: nowhere.
+    levels: Vec<Level>,
+    /// Names that have gone, and that a front end may know.
+    stale: Vec<(NodeId, Box<[u8]>)>,
+}
+
+/// Figures of detached trees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DetachedStats {
+    /// Trees that were not removed wholly when the removal came by last.
+    pub trees: u64,
+    /// Names that were removed of them since the file system was opened.
+    pub names_removed: u64,
+}
+
+/// The detached trees of a file system; of any view, those of its main line.
+pub struct DetachedTrees<'v> {
+    main: &'v FileSystem,
+    /// Whether they were asked for by the main line itself.
+    is_main: bool,
+}
+
+/// As long as it is held, nothing is removed of detached trees: whatever brings something back from there must hold it from before it
+/// chooses the state that it goes by until its commit.
+#[must_use]
+pub struct Pause {
+    main: Arc<FileSystem>,
+}
+
+impl Pause {
+    /// From now on.
+    pub fn of(fs: &Arc<FileSystem>) -> Self {
+        let main = Arc::clone(fs.txn().map_or(fs, |txn| &txn.main));
+        main.shared.detached.state.lock().pauses += 1;
+        Self { main }
+    }
+}
+
+impl Drop for Pause {
+    fn drop(&mut self) {
+        self.main.shared.detached.state.lock().pauses -= 1;
+    }
+}
+
+impl fmt::Debug for Pause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pause").finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for DetachedTrees<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DetachedTrees").field("stats", &self.stats()).finish()
+    }
+}
+
+impl<'v> DetachedTrees<'v> {
+    /// Those of this file system.
+    pub fn of(fs: &'v FileSystem) -> Self {
+        Self { main: fs.txn().map_or(fs, |txn: &TxnView| &*txn.main), is_main: fs.origin.is_main() }
+    }
+
+    /// Looks whether there may be any. Called when the file system is opened.
+    pub(crate) fn find(&self) -> Result<()> {
+        let exists = self.main.rows().has_own(DETACHED_INODE)?;
+        self.own().exists.store(exists, Ordering::Release);
+        Ok(())
+    }
+
+    /// Makes the directory of detached trees, unless it is there. Must be called before the transaction begins that detaches one.
+    ///
+    /// # Errors
+    /// `ReadOnly`; store errors.
+    pub fn prepare(&self) -> Result<()> {
+        if self.own().exists.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        self.main.locker().check_writable()?;
+        let _state = self.own().state.lock();
+        if !self.main.rows().has_own(DETACHED_INODE)? {
+            let mut header = Header::new(DETACHED_INODE, FileType::Directory, self.main.shared.time());
+            (header.mode, header.nlink, header.parent) = (0o700, 2, ROOT_INODE);
+            let mut batch = Batch::new();
+            let key = Placement::own_subtree(DETACHED_INODE).own_key();
+            batch.put(self.main.keyspaces.meta, key, encode_row(&header, b""));
+            self.main.gate().apply_counted(&Caller::default(), batch, None, Some(&header))?;
+        }
+        self.own().exists.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// The name that a tree gets among the detached ones.
+    pub(crate) fn name_of(&self, inode: u64) -> Vec<u8> {
+        [&self.own_prefix()[..], inode.to_string().as_bytes()].concat()
+    }
+
+    fn own_prefix(&self) -> Vec<u8> {
+        let uuid = u128::from_be_bytes(self.main.store.uuid());
+        format!("{uuid:032x}.").into_bytes()
+    }
+
+    /// Figures, without a look at the store.
+    pub fn stats(&self) -> DetachedStats {
+        let (trees, names_removed) = (&self.own().trees, &self.own().names_removed);
+        DetachedStats {
+            trees: trees.load(Ordering::Relaxed),
+            names_removed: names_removed.load(Ordering::Relaxed),
+        }
+    }
+
+    /// How many trees are not removed wholly yet.
+    ///
+    /// # Errors
+    /// Store errors.
+    pub fn count(&self) -> Result<u64> {
+        if !self.own().exists.load(Ordering::Acquire) {
+            return Ok(0);
+        }
+        let count = match self.main.resolver().by_own_row(DETACHED_INODE) {
+            Ok(trees) => trees.header().size,
+            Err(FsError::NotFound) => 0,
+            Err(error) => return Err(error),
+        };
+        self.own().trees.store(count, Ordering::Relaxed);
+        Ok(count)
+    }
+
+    /// As [`Self::remove_some`], because time has come.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn remove_slice(&self) -> Result<u64> {
+        self.remove_some(SLICE_NAMES)
+    }
+
+    /// Removes all that others do not hold. O(n) in the names; may block for long.
+    ///
+    /// # Errors
+    /// As [`Self::remove_some`].
+    pub fn remove_all(&self) -> Result<()> {
+        while self.remove_some(SLICE_NAMES)? > 0 {}
+        Ok(())
+    }
+
+    /// As [`Self::remove_slice`], because space is short. True: there was something, so that an operation that has failed for lack of
+    /// space may succeed now.
+    pub(crate) fn remove_for_space(&self) -> bool {
+        self.main.locker().check_writable().is_ok()
+            && self.remove_some(SPACE_NAMES).is_ok_and(|names| names > 0)
+    }
+
+    /// Names that have gone since the last call, of directories that the front end of the main line may know. Other views have none.
+    pub fn take_stale_names(&self) -> Vec<(NodeId, Box<[u8]>)> {
+        if !self.is_main || !self.own().exists.load(Ordering::Acquire) {
+            return Vec::new();
+        }
+        std::mem::take(&mut self.own().state.lock().stale)
+    }
+
+    fn own(&self) -> &'v Detached {
+        &self.main.shared.detached
+    }
+
+    /// Removes some of what is detached: at most so many names, one more for each directory that is empty then, and not for longer than half
+    /// a second. Returns how many; 0: there is none, or others hold what is left. May block.
+    ///
+    /// # Errors
+    /// Store errors; what was not removed is tried again at the next call.
+    pub fn remove_some(&self, names_max: u64) -> Result<u64> {
+        if self.count()? == 0 {
+            return Ok(0);
+        }
+        let clock = &self.main.shared.clock;
+        let began = clock.monotonic();
+        let remover = TreeRemover::new(self.main, self.own_prefix(), self.takes_foreign()?);
+        let (mut removed, mut restarts) = (0, 0);
+        while removed < names_max && clock.monotonic().saturating_sub(began) < SLICE_TIME {
+            // For one batch at a time: whatever brings something back waits no longer.
+            let mut state = self.own().state.lock();
+            let State { pauses, levels, stale } = &mut *state;
+            if *pauses > 0 {
+                break;
+            }
+            match remover.step(levels, stale, names_max - removed)? {
+                Step::Removed(names) => {
+                    removed += names;
+                    self.own().names_removed.fetch_add(names, Ordering::Relaxed);
+                }
+                Step::Changed if restarts < RESTARTS_MAX => restarts += 1,
+                Step::Changed | Step::Ended => break,
+            }
+        }
+        self.main.orphans().reap_all()?;
+        self.count()?;
+        Ok(removed)
+    }
+
+    /// Whether trees that came by a stream are removed here, and not by the next stream.
+    fn takes_foreign(&self) -> Result<bool> {
+        let named = self.main.store.named_snapshots();
+        let Some(newest) = named.iter().max_by_key(|info| info.position) else { return Ok(true) };
+        Ok(self.main.snapshots().id(newest)?.store == self.main.store.uuid())
+    }
+}

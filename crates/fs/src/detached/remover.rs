@@ -1,0 +1,246 @@
+//! The walk that takes detached trees apart: what is no directory goes in batches, a page of a directory at a time, then the directory.
+//!
+//! A transaction that began before a tree was detached still sees it, and may move a directory out of it: its rows are others than
+//! those that are removed below. So a directory's entry is written again, as it is, before anything in it goes: to such a transaction
+//! that is a conflict. What moves on the main line waits for the identities of all directories from the tree down, which each batch
+//! holds, and each batch looks first whether they still lie in each other.
+//!
+//! Thread safety: belongs to the thread that has the lock of detached trees. Never waits for names that others hold: the tree is left for
+//! the next time. Memory: a page for each level.
+
+use std::collections::VecDeque;
+
+use kvfs_store::Batch;
+use kvfs_txn::{LockName, Want};
+
+use crate::namespace::{Remover, entry_wants};
+use crate::node::Pin;
+use crate::schema::{DETACHED_INODE, Row};
+use crate::{Caller, FileSystem, FileType, FsError, NodeId, Result};
+
+use super::STALE_MAX;
+
+/// Names that are removed by one batch at most.
+const PAGE: usize = 128;
+
+/// A directory that is being emptied.
+pub(super) struct Level {
+    inode: u64,
+    /// In the directory above.
+    name: Box<[u8]>,
+    /// The last name of the pages so far; empty: there was none.
+    after: Box<[u8]>,
+    /// Those of the page, which are emptied next.
+    directories: VecDeque<Box<[u8]>>,
+}
+
+impl Level {
+    fn new(inode: u64, name: Box<[u8]>) -> Self {
+        Self { inode, name, after: Box::default(), directories: VecDeque::new() }
+    }
+}
+
+/// What one step came to.
+pub(super) enum Step {
+    /// So many names have gone.
+    Removed(u64),
+    /// The tree is not what it was; the walk begins anew.
+    Changed,
+    /// All trees are through, or wait for others.
+    Ended,
+}
+
+/// The names that a page holds.
+#[derive(Default)]
+struct Page {
+    files: Vec<Box<[u8]>>,
+    directories: VecDeque<Box<[u8]>>,
+    last: Option<Box<[u8]>>,
+}
+
+/// See the module.
+pub(super) struct TreeRemover<'v> {
+    main: &'v FileSystem,
+    remover: Remover<'v>,
+    caller: Caller,
+    own_prefix: Vec<u8>,
+    takes_foreign: bool,
+}
+
+impl<'v> TreeRemover<'v> {
+    /// Of trees whose names begin with `own_prefix`; of others if it `takes_foreign`.
+    pub(super) fn new(main: &'v FileSystem, own_prefix: Vec<u8>, takes_foreign: bool) -> Self {
+        Self { main, remover: Remover::new(main), caller: Caller::default(), own_prefix, takes_foreign }
+    }
+
+    /// Goes on by one batch, or none, and by at most so many names. Those that have gone, and that a front end may know, go to `stale`.
+    ///
+    /// # Errors
+    /// Store errors; the walk goes on where it was.
+    pub(super) fn step(
+        &self,
+        levels: &mut Vec<Level>,
+        stale: &mut Vec<(NodeId, Box<[u8]>)>,
+        names_max: u64,
+    ) -> Result<Step> {
+        let page_len = names_max.clamp(1, PAGE as u64) as usize;
+        match self.try_step(levels, stale, page_len) {
+            Err(FsError::Parked(_)) => {
+                // What holds a part of this tree is not waited for; the next one may be free.
+                levels.truncate(1);
+                Ok(Step::Removed(0))
+            }
+            Err(
+                FsError::NotFound
+                | FsError::NotDirectory
+                | FsError::IsDirectory
+                | FsError::NotEmpty
+                | FsError::Stale(_),
+            ) => {
+                levels.clear();
+                Ok(Step::Changed)
+            }
+            step => step,
+        }
+    }
+
+    fn try_step(
+        &self,
+        levels: &mut Vec<Level>,
+        stale: &mut Vec<(NodeId, Box<[u8]>)>,
+        page_len: usize,
+    ) -> Result<Step> {
+        if levels.is_empty() {
+            levels.push(Level::new(DETACHED_INODE, Box::default()));
+        }
+        let at = levels.len() - 1;
+        if let Some(name) = levels[at].directories.pop_front() {
+            let entered = self.enter(levels, name)?;
+            levels.push(entered);
+            return Ok(Step::Removed(0));
+        }
+        let pin = self.main.resolver().by_own_row(levels[at].inode)?;
+        let Page { files, mut directories, last } = self.page(&pin, &levels[at].after, page_len)?;
+        let Some(last) = last else {
+            if at > 0 {
+                return self.leave(levels, stale);
+            }
+            levels.clear();
+            return Ok(Step::Ended);
+        };
+        if at == 0 {
+            directories.retain(|name| self.takes_foreign || name.starts_with(&self.own_prefix));
+        }
+        let removed = self.remove_files(levels, &pin, &files, stale)?;
+        (levels[at].after, levels[at].directories) = (last, directories);
+        Ok(Step::Removed(removed))
+    }
+
+    /// Writes the entry of a directory again, so that no transaction that saw it before moves it elsewhere.
+    fn enter(&self, levels: &[Level], name: Box<[u8]>) -> Result<Level> {
+        let Some(above) = levels.last() else { return Err(FsError::NotFound) };
+        let parent = self.main.resolver().by_own_row(above.inode)?;
+        let Some(part) = &parent.directory else { return Err(FsError::NotDirectory) };
+        let key = part.placement.key(&name);
+        let mut wants = entry_wants(above.inode, &name).to_vec();
+        wants.extend(identities(levels));
+        let _names = self.main.locker().latch(&self.caller, &wants)?;
+        self.expect_below(levels)?;
+        let bytes = self.main.rows().get(&key)?.ok_or(FsError::NotFound)?;
+        let Row::Directory { inode, .. } = Row::decode(&key, &bytes)? else {
+            return Err(FsError::NotDirectory);
+        };
+        let mut batch = Batch::new();
+        batch.put(self.main.keyspaces.meta, key, bytes);
+        self.main.origin.apply(batch)?;
+        Ok(Level::new(inode, name))
+    }
+
+    /// Removes the last directory, in which nothing was found any more.
+    fn leave(&self, levels: &mut Vec<Level>, stale: &mut Vec<(NodeId, Box<[u8]>)>) -> Result<Step> {
+        let Some((level, above)) = levels.split_last() else { return Ok(Step::Ended) };
+        let Some(parent) = above.last() else { return Ok(Step::Ended) };
+        let parent = self.main.resolver().by_own_row(parent.inode)?;
+        let inode = level.inode;
+        let check = &mut |_: &[u8], attr: &crate::Attr| {
+            self.expect_below(above)?;
+            if attr.inode == inode { Ok(()) } else { Err(FsError::NotFound) }
+        };
+        let gate = self.main.gate();
+        self.remover.remove_names(&gate, &self.caller, &parent, &[&level.name], &identities(above), check)?;
+        note_stale(&parent, &[&level.name], stale);
+        levels.pop();
+        Ok(Step::Removed(1))
+    }
+
+    /// Removes names of files from the last directory.
+    fn remove_files(
+        &self,
+        levels: &[Level],
+        directory: &Pin<'_>,
+        files: &[Box<[u8]>],
+        stale: &mut Vec<(NodeId, Box<[u8]>)>,
+    ) -> Result<u64> {
+        let names: Vec<&[u8]> = files.iter().map(AsRef::as_ref).collect();
+        let mut rest = &names[..];
+        while !rest.is_empty() {
+            let mut is_checked = false;
+            let check = &mut |_: &[u8], attr: &crate::Attr| {
+                if !std::mem::replace(&mut is_checked, true) {
+                    self.expect_below(levels)?;
+                }
+                if attr.kind == FileType::Directory { Err(FsError::IsDirectory) } else { Ok(()) }
+            };
+            let gate = self.main.gate();
+            let held = identities(levels);
+            let removed = self.remover.remove_names(&gate, &self.caller, directory, rest, &held, check)?;
+            note_stale(directory, &rest[..removed], stale);
+            rest = &rest[removed..];
+        }
+        Ok(names.len() as u64)
+    }
+
+    /// Refuses to go on where a directory is not in the one above any more. The identities of all are held.
+    fn expect_below(&self, levels: &[Level]) -> Result<()> {
+        for pair in levels.windows(2) {
+            let directory = self.main.resolver().by_own_row(pair[1].inode)?;
+            if directory.is_orphan() || directory.header().parent != pair[0].inode {
+                return Err(FsError::NotFound);
+            }
+        }
+        Ok(())
+    }
+
+    /// The next names of a directory.
+    fn page(&self, directory: &Pin<'_>, after: &[u8], len: usize) -> Result<Page> {
+        let Some(part) = &directory.directory else { return Err(FsError::NotDirectory) };
+        let mut page = Page::default();
+        let range = part.placement.entries_after(after);
+        let mut cursor = self.main.origin.read().cursor(self.main.keyspaces.meta, range)?;
+        while page.files.len() + page.directories.len() < len {
+            cursor.next()?;
+            let Some((key, bytes)) = cursor.entry() else { break };
+            let name: Box<[u8]> = key[part.placement.prefix_len()..].into();
+            page.last = Some(name.clone());
+            if Row::decode(key, bytes)?.kind() == FileType::Directory {
+                page.directories.push_back(name);
+            } else {
+                page.files.push(name);
+            }
+        }
+        Ok(page)
+    }
+}
+
+/// That none of these directories moves, but for the first, which never does.
+fn identities(levels: &[Level]) -> Vec<Want<'static>> {
+    let below = levels.iter().skip(1);
+    below.map(|level| Want::shared(LockName::Identity { directory: level.inode })).collect()
+}
+
+/// The kernel forgets by itself what is below a name that it was told to forget, but for directories that processes have kept.
+fn note_stale(directory: &Pin<'_>, names: &[&[u8]], stale: &mut Vec<(NodeId, Box<[u8]>)>) {
+    if directory.is_looked_up() && stale.len() < STALE_MAX {
+        stale.extend(names.iter().map(|&name| (NodeId(directory.inode), Box::from(name))));
+    }
+}

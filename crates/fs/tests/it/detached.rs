@@ -1,0 +1,401 @@
+//! Trees that go by one operation and are removed in the background: all or nothing, whatever comes in between.
+
+use kvfs_fs::{
+    Attr, Caller, DetachedTrees, FileSystem, FsError, Limits, NodeId, Pause, QuotaKind, RemovalRights,
+    Result, TxnId, check, remove_tree,
+};
+use kvfs_store::Isolation;
+
+use crate::setup::{Random, Setup};
+use crate::snapshots::{self, Tree, lines, rename, restore, tree, view_of};
+use crate::transfer::{model, pass_on};
+use crate::undo::{below, keeping, look, mess, over_the_engine, same, txn, undo_selected, undone, write};
+use crate::views::{begin, commit};
+
+const ROOT: NodeId = NodeId::ROOT;
+
+/// Root's.
+struct All;
+
+impl RemovalRights for All {
+    fn is_everything(&self) -> bool {
+        true
+    }
+
+    fn check_directory(&self, _: NodeId, _: &Attr) -> Result<()> {
+        unreachable!("nothing is asked")
+    }
+
+    fn depends_on_entries(&self, _: &Attr) -> bool {
+        unreachable!("nothing is asked")
+    }
+
+    fn check_entry(&self, _: &Attr, _: &Attr) -> Result<()> {
+        Ok(())
+    }
+}
+
+fn remove(main: &Setup, parent: NodeId, name: &str) -> TxnId {
+    DetachedTrees::of(&main.fs).prepare().unwrap();
+    txn(main, |view| {
+        // A view knows what it has looked up.
+        if parent != ROOT {
+            look(view, ROOT, "keep");
+        }
+        remove_tree(&view.fs, &Caller::default(), (parent, name.as_bytes()), &All).unwrap();
+    })
+}
+
+/// Goes on with the removal: so many names, about.
+fn go_on(main: &Setup, names: u64) -> u64 {
+    DetachedTrees::of(&main.fs).remove_some(names).unwrap()
+}
+
+fn finish(main: &Setup) {
+    while go_on(main, 1000) > 0 {}
+    assert_eq!(trees(&main.fs), 0);
+}
+
+fn trees(fs: &FileSystem) -> u64 {
+    DetachedTrees::of(fs).count().unwrap()
+}
+
+/// `tree` with 300 files in two directories, one of which has a name outside, too.
+fn planted(main: &Setup) -> NodeId {
+    let top = main.dir(ROOT, "tree");
+    for name in ["a", "b"] {
+        let directory = main.dir(top, name);
+        for number in 0..150 {
+            write(main, directory, &format!("{number:03}"), &format!("{name}{number}"));
+        }
+    }
+    let linked = look(main, look(main, top, "a"), "007");
+    main.link(&main.caller, linked, ROOT, b"outside").unwrap();
+    main.dir(ROOT, "keep");
+    top
+}
+
+/// A random tree as `tree`, with links to what is beside it, and a mess there.
+fn grown(main: &Setup, random: &mut Random) -> NodeId {
+    let top = main.dir(ROOT, "tree");
+    mess(main, random, ROOT, "n", 20);
+    mess(main, random, top, "n", 60);
+    for listed in main.list(top, 50, false) {
+        let name = String::from_utf8_lossy(&listed.name).into_owned();
+        // A directory gets none.
+        drop(main.link(&main.caller, NodeId(listed.inode), ROOT, format!("link-{name}").as_bytes()));
+    }
+    top
+}
+
+#[test]
+fn a_tree_goes_by_one_operation_and_is_removed_behind_it() {
+    for main in [keeping(100), over_the_engine(16 << 10)] {
+        let top = planted(&main);
+        let open = look(&main, look(&main, top, "b"), "100");
+        remove(&main, ROOT, "tree");
+        assert!(matches!(main.lookup(&main.caller, ROOT, b"tree"), Err(FsError::NotFound)));
+        assert_eq!(trees(&main.fs), 1);
+        main.assert_sound("detached");
+        assert_eq!(go_on(&main, 40), 40);
+        main.assert_sound("in the middle");
+        assert_eq!(main.getattr(&main.caller, look(&main, ROOT, "outside")).unwrap().nlink, 1);
+        finish(&main);
+        main.assert_sound("at the end");
+        assert_eq!(main.read_all(open), b"b100", "what is open stays");
+        assert_eq!(DetachedTrees::of(&main.fs).stats().names_removed, 303);
+        let left: Vec<_> = tree(&main).0.into_keys().collect();
+        assert_eq!(left, ["/", "/keep", "/outside"]);
+    }
+}
+
+#[test]
+fn a_tree_is_removed_on_after_a_crash() {
+    let mut main = keeping(100);
+    planted(&main);
+    remove(&main, ROOT, "tree");
+    go_on(&main, 100);
+    main.reopen();
+    assert_eq!(trees(&main.fs), 1);
+    main.housekeep().unwrap();
+    assert_eq!(trees(&main.fs), 0);
+    main.assert_sound("reopened");
+}
+
+#[test]
+fn undo_brings_back_a_tree_however_much_of_it_has_gone() {
+    let check = |main: &Setup, seed: u64| {
+        let mut random = Random::new(seed);
+        grown(main, &mut random);
+        let before = tree(main).0;
+        let id = remove(main, ROOT, "tree");
+        // Names in the tree that has gone count as links until they are removed.
+        let unlinked = |mut tree: Tree| {
+            for seen in tree.values_mut() {
+                seen.nlink = 0;
+            }
+            tree
+        };
+        let without = unlinked(tree(main).0);
+        let names = before.len() - without.len();
+        go_on(main, random.below(names as u64 + 4));
+        undone(main, id);
+        same(&tree(main).0, &before, &format!("seed {seed}"));
+        main.assert_sound(&format!("seed {seed}, taken back"));
+        // And the undo is taken back.
+        let point = kvfs_fs::undo_points(&**main.fs.store()).pop().unwrap().0;
+        undone(main, point.txn);
+        same(&unlinked(tree(main).0), &without, &format!("seed {seed}, back again"));
+        finish(main);
+        same(&unlinked(tree(main).0), &without, &format!("seed {seed}, removed"));
+        main.assert_sound(&format!("seed {seed}, removed"));
+    };
+    for seed in 1..=30 {
+        check(&keeping(if seed % 2 == 0 { 100 } else { 4096 }), seed);
+    }
+    for seed in 101..=112 {
+        check(&over_the_engine(if seed % 2 == 0 { 16 << 10 } else { 1 << 20 }), seed);
+    }
+}
+
+#[test]
+fn undo_brings_back_a_part_of_a_tree_as_new_files() {
+    let main = keeping(100);
+    planted(&main);
+    let id = remove(&main, ROOT, "tree");
+    go_on(&main, 60);
+    // What is left would be in the way.
+    DetachedTrees::of(&main.fs).remove_all().unwrap();
+    let selection = kvfs_fs::Selection { only: below(&["/tree/b/010"]), ..kvfs_fs::Selection::default() };
+    assert_eq!(undo_selected(&main, id, &selection).unwrap(), [""; 0]);
+    let found: Vec<_> = tree(&main).0.into_keys().collect();
+    assert_eq!(found, ["/", "/keep", "/outside", "/tree", "/tree/b", "/tree/b/010"]);
+    let b = look(&main, look(&main, ROOT, "tree"), "b");
+    assert_eq!(main.read_all(look(&main, b, "010")), b"b10");
+    finish(&main);
+    main.assert_sound("a part");
+    assert_eq!(tree(&main).0.len(), 6);
+}
+
+#[test]
+fn restore_brings_back_a_tree_however_much_of_it_has_gone() {
+    for (seed, parts) in (1..=20).flat_map(|seed| [(seed, false), (seed, true)]) {
+        let main = if seed % 4 == 0 { over_the_engine(16 << 10) } else { keeping(100) };
+        let mut random = Random::new(seed);
+        grown(&main, &mut random);
+        let before = tree(&main).0;
+        main.store.create_snapshot("whole").unwrap();
+        remove(&main, ROOT, "tree");
+        let names = before.len() - tree(&main).0.len();
+        go_on(&main, random.below(names as u64 + 4));
+        let pause = Pause::of(&main.fs);
+        if parts {
+            let then = view_of(&main, "whole");
+            let view = begin(&main, Isolation::Snapshot);
+            kvfs_fs::restore_paths(&view.fs, &then.fs, &["/tree".into()]).unwrap();
+            commit(&view.fs).unwrap();
+        } else {
+            restore(&main, "whole").unwrap();
+        }
+        drop(pause);
+        let without_times = |mut tree: Tree| {
+            // Of directories above, which a restore of a part leaves alone.
+            tree.remove("/");
+            tree
+        };
+        let context = format!("seed {seed}, parts {parts}");
+        same(&without_times(tree(&main).0), &without_times(before), &context);
+        main.assert_sound(&context);
+        finish(&main);
+        main.assert_sound(&context);
+    }
+}
+
+#[test]
+fn comparisons_tell_of_a_removed_tree_and_not_of_its_removal() {
+    let main = over_the_engine(16 << 10);
+    let top = planted(&main);
+    main.store.create_snapshot("before").unwrap();
+    write(&main, look(&main, top, "a"), "008", "changed");
+    DetachedTrees::of(&main.fs).prepare().unwrap();
+    let view = begin(&main, Isolation::Snapshot);
+    remove_tree(&view.fs, &Caller::default(), (ROOT, b"tree"), &All).unwrap();
+    assert_eq!(lines(&kvfs_fs::diff(&view.fs).unwrap()), ["- /tree"]);
+    commit(&view.fs).unwrap();
+    main.store.create_snapshot("detached").unwrap();
+    go_on(&main, 20);
+    main.store.create_snapshot("begun").unwrap();
+    finish(&main);
+    main.store.create_snapshot("done").unwrap();
+    let diff = |from: &str, to: &str| {
+        let (before, after) = (view_of(&main, from), view_of(&main, to));
+        lines(&snapshots::diff_from(&after.fs, &before.fs).unwrap())
+    };
+    assert_eq!(diff("detached", "begun"), [""; 0]);
+    assert_eq!(diff("begun", "done"), [""; 0]);
+    assert_eq!(diff("done", "detached"), [""; 0]);
+    let gone = diff("before", "detached");
+    assert_eq!(gone, ["- /tree", "- /tree/a/008"], "what has changed in it, too");
+    let gone = diff("before", "done");
+    assert_eq!((gone.len(), &gone[0][..]), (303, "- /tree"));
+    assert!(gone.iter().all(|line| line.starts_with("- /tree")), "{gone:?}");
+    assert_eq!(diff("done", "before").len(), 303);
+}
+
+#[test]
+fn what_is_moved_out_of_a_tree_stays_whole() {
+    let main = keeping(100);
+    let top = planted(&main);
+    let keep = look(&main, ROOT, "keep");
+    // What a process inside of it can do: it has the directory open.
+    remove(&main, ROOT, "tree");
+    go_on(&main, 10);
+    rename(&main, (top, "b"), (keep, "b"));
+    let a = look(&main, top, "a");
+    write(&main, a, "new", "made in what is going");
+    rename(&main, (a, "140"), (keep, "140"));
+    finish(&main);
+    main.assert_sound("moved out");
+    assert_eq!(tree(&main).0.keys().filter(|path| path.starts_with("/keep/b/")).count(), 150);
+    assert_eq!(main.read_all(look(&main, keep, "140")), b"a140");
+}
+
+#[test]
+fn a_transaction_that_began_before_moves_nothing_out_of_what_is_being_removed() {
+    for main in [keeping(100), over_the_engine(1 << 20)] {
+        planted(&main);
+        DetachedTrees::of(&main.fs).prepare().unwrap();
+        let early = [begin(&main, Isolation::Snapshot), begin(&main, Isolation::Snapshot)];
+        let outcome = |view: &Setup, from: &str| {
+            let (top, keep) = (look(view, ROOT, "tree"), look(view, ROOT, "keep"));
+            let mode = kvfs_fs::RenameMode::Replace;
+            view.rename(&view.caller, top, from.as_bytes(), keep, b"moved", mode)?;
+            commit(&view.fs).map(drop)
+        };
+        remove(&main, ROOT, "tree");
+        // The first file of `a` has gone; `b` is as it was.
+        go_on(&main, 1);
+        let refused = outcome(&early[0], "a");
+        assert!(matches!(refused, Err(FsError::Canceled(_))), "{refused:?}");
+        outcome(&early[1], "b").unwrap();
+        finish(&main);
+        main.assert_sound("moved by a transaction");
+        let kept = tree(&main).0;
+        assert_eq!(kept.keys().filter(|path| path.starts_with("/keep/moved/")).count(), 150);
+    }
+}
+
+#[test]
+fn what_a_transaction_holds_waits_and_the_next_tree_does_not() {
+    let main = keeping(100);
+    let top = planted(&main);
+    let other = main.dir(ROOT, "other");
+    write(&main, other, "file", "text");
+    let view = begin(&main, Isolation::Snapshot);
+    let a = look(&view, look(&view, ROOT, "tree"), "a");
+    write(&view, a, "000", "held");
+    remove(&main, ROOT, "tree");
+    remove(&main, ROOT, "other");
+    while go_on(&main, 1000) > 0 {}
+    assert_eq!(trees(&main.fs), 1, "but for what is held");
+    assert!(main.lookup(&main.caller, look(&main, top, "a"), b"000").is_ok());
+    commit(&view.fs).unwrap();
+    finish(&main);
+    main.assert_sound("held and given back");
+}
+
+#[test]
+fn nothing_is_removed_while_something_may_come_back() {
+    let main = keeping(100);
+    planted(&main);
+    remove(&main, ROOT, "tree");
+    let pauses = [Pause::of(&main.fs), Pause::of(&main.fs)];
+    assert_eq!(go_on(&main, 1000), 0);
+    for pause in pauses {
+        assert_eq!(go_on(&main, 1000), 0);
+        drop(pause);
+    }
+    finish(&main);
+}
+
+#[test]
+fn a_user_out_of_quota_gets_what_a_removed_tree_had() {
+    let mut main = keeping(100);
+    planted(&main);
+    // No file is open.
+    main.reopen();
+    let (quotas, user) = (main.fs.quotas(), main.caller.uid);
+    quotas.turn_on(&|_| {}).unwrap();
+    let usage = |main: &Setup| main.fs.quotas().get(QuotaKind::User, user).unwrap().usage.inodes;
+    let used = usage(&main);
+    let limits = Limits { inodes_hard: used as u64, ..Limits::default() };
+    quotas.set(QuotaKind::User, user, limits).unwrap();
+    let make = |name: &str| {
+        main.fs.with_space(&main.caller, || main.create(&main.caller, ROOT, name.as_bytes(), 0o644, true))
+    };
+    assert!(matches!(make("more"), Err(FsError::QuotaExceeded)));
+    remove(&main, ROOT, "tree");
+    make("more").unwrap();
+    finish(&main);
+    assert_eq!(usage(&main), used - 302 + 1, "a file has a name outside");
+    main.assert_sound("counted");
+    let report = check::check(&main.store).unwrap();
+    assert_eq!(report.problems, []);
+}
+
+#[test]
+fn trees_that_a_stream_brings_are_left_to_the_next_stream() {
+    let (source, mut replica) = (model(1), model(2));
+    planted(&source);
+    source.store.create_snapshot("first").unwrap();
+    remove(&source, ROOT, "tree");
+    go_on(&source, 100);
+    source.store.create_snapshot("second").unwrap();
+    finish(&source);
+    source.store.create_snapshot("third").unwrap();
+    for (from, to) in [(None, "first"), (Some("first"), "second"), (Some("second"), "third")] {
+        pass_on(&source, from, to, &mut replica, false).unwrap();
+        assert_eq!(trees(&replica.fs), u64::from(to == "second"));
+        replica.housekeep().unwrap();
+        replica.assert_sound(to);
+        let (then, now) = (view_of(&source, to), tree(&replica).0);
+        same(&now, &tree(&then).0, to);
+    }
+    // Where the stream was not gone on with, they go when the store goes on by itself.
+    let mut replica = model(3);
+    for (from, to) in [(None, "first"), (Some("first"), "second")] {
+        pass_on(&source, from, to, &mut replica, false).unwrap();
+    }
+    replica.store.create_snapshot("own").unwrap();
+    finish(&replica);
+    replica.assert_sound("on its own");
+}
+
+#[test]
+fn repair_leaves_detached_trees_where_they_are() {
+    let main = keeping(100);
+    planted(&main);
+    remove(&main, ROOT, "tree");
+    go_on(&main, 20);
+    let report = kvfs_fs::repair::repair(&main.store, &*main.clock).unwrap();
+    assert_eq!(report, kvfs_fs::repair::RepairReport::default());
+    let mut main = main;
+    main.reopen();
+    finish(&main);
+    main.assert_sound("repaired");
+}
+
+#[test]
+fn names_that_have_gone_behind_a_kept_directory_are_told() {
+    let main = keeping(100);
+    let top = planted(&main);
+    let (a, b) = (look(&main, top, "a"), look(&main, top, "b"));
+    remove(&main, ROOT, "tree");
+    let kept = main.getattr(&main.caller, a).unwrap();
+    main.forget(b, 2);
+    finish(&main);
+    let stale = DetachedTrees::of(&main.fs).take_stale_names();
+    let of_a = stale.iter().filter(|(directory, _)| directory.0 == kept.inode).count();
+    assert_eq!((of_a, stale.iter().any(|(directory, _)| *directory == b)), (150, false));
+    assert!(DetachedTrees::of(&main.fs).take_stale_names().is_empty());
+}
