@@ -83,7 +83,7 @@ impl Shared {
     pub(crate) fn tell(&self, nodes: &[(NodeId, bool)], entries: &[(NodeId, &[u8])]) {
         let Some(observer) = &self.observer else { return };
         let entries = entries.iter().map(|(directory, name)| (*directory, Box::from(*name))).collect();
-        observer.changed(Invalidations { nodes: nodes.to_vec(), entries });
+        observer.changed(Invalidations { nodes: nodes.to_vec(), entries, ..Invalidations::default() });
     }
 
     /// A number that no other process has.

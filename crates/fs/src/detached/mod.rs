@@ -39,8 +39,8 @@ const SPACE_NAMES: u64 = 1 << 12;
 /// How often a slice begins anew, because what it walks through has changed.
 const RESTARTS_MAX: u32 = 8;
 
-/// Names that the kernel is told to forget, at most, for each slice: of directories that processes have kept open.
-const STALE_MAX: usize = 1 << 12;
+/// Names that a front end has not asked for yet, at most: it forgets the others by itself, some time.
+const STALE_MAX: usize = 1 << 17;
 
 /// What all views share of it.
 #[derive(Default)]
@@ -59,8 +59,18 @@ struct State {
     pauses: u32,
     /// Where the removal is, from the directory of detached trees down; empty: nowhere.
     levels: Vec<Level>,
-    /// Names that have gone, and that a front end may know.
-    stale: Vec<(NodeId, Box<[u8]>)>,
+    stale: Vec<StaleName>,
+}
+
+/// A name in a detached tree that has gone, and that a front end knows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StaleName {
+    /// The directory that it was in.
+    pub directory: NodeId,
+    /// It.
+    pub name: Box<[u8]>,
+    /// Where it led.
+    pub node: NodeId,
 }
 
 /// Figures of detached trees.
@@ -208,8 +218,9 @@ impl<'v> DetachedTrees<'v> {
             && self.remove_some(SPACE_NAMES).is_ok_and(|names| names > 0)
     }
 
-    /// Names that have gone since the last call, of directories that the front end of the main line may know. Other views have none.
-    pub fn take_stale_names(&self) -> Vec<(NodeId, Box<[u8]>)> {
+    /// Names that have gone since the last call, and that the front end of the main line knows: as long as it does, files live on. Other views
+    /// have none.
+    pub fn take_stale_names(&self) -> Vec<StaleName> {
         if !self.is_main || !self.own().exists.load(Ordering::Acquire) {
             return Vec::new();
         }

@@ -18,7 +18,7 @@ use crate::node::Pin;
 use crate::schema::{DETACHED_INODE, Row};
 use crate::{Caller, FileSystem, FileType, FsError, NodeId, Result};
 
-use super::STALE_MAX;
+use super::{STALE_MAX, StaleName};
 
 /// Names that are removed by one batch at most.
 const PAGE: usize = 128;
@@ -80,7 +80,7 @@ impl<'v> TreeRemover<'v> {
     pub(super) fn step(
         &self,
         levels: &mut Vec<Level>,
-        stale: &mut Vec<(NodeId, Box<[u8]>)>,
+        stale: &mut Vec<StaleName>,
         names_max: u64,
     ) -> Result<Step> {
         let page_len = names_max.clamp(1, PAGE as u64) as usize;
@@ -104,12 +104,7 @@ impl<'v> TreeRemover<'v> {
         }
     }
 
-    fn try_step(
-        &self,
-        levels: &mut Vec<Level>,
-        stale: &mut Vec<(NodeId, Box<[u8]>)>,
-        page_len: usize,
-    ) -> Result<Step> {
+    fn try_step(&self, levels: &mut Vec<Level>, stale: &mut Vec<StaleName>, page_len: usize) -> Result<Step> {
         if levels.is_empty() {
             levels.push(Level::new(DETACHED_INODE, Box::default()));
         }
@@ -157,7 +152,7 @@ impl<'v> TreeRemover<'v> {
     }
 
     /// Removes the last directory, in which nothing was found any more.
-    fn leave(&self, levels: &mut Vec<Level>, stale: &mut Vec<(NodeId, Box<[u8]>)>) -> Result<Step> {
+    fn leave(&self, levels: &mut Vec<Level>, stale: &mut Vec<StaleName>) -> Result<Step> {
         let Some((level, above)) = levels.split_last() else { return Ok(Step::Ended) };
         let Some(parent) = above.last() else { return Ok(Step::Ended) };
         let parent = self.main.resolver().by_own_row(parent.inode)?;
@@ -168,7 +163,7 @@ impl<'v> TreeRemover<'v> {
         };
         let gate = self.main.gate();
         self.remover.remove_names(&gate, &self.caller, &parent, &[&level.name], &identities(above), check)?;
-        note_stale(&parent, &[&level.name], stale);
+        self.note_stale(&parent, [(&*level.name, inode)].into_iter(), stale);
         levels.pop();
         Ok(Step::Removed(1))
     }
@@ -179,25 +174,41 @@ impl<'v> TreeRemover<'v> {
         levels: &[Level],
         directory: &Pin<'_>,
         files: &[Box<[u8]>],
-        stale: &mut Vec<(NodeId, Box<[u8]>)>,
+        stale: &mut Vec<StaleName>,
     ) -> Result<u64> {
         let names: Vec<&[u8]> = files.iter().map(AsRef::as_ref).collect();
         let mut rest = &names[..];
         while !rest.is_empty() {
-            let mut is_checked = false;
+            let mut inodes: Vec<u64> = Vec::with_capacity(rest.len());
             let check = &mut |_: &[u8], attr: &crate::Attr| {
-                if !std::mem::replace(&mut is_checked, true) {
+                if inodes.is_empty() {
                     self.expect_below(levels)?;
                 }
+                inodes.push(attr.inode);
                 if attr.kind == FileType::Directory { Err(FsError::IsDirectory) } else { Ok(()) }
             };
             let gate = self.main.gate();
             let held = identities(levels);
             let removed = self.remover.remove_names(&gate, &self.caller, directory, rest, &held, check)?;
-            note_stale(directory, &rest[..removed], stale);
+            self.note_stale(directory, rest[..removed].iter().copied().zip(inodes), stale);
             rest = &rest[removed..];
         }
         Ok(names.len() as u64)
+    }
+
+    /// A front end keeps nodes for names that it knows, and forgets them when it is told.
+    fn note_stale<'n>(
+        &self,
+        directory: &Pin<'_>,
+        gone: impl Iterator<Item = (&'n [u8], u64)>,
+        stale: &mut Vec<StaleName>,
+    ) {
+        for (name, inode) in gone.take(STALE_MAX.saturating_sub(stale.len())) {
+            if self.main.nodes.get(inode).is_some_and(|node| node.is_looked_up()) {
+                let (directory, node) = (NodeId(directory.inode), NodeId(inode));
+                stale.push(StaleName { directory, name: name.into(), node });
+            }
+        }
     }
 
     /// Refuses to go on where a directory is not in the one above any more. The identities of all are held.
@@ -236,11 +247,4 @@ impl<'v> TreeRemover<'v> {
 fn identities(levels: &[Level]) -> Vec<Want<'static>> {
     let below = levels.iter().skip(1);
     below.map(|level| Want::shared(LockName::Identity { directory: level.inode })).collect()
-}
-
-/// The kernel forgets by itself what is below a name that it was told to forget, but for directories that processes have kept.
-fn note_stale(directory: &Pin<'_>, names: &[&[u8]], stale: &mut Vec<(NodeId, Box<[u8]>)>) {
-    if directory.is_looked_up() && stale.len() < STALE_MAX {
-        stale.extend(names.iter().map(|&name| (NodeId(directory.inode), Box::from(name))));
-    }
 }

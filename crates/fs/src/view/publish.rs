@@ -7,7 +7,7 @@
 //!
 //! [`NodeTable::publish`]: crate::node::NodeTable::publish
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use kvfs_store::progress;
 use kvfs_store::{Change, ChangeCursor, Position};
@@ -34,6 +34,8 @@ struct Walk<'m> {
     /// Known nodes that changed: whether their content did.
     changed: BTreeMap<u64, bool>,
     entries: Vec<(NodeId, Box<[u8]>)>,
+    /// Where directories that have moved were.
+    left: BTreeSet<(NodeId, Box<[u8]>)>,
     orphans: Vec<DeadOrphan>,
 }
 
@@ -90,6 +92,7 @@ pub(super) fn bring_in(
         epoch,
         changed: BTreeMap::new(),
         entries: Vec::new(),
+        left: BTreeSet::new(),
         orphans: Vec::new(),
     };
     // Rows first: a file that was moved and removed is in `orphans`, which has the last word.
@@ -103,7 +106,9 @@ pub(super) fn bring_in(
     })?;
     let changed = walk.changed.into_iter().map(|(inode, content)| (NodeId(inode), content)).collect();
     nodes.queue_dead(walk.orphans);
-    Ok(Invalidations { nodes: changed, entries: walk.entries })
+    let left = walk.left;
+    let (moved, entries) = walk.entries.into_iter().partition(|entry| left.contains(entry));
+    Ok(Invalidations { nodes: changed, entries, moved })
 }
 
 impl<'m> Walk<'m> {
@@ -168,7 +173,11 @@ impl<'m> Walk<'m> {
                     node.relocate(location);
                 }
             }
-            Row::Directory { .. } => node.relocate(self.place(directory, name)?),
+            Row::Directory { .. } => {
+                let left = node.link().map(|(parent, name)| (NodeId(parent.inode), name));
+                self.left.extend(left.filter(|(parent, old)| (parent.0, &**old) != (directory, name)));
+                node.relocate(self.place(directory, name)?);
+            }
             Row::Link { .. } => {}
         }
         Ok(())

@@ -386,16 +386,19 @@ fn repair_leaves_detached_trees_where_they_are() {
 }
 
 #[test]
-fn names_that_have_gone_behind_a_kept_directory_are_told() {
-    let main = keeping(100);
-    let top = planted(&main);
-    let (a, b) = (look(&main, top, "a"), look(&main, top, "b"));
+fn names_that_have_gone_and_are_known_are_told() {
+    let mut main = keeping(100);
+    planted(&main);
+    // No name is known.
+    main.reopen();
+    let b = look(&main, look(&main, ROOT, "tree"), "b");
+    let known = look(&main, b, "017");
     remove(&main, ROOT, "tree");
-    let kept = main.getattr(&main.caller, a).unwrap();
-    main.forget(b, 2);
     finish(&main);
     let stale = DetachedTrees::of(&main.fs).take_stale_names();
-    let of_a = stale.iter().filter(|(directory, _)| directory.0 == kept.inode).count();
-    assert_eq!((of_a, stale.iter().any(|(directory, _)| *directory == b)), (150, false));
+    let told: Vec<_> = stale.iter().map(|gone| (gone.directory, &*gone.name, gone.node)).collect();
+    assert_eq!(told[0], (b, &b"017"[..], known));
+    // The directories.
+    assert_eq!(told.len(), 3, "{told:?}");
     assert!(DetachedTrees::of(&main.fs).take_stale_names().is_empty());
 }

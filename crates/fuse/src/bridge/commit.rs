@@ -349,7 +349,8 @@ impl Bridge {
     ) {
         let Some(notifier) = self.files.shared.notifier.get() else { return };
         // Cached listings are pages of the directory.
-        let listings: BTreeSet<u64> = changes.entries.iter().map(|(directory, _)| directory.0).collect();
+        let names = changes.entries.iter().chain(&changes.moved);
+        let listings: BTreeSet<u64> = names.map(|(directory, _)| directory.0).collect();
         let nodes = changes.nodes.into_iter();
         let nodes = nodes.filter(|(node, _)| !listings.contains(&node.0) && !forgotten.contains(&node.0));
         let nodes = nodes
@@ -357,10 +358,15 @@ impl Bridge {
             .chain(listings.iter().copied().map(everything_of));
         let (root_names, is_in_root) = (&self.files.shared.root_names, listings.contains(&NodeId::ROOT.0));
         let by_name = is_in_root.then(|| root_names.by_name());
-        let by_epoch = (changes.entries.len() > ENTRIES_MAX && notifier.supports(INC_EPOCH))
+        let by_epoch = (changes.entries.len() + changes.moved.len() > ENTRIES_MAX
+            && notifier.supports(INC_EPOCH))
             || matches!(by_name, Some(None));
-        let entries = changes.entries.into_iter().filter(|_| !by_epoch).map(|(directory, name)| {
-            Notification::InvalEntry { parent: directory.0, name: Bytes::from(name), expire_only: false }
+        // Of a directory that has moved the kernel would drop all that it knows below, under the lock of the one that it was in: it looks
+        // the name up again, and finds out.
+        let entries = changes.entries.into_iter().map(|entry| (entry, false));
+        let entries = entries.chain(changes.moved.into_iter().map(|entry| (entry, true)));
+        let entries = entries.filter(|_| !by_epoch).map(|((directory, name), expire_only)| {
+            Notification::InvalEntry { parent: directory.0, name: Bytes::from(name), expire_only }
         });
         let epoch = by_epoch.then_some(Notification::IncEpoch);
         let absent = carry_out(notifier, &mut epoch.into_iter().chain(entries).chain(nodes));

@@ -35,7 +35,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
-use kvfs_fs::{Caller, DetachedTrees, FileSystem, FsError, NodeId, Position};
+use kvfs_fs::{Caller, DetachedTrees, FileSystem, FsError, NodeId, Position, StaleName};
 use kvfs_locks::{Mutex, class};
 use rustix::io::Errno;
 
@@ -554,11 +554,21 @@ impl Shared {
         }
     }
 
-    /// Has the kernel forget names of detached trees that have gone, in directories that processes have kept open.
+    /// Has the kernel forget names of detached trees that have gone: what it knows lives on.
     fn forget_detached(&self) {
         let Some(notifier) = self.notifier.get() else { return };
-        for (parent, name) in DetachedTrees::of(&self.fs).take_stale_names() {
-            let (parent, name) = (self.base + parent.0, Bytes::from(name));
+        let gone = DetachedTrees::of(&self.fs).take_stale_names();
+        if notifier.supports(PRUNE) {
+            for some in gone.chunks(PRUNE_COUNT) {
+                let nodes = some.iter().map(|gone| self.base + gone.node.0).collect();
+                if notifier.submit(Notification::Prune { nodes }).is_err() {
+                    break;
+                }
+            }
+            return;
+        }
+        for StaleName { directory, name, .. } in gone {
+            let (parent, name) = (self.base + directory.0, Bytes::from(name));
             if notifier.submit(Notification::InvalEntry { parent, name, expire_only: false }).is_err() {
                 break;
             }

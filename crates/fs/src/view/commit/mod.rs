@@ -72,6 +72,8 @@ pub struct Invalidations {
     pub nodes: Vec<(NodeId, bool)>,
     /// Names that lead elsewhere or nowhere, or that exist now.
     pub entries: Vec<(NodeId, Box<[u8]>)>,
+    /// Such names from which a directory has moved away: what is known below it stays true.
+    pub moved: Vec<(NodeId, Box<[u8]>)>,
 }
 
 /// A view whose commit has begun: it takes nothing but content that the kernel still owes. When this is dropped, the view
