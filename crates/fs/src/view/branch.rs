@@ -158,7 +158,8 @@ impl Branches<'_> {
         if !main.rows().has_own(root.inode)? {
             return Ok(None);
         }
-        Paths::new(main).path(&(root.inode, Bytes::new())).map(Some)
+        let (mut paths, place) = (Paths::new(main), (root.inode, Bytes::new()));
+        if paths.is_detached(&place)? { Ok(None) } else { paths.path(&place).map(Some) }
     }
 
     /// Makes the first checkpoint of a branch. Its snapshot has been taken: numbers that are reserved later are

@@ -3,14 +3,15 @@
 //! Purpose: a branch took no locks while it was worked in. [`begin_merge`] opens it once more, as a
 //! transaction that (1) locks all that the branch has changed, as if it did all of that now; (2) asks of each
 //! record whether others changed it since the branch's snapshot, field by field, so that what commutes does not
-//! stand in the way; (3) makes sure that the directories which the branch has moved still hang on the root. What
-//! comes of it is committed like every transaction.
+//! stand in the way; (3) makes sure that the directories which the branch has moved, and those in which it has changed
+//! something, still hang on the root. What comes of it is committed like every transaction.
 //!
 //! Why these three suffice. Every operation writes a record of all that it relies on, but for one thing: entries
 //! are counted in their directory's row, which a removal deletes (so "created inside" meets "removed"); links are
 //! counted in the file's row, exclusively; a file's size, flags and blocks are fields of its row; the row of a
 //! file that is moved, linked or removed is written as a whole. Only that a directory does not become its own
-//! ancestor is nowhere written down: two moves that make a cycle together touch different rows. (3) looks for it.
+//! ancestor is nowhere written down: two moves that make a cycle together touch different rows; nor that no directory above was
+//! removed with all below it. (3) looks for both.
 //! Numbers of inodes are given once for all views; orphans of a branch get to the main line's reaper by the
 //! commit.
 //!
@@ -32,7 +33,9 @@ use super::branch::Opened;
 use super::paths::Paths;
 use super::publish::each_change;
 use super::undo::{author, note_of};
-use crate::schema::{Header, Placement, ROOT_INODE, Row, RowPatch, TOUCH_COUNTERS, TOUCH_PARENT};
+use crate::schema::{
+    DETACHED_INODE, Header, Placement, ROOT_INODE, Row, RowPatch, TOUCH_COUNTERS, TOUCH_PARENT,
+};
 use crate::{FileSystem, FileType, FsError, Result};
 
 /// Conflicts that a refusal names.
@@ -108,6 +111,7 @@ impl Merge<'_> {
         merge.claim_all()?;
         progress::stage("looking for what is in the way", Unit::Items, 0);
         merge.validate_all()?;
+        merge.validate_places()?;
         merge.validate_tree()?;
         let Merge { conflicts, more, .. } = merge;
         if conflicts.is_empty() { Ok(()) } else { Err(FsError::MergeRefused { conflicts, more }) }
@@ -270,6 +274,25 @@ impl Merge<'_> {
         Ok(())
     }
 
+    /// What the branch has changed must not be in a tree that was removed as a whole: nothing in it was touched by that.
+    fn validate_places(&mut self) -> Result<()> {
+        let (view, mut main, mut seen) = (self.view, Paths::new(&*self.view.main), BTreeSet::new());
+        each_change(view.txn.changes(self.fs.keyspaces.meta)?, |change| {
+            let place = Placement::parse_key(key_of(&change));
+            let Some((directory, name)) = place.filter(|(directory, _)| !self.is_own(*directory)) else {
+                return Ok(());
+            };
+            if main.detached_tree(directory)?.is_none() || !seen.insert(directory) {
+                return Ok(());
+            }
+            let place = (directory, Bytes::copy_from_slice(name));
+            self.note(|merge| {
+                let path = Paths::new(merge.fs).path(&place)?;
+                Ok(format!("{} was removed outside of the branch", String::from_utf8_lossy(&path)))
+            })
+        })
+    }
+
     /// There are as many as a refusal names.
     fn is_full(&self) -> bool {
         self.conflicts.len() >= CONFLICTS_MAX
@@ -313,6 +336,12 @@ impl Merge<'_> {
             let mut seen = BTreeSet::from([directory]);
             let mut at = target;
             while at != ROOT_INODE {
+                if at == DETACHED_INODE {
+                    self.note(|merge| {
+                        Ok(format!("what {} was moved into was removed", merge.path_of(directory)?))
+                    })?;
+                    break;
+                }
                 if !seen.insert(at) {
                     self.note(|merge| {
                         let path = merge.path_of(directory)?;

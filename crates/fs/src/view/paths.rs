@@ -104,20 +104,28 @@ impl<F: Deref<Target = FileSystem>> Paths<F> {
     ///
     /// # Errors
     /// As [`Self::path`].
-    pub(crate) fn is_detached(&mut self, (directory, _): &Place) -> Result<bool> {
+    pub(crate) fn is_detached(&mut self, place: &Place) -> Result<bool> {
+        Ok(self.detached_tree(place.0)?.is_some())
+    }
+
+    /// The detached tree that a directory is in, by the inode of its top.
+    ///
+    /// # Errors
+    /// As [`Self::path`].
+    pub(crate) fn detached_tree(&mut self, directory: u64) -> Result<Option<u64>> {
         let has_detached = match self.has_detached {
             Some(known) => known,
             None => *self.has_detached.insert(self.fs.rows().has_own(DETACHED_INODE)?),
         };
         if !has_detached {
-            return Ok(false);
+            return Ok(None);
         }
-        self.learn(*directory)?;
-        let mut at = *directory;
+        self.learn(directory)?;
+        let (mut at, mut below) = (directory, directory);
         while let Some(Above::In(parent, _)) = self.places.above.get(&at) {
-            at = *parent;
+            (at, below) = (*parent, at);
         }
-        Ok(at == DETACHED_INODE)
+        Ok((at == DETACHED_INODE).then_some(below))
     }
 
     /// See [`Places::path`].

@@ -402,3 +402,60 @@ fn names_that_have_gone_and_are_known_are_told() {
     assert_eq!(told.len(), 3, "{told:?}");
     assert!(DetachedTrees::of(&main.fs).take_stale_names().is_empty());
 }
+
+#[test]
+fn what_was_removed_as_a_whole_is_in_the_way_of_an_undo_in_it() {
+    for names in [0, 20] {
+        let main = over_the_engine(1 << 20);
+        let top = planted(&main);
+        let earlier = txn(&main, |view| {
+            let a = look(view, look(view, ROOT, "tree"), "a");
+            view.write_at(look(view, a, "003"), 0, b"earlier").unwrap();
+            write(view, a, "made", "by it");
+        });
+        let removal = remove(&main, ROOT, "tree");
+        go_on(&main, names);
+        let all = kvfs_fs::Selection { force: vec![kvfs_fs::Area::All], ..kvfs_fs::Selection::default() };
+        for selection in [kvfs_fs::Selection::default(), all] {
+            let found = undo_selected(&main, earlier, &selection).unwrap();
+            assert_eq!(found[0], "- /tree/a", "{found:?}");
+        }
+        undone(&main, removal);
+        if names == 0 {
+            // Files that had to be made again would be others.
+            undone(&main, earlier);
+            let a = look(&main, top, "a");
+            assert_eq!(main.read_all(look(&main, a, "003")), b"a3");
+            assert!(main.lookup(&main.caller, a, b"made").is_err());
+        }
+    }
+}
+
+#[test]
+fn a_branch_of_what_was_removed_as_a_whole_does_not_merge() {
+    let change = |branch: &Setup, path: &str| {
+        let a = look(branch, look(branch, ROOT, "tree"), "a");
+        match path {
+            "/tree/a/003" => assert_eq!(branch.write_at(look(branch, a, "003"), 0, b"more").unwrap(), 4),
+            "/tree/a/new" => write(branch, a, "new", "text"),
+            _ => rename(branch, (ROOT, "keep"), (a, "keep")),
+        }
+    };
+    for path in ["/tree/a/003", "/tree/a/new", "keep"] {
+        let main = over_the_engine(1 << 20);
+        planted(&main);
+        main.fs.branches().create("b", 1000).unwrap();
+        let branch = main.through(main.fs.open_branch("b").unwrap(), main.options);
+        change(&branch, path);
+        branch.branches().checkpoint().unwrap();
+        drop(branch);
+        remove(&main, ROOT, "tree");
+        let Err(FsError::MergeRefused { conflicts, .. }) = kvfs_fs::begin_merge(&main.fs, "b", 1) else {
+            panic!("{path}: merged into what was removed");
+        };
+        let told = |conflict: &String| {
+            conflict.starts_with("/tree/a") && conflict.ends_with("was removed outside of the branch")
+        };
+        assert!(conflicts.iter().any(told), "{path}: {conflicts:?}");
+    }
+}

@@ -207,20 +207,24 @@ fn sweep(shared: &Shared, commit: &mut Commit, keys_max: usize) {
 
 /// Fails with `Full` when the store has a limit and `batch` may not take what it needs.
 fn check_space(shared: &Shared, commit: &mut Commit, batch: &Batch) -> Result<()> {
-    let Some(bytes_max) = shared.options.capacity_bytes else { return Ok(()) };
-    let deletes = batch.ops().iter().any(|op| matches!(op, Op::Delete { .. } | Op::DeleteRange { .. }));
-    let bytes_needed: u64 = batch.ops().iter().map(|op| bytes_needed(shared, op)).sum();
-    let bytes_allowed = if deletes { bytes_max } else { bytes_max - shared.bytes_reserved() };
-    let fits = || shared.bytes_taken() + bytes_needed <= bytes_allowed;
-    if bytes_needed == 0 || fits() {
+    if !is_full_for(shared, batch) {
         return Ok(());
     }
     sweep(shared, commit, usize::MAX);
-    if fits() { Ok(()) } else { Err(StoreError::Full) }
+    if is_full_for(shared, batch) { Err(StoreError::Full) } else { Ok(()) }
+}
+
+/// Whether the store has a limit, and `batch` may not take what it needs.
+pub(super) fn is_full_for(shared: &Shared, batch: &Batch) -> bool {
+    let Some(bytes_max) = shared.options.capacity_bytes else { return false };
+    let deletes = batch.ops().iter().any(|op| matches!(op, Op::Delete { .. } | Op::DeleteRange { .. }));
+    let bytes_needed: u64 = batch.ops().iter().map(|op| bytes_needed(shared, op)).sum();
+    let bytes_allowed = if deletes { bytes_max } else { bytes_max - shared.bytes_reserved() };
+    bytes_needed > 0 && shared.bytes_taken() + bytes_needed > bytes_allowed
 }
 
 /// What an operation may add to `bytes_used`, not counting tombstones.
-pub(super) fn bytes_needed(shared: &Shared, op: &Op) -> u64 {
+fn bytes_needed(shared: &Shared, op: &Op) -> u64 {
     match op {
         Op::Put { .. } | Op::Merge { .. } => op.payload_bytes() as u64 + shared.options.entry_bytes,
         Op::PutBlocks { prefix, data, .. } => {

@@ -164,15 +164,6 @@ impl ModelTxn {
         Ok(())
     }
 
-    /// Fails with `Full` when the store has a limit and `batch` may not take what it needs of it.
-    fn check_space(&self, batch: &Batch) -> Result<()> {
-        let shared = &self.shared;
-        let Some(bytes_max) = shared.options.capacity_bytes else { return Ok(()) };
-        let bytes_needed: u64 = batch.ops().iter().map(|op| apply::bytes_needed(shared, op)).sum();
-        let is_full = shared.bytes_taken() + bytes_needed > bytes_max - shared.bytes_reserved();
-        if is_full && bytes_needed > 0 { Err(StoreError::Full) } else { Ok(()) }
-    }
-
     /// Takes the transaction off the list and forgets what only it asked for.
     fn unlist(&self, commit: &mut Commit) {
         commit.transactions.open.remove(&self.id);
@@ -398,7 +389,9 @@ impl Txn for ModelTxn {
             }
             let (operations, bytes) = (batch.len() as u64, batch.payload_bytes() as u64);
             let at = if self.isolation == Isolation::Snapshot { live.pin.at() } else { NEWEST };
-            self.check_space(&batch)?;
+            if apply::is_full_for(&self.shared, &batch) {
+                return Err(StoreError::Full);
+            }
             for (keyspace, step) in live.plan(&tables, batch, at)? {
                 step.kept(&self.shared).on(Arc::make_mut(live.own.entry(keyspace).or_default()));
             }

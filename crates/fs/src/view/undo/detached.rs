@@ -3,12 +3,16 @@
 //! Thread safety: belongs to one search. Invariant: a [`crate::Pause`] is held, so what is found here stays so until the commit.
 //! Memory: the names that have gone.
 
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
 use kvfs_store::KeyDifference;
 
 use super::super::compare::{Place, Sides};
+use super::super::diff::DiffKind;
 use super::super::restore::{NameChange, Plan, Target};
 use super::Area;
-use super::obstacles::Search;
+use super::obstacles::{Cause, Search};
 use super::resolve::target_at;
 use crate::schema::{DETACHED_INODE, Placement, Row};
 use crate::{FileType, FsError, Result};
@@ -32,6 +36,7 @@ impl Search<'_> {
                 if self.is_divided(plan, target)? {
                     return Err(FsError::Busy(DIVIDED));
                 }
+                self.returning.insert(target.inode);
                 plan.names.push(tree);
                 self.complete(plan, target.inode)?;
             } else if !self.view().rows().has_own(target.inode)? {
@@ -42,6 +47,25 @@ impl Search<'_> {
         }
         plan.rename();
         Ok(())
+    }
+
+    /// Directories with something in the plan that were removed since, with a tree that does not come back.
+    pub(super) fn look_for_removed(&mut self, plan: &Plan) -> Result<()> {
+        let places = plan.names.iter().map(|change| &change.place).chain(plan.touched.values());
+        let directories: BTreeSet<u64> =
+            places.map(|place| place.0).chain(plan.directories.iter().copied()).collect();
+        for directory in directories.into_iter().filter(|directory| *directory != DETACHED_INODE) {
+            if self.is_removed(directory)? {
+                let (own, cause) = ((directory, Bytes::new()), Cause::NoDirectory(directory));
+                self.add_place(DiffKind::Removed, FileType::Directory, &own, cause)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a directory is in a detached tree that does not come back.
+    pub(super) fn is_removed(&mut self, directory: u64) -> Result<bool> {
+        Ok(self.now.detached_tree(directory)?.is_some_and(|tree| !self.returning.contains(&tree)))
     }
 
     /// Whether the selection names something inside of the tree, so that not all of it comes back.

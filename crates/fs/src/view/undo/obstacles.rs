@@ -72,13 +72,15 @@ pub(super) struct Search<'f> {
     /// Before the transaction, after it, and now.
     pub(super) before: Paths<&'f FileSystem>,
     pub(super) then: Paths<&'f FileSystem>,
-    now: Paths<&'f FileSystem>,
+    pub(super) now: Paths<&'f FileSystem>,
     /// By path or key.
     pub(super) found: BTreeMap<Vec<u8>, Found>,
     /// Obstacles that have been dealt with.
     pub(super) settled: BTreeSet<(Vec<u8>, String)>,
     /// Directories in which a name stays as it is.
     pub(super) left: BTreeSet<u64>,
+    /// Tops of detached trees that come back.
+    pub(super) returning: BTreeSet<u64>,
     /// Directories of detached trees of which something has been removed.
     pub(super) dismantled: BTreeSet<u64>,
     seen: BTreeSet<u64>,
@@ -100,6 +102,7 @@ impl<'f> Search<'f> {
             found: BTreeMap::new(),
             settled: BTreeSet::new(),
             left: BTreeSet::new(),
+            returning: BTreeSet::new(),
             dismantled: BTreeSet::new(),
             seen: BTreeSet::new(),
         })
@@ -160,6 +163,7 @@ impl<'f> Search<'f> {
     }
 
     fn look(&mut self, plan: &Plan) -> Result<()> {
+        self.look_for_removed(plan)?;
         for change in &plan.names {
             self.look_at_name(plan, &change.place, change.now)?;
         }
@@ -204,7 +208,13 @@ impl<'f> Search<'f> {
         self.found.entry(path).or_insert(Found { what, record, cause });
     }
 
-    fn add_place(&mut self, kind: DiffKind, file: FileType, place: &Place, cause: Cause) -> Result<()> {
+    pub(super) fn add_place(
+        &mut self,
+        kind: DiffKind,
+        file: FileType,
+        place: &Place,
+        cause: Cause,
+    ) -> Result<()> {
         let path = if kind == DiffKind::Removed { self.then.path(place)? } else { self.now.path(place)? };
         let record = (self.view().keyspaces.meta, key_of(place));
         self.add((kind, Some(file)), path, record, cause);

@@ -107,6 +107,8 @@ impl Search<'_> {
                 }
             }
             &Cause::Directory(directory) => return self.may_have(self.view(), &(directory, Bytes::new())),
+            // It comes back with the tree that it was removed with, or not at all.
+            &Cause::NoDirectory(directory) if self.is_removed(directory)? => return Ok(false),
             &Cause::NoDirectory(directory) => {
                 if !self.may_have(self.done.before, &(directory, Bytes::new()))? {
                     return Ok(false);
