@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the system packages that are missing; prints nothing when none is.
-# usage: scripts/setup.sh [run|test|bench|bench-db]     run = mount a store; test = the suites as well; bench = rivals as well;
-# bench-db = databases
+# usage: scripts/setup.sh [run|test|engines|bench|bench-db]     run = mount a store; test = the suites as well; bench = rivals as well;
+# engines = RocksDB as well; bench-db = databases
 set -euo pipefail
 
 want=${1:-run}
@@ -55,6 +55,10 @@ if [ "$want" = bench ]; then
   need libclang-dev find_libclang
   need linux-perf has perf
   need fonts-dejavu-core test -e /usr/share/fonts/truetype/dejavu
+fi
+if [ "$want" = engines ]; then
+  need librocksdb-dev test -e /usr/include/rocksdb/c.h
+  need libclang-dev find_libclang
 fi
 has_postgres() { compgen -G '/usr/lib/postgresql/*/bin/pg_amcheck'; }
 if [ "$want" = bench-db ]; then

@@ -57,6 +57,9 @@ fn after_help() -> String {
 fn about(kind: EngineKind) -> &'static str {
     match kind {
         EngineKind::Kvdb => "kvfs's own: transactions, snapshots, undo, devices, repair",
+        EngineKind::RocksDb => {
+            "RocksDB, in files: no transactions over files, snapshots, undo, compression,\n           devices or repair"
+        }
         EngineKind::Memory => {
             "no file at all: what it holds, as much as --memory of the mount\n           leaves, ends with the unmount; no undo, devices or repair"
         }

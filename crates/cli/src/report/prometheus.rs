@@ -30,6 +30,7 @@ const GROUPS: &[(&str, &str)] = &[
     ("placement.", "the policy that places blocks of files on fast and slow devices"),
     ("process.", "the process that has the store open"),
     ("read.", "reads of the engine"),
+    ("rocksdb.", "the engine RocksDB"),
     ("snapshots.", "snapshots, named and pinned"),
     ("space.", "capacity and use of an engine without zones"),
     ("store.", "the state of the store"),

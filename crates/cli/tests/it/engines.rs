@@ -27,7 +27,7 @@ fn what_an_engine_can_not_have_is_refused_before_the_store_is_made() {
         kvfs(&args).fails(USAGE, &["engine memory", "kvdb has"]);
         assert!(!world.path("store").exists(), "{case:?}: nothing is left behind");
     }
-    kvfs(&["mkfs", &store, "--engine", "paper"]).fails(USAGE, &["kvdb, memory"]);
+    kvfs(&["mkfs", &store, "--engine", "paper"]).fails(USAGE, &["kvdb", "memory"]);
 }
 
 #[test]
@@ -115,5 +115,45 @@ fn memory_store_is_full_at_its_bound_and_deletes_make_room() {
         fs::remove_file(format!("{dir}/{number}")).unwrap();
     }
     write(0).expect("has room");
+    kvfs(&["umount", &dir]).ok();
+}
+
+#[cfg(not(feature = "rocksdb"))]
+#[test]
+fn engine_that_the_build_lacks_is_refused_with_its_feature() {
+    let world = World::new();
+    let new = world.text("new");
+    let words = ["rocksdb", "feature", "make build-rocksdb"];
+    kvfs(&["mkfs", &new, "--engine", "rocksdb"]).fails(USAGE, &words);
+    assert!(!world.path("new").exists(), "nothing is left behind");
+    let store = world.dir("store");
+    fs::write(world.path("store/engine"), "kvfs-engine 1\nengine rocksdb\ninline 4096\n").unwrap();
+    kvfs(&["check", &store]).fails(USAGE, &words);
+    assert!(!kvfs(&["mkfs", "--help"]).ok().contains("RocksDB"));
+}
+
+#[cfg(feature = "rocksdb")]
+#[test]
+fn rocksdb_store_keeps_files_and_keys_and_refuses_what_it_lacks() {
+    if !can_mount("rocksdb_store_keeps_files_and_keys_and_refuses_what_it_lacks") {
+        return;
+    }
+    let world = World::new();
+    let (store, dir) = (world.text("store"), world.dir("mnt"));
+    kvfs(&["mkfs", &store, "--engine", "rocksdb"]).ok();
+    kvfs(&["kv", "put", "-s", &store, "k", "a", "b"]).ok();
+    kvfs(&["mount", &store, &dir]).ok();
+    fs::write(format!("{dir}/file"), vec![7; 100_000]).unwrap();
+    kvfs(&["mount", &store, &world.dir("second")]).fails(IN_USE, &["mounted on"]);
+    for args in
+        [&["snapshot", "-s", &dir, "create", "x"][..], &["txn", "-s", &dir, "begin"], &["defrag", &dir]]
+    {
+        kvfs(args).fails(FAILED, &["of this store has no", "kvdb"]);
+    }
+    kvfs(&["umount", &dir]).ok();
+    assert!(kvfs(&["check", &store]).ok().starts_with("clean"));
+    assert_eq!(kvfs(&["kv", "get", "-s", &store, "k", "a"]).ok(), "b");
+    kvfs(&["mount", &store, &dir, "-o", "ro"]).ok();
+    assert_eq!(fs::read(format!("{dir}/file")).unwrap(), vec![7; 100_000]);
     kvfs(&["umount", &dir]).ok();
 }

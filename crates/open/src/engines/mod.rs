@@ -7,6 +7,8 @@
 //! process at a time has it open, or several that only read.
 
 pub(crate) mod mark;
+#[cfg(feature = "rocksdb")]
+mod rocksdb;
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -31,6 +33,8 @@ pub enum EngineKind {
     /// kvfs's own, with everything that kvfs can do.
     #[default]
     Kvdb,
+    /// `RocksDB`, if this build has it.
+    RocksDb,
     /// In memory, for as long as it is open.
     Memory,
 }
@@ -41,12 +45,13 @@ impl EngineKind {
         Self::ALL.into_iter().filter(|kind| kind.is_built())
     }
 
-    const ALL: [Self; 2] = [Self::Kvdb, Self::Memory];
+    const ALL: [Self; 3] = [Self::Kvdb, Self::RocksDb, Self::Memory];
 
     /// As commands and stores call it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Kvdb => "kvdb",
+            Self::RocksDb => "rocksdb",
             Self::Memory => "memory",
         }
     }
@@ -60,6 +65,7 @@ impl EngineKind {
     pub fn is_built(self) -> bool {
         match self {
             Self::Kvdb | Self::Memory => true,
+            Self::RocksDb => cfg!(feature = "rocksdb"),
         }
     }
 
@@ -97,6 +103,10 @@ pub(crate) fn open(dir: &StoreDir, mark: &EngineMark, options: &OpenOptions) -> 
     let claim = EngineMark::claim(dir, options.read_only)?;
     let store = match mark.kind {
         EngineKind::Memory => open_memory(dir, mark, options)?,
+        #[cfg(feature = "rocksdb")]
+        EngineKind::RocksDb => rocksdb::open(dir, options)?,
+        #[cfg(not(feature = "rocksdb"))]
+        EngineKind::RocksDb => unreachable!("it is refused"),
         EngineKind::Kvdb => unreachable!("no mark names kvdb"),
     };
     Ok(PluggedEngine { store, _claim: claim })
@@ -107,6 +117,10 @@ pub(crate) fn make(dir: &StoreDir, new: &NewStore<'_>) -> Result<u64> {
     let mark = EngineMark { kind: new.engine, inline: new.inline };
     new.engine.expect_built(&"the new store")?;
     check_new(new)?;
+    #[cfg(feature = "rocksdb")]
+    if new.engine == EngineKind::RocksDb {
+        rocksdb::make(dir, &mkfs_options(dir, new.inline))?;
+    }
     // What is there without it is no store.
     mark.write(dir)?;
     if new.engine.is_volatile() { Ok(OpenOptions::default().memory.store_bytes()) } else { dir.free_bytes() }
@@ -114,6 +128,8 @@ pub(crate) fn make(dir: &StoreDir, new: &NewStore<'_>) -> Result<u64> {
 
 /// Removes what a failed [`make`] has left.
 pub(crate) fn remove(dir: &StoreDir) -> std::io::Result<()> {
+    #[cfg(feature = "rocksdb")]
+    rocksdb::remove(dir)?;
     mark::remove(dir)
 }
 

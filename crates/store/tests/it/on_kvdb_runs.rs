@@ -17,6 +17,8 @@ mod limits;
 mod patches;
 #[path = "contract/snapshots.rs"]
 mod snapshots;
+#[path = "contract/transaction_patches.rs"]
+mod transaction_patches;
 #[path = "contract/transactions.rs"]
 mod transactions;
 #[path = "contract/tuples.rs"]

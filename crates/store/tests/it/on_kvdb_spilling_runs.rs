@@ -8,6 +8,8 @@ type Fixture = crate::Fixture<crate::kvdb::KvdbSpillingInRuns>;
 mod checkpoints;
 #[path = "contract/patches.rs"]
 mod patches;
+#[path = "contract/transaction_patches.rs"]
+mod transaction_patches;
 #[path = "contract/transactions.rs"]
 mod transactions;
 #[path = "contract/undo.rs"]

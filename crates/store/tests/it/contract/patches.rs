@@ -1,24 +1,24 @@
 //! Patches of blocks: parts that are put over what is there.
 
-use kvfs_store::{BLOCK_BYTES, Batch, Durability, ExtentKind, Isolation, StoreError, TxnOptions};
+use kvfs_store::{BLOCK_BYTES, ExtentKind, StoreError};
 
 use super::Fixture;
 
-fn block(byte: u8) -> Vec<u8> {
+pub(super) fn block(byte: u8) -> Vec<u8> {
     vec![byte; BLOCK_BYTES]
 }
 
 /// `base` with `data` over it.
-fn patched(mut base: Vec<u8>, offset: usize, data: &[u8]) -> Vec<u8> {
+pub(super) fn patched(mut base: Vec<u8>, offset: usize, data: &[u8]) -> Vec<u8> {
     base[offset..offset + data.len()].copy_from_slice(data);
     base
 }
 
-fn key(number: u64) -> Vec<u8> {
+pub(super) fn key(number: u64) -> Vec<u8> {
     [b"f", &number.to_be_bytes()[..]].concat()
 }
 
-fn read(f: &Fixture, number: u64) -> Vec<u8> {
+pub(super) fn read(f: &Fixture, number: u64) -> Vec<u8> {
     let value = f.store.get(f.blocks, &key(number)).unwrap().unwrap();
     let mut buf = vec![9; BLOCK_BYTES];
     f.store.read_blocks(f.blocks, b"f", number, &mut buf).unwrap();
@@ -110,54 +110,6 @@ fn snapshots_between_patches_see_each_state() {
     for (snapshot, expected) in seen {
         assert_eq!(snapshot.get(f.blocks, &key(0)).unwrap().unwrap(), expected);
     }
-}
-
-#[test]
-fn transactions_patch_what_they_see() {
-    let f = Fixture::new();
-    f.apply(|b| b.put_blocks(f.blocks, "f", 0, [block(1), block(2)].concat()));
-    for isolation in [Isolation::Snapshot, Isolation::Serializable] {
-        let txn = f.store.begin(TxnOptions { isolation }).unwrap();
-        let apply = |change: &dyn Fn(&mut Batch)| {
-            let mut batch = Batch::new();
-            change(&mut batch);
-            txn.apply(batch)
-        };
-        apply(&|b| b.patch_block(f.blocks, "f", 0, 0, "own")).unwrap();
-        apply(&|b| {
-            b.patch_block(f.blocks, "f", 0, 1, "W");
-            b.delete(f.blocks, key(1));
-            b.patch_block(f.blocks, "f", 1, 0, "x");
-            b.patch_block(f.blocks, "f", 2, 0, "y");
-        })
-        .unwrap();
-        assert_eq!(txn.get(f.blocks, &key(0)).unwrap().unwrap(), patched(block(1), 0, b"oWn"));
-        assert_eq!(txn.get(f.blocks, &key(1)).unwrap().unwrap(), patched(block(0), 0, b"x"));
-        assert_eq!(f.store.get(f.blocks, &key(0)).unwrap().unwrap()[1..], block(1)[1..]);
-        txn.commit(Durability::Buffered).unwrap();
-        assert_eq!(read(&f, 0), patched(block(1), 0, b"oWn"));
-        assert_eq!(read(&f, 1), patched(block(0), 0, b"x"));
-        assert_eq!(read(&f, 2), patched(block(0), 0, b"y"));
-        f.apply(|b| b.put_blocks(f.blocks, "f", 0, [block(1), block(2)].concat()));
-    }
-}
-
-#[test]
-fn a_patch_on_the_main_line_is_a_conflict_like_any_change() {
-    let f = Fixture::new();
-    f.apply(|b| b.put_blocks(f.blocks, "f", 0, [block(1), block(2)].concat()));
-    let txn = f.store.begin(TxnOptions::default()).unwrap();
-    f.apply(|b| b.patch_block(f.blocks, "f", 0, 0, "first"));
-    let try_apply = |number: u64| {
-        let mut batch = Batch::new();
-        batch.patch_block(f.blocks, "f", number, 2000, "second");
-        txn.apply(batch)
-    };
-    assert!(matches!(try_apply(0), Err(StoreError::Conflict { .. })));
-    try_apply(1).unwrap();
-    txn.commit(Durability::Buffered).unwrap();
-    assert_eq!(read(&f, 0), patched(block(1), 0, b"first"));
-    assert_eq!(read(&f, 1), patched(block(2), 2000, b"second"));
 }
 
 #[test]

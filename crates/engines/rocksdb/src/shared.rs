@@ -1,0 +1,142 @@
+//! What a store, its snapshots and its cursors have in common.
+//!
+//! Thread safety: see the crate. Invariant: the database is closed when the last of them has gone; its directory is given back
+//! after it.
+
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use kvfs_locks::{Mutex, RwLock, class};
+use kvfs_store::{Keyspace, Position, Result, Seqno, StoreError};
+use rocksdb::{BoundColumnFamily, DBWithThreadMode, MultiThreaded};
+
+use crate::error::of_rocksdb;
+use crate::space::Space;
+
+pub(crate) type Db = DBWithThreadMode<MultiThreaded>;
+
+/// See the module.
+pub(crate) struct Shared {
+    pub(crate) db: Db,
+    pub(crate) spaces: RwLock<Vec<Arc<Space>>, class::EngineRocksdbSpaces>,
+    /// Batches take their turn on it.
+    pub(crate) order: Mutex<(), class::EngineRocksdbOrder>,
+    /// Held across a sync of the log; the newest seqno that is durable.
+    syncing: Mutex<Seqno, class::EngineRocksdbSyncing>,
+    /// Written under the order lock, when the batch is visible.
+    newest: AtomicU64,
+    pub(crate) batches: AtomicU64,
+    syncs: AtomicU64,
+    /// The first failure.
+    failed: OnceLock<Arc<str>>,
+    is_closed: AtomicBool,
+    pub(crate) is_read_only: bool,
+    pub(crate) path: PathBuf,
+    /// Behind the database: it goes last.
+    _anchor: Option<OwnedFd>,
+}
+
+impl Shared {
+    pub(crate) fn new(
+        db: Db,
+        spaces: Vec<Arc<Space>>,
+        newest: Seqno,
+        is_read_only: bool,
+        anchor: Option<OwnedFd>,
+    ) -> Self {
+        Self {
+            path: db.path().to_owned(),
+            db,
+            spaces: RwLock::new(spaces),
+            order: Mutex::default(),
+            // What was read from files is durable only behind a sync of the log that it was replayed from.
+            syncing: Mutex::new(0),
+            newest: AtomicU64::new(newest),
+            batches: AtomicU64::new(0),
+            syncs: AtomicU64::new(0),
+            failed: OnceLock::new(),
+            is_closed: AtomicBool::new(false),
+            is_read_only,
+            _anchor: anchor,
+        }
+    }
+
+    pub(crate) fn newest(&self) -> Seqno {
+        self.newest.load(Ordering::Acquire)
+    }
+
+    /// The caller holds the order lock, and has applied everything up to `newest`.
+    pub(crate) fn publish(&self, newest: Seqno) {
+        self.newest.store(newest, Ordering::Release);
+        self.batches.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn syncs(&self) -> u64 {
+        self.syncs.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn space(&self, keyspace: Keyspace) -> Result<Arc<Space>> {
+        let spaces = self.spaces.read();
+        let space = spaces.get(keyspace.0 as usize);
+        space.cloned().ok_or_else(|| StoreError::NoKeyspace(format!("#{}", keyspace.0)))
+    }
+
+    /// The column family of a keyspace.
+    pub(crate) fn family(&self, space: &Space) -> Result<Arc<BoundColumnFamily<'_>>> {
+        let family = self.db.cf_handle(&space.family);
+        family.ok_or_else(|| StoreError::NoKeyspace(space.name.clone()))
+    }
+
+    pub(crate) fn failure(&self) -> Option<Arc<str>> {
+        self.failed.get().cloned()
+    }
+
+    /// No more writes from now on. What they are refused with.
+    pub(crate) fn fail(&self, error: &StoreError) -> StoreError {
+        let reason = self.failed.get_or_init(|| error.to_string().into());
+        StoreError::Failed { reason: Arc::clone(reason) }
+    }
+
+    pub(crate) fn close(&self) {
+        self.is_closed.store(true, Ordering::Release);
+    }
+
+    /// Refuses writes to what was closed, has failed, or is only to be read.
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        if let Some(reason) = self.failure() {
+            return Err(StoreError::Failed { reason });
+        }
+        if self.is_closed.load(Ordering::Acquire) {
+            return Err(StoreError::Failed { reason: "it was closed".into() });
+        }
+        if self.is_read_only { Err(StoreError::ReadOnly) } else { Ok(()) }
+    }
+
+    /// See `Store::sync`.
+    pub(crate) fn sync(&self, position: Position) -> Result<()> {
+        if self.is_read_only {
+            return Ok(());
+        }
+        let mut synced = self.syncing.lock();
+        if let Some(reason) = self.failure() {
+            return Err(StoreError::Failed { reason });
+        }
+        if *synced >= position.0 && self.syncs() > 0 {
+            return Ok(());
+        }
+        let newest = self.newest();
+        if let Err(error) = self.db.flush_wal(true) {
+            return Err(self.fail(&of_rocksdb("syncing the log", &error)));
+        }
+        *synced = newest;
+        self.syncs.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Whether everything is durable.
+    pub(crate) fn is_synced(&self) -> bool {
+        *self.syncing.lock() >= self.newest()
+    }
+}

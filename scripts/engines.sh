@@ -1,0 +1,80 @@
+#!/usr/bin/env bash
+# Engines other than kvdb: the contract of stores on each, pjdfstest and fsx on a mount of each, and kill -9 of a daemon.
+# usage: scripts/engines.sh [engine...]      default: memory rocksdb
+#
+# KVFS          a binary with the engines (default: target/rocksdb/release/kvfs, built here)
+set -uo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+built=''
+if [ -z "${KVFS:-}" ]; then
+  built=1
+  export KVFS=$here/../target/rocksdb/release/kvfs
+  make -C "$here/.." --no-print-directory build-rocksdb || exit 2
+fi
+# shellcheck source-path=SCRIPTDIR
+. "$here/lib.sh"
+suites=$here/../tests/suites
+engines=("$@")
+[ ${#engines[@]} -gt 0 ] || engines=(memory rocksdb)
+# What a store in memory holds is part of it.
+KVFS_MEMORY=1024
+failures=0
+
+# note NAME STATUS: one line for the sum of the tests.
+note() {
+  if [ "$2" = 0 ]; then echo "$1: 1 passed, 0 failed, 0 skipped"; else
+    failures=$((failures + 1))
+    echo "$1: 0 passed, 1 failed, 0 skipped"
+  fi
+}
+
+# Files whose fsync has returned are named in the list; each must be there, and whole, after the daemon was killed.
+kill_after_fsync() {
+  mount_store || return 1
+  python3 - "$mnt" "$work/acknowledged" <<'P' &
+import os, sys
+for number in range(100000):
+    fd = os.open(f"{sys.argv[1]}/file{number}", os.O_WRONLY | os.O_CREAT, 0o644)
+    os.write(fd, b"%08d" % number * 1024)
+    os.fsync(fd)
+    os.close(fd)
+    with open(sys.argv[2], "a") as done:
+        done.write(f"{number}\n")
+P
+  local writer=$! number
+  until [ "$(wc -l 2>/dev/null <"$work/acknowledged")" -ge 200 ] 2>/dev/null; do sleep 0.05; done
+  kill -9 "$daemon"
+  wait "$daemon" "$writer" 2>/dev/null
+  umount -l "$mnt" 2>/dev/null || fusermount3 -u -z "$mnt"
+  daemon=''
+  mount_store || return 1
+  while read -r number; do
+    [ "$(head -c 8 "$mnt/file$number")" = "$(printf %08d "$number")" ] &&
+      [ "$(stat -c %s "$mnt/file$number")" = 8192 ] || { echo "file$number is lost"; return 1; }
+  done <"$work/acknowledged"
+  echo "$(wc -l <"$work/acknowledged") files were acknowledged before the kill, and are there"
+  umount_store && check_store
+}
+
+if [ -n "$built" ]; then
+  (cd "$here/.." && cargo test --locked -p kvfs-store -p kvfs-engine-memory -p kvfs-engine-rocksdb \
+    --features kvfs-engine-rocksdb/librocksdb)
+  note contract $?
+fi
+work_dir engines
+for engine in "${engines[@]}"; do
+  echo "== $engine"
+  make_store "$engine" --engine "$engine" || die "mkfs failed"
+  mount_store || die "the mount failed"
+  "$suites/pjdfstest.sh" "$mnt" || failures=$((failures + 1))
+  "$suites/fsx.sh" "$mnt" 8000 1 2 || failures=$((failures + 1))
+  "$KVFS" check "$mnt"
+  note "check-$engine" $?
+  umount_store
+  note "umount-$engine" $?
+  if [ "$engine" != memory ]; then
+    kill_after_fsync
+    note "kill-$engine" $?
+  fi
+done
+[ "$failures" = 0 ]
