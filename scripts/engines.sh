@@ -60,6 +60,8 @@ if [ -n "$built" ]; then
   (cd "$here/.." && cargo test --locked -p kvfs-store -p kvfs-engine-memory -p kvfs-engine-rocksdb \
     --features kvfs-engine-rocksdb/librocksdb)
   note contract $?
+  (cd "$here/.." && cargo test --locked -p kvfs-cli --features rocksdb --test it engines)
+  note commands $?
 fi
 work_dir engines
 for engine in "${engines[@]}"; do
