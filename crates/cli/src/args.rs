@@ -154,6 +154,10 @@ Options for -o, separated by commas:
                       user_allow_other in /etc/fuse.conf)
   no_allow_other      only the mounting user
   commit=SECONDS      longest time that a change stays only in memory (1)
+  dirty_bytes=SIZE    writers wait while more than so much of what was written
+                      is not safe on the device, such as 64M; from half of it
+                      on it is made so in the background (0: no bound but
+                      commit=)
   undo_count=N        transactions that `kvfs txn undo` can take back (16)
   undo_age=TIME       and how long after their commit, such as 30m or 1d (1h);
                       0 for either: none

@@ -134,14 +134,16 @@ fn merge_loop(parts: &Parts) {
     });
 }
 
-/// Syncs what was applied, and flushes what was deleted: a burst of deletions half a second after its end.
+/// Syncs what was applied, after the interval or when it is much, and flushes what was deleted: a burst of deletions half a second
+/// after its end.
 fn commit_loop(parts: &Parts) {
     let mut synced = parts.history.position();
     let mut deletions = parts.deleted.count();
     let mut looked = parts.runtime.clock.monotonic();
+    let mut has_failed = false;
     loop {
-        // Only `stop` notifies this event: it is a timer that can be ended.
-        let seen = parts.runtime.timer.count();
+        // Before the look at what is unsynced: a notification that comes during it is seen.
+        let seen = parts.runtime.commit_due.count();
         if parts.runtime.is_stopping() {
             return;
         }
@@ -149,18 +151,23 @@ fn commit_loop(parts: &Parts) {
         // No sync is later than the interval for the sake of deletions.
         let interval = parts.runtime.commit_interval();
         let due = looked.saturating_add(interval).saturating_sub(parts.runtime.clock.monotonic());
-        parts.runtime.timer.wait_after(seen, due.min(wait));
+        if has_failed || !parts.runtime.is_commit_due() {
+            parts.runtime.commit_due.wait_after(seen, due.min(wait));
+        }
         deletions = parts.deleted.flush_deleted(deletions);
         let (position, now) = (parts.history.position(), parts.runtime.clock.monotonic());
         parts.runtime.ctx.accountant.charges().set_now(now);
-        if now < looked.saturating_add(interval) {
+        let is_much = parts.runtime.is_commit_due();
+        if now < looked.saturating_add(interval) && !is_much {
             continue;
         }
         looked = now;
         parts.runtime.ctx.zones.retry_growth();
-        if position > synced {
-            match parts.log.sync(position) {
-                Ok(()) => synced = position,
+        if position > synced || is_much {
+            let done = parts.history.sync();
+            has_failed = done.is_err();
+            match done {
+                Ok(position) => synced = position,
                 Err(StoreError::Failed { .. }) => {}
                 Err(error) => tracing::error!(%error, "periodic sync failed"),
             }

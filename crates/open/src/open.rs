@@ -35,6 +35,8 @@ pub struct OpenOptions {
     pub lazytime: bool,
     /// How long a change may stay in memory before it is written to the device.
     pub commit_interval: Option<Duration>,
+    /// Writers wait while more than so much of what was written is not durable (bytes); `None`: the interval alone counts.
+    pub dirty_bytes: Option<u64>,
     /// Access-control lists don't count, and are not shown.
     pub no_acls: bool,
     /// How many committed transactions can be taken back, and how long; `None`: what is kept stays.
@@ -165,6 +167,7 @@ fn open_kvdb(
     if let Some(interval) = commit_interval {
         engine.commit_interval = interval;
     }
+    engine.unsynced_bytes_max = options.dirty_bytes.unwrap_or(0);
     engine.cache_policy = options.cache_policy;
     engine.placement = options.placement;
     engine.merge_bytes_per_second = io_limit.unwrap_or(0);

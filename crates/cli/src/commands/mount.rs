@@ -148,6 +148,7 @@ impl Wish<'_> {
                 no_acls: ours.noacl || !mount.default_permissions,
                 lazytime: ours.lazytime,
                 commit_interval: ours.commit_interval,
+                dirty_bytes: ours.dirty_bytes,
                 undo: Some((ours.undo_count.unwrap_or(UNDO_COUNT), ours.undo_age.unwrap_or(UNDO_AGE))),
                 io_limit: ours.io_limit,
                 cache_policy: ours.cache.unwrap_or_default(),
@@ -191,7 +192,7 @@ mod tests {
     #[test]
     fn options_reach_kernel_engine_and_file_system() {
         let options = [
-            "ro,noexec,commit=0.5",
+            "ro,noexec,commit=0.5,dirty_bytes=64M",
             "noatime,no_allow_other,nonempty,writeback,lazytime,nobtime,nosteer,io_uring",
         ];
         let plan = planned(&options).expect("is valid");
@@ -206,6 +207,7 @@ mod tests {
         assert!(plan.open.read_only);
         assert_eq!(plan.open.atime, AtimePolicy::Noatime);
         assert_eq!(plan.open.commit_interval, Some(Duration::from_millis(500)));
+        assert_eq!(plan.open.dirty_bytes, Some(64 << 20));
         assert_eq!(plan.open.undo, Some((UNDO_COUNT, UNDO_AGE)));
         assert!(!plan.open.no_acls && planned(&["noacl"]).expect("is valid").open.no_acls);
         let idle = |option| planned(&[option]).expect("is valid").open.txn_idle;
@@ -280,6 +282,8 @@ mod tests {
             "memory=1M",
             "workers=0",
             "size=",
+            "dirty_bytes=x",
+            "dirty_bytes=1K",
             "io_limit=x",
             "io_limit=1K",
             "cache=",

@@ -70,6 +70,7 @@ const GAUGES: &[&str] = &[
     "index.bytes",
     "index.share_bytes",
     "journal.area_bytes",
+    "journal.unsynced_bytes",
     "journal.used_bytes",
     "locks.bytes",
     "locks.owners",

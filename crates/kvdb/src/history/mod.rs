@@ -9,7 +9,7 @@ pub(crate) mod named;
 use std::sync::Arc;
 
 use kvfs_locks::{Mutex, class};
-use kvfs_store::{Position, Seqno};
+use kvfs_store::{Position, Result, Seqno};
 
 use crate::commit::{Publisher, SnapshotPin, SnapshotTracker, Ticket};
 use crate::history::named::Named;
@@ -109,6 +109,15 @@ impl History {
     /// A write takes `count` seqnos from `base` on; in their order.
     pub(crate) fn begin(&self, base: Seqno, count: u64) -> Ticket<'_> {
         self.publisher.begin(base, count)
+    }
+
+    /// Makes everything that is visible durable.
+    pub(crate) fn sync(&self) -> Result<Position> {
+        let written = self.runtime.unsynced.written();
+        let position = self.position();
+        self.log.sync(position)?;
+        self.runtime.unsynced.note_synced(written);
+        Ok(position)
     }
 
     pub(crate) fn position(&self) -> Position {

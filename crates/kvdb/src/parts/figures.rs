@@ -58,6 +58,7 @@ impl Parts {
         add("journal.bytes_written", logged.bytes_written);
         add("journal.bytes_bound", logged.bytes_bound);
         add("journal.used_bytes", journal.map_or(0, Journal::used_bytes));
+        add("journal.unsynced_bytes", self.runtime.unsynced.bytes());
         add("journal.area_bytes", journal.map_or(0, Journal::area_bytes));
         add("manifest.bytes_written", manifest_bytes);
         for (name, value) in self.transactions.list() {

@@ -9,6 +9,7 @@ pub(crate) mod event;
 pub(crate) mod health;
 pub(crate) mod options;
 pub(crate) mod stalls;
+pub(crate) mod unsynced;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -23,6 +24,7 @@ use crate::runtime::event::Event;
 use crate::runtime::health::Health;
 use crate::runtime::options::Options;
 use crate::runtime::stalls::{StallTimer, Stalls};
+use crate::runtime::unsynced::Unsynced;
 use crate::table::RunContext;
 
 /// After a failure a thread tries again this soon.
@@ -44,6 +46,10 @@ pub(crate) struct Runtime {
     pub(crate) progress: Event,
     /// Notified when the store stops.
     pub(crate) timer: Event,
+    /// What is written and not durable.
+    pub(crate) unsynced: Unsynced,
+    /// Notified when what is not durable has come to half of what it may.
+    pub(crate) commit_due: Event,
     /// Notified when the journal's open group should be written.
     pub(crate) journal_due: Event,
     /// Notified when a device is to be drained.
@@ -74,6 +80,8 @@ impl Runtime {
             work: Event::default(),
             progress: Event::default(),
             timer: Event::default(),
+            unsynced: Unsynced::default(),
+            commit_due: Event::default(),
             journal_due: Event::default(),
             drain_due: Event::default(),
             commit_nanos,
@@ -90,9 +98,16 @@ impl Runtime {
     /// Tells the background threads to end.
     pub(crate) fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
-        for event in [&self.work, &self.progress, &self.timer, &self.journal_due, &self.drain_due] {
+        let Self { work, progress, timer, commit_due, journal_due, drain_due, .. } = self;
+        for event in [work, progress, timer, commit_due, journal_due, drain_due] {
             event.notify();
         }
+    }
+
+    /// Whether so much is not durable that it is to be synced now, in the background.
+    pub(crate) fn is_commit_due(&self) -> bool {
+        let bytes_max = self.options.unsynced_bytes_max;
+        bytes_max > 0 && self.unsynced.bytes() > bytes_max / 2
     }
 
     /// Longest time that an applied batch stays unsynced.

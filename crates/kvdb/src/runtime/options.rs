@@ -99,6 +99,9 @@ pub struct Options {
     pub journal_part_bytes: u64,
     /// Longest time that an applied batch stays unsynced.
     pub commit_interval: Duration,
+    /// Writers wait while more than so much of what was written is not durable (bytes); from half of it on it is synced in the
+    /// background. 0: the interval alone counts.
+    pub unsynced_bytes_max: u64,
     /// Target payload of a tuple block (bytes).
     pub tuple_block_bytes: usize,
     /// Which blocks leave the cache first.
@@ -157,6 +160,7 @@ impl Options {
             bind_bytes_min: 128 << 10,
             journal_part_bytes: JOURNAL_PART_BYTES,
             commit_interval: Duration::from_secs(1),
+            unsynced_bytes_max: 0,
             tuple_block_bytes: 16 << 10,
             cache_policy: Policy::default(),
             placement: None,

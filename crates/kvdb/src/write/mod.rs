@@ -70,12 +70,22 @@ impl Writer {
             return Ok(self.history.position());
         }
         let mut held = StallTimer::default();
+        self.bound_unsynced(&mut held)?;
         let applied =
             self.admission.admit(batch, &mut held).and_then(|()| self.apply_admitted(batch, None, &mut held));
         self.runtime.note_held(&held);
         let last = applied?;
         self.finish_write(last, durability)?;
         Ok(last)
+    }
+
+    /// Waits until what is not durable is no more than it may be.
+    fn bound_unsynced(&self, held: &mut StallTimer) -> Result<()> {
+        let bytes_max = self.runtime.options.unsynced_bytes_max;
+        if bytes_max == 0 || self.runtime.unsynced.bytes() <= bytes_max {
+            return Ok(());
+        }
+        self.runtime.hold(held, || self.history.sync()).map(drop)
     }
 
     /// Makes `batch` the commit of a transaction, whose space is spoken for. Nothing has happened when this fails, but
@@ -177,6 +187,10 @@ impl Writer {
         }
         drop(writing);
         self.runtime.counters.note_write(batch);
+        self.runtime.unsynced.note_written(batch.payload_bytes() as u64);
+        if self.runtime.is_commit_due() {
+            self.runtime.commit_due.notify();
+        }
         self.deleted.note(batch);
         if is_due {
             self.log.write_journal_soon();

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use kvfs_device::{Device, MemoryDevice};
+use kvfs_device::{CrashDevice, CrashMode, Device, MemoryDevice};
 use kvfs_kvdb::{Background, CreateOptions, Db, Options};
-use kvfs_store::clock::{Clock, ManualClock};
+use kvfs_store::clock::{Clock, ManualClock, SystemClock};
 use kvfs_store::{
     BLOCK_BYTES, Batch, Durability, Extent, ExtentKind, KeyRange, Keyspace, KeyspaceKind, MergeFunction,
     Read, Result, Store, StoreError,
@@ -309,6 +309,48 @@ fn a_group_that_is_wholly_in_runs_makes_room_for_the_next_batch() {
             }
             db.apply(batch, Durability::Buffered).expect("applies");
             db.flush().expect("flushes");
+        }
+        db.close().expect("closes");
+    }
+}
+
+/// The clock stands still, so the interval never ends.
+#[test]
+fn what_is_not_durable_stays_below_its_bound_without_an_interval() {
+    const BYTES_MAX: u64 = 1 << 20;
+    const BATCH_BYTES: usize = 100_000;
+    for background in [Background::Manual, Background::Threads] {
+        let crash = Arc::new(CrashDevice::in_memory(0, 2000 * u64::from(ZONE_BYTES)));
+        let device = Arc::clone(&crash) as Arc<dyn Device>;
+        create(&device, 2000);
+        let db = open(&device, |options| {
+            (options.background, options.unsynced_bytes_max) = (background, BYTES_MAX);
+        });
+        let rows = rows(&db);
+        let unsynced = || stat(&db, "journal.unsynced_bytes");
+        for number in 0..100 {
+            put(&db, rows, &format!("{number:03}"), &"x".repeat(BATCH_BYTES));
+            assert!(unsynced() <= BYTES_MAX + 2 * BATCH_BYTES as u64, "{background:?}: {}", unsynced());
+            if number % 20 == 19 {
+                let image: Arc<dyn Device> =
+                    Arc::new(crash.crash_image(1, CrashMode::DropAll).expect("an image"));
+                let after = open(&image, |_| ());
+                let kept = scan(&after, rows).len();
+                let lost = number + 1 - kept;
+                assert!(
+                    lost * BATCH_BYTES <= BYTES_MAX as usize + 2 * BATCH_BYTES,
+                    "{background:?}: {lost} are lost"
+                );
+            }
+        }
+        if background == Background::Threads {
+            // The thread begins at half of it, and waits for nothing.
+            let clock = SystemClock::new();
+            let deadline = clock.monotonic() + Duration::from_mins(1);
+            while unsynced() > BYTES_MAX / 2 {
+                assert!(clock.monotonic() < deadline, "the commit thread does not sync");
+                std::thread::yield_now();
+            }
         }
         db.close().expect("closes");
     }

@@ -35,6 +35,9 @@ pub(super) const SLOW: Duration = Duration::from_secs(1);
 /// Less would not even keep up with an idle store (bytes each second).
 pub(super) const IO_LIMIT_MIN: u64 = 64 << 10;
 
+/// With less there would be a sync for each large request (bytes).
+pub(super) const DIRTY_BYTES_MIN: u64 = 1 << 20;
+
 /// More threads than this do not help.
 pub(super) const WORKERS_MAX: u16 = 256;
 
@@ -50,6 +53,7 @@ pub(crate) struct Ours {
     pub(super) lazytime: bool,
     pub(super) nobtime: bool,
     pub(super) commit_interval: Option<Duration>,
+    pub(super) dirty_bytes: Option<u64>,
     pub(super) undo_count: Option<usize>,
     pub(super) undo_age: Option<Duration>,
     pub(super) txn_idle: Option<Duration>,
@@ -82,6 +86,7 @@ impl Ours {
             None if option == "nobtime" => self.nobtime = true,
             None if option == "no_allow_other" => mount.allow_other = false,
             Some(("commit", seconds)) => self.commit_interval = Some(parse_commit(seconds)?),
+            Some(("dirty_bytes", size)) => self.dirty_bytes = parse_dirty_bytes(option, size)?,
             Some(("undo_count", count)) => self.undo_count = Some(parse_undo_count(count)?),
             Some(("undo_age", age)) => self.undo_age = Some(parse_undo_age(age)?),
             Some(("slow", time)) => self.slow = Some(parse_slow(time)?),
@@ -187,6 +192,7 @@ impl Asked {
             ("memory", memory.to_string()),
             ("workers", format!("{:?}", ours.workers)),
             ("io_limit", format!("{:?}", ours.io_limit)),
+            ("dirty_bytes", format!("{:?}", ours.dirty_bytes)),
             ("cache", ours.cache.unwrap_or_default().to_string()),
             ("cache_trace", format!("{:?}", ours.cache_trace)),
             ("store_owner", format!("{:?}", ours.store_owner)),
@@ -206,6 +212,16 @@ fn parse_commit(text: &str) -> Result<Duration> {
 
 fn parse_bytes(option: &str, text: &str) -> Result<u64> {
     parse_size(text).map_err(|error| CliError::new(Code::Usage, format!("{option}: {error}")))
+}
+
+/// 0: no bound.
+fn parse_dirty_bytes(option: &str, text: &str) -> Result<Option<u64>> {
+    let bytes = parse_bytes(option, text)?;
+    if (1..DIRTY_BYTES_MIN).contains(&bytes) {
+        let least = format!("{option}: at least {} MiB, or 0 for no bound", DIRTY_BYTES_MIN >> 20);
+        return Err(CliError::new(Code::Usage, least));
+    }
+    Ok(Some(bytes).filter(|&bytes| bytes > 0))
 }
 
 /// 0: none.

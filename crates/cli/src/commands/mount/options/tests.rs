@@ -42,6 +42,7 @@ fn options_of_a_remount_change_something_equal_what_is_or_are_refused_by_name() 
         ("memory=64M", "memory=65M"),
         ("workers=3", ""),
         ("io_limit=1M", "io_limit=0"),
+        ("dirty_bytes=4M", "dirty_bytes=0"),
         ("cache=lru", "cache=tiered"),
         ("cache_trace=/trace", ""),
         ("store_owner=1", ""),
