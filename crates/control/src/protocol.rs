@@ -155,6 +155,8 @@ pub enum BranchRequest {
         name: String,
         /// Of what: a path from the root of the store, as raw bytes.
         directory: Vec<u8>,
+        /// As this snapshot has it; `None`: as it is now.
+        from: Option<String>,
         /// With dirty pages of shared mappings.
         flush: bool,
     },

@@ -458,6 +458,10 @@ impl Transactions for Db {
         Ok(DbTxn::begin(&self.parts.txns, options)?)
     }
 
+    fn begin_at(&self, snapshot: &str) -> Result<Arc<dyn Txn>> {
+        Ok(DbTxn::begin_at(&self.parts.txns, snapshot)?)
+    }
+
     fn txn_outcome(&self, id: TxnId) -> TxnOutcome {
         match self.parts.transactions.outcome(id) {
             TxnOutcome::Unknown if self.parts.checkpoints.contains(id) => TxnOutcome::Open,

@@ -115,6 +115,14 @@ impl dyn Store + '_ {
         present(self.transactions(), "transactions")?.begin(options)
     }
 
+    /// As [`Transactions::begin_at`](crate::Transactions::begin_at).
+    ///
+    /// # Errors
+    /// As there, and where the engine has no such extension.
+    pub fn begin_at(&self, snapshot: &str) -> Result<Arc<dyn Txn>> {
+        present(self.transactions(), "transactions")?.begin_at(snapshot)
+    }
+
     /// As [`Transactions::txn_outcome`](crate::Transactions::txn_outcome).
     pub fn txn_outcome(&self, id: TxnId) -> TxnOutcome {
         self.transactions().map_or(TxnOutcome::Unknown, |extension| extension.txn_outcome(id))

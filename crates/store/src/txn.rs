@@ -319,6 +319,13 @@ pub trait Transactions: Send + Sync {
     /// The store is read-only or failed.
     fn begin(&self, options: TxnOptions) -> Result<Arc<dyn Txn>>;
 
+    /// Begins a transaction, at the snapshot level, at a named snapshot: what was committed since is a conflict where the two meet. The
+    /// snapshot may be deleted then.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSnapshot`]; as [`Self::begin`].
+    fn begin_at(&self, snapshot: &str) -> Result<Arc<dyn Txn>>;
+
     /// What became of a transaction of this store, also one of an earlier run: a store remembers the last
     /// few thousand commits.
     fn txn_outcome(&self, id: TxnId) -> TxnOutcome;

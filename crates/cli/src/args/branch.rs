@@ -33,12 +33,14 @@ pub(crate) struct BranchArgs {
 /// Subcommands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum BranchCommand {
-    /// Make a branch of the state of now; what open transactions have written is not in it
+    /// Make a branch of the state of now, or of a snapshot; what open transactions have written is not
+    /// in it
     #[command(after_help = "Examples:\n  \
         kvfs branch create try\n  \
         kvfs branch create --flush try\n  \
         kvfs branch create fix ~/mnt/project\n  \
-        kvfs branch create -s ~/store fix /project     not mounted, or from its root\n\
+        kvfs branch create -s ~/store fix /project     not mounted, or from its root\n  \
+        kvfs branch create old --from last-week\n\
         \n\
         A branch of a directory shows that directory as its root: where it is mounted\n\
         nothing leads out of it, and `diff` and `merge --prefer` take paths from there.\n\
@@ -49,6 +51,9 @@ pub(crate) enum BranchCommand {
         /// Of this directory: on the mount, or with -s from the root of the store (default: of all
         /// files and keys)
         dir: Option<PathBuf>,
+        /// As it is in this snapshot; a merge then looks for what was changed since it was taken
+        #[arg(long, value_name = "SNAPSHOT", conflicts_with = "flush")]
+        from: Option<String>,
         /// First have the kernel write out dirty pages of shared mappings
         #[arg(long)]
         flush: bool,

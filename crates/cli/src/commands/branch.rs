@@ -77,9 +77,12 @@ impl BranchCommand {
     /// What is asked, where the answer is only that it is done.
     fn clone_request(&self, directory: &[u8]) -> Result<Option<BranchRequest>> {
         Ok(Some(match self {
-            Self::Create { name, flush, .. } => {
-                BranchRequest::Create { name: name.clone(), directory: directory.to_vec(), flush: *flush }
-            }
+            Self::Create { name, from, flush, .. } => BranchRequest::Create {
+                name: name.clone(),
+                directory: directory.to_vec(),
+                from: from.clone(),
+                flush: *flush,
+            },
             Self::Mount { name, dir } => {
                 let dir = dir.canonicalize().map_err(|error| CliError::io("mount on", dir, &error))?;
                 BranchRequest::Mount { name: name.clone(), dir: dir.as_os_str().as_bytes().to_vec() }

@@ -164,6 +164,25 @@ fn branch_of_a_directory_conflicts_in_its_own_paths_and_lasts_over_a_crash() {
     }
     on(&dir, &["branch", "delete", "lost"]).ok();
     kvfs(&["umount", &dir]).ok();
+    // Of a snapshot, without a mount; it may be deleted then.
+    kvfs(&["snapshot", "create", "-s", &store, "then"]).ok();
+    let put = |value: &str| kvfs(&["kv", "put", "-s", &store, "tags", "a", value]).ok();
+    put("since");
+    kvfs(&["branch", "create", "-s", &store, "old", "--from", "none"]).fails(FAILED, &["none"]);
+    kvfs(&["branch", "create", "-s", &store, "old", "--from", "then"]).ok();
+    kvfs(&["branch", "create", "-s", &store, "x", "/moved", "--from", "then"])
+        .fails(USAGE, &["no directory /moved in the snapshot"]);
+    kvfs(&["snapshot", "delete", "-s", &store, "then"]).ok();
+    kvfs(&["mount", &store, &dir]).ok();
+    on(&dir, &["branch", "mount", "old", &at]).ok();
+    let number = listed(&dir)[0]["transaction"].to_string();
+    let in_branch =
+        |words: &[&str]| run(Command::new(KVFS).args(words).current_dir(&dir).env("KVFS_TXN", &number));
+    assert_ne!(in_branch(&["kv", "get", "tags", "a"]).code, Some(0), "it was not there then");
+    in_branch(&["kv", "put", "tags", "a", "inside"]).ok();
+    on(&dir, &["branch", "merge", "old"]).fails(CONFLICT, &["key \"a\" of keyspace tags"]);
+    on(&dir, &["branch", "delete", "old"]).ok();
+    kvfs(&["umount", &dir]).ok();
     // Without a mount.
     kvfs(&["branch", "create", "-s", &store, "cold", "team"]).ok();
     kvfs(&["branch", "create", "-s", &store, "none", "/moved"])

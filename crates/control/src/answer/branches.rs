@@ -19,8 +19,8 @@ impl RequestHandler {
     ) -> Result<Response> {
         let path = |dir: Vec<u8>| PathBuf::from(OsString::from_vec(dir));
         match request {
-            BranchRequest::Create { name, directory, flush } => {
-                store.create_branch(caller, &name, &directory, flush)?;
+            BranchRequest::Create { name, directory, from, flush } => {
+                store.create_branch(caller, &name, (&directory, from.as_deref()), flush)?;
             }
             BranchRequest::List => {
                 let lines = store.list_branches(caller)?;

@@ -345,7 +345,7 @@ fn branch_requests() -> Vec<Request> {
     let name = || "none".to_owned();
     let selection = SelectionLine::default;
     let requests = [
-        BranchRequest::Create { name: "new".to_owned(), directory: b"/".to_vec(), flush: true },
+        BranchRequest::Create { name: "new".to_owned(), directory: b"/".to_vec(), from: None, flush: true },
         BranchRequest::List,
         BranchRequest::Mount { name: name(), dir: b"/".to_vec() },
         BranchRequest::Unmount { name: name() },

@@ -84,14 +84,15 @@ impl Branches<'_> {
     /// `Exists`; `TooMany`; `Invalid` for a name that is no single component of a path; `NotSupported` by an engine without
     /// checkpoints, and inside of transactions; `ReadOnly`; store errors.
     pub fn create(&self, name: &str, uid: u32) -> Result<BranchInfo> {
-        self.create_of(name, uid, b"/")
+        self.create_of(name, uid, b"/", None)
     }
 
-    /// As [`Self::create`], of the directory to which `path` leads, from the root of the store.
+    /// As [`Self::create`], of the directory to which `path` leads, from the root of the store, and as it is in a named snapshot, where
+    /// one is named: a merge looks for what was changed since that.
     ///
     /// # Errors
-    /// `NotFound`, `NotDirectory`; `Invalid` for a path with `..`, or too long a one; as [`Self::create`].
-    pub fn create_of(&self, name: &str, uid: u32, path: &[u8]) -> Result<BranchInfo> {
+    /// `NotFound`, `NotDirectory`; the store's `NoSnapshot`; `Invalid` for a path with `..`, or too long a one; as [`Self::create`].
+    pub fn create_of(&self, name: &str, uid: u32, path: &[u8], snapshot: Option<&str>) -> Result<BranchInfo> {
         self.origin.expect_main()?;
         if self.is_read_only {
             return Err(FsError::ReadOnly);
@@ -101,7 +102,10 @@ impl Branches<'_> {
         let _turn = self.naming.lock();
         self.check_new(name)?;
         let _gate = self.quotas.hold();
-        let txn = self.store.begin(TxnOptions { isolation: Isolation::Snapshot })?;
+        let txn = match snapshot {
+            Some(snapshot) => self.store.begin_at(snapshot)?,
+            None => self.store.begin(TxnOptions { isolation: Isolation::Snapshot })?,
+        };
         let root = self.find_directory(&*txn, path)?;
         self.put_name(&*txn, name, uid, root)?;
         drop(txn);

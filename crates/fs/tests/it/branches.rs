@@ -617,3 +617,49 @@ fn branches_and_named_snapshots_of_a_store_are_bounded() {
     main.fs.snapshots().delete("s7").unwrap();
     main.fs.snapshots().create("more", false).unwrap();
 }
+
+#[test]
+fn branch_of_a_snapshot_begins_there_and_its_merge_looks_for_what_was_changed_since() {
+    for mut main in [Setup::new(1000), engine::setup([8; 16], 1 << 20, 1000)] {
+        act_all(&main, "mkdir d; write d/f old; write d/g old; touch gone");
+        main.store.create_snapshot("then").unwrap();
+        act_all(&main, "write d/f new; rm gone; touch since; mkdir p; touch p/new");
+        let create =
+            |name: &str, path: &[u8], from: &str| main.fs.branches().create_of(name, 0, path, Some(from));
+        create("whole", b"/", "then").unwrap();
+        create("part", b"/d", "then").unwrap();
+        assert!(matches!(create("x", b"/p", "then"), Err(FsError::NotFound)), "it was not there then");
+        assert!(
+            matches!(create("x", b"/", "none"), Err(FsError::Store(error)) if matches!(*error, StoreError::NoSnapshot(_)))
+        );
+        // The branches keep what they began at.
+        main.store.delete_snapshot("then").unwrap();
+        main.reopen();
+        let view = open(&main, "whole");
+        assert_eq!(tree(&view), ["/d 755 2 2", "/d/f 644 900 1", "/d/g 644 900 1", "/gone 644 0 1"]);
+        act_all(&view, "write d/g changed; write d/f in; touch made");
+        let refused = finish(&main, view, "whole");
+        let Err(FsError::MergeRefused { conflicts, .. }) = refused else { panic!("{refused:?}") };
+        assert!(
+            conflicts.len() == 1 && conflicts[0].starts_with("/d/f was changed outside"),
+            "{conflicts:?}"
+        );
+        let view = open(&main, "part");
+        assert_eq!(tree(&view), ["/f 644 900 1", "/g 644 900 1"]);
+        act_all(&view, "touch added");
+        finish(&main, view, "part").unwrap();
+        merge_preferring(&main, "whole", &main_wins()).unwrap();
+        let merged = [
+            "/d 755 3 2",
+            "/d/added 644 0 1",
+            "/d/f 644 900 1",
+            "/d/g 644 2100 1",
+            "/made 644 0 1",
+            "/p 755 1 2",
+            "/p/new 644 0 1",
+            "/since 644 0 1",
+        ];
+        assert_eq!(tree(&main), merged);
+        main.assert_sound("merged");
+    }
+}

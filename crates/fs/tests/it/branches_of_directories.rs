@@ -9,7 +9,7 @@ use crate::views::begin;
 
 /// A branch of the directory at `path`.
 fn branch_of(main: &Setup, name: &str, path: &str) -> Setup {
-    main.fs.branches().create_of(name, 1000, path.as_bytes()).unwrap();
+    main.fs.branches().create_of(name, 1000, path.as_bytes(), None).unwrap();
     open(main, name)
 }
 
@@ -121,7 +121,7 @@ fn nothing_outside_of_the_directory_is_reached_from_a_branch_of_it() {
 fn branch_of_what_is_no_directory_is_refused_and_of_the_root_is_one_of_everything() {
     let main = Setup::new(1000);
     act_all(&main, "mkdir p; touch p/f");
-    let create = |path: &str| main.fs.branches().create_of("try", 1000, path.as_bytes());
+    let create = |path: &str| main.fs.branches().create_of("try", 1000, path.as_bytes(), None);
     assert!(matches!(create("/none"), Err(FsError::NotFound)));
     assert!(matches!(create("/none/q"), Err(FsError::NotFound)));
     assert!(matches!(create("/p/f"), Err(FsError::NotDirectory)));
@@ -131,7 +131,7 @@ fn branch_of_what_is_no_directory_is_refused_and_of_the_root_is_one_of_everythin
     assert_eq!(create("//").unwrap().root, None);
     assert!(matches!(create("/p"), Err(FsError::Exists)));
     let txn = begin(&main, Isolation::Snapshot);
-    assert!(matches!(txn.branches().create_of("inner", 0, b"/p"), Err(FsError::NotSupported(_))));
+    assert!(matches!(txn.branches().create_of("inner", 0, b"/p", None), Err(FsError::NotSupported(_))));
 }
 
 #[test]

@@ -71,10 +71,21 @@ impl DbTxn {
     pub(crate) fn begin(engine: &Arc<Txns>, options: TxnOptions) -> Result<Arc<Self>> {
         engine.runtime.check_accepting()?;
         let id = engine.transactions.open(&engine.live)?;
-        let pin = engine.history.pin_newest();
+        Ok(Self::begin_on(engine, id, options.isolation, engine.history.pin_newest()))
+    }
+
+    /// At a named snapshot, whose position was pinned ever since: merges have kept what tells a change after it.
+    pub(crate) fn begin_at(engine: &Arc<Txns>, snapshot: &str) -> Result<Arc<Self>> {
+        engine.runtime.check_accepting()?;
+        let pin = engine.history.named().pin(snapshot)?;
+        let id = engine.transactions.open(&engine.live)?;
+        Ok(Self::begin_on(engine, id, Isolation::Snapshot, pin))
+    }
+
+    fn begin_on(engine: &Arc<Txns>, id: TxnId, isolation: Isolation, pin: SnapshotPin) -> Arc<Self> {
         let writes = PrivateWrites::new(Arc::clone(&engine.runtime.ctx.accountant));
         let live = Live { pin, writes, note: Bytes::new() };
-        Ok(Self::listed(Self::new(engine, id, options.isolation, live, false)))
+        Self::listed(Self::new(engine, id, isolation, live, false))
     }
 
     /// Opens what a checkpoint holds.

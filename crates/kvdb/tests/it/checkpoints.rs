@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering;
 use kvfs_device::{CrashDevice, CrashMode, Device, Rng};
 use kvfs_kvdb::Db;
 use kvfs_store::{
-    BLOCK_BYTES, Batch, Checkpoints, Durability, KeyRange, Keyspace, Read, Records, Store, Touch,
-    Transactions, Txn, TxnId, TxnOptions, TxnOutcome,
+    BLOCK_BYTES, Batch, Checkpoints, Durability, KeyRange, Keyspace, NamedSnapshots, Read, Records, Store,
+    StoreError, Touch, Transactions, Txn, TxnId, TxnOptions, TxnOutcome,
 };
 
 use crate::basics::{Append, create, data, open, put, rows};
@@ -424,4 +424,53 @@ fn a_checkpoint_after_one_that_failed_holds_what_came_in_between() {
     for (key, value) in [("first", "ab"), ("later", "c")] {
         assert_eq!(txn.get(rows, key.as_bytes()).expect("reads").as_deref(), Some(value.as_bytes()), "{key}");
     }
+}
+
+#[test]
+fn transaction_at_a_named_snapshot_sees_it_and_meets_what_was_committed_since() {
+    let (_crash, db) = on_crash_device();
+    let (rows, _) = keyspaces(&db);
+    for key in ["same", "changed", "removed"] {
+        put(&db, rows, key, "then");
+    }
+    db.create_snapshot("then").expect("is made");
+    // Through memory, runs and merges.
+    for round in ["a", "b", "c"] {
+        put(&db, rows, "changed", round);
+        put(&db, rows, "new", round);
+        db.flush().expect("flushes");
+        db.compact().expect("merges");
+    }
+    let mut batch = Batch::new();
+    batch.delete(rows, "removed");
+    db.apply(batch, Durability::Buffered).expect("applies");
+    db.flush().expect("flushes");
+    db.compact().expect("merges");
+    assert!(matches!(db.begin_at("none"), Err(StoreError::NoSnapshot(_))));
+    let txn = db.begin_at("then").expect("begins");
+    db.delete_snapshot("then").expect("is deleted");
+    db.compact().expect("merges");
+    let seen = |key: &str| txn.get(rows, key.as_bytes()).expect("reads");
+    for key in ["same", "changed", "removed"] {
+        assert_eq!(seen(key).as_deref(), Some(&b"then"[..]), "{key}");
+    }
+    assert_eq!(seen("new"), None);
+    let write = |key: &'static str| {
+        let mut batch = Batch::new();
+        batch.put(rows, key, "txn");
+        txn.apply(batch)
+    };
+    write("same").expect("is as it was");
+    for key in ["changed", "removed", "new"] {
+        assert!(matches!(write(key), Err(StoreError::Conflict { .. })), "{key}");
+    }
+    txn.checkpoint(b"").expect("is checkpointed");
+    let id = txn.id();
+    drop(txn);
+    let txn = db.resume(id).expect("resumes");
+    assert_eq!(txn.get(rows, b"changed").expect("reads").as_deref(), Some(&b"then"[..]));
+    txn.commit(Durability::Synced).expect("commits");
+    assert_eq!(crate::basics::get(&db, rows, "same").as_deref(), Some("txn"));
+    assert_eq!(crate::basics::get(&db, rows, "changed").as_deref(), Some("c"));
+    assert!(db.check().expect("checks").findings.is_empty());
 }

@@ -70,7 +70,7 @@ fn every_user_may_ask_for_own_things_and_no_more() {
     assert_master_only(store.offer_stream(&user, None, "s"));
     assert_master_only(store.offer_stream_again(&user, StreamId([0; 16])));
     assert_master_only(Comparisons::default().page(&store, &user, (None, None), 0, (1, 1)));
-    assert_master_only(store.create_branch(&user, "b", b"/", false));
+    assert_master_only(store.create_branch(&user, "b", (b"/", None), false));
     assert_master_only(store.mount_branch(&user, "b", Path::new("/")));
     assert_master_only(store.unmount_branch(&user, "b"));
     assert_master_only(store.settle_branch(&user, Path::new("/")));
@@ -102,7 +102,10 @@ fn owner_of_the_directory_is_master_of_what_is_stored_and_not_of_the_process_tha
     for (caller, shown) in [(&owner, 1), (&Caller::own(), 1), (&stranger(), 0)] {
         assert_eq!(store.snapshots(caller).len(), shown, "{caller:?}");
     }
-    assert!(store.create_branch(&owner, "b", b"/", false).is_ok() && store.turn_quotas_off(&owner).is_ok());
+    assert!(
+        store.create_branch(&owner, "b", (b"/", None), false).is_ok()
+            && store.turn_quotas_off(&owner).is_ok()
+    );
     let urgent = Begin { nice: -1, ..Begin::default() };
     let id = world.transactions.begin(&owner, urgent).expect("is urgent");
     // What is the process's, and the transactions of others.

@@ -18,31 +18,43 @@ use crate::served::{ServedStore, commit_unseen};
 
 impl ServedStore<'_> {
     /// Makes a branch of everything that was acknowledged in the directory to which `path` leads, from the root of the store; with
-    /// `flush`, of dirty pages of shared mappings, too. The root's is one of everything, keys as well.
+    /// `flush`, of dirty pages of shared mappings, too; with a `snapshot`, of what that holds. The root's is one of everything, keys as
+    /// well.
     ///
     /// # Errors
     /// The caller may not; the name is taken, or none; there is no such directory; as a sync.
-    pub fn create_branch(&self, caller: &Caller, name: &str, path: &[u8], flush: bool) -> Result<()> {
+    pub fn create_branch(
+        &self,
+        caller: &Caller,
+        name: &str,
+        (path, snapshot): (&[u8], Option<&str>),
+        flush: bool,
+    ) -> Result<()> {
         admit(self.fs, caller)?;
         self.check_branch_files()?;
         if let (true, Some(transactions)) = (flush, self.transactions) {
             transactions.flush_main_line()?;
         }
         let shown = String::from_utf8_lossy(path);
-        let made = self.fs.branches().create_of(name, caller.uid, path).map_err(|error| match error {
-            FsError::NotFound => {
-                ServiceError::new(ErrorKind::Usage, format!("there is no directory {shown} in the store"))
-            }
-            FsError::NotDirectory => ServiceError::new(
-                ErrorKind::Usage,
-                format!("{shown} is no directory, of which there may be a branch"),
-            ),
-            FsError::Exists => {
-                ServiceError::new(ErrorKind::Failed, format!("branch \"{name}\" exists already"))
-            }
-            FsError::Invalid(what) => ServiceError::new(ErrorKind::Usage, what),
-            other => other.into(),
-        })?;
+        let made =
+            self.fs.branches().create_of(name, caller.uid, path, snapshot).map_err(|error| match error {
+                FsError::NotFound => ServiceError::new(
+                    ErrorKind::Usage,
+                    format!(
+                        "there is no directory {shown} in the {}",
+                        snapshot.map_or("store", |_| "snapshot")
+                    ),
+                ),
+                FsError::NotDirectory => ServiceError::new(
+                    ErrorKind::Usage,
+                    format!("{shown} is no directory, of which there may be a branch"),
+                ),
+                FsError::Exists => {
+                    ServiceError::new(ErrorKind::Failed, format!("branch \"{name}\" exists already"))
+                }
+                FsError::Invalid(what) => ServiceError::new(ErrorKind::Usage, what),
+                other => other.into(),
+            })?;
         tracing::info!(name, id = made.id.0, directory = %shown, "branch created");
         Ok(())
     }

@@ -59,7 +59,7 @@ fn open_transaction_or_branch_keeps_quotas_off() {
     let open = store.turn_quotas_on(&own, false).expect_err("is refused");
     assert_eq!(open.kind(), ErrorKind::InUse);
     assert!(open.to_string().ends_with("commit or abort first, or use --abort-open"), "{open}");
-    store.create_branch(&own, "try", b"/", false).expect("is made");
+    store.create_branch(&own, "try", (b"/", None), false).expect("is made");
     let branched = store.turn_quotas_on(&own, true).expect_err("is refused");
     assert_eq!(branched.to_string(), "what branches change is not counted; merge or delete them first: try");
     store.delete_branch(&own, "try").expect("is deleted");

@@ -47,7 +47,7 @@ pub(super) fn apply_any_size(
         // Before anything is overwritten.
         commit.pin(base);
     }
-    if commit.transactions.are_open() {
+    if commit.transactions.are_open() || commit.named.oldest().is_some() {
         for (op, seqno) in batch.ops().iter().zip(base + 1..) {
             commit.recent.push(op, seqno, tables.get(op.keyspace()))?;
         }

@@ -349,6 +349,10 @@ impl crate::Transactions for ModelStore {
         Ok(Arc::new(ModelTxn::begin(&self.shared, options)))
     }
 
+    fn begin_at(&self, snapshot: &str) -> Result<Arc<dyn Txn>> {
+        Ok(Arc::new(ModelTxn::begin_at(&self.shared, named::open(&self.shared, snapshot)?)))
+    }
+
     fn txn_outcome(&self, id: TxnId) -> TxnOutcome {
         self.shared.commit.lock().transactions.outcome(id)
     }

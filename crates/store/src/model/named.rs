@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::Shared;
 use super::snapshot::Pin;
-use crate::{Position, Result, SnapshotInfo, StoreError, check_snapshot_name};
+use crate::{Position, Result, Seqno, SnapshotInfo, StoreError, check_snapshot_name};
 
 /// Those of a store, by name. Each counts as one pin.
 #[derive(Default)]
@@ -20,6 +20,11 @@ impl Named {
         let mut list: Vec<_> = self.by_name.iter().map(|(name, &at)| info(name, at)).collect();
         list.sort_by_key(|info| info.position);
         list
+    }
+
+    /// Position of the oldest: a transaction may begin there.
+    pub(super) fn oldest(&self) -> Option<Seqno> {
+        self.by_name.values().map(|(position, _)| position.0).min()
     }
 
     fn get(&self, name: &str) -> Result<Position> {

@@ -105,6 +105,22 @@ impl ModelTxn {
             commit.transactions.open.insert(id, seqno);
             id
         });
+        Self::new(shared, id, pin, options.isolation)
+    }
+
+    /// At the position of `pin`.
+    pub(super) fn begin_at(shared: &Arc<Shared>, pin: Pin) -> Self {
+        let id = {
+            let mut commit = shared.commit.lock();
+            commit.transactions.last_id += 1;
+            let id = TxnId(commit.transactions.last_id);
+            commit.transactions.open.insert(id, pin.at());
+            id
+        };
+        Self::new(shared, id, pin, Isolation::Snapshot)
+    }
+
+    fn new(shared: &Arc<Shared>, id: TxnId, pin: Pin, isolation: Isolation) -> Self {
         let snapshot = pin.at();
         let live = Live {
             pin: Arc::new(pin),
@@ -113,7 +129,7 @@ impl ModelTxn {
             stats: TxnStats::default(),
             note: Bytes::new(),
         };
-        let (shared, isolation) = (Arc::clone(shared), options.isolation);
+        let shared = Arc::clone(shared);
         Self { shared, id, isolation, snapshot, is_resumed: false, live: Mutex::new(Some(live)) }
     }
 
@@ -170,7 +186,8 @@ impl ModelTxn {
         if commit.transactions.checkpoints.remove(&self.id).is_some() {
             commit.unpin(self.snapshot);
         }
-        let oldest = commit.transactions.open.values().min().copied();
+        let named = commit.named.oldest();
+        let oldest = commit.transactions.open.values().min().copied().into_iter().chain(named).min();
         commit.recent.forget_up_to(oldest);
     }
 }

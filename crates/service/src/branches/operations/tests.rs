@@ -9,8 +9,8 @@ const DENIED: &str = "only root and the store's owner work with branches";
 fn operation_on_branches_by_another_user_is_refused_and_the_list_is_empty() {
     let world = World::new(false);
     let (store, own, other) = (world.mounted(), Caller::own(), stranger());
-    store.create_branch(&own, "try", b"/", false).expect("is made");
-    assert_denied(store.create_branch(&other, "x", b"/", true), DENIED);
+    store.create_branch(&own, "try", (b"/", None), false).expect("is made");
+    assert_denied(store.create_branch(&other, "x", (b"/", None), true), DENIED);
     assert_denied(store.mount_branch(&other, "try", Path::new("/x")), DENIED);
     assert_denied(store.unmount_branch(&other, "try"), DENIED);
     assert_denied(store.settle_branch(&other, Path::new("/x")), DENIED);
@@ -26,10 +26,13 @@ fn operation_on_branches_by_another_user_is_refused_and_the_list_is_empty() {
 fn branch_on_a_writeback_mount_is_refused_as_files_are() {
     let world = World::new(true);
     let store = world.mounted();
-    assert!(matches!(store.create_branch(&Caller::own(), "try", b"/", false), Err(ServiceError::NoFiles)));
+    assert!(matches!(
+        store.create_branch(&Caller::own(), "try", (b"/", None), false),
+        Err(ServiceError::NoFiles)
+    ));
     assert!(matches!(store.merge_branch(&Caller::own(), "try", None), Err(ServiceError::NoFiles)));
     assert!(
-        world.unmounted().create_branch(&Caller::own(), "try", b"/", false).is_ok(),
+        world.unmounted().create_branch(&Caller::own(), "try", (b"/", None), false).is_ok(),
         "no kernel keeps anything"
     );
 }
@@ -41,7 +44,7 @@ fn branch_is_merged_on_either_kind_of_store_and_conflicts_leave_it_as_it_was() {
         let store = if is_mounted { world.mounted() } else { world.unmounted() };
         let own = Caller::own();
         for name in ["good", "bad"] {
-            store.create_branch(&own, name, b"/", false).expect("is made");
+            store.create_branch(&own, name, (b"/", None), false).expect("is made");
             let view = world.fs.open_branch(name).expect("opens");
             make_file(&view, name, 0);
             view.branches().checkpoint().expect("is kept");
