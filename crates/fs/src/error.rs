@@ -210,6 +210,11 @@ impl FsError {
         matches!(self, Self::Store(error) if matches!(**error, StoreError::Failed { .. }))
     }
 
+    /// Whether it may go away when space is made.
+    pub fn lacks_space(&self) -> bool {
+        matches!(self, Self::NoSpace | Self::QuotaExceeded | Self::ProjectFull)
+    }
+
     /// The Linux errno for this error. [`FsError::Parked`] must not reach a user; it maps to EAGAIN.
     pub fn errno(&self) -> i32 {
         match self {

@@ -151,6 +151,8 @@ impl<'v> DetachedTrees<'v> {
             (header.mode, header.nlink, header.parent) = (0o700, 2, ROOT_INODE);
             let mut batch = Batch::new();
             let key = Placement::own_subtree(DETACHED_INODE).own_key();
+            // A batch that deletes may take what a full store keeps in reserve: this is the beginning of a deletion.
+            batch.delete(self.main.keyspaces.meta, key.clone());
             batch.put(self.main.keyspaces.meta, key, encode_row(&header, b""));
             self.main.gate().apply_counted(&Caller::default(), batch, None, Some(&header))?;
         }

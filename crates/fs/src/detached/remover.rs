@@ -146,6 +146,8 @@ impl<'v> TreeRemover<'v> {
             return Err(FsError::NotDirectory);
         };
         let mut batch = Batch::new();
+        // As a deletion, which a full store takes.
+        batch.delete(self.main.keyspaces.meta, key.clone());
         batch.put(self.main.keyspaces.meta, key, bytes);
         self.main.origin.apply(batch)?;
         Ok(Level::new(inode, name))

@@ -110,14 +110,12 @@ impl FileSystem {
             FsError::QuotaExceeded | FsError::ProjectFull => self.orphans().reap_for_space(),
             _ => false,
         };
-        let lacks_space = |error: &FsError| {
-            matches!(error, FsError::NoSpace | FsError::QuotaExceeded | FsError::ProjectFull)
-        };
         let mut tries = 0;
         loop {
             match operation() {
                 // Ends with the trees: what has gone once is not there again.
-                Err(error) if error.as_fs_error().is_some_and(lacks_space) && trees.remove_for_space() => {}
+                Err(error)
+                    if error.as_fs_error().is_some_and(FsError::lacks_space) && trees.remove_for_space() => {}
                 Err(error) if tries < SPACE_TRIES_MAX && error.as_fs_error().is_some_and(make_space) => {
                     tries += 1;
                 }

@@ -1,10 +1,13 @@
 //! Trees that go by one operation and are removed in the background: all or nothing, whatever comes in between.
 
+use std::sync::Arc;
+
 use kvfs_fs::{
-    Attr, Caller, DetachedTrees, FileSystem, FsError, Limits, NodeId, Pause, QuotaKind, RemovalRights,
-    Result, TxnId, check, remove_tree,
+    Attr, Caller, DetachedTrees, FileSystem, FsError, Limits, MountOptions, NodeId, Pause, QuotaKind,
+    RemovalRights, Result, TxnId, check, remove_tree,
 };
-use kvfs_store::Isolation;
+use kvfs_store::model::ModelStore;
+use kvfs_store::{Batch, Durability, Isolation, KeyspaceKind, Store};
 
 use crate::setup::{Random, Setup};
 use crate::snapshots::{self, Tree, lines, rename, restore, tree, view_of};
@@ -458,4 +461,28 @@ fn a_branch_of_what_was_removed_as_a_whole_does_not_merge() {
         };
         assert!(conflicts.iter().any(told), "{path}: {conflicts:?}");
     }
+}
+
+#[test]
+fn a_tree_on_a_full_store_goes_and_makes_room() {
+    let store: Arc<dyn Store> = Arc::new(ModelStore::with_capacity_bytes(1 << 20));
+    let main = Setup::with(Arc::clone(&store), 100, MountOptions::default());
+    let top = main.dir(ROOT, "tree");
+    let files: Vec<NodeId> =
+        (0..100).map(|number| main.file(main.dir(top, &format!("{number}")), "file")).collect();
+    for file in files {
+        main.write_at(file, 0, &[1; 8192]).unwrap();
+    }
+    let filler = store.open_keyspace("filler", KeyspaceKind::Tuple, None).unwrap();
+    let mut batch = Batch::new();
+    batch.put(filler, "k", vec![1; store.space().available_bytes as usize - 1]);
+    store.apply(batch, Durability::Buffered).unwrap();
+    let mut main = main;
+    main.reopen();
+    let make = || main.with_space(&main.caller, || main.create(&main.caller, ROOT, b"new", 0o644, true));
+    assert!(matches!(make(), Err(FsError::NoSpace)));
+    remove(&main, ROOT, "tree");
+    make().unwrap();
+    finish(&main);
+    main.assert_sound("made room");
 }

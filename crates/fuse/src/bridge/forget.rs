@@ -3,10 +3,11 @@
 //! Thread safety: for the thread that keeps house.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
-use kvfs_fs::{DetachedTrees, NodeId, StaleName};
+use kvfs_fs::{DetachedTrees, FileSystem, NodeId, StaleName};
 
 use super::Shared;
 use crate::abi::notify::PRUNE;
@@ -15,7 +16,46 @@ use crate::notify::Notification;
 /// Nodes that the kernel is asked to forget at a time.
 const PRUNE_COUNT: usize = 1024;
 
+/// How long a refused operation waits for the kernel to forget what has gone.
+const FORGET_WAIT_MAX: Duration = Duration::from_secs(1);
+
+/// How often it looks meanwhile.
+const FORGET_LOOK_PERIOD: Duration = Duration::from_millis(10);
+
+/// Names of detached trees that have gone, as housekeeping has counted them.
+#[derive(Default)]
+pub(super) struct NamesGone {
+    last: AtomicU64,
+    /// The time before: what had gone then is forgotten by now.
+    settled: AtomicU64,
+}
+
+impl NamesGone {
+    pub(super) fn settle(&self, fs: &FileSystem) {
+        let gone = DetachedTrees::of(fs).stats().names_removed;
+        self.settled.store(self.last.swap(gone, Ordering::Relaxed), Ordering::Relaxed);
+    }
+}
+
 impl Shared {
+    /// Files of detached trees that the kernel knows keep their space. Where some have gone a moment ago: asks it to forget them, and waits
+    /// until that has given something back, a second at most.
+    pub(super) fn has_forgotten_detached(&self) -> bool {
+        let gone = DetachedTrees::of(&self.fs).stats().names_removed;
+        if gone == self.names_gone.settled.load(Ordering::Relaxed) {
+            return false;
+        }
+        self.forget_detached();
+        let looks = FORGET_WAIT_MAX.as_millis() / FORGET_LOOK_PERIOD.as_millis();
+        for _ in 0..looks {
+            if self.fs.nodes().stats().orphans_queued > 0 {
+                return true;
+            }
+            std::thread::park_timeout(FORGET_LOOK_PERIOD);
+        }
+        false
+    }
+
     /// Asks the kernel to forget nodes, when there are too many. One round at a time: the next begins when
     /// the kernel has carried out the last notification of this one.
     pub(super) fn prune(&self) {

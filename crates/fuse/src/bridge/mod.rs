@@ -36,7 +36,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
-use kvfs_fs::{Caller, FileSystem, FsError, NodeId, Position};
+use kvfs_fs::{AsFsError, Caller, FileSystem, FsError, NodeId, Position};
 use kvfs_locks::{Mutex, class};
 use rustix::io::Errno;
 
@@ -55,6 +55,7 @@ use control::RootNames;
 pub use control::{Answer, ControlCaller, ControlHandler};
 use credentials::caller;
 use files::Listing;
+use forget::NamesGone;
 pub use hidden::{Folder, HiddenDirectory, Item, Name, Prepare, SnapshotItem};
 use hidden::{Hidden, Known};
 use read_buffers::ReadBuffers;
@@ -161,6 +162,7 @@ struct Shared {
     notifier: OnceLock<Notifier>,
     entries: AtomicU32,
     pruning: Arc<AtomicBool>,
+    names_gone: NamesGone,
     /// WRITEs that wait for a transaction.
     writers: Arc<Writers>,
     /// Files that may be in the page cache.
@@ -454,6 +456,7 @@ impl Shared {
             write_out: WriteOut::default(),
             late: Late::default(),
             stale: StalePages::default(),
+            names_gone: NamesGone::default(),
             config,
         }
     }
@@ -464,7 +467,14 @@ impl Shared {
         operation: &dyn Fn(&Self, &Caller) -> Result<T, Failure>,
         caller: &Caller,
     ) -> Result<T, Failure> {
-        self.fs.with_space(caller, || operation(self, caller))
+        let attempted = self.fs.with_space(caller, || operation(self, caller));
+        let lacks_space = |failure: &Failure| failure.as_fs_error().is_some_and(FsError::lacks_space);
+        match attempted {
+            Err(failure) if lacks_space(&failure) && self.has_forgotten_detached() => {
+                self.fs.with_space(caller, || operation(self, caller))
+            }
+            attempted => attempted,
+        }
     }
 
     fn answer<T: Payload + Counted + Send + 'static>(
@@ -519,6 +529,7 @@ impl Shared {
         self.forget_late();
         let kept = self.fs.housekeep();
         self.forget_detached();
+        self.names_gone.settle(&self.fs);
         match kept {
             Ok(()) => self.prune(),
             // A view may end at any time.
