@@ -16,7 +16,7 @@ use kvfs_store::{
 };
 
 /// What a version of a key takes beside its bytes: its place in the map, a third of which is empty on average, the header of
-/// the value, and what the allocator rounds up (bytes; measured: 190 to 230).
+/// the value, and what the allocator rounds up (bytes; an estimate).
 const ENTRY_BYTES: u64 = 256;
 
 /// See the module.
