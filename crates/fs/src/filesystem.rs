@@ -9,7 +9,7 @@ use kvfs_store::{Batch, Durability, Position, Store};
 use kvfs_txn::{Admission, LockOptions};
 
 use crate::attr::{AccessTimes, LazyTimes};
-use crate::detached::{Detached, DetachedTrees};
+use crate::detached::Detached;
 use crate::file::AccessLog;
 use crate::node::NodeTable;
 use crate::quota::{self, Quotas};
@@ -122,7 +122,6 @@ impl FileSystem {
             fs.orphans().queue_leftovers()?;
             fs.orphans().reap_all()?;
         }
-        DetachedTrees::of(&fs).find()?;
         Ok(fs)
     }
 

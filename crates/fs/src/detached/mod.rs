@@ -42,11 +42,18 @@ const RESTARTS_MAX: u32 = 8;
 /// Names that a front end has not asked for yet, at most: it forgets the others by itself, some time.
 const STALE_MAX: usize = 1 << 17;
 
+/// What a part of the removal came to.
+struct Advanced {
+    names: u64,
+    /// There may be more that nothing holds.
+    has_more: bool,
+}
+
 /// What all views share of it.
 #[derive(Default)]
 pub(crate) struct Detached {
     state: Mutex<State, class::FsDetachedState>,
-    /// Whether the directory of detached trees is there.
+    /// Whether the directory of detached trees is known to be there.
     exists: AtomicBool,
     /// As they were counted last.
     trees: AtomicU64,
@@ -129,13 +136,6 @@ impl<'v> DetachedTrees<'v> {
         Self { main: fs.txn().map_or(fs, |txn: &TxnView| &*txn.main), is_main: fs.origin.is_main() }
     }
 
-    /// Looks whether there may be any. Called when the file system is opened.
-    pub(crate) fn find(&self) -> Result<()> {
-        let exists = self.main.rows().has_own(DETACHED_INODE)?;
-        self.own().exists.store(exists, Ordering::Release);
-        Ok(())
-    }
-
     /// Makes the directory of detached trees, unless it is there. Must be called before the transaction begins that detaches one.
     ///
     /// # Errors
@@ -184,11 +184,11 @@ impl<'v> DetachedTrees<'v> {
     /// # Errors
     /// Store errors.
     pub fn count(&self) -> Result<u64> {
-        if !self.own().exists.load(Ordering::Acquire) {
-            return Ok(0);
-        }
         let count = match self.main.resolver().by_own_row(DETACHED_INODE) {
-            Ok(trees) => trees.header().size,
+            Ok(trees) => {
+                self.own().exists.store(true, Ordering::Release);
+                trees.header().size
+            }
             Err(FsError::NotFound) => 0,
             Err(error) => return Err(error),
         };
@@ -209,7 +209,7 @@ impl<'v> DetachedTrees<'v> {
     /// # Errors
     /// As [`Self::remove_some`].
     pub fn remove_all(&self) -> Result<()> {
-        while self.remove_some(SLICE_NAMES)? > 0 {}
+        while self.advance(SLICE_NAMES)?.has_more {}
         Ok(())
     }
 
@@ -217,7 +217,7 @@ impl<'v> DetachedTrees<'v> {
     /// space may succeed now.
     pub(crate) fn remove_for_space(&self) -> bool {
         self.main.locker().check_writable().is_ok()
-            && self.remove_some(SPACE_NAMES).is_ok_and(|names| names > 0)
+            && self.advance(SPACE_NAMES).is_ok_and(|advanced| advanced.names > 0 || advanced.has_more)
     }
 
     /// Names that have gone since the last call, and that the front end of the main line knows: as long as it does, files live on. Other views
@@ -239,32 +239,58 @@ impl<'v> DetachedTrees<'v> {
     /// # Errors
     /// Store errors; what was not removed is tried again at the next call.
     pub fn remove_some(&self, names_max: u64) -> Result<u64> {
+        Ok(self.advance(names_max)?.names)
+    }
+
+    fn advance(&self, names_max: u64) -> Result<Advanced> {
+        let mut advanced = Advanced { names: 0, has_more: false };
         if self.count()? == 0 {
-            return Ok(0);
+            return Ok(advanced);
         }
+        let done = self.take_steps(names_max, &mut advanced);
+        // Of what has gone, whatever came of the rest.
+        self.main.orphans().reap_all()?;
+        self.count()?;
+        done.map(|()| advanced)
+    }
+
+    fn take_steps(&self, names_max: u64, advanced: &mut Advanced) -> Result<()> {
         let clock = &self.main.shared.clock;
         let began = clock.monotonic();
         let remover = TreeRemover::new(self.main, self.own_prefix(), self.takes_foreign()?);
-        let (mut removed, mut restarts) = (0, 0);
-        while removed < names_max && clock.monotonic().saturating_sub(began) < SLICE_TIME {
+        // Whether the walk began in this call, so that its end is that of all trees.
+        let (mut is_whole, mut restarts, mut failed) = (false, 0, None);
+        advanced.has_more = true;
+        while advanced.names < names_max && clock.monotonic().saturating_sub(began) < SLICE_TIME {
             // For one batch at a time: whatever brings something back waits no longer.
             let mut state = self.own().state.lock();
             let State { pauses, levels, stale } = &mut *state;
             if *pauses > 0 {
+                advanced.has_more = false;
                 break;
             }
-            match remover.step(levels, stale, names_max - removed)? {
-                Step::Removed(names) => {
-                    removed += names;
+            is_whole |= levels.is_empty();
+            match remover.step(levels, stale, names_max - advanced.names) {
+                Ok(Step::Removed(names)) => {
+                    advanced.names += names;
                     self.own().names_removed.fetch_add(names, Ordering::Relaxed);
                 }
-                Step::Changed if restarts < RESTARTS_MAX => restarts += 1,
-                Step::Changed | Step::Ended => break,
+                Ok(Step::Ended) if is_whole => {
+                    advanced.has_more = false;
+                    break;
+                }
+                Ok(Step::Ended) => {}
+                Ok(Step::Changed) if restarts < RESTARTS_MAX => restarts += 1,
+                Ok(Step::Changed) => break,
+                // The others may be sound.
+                Err(error) if restarts < RESTARTS_MAX => {
+                    restarts += 1;
+                    failed.get_or_insert(error);
+                }
+                Err(error) => return Err(failed.unwrap_or(error)),
             }
         }
-        self.main.orphans().reap_all()?;
-        self.count()?;
-        Ok(removed)
+        failed.map_or(Ok(()), Err)
     }
 
     /// Whether trees that came by a stream are removed here, and not by the next stream.

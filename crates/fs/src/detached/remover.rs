@@ -76,7 +76,7 @@ impl<'v> TreeRemover<'v> {
     /// Goes on by one batch, or none, and by at most so many names. Those that have gone, and that a front end may know, go to `stale`.
     ///
     /// # Errors
-    /// Store errors; the walk goes on where it was.
+    /// Store errors; the walk goes on with the next tree.
     pub(super) fn step(
         &self,
         levels: &mut Vec<Level>,
@@ -99,6 +99,10 @@ impl<'v> TreeRemover<'v> {
             ) => {
                 levels.clear();
                 Ok(Step::Changed)
+            }
+            Err(error) => {
+                levels.truncate(1);
+                Err(error)
             }
             step => step,
         }

@@ -21,6 +21,9 @@ use crate::{Caller, FileSystem, FsError};
 /// A transaction whose newest operation is younger than this is at work.
 const IDLE_MIN: Duration = Duration::from_secs(30);
 
+/// How long an operation takes detached trees apart: they may hold nothing that it lacks, and others wait for its thread.
+const TREES_TIME_MAX: Duration = Duration::from_secs(3);
+
 /// How often an operation is tried again after space was made for it.
 const SPACE_TRIES_MAX: usize = 16;
 
@@ -110,12 +113,15 @@ impl FileSystem {
             FsError::QuotaExceeded | FsError::ProjectFull => self.orphans().reap_for_space(),
             _ => false,
         };
+        let began = self.shared.clock.monotonic();
+        let has_time = || self.shared.clock.monotonic().saturating_sub(began) < TREES_TIME_MAX;
         let mut tries = 0;
         loop {
             match operation() {
-                // Ends with the trees: what has gone once is not there again.
                 Err(error)
-                    if error.as_fs_error().is_some_and(FsError::lacks_space) && trees.remove_for_space() => {}
+                    if error.as_fs_error().is_some_and(FsError::lacks_space)
+                        && has_time()
+                        && trees.remove_for_space() => {}
                 Err(error) if tries < SPACE_TRIES_MAX && error.as_fs_error().is_some_and(make_space) => {
                     tries += 1;
                 }

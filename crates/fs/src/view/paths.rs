@@ -17,6 +17,12 @@ use crate::{FileSystem, FileType, Result};
 /// Memory of what was learned, and of what was found by the way (bytes, about).
 const PLACES_BYTES_MAX: usize = 8 << 20;
 
+/// Directories of which it is remembered in which detached tree they are.
+const TREES_MAX: usize = 1 << 16;
+
+/// Of those on the way up from one, the lowest.
+const PASSED_MAX: usize = 64;
+
 /// What a directory takes beside its name.
 const PLACE_BYTES: usize = 96;
 
@@ -79,6 +85,8 @@ pub(crate) struct Paths<F> {
     fs: F,
     /// Whether there are detached trees; `None`: that was not asked yet.
     has_detached: Option<bool>,
+    /// In which of them directories are, if in any, as far as that is remembered.
+    trees: HashMap<u64, Option<u64>>,
     places: Places,
     /// Directories whose subdirectories were listed.
     listed: HashSet<u64>,
@@ -97,7 +105,7 @@ impl<F: Deref<Target = FileSystem>> Paths<F> {
     /// From the directory with this inode. What is not below it has a path that begins with `(outside)`.
     pub(crate) fn below(fs: F, root: u64) -> Self {
         let (places, listed, found) = (Places::new(root), HashSet::new(), HashMap::new());
-        Self { fs, has_detached: None, places, listed, found, found_bytes: 0 }
+        Self { fs, has_detached: None, trees: HashMap::new(), places, listed, found, found_bytes: 0 }
     }
 
     /// Whether a name is in a detached tree: as far as paths go, it is not there.
@@ -120,12 +128,31 @@ impl<F: Deref<Target = FileSystem>> Paths<F> {
         if !has_detached {
             return Ok(None);
         }
-        self.learn(directory)?;
-        let (mut at, mut below) = (directory, directory);
-        while let Some(Above::In(parent, _)) = self.places.above.get(&at) {
-            (at, below) = (*parent, at);
+        // By what directories say themselves: of names only some are known.
+        let (mut at, mut below, mut ascent) = (directory, directory, Ascent::default());
+        let mut passed = Vec::new();
+        let tree = loop {
+            if at == DETACHED_INODE {
+                break Some(below);
+            }
+            if let Some(tree) = self.trees.get(&at) {
+                break *tree;
+            }
+            let Some((header, _)) = self.fs.rows().at(&(at, Bytes::new()))? else { break None };
+            if at == ROOT_INODE || header.kind != FileType::Directory {
+                break None;
+            }
+            ascent.step(at)?;
+            if passed.len() < PASSED_MAX {
+                passed.push(at);
+            }
+            (below, at) = (at, header.parent);
+        };
+        if self.trees.len() > TREES_MAX {
+            self.trees.clear();
         }
-        Ok((at == DETACHED_INODE).then_some(below))
+        self.trees.extend(passed.into_iter().map(|directory| (directory, tree)));
+        Ok(tree)
     }
 
     /// See [`Places::path`].

@@ -131,7 +131,14 @@ fn undo_brings_back_a_tree_however_much_of_it_has_gone() {
         let mut random = Random::new(seed);
         grown(main, &mut random);
         let before = tree(main).0;
-        let id = remove(main, ROOT, "tree");
+        DetachedTrees::of(&main.fs).prepare().unwrap();
+        let id = txn(main, |view| {
+            if seed.is_multiple_of(3) {
+                let top = look(view, ROOT, "tree");
+                mess(view, &mut random, top, "n", 20);
+            }
+            remove_tree(&view.fs, &Caller::default(), (ROOT, b"tree"), &All).unwrap();
+        });
         // Names in the tree that has gone count as links until they are removed.
         let unlinked = |mut tree: Tree| {
             for seen in tree.values_mut() {
@@ -485,4 +492,75 @@ fn a_tree_on_a_full_store_goes_and_makes_room() {
     make().unwrap();
     finish(&main);
     main.assert_sound("made room");
+}
+
+#[test]
+fn undo_finds_what_has_gone_behind_what_came() {
+    let main = keeping(100);
+    let top = planted(&main);
+    let b = look(&main, top, "b");
+    let id = remove(&main, ROOT, "tree");
+    go_on(&main, 200);
+    // A process that is inside.
+    write(&main, b, "0-new", "text");
+    undone(&main, id);
+    let names: Vec<_> = tree(&main).0.into_keys().filter(|path| path.starts_with("/tree/b/")).collect();
+    assert_eq!(names.len(), 151, "{names:?}");
+    main.assert_sound("with what came");
+}
+
+#[test]
+fn undo_leaves_what_was_moved_out_where_it_is() {
+    let main = keeping(100);
+    let top = planted(&main);
+    let keep = look(&main, ROOT, "keep");
+    let id = remove(&main, ROOT, "tree");
+    rename(&main, (top, "b"), (keep, "b"));
+    finish(&main);
+    undone(&main, id);
+    let found = tree(&main).0;
+    assert!(!found.contains_key("/tree/b") && found.contains_key("/keep/b/149"));
+    assert_eq!(found.keys().filter(|path| path.starts_with("/tree/a/")).count(), 150);
+    main.assert_sound("moved out and taken back");
+}
+
+#[test]
+fn trees_that_come_during_a_walk_are_not_missed() {
+    let main = keeping(100);
+    let detach = |name: &str| {
+        write(&main, main.dir(ROOT, name), "file", "text");
+        remove(&main, ROOT, name);
+    };
+    for number in 0..20 {
+        detach(&format!("tree-{number}"));
+        // The walk stops behind some tree; a later number may sort before it.
+        go_on(&main, random_of(number));
+    }
+    DetachedTrees::of(&main.fs).remove_all().unwrap();
+    assert_eq!(trees(&main.fs), 0);
+}
+
+fn random_of(number: u64) -> u64 {
+    Random::new(number + 1).below(4)
+}
+
+#[test]
+fn trees_with_many_directories_are_told_as_removed() {
+    // More names than paths are remembered of: what is detached is told all the same.
+    let main = keeping(100);
+    let top = planted(&main);
+    let mut at = look(&main, top, "a");
+    for _ in 0..300 {
+        at = main.dir(at, &"d".repeat(200));
+    }
+    let earlier = txn(&main, |view| {
+        let mut at = look(view, look(view, ROOT, "tree"), "a");
+        for _ in 0..300 {
+            at = look(view, at, &"d".repeat(200));
+        }
+        write(view, at, "deep", "down");
+    });
+    remove(&main, ROOT, "tree");
+    let found = undo_selected(&main, earlier, &kvfs_fs::Selection::default()).unwrap();
+    assert_eq!(found.len(), 1, "{found:?}");
 }

@@ -13,7 +13,7 @@ use super::super::diff::DiffKind;
 use super::super::restore::{NameChange, Plan, Target};
 use super::Area;
 use super::obstacles::{Cause, Search};
-use super::resolve::target_at;
+use super::resolve::{entries, target_at};
 use crate::schema::{DETACHED_INODE, Placement, Row};
 use crate::{FileType, FsError, Result};
 
@@ -25,11 +25,16 @@ impl Search<'_> {
     /// Completes the plan of an undo that brings detached trees back. O(names below them).
     pub(super) fn bring_detached(&mut self, plan: &mut Plan) -> Result<()> {
         plan.directories.remove(&DETACHED_INODE);
-        let (trees, names) = std::mem::take(&mut plan.names)
+        let (trees, names): (Vec<NameChange>, _) = std::mem::take(&mut plan.names)
             .into_iter()
             .partition(|change| change.place.0 == DETACHED_INODE && change.now.is_some());
         plan.names = names;
-        let trees: Vec<NameChange> = trees;
+        if trees.is_empty() {
+            return Ok(());
+        }
+        let tops = trees.iter().filter_map(|tree| Some(tree.now?.inode)).collect();
+        self.drop_gone(plan, &tops)?;
+        let mut known: BTreeSet<Place> = plan.names.iter().map(|change| change.place.clone()).collect();
         for tree in trees {
             let Some(target) = tree.now else { continue };
             if target_at(self.view(), &tree.place)? == Some(target) {
@@ -38,15 +43,52 @@ impl Search<'_> {
                 }
                 self.returning.insert(target.inode);
                 plan.names.push(tree);
-                self.complete(plan, target.inode)?;
+                self.complete(plan, &mut known, target.inode)?;
             } else if !self.view().rows().has_own(target.inode)? {
-                // All of it has gone by now.
-                plan.directories.remove(&target.inode);
-                self.fill_too(plan, target.inode)?;
+                self.fill(plan, &mut known, target.inode)?;
+            }
+        }
+        // Directories that the transaction had moved in a tree, and that have gone with what was in them.
+        let moved: Vec<Target> = plan.names.iter().filter_map(|change| change.then).collect();
+        for Target { inode, kind } in moved {
+            let is_gone = kind == FileType::Directory && !self.view().rows().has_own(inode)?;
+            if is_gone && self.was_in(inode, &tops)? {
+                self.fill(plan, &mut known, inode)?;
             }
         }
         plan.rename();
         Ok(())
+    }
+
+    /// What the transaction had changed in trees before it detached them, and what has gone with them since: it comes again as it was before.
+    fn drop_gone(&mut self, plan: &mut Plan, tops: &BTreeSet<u64>) -> Result<()> {
+        for mut change in std::mem::take(&mut plan.names) {
+            if self.was_in(change.place.0, tops)? && target_at(self.view(), &change.place)?.is_none() {
+                change.now = None;
+                self.dismantled.insert(change.place.0);
+            }
+            if change.then.is_some() || change.now.is_some() {
+                plan.names.push(change);
+            }
+        }
+        for (inode, place) in std::mem::take(&mut plan.touched) {
+            // A file with several names, of which some may have been elsewhere.
+            let was_in = place.1.is_empty() || self.was_in(place.0, tops)?;
+            if !was_in || target_at(self.view(), &place)?.is_some() {
+                plan.touched.insert(inode, place);
+            }
+        }
+        for directory in std::mem::take(&mut plan.directories) {
+            if !self.was_in(directory, tops)? || self.view().rows().has_own(directory)? {
+                plan.directories.insert(directory);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the transaction left a directory in one of these trees.
+    fn was_in(&mut self, directory: u64, tops: &BTreeSet<u64>) -> Result<bool> {
+        Ok(self.then.detached_tree(directory)?.is_some_and(|tree| tops.contains(&tree)))
     }
 
     /// Directories with something in the plan that were removed since, with a tree that does not come back.
@@ -80,32 +122,65 @@ impl Search<'_> {
     }
 
     /// What has gone of the directory `top`, which is still there, and of those below it.
-    fn complete(&mut self, plan: &mut Plan, top: u64) -> Result<()> {
+    fn complete(&mut self, plan: &mut Plan, known: &mut BTreeSet<Place>, top: u64) -> Result<()> {
         let gone = Sides { before: self.done.before, after: self.view() };
         let mut todo = vec![top];
         while let Some(directory) = todo.pop() {
             let entries = Placement::own_subtree(directory).entries_after(b"");
             let mut rows = gone.differences(self.view().keyspaces.meta, entries)?;
-            while let Some(KeyDifference { key, older, newer: None }) = rows.next()? {
-                let (Some(then), Some((_, name))) =
-                    (Target::of(&key, older.as_ref())?, Placement::parse_key(&key))
-                else {
-                    continue;
-                };
-                // A directory that was moved elsewhere since stays there.
+            while let Some(KeyDifference { key, older, newer }) = rows.next()? {
+                let (then, now) = (Target::of(&key, older.as_ref())?, Target::of(&key, newer.as_ref())?);
+                let (Some(then), Some((_, name))) = (then, Placement::parse_key(&key)) else { continue };
+                // A name that was given anew since is in the way.
+                if now.is_none_or(|now| now.inode != then.inode) {
+                    self.bring_gone(plan, known, (directory, key.slice_ref(name)), then)?;
+                }
+            }
+            self.each_subdirectory(directory, |inode| todo.push(inode))?;
+        }
+        Ok(())
+    }
+
+    /// Adds a name of a tree that has gone, with all below it.
+    fn bring_gone(
+        &mut self,
+        plan: &mut Plan,
+        known: &mut BTreeSet<Place>,
+        place: Place,
+        then: Target,
+    ) -> Result<()> {
+        // A directory that was moved elsewhere since stays there.
+        let is_directory = then.kind == FileType::Directory;
+        if !known.insert(place.clone()) || (is_directory && self.view().rows().has_own(then.inode)?) {
+            return Ok(());
+        }
+        self.dismantled.insert(place.0);
+        plan.directories.insert(place.0);
+        plan.names.push(NameChange { place, then: Some(then), now: None });
+        if is_directory { self.fill(plan, known, then.inode) } else { Ok(()) }
+    }
+
+    /// All that was in a directory that has gone.
+    fn fill(&mut self, plan: &mut Plan, known: &mut BTreeSet<Place>, top: u64) -> Result<()> {
+        let (mut todo, mut seen) = (vec![top], BTreeSet::new());
+        while let Some(directory) = todo.pop() {
+            // In a damaged tree a directory may be below itself.
+            if !seen.insert(directory) {
+                continue;
+            }
+            plan.directories.remove(&directory);
+            for (place, then) in entries(self.done.before, directory)? {
                 let is_directory = then.kind == FileType::Directory;
                 if is_directory && self.view().rows().has_own(then.inode)? {
                     continue;
                 }
-                self.dismantled.insert(directory);
-                plan.directories.insert(directory);
-                let place: Place = (directory, key.slice_ref(name));
-                plan.names.push(NameChange { place, then: Some(then), now: None });
+                if known.insert(place.clone()) {
+                    plan.names.push(NameChange { place, then: Some(then), now: None });
+                }
                 if is_directory {
-                    self.fill_too(plan, then.inode)?;
+                    todo.push(then.inode);
                 }
             }
-            self.each_subdirectory(directory, |inode| todo.push(inode))?;
         }
         Ok(())
     }

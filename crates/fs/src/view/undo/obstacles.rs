@@ -274,7 +274,10 @@ impl<'f> Search<'f> {
         }
         let sides = [self.since.before.rows().at(place)?, self.since.after.rows().at(place)?];
         let [Some(then), Some(now)] = sides else { return Ok(()) };
-        let facts = |header: &Header| (rights(header), header.nlink, header.rdev);
+        // Of names in a tree that comes back some may have gone.
+        let are_all_there = self.returning.is_empty();
+        let links = |header: &Header| if are_all_there { header.nlink } else { 0 };
+        let facts = |header: &Header| (rights(header), links(header), header.rdev);
         let differs = facts(&then.0) != facts(&now.0)
             || self.since.content_differs((&then.0, &then.1), (&now.0, &now.1))?
             || self.since.differ_in(self.view().keyspaces.xattr, target.inode)?;

@@ -216,7 +216,7 @@ impl Search<'_> {
     }
 
     /// What was below a directory that comes back comes, too.
-    pub(super) fn fill_too(&self, plan: &mut Plan, directory: u64) -> Result<()> {
+    fn fill_too(&self, plan: &mut Plan, directory: u64) -> Result<()> {
         each_below(plan, self.done.before, directory, |known, place, target| {
             if known.is_none() {
                 *known = Some(NameChange { place, then: Some(target), now: None });
@@ -267,7 +267,7 @@ pub(super) fn target_at(side: &FileSystem, place: &Place) -> Result<Option<Targe
 }
 
 /// The names in a directory on one side.
-fn entries(side: &FileSystem, directory: u64) -> Result<Vec<(Place, Target)>> {
+pub(super) fn entries(side: &FileSystem, directory: u64) -> Result<Vec<(Place, Target)>> {
     let range = Placement::own_subtree(directory).entries_after(b"");
     let mut cursor = side.origin.read().cursor(side.keyspaces.meta, range)?;
     let mut entries = Vec::new();
