@@ -60,7 +60,7 @@ mod xattr;
 
 pub use acl::AclKind;
 pub use attr::Credentials;
-pub use detached::{DetachedStats, DetachedTrees, Pause, StaleName};
+pub use detached::{DetachedStats, DetachedTrees, Pause};
 pub use error::{FsError, Result};
 pub use file::{AccessCount, AccessPattern, FileAccesses, StretchAccesses};
 pub use filesystem::FileSystem;

@@ -470,7 +470,7 @@ pub struct StatFs {
     pub name_len_max: u32,
 }
 
-/// A node that the front end should make the kernel forget, to keep the node table within bounds.
+/// A node that the front end should make the kernel forget: to keep the node table within bounds, or because it has gone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PruneCandidate {
     /// The node, for a prune notification.

@@ -2,7 +2,7 @@
 
 use std::{io, sync::Arc};
 
-use crate::{Changed, TxnId};
+use crate::{Changed, KeyspaceKind, TxnId};
 
 /// Result of store calls.
 pub type Result<T, E = StoreError> = std::result::Result<T, E>;
@@ -146,6 +146,15 @@ impl StoreError {
     /// Wraps an I/O error with what was being done.
     pub fn io(what: impl Into<String>, source: io::Error) -> Self {
         Self::Io { what: what.into(), source: Arc::new(source) }
+    }
+
+    /// `operation` does not fit the keyspace `name`, which holds `kind`.
+    pub fn wrong_kind(operation: &'static str, name: impl Into<String>, kind: KeyspaceKind) -> Self {
+        let kind = match kind {
+            KeyspaceKind::Tuple => "tuples",
+            KeyspaceKind::Block => "blocks",
+        };
+        Self::WrongKind { operation, name: name.into(), kind }
     }
 
     /// Corruption of `place`.

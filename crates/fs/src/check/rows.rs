@@ -8,7 +8,7 @@ use kvfs_store::progress::{self, Unit};
 
 use super::{CheckReport, Unread, or_root, path_of};
 use crate::schema::{
-    DETACHED_INODE, Header, Keyspaces, Placement, ROOT_INODE, Row, RowFlags, Superblock, decode_private,
+    Header, Keyspaces, NAMELESS_INODES, Placement, ROOT_INODE, Row, RowFlags, Superblock, decode_private,
     decode_received, decode_receiving, inode_key, is_keyspace_key, parse_private_key, parse_received_key,
     receiving_key, superblock_key,
 };
@@ -274,8 +274,8 @@ impl Rows {
             report.problem(place(), format!("link count {} instead of {nlink}", header.nlink));
         }
         let parent = match &directory.names[..] {
-            [] if has_no_name(inode) => ROOT_INODE,
-            [(parent, _)] if !has_no_name(inode) => *parent,
+            [] if NAMELESS_INODES.contains(&inode) => ROOT_INODE,
+            [(parent, _)] if !NAMELESS_INODES.contains(&inode) => *parent,
             [] if misses_names => return,
             names => {
                 return report.problem(place(), format!("directory inode {inode} has {} names", names.len()));
@@ -291,7 +291,7 @@ impl Rows {
 
     /// Which directories lead up to the root, or belong to a detached tree.
     fn rooted(&self) -> HashMap<u64, bool> {
-        let mut known = HashMap::from([(ROOT_INODE, true), (DETACHED_INODE, true)]);
+        let mut known = HashMap::from(NAMELESS_INODES.map(|inode| (inode, true)));
         for &inode in self.directories.keys() {
             let mut path = Vec::new();
             let mut at = inode;
@@ -317,9 +317,4 @@ impl Rows {
         let above = |at| self.directories.get(&at)?.names.first().map(|(parent, name)| (*parent, &name[..]));
         or_root(path_of(inode, self.directories.len(), above))
     }
-}
-
-/// Whether a directory is one that no name leads to: the root, or that of detached trees.
-fn has_no_name(inode: u64) -> bool {
-    matches!(inode, ROOT_INODE | DETACHED_INODE)
 }

@@ -19,12 +19,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use bytes::Bytes;
 use kvfs_locks::{Mutex, class};
-use kvfs_store::Batch;
+use kvfs_store::{Batch, Keyspace};
 
 use crate::schema::{DETACHED_INODE, Header, Placement, ROOT_INODE, encode_row};
 use crate::view::TxnView;
-use crate::{Caller, FileSystem, FileType, FsError, NodeId, Result};
+use crate::{Caller, FileSystem, FileType, FsError, PruneCandidate, Result};
 use remover::{Level, Step, TreeRemover};
 
 /// Names that are removed at most, when housekeeping comes by: about half a second of work.
@@ -66,18 +67,8 @@ struct State {
     pauses: u32,
     /// Where the removal is, from the directory of detached trees down; empty: nowhere.
     levels: Vec<Level>,
-    stale: Vec<StaleName>,
-}
-
-/// A name in a detached tree that has gone, and that a front end knows.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StaleName {
-    /// The directory that it was in.
-    pub directory: NodeId,
-    /// It.
-    pub name: Box<[u8]>,
-    /// Where it led.
-    pub node: NodeId,
+    /// What has gone, and a front end knows.
+    stale: Vec<PruneCandidate>,
 }
 
 /// Figures of detached trees.
@@ -149,11 +140,8 @@ impl<'v> DetachedTrees<'v> {
         if !self.main.rows().has_own(DETACHED_INODE)? {
             let mut header = Header::new(DETACHED_INODE, FileType::Directory, self.main.shared.time());
             (header.mode, header.nlink, header.parent) = (0o700, 2, ROOT_INODE);
-            let mut batch = Batch::new();
             let key = Placement::own_subtree(DETACHED_INODE).own_key();
-            // A batch that deletes may take what a full store keeps in reserve: this is the beginning of a deletion.
-            batch.delete(self.main.keyspaces.meta, key.clone());
-            batch.put(self.main.keyspaces.meta, key, encode_row(&header, b""));
+            let batch = beginning(self.main.keyspaces.meta, key, encode_row(&header, b""));
             self.main.gate().apply_counted(&Caller::default(), batch, None, Some(&header))?;
         }
         self.own().exists.store(true, Ordering::Release);
@@ -220,9 +208,9 @@ impl<'v> DetachedTrees<'v> {
             && self.advance(SPACE_NAMES).is_ok_and(|advanced| advanced.names > 0 || advanced.has_more)
     }
 
-    /// Names that have gone since the last call, and that the front end of the main line knows: as long as it does, files live on. Other views
-    /// have none.
-    pub fn take_stale_names(&self) -> Vec<StaleName> {
+    /// What has gone since the last call, and the front end of the main line knows: as long as it does, files live on. Other views have
+    /// none.
+    pub fn take_stale(&self) -> Vec<PruneCandidate> {
         if !self.is_main || !self.own().exists.load(Ordering::Acquire) {
             return Vec::new();
         }
@@ -299,4 +287,12 @@ impl<'v> DetachedTrees<'v> {
         let Some(newest) = named.iter().max_by_key(|info| info.position) else { return Ok(true) };
         Ok(self.main.snapshots().id(newest)?.store == self.main.store.uuid())
     }
+}
+
+/// A row that a removal begins with. A batch that deletes may take what a full store keeps in reserve, so it counts as one.
+fn beginning(meta: Keyspace, key: Bytes, row: impl Into<Bytes>) -> Batch {
+    let mut batch = Batch::new();
+    batch.delete(meta, key.clone());
+    batch.put(meta, key, row);
+    batch
 }

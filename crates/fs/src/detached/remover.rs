@@ -10,15 +10,14 @@
 
 use std::collections::VecDeque;
 
-use kvfs_store::Batch;
 use kvfs_txn::{LockName, Want};
 
 use crate::namespace::{Remover, entry_wants};
 use crate::node::Pin;
 use crate::schema::{DETACHED_INODE, Row};
-use crate::{Caller, FileSystem, FileType, FsError, NodeId, Result};
+use crate::{Caller, FileSystem, FileType, FsError, NodeId, PruneCandidate, Result};
 
-use super::{STALE_MAX, StaleName};
+use super::{STALE_MAX, beginning};
 
 /// Names that are removed by one batch at most.
 const PAGE: usize = 128;
@@ -80,7 +79,7 @@ impl<'v> TreeRemover<'v> {
     pub(super) fn step(
         &self,
         levels: &mut Vec<Level>,
-        stale: &mut Vec<StaleName>,
+        stale: &mut Vec<PruneCandidate>,
         names_max: u64,
     ) -> Result<Step> {
         let page_len = names_max.clamp(1, PAGE as u64) as usize;
@@ -108,7 +107,12 @@ impl<'v> TreeRemover<'v> {
         }
     }
 
-    fn try_step(&self, levels: &mut Vec<Level>, stale: &mut Vec<StaleName>, page_len: usize) -> Result<Step> {
+    fn try_step(
+        &self,
+        levels: &mut Vec<Level>,
+        stale: &mut Vec<PruneCandidate>,
+        page_len: usize,
+    ) -> Result<Step> {
         if levels.is_empty() {
             levels.push(Level::new(DETACHED_INODE, Box::default()));
         }
@@ -149,16 +153,12 @@ impl<'v> TreeRemover<'v> {
         let Row::Directory { inode, .. } = Row::decode(&key, &bytes)? else {
             return Err(FsError::NotDirectory);
         };
-        let mut batch = Batch::new();
-        // As a deletion, which a full store takes.
-        batch.delete(self.main.keyspaces.meta, key.clone());
-        batch.put(self.main.keyspaces.meta, key, bytes);
-        self.main.origin.apply(batch)?;
+        self.main.origin.apply(beginning(self.main.keyspaces.meta, key, bytes))?;
         Ok(Level::new(inode, name))
     }
 
     /// Removes the last directory, in which nothing was found any more.
-    fn leave(&self, levels: &mut Vec<Level>, stale: &mut Vec<StaleName>) -> Result<Step> {
+    fn leave(&self, levels: &mut Vec<Level>, stale: &mut Vec<PruneCandidate>) -> Result<Step> {
         let Some((level, above)) = levels.split_last() else { return Ok(Step::Ended) };
         let Some(parent) = above.last() else { return Ok(Step::Ended) };
         let parent = self.main.resolver().by_own_row(parent.inode)?;
@@ -180,7 +180,7 @@ impl<'v> TreeRemover<'v> {
         levels: &[Level],
         directory: &Pin<'_>,
         files: &[Box<[u8]>],
-        stale: &mut Vec<StaleName>,
+        stale: &mut Vec<PruneCandidate>,
     ) -> Result<u64> {
         let names: Vec<&[u8]> = files.iter().map(AsRef::as_ref).collect();
         let mut rest = &names[..];
@@ -207,12 +207,12 @@ impl<'v> TreeRemover<'v> {
         &self,
         directory: &Pin<'_>,
         gone: impl Iterator<Item = (&'n [u8], u64)>,
-        stale: &mut Vec<StaleName>,
+        stale: &mut Vec<PruneCandidate>,
     ) {
         for (name, inode) in gone.take(STALE_MAX.saturating_sub(stale.len())) {
             if self.main.nodes.get(inode).is_some_and(|node| node.is_looked_up()) {
-                let (directory, node) = (NodeId(directory.inode), NodeId(inode));
-                stale.push(StaleName { directory, name: name.into(), node });
+                let link = Some((NodeId(directory.inode), name.into()));
+                stale.push(PruneCandidate { node: NodeId(inode), link });
             }
         }
     }

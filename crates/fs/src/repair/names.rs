@@ -6,7 +6,7 @@ use kvfs_store::ExtentKind;
 
 use super::edit::Edit;
 use super::survey::{Linked, Name, Survey};
-use crate::schema::{DETACHED_INODE, Placement, ROOT_INODE, block_prefix, encode_inode_link};
+use crate::schema::{NAMELESS_INODES, Placement, ROOT_INODE, block_prefix, encode_inode_link};
 use crate::{FileType, Result};
 
 pub(super) fn repair(edit: &mut Edit<'_>) -> Result<()> {
@@ -48,7 +48,7 @@ fn give_rows(edit: &mut Edit<'_>, survey: &mut Survey) -> Result<()> {
         if inode == ROOT_INODE {
             header.mode = 0o755;
         }
-        if matches!(inode, ROOT_INODE | DETACHED_INODE) {
+        if NAMELESS_INODES.contains(&inode) {
             header.parent = ROOT_INODE;
         }
         let Some(directory) = survey.directories.get_mut(&inode) else { continue };
@@ -75,7 +75,7 @@ fn one_name_each(edit: &mut Edit<'_>, survey: &mut Survey) -> Result<()> {
             remove(edit, &name)?;
         }
     }
-    for inode in [ROOT_INODE, DETACHED_INODE] {
+    for inode in NAMELESS_INODES {
         let Some(nameless) = survey.directories.get_mut(&inode) else { continue };
         for name in std::mem::take(&mut nameless.names) {
             let place = survey.path_of(&name);
@@ -88,7 +88,7 @@ fn one_name_each(edit: &mut Edit<'_>, survey: &mut Survey) -> Result<()> {
 
 /// What does not hang from the root, and is not detached, goes to `lost+found`, with all that is below it.
 fn hang_up(edit: &mut Edit<'_>, survey: &mut Survey) -> Result<()> {
-    let mut known = HashSet::from([ROOT_INODE, DETACHED_INODE]);
+    let mut known = HashSet::from(NAMELESS_INODES);
     let inodes: Vec<u64> = survey.directories.keys().copied().collect();
     for inode in inodes {
         let (mut path, mut above) = (Vec::new(), HashSet::new());

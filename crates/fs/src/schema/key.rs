@@ -11,6 +11,9 @@ pub(crate) const ROOT_INODE: u64 = 1;
 /// Inode of the directory of detached trees, which is made when it is first needed and has no name.
 pub(crate) const DETACHED_INODE: u64 = 2;
 
+/// Directories that no name leads to.
+pub(crate) const NAMELESS_INODES: [u64; 2] = [ROOT_INODE, DETACHED_INODE];
+
 /// Subtree of the file system's own records.
 const SUBTREE_SYSTEM: u64 = 0;
 

@@ -405,12 +405,12 @@ fn names_that_have_gone_and_are_known_are_told() {
     let known = look(&main, b, "017");
     remove(&main, ROOT, "tree");
     finish(&main);
-    let stale = DetachedTrees::of(&main.fs).take_stale_names();
-    let told: Vec<_> = stale.iter().map(|gone| (gone.directory, &*gone.name, gone.node)).collect();
-    assert_eq!(told[0], (b, &b"017"[..], known));
+    let stale = DetachedTrees::of(&main.fs).take_stale();
+    let told: Vec<_> = stale.into_iter().map(|gone| (gone.link.unwrap(), gone.node)).collect();
+    assert_eq!(told[0], ((b, Box::from(&b"017"[..])), known));
     // The directories.
     assert_eq!(told.len(), 3, "{told:?}");
-    assert!(DetachedTrees::of(&main.fs).take_stale_names().is_empty());
+    assert!(DetachedTrees::of(&main.fs).take_stale().is_empty());
 }
 
 #[test]

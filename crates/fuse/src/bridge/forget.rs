@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use kvfs_fs::{DetachedTrees, FileSystem, NodeId, StaleName};
+use kvfs_fs::{DetachedTrees, FileSystem, NodeId, PruneCandidate};
 
 use super::Shared;
 use crate::abi::notify::PRUNE;
-use crate::notify::Notification;
+use crate::notify::{Notification, Notifier};
 
 /// Nodes that the kernel is asked to forget at a time.
 const PRUNE_COUNT: usize = 1024;
@@ -64,21 +64,7 @@ impl Shared {
             return;
         }
         let candidates = self.fs.nodes().prune_candidates(PRUNE_COUNT);
-        let mut notifications = if notifier.supports(PRUNE) {
-            let nodes: Vec<u64> = candidates.iter().map(|candidate| self.base + candidate.node.0).collect();
-            if nodes.is_empty() { Vec::new() } else { vec![Notification::Prune { nodes }] }
-        } else {
-            let links = candidates.into_iter().filter_map(|candidate| candidate.link);
-            // A caller that waits in a setxattr of the root, or is about to, holds the lock that this would wait for.
-            links
-                .filter(|(parent, _)| *parent != NodeId::ROOT)
-                .map(|(parent, name)| Notification::InvalEntry {
-                    parent: self.base + parent.0,
-                    name: Bytes::from(name),
-                    expire_only: false,
-                })
-                .collect()
-        };
+        let mut notifications = self.forgetting(notifier, candidates);
         let last = notifications.pop();
         for notification in notifications {
             if notifier.submit(notification).is_err() {
@@ -93,22 +79,30 @@ impl Shared {
         }
     }
 
-    /// Has the kernel forget names of detached trees that have gone: what it knows lives on.
+    /// What has the kernel forget these nodes.
+    fn forgetting(&self, notifier: &Notifier, nodes: Vec<PruneCandidate>) -> Vec<Notification> {
+        if notifier.supports(PRUNE) {
+            let number = |gone: &PruneCandidate| self.base + gone.node.0;
+            let parts = nodes.chunks(PRUNE_COUNT).map(|part| part.iter().map(number).collect());
+            return parts.map(|nodes| Notification::Prune { nodes }).collect();
+        }
+        let links = nodes.into_iter().filter_map(|gone| gone.link);
+        // A caller that waits in a setxattr of the root, or is about to, holds the lock that this would wait for.
+        links
+            .filter(|(parent, _)| *parent != NodeId::ROOT)
+            .map(|(parent, name)| Notification::InvalEntry {
+                parent: self.base + parent.0,
+                name: Bytes::from(name),
+                expire_only: false,
+            })
+            .collect()
+    }
+
+    /// Has the kernel forget what has gone of detached trees: what it knows lives on.
     pub(super) fn forget_detached(&self) {
         let Some(notifier) = self.notifier.get() else { return };
-        let gone = DetachedTrees::of(&self.fs).take_stale_names();
-        if notifier.supports(PRUNE) {
-            for some in gone.chunks(PRUNE_COUNT) {
-                let nodes = some.iter().map(|gone| self.base + gone.node.0).collect();
-                if notifier.submit(Notification::Prune { nodes }).is_err() {
-                    break;
-                }
-            }
-            return;
-        }
-        for StaleName { directory, name, .. } in gone {
-            let (parent, name) = (self.base + directory.0, Bytes::from(name));
-            if notifier.submit(Notification::InvalEntry { parent, name, expire_only: false }).is_err() {
+        for notification in self.forgetting(notifier, DetachedTrees::of(&self.fs).take_stale()) {
+            if notifier.submit(notification).is_err() {
                 break;
             }
         }

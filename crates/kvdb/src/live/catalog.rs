@@ -53,8 +53,7 @@ impl Catalog {
         let making = self.making_keyspace.lock();
         if let Some((id, meta)) = self.keyspaces.find(name) {
             if meta.kind != kind {
-                let kind = if meta.kind == KeyspaceKind::Block { "blocks" } else { "tuples" };
-                return Err(StoreError::WrongKind { operation: "open", name: name.to_owned(), kind });
+                return Err(StoreError::wrong_kind("open", name, meta.kind));
             }
             if merge.is_some() {
                 let fresh = KeyspaceMeta::new(name, kind, merge);

@@ -126,10 +126,7 @@ impl Keyspaces {
 }
 
 fn check_op(op: &Op, meta: &KeyspaceMeta) -> Result<()> {
-    let wrong = |operation| {
-        let kind = if meta.kind == KeyspaceKind::Block { "blocks" } else { "tuples" };
-        Err(StoreError::WrongKind { operation, name: meta.name.to_string(), kind })
-    };
+    let wrong = |operation| Err(StoreError::wrong_kind(operation, &*meta.name, meta.kind));
     match (op, meta.kind) {
         (Op::Put { .. }, KeyspaceKind::Block) => wrong("put"),
         (Op::Merge { .. }, KeyspaceKind::Block) => wrong("merge"),

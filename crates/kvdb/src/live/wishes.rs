@@ -55,12 +55,7 @@ impl LiveSet {
         for (keyspace, wanted) in [(data, KeyspaceKind::Block), (wishes, KeyspaceKind::Tuple)] {
             let meta = keyspaces.get(keyspace.0)?;
             if meta.kind != wanted {
-                let kind = if meta.kind == KeyspaceKind::Block { "blocks" } else { "tuples" };
-                return Err(StoreError::WrongKind {
-                    operation: "place_by",
-                    name: meta.name.to_string(),
-                    kind,
-                });
+                return Err(StoreError::wrong_kind("place_by", &*meta.name, meta.kind));
             }
         }
         self.placed_by.write().insert(data.0, wishes.0);

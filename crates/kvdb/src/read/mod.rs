@@ -90,7 +90,7 @@ impl Reader {
         if meta.kind == KeyspaceKind::Block {
             return Ok(());
         }
-        Err(StoreError::WrongKind { operation, name: meta.name.to_string(), kind: "tuples" })
+        Err(StoreError::wrong_kind(operation, &*meta.name, meta.kind))
     }
 }
 

@@ -68,14 +68,7 @@ impl Table {
 
     /// Fails with `WrongKind` unless the keyspace holds `kind`.
     pub(super) fn expect_kind(&self, kind: KeyspaceKind, operation: &'static str) -> Result<()> {
-        if self.kind == kind {
-            return Ok(());
-        }
-        let kind = match self.kind {
-            KeyspaceKind::Tuple => "tuples",
-            KeyspaceKind::Block => "blocks",
-        };
-        Err(StoreError::WrongKind { operation, name: self.name.clone(), kind })
+        if self.kind == kind { Ok(()) } else { Err(StoreError::wrong_kind(operation, &self.name, self.kind)) }
     }
 
     pub(super) fn get(&self, key: &[u8], at: Seqno) -> Option<Bytes> {

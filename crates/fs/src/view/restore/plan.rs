@@ -7,10 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use kvfs_store::KeyDifference;
 
-use super::super::compare::{Place, Sides};
+use super::super::compare::{Place, Sides, key_of};
 use super::scope::Scope;
 use crate::schema::{Placement, Row};
-use crate::{FileType, Result};
+use crate::{FileSystem, FileType, Result};
 
 /// What is under a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,6 +24,12 @@ impl Target {
     pub(in crate::view) fn of(key: &[u8], row: Option<&Bytes>) -> Result<Option<Self>> {
         let row = row.map(|bytes| Row::decode(key, bytes)).transpose()?;
         Ok(row.map(|row| Self { inode: row.inode(), kind: row.kind() }))
+    }
+
+    /// What is at `place` on one side.
+    pub(in crate::view) fn at(side: &FileSystem, place: &Place) -> Result<Option<Self>> {
+        let key = key_of(place);
+        Self::of(&key, side.rows().get(&key)?.as_ref())
     }
 }
 

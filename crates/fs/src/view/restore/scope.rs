@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 
-use super::super::compare::{Place, Sides, key_of};
+use super::super::compare::{Place, Sides};
 use super::plan::{NameChange, Target};
 use crate::schema::{DETACHED_INODE, Placement, ROOT_INODE, Row};
 use crate::{FileSystem, FileType, FsError, Result};
@@ -38,10 +38,10 @@ impl Scope {
         let mut scope = Self::default();
         for path in paths {
             let place = find(sides, path)?;
-            let then = target_at(sides.before, &place)?;
+            let then = Target::at(sides.before, &place)?;
             let then = then.ok_or_else(|| refused(path, "is not in the snapshot"))?;
             scope.then.add(sides.before, then)?;
-            if let Some(now) = target_at(sides.after, &place)? {
+            if let Some(now) = Target::at(sides.after, &place)? {
                 scope.now.add(sides.after, now)?;
             }
             scope.roots.insert(place);
@@ -135,12 +135,6 @@ impl Below {
     }
 }
 
-/// What is at `place` on one side.
-fn target_at(side: &FileSystem, place: &Place) -> Result<Option<Target>> {
-    let key = key_of(place);
-    Target::of(&key, side.rows().get(&key)?.as_ref())
-}
-
 /// Where `path` leads, by directories that both sides have.
 fn find(sides: Sides<'_>, path: &Bytes) -> Result<Place> {
     let mut names = path.split(|&byte| byte == b'/').filter(|name| !name.is_empty() && *name != b".");
@@ -148,7 +142,7 @@ fn find(sides: Sides<'_>, path: &Bytes) -> Result<Place> {
     let mut directory = ROOT_INODE;
     for name in names {
         let place = (directory, path.slice_ref(last));
-        let (then, now) = (target_at(sides.before, &place)?, target_at(sides.after, &place)?);
+        let (then, now) = (Target::at(sides.before, &place)?, Target::at(sides.after, &place)?);
         let then = then.filter(|target| target.kind == FileType::Directory);
         let then = then.ok_or_else(|| refused(path, "is not in the snapshot"))?;
         if now != Some(then) {

@@ -13,7 +13,7 @@ use super::super::diff::DiffKind;
 use super::super::restore::{NameChange, Plan, Target};
 use super::Area;
 use super::obstacles::{Cause, Search};
-use super::resolve::{entries, target_at};
+use super::resolve::entries;
 use crate::schema::{DETACHED_INODE, Placement, Row};
 use crate::{FileType, FsError, Result};
 
@@ -37,7 +37,7 @@ impl Search<'_> {
         let mut known: BTreeSet<Place> = plan.names.iter().map(|change| change.place.clone()).collect();
         for tree in trees {
             let Some(target) = tree.now else { continue };
-            if target_at(self.view(), &tree.place)? == Some(target) {
+            if Target::at(self.view(), &tree.place)? == Some(target) {
                 if self.is_divided(plan, target)? {
                     return Err(FsError::Busy(DIVIDED));
                 }
@@ -63,7 +63,7 @@ impl Search<'_> {
     /// What the transaction had changed in trees before it detached them, and what has gone with them since: it comes again as it was before.
     fn drop_gone(&mut self, plan: &mut Plan, tops: &BTreeSet<u64>) -> Result<()> {
         for mut change in std::mem::take(&mut plan.names) {
-            if self.was_in(change.place.0, tops)? && target_at(self.view(), &change.place)?.is_none() {
+            if self.was_in(change.place.0, tops)? && Target::at(self.view(), &change.place)?.is_none() {
                 change.now = None;
                 self.dismantled.insert(change.place.0);
             }
@@ -74,7 +74,7 @@ impl Search<'_> {
         for (inode, place) in std::mem::take(&mut plan.touched) {
             // A file with several names, of which some may have been elsewhere.
             let was_in = place.1.is_empty() || self.was_in(place.0, tops)?;
-            if !was_in || target_at(self.view(), &place)?.is_some() {
+            if !was_in || Target::at(self.view(), &place)?.is_some() {
                 plan.touched.insert(inode, place);
             }
         }

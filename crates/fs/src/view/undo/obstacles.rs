@@ -130,10 +130,7 @@ impl<'f> Search<'f> {
 
     /// Names that lead where they led before, with the others of the same file: an undo of a part has been there.
     fn drop_what_is_back(&self, plan: &mut Plan) -> Result<()> {
-        let now_at = |change: &NameChange| {
-            let key = key_of(&change.place);
-            Target::of(&key, self.view().rows().get(&key)?.as_ref())
-        };
+        let now_at = |change: &NameChange| Target::at(self.view(), &change.place);
         let mut back = BTreeSet::new();
         for change in plan.names.iter().filter(|change| change.then.is_some()) {
             if now_at(change)? == change.then {
@@ -223,8 +220,7 @@ impl<'f> Search<'f> {
 
     /// A name that the transaction gave, took or turned: `after` is where it led.
     fn look_at_name(&mut self, plan: &Plan, place: &Place, after: Option<Target>) -> Result<()> {
-        let key = key_of(place);
-        let now = Target::of(&key, self.view().rows().get(&key)?.as_ref())?;
+        let now = Target::at(self.view(), place)?;
         let cause = Cause::Name(place.clone());
         match (after, now) {
             (None, Some(now)) => self.add_place(DiffKind::Added, now.kind, place, cause),

@@ -86,7 +86,7 @@ impl Search<'_> {
                 }
                 // What goes with a directory above is in the plan already.
                 if !place.1.is_empty() && plan.names.iter().all(|change| change.place != *place) {
-                    let now = target_at(self.view(), place)?;
+                    let now = Target::at(self.view(), place)?;
                     plan.names.push(NameChange { place: place.clone(), then: None, now });
                     self.empty_too(plan, now)?;
                 }
@@ -143,7 +143,7 @@ impl Search<'_> {
         if !self.may_have(self.view(), place)? || !self.may_have(self.done.before, place)? {
             return Ok(false);
         }
-        let Some(Target { inode, kind: FileType::Directory }) = target_at(self.view(), place)? else {
+        let Some(Target { inode, kind: FileType::Directory }) = Target::at(self.view(), place)? else {
             return Ok(true);
         };
         let (mut todo, mut seen) = (vec![inode], BTreeSet::new());
@@ -175,7 +175,7 @@ impl Search<'_> {
 
     /// Makes a name lead from where it leads now to where it led before.
     fn turn(&mut self, plan: &mut Plan, place: &Place) -> Result<()> {
-        let now = target_at(self.view(), place)?;
+        let now = Target::at(self.view(), place)?;
         let Some(change) = plan.names.iter_mut().find(|change| change.place == *place) else {
             return Ok(());
         };
@@ -229,7 +229,7 @@ impl Search<'_> {
         if plan.names.iter().any(|change| change.place == *place) {
             return Ok(());
         }
-        let (then, now) = (target_at(self.done.before, place)?, target_at(self.view(), place)?);
+        let (then, now) = (Target::at(self.done.before, place)?, Target::at(self.view(), place)?);
         plan.names.push(NameChange { place: place.clone(), then, now });
         self.empty_too(plan, now)?;
         self.bring_directory(plan, place.0)
@@ -259,11 +259,6 @@ impl Search<'_> {
         paths.dedup();
         Ok(paths)
     }
-}
-
-pub(super) fn target_at(side: &FileSystem, place: &Place) -> Result<Option<Target>> {
-    let key = key_of(place);
-    Target::of(&key, side.rows().get(&key)?.as_ref())
 }
 
 /// The names in a directory on one side.
