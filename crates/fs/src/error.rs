@@ -67,6 +67,9 @@ pub enum FsError {
     /// The directory's tree belongs to another project: what is to come into it has to be copied (EXDEV).
     #[error("the directory belongs to another project")]
     OtherProject,
+    /// The caller does not wait for it any more (EINTR).
+    #[error("interrupted")]
+    Interrupted,
     /// Something else has to end first (EBUSY).
     #[error("{0}")]
     Busy(&'static str),
@@ -232,6 +235,7 @@ impl FsError {
             Self::AccessDenied(_) => errno::EACCES,
             Self::QuotaExceeded => errno::EDQUOT,
             Self::OtherProject => errno::EXDEV,
+            Self::Interrupted => errno::EINTR,
             Self::Busy(_) => errno::EBUSY,
             Self::NoAttribute => errno::ENODATA,
             Self::AttributeTooLarge { .. } => errno::E2BIG,
@@ -269,6 +273,7 @@ impl FsError {
 mod errno {
     pub(super) const EPERM: i32 = 1;
     pub(super) const ENOENT: i32 = 2;
+    pub(super) const EINTR: i32 = 4;
     pub(super) const EIO: i32 = 5;
     pub(super) const ENXIO: i32 = 6;
     pub(super) const E2BIG: i32 = 7;

@@ -71,7 +71,7 @@ pub use kvfs_txn::{
     Admission, Doom, DoomReason, LockInfo, LockNameBuf, LockPage, LockPlace, LockStats, Rival, Ticket,
     TxnInfo, WaiterInfo,
 };
-pub use namespace::{RemovalRights, TreeError, look_through, remove_tree};
+pub use namespace::{TreeError, TreeRights, look_through, remove_tree};
 pub use node::{HeldNode, KnownNode, NodeTable};
 pub use orphan::Orphans;
 pub use quota::{GRACE_SECONDS, Limits, Project, QuotaKind, QuotaLine, Quotas, Usage};
@@ -82,7 +82,7 @@ pub use types::{
     Append, AtimePolicy, Attr, Caller, DirEntry, Entry, FILE_SIZE_MAX, FallocateMode, FileType, Fill,
     INODE_MAX, LINK_MAX, MkfsOptions, MountOptions, NAME_LEN_MAX, NodeId, NodeStats, PruneCandidate,
     RenameMode, SYMLINK_LEN_MAX, SeekKind, SetAttr, SetTime, StatFs, Timestamp, WriteFlags, Written,
-    XATTR_BYTES_MAX, XATTR_LEN_MAX, XATTR_NAME_LEN_MAX, XattrMode, settled, settled_for,
+    XATTR_BYTES_MAX, XATTR_LEN_MAX, XATTR_NAME_LEN_MAX, XattrMode, settled, settled_by, settled_for,
 };
 pub use view::{
     Area, AsFsError, BRANCHES_MAX, BeginOptions, BranchInfo, Branches, CommitPlan, Committed, DiffKind,

@@ -77,10 +77,28 @@ pub fn settled<T>(operation: impl FnMut(&Caller) -> Result<T>) -> Result<T> {
 ///
 /// # Errors
 /// Those of `operation`, but for `Parked`.
-pub fn settled_for<T>(caller: &Caller, mut operation: impl FnMut(&Caller) -> Result<T>) -> Result<T> {
+pub fn settled_for<T>(caller: &Caller, operation: impl FnMut(&Caller) -> Result<T>) -> Result<T> {
+    let wait = |ticket: &Ticket| {
+        ticket.wait();
+        true
+    };
+    settled_by(caller, wait, operation)
+}
+
+/// As [`settled_for`]; `wait` waits for a ticket, and says whether the operation is still wanted.
+///
+/// # Errors
+/// Those of `operation`, but for `Parked`; `Interrupted`: it is not wanted any more, and has done nothing.
+pub fn settled_by<T>(
+    caller: &Caller,
+    mut wait: impl FnMut(&Ticket) -> bool,
+    mut operation: impl FnMut(&Caller) -> Result<T>,
+) -> Result<T> {
     let mut outcome = operation(caller);
     while let Err(FsError::Parked(ticket)) = outcome {
-        ticket.wait();
+        if !wait(&ticket) {
+            return Err(FsError::Interrupted);
+        }
         outcome = operation(&Caller { ticket: Some(ticket), ..caller.clone() });
     }
     outcome

@@ -102,6 +102,14 @@ pub enum ServiceError {
     /// The file system failed or refused.
     #[error(transparent)]
     Fs(Box<FsError>),
+    /// The file system refused it, and this is where.
+    #[error("{message}")]
+    At {
+        /// In words, with the path.
+        message: String,
+        /// Why.
+        error: Box<FsError>,
+    },
     /// The store failed or refused.
     #[error(transparent)]
     Store(Box<StoreError>),
@@ -170,6 +178,14 @@ impl ServiceError {
         Self::new(ErrorKind::Failed, format!("cannot start a thread: {error}"))
     }
 
+    /// What the file system said, if it was the file system.
+    pub fn of_file_system(&self) -> Option<&FsError> {
+        match self {
+            Self::NotCommitted { error, .. } | Self::Fs(error) | Self::At { error, .. } => Some(error),
+            _ => None,
+        }
+    }
+
     /// What kind of failure it is.
     pub fn kind(&self) -> ErrorKind {
         match self {
@@ -178,11 +194,16 @@ impl ServiceError {
             Self::NotYours { .. } => ErrorKind::Denied,
             Self::Busy { .. } => ErrorKind::InUse,
             Self::NoFiles => ErrorKind::Usage,
-            Self::NotCommitted { error, .. } | Self::Fs(error) => kind_of(error),
+            Self::At { error, .. } if is_denial(error) => ErrorKind::Denied,
+            Self::NotCommitted { error, .. } | Self::Fs(error) | Self::At { error, .. } => kind_of(error),
             Self::Store(error) => kind_of_store(error),
             Self::Refused { kind, .. } => *kind,
         }
     }
+}
+
+fn is_denial(error: &FsError) -> bool {
+    matches!(error, FsError::AccessDenied(_) | FsError::NotPermitted(_))
 }
 
 fn kind_of(error: &FsError) -> ErrorKind {

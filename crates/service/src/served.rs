@@ -66,14 +66,24 @@ impl<'s> ServedStore<'s> {
         options: &BeginOptions,
         work: impl FnOnce(&FileSystem) -> Result<(), FsError>,
     ) -> Result<TxnId> {
-        if let Some(transactions) = self.transactions {
-            return transactions.carry_out(options, work);
-        }
-        let view = self.fs.begin(options)?;
-        work(&view)?;
-        commit_unseen(&view)?;
-        Ok(view.txn().map_or(TxnId(0), TxnView::id))
+        carry_out(self.fs, self.transactions, options, work)
     }
+}
+
+/// As [`ServedStore::carry_out`]. `transactions`: those of a store that is mounted or served.
+pub(crate) fn carry_out(
+    fs: &Arc<FileSystem>,
+    transactions: Option<&Transactions>,
+    options: &BeginOptions,
+    work: impl FnOnce(&FileSystem) -> Result<(), FsError>,
+) -> Result<TxnId> {
+    if let Some(transactions) = transactions {
+        return transactions.carry_out(options, work);
+    }
+    let view = fs.begin(options)?;
+    work(&view)?;
+    commit_unseen(&view)?;
+    Ok(view.txn().map_or(TxnId(0), TxnView::id))
 }
 
 /// Commits a view, durably, where no kernel has to hear of it.
@@ -83,11 +93,12 @@ pub(crate) fn commit_unseen(view: &Arc<FileSystem>) -> Result<(), FsError> {
 
 /// How a transaction begins in which one operation of the caller's is carried out.
 pub(crate) fn begin_for(caller: &Caller, name: String) -> BeginOptions {
-    BeginOptions {
-        lock_wait_max: Some(LOCK_WAIT_MAX),
-        owner: Owner { uid: caller.uid, pid: caller.pid, name },
-        ..BeginOptions::default()
-    }
+    begin_as(Owner { uid: caller.uid, pid: caller.pid, name })
+}
+
+/// The same, by its owner.
+pub(crate) fn begin_as(owner: Owner) -> BeginOptions {
+    BeginOptions { lock_wait_max: Some(LOCK_WAIT_MAX), owner, ..BeginOptions::default() }
 }
 
 /// What a full store says to an operation that changed nothing: `nothing` says so.

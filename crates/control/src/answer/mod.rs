@@ -15,7 +15,7 @@ use std::sync::Arc;
 use kvfs_service::lines::TierRequest;
 use kvfs_service::{
     Caller, Checked, ErrorKind, Grown, Leave, Remount, RemovedTrees, Result, ServedStore, Service,
-    ServiceError, Tiers, Trees, inline_threshold,
+    ServiceError, Tiers, inline_threshold, remove_trees,
 };
 use kvfs_store::Durability;
 
@@ -148,7 +148,7 @@ impl RequestHandler {
             }
             Request::Defrag(request) => Response::Defragmented(store.defragment(caller, request)?),
             Request::RemoveTrees { paths } => {
-                let RemovedTrees { txn, trees, is_kept } = Trees::of(store).remove(caller, &paths)?;
+                let RemovedTrees { txn, trees, is_kept } = remove_trees(store, caller, &paths)?;
                 Response::Removed { txn: txn.0, trees, is_kept }
             }
             Request::Remount { options, is_check } => {

@@ -26,6 +26,7 @@ use kvfs_store::{Batch, Keyspace};
 use crate::schema::{DETACHED_INODE, Header, Placement, ROOT_INODE, encode_row};
 use crate::view::TxnView;
 use crate::{Caller, FileSystem, FileType, FsError, PruneCandidate, Result};
+pub(crate) use remover::names_after;
 use remover::{Level, Step, TreeRemover};
 
 /// Names that are removed at most, when housekeeping comes by: about half a second of work.
@@ -146,6 +147,18 @@ impl<'v> DetachedTrees<'v> {
         }
         self.own().exists.store(true, Ordering::Release);
         Ok(())
+    }
+
+    /// As [`Self::prepare`], before a view begins: so what is removed in it goes at once, too. A replica is left as it came, and a view without
+    /// the directory removes trees name by name.
+    pub(crate) fn prepare_for_views(&self) {
+        if self.own().exists.load(Ordering::Acquire) {
+            return;
+        }
+        let prepared = self.takes_foreign().and_then(|is_own| if is_own { self.prepare() } else { Ok(()) });
+        if let Err(error) = prepared {
+            tracing::debug!(%error, "no directory for detached trees; views remove them name by name");
+        }
     }
 
     /// The name that a tree gets among the detached ones.

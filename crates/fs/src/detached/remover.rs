@@ -51,10 +51,10 @@ pub(super) enum Step {
 
 /// The names that a page holds.
 #[derive(Default)]
-struct Page {
-    files: Vec<Box<[u8]>>,
-    directories: VecDeque<Box<[u8]>>,
-    last: Option<Box<[u8]>>,
+pub(crate) struct Page {
+    pub(crate) files: Vec<Box<[u8]>>,
+    pub(crate) directories: VecDeque<Box<[u8]>>,
+    pub(crate) last: Option<Box<[u8]>>,
 }
 
 /// See the module.
@@ -123,7 +123,8 @@ impl<'v> TreeRemover<'v> {
             return Ok(Step::Removed(0));
         }
         let pin = self.main.resolver().by_own_row(levels[at].inode)?;
-        let Page { files, mut directories, last } = self.page(&pin, &levels[at].after, page_len)?;
+        let Page { files, mut directories, last } =
+            names_after(self.main, &pin, &levels[at].after, page_len)?;
         let Some(last) = last else {
             if at > 0 {
                 return self.leave(levels, stale);
@@ -227,26 +228,26 @@ impl<'v> TreeRemover<'v> {
         }
         Ok(())
     }
+}
 
-    /// The next names of a directory.
-    fn page(&self, directory: &Pin<'_>, after: &[u8], len: usize) -> Result<Page> {
-        let Some(part) = &directory.directory else { return Err(FsError::NotDirectory) };
-        let mut page = Page::default();
-        let range = part.placement.entries_after(after);
-        let mut cursor = self.main.origin.read().cursor(self.main.keyspaces.meta, range)?;
-        while page.files.len() + page.directories.len() < len {
-            cursor.next()?;
-            let Some((key, bytes)) = cursor.entry() else { break };
-            let name: Box<[u8]> = key[part.placement.prefix_len()..].into();
-            page.last = Some(name.clone());
-            if Row::decode(key, bytes)?.kind() == FileType::Directory {
-                page.directories.push_back(name);
-            } else {
-                page.files.push(name);
-            }
+/// The next names of a directory of a view: so many at most, behind that name.
+pub(crate) fn names_after(view: &FileSystem, directory: &Pin<'_>, after: &[u8], len: usize) -> Result<Page> {
+    let Some(part) = &directory.directory else { return Err(FsError::NotDirectory) };
+    let mut page = Page::default();
+    let range = part.placement.entries_after(after);
+    let mut cursor = view.origin.read().cursor(view.keyspaces.meta, range)?;
+    while page.files.len() + page.directories.len() < len {
+        cursor.next()?;
+        let Some((key, bytes)) = cursor.entry() else { break };
+        let name: Box<[u8]> = key[part.placement.prefix_len()..].into();
+        page.last = Some(name.clone());
+        if Row::decode(key, bytes)?.kind() == FileType::Directory {
+            page.directories.push_back(name);
+        } else {
+            page.files.push(name);
         }
-        Ok(page)
     }
+    Ok(page)
 }
 
 /// That none of these directories moves, but for the first, which never does.

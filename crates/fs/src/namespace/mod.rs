@@ -16,7 +16,7 @@ use kvfs_txn::{Fields, LockName, Want};
 pub(crate) use lookup::{attribute_wants, find};
 pub(crate) use remove::{Remover, removal_wants};
 pub(crate) use resolve::Resolver;
-pub use tree::{RemovalRights, TreeError, look_through, remove_tree};
+pub use tree::{TreeError, TreeRights, look_through, remove_tree};
 
 use crate::schema::{NumberPatch, RowPatch};
 use crate::{FsError, NAME_LEN_MAX, Result, Timestamp};

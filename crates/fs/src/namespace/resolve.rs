@@ -8,7 +8,7 @@ use kvfs_store::Read;
 
 use crate::dir::Ascent;
 use crate::node::{DirectoryPart, Intern, Location, Node, NodeTable, Pin};
-use crate::schema::{Header, Keyspaces, Placement, Row};
+use crate::schema::{Header, Keyspaces, Placement, ROOT_INODE, Row};
 use crate::view::Origin;
 use crate::{FileSystem, FileType, FsError, Result};
 
@@ -69,7 +69,8 @@ impl<'v> Resolver<'v> {
             return Err(FsError::NotFound);
         }
         let mut ascent = Ascent::default();
-        while header.inode != self.nodes.root().0 {
+        // Beside the root of a branch of one directory there are detached trees, below that of the store.
+        while ![self.nodes.root().0, ROOT_INODE].contains(&header.inode) {
             ascent.step(header.inode)?;
             let above = self.by_own_row(header.parent)?;
             if above.is_orphan() {

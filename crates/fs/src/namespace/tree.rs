@@ -2,8 +2,11 @@
 //!
 //! What a user may not remove by hand, name by name, is looked for first, unless that user may remove everything.
 //!
-//! Thread safety: for one thread that may block. Invariant: only in the view of a transaction; on an error the caller must abort the
-//! transaction. Memory of the search: a page of names for each directory from the tree down.
+//! A view that began before the store had a directory for detached trees has none, and gets none: what its transaction made would be in the
+//! way of the main line's. There a tree is removed name by name.
+//!
+//! Thread safety: for one thread that may block. Invariant: only in the view of a transaction. Memory of the search: a page of names for each
+//! directory from the tree down.
 
 use std::collections::VecDeque;
 
@@ -11,16 +14,16 @@ use kvfs_store::progress;
 
 use super::rename::detach;
 use super::{Remover, check_name};
-use crate::detached::DetachedTrees;
+use crate::detached::{DetachedTrees, names_after};
 use crate::node::Pin;
 use crate::schema::{DETACHED_INODE, Row};
-use crate::{Attr, Caller, FileSystem, FileType, FsError, NodeId, Result, settled_for};
+use crate::{Attr, Caller, FileSystem, FileType, FsError, Invalidations, NodeId, Result, Ticket, settled_by};
 
 /// Names that are read at once.
 const PAGE: usize = 128;
 
-/// What may be done to a tree, as far as the file system does not know.
-pub trait RemovalRights {
+/// What a caller may do to a tree, as far as the file system does not know, and whether that caller still waits.
+pub trait TreeRights {
     /// Whether nothing is refused anywhere, so that nothing needs to be asked.
     fn is_everything(&self) -> bool;
 
@@ -38,6 +41,12 @@ pub trait RemovalRights {
     /// # Errors
     /// `NotPermitted`, or whatever ends the removal.
     fn check_entry(&self, directory: &Attr, entry: &Attr) -> Result<()>;
+
+    /// Waits until the operation is worth trying again. False: the caller does not wait any more, and the ticket was cancelled.
+    fn wait(&self, ticket: &Ticket) -> bool {
+        ticket.wait();
+        true
+    }
 }
 
 /// Why a tree was not removed.
@@ -62,7 +71,7 @@ struct Level<'v> {
 /// A search for what may not be removed.
 struct Search<'v, 'c> {
     fs: &'v FileSystem,
-    rights: &'c dyn RemovalRights,
+    rights: &'c dyn TreeRights,
     levels: Vec<Level<'v>>,
     /// Of the last directory: what may not be removed.
     refused: Option<Box<[u8]>>,
@@ -70,22 +79,33 @@ struct Search<'v, 'c> {
 
 /// Removes `name` from `parent`, and everything below it, in the view of a transaction that has begun after
 /// [`DetachedTrees::prepare`]. Waits where names are held by others. O(depth) where the rights are everything, else O(names below).
+/// Returns what other front ends of the view must forget.
 ///
 /// # Errors
-/// `NotFound`; what `rights` say; `Invalid`: this is not the view of a transaction; those of [`FileSystem::unlink`] and
-/// [`FileSystem::rename`]. The caller must abort the transaction then.
+/// `NotFound`; what `rights` say; `Invalid`: this is not the view of a transaction; `Interrupted`; those of [`FileSystem::unlink`] and
+/// [`FileSystem::rename`]. Nothing was removed then, but for a view without a directory for detached trees, where some names may have gone.
 pub fn remove_tree(
     view: &FileSystem,
     caller: &Caller,
     (parent, name): (NodeId, &[u8]),
-    rights: &dyn RemovalRights,
-) -> Result<(), TreeError> {
+    rights: &dyn TreeRights,
+) -> Result<Invalidations, TreeError> {
     let failed = |error| TreeError { below: Vec::new(), error: Box::new(error) };
     if view.txn().is_none() {
         return Err(failed(FsError::Invalid("a tree is removed in a transaction")));
     }
+    view.locker().check_writable().map_err(failed)?;
     let (parent, top) = found(view, (parent, name), rights)?;
-    remove(view, caller, (&parent, name), &top).map_err(failed)
+    Removal { view, caller, rights }.remove(&parent, name, &top).map_err(failed)?;
+    let gone = vec![(NodeId(parent.inode), Box::from(name))];
+    Ok(match top.kind {
+        FileType::Directory => Invalidations { moved: gone, ..Invalidations::default() },
+        _ => Invalidations {
+            nodes: vec![(NodeId(top.inode), false)],
+            entries: gone,
+            ..Invalidations::default()
+        },
+    })
 }
 
 /// Looks at `name` in `parent`, and at everything below it, for what `rights` refuse. O(names below), unless the rights are everything.
@@ -95,7 +115,7 @@ pub fn remove_tree(
 pub fn look_through(
     view: &FileSystem,
     place: (NodeId, &[u8]),
-    rights: &dyn RemovalRights,
+    rights: &dyn TreeRights,
 ) -> Result<(), TreeError> {
     found(view, place, rights).map(drop)
 }
@@ -104,28 +124,66 @@ pub fn look_through(
 fn found<'v>(
     view: &'v FileSystem,
     (parent, name): (NodeId, &[u8]),
-    rights: &dyn RemovalRights,
+    rights: &dyn TreeRights,
 ) -> Result<(Pin<'v>, Pin<'v>), TreeError> {
     let mut search = Search { fs: view, rights, levels: Vec::new(), refused: None };
     search.find(parent, name).map_err(|error| TreeError { below: search.place(), error: Box::new(error) })
 }
 
-fn remove(
-    view: &FileSystem,
-    caller: &Caller,
-    (parent, name): (&Pin<'_>, &[u8]),
-    top: &Pin<'_>,
-) -> Result<()> {
-    if top.kind != FileType::Directory {
-        let remover = Remover::new(view);
-        let check = &mut |_: &[u8], _: &Attr| Ok(());
-        return settled_for(caller, |caller| {
-            remover.remove_names(&view.gate(), caller, parent, &[name], &[], check).map(drop)
-        });
+/// A removal of what no right is in the way of.
+struct Removal<'v, 'c> {
+    view: &'v FileSystem,
+    caller: &'c Caller,
+    rights: &'c dyn TreeRights,
+}
+
+impl Removal<'_, '_> {
+    fn remove(&self, parent: &Pin<'_>, name: &[u8], top: &Pin<'_>) -> Result<()> {
+        if top.kind != FileType::Directory {
+            return self.remove_names(parent, &[name]).map(drop);
+        }
+        let trees = match self.view.resolver().by_own_row(DETACHED_INODE) {
+            Err(FsError::NotFound) => return self.remove_by_names(parent, name, top),
+            trees => trees?,
+        };
+        let name_there = DetachedTrees::of(self.view).name_of(top.inode);
+        let there = (&trees, &name_there[..]);
+        self.settled(|caller| detach(self.view, caller, (parent, name), there))
     }
-    let trees = view.resolver().by_own_row(DETACHED_INODE)?;
-    let name_there = DetachedTrees::of(view).name_of(top.inode);
-    settled_for(caller, |caller| detach(view, caller, (parent, name), (&trees, &name_there)))
+
+    /// One batch for each page of a directory.
+    fn remove_by_names(&self, parent: &Pin<'_>, name: &[u8], top: &Pin<'_>) -> Result<()> {
+        let at = |inode| self.view.resolver().by_own_row(inode);
+        // From the tree's parent down.
+        let mut levels = vec![(parent.inode, Box::default()), (top.inode, Box::from(name))];
+        while let [.., (above, _), (directory, name)] = &levels[..] {
+            let pin = at(*directory)?;
+            let page = names_after(self.view, &pin, b"", PAGE)?;
+            let mut files: Vec<&[u8]> = page.files.iter().map(AsRef::as_ref).collect();
+            while !files.is_empty() {
+                // Of several names of a file, one at a time.
+                let removed = self.remove_names(&pin, &files)?;
+                files.drain(..removed);
+            }
+            if let Some(below) = page.directories.into_iter().next() {
+                let inode = self.view.resolver().resolve(&pin, &below)?.inode;
+                levels.push((inode, below));
+            } else if page.last.is_none() {
+                self.remove_names(&at(*above)?, &[name])?;
+                levels.pop();
+            }
+        }
+        Ok(())
+    }
+
+    fn remove_names(&self, parent: &Pin<'_>, names: &[&[u8]]) -> Result<usize> {
+        let (remover, check) = (Remover::new(self.view), &mut |_: &[u8], _: &Attr| Ok(()));
+        self.settled(|caller| remover.remove_names(&self.view.gate(), caller, parent, names, &[], check))
+    }
+
+    fn settled<T>(&self, operation: impl FnMut(&Caller) -> Result<T>) -> Result<T> {
+        settled_by(self.caller, |ticket| self.rights.wait(ticket), operation)
+    }
 }
 
 impl<'v> Search<'v, '_> {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::{Node, Pin};
 use crate::attr::attributes;
 use crate::namespace::find;
-use crate::{Attr, Caller, Entry, FileSystem, NodeId, Result};
+use crate::{Attr, Caller, Entry, FileSystem, FileType, FsError, NodeId, Result};
 
 /// A node that was looked up; forgotten when it is dropped.
 #[derive(Debug)]
@@ -21,6 +21,27 @@ impl<'f> KnownNode<'f> {
     /// The root, which is never forgotten.
     pub fn root(fs: &'f FileSystem) -> Self {
         Self { fs, node: fs.nodes.root() }
+    }
+
+    /// A directory that a caller has open in another view, or here.
+    ///
+    /// # Errors
+    /// `NotFound`: this view has none of that number; `NotDirectory`; store errors.
+    pub fn of_directory(fs: &'f FileSystem, node: NodeId) -> Result<Self> {
+        let pin = match fs.nodes.get(node.0) {
+            Some(known) => known,
+            // What has no row of its own is a file with one name.
+            None => fs.resolver().by_own_row(node.0)?,
+        };
+        match pin.kind {
+            FileType::Directory if pin.is_orphan() => return Err(FsError::NotFound),
+            FileType::Directory => {}
+            _ => return Err(FsError::NotDirectory),
+        }
+        if node != fs.nodes.root() {
+            pin.count_lookup();
+        }
+        Ok(Self { fs, node })
     }
 
     /// The number by which the file system is asked about it, while this is kept.

@@ -21,8 +21,9 @@ use super::record::META;
 use super::tree;
 use super::{Begin, Frame, ReceiveError, StreamReader};
 use crate::schema::{
-    Header, Keyspaces, Placement, ROOT_INODE, Receiving, Row, Superblock, decode_receiving, encode_received,
-    encode_receiving, parse_received_key, received_key, received_keys, receiving_key, rows, superblock_key,
+    DETACHED_INODE, Header, Keyspaces, Placement, ROOT_INODE, Receiving, Row, Superblock, decode_receiving,
+    encode_received, encode_receiving, parse_received_key, received_key, received_keys, receiving_key, rows,
+    superblock_key,
 };
 use crate::tiers::TierWishes;
 use crate::{FileSystem, FileType, FsError, Result, quota};
@@ -168,10 +169,13 @@ impl<'f> Receiver<'f> {
     fn holds_nothing(&self) -> Result<bool> {
         let mut cursor = self.store.cursor(self.own.meta, rows())?;
         cursor.next()?;
-        let root = Placement::own_subtree(ROOT_INODE).own_key();
-        let mut is_empty_so_far = cursor.entry().is_none_or(|(key, _)| key == &root[..]);
-        cursor.next()?;
-        is_empty_so_far &= cursor.entry().is_none();
+        // The directory of detached trees may be there; were one in it, it would have rows of its own.
+        let expected = [ROOT_INODE, DETACHED_INODE].map(|inode| Placement::own_subtree(inode).own_key());
+        let mut is_empty_so_far = true;
+        while let Some((key, _)) = cursor.entry().filter(|_| is_empty_so_far) {
+            is_empty_so_far = expected.iter().any(|own| key == &own[..]);
+            cursor.next()?;
+        }
         let own = [self.own.data, self.own.xattr];
         for keyspace in own.into_iter().chain(self.users.user_keyspaces().map(|info| info.keyspace)) {
             is_empty_so_far = is_empty_so_far && is_empty(self.store, keyspace, KeyRange::all())?;

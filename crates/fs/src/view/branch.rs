@@ -28,6 +28,7 @@ use kvfs_txn::LockOwner;
 use super::commit::CommitPhase;
 use super::txn::{TXN_NODE_SHARE, TxnView};
 use super::{Created, Origin, Paths};
+use crate::detached::DetachedTrees;
 use crate::quota::{Pending, Quotas};
 use crate::schema::{BranchRecord, BranchRoot, Placement, ROOT_INODE, Row};
 use crate::superblock::LiveSuperblock;
@@ -99,6 +100,7 @@ impl Branches<'_> {
         }
         check_snapshot_name(name)
             .map_err(|_| FsError::Invalid("the name of a branch is one component of a path"))?;
+        DetachedTrees::of(self.main).prepare_for_views();
         let _turn = self.naming.lock();
         self.check_new(name)?;
         let _gate = self.quotas.hold();

@@ -11,7 +11,7 @@
 //! counted in the file's row, exclusively; a file's size, flags and blocks are fields of its row; the row of a
 //! file that is moved, linked or removed is written as a whole. Only that a directory does not become its own
 //! ancestor is nowhere written down: two moves that make a cycle together touch different rows; nor that no directory above was
-//! removed with all below it. (3) looks for both.
+//! removed with all below it, there or here. (3) looks for all of these.
 //! Numbers of inodes are given once for all views; orphans of a branch get to the main line's reaper by the
 //! commit.
 //!
@@ -30,6 +30,7 @@ use kvfs_txn::{Fields, LockNameBuf, LockOwner, Mode, Owner, Refused, Rival, TxnT
 
 use super::TxnView;
 use super::branch::Opened;
+use super::merge_trees::{each_change_by_others, place_of};
 use super::paths::Paths;
 use super::publish::each_change;
 use super::undo::{author, note_of};
@@ -112,6 +113,7 @@ impl Merge<'_> {
         progress::stage("looking for what is in the way", Unit::Items, 0);
         merge.validate_all()?;
         merge.validate_places()?;
+        merge.validate_detached()?;
         merge.validate_tree()?;
         let Merge { conflicts, more, .. } = merge;
         if conflicts.is_empty() { Ok(()) } else { Err(FsError::MergeRefused { conflicts, more }) }
@@ -279,7 +281,9 @@ impl Merge<'_> {
         let (view, mut main, mut seen) = (self.view, Paths::new(&*self.view.main), BTreeSet::new());
         each_change(view.txn.changes(self.fs.keyspaces.meta)?, |change| {
             let place = Placement::parse_key(key_of(&change));
-            let Some((directory, name)) = place.filter(|(directory, _)| !self.is_own(*directory)) else {
+            // What the branch has removed itself is in no way of it.
+            let is_asked = |directory: u64| directory != DETACHED_INODE && !self.is_own(directory);
+            let Some((directory, name)) = place.filter(|(directory, _)| is_asked(*directory)) else {
                 return Ok(());
             };
             if main.detached_tree(directory)?.is_none() || !seen.insert(directory) {
@@ -289,6 +293,21 @@ impl Merge<'_> {
             self.note(|merge| {
                 let path = Paths::new(merge.fs).path(&place)?;
                 Ok(format!("{} was removed outside of the branch", String::from_utf8_lossy(&path)))
+            })
+        })
+    }
+
+    /// What others have changed in trees that the branch has removed as a whole.
+    fn validate_detached(&mut self) -> Result<()> {
+        let root = self.fs.nodes.root().0;
+        each_change_by_others((self.fs, self.view), |changed| {
+            self.note(|merge| {
+                let author = author(&*merge.fs.store, changed.seqno);
+                let path = match place_of(changed) {
+                    Some(place) => Paths::below(&*merge.view.main, root).path(&place)?,
+                    None => b"what was removed".to_vec(),
+                };
+                Ok(changed_outside(&String::from_utf8_lossy(&path), author))
             })
         })
     }
@@ -334,9 +353,13 @@ impl Merge<'_> {
     fn validate_tree(&mut self) -> Result<()> {
         for (directory, target) in self.moved.clone() {
             let mut seen = BTreeSet::from([directory]);
-            let mut at = target;
+            let (mut below, mut at) = (directory, target);
             while at != ROOT_INODE {
                 if at == DETACHED_INODE {
+                    // By the branch itself, with all that it has moved there.
+                    if self.moved.get(&below) == Some(&at) {
+                        break;
+                    }
                     self.note(|merge| {
                         Ok(format!("what {} was moved into was removed", merge.path_of(directory)?))
                     })?;
@@ -355,7 +378,7 @@ impl Merge<'_> {
                     })?;
                     break;
                 };
-                at = above;
+                (below, at) = (at, above);
             }
         }
         Ok(())

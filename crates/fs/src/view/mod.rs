@@ -33,6 +33,7 @@ mod idle;
 mod keys;
 mod locker;
 mod merge;
+mod merge_trees;
 mod origin;
 mod paths;
 mod prefer;

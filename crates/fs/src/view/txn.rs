@@ -18,6 +18,7 @@ use super::branch::Opened;
 use super::commit::CommitPhase;
 use super::undo::{author, note_of};
 use super::{Created, Origin};
+use crate::detached::DetachedTrees;
 use crate::quota::Pending;
 use crate::schema::{BranchRecord, Keyspaces, Placement, ROOT_INODE, Row, TOUCH_PARENT};
 use crate::types::ShownPrivileges;
@@ -201,6 +202,7 @@ impl FileSystem {
     pub fn begin(self: &Arc<Self>, options: &BeginOptions) -> Result<Arc<Self>> {
         self.origin.expect_main()?;
         self.locker().check_writable()?;
+        DetachedTrees::of(self).prepare_for_views();
         let _gate = self.gate();
         let txn = self.store.begin(TxnOptions { isolation: options.isolation })?;
         txn.describe(note_of(&options.owner));

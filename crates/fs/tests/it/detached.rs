@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use kvfs_fs::{
-    Attr, Caller, DetachedTrees, FileSystem, FsError, Limits, MountOptions, NodeId, Pause, QuotaKind,
-    RemovalRights, Result, TxnId, check, remove_tree,
+    Attr, Caller, DetachedTrees, FileSystem, FsError, Limits, MountOptions, NodeId, Pause, QuotaKind, Result,
+    TreeRights, TxnId, check, remove_tree,
 };
 use kvfs_store::model::ModelStore;
 use kvfs_store::{Batch, Durability, Isolation, KeyspaceKind, Store};
@@ -18,9 +18,9 @@ use crate::views::{begin, commit};
 const ROOT: NodeId = NodeId::ROOT;
 
 /// Root's.
-struct All;
+pub(crate) struct All;
 
-impl RemovalRights for All {
+impl TreeRights for All {
     fn is_everything(&self) -> bool {
         true
     }
@@ -38,7 +38,7 @@ impl RemovalRights for All {
     }
 }
 
-fn remove(main: &Setup, parent: NodeId, name: &str) -> TxnId {
+pub(crate) fn remove(main: &Setup, parent: NodeId, name: &str) -> TxnId {
     DetachedTrees::of(&main.fs).prepare().unwrap();
     txn(main, |view| {
         // A view knows what it has looked up.
@@ -54,17 +54,17 @@ fn go_on(main: &Setup, names: u64) -> u64 {
     DetachedTrees::of(&main.fs).remove_some(names).unwrap()
 }
 
-fn finish(main: &Setup) {
+pub(crate) fn finish(main: &Setup) {
     while go_on(main, 1000) > 0 {}
     assert_eq!(trees(&main.fs), 0);
 }
 
-fn trees(fs: &FileSystem) -> u64 {
+pub(crate) fn trees(fs: &FileSystem) -> u64 {
     DetachedTrees::of(fs).count().unwrap()
 }
 
 /// `tree` with 300 files in two directories, one of which has a name outside, too.
-fn planted(main: &Setup) -> NodeId {
+pub(crate) fn planted(main: &Setup) -> NodeId {
     let top = main.dir(ROOT, "tree");
     for name in ["a", "b"] {
         let directory = main.dir(top, name);

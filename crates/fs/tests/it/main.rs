@@ -10,6 +10,7 @@ mod branches;
 mod branches_of_directories;
 mod compression;
 mod detached;
+mod detached_views;
 mod driver;
 mod engine;
 mod histories;

@@ -207,8 +207,8 @@ fn a_transactions_usage_counts_at_its_commit() {
     main.write_at(kept, 0, &[1; 4096]).unwrap();
     on(&main);
     limit(&main, ANNA, |limits| limits.bytes_hard = 16384);
-    let before = report(&main);
     let view = begin(&main, Isolation::Snapshot);
+    let before = report(&main);
     let file = view.file(ROOT, "f");
     view.write_at(file, 0, &[1; 12288]).unwrap();
     assert!(matches!(view.write_at(file, 12288, &[1; 1]), Err(FsError::QuotaExceeded)), "with its own");

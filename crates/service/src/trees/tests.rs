@@ -3,6 +3,7 @@
 use kvfs_fs::{Entry, SetAttr, settled, settled_for};
 
 use super::*;
+use crate::error::ErrorKind;
 use crate::lines::{PlaceLine, SelectionLine};
 use crate::testing::{World, has_file, stranger};
 use crate::undo::Undone;
@@ -60,7 +61,7 @@ fn tree_goes_as_a_whole_and_comes_back_as_a_whole() {
     make_tree(&world, 7);
     make_file(&world.fs, NodeId::ROOT, "file", 7);
     let paths = [b"/tree".to_vec(), b"file".to_vec()];
-    let removed = Trees::of(&store).remove(&root, &paths).expect("is removed");
+    let removed = remove_trees(&store, &root, &paths).expect("is removed");
     assert_eq!((removed.trees, removed.is_kept), (2, true));
     assert!(!has(&world, &["tree"]) && !has_file(&world.fs, "file") && has_file(&world.fs, "outside"));
     DetachedTrees::of(&world.fs).remove_all().expect("is removed");
@@ -83,7 +84,7 @@ fn nothing_goes_where_a_part_may_not_go() {
     let closed = make_directory(&world.fs, tree.node(), "closed", (user.uid + 1, 0o755));
     let refused = |paths: &[&str]| {
         let paths: Vec<_> = paths.iter().map(|path| path.as_bytes().to_vec()).collect();
-        let error = Trees::of(&store).remove(&user, &paths).expect_err("is refused");
+        let error = remove_trees(&store, &user, &paths).expect_err("is refused");
         (error.kind(), error.to_string())
     };
     // The directory that it is in is root's.
@@ -104,7 +105,7 @@ fn nothing_goes_where_a_part_may_not_go() {
     make_file(&world.fs, open.node(), "theirs", user.uid + 1);
     let (kind, words) = refused(&["/open"]);
     assert!(kind == ErrorKind::Denied && words.starts_with("/open/theirs: "), "{words}");
-    assert_eq!(Trees::of(&store).remove(&user, &[b"/open/own".to_vec()]).expect("is removed").trees, 1);
+    assert_eq!(remove_trees(&store, &user, &[b"/open/own".to_vec()]).expect("is removed").trees, 1);
     assert!(has(&world, &["open", "theirs"]) && !has(&world, &["open", "own"]));
 }
 
@@ -120,7 +121,7 @@ fn what_is_no_tree_is_refused_in_words() {
         ("/tree/..", "can't be created, removed or renamed"),
     ] {
         let paths = [b"/outside".to_vec(), path.as_bytes().to_vec()];
-        let error = Trees::of(&store).remove(&root, &paths).expect_err("is refused").to_string();
+        let error = remove_trees(&store, &root, &paths).expect_err("is refused").to_string();
         assert!(error.contains(words) && error.ends_with("nothing was removed"), "{path}: {error}");
     }
     assert!(has(&world, &["tree", "below", "deep", "linked"]));

@@ -8,7 +8,7 @@
 //! Thread safety: for threads that may block. Not atomic with what follows, as no check of a path is.
 
 use kvfs_fs::{
-    Attr, DiffKind, Difference, FileSystem, FileType, FsError, KnownNode, NodeId, RemovalRights, TreeError,
+    Attr, DiffKind, Difference, FileSystem, FileType, FsError, KnownNode, NodeId, TreeError, TreeRights,
     settled,
 };
 use kvfs_kv::{Access, KeyspaceOwner};
@@ -60,7 +60,7 @@ pub(super) fn check(
 /// What may come back with a tree: what belongs to the user.
 struct Own(u32);
 
-impl RemovalRights for Own {
+impl TreeRights for Own {
     fn is_everything(&self) -> bool {
         false
     }

@@ -7,7 +7,7 @@ use super::*;
 use crate::lines::PlaceLine;
 use crate::testing::{World, assert_denied, has_file, make_file, stranger};
 use crate::transactions::Begin;
-use crate::trees::Trees;
+use crate::trees::remove_trees;
 
 /// Commits a transaction of `caller`'s that makes a file of that user's.
 fn make_in_txn(world: &World, caller: &Caller, name: &str) -> TxnId {
@@ -80,7 +80,7 @@ fn removed_tree_with_files_of_others_comes_back_by_root_alone() {
     let made = settled_for(&other, |caller| world.fs.create(caller, tree.node, b"theirs", 0o4755, true));
     made.expect("is made");
     // In a directory of one's own that is not sticky the files of others may go.
-    let removed = Trees::of(&store).remove(&owner, &[b"/tree".to_vec()]).expect("is removed");
+    let removed = remove_trees(&store, &owner, &[b"/tree".to_vec()]).expect("is removed");
     let error = store.take_back(&owner, removed.txn, all()).expect_err("is refused");
     assert_eq!(error.kind(), ErrorKind::Denied);
     assert!(error.to_string().starts_with("/tree/theirs is not yours"), "{error}");

@@ -1,0 +1,98 @@
+//! What others have changed in the trees that a branch has removed as a whole: that has touched nothing below their tops, so a merge
+//! looks there. O(names in those trees), where what is older than the branch's snapshot is not read of the main line.
+//!
+//! Thread safety: plain functions.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use kvfs_store::{Change, Changed, Records, Touch};
+
+use super::TxnView;
+use super::publish::each_change;
+use crate::schema::{DETACHED_INODE, Placement, Row};
+use crate::{FileSystem, Result};
+
+/// A walk through the trees.
+struct Walk<'f> {
+    fs: &'f FileSystem,
+    view: &'f TxnView,
+    /// Directories to be looked at.
+    todo: Vec<u64>,
+    /// Files with several names: how many of them were met.
+    linked: BTreeMap<u64, u32>,
+}
+
+/// Calls `found` with a change by others in each directory, and of each file with several names, that goes with a tree of the branch.
+///
+/// # Errors
+/// Those of `found`; store errors.
+pub(super) fn each_change_by_others(
+    (fs, view): (&FileSystem, &TxnView),
+    mut found: impl FnMut(&Changed) -> Result<()>,
+) -> Result<()> {
+    let mut walk = Walk { fs, view, todo: Vec::new(), linked: BTreeMap::new() };
+    each_change(view.txn.changes(fs.keyspaces.meta)?, |change| {
+        if let Change::Put { key, value } = &change
+            && Placement::parse_key(key)
+                .is_some_and(|(parent, name)| parent == DETACHED_INODE && !name.is_empty())
+            && let Row::Directory { inode, .. } = Row::decode(key, value)?
+        {
+            walk.todo.push(inode);
+        }
+        Ok(())
+    })?;
+    while let Some(directory) = walk.todo.pop() {
+        walk.enter(directory)?;
+        let placement = Placement::own_subtree(directory);
+        let own = Records::Key { key: placement.own_key(), touch: Touch::ALL };
+        // The entries first: they say more.
+        for records in [Records::Range(placement.entries_after(b"")), own] {
+            if let Some(changed) = walk.changed(directory, records)? {
+                found(&changed)?;
+                break;
+            }
+        }
+    }
+    for (&inode, &count) in &walk.linked {
+        let key = Placement::own_subtree(inode).own_key();
+        let Some(row) = fs.rows().get(&key)? else { continue };
+        if Row::decode_own(inode, &row)?.0.nlink <= count
+            && let Some(changed) = walk.changed(inode, Records::Key { key, touch: Touch::ALL })?
+        {
+            found(&changed)?;
+        }
+    }
+    Ok(())
+}
+
+impl Walk<'_> {
+    /// Notes what is in a directory of the branch.
+    fn enter(&mut self, directory: u64) -> Result<()> {
+        let range = Placement::own_subtree(directory).entries_after(b"");
+        let mut cursor = self.fs.origin.read().cursor(self.fs.keyspaces.meta, range)?;
+        loop {
+            cursor.next()?;
+            let Some((key, bytes)) = cursor.entry() else { return Ok(()) };
+            match Row::decode(key, bytes)? {
+                Row::Directory { inode, .. } => self.todo.push(inode),
+                Row::Link { inode, .. } => *self.linked.entry(inode).or_default() += 1,
+                Row::Inode(..) => {}
+            }
+        }
+    }
+
+    /// A change by others. What the branch has made has a number that the main line may have given, too.
+    fn changed(&self, inode: u64, records: Records) -> Result<Option<Changed>> {
+        if self.view.created.contains(inode) {
+            return Ok(None);
+        }
+        Ok(self.view.txn.changed_since_snapshot(self.fs.keyspaces.meta, &[records])?)
+    }
+}
+
+/// The place of a row, for a path.
+pub(super) fn place_of(changed: &Changed) -> Option<(u64, Bytes)> {
+    let (directory, name) = Placement::parse_key(&changed.key)?;
+    Some((directory, Bytes::copy_from_slice(name)))
+}
