@@ -1,4 +1,4 @@
-//! Transactions by ioctl(2) on anything of a mount: the numbers and layouts, for both ends. `docs/CALLS.md` has them
+//! Transactions, and operations on trees, by ioctl(2) on anything of a mount: the numbers and layouts, for both ends. `docs/CALLS.md` has them
 //! as a C header.
 //!
 //! Thread safety: pure functions. Invariants: numbers are in the byte order of the machine; layouts have neither
@@ -22,6 +22,8 @@ pub const TXN_ABORT: Opcode = opcode::read_write::<[u8; Call::LEN]>(GROUP, 0x62)
 pub const TXN_STATE: Opcode = opcode::read_write::<[u8; Call::LEN]>(GROUP, 0x63);
 /// Asks where its files are: takes and gives a [`Call`], with the path as text.
 pub const TXN_VIEW: Opcode = opcode::read_write::<[u8; Call::LEN]>(GROUP, 0x64);
+/// An operation on a tree: takes and gives a [`TreeCall`].
+pub const TREE: Opcode = opcode::read_write::<[u8; TreeCall::LEN]>(GROUP, 0x65);
 
 const SERIALIZABLE: u32 = 1;
 /// The number of a [`Begin`] is, as it is passed, the idle time.
@@ -158,6 +160,82 @@ impl Call {
     }
 }
 
+/// Operations of [`TREE`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[repr(u32)]
+pub enum TreeOperation {
+    /// What is at the path goes, with all that is below.
+    #[default]
+    Remove = 1,
+}
+
+/// The argument of [`TREE`].
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TreeCall {
+    /// What is to be done.
+    pub operation: TreeOperation,
+    /// Answered on the main line: the transaction in which it was done. In a view it is part of that one's: 0.
+    pub id: u64,
+    /// Passed: where; from the directory that the call is made on, or, with a slash in the beginning, from the root of the mount.
+    pub path: Vec<u8>,
+    /// Passed by operations that have a second path.
+    pub other: Vec<u8>,
+    /// Answered in the place of the first path: why it failed, and where.
+    pub text: String,
+}
+
+impl TreeCall {
+    /// Bytes of the argument.
+    pub const LEN: usize = 8192;
+    const PATH: usize = 16;
+    /// Bytes of a path, its end included: as long as a path of POSIX may be, but for the head.
+    const PATH_LEN: usize = (Self::LEN - Self::PATH) / 2;
+    const OTHER: usize = Self::PATH + Self::PATH_LEN;
+
+    /// As it is passed; `None`: a path is too long, or has a zero byte.
+    pub fn to_bytes(&self) -> Option<[u8; Self::LEN]> {
+        let mut out = [0; Self::LEN];
+        out[..4].copy_from_slice(&(self.operation as u32).to_ne_bytes());
+        out[8..16].copy_from_slice(&self.id.to_ne_bytes());
+        for (at, path) in [(Self::PATH, &self.path), (Self::OTHER, &self.other)] {
+            (path.len() < Self::PATH_LEN && !path.contains(&0)).then_some(())?;
+            out[at..at + path.len()].copy_from_slice(path);
+        }
+        Some(out)
+    }
+
+    /// What was passed; `None`: not such an argument, or from a program that knows more.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; Self::LEN] = bytes.try_into().ok()?;
+        let operation = match u32::from_ne_bytes(field(bytes, 0)?) {
+            1 => TreeOperation::Remove,
+            _ => return None,
+        };
+        let (flags, id) = (u32::from_ne_bytes(field(bytes, 4)?), u64::from_ne_bytes(field(bytes, 8)?));
+        let path = |at: usize| {
+            let part = &bytes[at..at + Self::PATH_LEN];
+            part.iter().position(|&byte| byte == 0).map(|len| part[..len].to_vec())
+        };
+        let (path, other) = (path(Self::PATH)?, path(Self::OTHER)?);
+        // No operation has two paths yet.
+        (flags == 0 && other.is_empty()).then_some(Self { operation, id, path, other, text: String::new() })
+    }
+
+    /// As it is answered. A text that is too long is cut.
+    pub fn answered(&self) -> [u8; Self::LEN] {
+        let mut out = [0; Self::LEN];
+        out[..4].copy_from_slice(&(self.operation as u32).to_ne_bytes());
+        out[8..16].copy_from_slice(&self.id.to_ne_bytes());
+        put_text(&mut out[Self::PATH..Self::OTHER], &self.text);
+        out
+    }
+
+    /// What was answered: number and text.
+    pub fn answer(bytes: &[u8; Self::LEN]) -> (u64, String) {
+        (field(bytes, 8).map(u64::from_ne_bytes).unwrap_or_default(), text(&bytes[Self::PATH..Self::OTHER]))
+    }
+}
+
 fn field<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..at + N)?.try_into().ok()
 }
@@ -214,6 +292,25 @@ mod tests {
     }
 
     #[test]
+    fn a_tree_is_named_by_its_path_and_answered_in_words() {
+        let call = TreeCall { path: b"a/\xff".to_vec(), ..TreeCall::default() };
+        let bytes = call.to_bytes().expect("is short");
+        assert_eq!((&bytes[..4], &bytes[16..20]), (&1u32.to_ne_bytes()[..], &b"a/\xff\0"[..]));
+        assert_eq!(TreeCall::from_bytes(&bytes), Some(call.clone()));
+        let answer = TreeCall { id: 9, text: "ä".repeat(3000), ..call.clone() }.answered();
+        assert_eq!(TreeCall::answer(&answer), (9, "ä".repeat(2043)));
+        for path in [vec![b'a'; 4088], b"a\0b".to_vec()] {
+            assert_eq!(TreeCall { path, ..call.clone() }.to_bytes(), None);
+        }
+        for (at, value) in [(0, 2), (4, 1), (16 + 4088, 1)] {
+            let mut newer = bytes;
+            newer[at] = value;
+            assert_eq!(TreeCall::from_bytes(&newer), None, "byte {at}");
+        }
+        assert_eq!(TreeCall::from_bytes(&bytes[1..]), None);
+    }
+
+    #[test]
     fn idle_times_are_passed_as_milliseconds() {
         for idle in [None, Some(Duration::from_millis(1)), Some(Duration::from_hours(8)), Some(Duration::MAX)]
         {
@@ -225,8 +322,8 @@ mod tests {
     #[test]
     fn the_numbers_never_change() {
         assert_eq!(
-            [TXN_BEGIN, TXN_COMMIT, TXN_ABORT, TXN_STATE, TXN_VIEW],
-            [0xc060_6b60, 0xd000_6b61, 0xd000_6b62, 0xd000_6b63, 0xd000_6b64]
+            [TXN_BEGIN, TXN_COMMIT, TXN_ABORT, TXN_STATE, TXN_VIEW, TREE],
+            [0xc060_6b60, 0xd000_6b61, 0xd000_6b62, 0xd000_6b63, 0xd000_6b64, 0xe000_6b65]
         );
     }
 }

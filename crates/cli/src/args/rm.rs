@@ -15,9 +15,9 @@ The trees go in one transaction: others see all of it or nothing, a crash leaves
 all or nothing, and it can be taken back. Nothing goes where you may not remove
 something in it, as `rm -r` would have it. Root's go at once, however large; of
 others' is looked first for what may not go. The space comes back in the
-background (`kvfs status` shows it). On a branch, and in `kvfs txn run`, names
-go one by one, and what becomes of the branch or the transaction becomes of
-them.";
+background (`kvfs status` shows it). On a branch, and in `kvfs txn run`, they go
+as a part of that, each at once, and what becomes of the branch or the
+transaction becomes of them.";
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]

@@ -6,6 +6,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
 
+use kvfs_rpc::client::{ClientError, calls};
+use rustix::io::Errno;
+
 use crate::args::RmArgs;
 use crate::control::{self, Request, Response};
 use crate::endpoint::Endpoint;
@@ -30,7 +33,8 @@ pub(crate) fn run(args: &RmArgs) -> Result<ExitCode> {
         let message = format!("{one} and {two} are on different mounts, so they need a command for each");
         return Err(CliError::new(Code::Usage, message));
     }
-    if first.mount.is_view { remove_by_calls(&found) } else { remove_in_transaction(&found, args.json) }
+    let is_view = first.mount.is_view;
+    if is_view { remove_in_view(&found, args.json) } else { remove_in_transaction(&found, args.json) }
 }
 
 /// What is at `path`; `None`: nothing, and that is all right.
@@ -42,7 +46,7 @@ fn find(path: &Path, args: &RmArgs) -> Result<Option<Doomed>> {
     };
     let attributes = match path.symlink_metadata() {
         Err(error) if error.kind() == ErrorKind::NotFound && args.force => return Ok(None),
-        attributes => attributes.map_err(|error| CliError::io("remove", path, &error))?,
+        attributes => attributes.map_err(|error| not_there(path, &error))?,
     };
     let above = path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let above = above.canonicalize().map_err(|error| CliError::io("resolve", above, &error))?;
@@ -69,6 +73,18 @@ fn find(path: &Path, args: &RmArgs) -> Result<Option<Doomed>> {
     Ok(Some(doomed))
 }
 
+/// With the directory in which it was looked for, where the path does not say it.
+fn not_there(path: &Path, error: &std::io::Error) -> CliError {
+    let looked_in = std::env::current_dir().ok().filter(|_| path.is_relative());
+    let place = looked_in.map(|dir| format!(" in {}", dir.display())).unwrap_or_default();
+    let CliError { code, .. } = CliError::io("remove", path, error);
+    let why = match error.kind() {
+        ErrorKind::NotFound => "no such file or directory".to_owned(),
+        _ => error.to_string(),
+    };
+    CliError::new(code, format!("cannot remove {}{place}: {why}", path.display()))
+}
+
 fn remove_in_transaction(found: &[Doomed], is_json: bool) -> Result<ExitCode> {
     let paths = found.iter().map(path_in_store).collect();
     let mount = &found[0].mount.dir;
@@ -86,13 +102,35 @@ fn remove_in_transaction(found: &[Doomed], is_json: bool) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// In the view of a transaction, or on a branch.
-fn remove_by_calls(found: &[Doomed]) -> Result<ExitCode> {
-    for Doomed { path, is_directory, .. } in found {
-        let removed = if *is_directory { std::fs::remove_dir_all(path) } else { std::fs::remove_file(path) };
-        removed.map_err(|error| CliError::io("remove", path, &error))?;
+/// In the view of a transaction, or on a branch, of which it becomes a part.
+fn remove_in_view(found: &[Doomed], is_json: bool) -> Result<ExitCode> {
+    for doomed in found {
+        let Doomed { path, mount, .. } = doomed;
+        // Anything of the mount that may be opened will do.
+        let above = path.parent().unwrap_or(&mount.dir);
+        let mounted = calls::Mount::open(&mount.dir).or_else(|_| calls::Mount::open(above));
+        let removed = mounted.and_then(|mounted| mounted.remove_tree(&path_in_store(doomed)));
+        removed.map_err(|error| match error {
+            ClientError::Io(error) => CliError::io("remove", path, &error),
+            ClientError::Tree { errno, text } => CliError::new(code_of(errno), text),
+            error => CliError::new(Code::Failed, error.to_string()),
+        })?;
+    }
+    if is_json {
+        let line = serde_json::json!({ "transaction": null, "trees": found.len(), "can_be_undone": false });
+        print(&format!("{line}\n"))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn code_of(errno: i32) -> Code {
+    match Errno::from_raw_os_error(errno) {
+        Errno::ACCESS | Errno::PERM => Code::Denied,
+        Errno::BUSY => Code::InUse,
+        Errno::NOSPC | Errno::DQUOT => Code::NoSpace,
+        Errno::CANCELED => Code::Conflict,
+        _ => Code::Failed,
+    }
 }
 
 /// As raw bytes, from the root of the store.

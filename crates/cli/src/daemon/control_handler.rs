@@ -42,10 +42,13 @@ impl ToTransactions {
 }
 
 /// What a failure is for a caller that gets a number only.
-fn errno(error: &ServiceError) -> Errno {
+pub(super) fn errno(error: &ServiceError) -> Errno {
+    if let Some(error) = error.of_file_system() {
+        return Errno::from_raw_os_error(error.errno());
+    }
     match error {
         ServiceError::Unknown(_) => Errno::NOENT,
-        ServiceError::NotCommitted { error, .. } => Errno::from_raw_os_error(error.errno()),
+        ServiceError::NoFiles => Errno::OPNOTSUPP,
         error => match error.kind() {
             ErrorKind::Usage => Errno::INVAL,
             ErrorKind::InUse => Errno::BUSY,
@@ -70,7 +73,7 @@ fn begin(transactions: &Transactions, caller: &Caller, begin: &ioctl::Begin) -> 
     };
     transactions.begin(caller, begin).map_err(|error| {
         tracing::debug!(%error, "no transaction begun by a call on the mount");
-        if matches!(error, ServiceError::NoFiles) { Errno::OPNOTSUPP } else { errno(&error) }
+        errno(&error)
     })
 }
 

@@ -20,6 +20,7 @@ mod point;
 pub(crate) mod public;
 mod resident;
 mod signals;
+mod tree_calls;
 mod unmounted;
 mod views;
 
@@ -290,9 +291,11 @@ fn run_session(
     let keys_socket = public.map_or_else(|| store.keys_name(), PublicSockets::keys_name);
     let hidden = Some(control_dir::directory(service, fs, keys_socket));
     let control = Some(control_handler::control_handler(service));
+    let view_calls = Some(tree_calls::handler(service));
     let writeback = plan.writeback;
     let btimes = !plan.nobtime;
-    let bridge_config = BridgeConfig { hidden, control, writeback, btimes, ..BridgeConfig::default() };
+    let bridge_config =
+        BridgeConfig { hidden, control, view_calls, writeback, btimes, ..BridgeConfig::default() };
     let bridge = Bridge::new(Arc::clone(fs), bridge_config);
     let bridge = Arc::new(bridge.map_err(|error| failed("serve", &error))?);
     let acls = fs.has_acls();

@@ -23,5 +23,6 @@ mod space;
 mod stores;
 mod tiers;
 mod transactions;
+mod trees;
 mod user;
 mod world;

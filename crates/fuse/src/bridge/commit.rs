@@ -326,12 +326,19 @@ impl Bridge {
             // The connection's end forgets everything.
             notifier.carry_out_all(notifications).unwrap_or_default()
         };
-        self.forget_changes(changes, forgotten, carry_out);
+        self.files.shared.forget_changes(changes, forgotten, carry_out);
     }
 
     /// Has the kernel forget what another front end has changed, on that one's own thread: it may wait for requests that wait for a
     /// transaction, which commits, whose notifications come in turn, must not. The caller must hold nothing that a request needs.
     pub fn forget_beside(&self, changes: Invalidations) {
+        self.files.shared.forget_beside(changes);
+    }
+}
+
+impl Shared {
+    /// See [`Bridge::forget_beside`].
+    pub(super) fn forget_beside(&self, changes: Invalidations) {
         let carry_out = |notifier: &Notifier, notifications: &mut dyn Iterator<Item = Notification>| {
             let told = notifications.map(|one| (notifier.carry_out(&one), one));
             let absent = told.filter(|(outcome, _)| *outcome == Outcome::NotCached);
@@ -347,7 +354,7 @@ impl Bridge {
         forgotten: &HashSet<u64>,
         carry_out: impl FnOnce(&Notifier, &mut dyn Iterator<Item = Notification>) -> Vec<u64>,
     ) {
-        let Some(notifier) = self.files.shared.notifier.get() else { return };
+        let Some(notifier) = self.notifier.get() else { return };
         // Cached listings are pages of the directory.
         let names = changes.entries.iter().chain(&changes.moved);
         let listings: BTreeSet<u64> = names.map(|(directory, _)| directory.0).collect();
@@ -356,7 +363,7 @@ impl Bridge {
         let nodes = nodes
             .map(|(node, content)| if content { everything_of(node.0) } else { attributes_of(node.0) })
             .chain(listings.iter().copied().map(everything_of));
-        let (root_names, is_in_root) = (&self.files.shared.root_names, listings.contains(&NodeId::ROOT.0));
+        let (root_names, is_in_root) = (&self.root_names, listings.contains(&NodeId::ROOT.0));
         let by_name = is_in_root.then(|| root_names.by_name());
         let by_epoch = (changes.entries.len() + changes.moved.len() > ENTRIES_MAX
             && notifier.supports(INC_EPOCH))
@@ -371,7 +378,6 @@ impl Bridge {
         let epoch = by_epoch.then_some(Notification::IncEpoch);
         let absent = carry_out(notifier, &mut epoch.into_iter().chain(entries).chain(nodes));
         drop(by_name);
-        let shared = &self.files.shared;
-        shared.late.add(shared.learnt_soon(absent));
+        self.late.add(self.learnt_soon(absent));
     }
 }

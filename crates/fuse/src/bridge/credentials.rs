@@ -42,6 +42,13 @@ impl Credentials for OfThreads {
     }
 }
 
+/// All groups of a thread, as far as they are known.
+pub(super) fn groups(caller: &Caller) -> Vec<u32> {
+    let mut groups = of_thread(caller).map(|found| found.groups).unwrap_or_default();
+    groups.push(caller.gid);
+    groups
+}
+
 /// Of a thread.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Found {
@@ -101,6 +108,7 @@ mod tests {
         let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         let caller = Caller { uid, gid, pid: own, ..Caller::default() };
         assert!(of_thread(&caller).is_some());
+        assert!(groups(&caller).contains(&gid));
         let strangers = [
             Caller { uid: uid + 1, ..caller.clone() },
             Caller { gid: gid + 1, ..caller.clone() },
@@ -110,6 +118,7 @@ mod tests {
         for stranger in strangers {
             assert_eq!(of_thread(&stranger), None);
             assert!(!OfThreads.keeps_set_id(&stranger) && !OfThreads.is_in_group(&stranger, gid));
+            assert_eq!(groups(&stranger), [stranger.gid]);
         }
     }
 }

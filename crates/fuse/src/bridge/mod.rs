@@ -28,6 +28,7 @@ mod read_buffers;
 mod route;
 mod stale;
 mod view;
+mod view_calls;
 mod writers;
 
 use std::io::{self, IoSlice};
@@ -61,6 +62,7 @@ use hidden::{Hidden, Known};
 use read_buffers::ReadBuffers;
 use stale::StalePages;
 pub use view::{View, ViewError, ViewOptions};
+pub use view_calls::{ViewCall, ViewCallHandler};
 use writers::{Place, Writers};
 
 /// How the bridge answers.
@@ -93,6 +95,8 @@ pub struct BridgeConfig {
     pub only_ids: Option<(u32, u32)>,
     /// What calls on the mount itself mean; without it they are refused.
     pub control: Option<Arc<dyn ControlHandler>>,
+    /// What calls on a view mean, the main line's and any other; without it they are refused.
+    pub view_calls: Option<Arc<dyn ViewCallHandler>>,
 }
 
 impl Default for BridgeConfig {
@@ -111,6 +115,7 @@ impl Default for BridgeConfig {
             hidden: None,
             only_ids: None,
             control: None,
+            view_calls: None,
         }
     }
 }
@@ -350,7 +355,7 @@ impl Files {
     /// The files of a snapshot, numbered from `base` on, for the same kernel side.
     fn of_snapshot(&self, fs: Arc<FileSystem>, base: u64, known: Arc<Known>) -> Self {
         let on = &self.shared;
-        let config = BridgeConfig { hidden: None, control: None, ..on.config.clone() };
+        let config = BridgeConfig { hidden: None, control: None, view_calls: None, ..on.config.clone() };
         let shared = Shared { base, known: Some(known), ..Shared::new(fs, config, Arc::clone(&on.buffers)) };
         if let Some(notifier) = on.notifier.get() {
             let _ = shared.notifier.set(notifier.clone());

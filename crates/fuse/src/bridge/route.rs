@@ -346,7 +346,10 @@ impl Operations for Bridge {
 
     fn ioctl(&self, cx: &RequestContext, node: u64, args: IoctlArgs, data: &[u8], reply: Reply<Ioctl>) {
         let Some(call) = FlagCall::of(args.command) else {
-            return self.control_ioctl(cx, node, args, data, reply);
+            return match self.view_ioctl(cx, node, args, data, reply) {
+                None => {}
+                Some(reply) => self.control_ioctl(cx, node, args, data, reply),
+            };
         };
         match self.at(node) {
             At::Files(of, inode) => of.inode_flags(cx, inode, call, args.out_size, data, reply),

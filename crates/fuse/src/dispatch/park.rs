@@ -98,6 +98,11 @@ impl Registry {
         if state.early.len() > EARLY_MAX { state.early.pop_front() } else { None }
     }
 
+    /// Whether the caller of `unique`, which is not parked, wants it no more.
+    pub(super) fn is_interrupted(&self, unique: u64) -> bool {
+        self.has_ended() || self.state.lock().early.contains(&unique)
+    }
+
     /// Whether the connection has ended.
     pub(super) fn has_ended(&self) -> bool {
         self.ended.load(Ordering::Relaxed)

@@ -186,6 +186,11 @@ impl<T: Payload> Reply<T> {
         self.slot.as_ref().map_or(0, Slot::unique)
     }
 
+    /// Whether the caller was interrupted, or has gone with its connection: what takes long may end without having done anything.
+    pub fn is_interrupted(&self) -> bool {
+        self.slot.as_ref().is_some_and(|slot| slot.channel.registry.is_interrupted(slot.unique()))
+    }
+
     /// Answers with `value`. [`Delivery::Gone`]: the kernel did not take it; undo lookup counts and handles.
     #[expect(clippy::needless_pass_by_value, reason = "answering is the end of the value")]
     pub fn ok(mut self, value: T) -> Delivery {

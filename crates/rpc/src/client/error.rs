@@ -24,6 +24,14 @@ pub enum ClientError {
     /// The transaction met another one: nothing of it happened, run it again.
     #[error("{}", .0.message)]
     Conflict(Box<proto::Conflict>),
+    /// An operation on a tree was refused: nothing was changed.
+    #[error("{text}")]
+    Tree {
+        /// As for a call of Linux.
+        errno: i32,
+        /// Why, and where.
+        text: String,
+    },
     /// The daemon says why.
     #[error("{}", .0.message())]
     Refused(Status),
@@ -35,7 +43,7 @@ impl ClientError {
         match self {
             Self::Refused(status) => Some(status.code()),
             Self::Conflict(_) => Some(Code::Aborted),
-            Self::NotMounted(_) | Self::Io(_) => None,
+            Self::NotMounted(_) | Self::Io(_) | Self::Tree { .. } => None,
         }
     }
 }
