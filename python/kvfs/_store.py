@@ -26,6 +26,7 @@ from typing import (
 
 import grpc
 
+from . import _trees
 from ._errors import Conflict, KvfsError, NotMounted, explained
 from ._locate import SOCKET_NAME, expect_daemon_of, locate, socket_of
 from ._proto import store_pb2 as pb
@@ -52,6 +53,10 @@ def _bytes(data: Data) -> bytes:
     except TypeError:
         hint = "; text has them after .encode()" if isinstance(data, str) else ""
         raise TypeError(f"keys and values are bytes, not {type(data).__name__}{hint}") from None
+
+
+def _from_root(path: Path) -> bytes:
+    return b"/" + os.fsencode(path).lstrip(b"/")
 
 
 def _text(name: str, data: bytes) -> Dict[str, str]:
@@ -429,6 +434,17 @@ class Store(_Keys):
         """Removes a keyspace with all its keys, outside of any transaction. Named snapshots keep both."""
         self._connection.call("DropKeyspace", pb.DropKeyspaceRequest(name=name))
 
+    def remove_tree(self, path: Path) -> Optional[int]:
+        """Removes what is at ``path``, from the root of the store, with all that is below: all of it or nothing, at once for root.
+
+        Returns the number of the transaction in which it was done, for ``kvfs txn undo``; ``None`` in one that was there. The store
+        must be mounted. Errors are those of the system (``FileNotFoundError``, ``PermissionError``, …), with what was in the way.
+        """
+        mount = self.info()[1]
+        if not mount:
+            raise NotMounted("the store is served without a mount, so there are no files here")
+        return _trees.remove(mount, _from_root(path))
+
     def snapshot(self, name: str) -> "Snapshot":
         """The keys of a named snapshot, read-only; its files are in ``.kvfs/snapshots/NAME``."""
         return Snapshot(self._connection, name)
@@ -550,6 +566,10 @@ class Transaction(_Keys):
             view = self._connection.call("View", pb.ViewRequest(txn=self._txn), self._txn)
             self._root = os.fsdecode(view.path)
         return os.path.join(self._root, os.fspath(path).lstrip("/"))
+
+    def remove_tree(self, path: Path) -> None:
+        """As :meth:`Store.remove_tree`, as a part of the transaction."""
+        _trees.remove(self.path(), _from_root(path))
 
     def environment(self) -> Mapping[str, str]:
         """The environment of commands that are to belong to the transaction, such as ``kvfs kv``."""

@@ -258,6 +258,36 @@ class OnMount(unittest.TestCase):
         self.assertEqual(caught.exception.code, grpc.StatusCode.NOT_FOUND)
         subprocess.run([KVFS, "snapshot", "delete", self.name], cwd=DIR, check=True)
 
+    def test_trees_go_as_a_whole(self):
+        def plant():
+            os.makedirs(os.path.join(self.mount, "py-tree/below"))
+            with open(os.path.join(self.mount, "py-tree/below/file"), "w", encoding="ascii") as file:
+                file.write("text")
+
+        plant()
+        with self.assertRaises(ZeroDivisionError), self.store.transaction() as txn:
+            txn.remove_tree("py-tree")
+            self.assertFalse(os.path.exists(txn.path("py-tree")))
+            self.assertTrue(os.path.exists(os.path.join(self.mount, "py-tree/below/file")))
+            raise ZeroDivisionError
+        self.assertTrue(os.path.exists(os.path.join(self.mount, "py-tree/below/file")))
+        with self.store.transaction() as txn:
+            txn.remove_tree("/py-tree")
+            with self.assertRaises(FileNotFoundError) as raised:
+                txn.remove_tree("py-tree")
+            self.assertIn("no such file or directory", str(raised.exception))
+        self.assertFalse(os.path.exists(os.path.join(self.mount, "py-tree")))
+        plant()
+        number = self.store.remove_tree("py-tree")
+        self.assertFalse(os.path.exists(os.path.join(self.mount, "py-tree")))
+        subprocess.run([KVFS, "txn", "undo", str(number)], cwd=DIR, check=True, capture_output=True)
+        self.store.remove_tree("py-tree/below")
+        self.assertEqual(os.listdir(os.path.join(self.mount, "py-tree")), [])
+        self.store.remove_tree("py-tree")
+        for path, kind in (("py-tree", FileNotFoundError), ("/", OSError), ("a\0b", ValueError), ("x" * 5000, OSError)):
+            with self.assertRaises(kind):
+                self.store.remove_tree(path)
+
     def test_a_place_without_a_store(self):
         with self.assertRaises(kvfs.NotMounted):
             kvfs.connect("/proc")

@@ -556,6 +556,16 @@ int kvfs_unlinkat(const struct kvfs_process *process, int directory, const char 
 int kvfs_remove(const struct kvfs_process *process, const char *path);
 
 /*
+ Removes a name, and a directory with all that is below: all of it or nothing, and for user 0 in constant time; its space comes back
+ in the background. Outside of transactions it is one of its own, durable when this returns.
+
+ EACCES, EPERM: something in it may not be removed, and kvfs_last_error says what. ECANCELED: a transaction is in the way. Others as
+ for rmdir(2).
+ */
+int kvfs_remove_tree(const struct kvfs_process *process,
+                     const char *path);
+
+/*
  rename(2).
  */
 int kvfs_rename(const struct kvfs_process *process, const char *old_path, const char *new_path);

@@ -176,6 +176,19 @@ pub extern "C" fn kvfs_remove(process: Option<&Process>, path: Text) -> c_int {
     })
 }
 
+/// Removes a name, and a directory with all that is below: all of it or nothing, and for user 0 in constant time; its space comes back
+/// in the background. Outside of transactions it is one of its own, durable when this returns.
+///
+/// EACCES, EPERM: something in it may not be removed, and `kvfs_last_error` says what. ECANCELED: a transaction is in the way. Others as
+/// for rmdir(2).
+#[unsafe(no_mangle)]
+pub extern "C" fn kvfs_remove_tree(process: Option<&Process>, path: Text) -> c_int {
+    call(|| {
+        of(process)?.remove_tree(CheckedPlace::path(&path)?.0)?;
+        Ok(0)
+    })
+}
+
 /// rename(2).
 #[unsafe(no_mangle)]
 pub extern "C" fn kvfs_rename(process: Option<&Process>, old_path: Text, new_path: Text) -> c_int {

@@ -5,7 +5,7 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::ops::Range;
 
-use kvfs_fs::{Attr, FallocateMode, RenameMode, SetTime, StatFs, XattrMode};
+use kvfs_fs::{Attr, FallocateMode, RenameMode, SetTime, StatFs, TxnId, XattrMode};
 use kvfs_posix::{Access, Fd, Place, PosixError, ProcessKeys, RangeLock, Result, Whence};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -199,6 +199,7 @@ calls! {
     unlink<'a>(place: impl Into<Place<'a>>) -> ();
     rmdir<'a>(place: impl Into<Place<'a>>) -> ();
     remove<'a>(place: impl Into<Place<'a>>) -> ();
+    remove_tree<'a>(place: impl Into<Place<'a>>) -> Option<TxnId>;
     rename<'a, 'b>(old: impl Into<Place<'a>>, new: impl Into<Place<'b>>, mode: RenameMode) -> ();
     getxattr<'a>(place: impl Into<Place<'a>>, name: &[u8]) -> Vec<u8>;
     setxattr<'a>(place: impl Into<Place<'a>>, name: &[u8], value: &[u8], mode: XattrMode) -> ();

@@ -247,6 +247,11 @@ pub enum Call<'a> {
         #[serde(borrow)]
         at: At<'a>,
     },
+    /// A name, and a directory with all that is below: [`Reply::Number`], the transaction of its own, or 0.
+    RemoveTree {
+        #[serde(borrow)]
+        at: At<'a>,
+    },
     /// `chdir`, `fchdir`.
     Chdir {
         #[serde(borrow)]

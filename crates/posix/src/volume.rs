@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use kvfs_fs::{BeginOptions, Durability, FileSystem, FsError, Invalidations, NodeId, TxnId};
 use kvfs_locks::{Condvar, Mutex, class};
+use kvfs_service::Transactions;
 use rustix::io::Errno;
 
 use crate::error::{Result, refuse};
@@ -47,6 +48,11 @@ pub(crate) struct Shared {
 pub trait Observer: fmt::Debug + Send + Sync {
     /// Processes have changed this; the call returns to them when this does.
     fn changed(&self, changes: Invalidations);
+
+    /// The open transactions of the store, by which a call is committed that is one of its own.
+    fn transactions(&self) -> Option<&Transactions> {
+        None
+    }
 }
 
 /// A use of a volume that is none of its processes.
@@ -81,9 +87,23 @@ impl Shared {
 
     /// Tells the observer, if there is one, of attributes that have changed, with the content where it says so, and of names.
     pub(crate) fn tell(&self, nodes: &[(NodeId, bool)], entries: &[(NodeId, &[u8])]) {
-        let Some(observer) = &self.observer else { return };
+        if self.observer.is_none() {
+            return;
+        }
         let entries = entries.iter().map(|(directory, name)| (*directory, Box::from(*name))).collect();
-        observer.changed(Invalidations { nodes: nodes.to_vec(), entries, ..Invalidations::default() });
+        self.tell_all(Invalidations { nodes: nodes.to_vec(), entries, ..Invalidations::default() });
+    }
+
+    /// Tells the observer, if there is one.
+    pub(crate) fn tell_all(&self, changes: Invalidations) {
+        if let Some(observer) = &self.observer {
+            observer.changed(changes);
+        }
+    }
+
+    /// Those of a store that is served by others as well.
+    pub(crate) fn transactions(&self) -> Option<&Transactions> {
+        self.observer.as_ref()?.transactions()
     }
 
     /// A number that no other process has.

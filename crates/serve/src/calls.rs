@@ -153,6 +153,10 @@ impl Caller<'_> {
             }
             Call::Readlink { at } => process.readlink(self.place(&at)?).map(Answered::Bytes),
             Call::Remove { at } => process.remove(self.place(&at)?).map(done),
+            Call::RemoveTree { at } => {
+                let txn = process.remove_tree(self.place(&at)?)?;
+                Ok(number(txn.map_or(0, |txn| txn.0)))
+            }
             Call::PathOf { handle } => process.path_of(self.descriptor(handle)?).map(Answered::Bytes),
             Call::List { handle, len } => {
                 self.list(handle, None, &mut space[..PAYLOAD_MAX.min(len as usize)])

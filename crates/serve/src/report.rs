@@ -29,7 +29,7 @@ pub(crate) fn kind_of(call: &Call<'_>) -> Option<OperationKind> {
         Call::Symlink { .. } => K::Symlink,
         Call::Link { .. } => K::Link,
         Call::Unlink { is_directory: true, .. } => K::Rmdir,
-        Call::Unlink { .. } | Call::Remove { .. } => K::Unlink,
+        Call::Unlink { .. } | Call::Remove { .. } | Call::RemoveTree { .. } => K::Unlink,
         Call::Rename { .. } => K::Rename,
         Call::Readlink { .. } => K::Readlink,
         Call::Getxattr { .. } => K::Getxattr,
@@ -93,6 +93,7 @@ fn target_of<'c>(session: &Arc<Session>, call: &Call<'c>) -> Target<'c> {
         | Call::Listxattr { at }
         | Call::Removexattr { at, .. }
         | Call::Remove { at }
+        | Call::RemoveTree { at }
         | Call::Chdir { at }
         | Call::Link { old: at, .. }
         | Call::Rename { old: at, .. } => place(session, at),

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use kvfs_lane::{LaneEnd, NUMBERED};
 use kvfs_locks::{Mutex, class};
-use kvfs_posix::{Fd, Process, SharedFile};
+use kvfs_posix::{Fd, Process, SharedFile, interrupt};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
@@ -64,7 +64,7 @@ impl Session {
 
     /// The connection ends: so do its lanes, and what they wait for.
     pub(crate) fn end(self: &Arc<Self>) {
-        self.process.interrupt();
+        interrupt(&self.process);
         for lane in self.lanes.lock().take().into_iter().flatten() {
             lane.end();
         }

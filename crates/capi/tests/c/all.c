@@ -289,6 +289,34 @@ static void names(void) {
     CHECK(kvfs_close(p, dir) == 0);
 }
 
+static void trees(void) {
+    kvfs_process *user, *inside;
+    kvfs_txn *txn;
+    int fd;
+    CHECK(kvfs_mkdir(p, "/trees", 0755) == 0 && kvfs_chmod(p, "/trees", 01777) == 0);
+    CHECK(kvfs_mkdir(p, "/trees/tree", 0755) == 0 && kvfs_mkdir(p, "/trees/tree/below", 0755) == 0);
+    CHECK((fd = kvfs_creat(p, "/trees/tree/below/file", 0644)) >= 0);
+    CHECK((user = kvfs_process_new_as(store, 1000, 1000, NULL, 0)));
+    FAILS(EPERM, kvfs_remove_tree(user, "/trees/tree"));
+    CHECK(kvfs_mkdir(user, "/trees/own", 0755) == 0 && kvfs_remove_tree(user, "/trees/own") == 0);
+    kvfs_process_free(user);
+
+    CHECK((txn = kvfs_txn_begin(store, 0, "tree")) && (inside = kvfs_txn_process_as(txn, 0, 0, NULL, 0)));
+    CHECK(kvfs_remove_tree(inside, "/trees/tree") == 0);
+    FAILS(ENOENT, kvfs_access(inside, "/trees/tree/below", F_OK));
+    CHECK(kvfs_access(p, "/trees/tree/below", F_OK) == 0);
+    kvfs_process_free(inside);
+    kvfs_txn_abort(txn);
+
+    CHECK(kvfs_remove_tree(p, "/trees/tree/") == 0);
+    FAILS(ENOENT, kvfs_remove_tree(p, "/trees/tree"));
+    FAILS(EBUSY, kvfs_remove_tree(p, "/"));
+    FAILS(EINVAL, kvfs_remove_tree(p, "/trees/."));
+    FAILS(EFAULT, kvfs_remove_tree(p, NULL));
+    CHECK(kvfs_write(p, fd, "x", 1) == 1 && kvfs_close(p, fd) == 0);
+    CHECK(kvfs_remove_tree(p, "/trees") == 0);
+}
+
 static void attributes(void) {
     struct stat stat;
     struct statvfs room;
@@ -673,6 +701,7 @@ int main(int argc, char **argv) {
     files();
     io();
     names();
+    trees();
     attributes();
     xattrs();
     locks();

@@ -142,6 +142,11 @@ void Files(const kvfs::FileSystem &fs) {
     THROWS(ENOTEMPTY, (fs.RmDir("/files"), 0));
     fs.MkDir("empty");
     fs.RmDir("empty");
+    fs.MkDir("tree");
+    fs.MkDir("tree/below");
+    fs.Close(fs.Open("tree/below/file", O_CREAT | O_WRONLY));
+    fs.RemoveTree("tree");
+    THROWS(ENOENT, (fs.RemoveTree("tree"), 0));
     CHECK(fs.UMask(077) == 022 && fs.UMask(022) == 077);
     const kvfs::FileSystem child = fs.Fork();
     CHECK(child.GetCurrentDirName() == "/files");

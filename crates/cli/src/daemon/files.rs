@@ -149,7 +149,7 @@ impl Served {
 
     fn observer(&self, txn: u64) -> Option<Arc<dyn Observer>> {
         let kernel = self.kernel.clone()?;
-        Some(Arc::new(Told { kernel, txn }))
+        Some(Arc::new(Told { kernel, transactions: Arc::clone(&self.transactions), txn }))
     }
 }
 
@@ -172,6 +172,7 @@ fn errno(error: &ServiceError) -> Errno {
 /// Tells the kernel sides of the main line, or of a transaction.
 struct Told {
     kernel: KernelSides,
+    transactions: Arc<Transactions>,
     txn: u64,
 }
 
@@ -182,6 +183,10 @@ impl fmt::Debug for Told {
 }
 
 impl Observer for Told {
+    fn transactions(&self) -> Option<&Transactions> {
+        Some(&self.transactions)
+    }
+
     fn changed(&self, changes: Invalidations) {
         if self.txn == 0 {
             // Without a kernel side there is nothing old.

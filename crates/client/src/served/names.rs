@@ -1,6 +1,6 @@
 //! Names, attributes, extended attributes.
 
-use kvfs_fs::{Attr, FileType, RenameMode, SetTime, StatFs, Timestamp, XattrMode};
+use kvfs_fs::{Attr, FileType, RenameMode, SetTime, StatFs, Timestamp, TxnId, XattrMode};
 use kvfs_lane::{Attributes, Bytes, Call, Reply, Time};
 use kvfs_posix::{Access, Place, Result, linux};
 
@@ -92,6 +92,11 @@ impl Served {
 
     pub(crate) fn remove<'a>(&self, place: impl Into<Place<'a>>) -> Result<()> {
         self.done(&Call::Remove { at: at(place) }, &[])
+    }
+
+    pub(crate) fn remove_tree<'a>(&self, place: impl Into<Place<'a>>) -> Result<Option<TxnId>> {
+        let txn = self.number(&Call::RemoveTree { at: at(place) }, &[])?;
+        Ok((txn != 0).then_some(TxnId(txn)))
     }
 
     pub(crate) fn rename<'a, 'b>(

@@ -80,12 +80,6 @@ impl Process {
         Ok(self.scope.shared.locks.find(owner, place, lock).map(|(_, found)| found))
     }
 
-    /// Waits for locks fail with EINTR from now on, those under way, too: its program has ended.
-    pub fn interrupt(&self) {
-        self.scope.is_interrupted.store(true, Ordering::SeqCst);
-        self.scope.shared.locks.look_again();
-    }
-
     fn owner_of(&self, file: &OpenFile, of_file: bool) -> (LockOwner, (u64, LockSpace)) {
         let owner = if of_file { LockOwner::File(file.id()) } else { LockOwner::Process(self.number) };
         (owner, (file.held.node().0, LockSpace::Ranges))
@@ -96,6 +90,12 @@ impl Scope {
     fn patience(&self, waits: bool) -> Patience<'_> {
         if waits { Patience::Until(&self.is_interrupted) } else { Patience::None }
     }
+}
+
+/// Waits for locks, and removals of trees, of a process fail with EINTR from now on, those under way, too: its program has ended.
+pub fn interrupt(process: &Process) {
+    process.scope.is_interrupted.store(true, Ordering::SeqCst);
+    process.scope.shared.locks.look_again();
 }
 
 fn check_range(range: &Range<u64>) -> Result<()> {

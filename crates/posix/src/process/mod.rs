@@ -13,6 +13,7 @@ mod io;
 mod lock;
 mod names;
 mod open;
+mod trees;
 mod xattrs;
 
 use std::sync::Arc;
@@ -25,6 +26,7 @@ use rustix::io::Errno;
 pub use attributes::Access;
 pub use directory::{Directory, DirectoryEntry};
 pub use io::Whence;
+pub use lock::interrupt;
 
 use crate::descriptors::Descriptors;
 use crate::error::{Result, refuse};

@@ -110,18 +110,7 @@ impl Process {
     /// # Errors
     /// ENOTDIR, ENOTEMPTY, ENOENT, EACCES; EINVAL: it ends in `.`; EBUSY: the root; EPERM: in a sticky directory, another user's.
     pub fn rmdir<'a>(&self, place: impl Into<Place<'a>>) -> Result<()> {
-        let place = place.into();
-        let walked = self.scope.walk(place, End::Name)?;
-        if walked.name.is_none() {
-            let path = place.path.unwrap_or_default();
-            let last = path.split(|byte| *byte == b'/').rfind(|part| !part.is_empty());
-            return match last {
-                Some(b"..") => Err(FsError::NotEmpty.into()),
-                Some(_) => refuse(Errno::INVAL, "a directory is not removed as `.`"),
-                None => refuse(Errno::BUSY, "the root is not removed"),
-            };
-        }
-        let (directory, name, found, _) = walked.named(Errno::INVAL)?;
+        let (directory, name, found, _) = self.scope.removable(place.into())?;
         self.scope.check_removal(&directory, found.as_ref())?;
         let node = directory.held.node();
         with_space(self.scope.fs(), self.scope.caller(), |caller| {
@@ -230,6 +219,21 @@ impl Scope {
         Ok((directory, name))
     }
 
+    /// The directory and the name of a directory that is to be removed, and whether slashes follow.
+    pub(super) fn removable(&self, place: Place<'_>) -> Result<(Found, Vec<u8>, Option<Found>, bool)> {
+        let walked = self.walk(place, End::Name)?;
+        if walked.name.is_none() {
+            let path = place.path.unwrap_or_default();
+            let last = path.split(|byte| *byte == b'/').rfind(|part| !part.is_empty());
+            return match last {
+                Some(b"..") => Err(FsError::NotEmpty.into()),
+                Some(_) => refuse(Errno::INVAL, "a directory is not removed as `.`"),
+                None => refuse(Errno::BUSY, "the root is not removed"),
+            };
+        }
+        walked.named(Errno::INVAL)
+    }
+
     /// Whether `directory` is `above`, or lies beneath it. O(depth).
     fn is_beneath(&self, directory: &Found, above: &Found) -> Result<bool> {
         let mut at = Arc::clone(&directory.held);
@@ -258,7 +262,7 @@ impl Scope {
     }
 
     /// Whether `victim` may lose its name in `directory`.
-    fn check_removal(&self, directory: &Found, victim: Option<&Found>) -> Result<()> {
+    pub(super) fn check_removal(&self, directory: &Found, victim: Option<&Found>) -> Result<()> {
         let victim = victim.ok_or(FsError::NotFound)?;
         self.check(directory, WRITE | EXECUTE)?;
         self.actor.check_sticky(&directory.attr, &victim.attr)

@@ -7,4 +7,5 @@ mod files;
 mod names;
 mod snapshots;
 mod transactions;
+mod trees;
 mod world;
