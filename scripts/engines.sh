@@ -60,7 +60,7 @@ if [ -n "$built" ]; then
   (cd "$here/.." && cargo test --locked -p kvfs-store -p kvfs-engine-memory -p kvfs-engine-rocksdb \
     --features kvfs-engine-rocksdb/librocksdb)
   note contract $?
-  (cd "$here/.." && cargo test --locked -p kvfs-cli --features rocksdb --test it engines)
+  (cd "$here/.." && cargo test --locked -p kvfs-cli --features rocksdb --test it -- engines:: copy::)
   note commands $?
 fi
 work_dir engines

@@ -1,6 +1,7 @@
 //! The command line, as clap sees it.
 
 mod branch;
+mod copy;
 mod debug;
 mod defrag;
 mod exec;
@@ -25,6 +26,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::units::parse_size;
 pub(crate) use branch::{BranchArgs, BranchCommand};
+pub(crate) use copy::CopyArgs;
 pub(crate) use debug::{DebugArgs, DebugCommand, DebugLeaksArgs, DebugLocksArgs};
 pub(crate) use defrag::{DefragArgs, PolicyArg};
 pub(crate) use exec::{ExecArgs, StaticArg};
@@ -32,7 +34,7 @@ pub(crate) use front::{CompletionsArgs, PagesArgs, StatusArgs, SyncArgs, TableFo
 pub(crate) use grow::GrowArgs;
 pub(crate) use heat::HeatArgs;
 pub(crate) use kv::{KvArgs, KvCommand, KvRange};
-pub(crate) use mkfs::MkfsArgs;
+pub(crate) use mkfs::{MkfsArgs, NewStoreArgs};
 pub(crate) use property::{GetArgs, SetArgs, Setting};
 pub(crate) use quota::{ProjectCommand, QuotaArgs, QuotaCommand, QuotaOf};
 pub(crate) use rm::RmArgs;
@@ -83,6 +85,8 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Make a new store
     Mkfs(MkfsArgs),
+    /// Copy a whole store to a new one, of the same or another engine
+    Copy(CopyArgs),
     /// Make a store larger, mounted or not
     Grow(GrowArgs),
     /// Fast and slow devices of a store: which there are, and how they come and go

@@ -238,7 +238,7 @@ fn ends_by_signals(request: &Request) -> bool {
 }
 
 /// A signal sets the flag; a second one ends the process.
-fn stop_by_signals(is_stopping: &Arc<AtomicBool>) -> Result<()> {
+pub(crate) fn stop_by_signals(is_stopping: &Arc<AtomicBool>) -> Result<()> {
     for signal in [SIGINT, SIGTERM] {
         flag::register_conditional_default(signal, Arc::clone(is_stopping))
             .and_then(|_| flag::register(signal, Arc::clone(is_stopping)))

@@ -83,6 +83,7 @@ pub fn parse_only(words: impl IntoIterator<Item = OsString>) {
 fn carry_out(command: &Command, words: &[OsString]) -> Result<ExitCode> {
     match command {
         Command::Mkfs(args) => commands::mkfs::run(args),
+        Command::Copy(args) => commands::copy::run(args),
         Command::Grow(args) => commands::grow::run(args),
         Command::Tier(args) => commands::tier::run(args),
         Command::Defrag(args) => commands::defrag::run(args),

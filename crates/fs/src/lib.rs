@@ -37,6 +37,7 @@
 mod acl;
 mod attr;
 pub mod check;
+pub mod copy;
 mod detached;
 mod dir;
 mod error;

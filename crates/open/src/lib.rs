@@ -6,6 +6,7 @@
 //! Thread safety: see the modules. Invariant: one process at a time has a store open; the device is locked.
 
 mod contents;
+mod copy;
 mod devices;
 mod engines;
 mod error;
@@ -14,6 +15,7 @@ mod memory;
 mod open;
 mod store_dir;
 
+pub use copy::{CopiedStore, CopyOrder, copy_store};
 pub use devices::{DeviceHealth, NewDevice, StoreDevices};
 pub use engines::{EngineKind, EngineMark, PluggedEngine};
 pub use error::{Error, Result, explain_device, explain_open};

@@ -56,7 +56,23 @@ pub fn make_store(
     new: NewStore<'_>,
     find_device: impl FnOnce(&StoreDir) -> Result<(FileDevice, u64)>,
 ) -> Result<u64> {
-    let NewStore { size, inline, .. } = new;
+    in_new_directory(path, &new, |dir| {
+        if new.engine == EngineKind::Kvdb {
+            let (device, capacity) = find_device(dir)?;
+            make_kvdb(dir, device, capacity, &new, true)
+        } else {
+            engines::make(dir, &new)
+        }
+    })
+}
+
+/// Checks what is asked for, and has the store made by `fill` in an empty directory: what fails leaves nothing behind.
+pub(crate) fn in_new_directory<T>(
+    path: &Path,
+    new: &NewStore<'_>,
+    fill: impl FnOnce(&StoreDir) -> Result<T>,
+) -> Result<T> {
+    let &NewStore { size, inline, .. } = new;
     if inline > u64::from(kvfs_fs::INLINE_LEN_LIMIT) {
         let limit = human_bytes(u64::from(kvfs_fs::INLINE_LEN_LIMIT));
         return Err(Error::new(
@@ -70,12 +86,7 @@ pub fn make_store(
     }
     let existed = path.exists();
     let dir = StoreDir::prepare(path)?;
-    let made = if new.engine == EngineKind::Kvdb {
-        find_device(&dir).and_then(|(device, capacity)| fill(&dir, device, capacity, &new))
-    } else {
-        engines::make(&dir, &new)
-    };
-    made.map_err(|error| match remove_remains(&dir, new.engine, existed) {
+    fill(&dir).map_err(|error| match remove_remains(&dir, existed) {
         Ok(()) => error,
         Err(left) => {
             let message = format!("{error}; what is left at {} could not be removed: {left}", path.display());
@@ -119,8 +130,15 @@ pub fn linked_device(dir: &StoreDir, new: &NewDevice) -> Result<(FileDevice, u64
     Ok((device, capacity))
 }
 
-/// Makes the engine's structures and an empty file system on `device`, and takes in the others; its capacity (bytes).
-fn fill(dir: &StoreDir, device: FileDevice, capacity_bytes: u64, wanted: &NewStore<'_>) -> Result<u64> {
+/// Makes the engine's structures on `device`, and an empty file system there if `has_files` asks for it, and takes in the others; its
+/// capacity (bytes).
+pub(crate) fn make_kvdb(
+    dir: &StoreDir,
+    device: FileDevice,
+    capacity_bytes: u64,
+    wanted: &NewStore<'_>,
+    has_files: bool,
+) -> Result<u64> {
     if capacity_bytes < CAPACITY_BYTES_MIN {
         let (least, found) = (human_bytes(CAPACITY_BYTES_MIN), human_bytes(capacity_bytes));
         let message = format!("a store needs at least {least}; there are {found}");
@@ -131,11 +149,12 @@ fn fill(dir: &StoreDir, device: FileDevice, capacity_bytes: u64, wanted: &NewSto
     Db::create(Arc::clone(&device), &CreateOptions::with_new_uuid(capacity_bytes)?)?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let db = Db::open(device, Options::with_memory(MEMORY_BYTES_MIN), Arc::clone(&clock))?;
-    let store: Arc<dyn Store> = Arc::clone(&db) as Arc<dyn Store>;
-    let (uid, gid) = dir.beneficiary();
-    let options = MkfsOptions { inline_len_max: wanted.inline as u32, uid, gid, mode: 0o755 };
-    FileSystem::mkfs(&store, clock.as_ref(), &options).map_err(|error| explain_fs(dir, error))?;
-    drop(store);
+    if has_files {
+        let store: Arc<dyn Store> = Arc::clone(&db) as Arc<dyn Store>;
+        let (uid, gid) = dir.beneficiary();
+        let options = MkfsOptions { inline_len_max: wanted.inline as u32, uid, gid, mode: 0o755 };
+        FileSystem::mkfs(&store, clock.as_ref(), &options).map_err(|error| explain_fs(dir, error))?;
+    }
     let mut capacity = capacity_bytes;
     for new in wanted.others {
         let before = db.space().capacity_bytes;
@@ -149,16 +168,15 @@ fn fill(dir: &StoreDir, device: FileDevice, capacity_bytes: u64, wanted: &NewSto
     Ok(capacity)
 }
 
-fn remove_remains(dir: &StoreDir, engine: EngineKind, existed: bool) -> std::io::Result<()> {
-    if engine != EngineKind::Kvdb {
-        engines::remove(dir)?;
-    }
+/// What says that the directory holds a store, or a copy that is none yet, goes last.
+fn remove_remains(dir: &StoreDir, existed: bool) -> std::io::Result<()> {
     for other in dir.other_devices()? {
         other.remove()?;
     }
     match dir.device().remove() {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
-        _ if existed => Ok(()),
-        _ => dir.remove(),
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+        _ => {}
     }
+    engines::remove(dir)?;
+    if existed { Ok(()) } else { dir.remove() }
 }

@@ -9,7 +9,7 @@ use kvfs_fs::{AtimePolicy, FileSystem, MountOptions};
 use kvfs_kvdb::{Db, MissingDevices, Options, Placement, Policy};
 use kvfs_service::UndoLimits;
 use kvfs_store::clock::{Clock, SystemClock};
-use kvfs_store::{Store, StoreError};
+use kvfs_store::{Store, StoreError, Verified};
 
 use crate::devices::StoreDevices;
 use crate::engines::{self, PluggedEngine};
@@ -80,10 +80,24 @@ impl OpenedEngine {
         }
     }
 
-    fn store(&self) -> Arc<dyn Store> {
+    pub(crate) fn store(&self) -> Arc<dyn Store> {
         match self {
             Self::Kvdb { db, .. } => Arc::clone(db) as Arc<dyn Store>,
             Self::Plugged(plugged) => Arc::clone(&plugged.store) as Arc<dyn Store>,
+        }
+    }
+
+    /// Reads everything, and verifies it.
+    ///
+    /// # Errors
+    /// What keeps it from reading on. Damage is no error, but a finding.
+    pub(crate) fn verify(&self) -> Result<Verified, StoreError> {
+        match self {
+            Self::Kvdb { db, .. } => {
+                let checked = db.check()?;
+                Ok(Verified { findings: checked.findings, counts: checked.counts })
+            }
+            Self::Plugged(plugged) => plugged.store.verify(),
         }
     }
 
@@ -156,7 +170,7 @@ impl OpenedStore {
     }
 }
 
-fn open_kvdb(
+pub(crate) fn open_kvdb(
     dir: &StoreDir,
     options: &OpenOptions,
     clock: &Arc<dyn Clock>,

@@ -1,4 +1,4 @@
-//! Arguments of `kvfs mkfs`.
+//! Arguments of `kvfs mkfs`, and what all commands ask that make a store.
 
 use std::path::PathBuf;
 
@@ -24,20 +24,27 @@ Examples:
 pub(crate) struct MkfsArgs {
     /// Directory of the store; made when missing, must be empty
     pub(crate) store: PathBuf,
-    /// What keeps the data; see below
-    #[arg(long, value_name = "ENGINE", default_value = "kvdb", value_parser = engine_parser())]
-    pub(crate) engine: EngineKind,
-    /// File or block device that holds the data, instead of a file inside STORE; several, fast:PATH
-    /// and slow:PATH: see `kvfs tier --help`
+    #[command(flatten)]
+    pub(crate) new: NewStoreArgs,
+    /// Files up to this size live inside their row, such as 4K; 0 = never
+    #[arg(long, value_parser = parse_size, default_value = "4K")]
+    pub(crate) inline: u64,
+}
+
+/// What a new store is to be.
+#[derive(Debug, Args)]
+pub(crate) struct NewStoreArgs {
+    /// What keeps the data, see below (default: kvdb; of a copy, as before)
+    #[arg(long, value_name = "ENGINE", value_parser = engine_parser())]
+    pub(crate) engine: Option<EngineKind>,
+    /// File or block device that holds the data, instead of a file inside the directory; several,
+    /// fast:PATH and slow:PATH: see `kvfs tier --help`
     #[arg(long, value_name = "[TIER:]PATH", value_parser = device_parser())]
     pub(crate) device: Vec<DeviceArg>,
     /// Most bytes its first device may take, such as 20G (default: the block device, or what is free
     /// now)
     #[arg(long, value_parser = parse_size)]
     pub(crate) size: Option<u64>,
-    /// Files up to this size live inside their row, such as 4K; 0 = never
-    #[arg(long, value_parser = parse_size, default_value = "4K")]
-    pub(crate) inline: u64,
     /// Where content goes in a store of fast and slow devices, such as hot-cold: see `kvfs tier
     /// --help`
     #[arg(long, value_name = "POLICY")]
@@ -47,11 +54,15 @@ pub(crate) struct MkfsArgs {
     pub(crate) force: bool,
 }
 
-/// Examples, and the engines of this build.
 fn after_help() -> String {
-    let engines: Vec<_> =
-        EngineKind::built().map(|kind| format!("  {:8} {}", kind.name(), about(kind))).collect();
-    format!("{EXAMPLES}\n\nEngines:\n{}", engines.join("\n"))
+    format!("{EXAMPLES}\n\n{}", engines_help(|_| true))
+}
+
+/// The engines of this build that are wanted.
+pub(super) fn engines_help(is_wanted: impl Fn(EngineKind) -> bool) -> String {
+    let wanted = EngineKind::built().filter(|&kind| is_wanted(kind));
+    let engines: Vec<_> = wanted.map(|kind| format!("  {:8} {}", kind.name(), about(kind))).collect();
+    format!("Engines:\n{}", engines.join("\n"))
 }
 
 fn about(kind: EngineKind) -> &'static str {

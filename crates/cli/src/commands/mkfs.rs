@@ -3,32 +3,61 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use kvfs_open::{EngineKind, NewDevice, NewStore, linked_device, own_device};
+use kvfs_device::FileDevice;
+use kvfs_kvdb::Placement;
+use kvfs_open::{EngineKind, NewDevice, NewStore, StoreDir, linked_device, own_device};
 use kvfs_store::Tier;
 
-use crate::args::{DeviceArg, MkfsArgs};
+use crate::args::{DeviceArg, MkfsArgs, NewStoreArgs};
 use crate::error::Result;
 use crate::progress::Bar;
 use crate::units::human_bytes;
 
+/// A new store as arguments ask for it.
+pub(super) struct Wanted {
+    engine: EngineKind,
+    size: Option<u64>,
+    /// The one with journal and manifest; `None`: a file in the store's directory.
+    first: Option<NewDevice>,
+    others: Vec<NewDevice>,
+    placement: Option<Placement>,
+}
+
+impl Wanted {
+    /// `engine`: where none is named.
+    pub(super) fn of(args: &NewStoreArgs, engine: EngineKind) -> Self {
+        let NewStoreArgs { device, size, placement, force, .. } = args;
+        let engine = args.engine.unwrap_or(engine);
+        let as_new = |device: &DeviceArg| NewDevice { force: *force, ..device.to_new() };
+        let mut others: Vec<_> = device.iter().map(as_new).collect();
+        // The first one is a fast one, if there is any. An engine that has no devices refuses them all.
+        let is_first = |device: &NewDevice| engine == EngineKind::Kvdb && device.tier == Tier::Fast;
+        let first = others.iter().position(is_first).map(|at| others.remove(at));
+        let size = first.as_ref().and_then(|first| first.size_bytes).or(*size);
+        let first = first.map(|first| NewDevice { size_bytes: size, ..first });
+        Self { engine, size, first, others, placement: *placement }
+    }
+
+    pub(super) fn as_new(&self, inline: u64) -> NewStore<'_> {
+        let &Self { engine, size, ref others, placement, .. } = self;
+        NewStore { engine, size, inline, others, placement }
+    }
+
+    pub(super) fn find_device(&self, dir: &StoreDir) -> kvfs_open::Result<(FileDevice, u64)> {
+        match &self.first {
+            None => own_device(dir, self.size),
+            Some(first) => linked_device(dir, first),
+        }
+    }
+}
+
 pub(crate) fn run(args: &MkfsArgs) -> Result<ExitCode> {
-    let MkfsArgs { store, engine, device, size, inline, placement, force } = args;
+    let MkfsArgs { store, new, inline } = args;
     let bar = Bar::new("making the store");
-    // The first one has journal and manifest: a fast one, or else a file in the store's directory.
-    let as_new = |device: &DeviceArg| NewDevice { force: *force, ..device.to_new() };
-    let mut others: Vec<_> = device.iter().map(as_new).collect();
-    // An engine that has none refuses them all.
-    let is_first = |device: &NewDevice| *engine == EngineKind::Kvdb && device.tier == Tier::Fast;
-    let first = others.iter().position(is_first).map(|at| others.remove(at));
-    let size = first.as_ref().and_then(|first| first.size_bytes).or(*size);
-    let first = first.map(|first| NewDevice { size_bytes: size, ..first });
-    let new = NewStore { engine: *engine, size, inline: *inline, others: &others, placement: *placement };
-    let capacity = kvfs_open::make_store(store, new, |dir| match &first {
-        None => own_device(dir, size),
-        Some(first) => linked_device(dir, first),
-    })?;
+    let wanted = Wanted::of(new, EngineKind::default());
+    let capacity = kvfs_open::make_store(store, wanted.as_new(*inline), |dir| wanted.find_device(dir))?;
     drop(bar);
-    if engine.is_volatile() {
+    if wanted.engine.is_volatile() {
         println!(
             "made a store in memory, named by {}: it is empty at each mount, and what it holds ends with the unmount",
             store.display()

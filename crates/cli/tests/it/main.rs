@@ -4,6 +4,7 @@
 
 mod branches;
 mod changes;
+mod copy;
 mod crash;
 mod defrag;
 mod engines;

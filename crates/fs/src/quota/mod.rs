@@ -171,7 +171,8 @@ pub struct Quotas {
     counted: RwLock<Option<Arc<Counted>>, class::FsQuotaCounted>,
 }
 
-fn open_keyspace(store: &dyn Store) -> Result<Keyspace> {
+/// Makes it where it is missing.
+pub(crate) fn open_keyspace(store: &dyn Store) -> Result<Keyspace> {
     Ok(store.open_keyspace(QUOTA_KEYSPACE, KeyspaceKind::Tuple, Some(Arc::new(QuotaMerge)))?)
 }
 

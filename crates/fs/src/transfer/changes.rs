@@ -200,7 +200,7 @@ struct Run {
 }
 
 /// A batch in the making, in which neighbouring blocks become one operation.
-pub(super) struct Stage {
+pub(crate) struct Stage {
     keyspace: Keyspace,
     in_blocks: bool,
     batch: Batch,
@@ -208,11 +208,11 @@ pub(super) struct Stage {
 }
 
 impl Stage {
-    pub(super) fn new(keyspace: Keyspace, in_blocks: bool) -> Self {
+    pub(crate) fn new(keyspace: Keyspace, in_blocks: bool) -> Self {
         Self { keyspace, in_blocks, batch: Batch::new(), run: None }
     }
 
-    pub(super) fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.bytes() >= BATCH_BYTES
     }
 
@@ -223,7 +223,7 @@ impl Stage {
     }
 
     /// Everything in `range`, until it is full: then where to go on.
-    pub(super) fn copy(
+    pub(crate) fn copy(
         &mut self,
         read: &dyn Read,
         range: &KeyRange,
@@ -259,7 +259,7 @@ impl Stage {
         Ok(None)
     }
 
-    pub(super) fn take(&mut self, key: &[u8], value: Option<Bytes>) {
+    pub(crate) fn take(&mut self, key: &[u8], value: Option<Bytes>) {
         let block = if self.in_blocks { key.split_last_chunk() } else { None };
         match (block, value) {
             (Some((prefix, block)), value) => {
@@ -342,7 +342,7 @@ impl Stage {
         self.batch.delete_range(self.keyspace, start, end);
     }
 
-    pub(super) fn finish(mut self) -> Batch {
+    pub(crate) fn finish(mut self) -> Batch {
         self.end_run();
         self.batch
     }

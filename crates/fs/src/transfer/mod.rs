@@ -28,10 +28,11 @@ mod tree;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use changes::Stage;
 pub use error::{ReceiveError, StreamError};
 pub use frame::{Begin, FRAME_HEADER_BYTES, PROLOGUE_BYTES, Prologue};
 pub use identity::{SnapshotId, StreamId};
 pub use reader::{Frame, StreamReader};
-pub(crate) use receive::finish_receive;
 pub use receive::{Received, Receiver};
+pub(crate) use receive::{finish_receive, with_keyspace};
 pub use send::SendStream;

@@ -308,7 +308,8 @@ impl Receipt {
     }
 }
 
-fn with_keyspace(op: Op, keyspace: Keyspace) -> Op {
+/// The operation, in another keyspace.
+pub(crate) fn with_keyspace(op: Op, keyspace: Keyspace) -> Op {
     match op {
         Op::Put { key, value, .. } => Op::Put { keyspace, key, value },
         Op::Delete { key, .. } => Op::Delete { keyspace, key },

@@ -9,6 +9,7 @@ mod areas;
 mod branches;
 mod branches_of_directories;
 mod compression;
+mod copy;
 mod detached;
 mod detached_views;
 mod driver;

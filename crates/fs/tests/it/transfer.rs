@@ -112,7 +112,7 @@ fn assert_same(a: &Content, b: &Content, context: &str) {
     assert!(differing.is_empty(), "{context}: {differing:?}");
 }
 
-fn change_keys(setup: &Setup, random: &mut Random) {
+pub(crate) fn change_keys(setup: &Setup, random: &mut Random) {
     for (name, keys) in [("tags", 40), ("counts", 5)] {
         let (entry, _) = setup.keys().make_keyspace(name, OWNER).unwrap();
         for _ in 0..20 {

@@ -1,7 +1,8 @@
 //! What the directory of a store says of its engine: the file `engine`, which a store of kvdb has not (`docs/FORMAT.md`).
 //!
 //! Thread safety: plain values. Invariants: the file is used only if it is a regular one with one name, of the directory's owner or
-//! of this process's user; it is written once, when the store is made, and locked while the store is open.
+//! of this process's user; it is written once, when the store is made, and locked while the store is open;
+//! a directory in which a copy is being made has one that no program opens a store by, whatever the engine.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -22,6 +23,15 @@ pub(crate) const NAME: &str = "engine";
 /// The first line, and what follows on it is the version.
 const MAGIC: &str = "kvfs-engine ";
 const VERSION: &str = "1";
+
+/// The line of a directory in which `kvfs copy` has not come to its end. It comes first: a kvfs that does not know it refuses the store.
+const COPYING: &str = "copying";
+
+/// What becomes the mark when it is whole.
+const NEXT: &str = "engine.new";
+
+/// Why a store is not opened that has that line.
+const UNFINISHED: &str = "it is an unfinished copy: `kvfs copy` is at work on it, or was cut off; in that case remove it, and copy again";
 
 /// No mark is longer (bytes).
 const LEN_MAX: u64 = 4096;
@@ -90,6 +100,7 @@ impl EngineMark {
         for line in lines {
             let (key, value) = line.split_once(' ').unwrap_or((line, ""));
             match key {
+                COPYING => return Err(UNFINISHED.to_owned()),
                 "engine" => {
                     let known = EngineKind::of_name(value).filter(|&known| known != EngineKind::Kvdb);
                     let unknown = || format!("its engine is {value:?}, which this kvfs does not know");
@@ -112,23 +123,8 @@ impl EngineMark {
 
     /// Makes it. Durable when this returns.
     pub(super) fn write(&self, dir: &StoreDir) -> Result<()> {
-        let written = self.write_file(dir);
+        let written = write_file(dir, NAME, &self.text()).and_then(|()| sync(dir));
         written.map_err(|error| Error::io("make a store in", dir.path(), &error))
-    }
-
-    fn write_file(&self, dir: &StoreDir) -> io::Result<()> {
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = rustix::fs::openat(dir.directory(), NAME, flags, Mode::from_raw_mode(0o600))?;
-        if dir.is_foreign() {
-            let (uid, gid) = (Uid::from_raw(dir.uid()), Gid::from_raw(dir.gid()));
-            rustix::fs::fchown(&file, Some(uid), Some(gid))?;
-        }
-        let mut file = File::from(file);
-        file.write_all(self.text().as_bytes())?;
-        file.sync_all()?;
-        let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let within = rustix::fs::openat(dir.directory(), ".", flags, Mode::empty())?;
-        Ok(rustix::fs::fsync(within)?)
     }
 
     /// Locks it for as long as the result is open.
@@ -149,12 +145,52 @@ impl EngineMark {
     }
 }
 
+/// From now on nothing opens the store in the directory as one. Durable when this returns.
+pub(crate) fn begin_copy(dir: &StoreDir) -> Result<()> {
+    let text = format!("{MAGIC}{VERSION}\n{COPYING}\n");
+    let written = write_file(dir, NAME, &text).and_then(|()| sync(dir));
+    written.map_err(|error| Error::io("make a store in", dir.path(), &error))
+}
+
+/// What [`begin_copy`] has marked is a store of that engine (`None`: kvdb). Durable when this returns.
+pub(crate) fn end_copy(dir: &StoreDir, mark: Option<EngineMark>) -> Result<()> {
+    let replaced = match mark {
+        None => remove(dir),
+        Some(mark) => write_file(dir, NEXT, &mark.text())
+            .and_then(|()| Ok(rustix::fs::renameat(dir.directory(), NEXT, dir.directory(), NAME)?)),
+    };
+    let ended = replaced.and_then(|()| sync(dir));
+    ended.map_err(|error| Error::io("finish the copy in", dir.path(), &error))
+}
+
+fn write_file(dir: &StoreDir, name: &str, text: &str) -> io::Result<()> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(dir.directory(), name, flags, Mode::from_raw_mode(0o600))?;
+    if dir.is_foreign() {
+        let (uid, gid) = (Uid::from_raw(dir.uid()), Gid::from_raw(dir.gid()));
+        rustix::fs::fchown(&file, Some(uid), Some(gid))?;
+    }
+    let mut file = File::from(file);
+    file.write_all(text.as_bytes())?;
+    file.sync_all()
+}
+
+/// Names in the directory are durable when this returns.
+fn sync(dir: &StoreDir) -> io::Result<()> {
+    let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let within = rustix::fs::openat(dir.directory(), ".", flags, Mode::empty())?;
+    Ok(rustix::fs::fsync(within)?)
+}
+
 /// Removes the mark, if there is one.
 pub(super) fn remove(dir: &StoreDir) -> io::Result<()> {
-    match rustix::fs::unlinkat(dir.directory(), NAME, AtFlags::empty()) {
-        Ok(()) | Err(Errno::NOENT) => Ok(()),
-        Err(errno) => Err(errno.into()),
+    for name in [NEXT, NAME] {
+        match rustix::fs::unlinkat(dir.directory(), name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(errno) => return Err(errno.into()),
+        }
     }
+    Ok(())
 }
 
 /// The file; `None`: there is none.
@@ -198,6 +234,7 @@ mod tests {
             ("kvfs-engine 1\nengine leveldb\n", "\"leveldb\""),
             ("kvfs-engine 1\nengine memory\ninline x\n", "\"inline x\""),
             ("kvfs-engine 1\nengine memory\ncolour red\n", "\"colour red\""),
+            ("kvfs-engine 1\ncopying\n", "unfinished copy"),
         ];
         for (text, reason) in cases {
             let refused = EngineMark::parse(text).expect_err(text);

@@ -114,16 +114,28 @@ pub(crate) fn open(dir: &StoreDir, mark: &EngineMark, options: &OpenOptions) -> 
 
 /// Makes the store that `new` says in an empty directory. How much it may come to (bytes).
 pub(crate) fn make(dir: &StoreDir, new: &NewStore<'_>) -> Result<u64> {
-    let mark = EngineMark { kind: new.engine, inline: new.inline };
+    make_engine(dir, new, true)?;
+    // What is there without it is no store.
+    mark_of(new).write(dir)?;
+    if new.engine.is_volatile() { Ok(OpenOptions::default().memory.store_bytes()) } else { dir.free_bytes() }
+}
+
+/// What the directory of that store says of its engine.
+pub(crate) fn mark_of(new: &NewStore<'_>) -> EngineMark {
+    EngineMark { kind: new.engine, inline: new.inline }
+}
+
+/// As [`make`], without the mark, and where `has_files` does not ask for it without a file system.
+pub(crate) fn make_engine(dir: &StoreDir, new: &NewStore<'_>, has_files: bool) -> Result<()> {
     new.engine.expect_built(&"the new store")?;
     check_new(new)?;
     #[cfg(feature = "rocksdb")]
     if new.engine == EngineKind::RocksDb {
-        rocksdb::make(dir, &mkfs_options(dir, new.inline))?;
+        rocksdb::make(dir, has_files.then(|| mkfs_options(dir, new.inline)).as_ref())?;
     }
-    // What is there without it is no store.
-    mark.write(dir)?;
-    if new.engine.is_volatile() { Ok(OpenOptions::default().memory.store_bytes()) } else { dir.free_bytes() }
+    // The one in memory is made at each opening.
+    let _ = (dir, has_files);
+    Ok(())
 }
 
 /// Removes what a failed [`make`] has left.

@@ -43,14 +43,15 @@ pub(super) fn open(dir: &StoreDir, options: &OpenOptions) -> Result<Arc<dyn Engi
     Ok(Arc::new(RocksStore::open(&path, rocks).map_err(|error| explain_open(dir, error))?))
 }
 
-/// Makes the database, and an empty file system in it.
-pub(super) fn make(dir: &StoreDir, files: &MkfsOptions) -> Result<()> {
+/// Makes the database, and an empty file system in it (`None`: nothing).
+pub(super) fn make(dir: &StoreDir, files: Option<&MkfsOptions>) -> Result<()> {
     check_own(dir)?;
     let failed = |errno: Errno| Error::io("make a store in", dir.path(), &errno.into());
     rustix::fs::mkdirat(dir.directory(), NAME, Mode::from_raw_mode(0o700)).map_err(failed)?;
     let uuid = CreateOptions::with_new_uuid(0)?.uuid;
     let (path, anchor) = reach(dir)?;
     RocksStore::create(&path, &RocksOptions::with_memory(MEMORY_BYTES_MIN), uuid)?;
+    let Some(files) = files else { return Ok(()) };
     let rocks = RocksOptions { anchor: Some(anchor), ..RocksOptions::with_memory(MEMORY_BYTES_MIN) };
     let store = Arc::new(RocksStore::open(&path, rocks)?);
     make_files(&(Arc::clone(&store) as Arc<dyn Store>), dir, files)?;
