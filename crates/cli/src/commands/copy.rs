@@ -27,10 +27,11 @@ pub(crate) fn run(args: &CopyArgs) -> Result<ExitCode> {
     let source = open_source(&dir, kind, memory)?;
     let is_stopping = Arc::new(AtomicBool::new(false));
     stop_by_signals(&is_stopping)?;
-    let staged = Staged::look(&dir)?.is_some();
+    // It is no part of the store yet.
+    let staged =
+        Staged::look(&dir)?.map(|_| "what has arrived of a stream that is being received".to_owned());
     let tell_left = |left: &[String]| {
-        let staged = staged.then_some("what has arrived of a stream that is being received");
-        for what in left.iter().map(String::as_str).chain(staged) {
+        for what in left.iter().chain(&staged) {
             eprintln!("kvfs: {} will not have {what}", args.new_store.display());
         }
     };
@@ -45,8 +46,9 @@ pub(crate) fn run(args: &CopyArgs) -> Result<ExitCode> {
     let copied = bar.watch(|| copy_store(parts, &args.new_store, &order, |dir| wanted.find_device(dir)));
     drop(bar);
     let closed = source.close();
-    let copied = copied?;
+    let mut copied = copied?;
     closed?;
+    copied.left.extend(staged);
     Ok(report(args, &copied))
 }
 
