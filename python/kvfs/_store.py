@@ -56,7 +56,7 @@ def _bytes(data: Data) -> bytes:
 
 
 def _from_root(path: Path) -> bytes:
-    return b"/" + os.fsencode(path).lstrip(b"/")
+    return os.fsencode(path).lstrip(b"/")
 
 
 def _text(name: str, data: bytes) -> Dict[str, str]:

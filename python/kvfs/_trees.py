@@ -14,6 +14,8 @@ from ._proto import store_pb2 as pb
 #: ``KVFS_IOC_TREE``: _IOWR('k', 0x65, struct kvfs_tree_call).
 _IOC_TREE = 0xE0006B65
 _REMOVE = 1
+#: Says that a call follows; the kernel refuses it on a mount that is read-only.
+_ANNOUNCEMENT = "system.kvfs.tree"
 #: operation, flags, id, path or text, other path.
 _CALL = struct.Struct("=IIQ4088s4088s")
 
@@ -27,6 +29,7 @@ def remove(mounted: str, path: bytes) -> Optional[int]:
     call = bytearray(_CALL.pack(_REMOVE, 0, 0, path, b""))
     descriptor = os.open(mounted, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
+        os.setxattr(descriptor, _ANNOUNCEMENT, b"")
         fcntl.ioctl(descriptor, _IOC_TREE, call, True)
     except OSError as error:
         text = os.fsdecode(_CALL.unpack(call)[3].split(b"\0")[0])

@@ -206,6 +206,31 @@ in_a_view() {
 fails(errno.EINVAL, xset, 'begin', ''); fails(errno.ENODATA, xget, 'list'); fails(errno.ENOTTY, begin)"
 }
 
+trees() {
+  # As an operation: 1 removes.
+  cat >>"$work/calls.py" <<'EOF2'
+TREE, PATH = "=IIQ4088s4088s", 4088
+def tree(path, operation=1, flags=0, other=b"", fd=None):
+    """Answer of KVFS_IOC_TREE: errno, transaction, text."""
+    buffer = ctypes.create_string_buffer(struct.pack(TREE, operation, flags, 0, path, other), struct.calcsize(TREE))
+    os.setxattr(root if fd is None else fd, "system.kvfs.tree", b"")
+    done = libc.ioctl(root if fd is None else fd, ctypes.c_ulong(iowr(0x65, TREE)), buffer)
+    _, _, txn, text, _ = struct.unpack(TREE, buffer.raw)
+    return (0 if done == 0 else ctypes.get_errno()), txn, text.split(b"\0")[0].decode()
+EOF2
+  mkdir -p t/a/b && echo text >t/a/b/c && ln -s a t/link &&
+    py "number, txn, _ = tree(b't/a'); assert number == 0 and txn and os.listdir('t') == ['link']
+assert tree(b't/a')[0] == errno.ENOENT and 't/a: no such file' in tree(b't/a')[2]
+assert tree(b'/')[0] == tree(b'/t')[0] == errno.EINVAL and tree(b'')[0] == errno.ENOENT and tree(b'..')[0] == errno.EINVAL and tree(b't/link/b')[0] == errno.ENOTDIR
+assert [tree(b't', **wrong)[0] for wrong in ({'operation': 2}, {'flags': 1}, {'other': b'x'})] == [errno.EINVAL] * 3
+assert os.system('$KVFS txn undo %d' % txn) == 0
+below = os.open('t/a', os.O_RDONLY); assert tree(b'b', fd=below)[0] == 0 and os.listdir('t/a') == []
+fails(errno.EBADF, fcntl.ioctl, root, iowr(0x65, TREE), bytearray(8192))
+assert tree(b't')[0] == 0 and not os.path.exists('t')" &&
+    mkdir -p t/a && "$KVFS" txn run -- python3 -c "from calls import *
+assert tree(b't')[:2] == (0, 0) and not os.path.exists('t') and tree(b't')[0] == errno.ENOENT" && [ ! -e t ]
+}
+
 echo "transactions by calls on the mount"
 step "begin, view, commit and abort by ioctl" by_ioctl
 step "begin, commit and abort by setxattr" by_setxattr
@@ -215,6 +240,7 @@ step "commits by all ways at once, one worker" side_by_side
 step "empty ones, at once, one worker" empty_ones
 step "a commit whose pages wait, one worker" pages_that_wait
 step "not in a view" in_a_view
+step "trees, in a view too, one worker" trees
 cd / || exit
 step "unmounts" umount_store
 step "is clean" check_store

@@ -159,6 +159,7 @@ classes! {
     FuseBridgeControl "fuse/bridge/control",
     FuseBridgeHiddenViews "fuse/bridge/hidden/views",
     FuseBridgeLostWrite "fuse/bridge.lost_write",
+    FuseBridgeViewCalls "fuse/bridge/view_calls",
     FuseBridgeReadBuffersFree "fuse/bridge/read_buffers.free",
     FuseBridgeStaleQueue "fuse/bridge/stale.queue",
     FuseDispatchParkState "fuse/dispatch/park.state",

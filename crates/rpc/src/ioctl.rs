@@ -22,6 +22,9 @@ pub const TXN_ABORT: Opcode = opcode::read_write::<[u8; Call::LEN]>(GROUP, 0x62)
 pub const TXN_STATE: Opcode = opcode::read_write::<[u8; Call::LEN]>(GROUP, 0x63);
 /// Asks where its files are: takes and gives a [`Call`], with the path as text.
 pub const TXN_VIEW: Opcode = opcode::read_write::<[u8; Call::LEN]>(GROUP, 0x64);
+/// The attribute to be set, to nothing, on what [`TREE`] is called on, before each call and by the same thread: the kernel refuses it where
+/// the mount is read-only.
+pub const TREE_ANNOUNCEMENT: &str = "system.kvfs.tree";
 /// An operation on a tree: takes and gives a [`TreeCall`].
 pub const TREE: Opcode = opcode::read_write::<[u8; TreeCall::LEN]>(GROUP, 0x65);
 
@@ -176,7 +179,7 @@ pub struct TreeCall {
     pub operation: TreeOperation,
     /// Answered on the main line: the transaction in which it was done. In a view it is part of that one's: 0.
     pub id: u64,
-    /// Passed: where; from the directory that the call is made on, or, with a slash in the beginning, from the root of the mount.
+    /// Passed: where, from the directory that the call is made on.
     pub path: Vec<u8>,
     /// Passed by operations that have a second path.
     pub other: Vec<u8>,

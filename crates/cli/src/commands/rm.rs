@@ -105,12 +105,8 @@ fn remove_in_transaction(found: &[Doomed], is_json: bool) -> Result<ExitCode> {
 /// In the view of a transaction, or on a branch, of which it becomes a part.
 fn remove_in_view(found: &[Doomed], is_json: bool) -> Result<ExitCode> {
     for doomed in found {
-        let Doomed { path, mount, .. } = doomed;
-        // Anything of the mount that may be opened will do.
-        let above = path.parent().unwrap_or(&mount.dir);
-        let mounted = calls::Mount::open(&mount.dir).or_else(|_| calls::Mount::open(above));
-        let removed = mounted.and_then(|mounted| mounted.remove_tree(&path_in_store(doomed)));
-        removed.map_err(|error| match error {
+        let path = &doomed.path;
+        remove_below(doomed).map_err(|error| match error {
             ClientError::Io(error) => CliError::io("remove", path, &error),
             ClientError::Tree { errno, text } => CliError::new(code_of(errno), text),
             error => CliError::new(Code::Failed, error.to_string()),
@@ -121,6 +117,29 @@ fn remove_in_view(found: &[Doomed], is_json: bool) -> Result<ExitCode> {
         print(&format!("{line}\n"))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// From the lowest directory above it that may be opened.
+fn remove_below(Doomed { path, mount, .. }: &Doomed) -> Result<(), ClientError> {
+    let above = path.ancestors().skip(1).take_while(|above| above.starts_with(&mount.dir));
+    let mut refused = ClientError::NotMounted(path.clone());
+    for directory in above {
+        match calls::Mount::open(directory) {
+            Ok(open) => {
+                let below = path.strip_prefix(directory).unwrap_or(path);
+                let removed = open.remove_tree(below.as_os_str().as_bytes());
+                return removed.map(drop).map_err(|error| match error {
+                    ClientError::Tree { errno, text } => {
+                        let text = format!("{}/{text}", directory.display());
+                        ClientError::Tree { errno, text }
+                    }
+                    error => error,
+                });
+            }
+            Err(error) => refused = error,
+        }
+    }
+    Err(refused)
 }
 
 fn code_of(errno: i32) -> Code {

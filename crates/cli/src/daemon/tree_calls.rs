@@ -61,8 +61,16 @@ impl ViewCallHandler for ToTrees {
         command == ioctl::TREE
     }
 
+    fn announces(&self, name: &[u8]) -> bool {
+        name == ioctl::TREE_ANNOUNCEMENT.as_bytes()
+    }
+
     fn carry_out(&self, call: &ViewCall<'_>) -> Result<(Ioctl, Invalidations), Errno> {
         let argument = TreeCall::from_bytes(call.argument).ok_or(Errno::INVAL)?;
+        if argument.path.first() == Some(&b'/') {
+            // From where the caller is, and no further: it may see a part of the mount alone.
+            return Err(Errno::INVAL);
+        }
         let (result, answer, changes) = match self.change(call, &argument) {
             Ok((id, changes)) => (0, TreeCall { id, ..argument }, changes),
             // As a failure with an argument, which an error alone would not carry.

@@ -72,6 +72,14 @@ impl Client {
         self.call(&Call::Unlink { at: at(path), is_directory: false }, &[]).map(drop)
     }
 
+    /// The number of the transaction of its own; 0: in none of its own.
+    pub(crate) fn remove_tree(&self, path: &str) -> Result<u64, Errno> {
+        match self.call(&Call::RemoveTree { at: at(path) }, &[])? {
+            (Reply::Number(txn), _) => Ok(txn),
+            other => panic!("{other:?}"),
+        }
+    }
+
     fn stat(&self, path: &str) -> Result<(), Errno> {
         self.call(&Call::Stat { at: at(path) }, &[]).map(drop)
     }

@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
+use crate::lanes::Client;
 use crate::user::can_be_nobody;
 use crate::world::{KVFS, Run, World, can_mount, kvfs, run, wait_exit, wait_until};
 
@@ -135,21 +136,36 @@ fn tree_goes_by_a_call_on_an_open_directory() {
     let (errno, text) = refused(below.remove_tree(b"none"));
     assert!(errno == Errno::NOENT && text.starts_with("none: no such file or directory"), "{text}");
     for (path, expected) in
-        [(&b"/"[..], Errno::BUSY), (b"", Errno::NOENT), (b"..", Errno::INVAL), (b"b/7/x", Errno::NOTDIR)]
+        [(&b"/tree"[..], Errno::INVAL), (b"", Errno::NOENT), (b"..", Errno::INVAL), (b"b/7/x", Errno::NOTDIR)]
     {
-        assert_eq!(refused(below.remove_tree(path)).0, expected, "{path:?}");
+        let number = |error| match error {
+            ClientError::Tree { errno, .. } => Errno::from_raw_os_error(errno),
+            ClientError::Io(error) => Errno::from_io_error(&error).unwrap(),
+            other => panic!("{other}"),
+        };
+        assert_eq!(below.remove_tree(path).map_err(number), Err(expected), "{path:?}");
     }
+    // Where a mount is read-only, and from a part of it to the others, nothing goes.
+    let bound = world.dir("bound");
+    run(Command::new("mount").args(["--bind", &format!("{dir}/tree"), &bound])).ok();
+    run(Command::new("mount").args(["-o", "remount,bind,ro", &bound])).ok();
+    let read_only = calls::Mount::open(Path::new(&bound)).unwrap();
+    assert!(
+        matches!(read_only.remove_tree(b"a"), Err(ClientError::Io(error)) if error.raw_os_error() == Some(Errno::ROFS.raw_os_error()))
+    );
+    drop(read_only);
+    run(Command::new("umount").arg(&bound)).ok();
     let txn = below.remove_tree(b"b").unwrap().unwrap();
     assert_eq!(names(&format!("{dir}/tree")), ["a"]);
     assert!(names(&format!("{dir}/tree/a")).is_empty());
     on(&dir, &["txn", "undo", &txn.to_string()]).ok();
     assert_eq!(names(&format!("{dir}/tree/a/b")).len(), 300);
-    // From the root of the mount, and in the view of a transaction.
-    assert!(below.remove_tree(b"/tree/a/b").unwrap().is_some_and(|again| again > txn));
+    // Once more, and in the view of a transaction.
+    assert!(below.remove_tree(b"b").unwrap().is_some_and(|again| again > txn));
     let id = below.begin(&BeginOptions::default()).unwrap();
     let view = calls::Mount::open(&below.view(id).unwrap()).unwrap();
     assert_eq!(view.remove_tree(b"tree/a").unwrap(), None);
-    assert_eq!(refused(view.remove_tree(b"/tree/a")).0, Errno::NOENT);
+    assert_eq!(refused(view.remove_tree(b"tree/a")).0, Errno::NOENT);
     assert_eq!(names(&format!("{dir}/tree")), ["a"]);
     below.commit(id, false).unwrap();
     assert!(names(&format!("{dir}/tree")).is_empty());
@@ -217,5 +233,34 @@ fn removal_that_waits_for_another_transaction_ends_by_a_signal_and_has_done_noth
     assert!(names(&second_view).is_empty());
     on(&dir, &["txn", "commit", &second]).ok();
     assert!(names(&dir).is_empty());
+    kvfs(&["umount", &dir]).ok();
+}
+
+#[test]
+fn tree_removed_by_a_process_without_a_mount_is_gone_on_the_mount_too() {
+    if !can_mount("tree_removed_by_a_process_without_a_mount_is_gone_on_the_mount_too") {
+        return;
+    }
+    let world = World::new();
+    let (_store, dir) = world.mounted();
+    plant(&dir);
+    let begun = on(&dir, &["txn", "begin"]).ok();
+    let (id, view) = begun.trim().split_once('\n').unwrap();
+    // Both kernel sides know the names.
+    for root in [&dir[..], view] {
+        assert_eq!(names(&format!("{root}/tree/a/b")).len(), 300);
+    }
+    let inside = Client::connect(&dir, id.parse().unwrap());
+    assert_eq!(inside.remove_tree("/tree"), Ok(0));
+    assert!(!Path::new(&format!("{view}/tree")).exists());
+    assert!(Path::new(&format!("{dir}/tree/a/b/7")).exists());
+    on(&dir, &["txn", "abort", id]).ok();
+    let client = Client::connect(&dir, 0);
+    let txn = client.remove_tree("/tree").unwrap();
+    assert!(!Path::new(&format!("{dir}/tree")).exists() && names(&dir).is_empty());
+    assert_eq!(client.remove_tree("/tree"), Err(Errno::NOENT));
+    on(&dir, &["txn", "undo", &txn.to_string()]).ok();
+    assert_eq!(client.read("/tree/a/b/7").unwrap(), "7");
+    drop((client, inside));
     kvfs(&["umount", &dir]).ok();
 }

@@ -62,6 +62,7 @@ use hidden::{Hidden, Known};
 use read_buffers::ReadBuffers;
 use stale::StalePages;
 pub use view::{View, ViewError, ViewOptions};
+use view_calls::Announced;
 pub use view_calls::{ViewCall, ViewCallHandler};
 use writers::{Place, Writers};
 
@@ -168,6 +169,7 @@ struct Shared {
     entries: AtomicU32,
     pruning: Arc<AtomicBool>,
     names_gone: NamesGone,
+    announced: Announced,
     /// WRITEs that wait for a transaction.
     writers: Arc<Writers>,
     /// Files that may be in the page cache.
@@ -462,6 +464,7 @@ impl Shared {
             late: Late::default(),
             stale: StalePages::default(),
             names_gone: NamesGone::default(),
+            announced: Announced::default(),
             config,
         }
     }

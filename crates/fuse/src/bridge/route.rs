@@ -310,6 +310,7 @@ impl Operations for Bridge {
         how: SetxattrArgs,
         reply: Reply<()>,
     ) {
+        let Some(reply) = self.announce(cx, node, name, reply) else { return };
         let Some(reply) = self.set_control(cx, node, name, value, reply) else { return };
         if let Some((files, reply)) = self.writable(node, reply) {
             files.setxattr(cx, node, name, value, how, reply);

@@ -8,6 +8,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{XattrFlags, fsetxattr};
 use rustix::io::Errno;
 use rustix::ioctl::{Opcode, Updater, ioctl};
 
@@ -89,16 +90,16 @@ impl Mount {
     }
 
     /// Removes what is at `path`, with all that is below, in constant time where the caller is root: in a transaction of its own, or as part
-    /// of that whose view this is. A path that begins with a slash is from the root of the mount, any other from what was opened here.
-    /// Returns the number of the transaction of its own.
+    /// of that whose view this is. The path begins at the directory that was opened here. Returns the number of the transaction of its own.
     ///
     /// # Errors
     /// [`ClientError::Tree`]: nothing was removed, and the text says why, and what was in the way. [`ClientError::Io`]: ENOTTY where this is
-    /// no kvfs mount; ENAMETOOLONG, EINVAL for the path.
+    /// no kvfs mount, or ENOTSUP; EROFS; ENAMETOOLONG, EINVAL for the path.
     pub fn remove_tree(&self, path: &[u8]) -> Result<Option<u64>> {
         let call = TreeCall { path: path.to_vec(), ..TreeCall::default() };
         let refused = if path.contains(&0) { Errno::INVAL } else { Errno::NAMETOOLONG };
         let mut bytes = call.to_bytes().ok_or(refused)?;
+        fsetxattr(&self.file, calls::TREE_ANNOUNCEMENT, b"", XattrFlags::empty())?;
         let called = self.call::<{ calls::TREE }, _>(&mut bytes);
         let (id, text) = TreeCall::answer(&bytes);
         match called {
