@@ -147,6 +147,8 @@ const LIMITS: &[(&str, Bound)] = &[
     ("full.unlink-max", Bound::AtMost(0.2)),
     ("full.df-at-once", Bound::AtLeast(0.95)),
     ("full.df-kept", Bound::AtLeast(0.95)),
+    ("trees.command", Bound::AtMost(0.01)),
+    ("trees.space-back", Bound::AtMost(60.0)),
     ("overwrite.amplification", Bound::AtMost(3.2)),
     ("overwrite.write-max", Bound::AtMost(0.2)),
 ];

@@ -53,6 +53,8 @@ pub struct MountOptions {
     pub size_bytes: Option<u64>,
     /// Ceiling of the daemon's memory (bytes).
     pub memory_bytes: Option<u64>,
+    /// Those of `-o`.
+    pub options: Option<&'static str>,
 }
 
 /// Removes the directory of a store, if it is there.
@@ -83,6 +85,9 @@ impl Mounted {
             if let Some(bytes) = bytes {
                 args.extend([option.into(), bytes.to_string().into()]);
             }
+        }
+        if let Some(options) = options.options {
+            args.extend(["-o".into(), options.into()]);
         }
         let mut mounted = Self { program, store, dir, options: args, is_up: false };
         mounted.mount()?;

@@ -53,7 +53,7 @@ fn size_bytes(setup: &Setup) -> u64 {
 }
 
 fn measure(setup: &Setup, findings: &mut Findings) -> Result<()> {
-    let options = MountOptions { size_bytes: Some(size_bytes(setup)), memory_bytes: None };
+    let options = MountOptions { size_bytes: Some(size_bytes(setup)), ..MountOptions::default() };
     let mounted = Mounted::new(setup.program()?, setup.work, &options)?;
     let mut rng = Rng::new(setup.seed);
     let free = || Ok::<f64, anyhow::Error>(mounted.space()?.1 as f64);

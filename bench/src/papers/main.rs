@@ -10,6 +10,7 @@ mod overwrite;
 mod rig;
 mod table;
 mod thresholds;
+mod trees;
 mod zones;
 
 use anyhow::{Context, Result, bail};
@@ -92,6 +93,8 @@ enum PartName {
     Full,
     /// A store at 85 %, written over ten times with a snapshot held
     Overwrite,
+    /// A large tree, removed as a whole
+    Trees,
 }
 
 /// A line of the table.
@@ -122,7 +125,7 @@ struct PartInfo {
 }
 
 /// In the order in which they are done.
-const PARTS: &[PartInfo] = &[defrag::PART, thresholds::PART, full::PART, overwrite::PART];
+const PARTS: &[PartInfo] = &[defrag::PART, thresholds::PART, full::PART, overwrite::PART, trees::PART];
 
 /// What a part works with.
 struct Setup<'a> {

@@ -78,7 +78,7 @@ impl Sizes {
 
 fn measure(setup: &Setup, findings: &mut Findings) -> Result<()> {
     let Sizes { store_bytes, times } = Sizes::of(setup);
-    let options = MountOptions { size_bytes: Some(store_bytes), memory_bytes: None };
+    let options = MountOptions { size_bytes: Some(store_bytes), ..MountOptions::default() };
     let mounted = Mounted::new(setup.program()?, setup.work, &options)?;
     let mut rng = Rng::new(setup.seed);
     let files = fill(&mounted, &mut rng)?;
