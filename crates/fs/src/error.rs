@@ -251,7 +251,7 @@ impl FsError {
             Self::Corrupt { .. } | Self::CommittedOnly(_) => errno::EIO,
             Self::Store(error) => match **error {
                 StoreError::Failed { .. } => errno::EROFS,
-                StoreError::Unsupported(_) => errno::EOPNOTSUPP,
+                StoreError::Unsupported { .. } => errno::EOPNOTSUPP,
                 StoreError::SnapshotExists(_) => errno::EEXIST,
                 StoreError::NoSnapshot(_) | StoreError::NoCheckpoint(_) | StoreError::NotKept(_) => {
                     errno::ENOENT

@@ -348,6 +348,10 @@ impl Store for Db {
         self.parts.history.position()
     }
 
+    fn engine_name(&self) -> &'static str {
+        "kvdb"
+    }
+
     fn uuid(&self) -> [u8; 16] {
         self.parts.uuid
     }

@@ -18,6 +18,9 @@ use crate::lines::{
 
 /// See the module. What every engine has; the rest is [`SpaceControl`].
 pub trait Engine: Send + Sync + 'static {
+    /// As [`kvfs_store::Store::engine_name`].
+    fn name(&self) -> &'static str;
+
     /// [`SpaceControl`], if the engine has it.
     fn space_control(&self) -> Option<&dyn SpaceControl> {
         None
@@ -54,7 +57,7 @@ impl dyn Engine {
     /// # Errors
     /// The engine has no such `what`.
     pub(crate) fn control_of(&self, what: &'static str) -> Result<&dyn SpaceControl, StoreError> {
-        self.space_control().ok_or(StoreError::Unsupported(what))
+        self.space_control().ok_or_else(|| StoreError::Unsupported { engine: self.name(), what })
     }
 }
 

@@ -126,6 +126,10 @@ pub(crate) struct TestEngine {
 pub(crate) const PIECES: u64 = 4;
 
 impl Engine for TestEngine {
+    fn name(&self) -> &'static str {
+        "test"
+    }
+
     fn space_control(&self) -> Option<&dyn SpaceControl> {
         (!self.has_no_space_control).then_some(self as &dyn SpaceControl)
     }

@@ -203,7 +203,7 @@ impl NamedLog {
     ) -> kvfs_store::Result<()> {
         match store.create_snapshot(&name_of(slot)) {
             Ok(info) => self.done.push((slot, Did::Create(history.len(), info.position))),
-            Err(StoreError::SnapshotExists(_) | StoreError::Unsupported(_)) => {}
+            Err(StoreError::SnapshotExists(_) | StoreError::Unsupported { .. }) => {}
             Err(error) => return Err(error),
         }
         Ok(())

@@ -36,7 +36,7 @@ pub trait Subject {
     /// # Errors
     /// Whatever opening gives; `Unsupported` makes the run skip the step.
     fn crash(&mut self) -> Result<()> {
-        Err(StoreError::Unsupported("crashing"))
+        Err(StoreError::Unsupported { engine: "a model", what: "crashing" })
     }
 
     /// Moves what is in memory to runs.
@@ -479,7 +479,7 @@ impl<'s> Runner<'s> {
     fn crash(&mut self) -> Verdict {
         self.release_all();
         match self.subject.crash() {
-            Err(StoreError::Unsupported(_)) => return Ok(()),
+            Err(StoreError::Unsupported { .. }) => return Ok(()),
             result => result.map_err(|error| format!("opening after the crash: {error}"))?,
         }
         let store = self.subject.store();

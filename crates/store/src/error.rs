@@ -137,9 +137,14 @@ pub enum StoreError {
     CheckpointOpen(TxnId),
     /// The engine lacks an optional ability.
     #[error(
-        "the engine of this store has no {0}; kvdb, the engine of `kvfs mkfs` unless told otherwise, has"
+        "the store is kept by {engine}, which has no {what}; kvdb, the engine of `kvfs mkfs` unless told otherwise, has"
     )]
-    Unsupported(&'static str),
+    Unsupported {
+        /// As [`crate::Store::engine_name`].
+        engine: &'static str,
+        /// The ability.
+        what: &'static str,
+    },
 }
 
 impl StoreError {

@@ -11,19 +11,20 @@ use crate::{
     Store, StoreError, TierBytes, Txn, TxnId, TxnOptions, TxnOutcome, UndoPoint, UndoViews,
 };
 
-fn present<T>(extension: Option<T>, what: &'static str) -> Result<T> {
-    extension.ok_or(StoreError::Unsupported(what))
-}
-
 /// The calls of the extensions. Where the engine lacks one, they return [`StoreError::Unsupported`], or what is true of a store
 /// that has none of it.
 impl dyn Store + '_ {
+    /// The extension, or its refusal by the name of the engine.
+    fn present<T>(&self, extension: Option<T>, what: &'static str) -> Result<T> {
+        extension.ok_or_else(|| StoreError::Unsupported { engine: self.engine_name(), what })
+    }
+
     /// As [`Compress::set_compression`](crate::Compress::set_compression).
     ///
     /// # Errors
     /// As there, and where the engine has no such extension.
     pub fn set_compression(&self, keyspace: Keyspace, compression: Compression) -> Result<()> {
-        present(self.compress(), "compression")?.set_compression(keyspace, compression)
+        self.present(self.compress(), "compression")?.set_compression(keyspace, compression)
     }
 
     /// As [`Compress::allow_compression`](crate::Compress::allow_compression).
@@ -31,7 +32,7 @@ impl dyn Store + '_ {
     /// # Errors
     /// As there, and where the engine has no such extension.
     pub fn allow_compression(&self) -> Result<()> {
-        present(self.compress(), "compression")?.allow_compression()
+        self.present(self.compress(), "compression")?.allow_compression()
     }
 
     /// As [`Compress::compression`](crate::Compress::compression).
@@ -61,7 +62,7 @@ impl dyn Store + '_ {
     /// # Errors
     /// As there, and where the engine has no such extension.
     pub fn create_snapshot(&self, name: &str) -> Result<SnapshotInfo> {
-        present(self.snapshots(), "named snapshots")?.create_snapshot(name)
+        self.present(self.snapshots(), "named snapshots")?.create_snapshot(name)
     }
 
     /// As [`NamedSnapshots::adopt_snapshot`](crate::NamedSnapshots::adopt_snapshot).
@@ -69,7 +70,7 @@ impl dyn Store + '_ {
     /// # Errors
     /// As there, and where the engine has no such extension.
     pub fn adopt_snapshot(&self, name: &str, created: Duration) -> Result<SnapshotInfo> {
-        present(self.snapshots(), "named snapshots")?.adopt_snapshot(name, created)
+        self.present(self.snapshots(), "named snapshots")?.adopt_snapshot(name, created)
     }
 
     /// As [`NamedSnapshots::named_snapshots`](crate::NamedSnapshots::named_snapshots).
@@ -104,7 +105,7 @@ impl dyn Store + '_ {
         older: Seqno,
         newer: Seqno,
     ) -> Result<Box<dyn ChangedRanges>> {
-        present(self.changes(), "comparing snapshots")?.changed_ranges(keyspace, range, older, newer)
+        self.present(self.changes(), "comparing snapshots")?.changed_ranges(keyspace, range, older, newer)
     }
 
     /// As [`Transactions::begin`](crate::Transactions::begin).
@@ -112,7 +113,7 @@ impl dyn Store + '_ {
     /// # Errors
     /// As there, and where the engine has no such extension.
     pub fn begin(&self, options: TxnOptions) -> Result<Arc<dyn Txn>> {
-        present(self.transactions(), "transactions")?.begin(options)
+        self.present(self.transactions(), "transactions")?.begin(options)
     }
 
     /// As [`Transactions::begin_at`](crate::Transactions::begin_at).
@@ -120,7 +121,7 @@ impl dyn Store + '_ {
     /// # Errors
     /// As there, and where the engine has no such extension.
     pub fn begin_at(&self, snapshot: &str) -> Result<Arc<dyn Txn>> {
-        present(self.transactions(), "transactions")?.begin_at(snapshot)
+        self.present(self.transactions(), "transactions")?.begin_at(snapshot)
     }
 
     /// As [`Transactions::txn_outcome`](crate::Transactions::txn_outcome).

@@ -29,8 +29,8 @@
 //! batch.put(words, "one", "1");
 //! store.apply(batch, Durability::Buffered)?;
 //!
-//! let transactions = store.transactions().ok_or(StoreError::Unsupported("transactions"))?;
-//! let txn = transactions.begin(TxnOptions::default())?;
+//! // Refused where the engine has no transactions.
+//! let txn = (&store as &dyn Store).begin(TxnOptions::default())?;
 //! let mut batch = Batch::new();
 //! batch.put(words, "two", "2");
 //! txn.apply(batch)?;
@@ -234,6 +234,11 @@ pub trait Store: Read {
     /// What tells this store from others, given at its creation; a copy of its device has the same.
     fn uuid(&self) -> [u8; 16] {
         [0; 16]
+    }
+
+    /// What users call the engine, in messages. The default is for stores of tests.
+    fn engine_name(&self) -> &'static str {
+        "a model"
     }
 
     /// What this engine can do beyond the required.

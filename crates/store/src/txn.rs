@@ -251,7 +251,7 @@ pub trait Txn: Read {
     /// [`crate::StoreError::Unsupported`] by an engine without them ([`crate::Checkpoints`]).
     fn checkpoint(&self, owner: &[u8]) -> Result<()> {
         let _ = owner;
-        Err(StoreError::Unsupported("checkpoints of transactions"))
+        Err(StoreError::Unsupported { engine: "a model", what: "checkpoints of transactions" })
     }
 
     /// Makes everything visible at once; with [`Durability::Synced`] it survives a power cut when this

@@ -18,7 +18,8 @@ const TRACE_BYTES_MAX: u64 = 1 << 30;
 /// Begins a trace in a new file, which only the caller can read; it ends when the store is closed, or when it is full.
 pub(super) fn start(path: &Path, open: &OpenStore) -> Result<()> {
     let OpenedEngine::Kvdb { db, .. } = &open.engine else {
-        return Err(StoreError::Unsupported("trace of its cache").into());
+        let engine = open.fs.store().engine_name();
+        return Err(StoreError::Unsupported { engine, what: "trace of its cache" }.into());
     };
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     let file = file.map_err(|error| CliError::io("make a new file", path, &error))?;

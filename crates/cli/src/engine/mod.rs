@@ -24,7 +24,7 @@ use kvfs_service::lines::{
     PlacementLine, TrafficLine, ZoneLines,
 };
 use kvfs_service::{DefragOrder, DefragStep, Engine, EngineCheck, Result, ServiceError, SpaceControl};
-use kvfs_store::{StoreError, Tier};
+use kvfs_store::{Store, StoreError, Tier};
 
 use crate::daemon::log::messages_lost;
 use crate::report::zones;
@@ -46,6 +46,10 @@ struct OpenEngine {
 }
 
 impl Engine for OpenEngine {
+    fn name(&self) -> &'static str {
+        self.db.engine_name()
+    }
+
     fn space_control(&self) -> Option<&dyn SpaceControl> {
         Some(self)
     }

@@ -21,6 +21,10 @@ pub(crate) struct OtherEngine {
 }
 
 impl Engine for OtherEngine {
+    fn name(&self) -> &'static str {
+        self.plugged.store.engine_name()
+    }
+
     fn check(&self) -> Result<EngineCheck, StoreError> {
         let Verified { findings, counts } = self.plugged.store.verify()?;
         Ok(EngineCheck { findings, counts, damaged: Vec::new() })

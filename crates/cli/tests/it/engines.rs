@@ -84,7 +84,7 @@ fn what_the_engine_of_a_mounted_store_lacks_is_refused_by_name() {
         (&["txn", "-s", &dir, "undo", "1"], "no undo"),
     ];
     for (args, words) in cases {
-        kvfs(args).fails(FAILED, &[words, "kvdb"]);
+        kvfs(args).fails(FAILED, &["is kept by memory, which has", words, "kvdb"]);
     }
     kvfs(&["check", "--repair", &store]).fails(USAGE, &["no repair", "kvdb has"]);
     // What it has works, and its figures are its own.
@@ -148,7 +148,7 @@ fn rocksdb_store_keeps_files_and_keys_and_refuses_what_it_lacks() {
     for args in
         [&["snapshot", "-s", &dir, "create", "x"][..], &["txn", "-s", &dir, "begin"], &["defrag", &dir]]
     {
-        kvfs(args).fails(FAILED, &["of this store has no", "kvdb"]);
+        kvfs(args).fails(FAILED, &["is kept by rocksdb, which has no", "kvdb"]);
     }
     kvfs(&["umount", &dir]).ok();
     assert!(kvfs(&["check", &store]).ok().starts_with("clean"));

@@ -25,6 +25,10 @@ use crate::protocol::{Begin, BranchRequest, SnapshotRequest, UndoRequest};
 struct NoEngine;
 
 impl Engine for NoEngine {
+    fn name(&self) -> &'static str {
+        "none"
+    }
+
     fn space_control(&self) -> Option<&dyn SpaceControl> {
         Some(self)
     }

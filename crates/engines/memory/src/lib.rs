@@ -50,6 +50,10 @@ impl Store for MemoryStore {
         self.model.apply(batch, durability)
     }
 
+    fn engine_name(&self) -> &'static str {
+        "memory"
+    }
+
     fn uuid(&self) -> [u8; 16] {
         self.model.uuid()
     }

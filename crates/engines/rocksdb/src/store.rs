@@ -241,6 +241,10 @@ impl Store for RocksStore {
         Position(self.shared.newest())
     }
 
+    fn engine_name(&self) -> &'static str {
+        "rocksdb"
+    }
+
     fn uuid(&self) -> [u8; 16] {
         self.uuid
     }

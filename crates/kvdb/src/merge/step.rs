@@ -418,7 +418,7 @@ impl Install<'_> {
 
 /// The internal error that ends a step; never leaves this module.
 fn stopped() -> StoreError {
-    StoreError::Unsupported("merging beyond a step")
+    StoreError::Unsupported { engine: "kvdb", what: "merging beyond a step" }
 }
 
 /// Whether `run` holds keys between the first and the last key of `inputs`.

@@ -129,7 +129,7 @@ fn code_of_store(error: &StoreError) -> Code {
         | StoreError::BatchTooLarge { .. } => Code::InvalidArgument,
         StoreError::Conflict { .. } => Code::Aborted,
         StoreError::NoSnapshot(_) => Code::NotFound,
-        StoreError::Unsupported(_) => Code::Unimplemented,
+        StoreError::Unsupported { .. } => Code::Unimplemented,
         _ => Code::Internal,
     }
 }

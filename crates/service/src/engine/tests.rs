@@ -25,7 +25,10 @@ fn what_an_engine_lacks_is_refused_by_its_name_and_says_which_engine_has_it() {
     ];
     for (what, error) in refusals {
         let words = error.expect(what).to_string();
-        assert!(words.contains(&format!("has no {what}")) && words.contains("kvdb"), "{words}");
+        assert!(
+            words.contains(&format!("is kept by test, which has no {what}")) && words.contains("kvdb"),
+            "{words}"
+        );
     }
     assert!(store.check(&own).is_ok() && store.health().failure.is_none());
 }

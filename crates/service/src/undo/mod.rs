@@ -146,11 +146,9 @@ impl ServedStore<'_> {
 
     /// Refuses it where the engine keeps no former states.
     fn expect_undo(&self) -> Result<()> {
-        self.fs
-            .store()
-            .undo()
-            .map(|_| ())
-            .ok_or_else(|| StoreError::Unsupported("undo of transactions").into())
+        let store = self.fs.store();
+        let lacks = || StoreError::Unsupported { engine: store.engine_name(), what: "undo of transactions" };
+        store.undo().map(|_| ()).ok_or_else(|| lacks().into())
     }
 
     /// The states before and after a transaction of the caller's.

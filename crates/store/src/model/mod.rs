@@ -298,7 +298,7 @@ impl Store for ModelStore {
 /// Announcing is all that the model does: values stay as they are.
 impl crate::Compress for ModelStore {
     fn set_compression(&self, _keyspace: Keyspace, _compression: crate::Compression) -> Result<()> {
-        Err(StoreError::Unsupported("compression"))
+        Err(StoreError::Unsupported { engine: self.engine_name(), what: "compression" })
     }
 
     fn compression(&self, _keyspace: Keyspace) -> crate::Compression {
