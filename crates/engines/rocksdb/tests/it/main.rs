@@ -2,11 +2,22 @@
 #![cfg(feature = "librocksdb")]
 #![expect(clippy::unwrap_used, reason = "a test that fails here has failed")]
 
+#[path = "../../../../fs/tests/it/driver.rs"]
+mod driver;
+mod failing;
+mod files;
 #[path = "../../../../store/tests/it/contract/fixture.rs"]
 #[expect(dead_code, reason = "some of it is for engines with transactions")]
 mod fixture;
 mod lasting;
 mod on_rocksdb;
+#[path = "../../../../fs/tests/it/reference.rs"]
+mod reference;
+#[path = "../../../../fs/tests/it/setup.rs"]
+#[expect(dead_code, reason = "some of it is for other tests of the file system")]
+mod setup;
+#[path = "../../../../fs/tests/it/threads.rs"]
+mod threads;
 
 use std::ops::Deref;
 use std::path::Path;
