@@ -68,8 +68,8 @@ pub use named::{NamedSnapshots, SNAPSHOT_NAME_LEN_MAX, SnapshotInfo, check_snaps
 pub use place::Place;
 pub use tier::{Tier, TierBytes, UnknownTier};
 pub use txn::{
-    CHECKPOINT_OWNER_LEN_MAX, Change, ChangeCursor, Changed, CheckpointInfo, Checkpoints, Isolation, Records,
-    Touch, Transactions, Txn, TxnId, TxnOptions, TxnOutcome, TxnStats, check_owner,
+    BlockClone, CHECKPOINT_OWNER_LEN_MAX, Change, ChangeCursor, Changed, CheckpointInfo, Checkpoints,
+    Isolation, Records, Touch, Transactions, Txn, TxnId, TxnOptions, TxnOutcome, TxnStats, check_owner,
 };
 pub use types::{
     Capabilities, Durability, Extent, ExtentKind, KeyRange, Keyspace, KeyspaceInfo, KeyspaceKind,

@@ -21,8 +21,8 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::{
-    BLOCK_BYTES, Batch, Durability, KeyRange, Keyspace, Op, Position, Read, Result, Seqno, Snapshot,
-    StoreError,
+    BLOCK_BYTES, Batch, Compression, Durability, ExtentKind, KeyRange, Keyspace, Op, Position, Read, Result,
+    Seqno, Snapshot, StoreError,
 };
 
 /// Names a transaction of a store. Small numbers in order of `begin`; never given twice, also not after a
@@ -217,6 +217,16 @@ pub trait Txn: Read {
     /// was applied.
     fn apply(&self, batch: Batch) -> Result<()>;
 
+    /// Has blocks twice, without keeping them twice where the engine can refer to them in two places. What the transaction sees of
+    /// each source comes to its target; absent blocks leave the target as it is. No target may be a source of the same call, or
+    /// of another target's blocks. Conflicts are found as by [`Txn::apply`].
+    ///
+    /// # Errors
+    /// As [`Txn::apply`], and as reads; some blocks may have been cloned then, so the caller must abort the transaction.
+    fn clone_blocks(&self, keyspace: Keyspace, clones: &[BlockClone]) -> Result<()> {
+        clones.iter().try_for_each(|clone| copy_blocks(self, keyspace, clone))
+    }
+
     /// A change by others after the snapshot that concerns `records`, if there is one. O(records · log n)
     /// over what is newer than the snapshot; older data is not looked at.
     ///
@@ -267,6 +277,59 @@ pub trait Txn: Read {
     /// Drops the private writes and frees their space, its checkpoint included. Without effect when it ended
     /// already.
     fn abort(&self);
+}
+
+/// Blocks that are to be in a second place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BlockClone {
+    /// Key of the source without the block number.
+    pub source: Bytes,
+    /// First block there.
+    pub first: u64,
+    /// Number of blocks, present or not.
+    pub count: u64,
+    /// Key of the target without the block number.
+    pub target: Bytes,
+    /// First block there.
+    pub target_first: u64,
+    /// How what has to be written is wished to be stored.
+    pub compression: Compression,
+}
+
+impl BlockClone {
+    /// What it changes.
+    ///
+    /// # Errors
+    /// [`StoreError::BlockShape`] where it reaches beyond the last block of either side.
+    pub fn changed_records(&self) -> Result<Records> {
+        let (first, count) = (self.target_first, self.count);
+        if self.first.checked_add(count).is_none() || first.checked_add(count).is_none() {
+            return Err(StoreError::BlockShape { first: self.first.max(first), len: 0 });
+        }
+        Ok(Records::Blocks { prefix: self.target.clone(), first, count })
+    }
+}
+
+/// Blocks that are read into one batch.
+const COPIED_BLOCKS_MAX: u64 = 256;
+
+/// A clone by an engine that has each block in one place.
+fn copy_blocks<T: Txn + ?Sized>(txn: &T, keyspace: Keyspace, clone: &BlockClone) -> Result<()> {
+    clone.changed_records()?;
+    let (mut at, end) = (clone.first, clone.first + clone.count);
+    while at < end {
+        let extent = txn.next_extent(keyspace, &clone.source, at, ExtentKind::Data)?;
+        let Some(extent) = extent.filter(|extent| extent.first < end) else { break };
+        let count = extent.count.min(end - extent.first).min(COPIED_BLOCKS_MAX);
+        let mut data = vec![0; count as usize * BLOCK_BYTES];
+        txn.read_blocks(keyspace, &clone.source, extent.first, &mut data)?;
+        let target = clone.target_first + (extent.first - clone.first);
+        let mut batch = Batch::new();
+        batch.put_blocks_packed(keyspace, clone.target.clone(), target, data, clone.compression);
+        txn.apply(batch)?;
+        at = extent.first + count;
+    }
+    Ok(())
 }
 
 /// Longest owner of a checkpoint (bytes).

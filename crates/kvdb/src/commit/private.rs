@@ -23,7 +23,7 @@ use super::net::{NetChanges, NetSource, net_batch};
 use super::spilled::{PrivateRuns, Spill};
 use crate::cache::Accountant;
 use crate::memtable::{BlockFill, Lookup, MemTable, Merger, space_of};
-use crate::version::{Edit, Run};
+use crate::version::{Edit, Run, TakePiece};
 
 /// Private records have seqnos above this, all others below.
 pub(crate) const PRIVATE: Seqno = 1 << 63;
@@ -83,11 +83,11 @@ impl OwnWrites {
         Ok(())
     }
 
-    /// Takes a read of blocks through all layers.
+    /// Takes a read of blocks through all layers, with what `take` does with each piece.
     ///
     /// # Errors
     /// I/O errors and corruption.
-    pub(crate) fn fill(&self, keyspace: u32, fill: &mut BlockFill<'_>) -> Result<()> {
+    pub(crate) fn fill(&self, keyspace: u32, fill: &mut BlockFill<'_>, take: TakePiece<'_>) -> Result<()> {
         for table in self.tables() {
             table.fill(keyspace, fill);
             if fill.is_complete() {
@@ -95,7 +95,7 @@ impl OwnWrites {
             }
         }
         for run in self.runs(keyspace) {
-            run.fill(fill)?;
+            run.fill_by(fill, take)?;
             if fill.is_complete() {
                 return Ok(());
             }
@@ -243,6 +243,23 @@ impl PrivateWrites {
         self.runs.add(spill);
         self.sealed = None;
         self.bytes_space.1 = 0;
+    }
+
+    /// Numbers for so many operations that will be in a run, while all others are; returns the last one.
+    pub(crate) fn reserve(&mut self, operations: u64) -> Option<Seqno> {
+        if self.sealed.is_some() || !self.table.is_empty() {
+            return None;
+        }
+        self.last += operations;
+        self.stats.batches += 1;
+        self.stats.operations += operations;
+        self.stats_spilled = self.stats;
+        Some(self.last)
+    }
+
+    /// A run of operations that [`Self::reserve`] has given numbers.
+    pub(crate) fn add_clones(&mut self, spill: Spill) {
+        self.runs.add(spill);
     }
 
     /// The private runs.

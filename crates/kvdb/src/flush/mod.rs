@@ -6,6 +6,7 @@
 //! written again: the pieces refer to them there.
 
 pub(crate) mod blocks;
+pub(crate) mod clones;
 pub(crate) mod headroom;
 pub(crate) mod patches;
 mod private;

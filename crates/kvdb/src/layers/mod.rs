@@ -8,6 +8,7 @@
 pub(crate) mod adopted;
 pub(crate) mod view;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use kvfs_store::{Extent, ExtentKind, KeyRange, Result, Seqno};
@@ -16,6 +17,8 @@ use crate::commit::OwnWrites;
 use crate::iter::{OwnLayers, VisibleCursor};
 use crate::layers::view::{View, source_of, source_of_run};
 use crate::memtable::{BlockFill, BlockState, Lookup, Merger};
+use crate::table::Location;
+use crate::version::{TakePiece, read_piece};
 
 /// Blocks looked at in one step of a search for data or holes.
 const EXTENT_WINDOW_BLOCKS: u64 = 1024;
@@ -27,6 +30,24 @@ pub(crate) struct Layers {
     /// The newest seqno that counts in the view.
     pub(crate) seqno: Seqno,
     pub(crate) own: Option<OwnWrites>,
+}
+
+/// Where present blocks are.
+pub(crate) enum Located {
+    InPiece(Location),
+    /// In memory alone, as a whole or in parts.
+    InMemory(Extent),
+}
+
+/// The present ones of some blocks that are in no piece.
+fn add_in_memory(parts: &mut Vec<Located>, first: u64, states: &[BlockState], positions: Range<usize>) {
+    let is_present = |position: &usize| states[*position] == BlockState::Data;
+    let mut at = positions.start;
+    while let Some(start) = (at..positions.end).find(is_present) {
+        let count = (start..positions.end).take_while(is_present).count();
+        parts.push(Located::InMemory(Extent { first: first + start as u64, count: count as u64 }));
+        at = start + count;
+    }
 }
 
 impl Layers {
@@ -60,16 +81,54 @@ impl Layers {
     }
 
     /// Takes a read that may come from layers above these through them, to its end.
-    pub(crate) fn fill(&self, keyspace: u32, mut fill: BlockFill<'_>) -> Result<Vec<BlockState>> {
+    pub(crate) fn fill(&self, keyspace: u32, fill: BlockFill<'_>) -> Result<Vec<BlockState>> {
+        self.fill_by(keyspace, fill, &mut read_piece)
+    }
+
+    fn fill_by(
+        &self,
+        keyspace: u32,
+        mut fill: BlockFill<'_>,
+        take: TakePiece<'_>,
+    ) -> Result<Vec<BlockState>> {
         fill.descend(self.top());
         if let Some(own) = &self.own {
-            own.fill(keyspace, &mut fill)?;
+            own.fill(keyspace, &mut fill, take)?;
         }
         fill.descend(self.seqno);
         if !fill.is_complete() {
-            self.view.fill(keyspace, &mut fill)?;
+            self.view.fill(keyspace, &mut fill, take)?;
         }
         Ok(fill.finish())
+    }
+
+    /// Where the present ones of some blocks are, in their order. Reads nothing but indexes.
+    ///
+    /// # Errors
+    /// I/O errors and corruption of an index.
+    pub(crate) fn locate(
+        &self,
+        keyspace: u32,
+        prefix: &[u8],
+        first: u64,
+        count: usize,
+    ) -> Result<Vec<Located>> {
+        let mut located = Vec::new();
+        let fill = BlockFill::presence(prefix, first, count, self.top());
+        let states = self.fill_by(keyspace, fill, &mut |piece, fill, bound| {
+            piece.locate_from(fill, bound, &mut located)
+        })?;
+        located.sort_unstable_by_key(|location| location.first);
+        let mut parts = Vec::with_capacity(located.len());
+        let mut at = 0;
+        for location in located {
+            let from = (location.first - first) as usize;
+            add_in_memory(&mut parts, first, &states, at..from);
+            at = from + location.count as usize;
+            parts.push(Located::InPiece(location));
+        }
+        add_in_memory(&mut parts, first, &states, at..count);
+        Ok(parts)
     }
 
     /// A fresh cursor, which keeps the layers.

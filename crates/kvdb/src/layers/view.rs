@@ -12,7 +12,7 @@ use crate::journal::Lsn;
 use crate::layers::adopted::CommittedRuns;
 use crate::memtable::{BlockFill, ChangeVisitor, ChangeWalk, Lookup, MemTable};
 use crate::table::Access;
-use crate::version::{Run, RunId, Version};
+use crate::version::{Run, RunId, TakePiece, Version, read_piece};
 
 /// What takes no more writes, and is not in the version yet.
 #[derive(Clone)]
@@ -149,9 +149,9 @@ impl View {
         lookup_in(self.layers_above(keyspace, place), keyspace, lookup)
     }
 
-    /// Lets every layer decide blocks, until all are decided.
-    pub(crate) fn fill(&self, keyspace: u32, fill: &mut BlockFill<'_>) -> Result<()> {
-        fill_in(self.layers(keyspace), keyspace, fill)
+    /// Lets every layer decide blocks, until all are decided; those of pieces as `take` does.
+    pub(crate) fn fill(&self, keyspace: u32, fill: &mut BlockFill<'_>, take: TakePiece<'_>) -> Result<()> {
+        fill_in(self.layers(keyspace), keyspace, fill, take)
     }
 
     /// As [`Self::fill`], but only what lies above a run counts.
@@ -161,7 +161,7 @@ impl View {
         fill: &mut BlockFill<'_>,
         place: (Seqno, RunId),
     ) -> Result<()> {
-        fill_in(self.layers_above(keyspace, place), keyspace, fill)
+        fill_in(self.layers_above(keyspace, place), keyspace, fill, &mut read_piece)
     }
 
     /// The smallest block at or after `from` that any layer holds, deleted ones included.
@@ -227,11 +227,12 @@ fn fill_in<'a>(
     layers: impl Iterator<Item = Layer<'a>>,
     keyspace: u32,
     fill: &mut BlockFill<'_>,
+    take: TakePiece<'_>,
 ) -> Result<()> {
     for layer in layers {
         match layer {
             Layer::Table(table) => table.fill(keyspace, fill),
-            Layer::Run(run) => run.fill(fill)?,
+            Layer::Run(run) => run.fill_by(fill, take)?,
         }
         if fill.is_complete() {
             break;

@@ -85,7 +85,7 @@ impl Reader {
         layers.next_extent(keyspace.0, prefix, from, kind)
     }
 
-    fn require_blocks(&self, keyspace: Keyspace, operation: &'static str) -> Result<()> {
+    pub(crate) fn require_blocks(&self, keyspace: Keyspace, operation: &'static str) -> Result<()> {
         let meta = self.keyspaces.get(keyspace.0)?;
         if meta.kind == KeyspaceKind::Block {
             return Ok(());

@@ -13,6 +13,19 @@ use super::unit_read::unit_offset;
 use crate::format::{Layer, RecordKind, Region, cmp_block_key};
 use crate::memtable::{BlockFill, Lookup, split_block_key};
 
+/// Where consecutive blocks of one region are.
+pub(crate) struct Location {
+    pub(crate) piece: Arc<Piece>,
+    pub(crate) layer: usize,
+    pub(crate) region: usize,
+    /// Number of the first block.
+    pub(crate) first: u64,
+    pub(crate) count: u32,
+}
+
+/// Is told a layer, by number, and what it has of a fill.
+type VisitLayer<'v, 'f> = &'v mut dyn FnMut(&mut BlockFill<'f>, (usize, &Layer), &[Stretch]) -> Result<()>;
+
 impl Piece {
     /// Fills what `fill` has not decided yet from this piece, as far as its key is at or after `lower_bound`, which is what a
     /// trimmed run still has: reads neighbouring blocks in one request, straight into the caller's buffer, and verifies
@@ -21,6 +34,45 @@ impl Piece {
     /// # Errors
     /// I/O errors and corruption.
     pub(crate) fn fill_from(&self, fill: &mut BlockFill<'_>, lower_bound: &[u8]) -> Result<()> {
+        self.visit_undecided(fill, lower_bound, &mut |fill, (_, layer), found| {
+            if fill.wants_data() {
+                return LayerFill::new(self, layer, fill).read_stretches(found);
+            }
+            for stretch in found {
+                fill.mark_data(stretch.positions());
+            }
+            Ok(())
+        })
+    }
+
+    /// As [`Self::fill_from`], but what the piece has of the blocks is not read: `locations` gets to know where it is, in no order.
+    ///
+    /// # Errors
+    /// I/O errors and corruption of the index.
+    pub(crate) fn locate_from(
+        self: &Arc<Self>,
+        fill: &mut BlockFill<'_>,
+        lower_bound: &[u8],
+        locations: &mut Vec<Location>,
+    ) -> Result<()> {
+        self.visit_undecided(fill, lower_bound, &mut |fill, (layer, _), found| {
+            for stretch in found {
+                let first = fill_block(fill, stretch.position);
+                let (region, count) = (stretch.region, stretch.count as u32);
+                locations.push(Location { piece: Arc::clone(self), layer, region, first, count });
+                fill.mark_data(stretch.positions());
+            }
+            Ok(())
+        })
+    }
+
+    /// Tells `visit` what each layer has of the blocks that are not decided yet, and are visible; it must decide them.
+    fn visit_undecided<'f>(
+        &self,
+        fill: &mut BlockFill<'f>,
+        lower_bound: &[u8],
+        visit: VisitLayer<'_, 'f>,
+    ) -> Result<()> {
         let start = position_at_or_after(fill, lower_bound);
         if start == fill.count() {
             return Ok(());
@@ -30,7 +82,7 @@ impl Piece {
             range.start = range.start.max(start).min(range.end);
         }
         let index = self.metadata().glance()?;
-        for layer in index.layers() {
+        for (number, layer) in index.layers().iter().enumerate() {
             let mut found = Vec::new();
             let mut at = start;
             while let Some(range) = fill.next_undecided(at) {
@@ -40,13 +92,7 @@ impl Piece {
             if !covered.is_empty() {
                 found = hide_covered(layer, fill, &covered, &found);
             }
-            if fill.wants_data() {
-                LayerFill::new(self, layer, fill).read_stretches(&found)?;
-            } else {
-                for stretch in found {
-                    fill.mark_data(stretch.positions());
-                }
-            }
+            visit(fill, (number, layer), &found)?;
             if fill.is_complete() {
                 return Ok(());
             }

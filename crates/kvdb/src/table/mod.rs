@@ -47,6 +47,7 @@ mod upcoming;
 mod windows;
 mod writer;
 
+pub(crate) use block_read::Location;
 pub(crate) use filter::fingerprint;
 pub(crate) use index::Index;
 pub(crate) use piece::Piece;

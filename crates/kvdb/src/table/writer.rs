@@ -163,7 +163,7 @@ impl PieceWriter {
         let target = Target { ctx, data, budget, packing: Packing::default(), keyspace, id };
         let ctx = &target.ctx;
         Self {
-            held: HeldExtents::new(Arc::clone(&ctx.zones)),
+            held: HeldExtents::new(&ctx.zones),
             tuples: TupleOutput::new(ctx),
             layers: Vec::new(),
             tombstones: Vec::new(),
@@ -351,12 +351,13 @@ impl PieceWriter {
         Ok(())
     }
 
-    /// Takes over plain blocks that lie in their final place, and that no piece has yet. Their bytes are live.
+    /// Takes over blocks that lie in their final place, whether a piece has them or not. Their bytes are live. The seqnos are as
+    /// they are on the device: those of private runs are counted.
     ///
     /// # Errors
     /// As [`PieceWriter::add_blocks`], since a packed unit that is being filled ends here.
     pub(crate) fn take_over(&mut self, layer: usize, region: Region<'_>) -> Result<()> {
-        debug_assert!(self.kind == KeyspaceKind::Block && self.base == 0 && region.unit.is_none());
+        debug_assert_eq!(self.kind, KeyspaceKind::Block);
         let last = block_key(region.prefix, region.end() - 1);
         self.bounds.add_keys(&block_key(region.prefix, region.first), &last);
         for span in region.seqnos {

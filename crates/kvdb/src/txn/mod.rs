@@ -10,6 +10,7 @@
 //! one before; the space that its commit needs is spoken for from each `apply` on; what does not fit one record
 //! of the journal is spilled.
 
+mod clones;
 mod engine;
 
 use std::sync::Arc;
@@ -18,8 +19,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use bytes::Bytes;
 use kvfs_locks::{Mutex, class};
 use kvfs_store::{
-    BLOCK_BYTES, Batch, ChangeCursor, Changed, Durability, Isolation, Keyspace, NOTE_LEN_MAX, Op, Position,
-    Records, Result, Seqno, Snapshot, StoreError, Txn, TxnId, TxnOptions, TxnStats, check_owner,
+    BLOCK_BYTES, Batch, BlockClone, ChangeCursor, Changed, Durability, Isolation, Keyspace, NOTE_LEN_MAX, Op,
+    Position, Records, Result, Seqno, Snapshot, StoreError, Txn, TxnId, TxnOptions, TxnStats, check_owner,
 };
 
 pub(crate) use engine::Txns;
@@ -244,6 +245,17 @@ impl DbTxn {
         Ok(())
     }
 
+    /// Turns all that was written before the call into runs; the caller holds the lock for it.
+    fn spill_whole(&self) -> Result<()> {
+        let is_left_over = self.with(|live| Ok(live.writes.is_sealed()))?;
+        self.spill_alone()?;
+        if is_left_over {
+            // That was what a failed spill had left, not what came in after it.
+            self.spill_alone()?;
+        }
+        Ok(())
+    }
+
     fn write(&self, table: &Arc<MemTable>) -> Result<Spill> {
         // Not a failure of the store, so not observed.
         self.engine.runtime.check_running()?;
@@ -323,12 +335,7 @@ impl DbTxn {
     /// Everything to the device, and into the manifest; as a checkpoint when it has an `owner`.
     fn prepare_spilled(&self, owner: Option<&[u8]>) -> Result<()> {
         let _one_at_a_time = self.spilling.lock();
-        let is_left_over = self.with(|live| Ok(live.writes.is_sealed()))?;
-        self.spill_alone()?;
-        if is_left_over {
-            // That was what a failed spill had left, not what came in after it.
-            self.spill_alone()?;
-        }
+        self.spill_whole()?;
         let save = self.with(|live| Ok(self.plan_save(live, owner)))?;
         self.tell(&save)?;
         self.with(|live| {
@@ -494,6 +501,10 @@ impl Txn for DbTxn {
                 return Ok(());
             }
         }
+    }
+
+    fn clone_blocks(&self, keyspace: Keyspace, clones: &[BlockClone]) -> Result<()> {
+        self.clone_now(keyspace, clones)
     }
 
     fn changed_since_snapshot(&self, keyspace: Keyspace, records: &[Records]) -> Result<Option<Changed>> {

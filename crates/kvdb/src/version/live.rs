@@ -20,6 +20,14 @@ use crate::memtable::{
 };
 use crate::table::{Piece, RunContext};
 
+/// What is done with a piece of a run that may know undecided blocks of a fill; keys below the bound don't count.
+pub(crate) type TakePiece<'t> = &'t mut dyn FnMut(&Arc<Piece>, &mut BlockFill<'_>, &[u8]) -> Result<()>;
+
+/// Blocks are read.
+pub(crate) fn read_piece(piece: &Arc<Piece>, fill: &mut BlockFill<'_>, lower_bound: &[u8]) -> Result<()> {
+    piece.fill_from(fill, lower_bound)
+}
+
 /// A sorted run: pieces with disjoint key ranges, of which the keys below `lower_bound` have moved on.
 #[derive(Clone)]
 pub(crate) struct Run {
@@ -122,6 +130,11 @@ impl Run {
 
     /// Decides what it can of `fill`.
     pub(crate) fn fill(&self, fill: &mut BlockFill<'_>) -> Result<()> {
+        self.fill_by(fill, &mut read_piece)
+    }
+
+    /// As [`Self::fill`], of what `take` does with each piece.
+    pub(crate) fn fill_by(&self, fill: &mut BlockFill<'_>, take: TakePiece<'_>) -> Result<()> {
         let (low, high) = (fill.key(0), fill.key(fill.count() - 1));
         if high[..] < self.lower_bound[..] {
             return Ok(());
@@ -130,7 +143,7 @@ impl Run {
             if piece.desc().first_key[..] > high[..] || fill.is_complete() {
                 break;
             }
-            piece.fill_from(fill, &self.lower_bound)?;
+            take(piece, fill, &self.lower_bound)?;
         }
         Ok(())
     }

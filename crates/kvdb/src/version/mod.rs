@@ -15,7 +15,7 @@ mod state;
 mod units;
 
 pub(crate) use edit::{Edit, RunId};
-pub(crate) use live::{Run, Version};
+pub(crate) use live::{Run, TakePiece, Version, read_piece};
 pub(crate) use manifest::Manifest;
 pub(crate) use state::{
     COMMITTED_MAX, CheckpointState, KeyspaceState, ManifestState, MemberState, MergeState, RunState,

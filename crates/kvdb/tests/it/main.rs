@@ -4,6 +4,7 @@ mod basics;
 mod binding;
 mod caching;
 mod checkpoints;
+mod clones;
 mod overwritten;
 mod paging;
 mod patches;

@@ -9,6 +9,8 @@ mod atomicity;
 mod blocks;
 #[path = "contract/checkpoints.rs"]
 mod checkpoints;
+#[path = "contract/clones.rs"]
+mod clones;
 #[path = "contract/cursors.rs"]
 mod cursors;
 #[path = "contract/differences.rs"]

@@ -7,6 +7,8 @@ type Fixture = crate::Fixture<crate::kvdb::KvdbInRuns>;
 mod blocks;
 #[path = "contract/checkpoints.rs"]
 mod checkpoints;
+#[path = "contract/clones.rs"]
+mod clones;
 #[path = "contract/cursors.rs"]
 mod cursors;
 #[path = "contract/differences.rs"]

@@ -6,6 +6,8 @@ type Fixture = crate::Fixture<crate::kvdb::KvdbSpillingInRuns>;
 
 #[path = "contract/checkpoints.rs"]
 mod checkpoints;
+#[path = "contract/clones.rs"]
+mod clones;
 #[path = "contract/patches.rs"]
 mod patches;
 #[path = "contract/transaction_patches.rs"]

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use kvfs_store::{BLOCK_BYTES, KeyspaceKind, Result, Seqno};
 
-use super::held::zone_uses;
+use super::held::ExtentSet;
 use super::index::{Content, Index};
 use super::metadata::Source;
 use super::piece::{Parts, Piece, is_intact};
@@ -220,7 +220,14 @@ fn describe(ctx: &RunContext, addr: u64, kind: KeyspaceKind, stray: FoundMeta) -
 fn uses_of(ctx: &RunContext, extents: Vec<Extent>) -> Option<Vec<ZoneUse>> {
     let zone_bytes = u64::from(ctx.zones.zone_bytes());
     let is_in_zone = |extent: &Extent| extent.addr % zone_bytes + u64::from(extent.len) <= zone_bytes;
-    extents.iter().all(is_in_zone).then(|| zone_uses(&ctx.zones, extents))
+    if !extents.iter().all(is_in_zone) {
+        return None;
+    }
+    let mut set = ExtentSet::new(&ctx.zones);
+    for extent in extents {
+        set.add(extent);
+    }
+    Some(set.uses())
 }
 
 /// What of a piece that is in use can't be read. Nothing is mended.

@@ -1,0 +1,119 @@
+//! Clones of blocks in a transaction.
+//!
+//! What lies in pieces becomes a private run that refers to the same bytes; what is in memory is written once more. Earlier
+//! batches of the transaction are spilled first, since runs lie below what is in memory.
+//!
+//! Thread safety: as the transaction; other batches may come in meanwhile, of other keys.
+
+use kvfs_store::{
+    BLOCK_BYTES, Batch, BlockClone, Extent, Isolation, Keyspace, Records, Result, Seqno, StoreError, Txn as _,
+};
+
+use super::DbTxn;
+use crate::flush::clones::LocatedClone;
+use crate::layers::{Layers, Located};
+use crate::read::ReadAt;
+
+/// Blocks that are looked for at once: 256 MiB of data, 64 KiB of memory.
+const WINDOW_BLOCKS: u64 = 1 << 16;
+
+/// Blocks that are read into one batch.
+const COPIED_BLOCKS_MAX: u64 = 256;
+
+/// Where the blocks of clones are.
+#[derive(Default)]
+struct Found<'c> {
+    in_pieces: Vec<LocatedClone>,
+    in_memory: Vec<(&'c BlockClone, Extent)>,
+}
+
+impl DbTxn {
+    /// As [`kvfs_store::Txn::clone_blocks`].
+    pub(super) fn clone_now(&self, keyspace: Keyspace, clones: &[BlockClone]) -> Result<()> {
+        self.engine.runtime.check_accepting()?;
+        self.check_clones(keyspace, clones)?;
+        let one_at_a_time = self.spilling.lock();
+        let last = self.reserve(clones.len() as u64)?;
+        let layers = self.layers()?;
+        let Found { in_pieces, in_memory } = find(&layers, keyspace, clones, last)?;
+        if !in_pieces.is_empty() {
+            self.add_clones(keyspace, in_pieces, last)?;
+        }
+        drop(one_at_a_time);
+        in_memory.into_iter().try_for_each(|(clone, extent)| self.copy(&layers, keyspace, clone, extent))
+    }
+
+    /// Numbers for so many operations; everything before them is in runs then. The caller holds the lock for spills.
+    fn reserve(&self, operations: u64) -> Result<Seqno> {
+        loop {
+            self.spill_whole()?;
+            // Unless another batch has come in.
+            if let Some(last) = self.with(|live| Ok(live.writes.reserve(operations)))? {
+                return Ok(last);
+            }
+        }
+    }
+
+    fn check_clones(&self, keyspace: Keyspace, clones: &[BlockClone]) -> Result<()> {
+        self.engine.reader.require_blocks(keyspace, "clone_blocks")?;
+        let records = clones.iter().map(BlockClone::changed_records).collect::<Result<Vec<Records>>>()?;
+        if self.isolation == Isolation::Snapshot
+            && !self.is_resumed
+            && let Some(changed) = self.changed_since_snapshot(keyspace, &records)?
+        {
+            self.engine.transactions.note_conflict();
+            return Err(StoreError::Conflict { changed });
+        }
+        Ok(())
+    }
+
+    /// Makes a run of what lies in pieces; the caller holds the lock for spills.
+    fn add_clones(&self, keyspace: Keyspace, clones: Vec<LocatedClone>, last: Seqno) -> Result<()> {
+        let written = self.engine.flusher.write_clones(self.id, keyspace, clones, last);
+        let spill = match written {
+            Err(StoreError::Corrupt { .. } | StoreError::Full) => written?,
+            other => self.engine.runtime.health.observe(other)?,
+        };
+        self.with(|live| {
+            self.change(&mut live.writes, |writes| writes.add_clones(spill));
+            Ok(())
+        })
+    }
+
+    /// Writes a part of a clone once more.
+    fn copy(&self, layers: &Layers, keyspace: Keyspace, clone: &BlockClone, part: Extent) -> Result<()> {
+        let (mut first, end) = (part.first, part.first + part.count);
+        while first < end {
+            let count = COPIED_BLOCKS_MAX.min(end - first);
+            let mut data = vec![0; count as usize * BLOCK_BYTES];
+            layers.read_blocks(keyspace.0, &clone.source, first, &mut data)?;
+            let mut batch = Batch::new();
+            let target = clone.target_first + (first - clone.first);
+            batch.put_blocks_packed(keyspace, clone.target.clone(), target, data, clone.compression);
+            self.apply(batch)?;
+            first += count;
+        }
+        Ok(())
+    }
+}
+
+/// Looks for all present blocks. The last clone has the number `last`.
+fn find<'c>(layers: &Layers, keyspace: Keyspace, clones: &'c [BlockClone], last: Seqno) -> Result<Found<'c>> {
+    let mut found = Found::default();
+    for (clone, seqno) in clones.iter().rev().zip((0..=last).rev()) {
+        let (mut at, end) = (clone.first, clone.first + clone.count);
+        while at < end {
+            let count = WINDOW_BLOCKS.min(end - at);
+            for located in layers.locate(keyspace.0, &clone.source, at, count as usize)? {
+                match located {
+                    Located::InPiece(location) => {
+                        found.in_pieces.push(LocatedClone::new(clone, seqno, location));
+                    }
+                    Located::InMemory(extent) => found.in_memory.push((clone, extent)),
+                }
+            }
+            at += count;
+        }
+    }
+    Ok(found)
+}

@@ -1,0 +1,317 @@
+//! Clones of blocks: what they take, what becomes of both sides under merges, crashes, compression and lack of space.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use kvfs_device::{CrashDevice, CrashMode, Device, Rng};
+use kvfs_kvdb::{Db, Options};
+use kvfs_store::{
+    BLOCK_BYTES, Batch, BlockClone, Compression, Durability, Keyspace, NamedSnapshots, Read, Store,
+    Transactions, TxnOptions,
+};
+
+use crate::basics::{create, data, make, open, stat};
+
+const ZONES: u64 = 200;
+
+fn clone(source: &str, (first, count): (u64, u64), target: &str, target_first: u64) -> BlockClone {
+    let (source, target) = (Bytes::from(source.to_owned()), Bytes::from(target.to_owned()));
+    BlockClone { source, first, count, target, target_first, compression: Compression::None }
+}
+
+/// Clones in a transaction of their own.
+fn commit_clones(db: &Db, data: Keyspace, clones: &[BlockClone]) {
+    let txn = db.begin(TxnOptions::default()).expect("begins");
+    txn.clone_blocks(data, clones).expect("clones");
+    txn.commit(Durability::Synced).expect("commits");
+}
+
+fn block(number: u64) -> Vec<u8> {
+    (0..BLOCK_BYTES / 8).flat_map(|at| (number * 1000 + at as u64).to_le_bytes()).collect()
+}
+
+fn fill(db: &Db, data: Keyspace, prefix: &str, count: u64) {
+    for first in (0..count).step_by(64) {
+        let blocks: Vec<u8> = (first..count.min(first + 64)).flat_map(block).collect();
+        let mut batch = Batch::new();
+        batch.put_blocks(data, prefix.to_owned(), first, blocks);
+        db.apply(batch, Durability::Buffered).expect("applies");
+    }
+}
+
+fn remove(db: &Db, data: Keyspace, prefix: &str) {
+    let mut batch = Batch::new();
+    let end = [prefix.as_bytes(), &[255; 9]].concat();
+    batch.delete_range(data, prefix.as_bytes().to_vec(), end);
+    db.apply(batch, Durability::Synced).expect("applies");
+}
+
+fn holds(read: &dyn Read, data: Keyspace, prefix: &str, count: u64) -> bool {
+    let mut found = vec![0; count as usize * BLOCK_BYTES];
+    read.read_blocks(data, prefix.as_bytes(), 0, &mut found).expect("reads");
+    found == (0..count).flat_map(block).collect::<Vec<u8>>()
+}
+
+fn assert_clean(db: &Db, when: &str) {
+    let checked = db.check().expect("checks");
+    assert!(checked.findings.is_empty(), "{when}: {:?}", checked.findings);
+}
+
+fn free_bytes(db: &Db) -> u64 {
+    stat(db, "zones.free") * (256 << 10)
+}
+
+#[test]
+fn clones_take_no_space_and_outlive_what_they_were_made_of() {
+    const BLOCKS: u64 = 2048;
+    let device = make(ZONES);
+    let db = open(&device, |_| {});
+    let data = data(&db);
+    let before_all = free_bytes(&db);
+    fill(&db, data, "f", BLOCKS);
+    db.flush().expect("flushes");
+    let before = free_bytes(&db);
+    let names: Vec<String> = (0..20).map(|number| format!("g{number:02}")).collect();
+    for name in &names {
+        commit_clones(&db, data, &[clone("f", (0, BLOCKS), name, 0)]);
+    }
+    let taken = before - free_bytes(&db);
+    assert!(taken <= 2 << 20, "20 clones of 8 MiB take {taken} bytes");
+    db.compact().expect("merges");
+    let taken = before.saturating_sub(free_bytes(&db));
+    assert!(taken <= 3 << 20, "after a merge of all, 20 clones of 8 MiB take {taken} bytes");
+    assert_clean(&db, "shared within a piece");
+    remove(&db, data, "f");
+    db.compact().expect("merges");
+    db.close().expect("closes");
+    drop(db);
+    let db = open(&device, |_| {});
+    assert_clean(&db, "without the source, opened again");
+    assert!(names.iter().all(|name| holds(&*db, data, name, BLOCKS)));
+    for name in &names {
+        remove(&db, data, name);
+    }
+    db.compact().expect("merges");
+    db.flush().expect("flushes");
+    let lost = before_all.saturating_sub(free_bytes(&db));
+    assert!(lost <= 2 << 20, "{lost} bytes are not free again");
+}
+
+/// A history at random, and what it must have come to.
+struct History {
+    rng: Rng,
+    seed: u64,
+    crash: Arc<CrashDevice>,
+    db: Arc<Db>,
+    configure: fn(&mut Options),
+    data: Keyspace,
+    compression: Compression,
+    content: BTreeMap<(u64, u64), Vec<u8>>,
+    pinned: Option<BTreeMap<(u64, u64), Vec<u8>>>,
+}
+
+const PREFIXES: u64 = 6;
+const BLOCKS: u64 = 150;
+
+fn prefix_of(number: u64) -> String {
+    format!("p{number}")
+}
+
+impl History {
+    fn new(seed: u64, compression: Compression, configure: fn(&mut Options)) -> Self {
+        let crash = Arc::new(CrashDevice::in_memory(0, ZONES * (256 << 10)));
+        let device = Arc::clone(&crash) as Arc<dyn Device>;
+        create(&device, ZONES);
+        let db = open(&device, configure);
+        let data = data(&db);
+        let (rng, content) = (Rng::new(seed), BTreeMap::new());
+        Self { rng, seed, crash, db, configure, data, compression, content, pinned: None }
+    }
+
+    /// Some blocks of a prefix.
+    fn range(&mut self) -> (u64, u64, u64) {
+        let (prefix, first) = (self.rng.below(PREFIXES), self.rng.below(BLOCKS));
+        (prefix, first, (1 + self.rng.below(60)).min(BLOCKS - first))
+    }
+
+    fn put(&mut self, batch: &mut Batch) {
+        let (prefix, first, count) = self.range();
+        let shape = self.rng.below(3);
+        let mut data = Vec::new();
+        for number in first..first + count {
+            let mut block = vec![self.rng.below(200) as u8; BLOCK_BYTES];
+            if shape > 0 {
+                block[..2000].iter_mut().for_each(|byte| *byte = self.rng.below(256) as u8);
+            }
+            data.extend_from_slice(&block);
+            self.content.insert((prefix, number), block);
+        }
+        batch.put_blocks_packed(self.data, prefix_of(prefix), first, data, self.compression);
+    }
+
+    fn patch(&mut self, batch: &mut Batch) {
+        let (prefix, number, _) = self.range();
+        let (offset, byte) = (self.rng.below(4000) as u16, self.rng.below(256) as u8);
+        batch.patch_block(self.data, prefix_of(prefix), number, offset, vec![byte; 9]);
+        let block = self.content.entry((prefix, number)).or_insert_with(|| vec![0; BLOCK_BYTES]);
+        block[usize::from(offset)..][..9].fill(byte);
+    }
+
+    fn delete(&mut self, batch: &mut Batch) {
+        let (prefix, first, count) = self.range();
+        let key = |number: u64| [prefix_of(prefix).as_bytes(), &number.to_be_bytes()].concat();
+        batch.delete_range(self.data, key(first), key(first + count));
+        self.content.retain(|&(p, number), _| p != prefix || number < first || number >= first + count);
+    }
+
+    fn batch(&mut self) -> Batch {
+        let mut batch = Batch::new();
+        for _ in 0..=self.rng.below(3) {
+            match self.rng.below(4) {
+                0 => self.patch(&mut batch),
+                1 => self.delete(&mut batch),
+                _ => self.put(&mut batch),
+            }
+        }
+        batch
+    }
+
+    /// Clones of some blocks of one prefix to one or two others, which lose what they had there.
+    fn clones(&mut self) -> (Batch, Vec<BlockClone>) {
+        let (source, first, count) = self.range();
+        let (mut batch, mut clones) = (Batch::new(), Vec::new());
+        for step in 1..=1 + self.rng.below(2) {
+            let target = (source + step) % PREFIXES;
+            let target_first = self.rng.below(BLOCKS - count + 1);
+            let (from, to) = (prefix_of(source), prefix_of(target));
+            let key = |number: u64| [to.as_bytes(), &number.to_be_bytes()].concat();
+            batch.delete_range(self.data, key(target_first), key(target_first + count));
+            let compression = self.compression;
+            clones.push(BlockClone { compression, ..clone(&from, (first, count), &to, target_first) });
+            for number in 0..count {
+                match self.content.get(&(source, first + number)).cloned() {
+                    Some(block) => self.content.insert((target, target_first + number), block),
+                    None => self.content.remove(&(target, target_first + number)),
+                };
+            }
+        }
+        (batch, clones)
+    }
+
+    /// A transaction that writes, clones, and writes again what it has cloned; dropped, now and then.
+    fn transaction(&mut self) {
+        let before = self.content.clone();
+        let txn = self.db.begin(TxnOptions::default()).expect("begins");
+        for _ in 0..=self.rng.below(4) {
+            if self.rng.below(2) == 0 {
+                let batch = self.batch();
+                txn.apply(batch).expect("applies");
+            }
+            let (batch, clones) = self.clones();
+            txn.apply(batch).expect("applies");
+            txn.clone_blocks(self.data, &clones).expect("clones");
+            self.compare(&*txn, &self.content, "in the transaction");
+        }
+        if self.rng.below(4) == 0 {
+            txn.abort();
+            self.content = before;
+        } else {
+            txn.commit(Durability::Synced).expect("commits");
+        }
+    }
+
+    fn compare(&self, read: &dyn Read, content: &BTreeMap<(u64, u64), Vec<u8>>, when: &str) {
+        let seed = self.seed;
+        for prefix in 0..PREFIXES {
+            let mut found = vec![9; BLOCKS as usize * BLOCK_BYTES];
+            read.read_blocks(self.data, prefix_of(prefix).as_bytes(), 0, &mut found).expect("reads");
+            for (number, block) in (0..).zip(found.chunks(BLOCK_BYTES)) {
+                match content.get(&(prefix, number)) {
+                    Some(expected) => {
+                        assert!(block == expected, "seed {seed:#x}, {when}: block {number} of {prefix}");
+                    }
+                    None => assert!(
+                        block.iter().all(|&byte| byte == 0),
+                        "seed {seed:#x}, {when}: block {number} of {prefix} is absent"
+                    ),
+                }
+            }
+        }
+    }
+
+    fn reopen(&mut self) {
+        let seed = self.rng.below(u64::MAX);
+        let mode = if self.rng.below(2) == 0 { CrashMode::DropAll } else { CrashMode::KeepSubset };
+        let image = Arc::new(self.crash.crash_image(seed, mode).expect("an image"));
+        self.crash = Arc::new(CrashDevice::over(image));
+        let device = Arc::clone(&self.crash) as Arc<dyn Device>;
+        self.db = open(&device, self.configure);
+        self.data = data(&self.db);
+    }
+
+    fn step(&mut self) {
+        match self.rng.below(12) {
+            0..5 => {
+                let batch = self.batch();
+                self.db.apply(batch, Durability::Synced).expect("applies");
+            }
+            5..9 => self.transaction(),
+            9 => self.db.flush().expect("flushes"),
+            10 => match self.rng.below(4) {
+                0 => self.db.compact().expect("merges"),
+                1 => self.db.reclaim().expect("reclaims"),
+                2 if self.pinned.is_none() => {
+                    self.db.create_snapshot("then").expect("pins");
+                    self.pinned = Some(self.content.clone());
+                }
+                _ if self.pinned.take().is_some() => {
+                    self.db.delete_snapshot("then").expect("lets go");
+                }
+                _ => {}
+            },
+            _ => self.reopen(),
+        }
+    }
+
+    fn run(mut self) {
+        for step in 0..250 {
+            self.step();
+            let when = format!("step {step}");
+            self.compare(&*self.db, &self.content, &when);
+            if let Some(then) = &self.pinned {
+                let snapshot = self.db.open_snapshot("then").expect("opens");
+                self.compare(&*snapshot, then, &format!("{when}, the snapshot"));
+            }
+            if step % 25 == 24 {
+                assert_clean(&self.db, &format!("seed {:#x}, {when}", self.seed));
+            }
+        }
+    }
+}
+
+#[test]
+fn clones_are_copies_under_merges_and_crashes_with_small_pieces() {
+    History::new(0xc10e, Compression::None, |options| {
+        options.merge.piece_bytes = 64 << 10;
+        options.merge.class_runs = 2;
+        options.memtable_bytes = 256 << 10;
+    })
+    .run();
+}
+
+#[test]
+fn clones_are_copies_under_merges_that_copy_or_stitch_everything() {
+    History::new(0xc10f, Compression::None, |options| options.merge.stitch_bytes_min = 0).run();
+    History::new(0xc110, Compression::None, |options| options.merge.stitch_bytes_min = u64::MAX).run();
+}
+
+#[test]
+fn clones_share_parts_of_packed_units() {
+    History::new(0xc111, Compression::Lz4, |options| {
+        options.merge.piece_bytes = 128 << 10;
+        options.memtable_bytes = 256 << 10;
+    })
+    .run();
+    History::new(0xc112, Compression::Lz4, |options| options.private_bytes = 1).run();
+}

@@ -1,0 +1,111 @@
+//! Clones of blocks inside of transactions.
+
+use bytes::Bytes;
+use kvfs_store::{
+    BLOCK_BYTES, Batch, BlockClone, Compression, Durability, Isolation, Read, StoreError, Txn, TxnOptions,
+};
+
+use super::Fixture;
+use super::patches::{block, patched};
+
+fn clone(
+    source: &'static str,
+    first: u64,
+    count: u64,
+    target: &'static str,
+    target_first: u64,
+) -> BlockClone {
+    let (source, target) = (Bytes::from(source), Bytes::from(target));
+    BlockClone { source, first, count, target, target_first, compression: Compression::None }
+}
+
+fn read(f: &Fixture, read: &dyn Read, prefix: &str, first: u64, count: usize) -> Vec<Vec<u8>> {
+    let mut buf = vec![9; count * BLOCK_BYTES];
+    read.read_blocks(f.blocks, prefix.as_bytes(), first, &mut buf).unwrap();
+    buf.chunks(BLOCK_BYTES).map(<[u8]>::to_vec).collect()
+}
+
+fn apply(txn: &dyn Txn, fill: impl FnOnce(&mut Batch)) -> Result<(), StoreError> {
+    let mut batch = Batch::new();
+    fill(&mut batch);
+    txn.apply(batch)
+}
+
+#[test]
+fn a_clone_is_what_the_transaction_sees() {
+    for isolation in [Isolation::Snapshot, Isolation::Serializable] {
+        let f = Fixture::new();
+        f.apply(|b| b.put_blocks(f.blocks, "f", 0, [block(1), block(2), block(3), block(4)].concat()));
+        f.apply(|b| b.delete_range(f.blocks, key("f", 2), key("f", 3)));
+        f.apply(|b| b.patch_block(f.blocks, "f", 1, 5, "main"));
+        let txn = f.store.begin(TxnOptions { isolation }).unwrap();
+        apply(&*txn, |b| {
+            b.put_blocks(f.blocks, "f", 3, block(7));
+            b.put_blocks(f.blocks, "f", 5, block(8));
+            b.put_blocks(f.blocks, "g", 12, [block(5), block(6)].concat());
+        })
+        .unwrap();
+        apply(&*txn, |b| b.delete_range(f.blocks, key("g", 13), key("g", 14))).unwrap();
+        txn.clone_blocks(f.blocks, &[clone("f", 0, 100, "g", 10), clone("f", 1, 1, "h", 0)]).unwrap();
+        let expected = [
+            block(1),
+            patched(block(2), 5, b"main"),
+            // What is absent leaves the target as it is.
+            block(5),
+            block(7),
+            block(0),
+            block(8),
+            block(0),
+        ];
+        assert_eq!(read(&f, &*txn, "g", 10, 7), expected);
+        assert_eq!(read(&f, &*f.store, "g", 10, 7), vec![block(0); 7], "nothing is seen outside");
+        // Both sides go their own way.
+        apply(&*txn, |b| b.put_blocks(f.blocks, "f", 0, block(9))).unwrap();
+        apply(&*txn, |b| b.patch_block(f.blocks, "g", 13, 0, "own")).unwrap();
+        assert_eq!(read(&f, &*txn, "f", 3, 1), [block(7)]);
+        txn.commit(Durability::Buffered).unwrap();
+        f.apply(|b| b.delete_range(f.blocks, key("f", 0), key("f", 100)));
+        let mut expected = expected;
+        expected[3] = patched(block(7), 0, b"own");
+        assert_eq!(read(&f, &*f.store, "g", 10, 7), expected);
+        assert_eq!(read(&f, &*f.store, "h", 0, 2), [patched(block(2), 5, b"main"), block(0)]);
+        let gone = f.store.begin(TxnOptions { isolation }).unwrap();
+        gone.clone_blocks(f.blocks, &[clone("g", 0, 20, "i", 0)]).unwrap();
+        assert_eq!(read(&f, &*gone, "i", 10, 7), expected, "a clone of a clone");
+        gone.abort();
+        assert_eq!(read(&f, &*f.store, "i", 10, 7), vec![block(0); 7]);
+    }
+}
+
+#[test]
+fn a_clone_over_what_others_have_written_since_is_a_conflict() {
+    let f = Fixture::new();
+    f.apply(|b| b.put_blocks(f.blocks, "f", 0, [block(1), block(2)].concat()));
+    let txn = f.store.begin(TxnOptions::default()).unwrap();
+    f.apply(|b| b.put_blocks(f.blocks, "f", 0, block(3)));
+    f.apply(|b| b.put_blocks(f.blocks, "g", 1, block(4)));
+    let refused = txn.clone_blocks(f.blocks, &[clone("f", 0, 2, "g", 0)]);
+    assert!(matches!(refused, Err(StoreError::Conflict { .. })), "{refused:?}");
+    txn.clone_blocks(f.blocks, &[clone("f", 0, 2, "g", 2)]).unwrap();
+    txn.commit(Durability::Buffered).unwrap();
+    assert_eq!(read(&f, &*f.store, "g", 0, 5), [block(0), block(4), block(1), block(2), block(0)]);
+}
+
+#[test]
+fn a_clone_reaches_to_the_last_block_and_no_farther() {
+    let f = Fixture::new();
+    f.apply(|b| b.put_blocks(f.blocks, "f", u64::MAX - 1, block(1)));
+    let txn = f.store.begin(TxnOptions::default()).unwrap();
+    txn.clone_blocks(f.blocks, &[clone("f", u64::MAX - 5, 5, "g", 3)]).unwrap();
+    assert_eq!(read(&f, &*txn, "g", 7, 1), [block(1)]);
+    for beyond in [clone("f", u64::MAX - 1, 2, "g", 0), clone("f", 0, 2, "g", u64::MAX - 1)] {
+        let refused = txn.clone_blocks(f.blocks, &[beyond]);
+        assert!(matches!(refused, Err(StoreError::BlockShape { .. })), "{refused:?}");
+    }
+    let refused = txn.clone_blocks(f.plain, &[clone("f", 0, 1, "g", 0)]);
+    assert!(matches!(refused, Err(StoreError::WrongKind { .. })), "{refused:?}");
+}
+
+fn key(prefix: &str, block: u64) -> Vec<u8> {
+    [prefix.as_bytes(), &block.to_be_bytes()].concat()
+}
