@@ -1,6 +1,7 @@
 //! The command line, as clap sees it.
 
 mod branch;
+mod clone;
 mod copy;
 mod debug;
 mod defrag;
@@ -26,6 +27,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::units::parse_size;
 pub(crate) use branch::{BranchArgs, BranchCommand};
+pub(crate) use clone::CloneArgs;
 pub(crate) use copy::CopyArgs;
 pub(crate) use debug::{DebugArgs, DebugCommand, DebugLeaksArgs, DebugLocksArgs};
 pub(crate) use defrag::{DefragArgs, PolicyArg};
@@ -124,6 +126,8 @@ pub(crate) enum Command {
     Debug(DebugArgs),
     /// Remove whole trees, all or nothing
     Rm(RmArgs),
+    /// A file or a whole tree a second time, without its content being copied
+    Clone(CloneArgs),
     /// Named snapshots of all files and keys
     Snapshot(SnapshotArgs),
     /// Writable copies of all files and keys, or of a directory, to be merged or deleted

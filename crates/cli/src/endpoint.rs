@@ -201,6 +201,7 @@ impl Endpoint {
                                 | Request::Defrag(_)
                                 | Request::Tier(_)
                                 | Request::RemoveTrees { .. }
+                                | Request::CloneTree { .. }
                         ) => {}
                 answer => return Ok(answer?),
             }

@@ -100,6 +100,7 @@ fn carry_out(command: &Command, words: &[OsString]) -> Result<ExitCode> {
         Command::Txn(args) => commands::txn::run(args),
         Command::Locks(args) => commands::locks::run(args),
         Command::Debug(args) => commands::debug::run(args),
+        Command::Clone(args) => commands::clone::run(args),
         Command::Rm(args) => commands::rm::run(args),
         Command::Snapshot(args) => commands::snapshot::run(args),
         Command::Branch(args) => commands::branch::run(args),

@@ -1,5 +1,6 @@
 //! Which kvfs mount a path lies on, read from the kernel's mount table.
 
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use kvfs_fuse::mount::{self, MOUNT_TABLE, Mount, PointState};
@@ -80,6 +81,12 @@ pub(crate) fn table() -> Result<Vec<Mount>> {
 }
 
 impl MountedStore {
+    /// What `path`, on this mount and without symbolic links above its name, is from the root of the store, as raw bytes.
+    pub(crate) fn path_in_store(&self, path: &Path) -> Vec<u8> {
+        let below = path.strip_prefix(&self.dir).unwrap_or(path);
+        self.root.join(below).into_os_string().into_vec()
+    }
+
     /// What has happened to a mount whose daemon ended without unmounting it, and what to do; `None`: it answers.
     pub(crate) fn obituary(&self) -> Option<String> {
         if mount::state(&self.dir) != PointState::Stale {

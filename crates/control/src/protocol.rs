@@ -114,6 +114,12 @@ pub enum Request {
     RemoveTrees {
         paths: Vec<Vec<u8>>,
     },
+    /// Paths from the root, as raw bytes: what is at one of them is cloned to the other, with all that is below. Answered with
+    /// `Cloned`.
+    CloneTree {
+        source: Vec<u8>,
+        target: Vec<u8>,
+    },
     /// How much content of a file lies in its row (bytes), and how much from now on. Answered with `Inline`.
     Inline {
         change: Option<u32>,
@@ -327,6 +333,13 @@ pub enum Response {
     Removed {
         txn: u64,
         trees: u64,
+        is_kept: bool,
+    },
+    /// By which transaction, how many names, how many bytes of files that are kept once, and whether it can be taken back.
+    Cloned {
+        txn: u64,
+        names: u64,
+        bytes: u64,
         is_kept: bool,
     },
     /// Bytes.

@@ -37,6 +37,7 @@
 mod acl;
 mod attr;
 pub mod check;
+mod cloning;
 pub mod copy;
 mod detached;
 mod dir;
@@ -61,6 +62,7 @@ mod xattr;
 
 pub use acl::AclKind;
 pub use attr::Credentials;
+pub use cloning::{CloneRights, Cloned, clone_tree};
 pub use detached::{DetachedStats, DetachedTrees, Pause};
 pub use error::{FsError, Result};
 pub use file::{AccessCount, AccessPattern, FileAccesses, StretchAccesses};

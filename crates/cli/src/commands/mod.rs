@@ -2,6 +2,7 @@
 
 pub(crate) mod branch;
 pub(crate) mod check;
+pub(crate) mod clone;
 pub(crate) mod copy;
 pub(crate) mod debug;
 pub(crate) mod defrag;

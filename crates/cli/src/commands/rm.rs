@@ -86,7 +86,7 @@ fn not_there(path: &Path, error: &std::io::Error) -> CliError {
 }
 
 fn remove_in_transaction(found: &[Doomed], is_json: bool) -> Result<ExitCode> {
-    let paths = found.iter().map(path_in_store).collect();
+    let paths = found.iter().map(|doomed| doomed.mount.path_in_store(&doomed.path)).collect();
     let mount = &found[0].mount.dir;
     let answer =
         Endpoint::with(Some(mount), false, |endpoint| endpoint.call(&Request::RemoveTrees { paths }))?;
@@ -150,10 +150,4 @@ fn code_of(errno: i32) -> Code {
         Errno::CANCELED => Code::Conflict,
         _ => Code::Failed,
     }
-}
-
-/// As raw bytes, from the root of the store.
-fn path_in_store(Doomed { path, mount, .. }: &Doomed) -> Vec<u8> {
-    let below = path.strip_prefix(&mount.dir).unwrap_or(path);
-    mount.root.join(below).into_os_string().as_bytes().to_vec()
 }

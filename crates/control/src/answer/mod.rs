@@ -14,8 +14,8 @@ use std::sync::Arc;
 
 use kvfs_service::lines::TierRequest;
 use kvfs_service::{
-    Caller, Checked, ErrorKind, Grown, Leave, Remount, RemovedTrees, Result, ServedStore, Service,
-    ServiceError, Tiers, inline_threshold, remove_trees,
+    Caller, Checked, ClonedTree, ErrorKind, Grown, Leave, Remount, RemovedTrees, Result, ServedStore, Service,
+    ServiceError, Tiers, clone_tree, inline_threshold, remove_trees,
 };
 use kvfs_store::Durability;
 
@@ -150,6 +150,10 @@ impl RequestHandler {
             Request::RemoveTrees { paths } => {
                 let RemovedTrees { txn, trees, is_kept } = remove_trees(store, caller, &paths)?;
                 Response::Removed { txn: txn.0, trees, is_kept }
+            }
+            Request::CloneTree { source, target } => {
+                let ClonedTree { txn, cloned, is_kept } = clone_tree(store, caller, &source, &target)?;
+                Response::Cloned { txn: txn.0, names: cloned.names, bytes: cloned.bytes, is_kept }
             }
             Request::Remount { options, is_check } => {
                 store.check_may_remount(caller)?;

@@ -263,6 +263,8 @@ fn may(request: &Request) -> May {
         | Request::TraceNext
         // What is removed must be theirs.
         | Request::RemoveTrees { .. }
+        // And readable what is cloned.
+        | Request::CloneTree { .. }
         | Request::Inline { change: None }
         | Request::Health => May::Everyone,
         Request::Trace(_)
@@ -413,7 +415,8 @@ fn requests(id: u64) -> Vec<Request> {
         Request::Leave { abort_open: false, checkpoint_open: true },
     ];
     let trees = Request::RemoveTrees { paths: vec![b"/".to_vec()] };
-    all.extend(tier_requests().into_iter().chain([Request::HeldLocks, Request::Charges, trees]));
+    let clone = Request::CloneTree { source: b"/".to_vec(), target: b"/".to_vec() };
+    all.extend(tier_requests().into_iter().chain([Request::HeldLocks, Request::Charges, trees, clone]));
     all.extend([None, Some(4096)].map(|change| Request::Inline { change }));
     all.extend(
         [

@@ -34,7 +34,7 @@ use crate::{FILE_SIZE_MAX, FsError, Result};
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
 /// Number of blocks that hold `bytes`.
-fn block_count(bytes: u64) -> u64 {
+pub(crate) fn block_count(bytes: u64) -> u64 {
     bytes.div_ceil(BLOCK)
 }
 

@@ -22,7 +22,7 @@ use crate::schema::{NumberPatch, RowPatch};
 use crate::{FsError, NAME_LEN_MAX, Result, Timestamp};
 
 /// Checks a name that is to be created, removed or renamed.
-fn check_name(name: &[u8]) -> Result<()> {
+pub(crate) fn check_name(name: &[u8]) -> Result<()> {
     match name {
         b"" => return Err(FsError::NotFound),
         b"." | b".." => return Err(FsError::Invalid("`.` and `..` can't be created, removed or renamed")),
@@ -70,7 +70,7 @@ fn directory_removal_wants<'a>(directory: u64) -> [Want<'a>; 3] {
 }
 
 /// The change of a directory when entries come and go.
-fn counters(now: Timestamp, entries: i64, subdirectories: i32) -> RowPatch {
+pub(crate) fn counters(now: Timestamp, entries: i64, subdirectories: i32) -> RowPatch {
     RowPatch {
         size: (entries != 0).then_some(NumberPatch::Add(entries)),
         nlink_add: (subdirectories != 0).then_some(subdirectories),

@@ -63,7 +63,7 @@ impl<'v> Resolver<'v> {
     }
 
     /// The directory and its ancestors, up to the root.
-    pub(super) fn ancestors(&self, directory: &Pin<'_>) -> Result<Vec<u64>> {
+    pub(crate) fn ancestors(&self, directory: &Pin<'_>) -> Result<Vec<u64>> {
         let (mut path, mut header) = (vec![directory.inode], directory.header());
         if directory.is_orphan() {
             return Err(FsError::NotFound);

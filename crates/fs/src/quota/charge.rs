@@ -27,6 +27,19 @@ pub(crate) struct Change {
     pub(crate) usage: Usage,
 }
 
+/// What was counted of several inodes, by account.
+#[derive(Debug, Default)]
+pub(crate) struct Charges(Vec<Change>);
+
+impl Charges {
+    fn add(&mut self, change: Change) {
+        match self.0.iter_mut().find(|sum| (sum.kind, sum.id) == (change.kind, change.id)) {
+            Some(sum) => sum.usage = sum.usage.plus(change.usage),
+            None => self.0.push(change),
+        }
+    }
+}
+
 /// Keeps quotas from being turned on or off while an operation is under way.
 /// An operation's batches go through it, so that they are counted.
 pub(crate) struct Gate<'v> {
@@ -118,6 +131,41 @@ impl Gate<'_> {
     ) -> Result<Position> {
         let Some(quotas) = self.quotas.as_ref() else { return self.writer.origin().apply(batch) };
         self.apply_changes(quotas, self.quota_check(caller.uid), batch, &changes(before, after))
+    }
+
+    /// Applies a batch that makes these inodes, and adds to `charges` what was counted.
+    ///
+    /// # Errors
+    /// As [`Self::apply_counted`].
+    pub(crate) fn apply_new(
+        &self,
+        caller: &Caller,
+        batch: Batch,
+        made: &[Header],
+        charges: &mut Charges,
+    ) -> Result<Position> {
+        let Some(quotas) = self.quotas.as_ref() else { return self.writer.origin().apply(batch) };
+        let mut new = Charges::default();
+        made.iter().flat_map(|header| changes(None, Some(header))).for_each(|change| new.add(change));
+        let position = self.apply_changes(quotas, self.quota_check(caller.uid), batch, &new.0)?;
+        new.0.into_iter().for_each(|change| charges.add(change));
+        Ok(position)
+    }
+
+    /// Applies a batch that deletes all inodes that were counted in `charges`.
+    ///
+    /// # Errors
+    /// As [`Origin::apply`].
+    ///
+    /// [`Origin::apply`]: crate::view::Origin::apply
+    pub(crate) fn apply_discard(&self, batch: Batch, charges: &Charges) -> Result<()> {
+        let negated = |change: &Change| Change { usage: Usage::default().minus(change.usage), ..*change };
+        let changes: Vec<Change> = charges.0.iter().map(negated).collect();
+        match self.quotas.as_ref() {
+            Some(quotas) => self.apply_changes(quotas, QuotaCheck::NONE, batch, &changes)?,
+            None => self.writer.origin().apply(batch)?,
+        };
+        Ok(())
     }
 
     /// Applies a batch that ends these inodes.

@@ -28,7 +28,7 @@ use kvfs_store::{Batch, Durability, KeyRange, Keyspace, KeyspaceKind, Read, Stor
 use kvfs_txn::Admission;
 
 use charge::Change;
-pub(crate) use charge::Gate;
+pub(crate) use charge::{Charges, Gate};
 pub(crate) use count::{check_usage, forget_count, stage_recount};
 pub use project::Project;
 pub(crate) use project::expect_same_project;

@@ -7,7 +7,9 @@ use std::sync::{Arc, OnceLock};
 use kvfs_kv::KeyspaceTable;
 use kvfs_locks::{Mutex, class};
 use kvfs_store::clock::Clock;
-use kvfs_store::{Batch, Durability, Position, Read, Seqno, Snapshot, Store, StoreError};
+use kvfs_store::{
+    Batch, BlockClone, Durability, Keyspace, Position, Read, Seqno, Snapshot, Store, StoreError,
+};
 use kvfs_txn::{Admission, LockName};
 
 use super::TxnView;
@@ -142,6 +144,17 @@ impl Origin {
                 Err(error) => Err(error.into()),
             },
             Self::Snapshot(_) => Err(FsError::ReadOnly),
+        }
+    }
+
+    /// Clones blocks in the view of a transaction, as [`kvfs_store::Txn::clone_blocks`].
+    pub(crate) fn clone_blocks(&self, data: Keyspace, clones: &[BlockClone]) -> Result<()> {
+        let Self::Txn(view) = self else {
+            return Err(FsError::Invalid("blocks are cloned in a transaction"));
+        };
+        match view.txn.clone_blocks(data, clones) {
+            Err(StoreError::Conflict { changed }) => Err(view.conflict(&changed)),
+            done => Ok(done?),
         }
     }
 

@@ -8,6 +8,7 @@ mod anomalies;
 mod areas;
 mod branches;
 mod branches_of_directories;
+mod clones;
 mod compression;
 mod copy;
 mod detached;

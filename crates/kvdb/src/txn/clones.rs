@@ -6,7 +6,8 @@
 //! Thread safety: as the transaction; other batches may come in meanwhile, of other keys.
 
 use kvfs_store::{
-    BLOCK_BYTES, Batch, BlockClone, Extent, Isolation, Keyspace, Records, Result, Seqno, StoreError, Txn as _,
+    BLOCK_BYTES, Batch, BlockClone, Extent, ExtentKind, Isolation, Keyspace, Records, Result, Seqno,
+    StoreError, Txn as _,
 };
 
 use super::DbTxn;
@@ -17,15 +18,11 @@ use crate::read::ReadAt;
 /// Blocks that are looked for at once: 256 MiB of data, 64 KiB of memory.
 const WINDOW_BLOCKS: u64 = 1 << 16;
 
+/// Stretches of blocks that go into one run, so that memory is bounded.
+const LOCATED_MAX: usize = 1 << 16;
+
 /// Blocks that are read into one batch.
 const COPIED_BLOCKS_MAX: u64 = 256;
-
-/// Where the blocks of clones are.
-#[derive(Default)]
-struct Found<'c> {
-    in_pieces: Vec<LocatedClone>,
-    in_memory: Vec<(&'c BlockClone, Extent)>,
-}
 
 impl DbTxn {
     /// As [`kvfs_store::Txn::clone_blocks`].
@@ -35,7 +32,22 @@ impl DbTxn {
         let one_at_a_time = self.spilling.lock();
         let last = self.reserve(clones.len() as u64)?;
         let layers = self.layers()?;
-        let Found { in_pieces, in_memory } = find(&layers, keyspace, clones, last)?;
+        let (mut in_pieces, mut in_memory) = (Vec::new(), Vec::new());
+        for (clone, seqno) in clones.iter().rev().zip((0..=last).rev()) {
+            each_located(&layers, keyspace, clone, |located| match located {
+                Located::InPiece(location) => {
+                    in_pieces.push(LocatedClone::new(clone, seqno, location));
+                    if in_pieces.len() < LOCATED_MAX {
+                        return Ok(());
+                    }
+                    self.add_clones(keyspace, std::mem::take(&mut in_pieces), last)
+                }
+                Located::InMemory(extent) => {
+                    in_memory.push((clone, extent));
+                    Ok(())
+                }
+            })?;
+        }
         if !in_pieces.is_empty() {
             self.add_clones(keyspace, in_pieces, last)?;
         }
@@ -97,23 +109,25 @@ impl DbTxn {
     }
 }
 
-/// Looks for all present blocks. The last clone has the number `last`.
-fn find<'c>(layers: &Layers, keyspace: Keyspace, clones: &'c [BlockClone], last: Seqno) -> Result<Found<'c>> {
-    let mut found = Found::default();
-    for (clone, seqno) in clones.iter().rev().zip((0..=last).rev()) {
-        let (mut at, end) = (clone.first, clone.first + clone.count);
-        while at < end {
-            let count = WINDOW_BLOCKS.min(end - at);
-            for located in layers.locate(keyspace.0, &clone.source, at, count as usize)? {
-                match located {
-                    Located::InPiece(location) => {
-                        found.in_pieces.push(LocatedClone::new(clone, seqno, location));
-                    }
-                    Located::InMemory(extent) => found.in_memory.push((clone, extent)),
-                }
-            }
-            at += count;
+/// Tells `each` where the present blocks of a source are.
+fn each_located(
+    layers: &Layers,
+    keyspace: Keyspace,
+    clone: &BlockClone,
+    mut each: impl FnMut(Located) -> Result<()>,
+) -> Result<()> {
+    let (mut at, end) = (clone.first, clone.first + clone.count);
+    // Holes may be as long as they like.
+    while let Some(data) = layers.next_extent(keyspace.0, &clone.source, at, ExtentKind::Data)? {
+        if data.first >= end {
+            break;
         }
+        let count = WINDOW_BLOCKS.min(end - data.first);
+        layers
+            .locate(keyspace.0, &clone.source, data.first, count as usize)?
+            .into_iter()
+            .try_for_each(&mut each)?;
+        at = data.first + count;
     }
-    Ok(found)
+    Ok(())
 }

@@ -2,19 +2,20 @@
 //!
 //! A caller other than root may remove what `rm -r` by its hand would: it must be allowed to search the way there, to list and change each
 //! directory that is not empty, and in sticky directories, to remove the entry. For that the tree is looked through; root's goes in
-//! constant time.
+//! constant time. What may be cloned, and whose the clone is, is said in [`clones`].
 //!
 //! Purpose: one entrance for all front ends. [`Trees`] is that of the main line, [`change_view`] that of the view of a transaction or a branch;
 //! both take a [`TreeCaller`] and [`TreeOperation`]s, and a new operation is a new kind of those, with what [`carry_out_in`] does for it.
 //!
 //! Thread safety: for threads that may block. Not atomic with what follows, as no check of a path is.
 
+mod clones;
 mod rights;
 
 use std::sync::Arc;
 
 use kvfs_fs::{
-    DetachedTrees, FileSystem, FsError, Invalidations, KnownNode, NodeId, Owner, TreeError, TxnId,
+    Cloned, DetachedTrees, FileSystem, FsError, Invalidations, KnownNode, NodeId, Owner, TreeError, TxnId,
     remove_tree,
 };
 
@@ -23,11 +24,9 @@ use crate::error::{Result, ServiceError};
 use crate::served::{ServedStore, begin_as, carry_out, or_nothing};
 use crate::transactions::Transactions;
 
+pub use clones::{ClonedTree, clone_tree};
 use rights::{Rights, SEARCH, WRITE};
 pub use rights::{TreeCaller, Waiter};
-
-/// Behind a path in a message, where a transaction of its own ended with it.
-const NOTHING: &str = "nothing was removed";
 
 /// What is to be done. Paths are names, parted by slashes; one that begins with a slash is from the root of the view, any other from the
 /// directory that comes with it. No symbolic link is followed, and `.` and `..` are no names.
@@ -35,13 +34,30 @@ const NOTHING: &str = "nothing was removed";
 pub enum TreeOperation<'p> {
     /// Removes what is at the path, with all that is below. The space comes back behind it.
     Remove(&'p [u8]),
+    /// Makes what is at `source`, with all that is below, a second time, at `target`.
+    Clone {
+        /// What is cloned.
+        source: &'p [u8],
+        /// Where nothing is yet.
+        target: &'p [u8],
+    },
 }
 
 impl TreeOperation<'_> {
     /// What the transaction of its own is called.
     fn label(&self) -> String {
-        let Self::Remove(path) = self;
-        format!("rm -r {}", String::from_utf8_lossy(path))
+        match self {
+            Self::Remove(path) => format!("rm -r {}", String::from_utf8_lossy(path)),
+            Self::Clone { target, .. } => format!("clone {}", String::from_utf8_lossy(target)),
+        }
+    }
+
+    /// Behind a path in a message, where a transaction of its own ended with it.
+    fn nothing(&self) -> &'static str {
+        match self {
+            Self::Remove(_) => "nothing was removed",
+            Self::Clone { .. } => "nothing was cloned",
+        }
     }
 }
 
@@ -74,7 +90,8 @@ impl<'s> Trees<'s> {
         Self { fs, transactions }
     }
 
-    /// Does all of `operations` in one transaction, durably. `from`: where paths begin, a directory that the caller has open.
+    /// Does all of `operations` in one transaction, durably; says which, and what all clones came to. `from`: where paths begin, a
+    /// directory that the caller has open. What the kernel keeps of mapped files is written out before anything is cloned.
     ///
     /// # Errors
     /// [`ServiceError::At`]: a path leads nowhere, or to the root; the caller may not; it does not wait any more. As a commit. Nothing was
@@ -84,23 +101,34 @@ impl<'s> Trees<'s> {
         caller: &TreeCaller<'_>,
         from: NodeId,
         operations: &[TreeOperation<'_>],
-    ) -> Result<TxnId> {
-        DetachedTrees::of(self.fs).prepare()?;
+    ) -> Result<(TxnId, Cloned)> {
+        let is_removal = |operation: &TreeOperation<'_>| matches!(operation, TreeOperation::Remove(_));
+        if operations.iter().any(is_removal) {
+            DetachedTrees::of(self.fs).prepare()?;
+        }
+        if let Some(transactions) = self.transactions.filter(|_| !operations.iter().all(is_removal)) {
+            // What is in mapped files comes along.
+            transactions.flush_main_line()?;
+        }
         let name = operations.first().map(TreeOperation::label).unwrap_or_default();
+        let nothing = operations.first().map_or("nothing was done", TreeOperation::nothing);
         let owner = Owner { uid: caller.user.uid, pid: caller.user.pid, name };
-        let mut refusal = None;
+        let (mut refusal, mut cloned) = (None, Cloned::default());
         let changed = carry_out(self.fs, self.transactions, &begin_as(owner), |view| {
             for operation in operations {
-                carry_out_in(view, caller, from, operation).map_err(|Refused { place, error }| {
-                    refusal = Some(explained(view, &place, &error, Some(NOTHING)));
-                    *error
-                })?;
+                let done =
+                    carry_out_in(view, caller, from, operation).map_err(|Refused { place, error }| {
+                        refusal = Some(explained(view, &place, &error, Some(operation.nothing())));
+                        *error
+                    })?;
+                cloned.names += done.cloned.names;
+                cloned.bytes += done.cloned.bytes;
             }
             Ok(())
         });
         match (changed, refusal) {
             (Err(_), Some(refusal)) => Err(refusal),
-            (changed, _) => or_nothing(changed, NOTHING),
+            (changed, _) => Ok((or_nothing(changed, nothing)?, cloned)),
         }
     }
 }
@@ -111,7 +139,7 @@ impl<'s> Trees<'s> {
 /// As there.
 pub fn remove_trees(store: &ServedStore<'_>, caller: &Caller, paths: &[Vec<u8>]) -> Result<RemovedTrees> {
     let removals: Vec<_> = paths.iter().map(|path| TreeOperation::Remove(path)).collect();
-    let txn = Trees::of(store).change(&TreeCaller::of(caller), NodeId::ROOT, &removals)?;
+    let (txn, _) = Trees::of(store).change(&TreeCaller::of(caller), NodeId::ROOT, &removals)?;
     let trees = paths.len() as u64;
     tracing::info!(trees, %txn, "trees removed");
     Ok(RemovedTrees { txn, trees, is_kept: store.is_kept(txn) })
@@ -129,7 +157,13 @@ pub fn change_view(
     operation: &TreeOperation<'_>,
 ) -> Result<Invalidations> {
     let done = carry_out_in(view, caller, from, operation);
-    done.map_err(|Refused { place, error }| explained(view, &place, &error, None))
+    done.map(|done| done.invalidations).map_err(|Refused { place, error }| explained(view, &place, &error, None))
+}
+
+/// What an operation came to.
+struct Done {
+    invalidations: Invalidations,
+    cloned: Cloned,
 }
 
 /// Why an operation was refused.
@@ -144,41 +178,56 @@ fn carry_out_in(
     caller: &TreeCaller<'_>,
     from: NodeId,
     operation: &TreeOperation<'_>,
-) -> Result<Invalidations, Refused> {
+) -> Result<Done, Refused> {
     let rights = Rights { view, caller };
     match *operation {
-        TreeOperation::Remove(path) => remove(&rights, from, path).map_err(|TreeError { below, error }| {
-            let place = if below.is_empty() { path.to_vec() } else { [path, b"/", &below].concat() };
-            Refused { place, error }
-        }),
+        TreeOperation::Remove(path) => {
+            let invalidations = remove(&rights, from, path).map_err(|error| Refused::at(path, error))?;
+            Ok(Done { invalidations, cloned: Cloned::default() })
+        }
+        TreeOperation::Clone { source, target } => clones::clone_in(&rights, from, source, target),
+    }
+}
+
+impl Refused {
+    /// At a path, or below it.
+    fn at(path: &[u8], TreeError { below, error }: TreeError) -> Self {
+        let place = if below.is_empty() { path.to_vec() } else { [path, b"/", &below].concat() };
+        Self { place, error }
     }
 }
 
 fn remove(rights: &Rights<'_>, from: NodeId, path: &[u8]) -> Result<Invalidations, TreeError> {
     let failed = |error| TreeError { below: Vec::new(), error: Box::new(error) };
-    let names: Vec<&[u8]> = path.split(|&byte| byte == b'/').filter(|name| !name.is_empty()).collect();
-    let Some((last, above)) = names.split_last() else {
-        return Err(failed(match path {
-            [] => FsError::NotFound,
-            _ => FsError::Busy("the root of a store is not removed"),
-        }));
-    };
-    let parent = directory_at(rights, (from, path), above).map_err(failed)?;
+    let root = FsError::Busy("the root of a store is not removed");
+    let (last, above) = split(path, root).map_err(failed)?;
+    let parent = directory_at(rights, (from, path), &above, WRITE | SEARCH).map_err(failed)?;
     remove_tree(rights.view, &rights.caller.user, (parent.node(), last), rights)
 }
 
-/// The directory that `names` of `path` lead to, which is to be changed.
+/// The last name of a path, and those above it. Else `NotFound`, or of the root what is given.
+fn split(path: &[u8], of_root: FsError) -> Result<(&[u8], Vec<&[u8]>), FsError> {
+    let mut names: Vec<&[u8]> = path.split(|&byte| byte == b'/').filter(|name| !name.is_empty()).collect();
+    match names.pop() {
+        Some(last) => Ok((last, names)),
+        None if path.is_empty() => Err(FsError::NotFound),
+        None => Err(of_root),
+    }
+}
+
+/// The directory that `names` of `path` lead to, in which the caller needs the access `last`.
 fn directory_at<'v>(
     rights: &Rights<'v>,
     (from, path): (NodeId, &[u8]),
     names: &[&[u8]],
+    last: u32,
 ) -> Result<KnownNode<'v>, FsError> {
     let mut at = match path.first() {
         Some(b'/') => KnownNode::root(rights.view),
         _ => KnownNode::of_directory(rights.view, from)?,
     };
     for depth in 0..=names.len() {
-        let access = if depth == names.len() { WRITE | SEARCH } else { SEARCH };
+        let access = if depth == names.len() { last } else { SEARCH };
         rights.check(at.node(), &rights.settled(|caller| at.attr(caller))?, access)?;
         if let Some(name) = names.get(depth) {
             at = rights.settled(|caller| at.lookup(caller, name))?;

@@ -33,8 +33,8 @@ impl Waiter for Caller {
 /// On whose behalf an operation on trees is done.
 pub struct TreeCaller<'w> {
     pub(super) user: kvfs_fs::Caller,
-    groups: Vec<u32>,
-    waiter: &'w dyn Waiter,
+    pub(super) groups: Vec<u32>,
+    pub(super) waiter: &'w dyn Waiter,
 }
 
 impl<'w> TreeCaller<'w> {
@@ -68,6 +68,11 @@ impl Rights<'_> {
         if user.uid == 0 { Ok(()) } else { self.view.check_access(user, groups, node, attr, access) }
     }
 
+    /// Whether the caller still waits for what is being done.
+    pub(super) fn is_wanted(&self) -> bool {
+        self.caller.waiter.is_there()
+    }
+
     pub(super) fn settled<T>(
         &self,
         operation: impl FnMut(&kvfs_fs::Caller) -> Result<T, FsError>,
@@ -86,7 +91,7 @@ impl TreeRights for Rights<'_> {
     }
 
     fn check_directory(&self, directory: NodeId, attr: &Attr) -> Result<(), FsError> {
-        if !self.caller.waiter.is_there() {
+        if !self.is_wanted() {
             return Err(FsError::Interrupted);
         }
         self.check(directory, attr, READ | WRITE | SEARCH)

@@ -1,0 +1,86 @@
+//! `kvfs clone`.
+
+use std::io::ErrorKind;
+use std::path::{Component, Path, PathBuf};
+use std::process::ExitCode;
+
+use crate::args::CloneArgs;
+use crate::control::{self, Request, Response};
+use crate::endpoint::Endpoint;
+use crate::error::{CliError, Code, Result};
+use crate::mounts::{self, MountedStore};
+use crate::output::print;
+use crate::units::human_bytes;
+
+/// A name in a mounted store, whether something has it or not.
+struct Place {
+    /// Without symbolic links and dots, but for the name itself.
+    path: PathBuf,
+    mount: MountedStore,
+}
+
+pub(crate) fn run(args: &CloneArgs) -> Result<ExitCode> {
+    let source = place(&args.source)?;
+    let attributes = source.path.symlink_metadata();
+    attributes.map_err(|error| CliError::io("clone", &args.source, &error))?;
+    let target = target_place(args, &source)?;
+    if source.mount.device != target.mount.device {
+        let (one, two) = (source.path.display(), target.path.display());
+        let message = format!("{one} and {two} are on different mounts: what is cloned stays in its store");
+        return Err(CliError::new(Code::Usage, message));
+    }
+    if target.mount.options.split(',').any(|option| option == "ro") {
+        return Err(CliError::new(Code::Usage, format!("{}: a read-only mount", target.path.display())));
+    }
+    let request = Request::CloneTree {
+        source: source.mount.path_in_store(&source.path),
+        target: target.mount.path_in_store(&target.path),
+    };
+    let answer = Endpoint::with(Some(&target.mount.dir), false, |endpoint| endpoint.call(&request))?;
+    let Response::Cloned { txn, names, bytes, is_kept } = answer else { return Err(control::confused()) };
+    if args.json {
+        let line = serde_json::json!({
+            "transaction": txn, "names": names, "bytes_shared": bytes, "can_be_undone": is_kept,
+        });
+        print(&format!("{line}\n"))?;
+    } else {
+        let undo = if is_kept { format!("; undo: kvfs txn undo {txn}") } else { String::new() };
+        let what = if names == 1 { String::new() } else { format!(": {names} names") };
+        let shared = if bytes == 0 { String::new() } else { format!(", {} shared", human_bytes(bytes)) };
+        eprintln!("kvfs: cloned as transaction {txn}{what}{shared}{undo}");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Where the clone is to be: in the target, if that is a directory.
+fn target_place(args: &CloneArgs, source: &Place) -> Result<Place> {
+    let exists = || {
+        let message = format!("{}: it is there already, and is not overwritten", args.target.display());
+        Err(CliError::new(Code::Failed, message))
+    };
+    match args.target.metadata() {
+        Ok(found) if found.is_dir() => {
+            let name = source.path.file_name().unwrap_or_default();
+            let target = place(&args.target.join(name))?;
+            if target.path.symlink_metadata().is_ok() { exists() } else { Ok(target) }
+        }
+        Ok(_) => exists(),
+        Err(error) if error.kind() == ErrorKind::NotFound && args.target.symlink_metadata().is_err() => {
+            place(&args.target)
+        }
+        Err(error) => Err(CliError::io("look at", &args.target, &error)),
+    }
+}
+
+/// The directory of `path` must be there.
+fn place(path: &Path) -> Result<Place> {
+    let Some(Component::Normal(name)) = path.components().next_back() else {
+        let message = format!("{}: a name is cloned, not \"..\" or the root", path.display());
+        return Err(CliError::new(Code::Usage, message));
+    };
+    let above = path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let above = above.canonicalize().map_err(|error| CliError::io("resolve", above, &error))?;
+    let mount =
+        mounts::on(&above)?.ok_or_else(|| mounts::required(path).err().unwrap_or_else(control::confused))?;
+    Ok(Place { path: above.join(name), mount })
+}

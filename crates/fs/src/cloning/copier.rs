@@ -1,0 +1,261 @@
+//! The clones of single inodes: their rows, their extended attributes, and which blocks are theirs.
+//!
+//! Thread safety: belongs to one clone. Invariant: a batch that is full is applied before the next row is staged.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use bytes::Bytes;
+use kvfs_store::{Batch, BlockClone, KeyRange, Keyspace};
+
+use super::walk::FileRow;
+use super::{Cloned, Job};
+use crate::file::{Contents, block_count};
+use crate::node::Pin;
+use crate::quota::Charges;
+use crate::schema::{Header, Keyspaces, Placement, RowFlags, block_prefix, encode_row, inode_key, xattr_key};
+use crate::{FileType, Project, Result, Timestamp};
+
+/// Rows that are applied at once, at most.
+const BATCH_ROWS_MAX: usize = 512;
+/// And their bytes.
+const BATCH_BYTES_MAX: usize = 1 << 20;
+/// Files whose blocks are cloned at once: each time what the transaction has in memory is spilled.
+const CLONES_MAX: usize = 1 << 14;
+
+const SET_IDS: u32 = 0o6000;
+
+/// What only root may give to a file: capabilities and labels.
+const PRIVILEGED_ATTRIBUTES: [&[u8]; 2] = [b"security.", b"trusted."];
+
+/// The clone of a top, all but its name.
+pub(super) struct Made {
+    pub(super) header: Header,
+    pub(super) content: Bytes,
+    /// Of a directory.
+    pub(super) placement: Option<Placement>,
+    /// What is to be applied together with the name.
+    pub(super) beside: Batch,
+}
+
+impl Made {
+    /// A directory whose row, and all that is below, was staged.
+    pub(super) fn directory(header: Header, placement: Placement) -> Self {
+        Self { header, content: Bytes::new(), placement: Some(placement), beside: Batch::new() }
+    }
+}
+
+/// A file with several names, of which some may be outside.
+struct Linked {
+    header: Header,
+    content: Bytes,
+}
+
+/// See the module.
+pub(super) struct Copier<'v, 'c> {
+    job: Job<'v, 'c>,
+    project: Project,
+    now: Timestamp,
+    /// Inode numbers that nothing has yet.
+    numbers: Range<u64>,
+    /// All numbers that were taken; what there is under them is the clone's.
+    taken: Vec<Range<u64>>,
+    /// What was counted.
+    charges: Charges,
+    batch: Batch,
+    /// Inodes that are made by the batch.
+    made: Vec<Header>,
+    clones: Vec<BlockClone>,
+    /// By the inode of which they are clones.
+    linked: HashMap<u64, Linked>,
+    cloned: Cloned,
+}
+
+impl<'v, 'c> Copier<'v, 'c> {
+    /// Of inodes that come into a directory which hands this project down.
+    pub(super) fn new(job: Job<'v, 'c>, project: Project) -> Self {
+        Self {
+            job,
+            project,
+            now: job.fs.time(),
+            numbers: 0..0,
+            taken: Vec::new(),
+            charges: Charges::default(),
+            batch: Batch::new(),
+            made: Vec::new(),
+            clones: Vec::new(),
+            linked: HashMap::new(),
+            cloned: Cloned::default(),
+        }
+    }
+
+    fn number(&mut self) -> Result<u64> {
+        if let Some(number) = self.numbers.next() {
+            return Ok(number);
+        }
+        let group = self.job.fs.shared.superblock.take_group()?;
+        if let Some(view) = self.job.fs.txn() {
+            view.created.insert(&group);
+        }
+        match self.taken.last_mut() {
+            Some(last) if last.end == group.start => last.end = group.end,
+            _ => self.taken.push(group.clone()),
+        }
+        self.numbers = group;
+        self.number()
+    }
+
+    /// The header of a clone with one name, whose attributes and blocks are staged.
+    fn clone_inode(&mut self, source: &Header) -> Result<Header> {
+        let inode = self.number()?;
+        let (uid, gid) = self.job.rights.owner_of(&source.attr());
+        let is_owned = self.job.rights.is_everything() || (uid, gid) == (source.uid, source.gid);
+        let mode = if is_owned { source.mode } else { source.mode & !SET_IDS };
+        let hands_down = source.kind == FileType::Directory && self.project.hands_down;
+        let header = Header {
+            inode,
+            mode,
+            uid,
+            gid,
+            nlink: 1,
+            parent: 0,
+            flags: source.flags.without(RowFlags::LINKABLE),
+            ctime: self.now,
+            btime: self.now,
+            ..*source
+        };
+        let header = header.with_project(Project { hands_down, ..self.project });
+        if source.flags.has(RowFlags::XATTRS | RowFlags::ACCESS_ACL | RowFlags::DEFAULT_ACL) {
+            self.clone_attributes(source.inode, inode)?;
+        }
+        self.job.fs.shared.tiers.stage_new(&mut self.batch, &header)?;
+        if source.kind == FileType::Regular && !source.is_inline() {
+            let is_sparse = source.flags.has(RowFlags::SPARSE);
+            self.cloned.bytes += source.size;
+            self.clones.push(BlockClone {
+                source: block_prefix(source.inode).to_vec().into(),
+                first: 0,
+                // Of a sparse file there may be some behind its end.
+                count: if is_sparse { u64::MAX } else { block_count(source.size) },
+                target: block_prefix(inode).to_vec().into(),
+                target_first: 0,
+                compression: source.flags.compression(),
+            });
+        }
+        Ok(header)
+    }
+
+    fn clone_attributes(&mut self, source: u64, inode: u64) -> Result<()> {
+        let range = KeyRange::prefix(&inode_key(source));
+        let keyspace = self.job.fs.keyspaces.xattr;
+        let mut cursor = self.job.fs.origin.read().cursor(keyspace, range)?;
+        cursor.next()?;
+        while let Some((key, value)) = cursor.entry() {
+            let name = &key[inode_key(source).len()..];
+            let is_privileged = PRIVILEGED_ATTRIBUTES.iter().any(|prefix| name.starts_with(prefix));
+            if !is_privileged || self.job.rights.is_everything() {
+                self.batch.put(keyspace, xattr_key(inode, name), value.clone());
+            }
+            cursor.next()?;
+        }
+        Ok(())
+    }
+
+    fn meta(&self) -> Keyspace {
+        self.job.fs.keyspaces.meta
+    }
+
+    /// The row of the clone of a file, for a name that it gets. `is_linked`: it has a row of its own, and maybe other names.
+    pub(super) fn clone_file(&mut self, source: &Header, content: &[u8], is_linked: bool) -> Result<FileRow> {
+        self.cloned.names += 1;
+        if !is_linked {
+            let header = self.clone_inode(source)?;
+            self.made.push(header);
+            return Ok(FileRow::Whole(encode_row(&header, content)));
+        }
+        if let Some(known) = self.linked.get_mut(&source.inode) {
+            known.header.nlink += 1;
+            return Ok(FileRow::Link(known.header.inode, source.kind));
+        }
+        let header = self.clone_inode(source)?;
+        let content = Bytes::copy_from_slice(content);
+        self.linked.insert(source.inode, Linked { header, content });
+        Ok(FileRow::Link(header.inode, source.kind))
+    }
+
+    /// The inode of the clone of a directory, which gets its row when its names are known.
+    pub(super) fn begin_directory(&mut self, source: &Header) -> Result<Header> {
+        self.cloned.names += 1;
+        let header = self.clone_inode(source)?;
+        Ok(Header { size: 0, nlink: 2, ..header })
+    }
+
+    /// Stages the row of a directory.
+    pub(super) fn end_directory(&mut self, header: &Header) {
+        let meta = self.meta();
+        self.batch.put(meta, Placement::own_subtree(header.inode).own_key(), encode_row(header, b""));
+        self.made.push(*header);
+    }
+
+    /// Stages a row under a name.
+    pub(super) fn put_entry(&mut self, key: Bytes, row: Bytes) -> Result<()> {
+        let meta = self.meta();
+        self.batch.put(meta, key, row);
+        if self.batch.len() >= BATCH_ROWS_MAX || self.batch.payload_bytes() >= BATCH_BYTES_MAX {
+            self.apply()?;
+        }
+        Ok(())
+    }
+
+    fn apply(&mut self) -> Result<()> {
+        let batch = std::mem::replace(&mut self.batch, Batch::new());
+        if !batch.is_empty() {
+            let made = std::mem::take(&mut self.made);
+            self.job.fs.gate().apply_new(self.job.caller, batch, &made, &mut self.charges)?;
+        }
+        if self.clones.len() >= CLONES_MAX { self.apply_clones() } else { Ok(()) }
+    }
+
+    fn apply_clones(&mut self) -> Result<()> {
+        let clones = std::mem::take(&mut self.clones);
+        if clones.is_empty() { Ok(()) } else { self.job.fs.origin.clone_blocks(self.job.fs.keyspaces.data, &clones) }
+    }
+
+    /// The clone of a top that is no directory.
+    pub(super) fn clone_top(&mut self, top: &Pin<'_>) -> Result<Made> {
+        let content = match top.kind {
+            FileType::Regular | FileType::Symlink => Contents::new(self.job.fs).inline_content(top)?,
+            _ => Bytes::new(),
+        };
+        self.cloned.names += 1;
+        let header = self.clone_inode(&top.header())?;
+        let beside = std::mem::replace(&mut self.batch, Batch::new());
+        Ok(Made { header, content, placement: None, beside })
+    }
+
+    /// Applies what is left, and says what all of it came to.
+    pub(super) fn finish(&mut self) -> Result<Cloned> {
+        for (_, Linked { header, content }) in std::mem::take(&mut self.linked) {
+            let key = Placement::own_subtree(header.inode).own_key();
+            self.made.push(header);
+            self.put_entry(key, encode_row(&header, &content))?;
+        }
+        self.apply()?;
+        self.apply_clones()?;
+        Ok(self.cloned)
+    }
+
+    /// Deletes all that was applied.
+    pub(super) fn discard(&mut self) -> Result<()> {
+        let Keyspaces { meta, data, xattr, .. } = self.job.fs.keyspaces;
+        let mut batch = Batch::new();
+        for numbers in &self.taken {
+            let rows = |inode| Placement::own_subtree(inode).own_key();
+            batch.delete_range(meta, rows(numbers.start), rows(numbers.end));
+            for keyspace in [data, xattr] {
+                batch.delete_range(keyspace, inode_key(numbers.start), inode_key(numbers.end));
+            }
+        }
+        if batch.is_empty() { Ok(()) } else { self.job.fs.gate().apply_discard(batch, &self.charges) }
+    }
+}

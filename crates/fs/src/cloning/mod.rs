@@ -1,0 +1,204 @@
+//! Clones: a file, or a directory with all that is below it, a second time under another name, in one transaction.
+//!
+//! The clone has rows of its own, so it is a tree like any other: nothing of it depends on what it was made of. Blocks are not
+//! copied where the engine can refer to them in two places ([`kvfs_store::Txn::clone_blocks`]); content in rows is.
+//!
+//! What is made is known to nobody before its top gets its name, in the last batch. So no names are taken for it, and no nodes are
+//! made of it; memory is that of the levels of the tree, and of its files with several names. Where the clone fails, everything under the
+//! numbers that it took is deleted again.
+//!
+//! Thread safety: for one thread that may block. Invariant: only in the view of a transaction or on a branch.
+
+mod copier;
+mod walk;
+
+use kvfs_txn::{Fields, LockName, Want};
+
+use crate::namespace::{check_name, counters, entry_wants};
+use crate::node::Pin;
+use crate::schema::{encode_directory_link, encode_row};
+use crate::{
+    Attr, Caller, FileSystem, FileType, FsError, Invalidations, LINK_MAX, NodeId, Project, Result, Ticket, TreeError, settled_by,
+};
+use copier::{Copier, Made};
+use walk::Walk;
+
+/// What may be cloned, and whose the clone is, as far as the file system does not know.
+pub trait CloneRights {
+    /// Whether nothing is refused, and everything keeps its owner and its privileges.
+    fn is_everything(&self) -> bool;
+
+    /// Refuses to read this file, or to list and search this directory. Asked for the top, and for everything below it.
+    ///
+    /// # Errors
+    /// `AccessDenied`, `NotPermitted` for what the caller may not make, or whatever ends the clone.
+    fn check_source(&self, node: NodeId, attr: &Attr) -> Result<()>;
+
+    /// User and group of the clone of an inode with these attributes. Where these are others than the inode's, set-id bits and
+    /// capabilities are not taken over.
+    fn owner_of(&self, attr: &Attr) -> (u32, u32);
+
+    /// Waits until an operation is worth trying again. False: nobody waits for the clone any more, and the ticket was cancelled.
+    fn wait(&self, ticket: &Ticket) -> bool {
+        ticket.wait();
+        true
+    }
+}
+
+/// What was cloned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Cloned {
+    /// Names that were made, that of the top among them.
+    pub names: u64,
+    /// Bytes of files whose content is in blocks, each counted once; holes count.
+    pub bytes: u64,
+}
+
+/// Clones what is under `source` to `target`, which must not exist, in the view of a transaction. Waits where names are held by
+/// others. Says what a front end of the view must forget. O(names), and O(stretches of blocks on the device) of content.
+///
+/// # Errors
+/// `NotFound`; `Exists`; what `rights` say; `Invalid` where a directory would come into itself, and in a view that is not that of a
+/// transaction; `QuotaExceeded`, `NoSpace`; `Interrupted`. Nothing was made then.
+pub fn clone_tree(
+    view: &FileSystem,
+    caller: &Caller,
+    source: (NodeId, &[u8]),
+    target: (NodeId, &[u8]),
+    rights: &dyn CloneRights,
+) -> Result<(Cloned, Invalidations), TreeError> {
+    let failed = |error| TreeError { below: Vec::new(), error: Box::new(error) };
+    if view.txn().is_none() {
+        return Err(failed(FsError::Invalid("a clone is made in a transaction")));
+    }
+    let job = Job { fs: view, caller, rights };
+    job.fs.locker().check_writable().map_err(failed)?;
+    let top = job.found(source).map_err(failed)?;
+    let parent = job.place_for(&top, target).map_err(failed)?;
+    rights.check_source(NodeId(top.inode), &top.attr()).map_err(failed)?;
+    let mut copier = Copier::new(job, Project::of_new(&parent.header(), top.kind));
+    match make(job, &mut copier, &top, (&parent, target.1)) {
+        Ok(cloned) => Ok((cloned, told(&parent, target.1))),
+        Err(error) => {
+            // What was made is in the transaction, and has no name.
+            copier.discard().map_err(failed)?;
+            Err(error)
+        }
+    }
+}
+
+/// Makes all of the clone, and gives it its name.
+fn make<'v>(
+    job: Job<'v, '_>,
+    copier: &mut Copier<'v, '_>,
+    top: &Pin<'v>,
+    place: (&Pin<'v>, &[u8]),
+) -> Result<Cloned, TreeError> {
+    let failed = |error| TreeError { below: Vec::new(), error: Box::new(error) };
+    let made = if top.kind == FileType::Directory {
+        Walk::new(job, copier).clone_directory(top, place.0.inode)?
+    } else {
+        copier.clone_top(top).map_err(failed)?
+    };
+    let cloned = copier.finish().map_err(failed)?;
+    job.settled(|caller| job.attach(caller, place, &made)).map_err(failed)?;
+    Ok(cloned)
+}
+
+/// What a front end must forget, which may know that nothing was there.
+fn told(parent: &Pin<'_>, name: &[u8]) -> Invalidations {
+    let parent = NodeId(parent.inode);
+    Invalidations {
+        nodes: vec![(parent, false)],
+        entries: vec![(parent, Box::from(name))],
+        ..Invalidations::default()
+    }
+}
+
+/// On whose behalf a clone is made, and in which view.
+#[derive(Clone, Copy)]
+struct Job<'v, 'c> {
+    fs: &'v FileSystem,
+    caller: &'c Caller,
+    rights: &'c dyn CloneRights,
+}
+
+impl<'v> Job<'v, '_> {
+    fn settled<T>(&self, operation: impl FnMut(&Caller) -> Result<T>) -> Result<T> {
+        settled_by(self.caller, |ticket| self.rights.wait(ticket), operation)
+    }
+
+    /// What is under the name, locked where the view locks what it reads.
+    fn found(&self, (parent, name): (NodeId, &[u8])) -> Result<Pin<'v>> {
+        check_name(name)?;
+        let (parent, _) = self.fs.locker().pin_directory(parent)?;
+        let want = [Want::shared(LockName::Entry { directory: parent.inode, name })];
+        self.settled(|caller| self.fs.locker().lock_read(caller, &want))?;
+        let top = self.fs.resolver().resolve(&parent, name)?;
+        self.lock_inode(top.inode, top.kind)?;
+        Ok(top)
+    }
+
+    /// Locks all of an inode, where the view locks what it reads.
+    fn lock_inode(&self, inode: u64, kind: FileType) -> Result<()> {
+        if !self.fs.origin.locks_reads() {
+            return Ok(());
+        }
+        let mut wants = vec![Want::shared(LockName::Attributes { inode, fields: Fields::ALL })];
+        match kind {
+            FileType::Regular => {
+                wants.push(Want::shared(LockName::Blocks { inode, first: 0, end: u64::MAX }));
+            }
+            FileType::Directory => wants.push(Want::shared(LockName::Entries { directory: inode })),
+            _ => {}
+        }
+        self.settled(|caller| self.fs.locker().lock_read(caller, &wants))
+    }
+
+    /// The directory that gets the clone.
+    fn place_for(&self, top: &Pin<'_>, (parent, name): (NodeId, &[u8])) -> Result<Pin<'v>> {
+        check_name(name)?;
+        let (parent, directory) = self.fs.locker().pin_directory(parent)?;
+        if parent.is_orphan() {
+            return Err(FsError::NotFound);
+        }
+        if self.fs.rows().get(&directory.placement.key(name))?.is_some() {
+            return Err(FsError::Exists);
+        }
+        if top.kind == FileType::Directory && self.fs.resolver().ancestors(&parent)?.contains(&top.inode) {
+            return Err(FsError::Invalid("a directory can't be cloned into itself"));
+        }
+        Ok(parent)
+    }
+
+    /// Gives the clone its name.
+    fn attach(&self, caller: &Caller, (parent, name): (&Pin<'_>, &[u8]), made: &Made) -> Result<()> {
+        let Some(directory) = &parent.directory else { return Err(FsError::NotDirectory) };
+        let gate = self.fs.gate();
+        let _guard = self.fs.locker().latch(caller, &entry_wants(parent.inode, name))?;
+        if parent.is_orphan() {
+            return Err(FsError::NotFound);
+        }
+        let meta = self.fs.keyspaces.meta;
+        let key = directory.placement.key(name);
+        if self.fs.rows().get(&key)?.is_some() {
+            return Err(FsError::Exists);
+        }
+        let is_directory = made.header.kind == FileType::Directory;
+        if is_directory && parent.header().nlink >= LINK_MAX {
+            return Err(FsError::TooManyLinks);
+        }
+        let mut batch = made.beside.clone();
+        // A directory has its row, and is counted, by now.
+        let counted = (!is_directory).then_some(&made.header);
+        match &made.placement {
+            Some(placement) => batch.put(meta, key, encode_directory_link(made.header.inode, placement)),
+            None => batch.put(meta, key, encode_row(&made.header, &made.content)),
+        }
+        let patch = counters(self.fs.time(), 1, i32::from(is_directory));
+        batch.merge(meta, directory.placement.own_key(), patch.encode(parent.inode));
+        let position = gate.apply_counted(caller, batch, None, counted)?;
+        parent.update(&patch, position);
+        Ok(())
+    }
+}

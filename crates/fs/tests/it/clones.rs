@@ -1,0 +1,271 @@
+//! Clones of trees: the same again, of its own, all or nothing.
+
+use std::cell::RefCell;
+
+use kvfs_fs::{
+    Attr, Caller, CloneRights, Cloned, FallocateMode, FileType, FsError, Limits, NodeId, QuotaKind, Result,
+    SetAttr, TreeError, XattrMode, clone_tree,
+};
+use kvfs_store::Isolation;
+
+use crate::setup::{Random, Setup};
+use crate::snapshots::{Seen, Tree, tree};
+use crate::undo::{keeping, look, mess, over_the_engine, same, txn, undone, write};
+use crate::views::{begin, commit};
+
+const ROOT: NodeId = NodeId::ROOT;
+
+/// Root's.
+struct All;
+
+impl CloneRights for All {
+    fn is_everything(&self) -> bool {
+        true
+    }
+
+    fn check_source(&self, _: NodeId, _: &Attr) -> Result<()> {
+        Ok(())
+    }
+
+    fn owner_of(&self, attr: &Attr) -> (u32, u32) {
+        (attr.uid, attr.gid)
+    }
+}
+
+fn clone(view: &Setup, from: (NodeId, &str), to: (NodeId, &str)) -> Result<Cloned, TreeError> {
+    let (from, to) = ((from.0, from.1.as_bytes()), (to.0, to.1.as_bytes()));
+    clone_tree(&view.fs, &Caller::default(), from, to, &All)
+}
+
+/// What is below `top`, by paths from there. Names elsewhere don't count.
+fn below(all: &Tree, top: &str) -> Tree {
+    let cut = |path: &str| path.strip_prefix(top).map(str::to_owned);
+    let is_below =
+        |path: &&String| path.strip_prefix(top).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    let mut below: Tree = all
+        .iter()
+        .filter(|(path, _)| is_below(path))
+        .map(|(path, seen)| (cut(path).unwrap(), seen.clone()))
+        .collect();
+    let mut names: std::collections::BTreeMap<String, Vec<String>> = std::collections::BTreeMap::new();
+    for (path, seen) in &below {
+        names.entry(seen.first_name.clone()).or_default().push(path.clone());
+    }
+    for paths in names.values() {
+        for path in paths {
+            let seen: &mut Seen = below.get_mut(path).unwrap();
+            seen.first_name.clone_from(&paths[0]);
+            if seen.kind != FileType::Directory {
+                seen.nlink = paths.len() as u32;
+            }
+        }
+    }
+    below
+}
+
+/// A tree with everything that there is, small and large.
+fn grown(main: &Setup, random: &mut Random) -> NodeId {
+    let top = main.dir(ROOT, "tree");
+    mess(main, random, top, "n", 60);
+    let caller = Caller::default();
+    let (directory, empty) = (main.dir(top, "d"), main.dir(top, "empty"));
+    for number in 0..300 {
+        write(main, directory, &format!("{number:03}"), &format!("file {number}"));
+    }
+    let large = main.file(directory, "large");
+    main.write_at(large, 0, &vec![7; 300 << 10]).unwrap();
+    let sparse = main.file(directory, "sparse");
+    main.write_at(sparse, 1 << 20, b"far").unwrap();
+    main.fallocate(&caller, sparse, 1 << 40, 8192, FallocateMode::Allocate { keep_size: true }).unwrap();
+    main.mknod(&caller, directory, b"fifo", 0o010_644, 0).unwrap();
+    main.mknod(&caller, directory, b"device", 0o020_600, 0x103).unwrap();
+    main.symlink(&caller, directory, b"link", b"../somewhere").unwrap();
+    for (parent, name) in [(directory, "twice"), (empty, "thrice"), (ROOT, "outside")] {
+        main.link(&caller, large, parent, name.as_bytes()).unwrap();
+    }
+    let set_id = SetAttr { mode: Some(0o4755), uid: Some(7), gid: Some(8), ..SetAttr::default() };
+    main.setattr(&caller, look(main, directory, "000"), &set_id).unwrap();
+    for (name, value) in [("user.note", "text"), ("security.capability", "cap"), ("trusted.own", "root's")] {
+        let node = look(main, directory, "001");
+        main.setxattr(&caller, node, name.as_bytes(), value.as_bytes(), XattrMode::Set).unwrap();
+    }
+    top
+}
+
+#[test]
+fn a_clone_is_the_same_again_and_of_its_own() {
+    let check = |main: &Setup, seed: u64, isolation: Isolation| {
+        let mut random = Random::new(seed);
+        main.fs.quotas().turn_on(&|_| {}).unwrap();
+        grown(main, &mut random);
+        let context = format!("seed {seed}");
+        let view = begin(main, isolation);
+        if seed.is_multiple_of(2) {
+            // What the transaction has written itself comes along.
+            let top = look(&view, ROOT, "tree");
+            mess(&view, &mut random, top, "m", 20);
+        }
+        let mut source = below(&tree(&view).0, "/tree");
+        let cloned = clone(&view, (ROOT, "tree"), (ROOT, "copy")).unwrap();
+        assert_eq!(cloned.names, source.len() as u64, "{context}");
+        assert!(cloned.bytes >= (1 << 20) + (300 << 10), "{context}: {cloned:?}");
+        same(&below(&tree(&view).0, "/copy"), &source, &format!("{context}, in the view"));
+        assert!(!tree(main).0.contains_key("/copy"), "{context}");
+        commit(&view.fs).unwrap();
+        drop(view);
+        main.assert_sound(&context);
+        let after = tree(main).0;
+        // Views show no device numbers.
+        let shown = std::mem::replace(&mut source, below(&after, "/tree"));
+        assert!(shown.keys().eq(source.keys()), "{context}");
+        same(&below(&after, "/copy"), &source, &context);
+        // Each goes its own way, and a clone of a clone is one.
+        txn(main, |view| {
+            clone(view, (ROOT, "copy"), (look(view, ROOT, "copy"), "inside")).unwrap_err();
+        });
+        txn(main, |view| {
+            clone(view, (ROOT, "copy"), (ROOT, "again")).unwrap();
+        });
+        let (top, copy) = (look(main, ROOT, "tree"), look(main, ROOT, "copy"));
+        mess(main, &mut random, copy, "n", 40);
+        let large = look(main, look(main, copy, "d"), "large");
+        main.write_at(large, 100_000, b"changed").unwrap();
+        let changed = below(&tree(main).0, "/copy");
+        same(&below(&tree(main).0, "/tree"), &source, &format!("{context}, the copy has changed"));
+        mess(main, &mut random, top, "n", 40);
+        main.write_at(look(main, look(main, top, "d"), "large"), 0, b"other").unwrap();
+        same(&below(&tree(main).0, "/copy"), &changed, &format!("{context}, the source has changed"));
+        same(&below(&tree(main).0, "/again"), &source, &format!("{context}, both have changed"));
+        main.assert_sound(&context);
+    };
+    for seed in 0..6 {
+        let isolation = if seed % 3 == 0 { Isolation::Serializable } else { Isolation::Snapshot };
+        check(&keeping(100), seed, isolation);
+        check(&over_the_engine(if seed % 2 == 0 { 4 << 10 } else { 64 << 20 }), seed, isolation);
+    }
+}
+
+#[test]
+fn a_clone_can_be_taken_back() {
+    for main in [keeping(100), over_the_engine(16 << 10)] {
+        grown(&main, &mut Random::new(1));
+        let before = tree(&main).0;
+        let id = txn(&main, |view| {
+            clone(view, (ROOT, "tree"), (ROOT, "copy")).unwrap();
+        });
+        undone(&main, id);
+        same(&tree(&main).0, &before, "taken back");
+        main.assert_sound("taken back");
+        let view = begin(&main, Isolation::Snapshot);
+        clone(&view, (ROOT, "tree"), (ROOT, "copy")).unwrap();
+        drop(view);
+        same(&tree(&main).0, &before, "dropped");
+        main.assert_sound("dropped");
+    }
+}
+
+#[test]
+fn names_of_one_file_are_names_of_one_clone() {
+    let main = over_the_engine(16 << 10);
+    grown(&main, &mut Random::new(2));
+    txn(&main, |view| {
+        clone(view, (ROOT, "tree"), (ROOT, "copy")).unwrap();
+        // One of several names alone is a file with one.
+        clone(view, (ROOT, "outside"), (ROOT, "single")).unwrap();
+    });
+    let copy = look(&main, ROOT, "copy");
+    let nodes =
+        [look(&main, look(&main, copy, "d"), "large"), look(&main, look(&main, copy, "empty"), "thrice")];
+    assert_eq!(nodes[0], nodes[1]);
+    assert_ne!(nodes[0], look(&main, ROOT, "outside"));
+    assert_eq!(main.getattr(&main.caller, nodes[0]).unwrap().nlink, 3);
+    assert_eq!(main.getattr(&main.caller, look(&main, ROOT, "outside")).unwrap().nlink, 4);
+    let single = look(&main, ROOT, "single");
+    assert_eq!(main.getattr(&main.caller, single).unwrap().nlink, 1);
+    assert_eq!(main.read_all(single), vec![7; 300 << 10]);
+    main.assert_sound("cloned");
+}
+
+#[test]
+fn what_makes_no_clone_is_refused() {
+    let main = keeping(100);
+    let top = main.dir(ROOT, "tree");
+    let deep = main.dir(top, "deep");
+    main.file(ROOT, "file");
+    let error = |to: (NodeId, &str), from: &str| {
+        let view = begin(&main, Isolation::Snapshot);
+        // A view knows what it has looked up.
+        look(&view, look(&view, ROOT, "tree"), "deep");
+        look(&view, ROOT, "file");
+        *clone(&view, (ROOT, from), to).unwrap_err().error
+    };
+    assert!(matches!(error((ROOT, "file"), "tree"), FsError::Exists));
+    assert!(matches!(error((top, "in"), "tree"), FsError::Invalid(_)));
+    assert!(matches!(error((deep, "in"), "tree"), FsError::Invalid(_)));
+    assert!(matches!(error((ROOT, "new"), "none"), FsError::NotFound));
+    assert!(matches!(error((look(&main, ROOT, "file"), "new"), "tree"), FsError::NotDirectory));
+    assert!(matches!(error((ROOT, ".."), "tree"), FsError::Invalid(_)));
+    let on_main = clone(&main, (ROOT, "tree"), (ROOT, "new")).unwrap_err();
+    assert!(matches!(*on_main.error, FsError::Invalid(_)));
+    main.fs.quotas().turn_on(&|_| {}).unwrap();
+    let limits = Limits { inodes_hard: 8, ..Limits::default() };
+    main.fs.quotas().set(QuotaKind::User, 1000, limits).unwrap();
+    for number in 0..3 {
+        main.file(deep, &format!("{number}"));
+    }
+    let view = begin(&main, Isolation::Snapshot);
+    let caller = Caller { uid: 1000, gid: 100, ..Caller::default() };
+    let user = User { asked: RefCell::default(), refuses: "no file" };
+    let refused = clone_tree(&view.fs, &caller, (ROOT, b"tree"), (ROOT, b"new"), &user).unwrap_err();
+    assert!(matches!(*refused.error, FsError::QuotaExceeded), "{refused:?}");
+}
+
+/// User 1000, whom one inode is refused, by its size.
+struct User {
+    asked: RefCell<Vec<u64>>,
+    refuses: &'static str,
+}
+
+impl CloneRights for User {
+    fn is_everything(&self) -> bool {
+        false
+    }
+
+    fn check_source(&self, node: NodeId, attr: &Attr) -> Result<()> {
+        self.asked.borrow_mut().push(node.0);
+        if attr.kind == FileType::Regular && attr.size == self.refuses.len() as u64 {
+            return Err(FsError::AccessDenied("not this one"));
+        }
+        Ok(())
+    }
+
+    fn owner_of(&self, attr: &Attr) -> (u32, u32) {
+        (1000, attr.gid)
+    }
+}
+
+#[test]
+fn privileges_of_others_do_not_come_along() {
+    let main = over_the_engine(16 << 10);
+    grown(&main, &mut Random::new(3));
+    let caller = Caller { uid: 1000, gid: 100, ..Caller::default() };
+    let user = User { asked: RefCell::default(), refuses: "no file has so many bytes" };
+    txn(&main, |view| {
+        clone_tree(&view.fs, &caller, (ROOT, b"tree"), (ROOT, b"copy"), &user).unwrap();
+    });
+    let all = tree(&main).0;
+    let inodes: std::collections::BTreeSet<_> =
+        below(&all, "/tree").values().map(|seen| seen.first_name.clone()).collect();
+    let asked: std::collections::BTreeSet<_> = user.asked.borrow().iter().copied().collect();
+    assert_eq!(asked.len(), inodes.len(), "each inode is asked for");
+    let directory = look(&main, look(&main, ROOT, "copy"), "d");
+    let attr = main.getattr(&main.caller, look(&main, directory, "000")).unwrap();
+    assert_eq!((attr.uid, attr.gid, attr.mode), (1000, 8, 0o755));
+    let names = main.listxattr(&Caller::default(), look(&main, directory, "001")).unwrap();
+    assert_eq!(&names[..], b"user.note\0");
+    main.assert_sound("cloned by a user");
+    let user = User { asked: RefCell::default(), refuses: "file 299" };
+    let view = begin(&main, Isolation::Snapshot);
+    let refused = clone_tree(&view.fs, &caller, (ROOT, b"tree"), (ROOT, b"other"), &user).unwrap_err();
+    assert_eq!(String::from_utf8_lossy(&refused.below), "d/100", "the first one of that size");
+}
