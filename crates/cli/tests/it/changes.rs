@@ -227,3 +227,45 @@ fn rm_removes_trees_of_a_mount_wholly_and_undo_brings_them_back() {
     on(&dir, &["check", "."]).ok();
     kvfs(&["umount", &dir]).ok();
 }
+
+#[test]
+fn clone_makes_a_tree_of_its_own_that_shares_its_content() {
+    if !can_mount("clone_makes_a_tree_of_its_own_that_shares_its_content") {
+        return;
+    }
+    let world = World::new();
+    let (_store, dir) = world.mounted();
+    let at = |name: &str| format!("{dir}/{name}");
+    fs::create_dir_all(at("tree/a/b")).unwrap();
+    fs::create_dir(at("into")).unwrap();
+    for number in 0..200 {
+        fs::write(at(&format!("tree/a/b/{number}")), number.to_string()).unwrap();
+    }
+    let large: Vec<u8> = (0..8 << 20_u32).map(|at| (at / 4096 * 7 + at) as u8).collect();
+    fs::write(at("tree/large"), &large).unwrap();
+    symlink("large", at("tree/link")).unwrap();
+    // The kernel knows that there is none.
+    assert!(fs::symlink_metadata(at("copy")).is_err());
+    let told = on(&dir, &["clone", "--json", "tree", "copy"]).ok();
+    let told: Value = serde_json::from_str(&told).unwrap();
+    assert_eq!((&told["names"], &told["bytes_shared"]), (&Value::from(205), &Value::from(8 << 20)));
+    assert_eq!(told["can_be_undone"], Value::from(true));
+    assert!(fs::read(at("copy/link")).unwrap() == large);
+    assert_eq!(text(&at("copy/a/b/199")), "199");
+    fs::write(at("copy/a/b/7"), "changed").unwrap();
+    fs::remove_file(at("tree/large")).unwrap();
+    assert!(fs::read(at("copy/large")).unwrap() == large);
+    assert_eq!(text(&at("tree/a/b/7")), "7");
+    // A directory that is there gets it; nothing is overwritten, and nothing comes into itself.
+    on(&dir, &["clone", "copy/large", "into"]).ok();
+    assert!(fs::read(at("into/large")).unwrap() == large);
+    on(&dir, &["clone", "copy/large", "into"]).fails(1, &["into", "is there already"]);
+    on(&dir, &["clone", "copy/large", "into/large"]).fails(1, &["is there already"]);
+    on(&dir, &["clone", "tree", "tree/a/in"]).fails(1, &["into itself", "nothing was cloned"]);
+    on(&dir, &["clone", "none", "copy2"]).fails(1, &["none"]);
+    on(&dir, &["clone", "tree", "/dev/shm/copy"]).fails(1, &[]);
+    on(&dir, &["check", "."]).ok();
+    on(&dir, &["txn", "undo", &told["transaction"].to_string()]).fails(10, &["copy/a/b/7"]);
+    on(&dir, &["check", "."]).ok();
+    kvfs(&["umount", &dir]).ok();
+}

@@ -126,3 +126,46 @@ fn what_is_no_tree_is_refused_in_words() {
     }
     assert!(has(&world, &["tree", "below", "deep", "linked"]));
 }
+
+#[test]
+fn clones_are_made_of_what_a_user_may_read() {
+    let world = World::new(false);
+    let (store, user) = (world.mounted(), stranger());
+    let trees = Trees::of(&store);
+    make_directory(&world.fs, NodeId::ROOT, "open", (0, 0o1777));
+    make_tree(&world, user.uid + 1);
+    let cloned = trees.clone_to(&user, b"/tree", b"open/copy").expect("is cloned");
+    assert_eq!((cloned.cloned.names, cloned.is_kept), (306, true));
+    assert!(
+        has(&world, &["open", "copy", "below", "deep", "twice"]) && has(&world, &["open", "copy", "thrice"])
+    );
+    let refused = |source: &str, target: &str| {
+        let error = trees.clone_to(&user, source.as_bytes(), target.as_bytes()).expect_err("is refused");
+        let words = error.to_string();
+        assert!(words.ends_with("nothing was cloned"), "{words}");
+        (error.kind(), words)
+    };
+    let (kind, words) = refused("/tree", "/copy");
+    assert!(kind == ErrorKind::Denied && words.starts_with("/copy: "), "{words}");
+    let (kind, words) = refused("/tree", "/open/copy");
+    assert!(kind == ErrorKind::Failed && words.starts_with("/open/copy: "), "{words}");
+    for (source, target) in [("/", "/open/all"), ("/tree", "/"), ("/tree", "/tree/in")] {
+        refused(source, target);
+    }
+    let known = |path: &[&str]| {
+        let mut at = KnownNode::root(&world.fs);
+        for name in path {
+            at = settled(|caller| at.lookup(caller, name.as_bytes())).expect("is there");
+        }
+        at
+    };
+    let secret = known(&["tree", "below", "100"]);
+    let closed = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+    settled(|caller| world.fs.setattr(caller, secret.node(), &closed)).expect("is set");
+    let (kind, words) = refused("/tree", "/open/other");
+    assert!(kind == ErrorKind::Denied && words.starts_with("/tree/below/100: "), "{words}");
+    settled(|caller| world.fs.mknod(caller, known(&["open"]).node(), b"device", 0o020_666, 1))
+        .expect("is made");
+    let (kind, words) = refused("/open/device", "/open/own");
+    assert!(kind == ErrorKind::Denied && words.contains("devices"), "{words}");
+}
