@@ -158,6 +158,20 @@ pub trait ChangeCursor: Send {
     /// # Errors
     /// I/O errors and corruption.
     fn next(&mut self) -> Result<Option<Change>>;
+
+    /// The prefix that the next change of blocks is about; further changes of it are passed over where that is cheaper than to tell
+    /// them, so one may come again. In a keyspace of blocks.
+    ///
+    /// # Errors
+    /// As [`ChangeCursor::next`].
+    fn next_prefix(&mut self) -> Result<Option<Bytes>> {
+        let prefix_of = |key: Bytes| key.slice(..key.len().saturating_sub(8));
+        Ok(self.next()?.map(|change| match change {
+            Change::Put { key, .. } | Change::Delete { key } | Change::Merge { key, .. } => prefix_of(key),
+            Change::DeleteRange { start, .. } => prefix_of(start),
+            Change::Blocks { prefix, .. } => prefix,
+        }))
+    }
 }
 
 /// How to begin a transaction.

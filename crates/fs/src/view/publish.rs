@@ -48,12 +48,7 @@ impl TxnView {
                 contents.push(NodeId(inode));
             }
         };
-        each_change(self.txn.changes(self.keyspaces.data)?, |change| {
-            if let Some(inode) = inode_of_block(&change) {
-                add(inode);
-            }
-            Ok(())
-        })?;
+        each_changed_file(self.txn.changes(self.keyspaces.data)?, &mut add)?;
         each_change(self.txn.changes(self.keyspaces.meta)?, |change| {
             let changed = inode_of_row(&change).filter(|(_, content)| *content);
             if let Some((inode, _)) = changed {
@@ -98,12 +93,7 @@ pub(super) fn bring_in(
     // Rows first: a file that was moved and removed is in `orphans`, which has the last word.
     each_change(set.rows, |change| walk.row(change))?;
     each_change(set.orphans, |change| walk.orphan(change))?;
-    each_change(set.blocks, |change| {
-        if let Some(inode) = inode_of_block(&change) {
-            walk.known(inode, true);
-        }
-        Ok(())
-    })?;
+    each_changed_file(set.blocks, |inode| drop(walk.known(inode, true)))?;
     let changed = walk.changed.into_iter().map(|(inode, content)| (NodeId(inode), content)).collect();
     nodes.queue_dead(walk.orphans);
     let left = walk.left;
@@ -240,14 +230,15 @@ pub(crate) fn each_change(
     Ok(())
 }
 
-/// The file whose blocks a change of `data` is about; a deletion covers blocks of one file.
-fn inode_of_block(change: &Change) -> Option<u64> {
-    let key = match change {
-        Change::Put { key, .. } | Change::Delete { key } | Change::Merge { key, .. } => key,
-        Change::DeleteRange { start, .. } => start,
-        Change::Blocks { prefix, .. } => prefix,
-    };
-    Some(u64::from_be_bytes(key.get(..8)?.try_into().ok()?))
+/// Tells `each` the inodes of files with changed blocks, some of them more than once.
+fn each_changed_file(mut changes: Box<dyn ChangeCursor>, mut each: impl FnMut(u64)) -> Result<()> {
+    while let Some(prefix) = changes.next_prefix()? {
+        progress::advance(1);
+        if let Some(inode) = prefix.first_chunk() {
+            each(u64::from_be_bytes(*inode));
+        }
+    }
+    Ok(())
 }
 
 /// The inode that a change of a row is about, and whether content changes with it.

@@ -106,6 +106,26 @@ impl NetWalk {
         }
     }
 
+    /// The prefix of the block that `net` begins with; all that comes of the same one is passed over.
+    fn pass_over(&mut self, net: &Net) -> Result<Bytes> {
+        let key = match net {
+            Net::DeleteRange(start, _) => start,
+            Net::Put(kept) => &kept.key,
+            Net::Delete(key) | Net::Merge(key, _) => key,
+        };
+        let prefix = key.slice(..key.len().saturating_sub(8));
+        // Behind its last block.
+        let behind = [&prefix[..], &[u8::MAX; 8], &[0]].concat();
+        while self.ranges.front().is_some_and(|range| range.start[..] < behind[..]) {
+            self.ranges.pop_front();
+        }
+        if self.ahead.as_ref().is_some_and(|kept| kept.key[..] < behind[..]) {
+            self.records.seek(&behind)?;
+            self.ahead = self.records.next_kept()?;
+        }
+        Ok(prefix)
+    }
+
     /// The key of the next record, if no range comes before it.
     fn next_key(&self) -> Option<&Bytes> {
         let key = self.ahead.as_ref().map(|kept| &kept.key)?;
@@ -168,6 +188,14 @@ impl NetChanges {
 }
 
 impl ChangeCursor for NetChanges {
+    fn next_prefix(&mut self) -> Result<Option<Bytes>> {
+        let net = match self.ahead.take() {
+            Some(net) => Some(net),
+            None => self.walk.next()?,
+        };
+        net.map(|net| self.walk.pass_over(&net)).transpose()
+    }
+
     fn next(&mut self) -> Result<Option<Change>> {
         let net = match self.ahead.take() {
             Some(net) => net,
