@@ -170,6 +170,8 @@ pub enum TreeOperation {
     /// What is at the path goes, with all that is below.
     #[default]
     Remove = 1,
+    /// What is at the path is cloned to the other one, with all that is below.
+    Clone = 2,
 }
 
 /// The argument of [`TREE`].
@@ -181,7 +183,7 @@ pub struct TreeCall {
     pub id: u64,
     /// Passed: where, from the directory that the call is made on.
     pub path: Vec<u8>,
-    /// Passed by operations that have a second path.
+    /// Passed by operations that have a second path, as the first one.
     pub other: Vec<u8>,
     /// Answered in the place of the first path: why it failed, and where.
     pub text: String,
@@ -212,6 +214,7 @@ impl TreeCall {
         let bytes: &[u8; Self::LEN] = bytes.try_into().ok()?;
         let operation = match u32::from_ne_bytes(field(bytes, 0)?) {
             1 => TreeOperation::Remove,
+            2 => TreeOperation::Clone,
             _ => return None,
         };
         let (flags, id) = (u32::from_ne_bytes(field(bytes, 4)?), u64::from_ne_bytes(field(bytes, 8)?));
@@ -220,8 +223,14 @@ impl TreeCall {
             part.iter().position(|&byte| byte == 0).map(|len| part[..len].to_vec())
         };
         let (path, other) = (path(Self::PATH)?, path(Self::OTHER)?);
-        // No operation has two paths yet.
-        (flags == 0 && other.is_empty()).then_some(Self { operation, id, path, other, text: String::new() })
+        let has_other = operation == TreeOperation::Clone;
+        (flags == 0 && (has_other || other.is_empty())).then_some(Self {
+            operation,
+            id,
+            path,
+            other,
+            text: String::new(),
+        })
     }
 
     /// As it is answered. A text that is too long is cut.

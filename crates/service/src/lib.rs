@@ -56,5 +56,7 @@ pub use service::{CommitOutcome, Leave, Opened, Service};
 pub use snapshots::{Comparisons, Frames, StreamOffer, Streams, shown_snapshots};
 pub use tiers::Tiers;
 pub use transactions::{Begin, Committed, Transactions, TxnState};
-pub use trees::{ClonedTree, clone_tree, RemovedTrees, TreeCaller, TreeOperation, Trees, Waiter, change_view, remove_trees};
+pub use trees::{
+    ClonedTree, RemovedTrees, TreeCaller, TreeOperation, Trees, Waiter, change_view, clone_tree, remove_trees,
+};
 pub use undo::{UndoLimits, UndoObstacle, Undone};

@@ -4,6 +4,7 @@ use std::io::ErrorKind;
 use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
 
+use super::rm::{from_above, tree_error};
 use crate::args::CloneArgs;
 use crate::control::{self, Request, Response};
 use crate::endpoint::Endpoint;
@@ -32,6 +33,9 @@ pub(crate) fn run(args: &CloneArgs) -> Result<ExitCode> {
     if target.mount.options.split(',').any(|option| option == "ro") {
         return Err(CliError::new(Code::Usage, format!("{}: a read-only mount", target.path.display())));
     }
+    if target.mount.is_view {
+        return clone_in_view(args, &source, &target);
+    }
     let request = Request::CloneTree {
         source: source.mount.path_in_store(&source.path),
         target: target.mount.path_in_store(&target.path),
@@ -48,6 +52,21 @@ pub(crate) fn run(args: &CloneArgs) -> Result<ExitCode> {
         let what = if names == 1 { String::new() } else { format!(": {names} names") };
         let shared = if bytes == 0 { String::new() } else { format!(", {} shared", human_bytes(bytes)) };
         eprintln!("kvfs: cloned as transaction {txn}{what}{shared}{undo}");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// In the view of a transaction, or on a branch, of which it becomes a part.
+fn clone_in_view(args: &CloneArgs, source: &Place, target: &Place) -> Result<ExitCode> {
+    let cloned = from_above(&target.mount, &[&source.path, &target.path], |top, below| {
+        // What the kernel keeps of files that are being written comes along.
+        top.sync_all()?;
+        top.clone_tree(below[0], below[1])
+    });
+    cloned.map_err(|error| tree_error("clone", &source.path, error))?;
+    if args.json {
+        let line = serde_json::json!({ "transaction": null, "can_be_undone": false });
+        print(&format!("{line}\n"))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -105,12 +105,8 @@ fn remove_in_transaction(found: &[Doomed], is_json: bool) -> Result<ExitCode> {
 /// In the view of a transaction, or on a branch, of which it becomes a part.
 fn remove_in_view(found: &[Doomed], is_json: bool) -> Result<ExitCode> {
     for doomed in found {
-        let path = &doomed.path;
-        remove_below(doomed).map_err(|error| match error {
-            ClientError::Io(error) => CliError::io("remove", path, &error),
-            ClientError::Tree { errno, text } => CliError::new(code_of(errno), text),
-            error => CliError::new(Code::Failed, error.to_string()),
-        })?;
+        let removed = from_above(&doomed.mount, &[&doomed.path], |top, below| top.remove_tree(below[0]));
+        removed.map_err(|error| tree_error("remove", &doomed.path, error))?;
     }
     if is_json {
         let line = serde_json::json!({ "transaction": null, "trees": found.len(), "can_be_undone": false });
@@ -119,16 +115,21 @@ fn remove_in_view(found: &[Doomed], is_json: bool) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// From the lowest directory above it that may be opened.
-fn remove_below(Doomed { path, mount, .. }: &Doomed) -> Result<(), ClientError> {
-    let above = path.ancestors().skip(1).take_while(|above| above.starts_with(&mount.dir));
-    let mut refused = ClientError::NotMounted(path.clone());
-    for directory in above {
+/// Makes a call on the lowest directory above all of these paths that may be opened, with what they are from there.
+pub(super) fn from_above<T>(
+    mount: &MountedStore,
+    paths: &[&Path],
+    call: impl Fn(&calls::Mount, &[&[u8]]) -> Result<T, ClientError>,
+) -> Result<T, ClientError> {
+    let mut refused = ClientError::NotMounted(mount.dir.clone());
+    let above = paths.first().into_iter().flat_map(|path| path.ancestors().skip(1));
+    let in_common = |directory: &&Path| paths.iter().all(|path| path.parent().is_some_and(|above| above.starts_with(directory)));
+    for directory in above.take_while(|above| above.starts_with(&mount.dir)).filter(in_common) {
         match calls::Mount::open(directory) {
-            Ok(open) => {
-                let below = path.strip_prefix(directory).unwrap_or(path);
-                let removed = open.remove_tree(below.as_os_str().as_bytes());
-                return removed.map(drop).map_err(|error| match error {
+            Ok(top) => {
+                let below = paths.iter().map(|path| path.strip_prefix(directory).unwrap_or(path));
+                let below: Vec<&[u8]> = below.map(|path| path.as_os_str().as_bytes()).collect();
+                return call(&top, &below).map_err(|error| match error {
                     ClientError::Tree { errno, text } => {
                         let text = format!("{}/{text}", directory.display());
                         ClientError::Tree { errno, text }
@@ -140,6 +141,15 @@ fn remove_below(Doomed { path, mount, .. }: &Doomed) -> Result<(), ClientError> 
         }
     }
     Err(refused)
+}
+
+/// Why a call on a tree failed.
+pub(super) fn tree_error(verb: &str, path: &Path, error: ClientError) -> CliError {
+    match error {
+        ClientError::Io(error) => CliError::io(verb, path, &error),
+        ClientError::Tree { errno, text } => CliError::new(code_of(errno), text),
+        error => CliError::new(Code::Failed, error.to_string()),
+    }
 }
 
 fn code_of(errno: i32) -> Code {

@@ -44,6 +44,9 @@ impl ToTrees {
         let caller = TreeCaller::new(&call.caller, call.groups(), &waiter);
         let operation = match argument.operation {
             ioctl::TreeOperation::Remove => TreeOperation::Remove(&argument.path),
+            ioctl::TreeOperation::Clone => {
+                TreeOperation::Clone { source: &argument.path, target: &argument.other }
+            }
         };
         if call.fs.txn().is_some() {
             return Ok((0, change_view(call.fs, &caller, call.node, &operation)?));
@@ -52,7 +55,7 @@ impl ToTrees {
         let service = self.0.upgrade().ok_or_else(closing)?;
         let trees = Trees::new(call.fs, Some(service.transactions()?));
         // Its commit tells the kernel.
-        Ok((trees.change(&caller, call.node, &[operation])?.0, Invalidations::default()))
+        Ok((trees.change(&caller, call.node, &[operation])?.0.0, Invalidations::default()))
     }
 }
 
@@ -67,7 +70,7 @@ impl ViewCallHandler for ToTrees {
 
     fn carry_out(&self, call: &ViewCall<'_>) -> Result<(Ioctl, Invalidations), Errno> {
         let argument = TreeCall::from_bytes(call.argument).ok_or(Errno::INVAL)?;
-        if argument.path.first() == Some(&b'/') {
+        if [&argument.path, &argument.other].iter().any(|path| path.first() == Some(&b'/')) {
             // From where the caller is, and no further: it may see a part of the mount alone.
             return Err(Errno::INVAL);
         }

@@ -14,8 +14,8 @@ use std::sync::Arc;
 
 use kvfs_service::lines::TierRequest;
 use kvfs_service::{
-    Caller, Checked, ClonedTree, ErrorKind, Grown, Leave, Remount, RemovedTrees, Result, ServedStore, Service,
-    ServiceError, Tiers, clone_tree, inline_threshold, remove_trees,
+    Caller, Checked, ClonedTree, ErrorKind, Grown, Leave, Remount, RemovedTrees, Result, ServedStore,
+    Service, ServiceError, Tiers, clone_tree, inline_threshold, remove_trees,
 };
 use kvfs_store::Durability;
 

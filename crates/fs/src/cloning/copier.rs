@@ -89,6 +89,10 @@ impl<'v, 'c> Copier<'v, 'c> {
         }
     }
 
+    pub(super) fn job(&self) -> Job<'v, 'c> {
+        self.job
+    }
+
     fn number(&mut self) -> Result<u64> {
         if let Some(number) = self.numbers.next() {
             return Ok(number);
@@ -218,7 +222,11 @@ impl<'v, 'c> Copier<'v, 'c> {
 
     fn apply_clones(&mut self) -> Result<()> {
         let clones = std::mem::take(&mut self.clones);
-        if clones.is_empty() { Ok(()) } else { self.job.fs.origin.clone_blocks(self.job.fs.keyspaces.data, &clones) }
+        if clones.is_empty() {
+            Ok(())
+        } else {
+            self.job.fs.origin.clone_blocks(self.job.fs.keyspaces.data, &clones)
+        }
     }
 
     /// The clone of a top that is no directory.

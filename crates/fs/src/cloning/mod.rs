@@ -18,7 +18,8 @@ use crate::namespace::{check_name, counters, entry_wants};
 use crate::node::Pin;
 use crate::schema::{encode_directory_link, encode_row};
 use crate::{
-    Attr, Caller, FileSystem, FileType, FsError, Invalidations, LINK_MAX, NodeId, Project, Result, Ticket, TreeError, settled_by,
+    Attr, Caller, FileSystem, FileType, FsError, Invalidations, LINK_MAX, NodeId, Project, Result, Ticket,
+    TreeError, settled_by,
 };
 use copier::{Copier, Made};
 use walk::Walk;
@@ -77,7 +78,7 @@ pub fn clone_tree(
     let parent = job.place_for(&top, target).map_err(failed)?;
     rights.check_source(NodeId(top.inode), &top.attr()).map_err(failed)?;
     let mut copier = Copier::new(job, Project::of_new(&parent.header(), top.kind));
-    match make(job, &mut copier, &top, (&parent, target.1)) {
+    match make(&mut copier, &top, (&parent, target.1)) {
         Ok(cloned) => Ok((cloned, told(&parent, target.1))),
         Err(error) => {
             // What was made is in the transaction, and has no name.
@@ -89,14 +90,14 @@ pub fn clone_tree(
 
 /// Makes all of the clone, and gives it its name.
 fn make<'v>(
-    job: Job<'v, '_>,
     copier: &mut Copier<'v, '_>,
     top: &Pin<'v>,
     place: (&Pin<'v>, &[u8]),
 ) -> Result<Cloned, TreeError> {
     let failed = |error| TreeError { below: Vec::new(), error: Box::new(error) };
+    let job = copier.job();
     let made = if top.kind == FileType::Directory {
-        Walk::new(job, copier).clone_directory(top, place.0.inode)?
+        Walk::new(copier).clone_directory(top, place.0.inode)?
     } else {
         copier.clone_top(top).map_err(failed)?
     };

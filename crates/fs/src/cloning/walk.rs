@@ -7,8 +7,8 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use kvfs_store::progress;
 
-use super::copier::{Copier, Made};
 use super::Job;
+use super::copier::{Copier, Made};
 use crate::node::Pin;
 use crate::schema::{Header, Placement, Row, encode_directory_link, encode_inode_link};
 use crate::{FileType, FsError, NodeId, Result, TreeError};
@@ -51,8 +51,8 @@ pub(super) struct Walk<'v, 'c, 'w> {
 
 impl<'v, 'c, 'w> Walk<'v, 'c, 'w> {
     /// In which nothing was looked at.
-    pub(super) fn new(job: Job<'v, 'c>, copier: &'w mut Copier<'v, 'c>) -> Self {
-        Self { job, copier, levels: Vec::new(), parent: 0, at: Box::default() }
+    pub(super) fn new(copier: &'w mut Copier<'v, 'c>) -> Self {
+        Self { job: copier.job(), copier, levels: Vec::new(), parent: 0, at: Box::default() }
     }
 
     /// Clones a directory with all that is below it, but for its name in `parent`.

@@ -34,7 +34,9 @@ impl CloneRights for All {
 
 fn clone(view: &Setup, from: (NodeId, &str), to: (NodeId, &str)) -> Result<Cloned, TreeError> {
     let (from, to) = ((from.0, from.1.as_bytes()), (to.0, to.1.as_bytes()));
-    clone_tree(&view.fs, &Caller::default(), from, to, &All)
+    let (cloned, told) = clone_tree(&view.fs, &Caller::default(), from, to, &All)?;
+    assert!(told.entries.iter().any(|(_, name)| **name == *to.1));
+    Ok(cloned)
 }
 
 /// What is below `top`, by paths from there. Names elsewhere don't count.
@@ -69,9 +71,10 @@ fn grown(main: &Setup, random: &mut Random) -> NodeId {
     mess(main, random, top, "n", 60);
     let caller = Caller::default();
     let (directory, empty) = (main.dir(top, "d"), main.dir(top, "empty"));
-    for number in 0..300 {
+    for number in 0..600 {
         write(main, directory, &format!("{number:03}"), &format!("file {number}"));
     }
+    write(main, directory, "zz", "the last one of them");
     let large = main.file(directory, "large");
     main.write_at(large, 0, &vec![7; 300 << 10]).unwrap();
     let sparse = main.file(directory, "sparse");
@@ -264,8 +267,19 @@ fn privileges_of_others_do_not_come_along() {
     let names = main.listxattr(&Caller::default(), look(&main, directory, "001")).unwrap();
     assert_eq!(&names[..], b"user.note\0");
     main.assert_sound("cloned by a user");
-    let user = User { asked: RefCell::default(), refuses: "file 299" };
+    // In an open transaction a clone that is refused leaves nothing behind, however much of it was made.
+    main.fs.quotas().turn_on(&|_| {}).unwrap();
+    let before = tree(&main).0;
+    let user = User { asked: RefCell::default(), refuses: "the last one of them" };
     let view = begin(&main, Isolation::Snapshot);
+    write(&view, ROOT, "beside", "kept");
     let refused = clone_tree(&view.fs, &caller, (ROOT, b"tree"), (ROOT, b"other"), &user).unwrap_err();
-    assert_eq!(String::from_utf8_lossy(&refused.below), "d/100", "the first one of that size");
+    assert_eq!(String::from_utf8_lossy(&refused.below), "d/zz");
+    commit(&view.fs).unwrap();
+    drop(view);
+    main.assert_sound("refused");
+    let mut after = tree(&main).0;
+    assert!(after.remove("/beside").is_some());
+    after.insert("/".to_owned(), before["/"].clone());
+    same(&after, &before, "refused");
 }

@@ -33,7 +33,7 @@ impl Process {
             return Ok(None);
         }
         let transactions = self.scope.shared.transactions();
-        Ok(Some(Trees::new(fs, transactions).change(&caller, from, &[operation])?))
+        Ok(Some(Trees::new(fs, transactions).change(&caller, from, &[operation])?.0))
     }
 }
 

@@ -8,12 +8,12 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{XattrFlags, fsetxattr};
+use rustix::fs::{XattrFlags, fsetxattr, syncfs};
 use rustix::io::Errno;
 use rustix::ioctl::{Opcode, Updater, ioctl};
 
 use super::{BeginOptions, ClientError, Result};
-use crate::ioctl::{self as calls, Begin, Call, State, TreeCall, idle_to_ms};
+use crate::ioctl::{self as calls, Begin, Call, State, TreeCall, TreeOperation, idle_to_ms};
 use crate::proto;
 
 /// A mount of a store, or anything open on it.
@@ -96,15 +96,37 @@ impl Mount {
     /// [`ClientError::Tree`]: nothing was removed, and the text says why, and what was in the way. [`ClientError::Io`]: ENOTTY where this is
     /// no kvfs mount, or ENOTSUP; EROFS; ENAMETOOLONG, EINVAL for the path.
     pub fn remove_tree(&self, path: &[u8]) -> Result<Option<u64>> {
-        let call = TreeCall { path: path.to_vec(), ..TreeCall::default() };
-        let refused = if path.contains(&0) { Errno::INVAL } else { Errno::NAMETOOLONG };
+        self.change_tree(&TreeCall { path: path.to_vec(), ..TreeCall::default() })
+    }
+
+    /// Clones what is at `source`, with all that is below, to `target`, which must not exist; as [`Self::remove_tree`]. What is being
+    /// written through descriptors or mappings must be synced before, or it may be missing.
+    ///
+    /// # Errors
+    /// As there; nothing was made then.
+    pub fn clone_tree(&self, source: &[u8], target: &[u8]) -> Result<Option<u64>> {
+        let (path, other) = (source.to_vec(), target.to_vec());
+        self.change_tree(&TreeCall { operation: TreeOperation::Clone, path, other, ..TreeCall::default() })
+    }
+
+    /// Has the kernel write out what it keeps of files of this mount, as syncfs(2).
+    ///
+    /// # Errors
+    /// Those of the kernel.
+    pub fn sync_all(&self) -> Result<()> {
+        Ok(syncfs(&self.file)?)
+    }
+
+    fn change_tree(&self, call: &TreeCall) -> Result<Option<u64>> {
+        let has_zero = call.path.contains(&0) || call.other.contains(&0);
+        let refused = if has_zero { Errno::INVAL } else { Errno::NAMETOOLONG };
         let mut bytes = call.to_bytes().ok_or(refused)?;
         fsetxattr(&self.file, calls::TREE_ANNOUNCEMENT, b"", XattrFlags::empty())?;
         let called = self.call::<{ calls::TREE }, _>(&mut bytes);
         let (id, text) = TreeCall::answer(&bytes);
         match called {
             Ok(()) => Ok(Some(id).filter(|&id| id != 0)),
-            Err(errno) if text.as_bytes() == path => Err(errno.into()),
+            Err(errno) if text.as_bytes() == call.path => Err(errno.into()),
             Err(errno) => Err(ClientError::Tree { errno: errno.raw_os_error(), text }),
         }
     }

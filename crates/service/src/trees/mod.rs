@@ -157,7 +157,8 @@ pub fn change_view(
     operation: &TreeOperation<'_>,
 ) -> Result<Invalidations> {
     let done = carry_out_in(view, caller, from, operation);
-    done.map(|done| done.invalidations).map_err(|Refused { place, error }| explained(view, &place, &error, None))
+    done.map(|done| done.invalidations)
+        .map_err(|Refused { place, error }| explained(view, &place, &error, None))
 }
 
 /// What an operation came to.
