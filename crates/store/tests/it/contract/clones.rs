@@ -109,3 +109,26 @@ fn a_clone_reaches_to_the_last_block_and_no_farther() {
 fn key(prefix: &str, block: u64) -> Vec<u8> {
     [prefix.as_bytes(), &block.to_be_bytes()].concat()
 }
+
+#[test]
+fn changed_prefixes_are_told_without_their_blocks() {
+    let f = Fixture::new();
+    f.apply(|b| b.put_blocks(f.blocks, "f", 0, [block(1), block(2), block(3)].concat()));
+    let txn = f.store.begin(TxnOptions::default()).unwrap();
+    apply(&*txn, |b| {
+        b.put_blocks(f.blocks, "a", 7, [block(4), block(5)].concat());
+        b.put_blocks(f.blocks, "a", 90, block(4));
+        b.delete_range(f.blocks, key("b", 3), key("b", 9));
+        b.delete_range(f.blocks, key("c", 3), key("c", 9));
+    })
+    .unwrap();
+    txn.clone_blocks(f.blocks, &[clone("f", 0, 3, "c", 0), clone("f", 0, 2, "e", 0)]).unwrap();
+    apply(&*txn, |b| b.patch_block(f.blocks, "f", 1, 0, "own")).unwrap();
+    let mut changes = txn.changes(f.blocks).unwrap();
+    let mut prefixes = Vec::new();
+    while let Some(prefix) = changes.next_prefix().unwrap() {
+        prefixes.push(String::from_utf8(prefix.to_vec()).unwrap());
+    }
+    prefixes.dedup();
+    assert_eq!(prefixes, ["a", "b", "c", "e", "f"]);
+}
