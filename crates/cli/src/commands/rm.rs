@@ -123,7 +123,9 @@ pub(super) fn from_above<T>(
 ) -> Result<T, ClientError> {
     let mut refused = ClientError::NotMounted(mount.dir.clone());
     let above = paths.first().into_iter().flat_map(|path| path.ancestors().skip(1));
-    let in_common = |directory: &&Path| paths.iter().all(|path| path.parent().is_some_and(|above| above.starts_with(directory)));
+    let in_common = |directory: &&Path| {
+        paths.iter().all(|path| path.parent().is_some_and(|above| above.starts_with(directory)))
+    };
     for directory in above.take_while(|above| above.starts_with(&mount.dir)).filter(in_common) {
         match calls::Mount::open(directory) {
             Ok(top) => {
