@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use crate::blocks::block_key;
 use crate::{
     BLOCK_BYTES, Batch, Compression, Durability, ExtentKind, KeyRange, Keyspace, Op, Position, Read, Result,
     Seqno, Snapshot, StoreError,
@@ -159,17 +160,16 @@ pub trait ChangeCursor: Send {
     /// I/O errors and corruption.
     fn next(&mut self) -> Result<Option<Change>>;
 
-    /// The prefix that the next change of blocks is about; further changes of it are passed over where that is cheaper than to tell
-    /// them, so one may come again. In a keyspace of blocks.
+    /// The key of the next change, in a keyspace of blocks, or where a range that is deleted begins. After a block, others of the same
+    /// prefix are passed over where that is cheaper than to tell them.
     ///
     /// # Errors
     /// As [`ChangeCursor::next`].
-    fn next_prefix(&mut self) -> Result<Option<Bytes>> {
-        let prefix_of = |key: Bytes| key.slice(..key.len().saturating_sub(8));
+    fn next_place(&mut self) -> Result<Option<Bytes>> {
         Ok(self.next()?.map(|change| match change {
-            Change::Put { key, .. } | Change::Delete { key } | Change::Merge { key, .. } => prefix_of(key),
-            Change::DeleteRange { start, .. } => prefix_of(start),
-            Change::Blocks { prefix, .. } => prefix,
+            Change::Put { key, .. } | Change::Delete { key } | Change::Merge { key, .. } => key,
+            Change::DeleteRange { start, .. } => start,
+            Change::Blocks { prefix, first, .. } => block_key(&prefix, first),
         }))
     }
 }

@@ -211,11 +211,16 @@ impl<'v, 'c> Copier<'v, 'c> {
         Ok(())
     }
 
+    /// Ends a page of names, which others may change from now on.
+    pub(super) fn end_page(&mut self) -> Result<()> {
+        if self.job.rights.is_alone() { Ok(()) } else { self.apply().and_then(|()| self.apply_clones()) }
+    }
+
     fn apply(&mut self) -> Result<()> {
         let batch = std::mem::replace(&mut self.batch, Batch::new());
         if !batch.is_empty() {
             let made = std::mem::take(&mut self.made);
-            self.job.fs.gate().apply_new(self.job.caller, batch, &made, &mut self.charges)?;
+            self.job.gate.apply_new(self.job.caller, batch, &made, &mut self.charges)?;
         }
         if self.clones.len() >= CLONES_MAX { self.apply_clones() } else { Ok(()) }
     }
@@ -260,10 +265,10 @@ impl<'v, 'c> Copier<'v, 'c> {
         for numbers in &self.taken {
             let rows = |inode| Placement::own_subtree(inode).own_key();
             batch.delete_range(meta, rows(numbers.start), rows(numbers.end));
-            for keyspace in [data, xattr] {
-                batch.delete_range(keyspace, inode_key(numbers.start), inode_key(numbers.end));
-            }
+            batch.delete_range(xattr, inode_key(numbers.start), inode_key(numbers.end));
+            let block = |inode| [block_prefix(inode), [0; 8]].concat();
+            batch.delete_range(data, block(numbers.start), block(numbers.end));
         }
-        if batch.is_empty() { Ok(()) } else { self.job.fs.gate().apply_discard(batch, &self.charges) }
+        if batch.is_empty() { Ok(()) } else { self.job.gate.apply_discard(batch, &self.charges) }
     }
 }

@@ -7,16 +7,21 @@
 //! made of it; memory is that of the levels of the tree, and of its files with several names. Where the clone fails, everything under the
 //! numbers that it took is deleted again.
 //!
+//! Where others change the view meanwhile, the entries of a page and what they lead to are held until they are cloned: each file is whole, as
+//! is each page of names, and a directory that was passed may have changed since. No commit goes through the middle.
+//!
 //! Thread safety: for one thread that may block. Invariant: only in the view of a transaction or on a branch.
 
 mod copier;
 mod walk;
 
-use kvfs_txn::{Fields, LockName, Want};
+use kvfs_txn::{Doom, DoomReason, Fields, LockName, Want};
 
 use crate::namespace::{check_name, counters, entry_wants};
 use crate::node::Pin;
+use crate::quota::Gate;
 use crate::schema::{encode_directory_link, encode_row};
+use crate::view::Names;
 use crate::{
     Attr, Caller, FileSystem, FileType, FsError, Invalidations, LINK_MAX, NodeId, Project, Result, Ticket,
     TreeError, settled_by,
@@ -38,6 +43,9 @@ pub trait CloneRights {
     /// User and group of the clone of an inode with these attributes. Where these are others than the inode's, set-id bits and
     /// capabilities are not taken over.
     fn owner_of(&self, attr: &Attr) -> (u32, u32);
+
+    /// Whether nobody else changes the view meanwhile, so that nothing has to be held.
+    fn is_alone(&self) -> bool;
 
     /// Waits until an operation is worth trying again. False: nobody waits for the clone any more, and the ticket was cancelled.
     fn wait(&self, ticket: &Ticket) -> bool {
@@ -72,7 +80,9 @@ pub fn clone_tree(
     if view.txn().is_none() {
         return Err(failed(FsError::Invalid("a clone is made in a transaction")));
     }
-    let job = Job { fs: view, caller, rights };
+    let gate = view.gate();
+    let _admitted = view.locker().admit().map_err(failed)?;
+    let job = Job { fs: view, gate: &gate, caller, rights };
     job.fs.locker().check_writable().map_err(failed)?;
     let top = job.found(source).map_err(failed)?;
     let parent = job.place_for(&top, target).map_err(failed)?;
@@ -82,7 +92,10 @@ pub fn clone_tree(
         Ok(cloned) => Ok((cloned, told(&parent, target.1))),
         Err(error) => {
             // What was made is in the transaction, and has no name.
-            copier.discard().map_err(failed)?;
+            if let Err(left) = copier.discard() {
+                tracing::error!(%left, "a clone that failed can't be taken away: its transaction is given up");
+                job.give_up();
+            }
             Err(error)
         }
     }
@@ -96,12 +109,18 @@ fn make<'v>(
 ) -> Result<Cloned, TreeError> {
     let failed = |error| TreeError { below: Vec::new(), error: Box::new(error) };
     let job = copier.job();
-    let made = if top.kind == FileType::Directory {
-        Walk::new(copier).clone_directory(top, place.0.inode)?
+    let held = job.hold(&[(top.inode, top.kind)]).map_err(failed)?;
+    let (made, cloned) = if top.kind == FileType::Directory {
+        let walk = Walk::new(copier, top, place.0.inode).map_err(failed)?;
+        drop(held);
+        let made = walk.clone_all()?;
+        (made, copier.finish().map_err(failed)?)
     } else {
-        copier.clone_top(top).map_err(failed)?
+        let made = copier.clone_top(top).map_err(failed)?;
+        let cloned = copier.finish().map_err(failed)?;
+        drop(held);
+        (made, cloned)
     };
-    let cloned = copier.finish().map_err(failed)?;
     job.settled(|caller| job.attach(caller, place, &made)).map_err(failed)?;
     Ok(cloned)
 }
@@ -120,8 +139,19 @@ fn told(parent: &Pin<'_>, name: &[u8]) -> Invalidations {
 #[derive(Clone, Copy)]
 struct Job<'v, 'c> {
     fs: &'v FileSystem,
+    gate: &'c Gate<'v>,
     caller: &'c Caller,
     rights: &'c dyn CloneRights,
+}
+
+/// What must not change of an inode while it is cloned.
+fn wants_of<'n>(inode: u64, kind: FileType) -> impl Iterator<Item = Want<'n>> {
+    let content = match kind {
+        FileType::Regular => Some(LockName::Blocks { inode, first: 0, end: u64::MAX }),
+        _ => None,
+    };
+    let all = LockName::Attributes { inode, fields: Fields::ALL };
+    [Some(all), content].into_iter().flatten().map(Want::shared)
 }
 
 impl<'v> Job<'v, '_> {
@@ -135,25 +165,23 @@ impl<'v> Job<'v, '_> {
         let (parent, _) = self.fs.locker().pin_directory(parent)?;
         let want = [Want::shared(LockName::Entry { directory: parent.inode, name })];
         self.settled(|caller| self.fs.locker().lock_read(caller, &want))?;
-        let top = self.fs.resolver().resolve(&parent, name)?;
-        self.lock_inode(top.inode, top.kind)?;
-        Ok(top)
+        self.fs.resolver().resolve(&parent, name)
     }
 
-    /// Locks all of an inode, where the view locks what it reads.
-    fn lock_inode(&self, inode: u64, kind: FileType) -> Result<()> {
-        if !self.fs.origin.locks_reads() {
-            return Ok(());
+    /// Keeps inodes as they are until it is dropped, and locks them where the view locks what it reads.
+    fn hold(&self, inodes: &[(u64, FileType)]) -> Result<Option<Names<'v>>> {
+        if self.rights.is_alone() {
+            return Ok(None);
         }
-        let mut wants = vec![Want::shared(LockName::Attributes { inode, fields: Fields::ALL })];
-        match kind {
-            FileType::Regular => {
-                wants.push(Want::shared(LockName::Blocks { inode, first: 0, end: u64::MAX }));
-            }
-            FileType::Directory => wants.push(Want::shared(LockName::Entries { directory: inode })),
-            _ => {}
+        let wants: Vec<_> = inodes.iter().flat_map(|&(inode, kind)| wants_of(inode, kind)).collect();
+        self.settled(|caller| self.fs.locker().latch_to_read(caller, &wants)).map(Some)
+    }
+
+    /// The transaction can't be committed any more.
+    fn give_up(&self) {
+        if let Some(locks) = self.fs.txn().and_then(|view| view.locks.as_ref()) {
+            locks.doom(Doom::new(DoomReason::Aborted));
         }
-        self.settled(|caller| self.fs.locker().lock_read(caller, &wants))
     }
 
     /// The directory that gets the clone.
@@ -175,7 +203,6 @@ impl<'v> Job<'v, '_> {
     /// Gives the clone its name.
     fn attach(&self, caller: &Caller, (parent, name): (&Pin<'_>, &[u8]), made: &Made) -> Result<()> {
         let Some(directory) = &parent.directory else { return Err(FsError::NotDirectory) };
-        let gate = self.fs.gate();
         let _guard = self.fs.locker().latch(caller, &entry_wants(parent.inode, name))?;
         if parent.is_orphan() {
             return Err(FsError::NotFound);
@@ -198,7 +225,7 @@ impl<'v> Job<'v, '_> {
         }
         let patch = counters(self.fs.time(), 1, i32::from(is_directory));
         batch.merge(meta, directory.placement.own_key(), patch.encode(parent.inode));
-        let position = gate.apply_counted(caller, batch, None, counted)?;
+        let position = self.gate.apply_counted(caller, batch, None, counted)?;
         parent.update(&patch, position);
         Ok(())
     }

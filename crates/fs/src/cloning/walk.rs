@@ -6,15 +6,17 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 use kvfs_store::progress;
+use kvfs_txn::{LockName, Want};
 
-use super::Job;
 use super::copier::{Copier, Made};
+use super::{Job, wants_of};
 use crate::node::Pin;
 use crate::schema::{Header, Placement, Row, encode_directory_link, encode_inode_link};
-use crate::{FileType, FsError, NodeId, Result, TreeError};
+use crate::view::Names;
+use crate::{Caller, FileType, FsError, NodeId, Result, TreeError};
 
-/// Names that are read at once.
-const PAGE: usize = 256;
+/// Names that are read, and held, at once.
+const PAGE: usize = 1024;
 
 /// The row under the name of a clone of a file.
 pub(super) enum FileRow {
@@ -28,14 +30,31 @@ struct Level<'v> {
     name: Box<[u8]>,
     /// Of the source, where rights are asked for.
     pin: Option<Pin<'v>>,
-    source: Placement,
-    placement: Placement,
+    source: Directory,
     /// Of the clone, with the names so far.
     header: Header,
     /// The last name that was read; empty: none.
     after: Box<[u8]>,
-    /// Names that were read, with their rows.
-    page: VecDeque<(Box<[u8]>, Bytes)>,
+    /// Those of the last page, which come next: name, source, and the clone's header.
+    directories: VecDeque<(Box<[u8]>, Directory, Header)>,
+}
+
+/// A directory of the source.
+struct Directory {
+    inode: u64,
+    placement: Placement,
+}
+
+/// What is under a name.
+struct Found {
+    name: Box<[u8]>,
+    header: Header,
+    content: FoundContent,
+}
+
+enum FoundContent {
+    File { content: Bytes, is_linked: bool },
+    Directory(Placement),
 }
 
 /// See the module.
@@ -43,138 +62,173 @@ pub(super) struct Walk<'v, 'c, 'w> {
     job: Job<'v, 'c>,
     copier: &'w mut Copier<'v, 'c>,
     levels: Vec<Level<'v>>,
-    /// Of the top.
-    parent: u64,
-    /// What was looked at last, in the last directory.
-    at: Box<[u8]>,
 }
 
 impl<'v, 'c, 'w> Walk<'v, 'c, 'w> {
-    /// In which nothing was looked at.
-    pub(super) fn new(copier: &'w mut Copier<'v, 'c>) -> Self {
-        Self { job: copier.job(), copier, levels: Vec::new(), parent: 0, at: Box::default() }
-    }
-
-    /// Clones a directory with all that is below it, but for its name in `parent`.
-    pub(super) fn clone_directory(mut self, top: &Pin<'_>, parent: u64) -> Result<Made, TreeError> {
-        progress::stage("cloning", progress::Unit::Items, 0);
-        self.parent = parent;
-        self.go_through(top).map_err(|error| TreeError { below: self.place(), error: Box::new(error) })
-    }
-
-    fn go_through(&mut self, top: &Pin<'_>) -> Result<Made> {
+    /// Through `top`, whose clone comes into the directory `parent`.
+    pub(super) fn new(copier: &'w mut Copier<'v, 'c>, top: &Pin<'_>, parent: u64) -> Result<Self> {
         let Some(part) = &top.directory else { return Err(FsError::NotDirectory) };
-        self.enter(Box::default(), part.placement.clone(), &top.header())?;
+        progress::stage("cloning", progress::Unit::Items, 0);
+        let source = Directory { inode: top.inode, placement: part.placement.clone() };
+        let header = Header { parent, ..copier.begin_directory(&top.header())? };
+        let mut walk = Self { job: copier.job(), copier, levels: Vec::new() };
+        walk.enter(Box::default(), source, header)?;
+        Ok(walk)
+    }
+
+    /// Clones everything but the name of the top.
+    pub(super) fn clone_all(mut self) -> Result<Made, TreeError> {
         loop {
-            let Some(level) = self.levels.last_mut() else { return Err(FsError::NotDirectory) };
-            if let Some((name, row)) = level.page.pop_front() {
-                self.at.clone_from(&name);
-                self.clone_entry(name, &row)?;
-                progress::advance(1);
-            } else if !self.read_page()?
-                && let Some(made) = self.leave()
-            {
+            let has_more = self.clone_page()?;
+            let Some(level) = self.levels.last_mut() else { continue };
+            if let Some((name, source, header)) = level.directories.pop_front() {
+                self.enter(name, source, header).map_err(|error| self.refused(b"", error))?;
+            } else if !has_more && let Some(made) = self.leave() {
                 return Ok(made);
             }
         }
     }
 
-    fn enter(&mut self, name: Box<[u8]>, source: Placement, header: &Header) -> Result<Placement> {
-        let pin = self.known(&name, header)?;
-        let parent = self.levels.last().map_or(self.parent, |level| level.header.inode);
-        let header = Header { parent, ..self.copier.begin_directory(header)? };
-        let placement = Placement::own_subtree(header.inode);
-        let (after, page) = (Box::default(), VecDeque::new());
-        self.levels.push(Level { name, pin, source, placement: placement.clone(), header, after, page });
-        Ok(placement)
+    fn enter(&mut self, name: Box<[u8]>, source: Directory, header: Header) -> Result<()> {
+        let is_asked = !self.job.rights.is_everything();
+        let pin = is_asked.then(|| self.job.fs.resolver().by_own_row(source.inode)).transpose()?;
+        let (after, directories) = (Box::default(), VecDeque::new());
+        self.levels.push(Level { name, pin, source, header, after, directories });
+        Ok(())
     }
 
     /// Ends the last directory, which has no more names; the top is given back.
     fn leave(&mut self) -> Option<Made> {
-        let Level { header, placement, .. } = self.levels.pop()?;
+        let Level { header, .. } = self.levels.pop()?;
         self.copier.end_directory(&header);
+        let placement = Placement::own_subtree(header.inode);
         self.levels.is_empty().then(|| Made::directory(header, placement))
     }
 
-    /// Reads the next page of the last directory. False: there is none.
-    fn read_page(&mut self) -> Result<bool> {
-        let Some(level) = self.levels.last_mut() else { return Ok(false) };
-        let range = level.source.entries_after(&level.after);
-        let mut cursor = self.job.fs.origin.read().cursor(self.job.fs.keyspaces.meta, range)?;
-        while level.page.len() < PAGE {
-            cursor.next()?;
-            let Some((key, row)) = cursor.entry() else { break };
-            let name: Box<[u8]> = key[level.source.prefix_len()..].into();
-            level.after.clone_from(&name);
-            level.page.push_back((name, row.clone()));
+    /// Clones the next page of the last directory, unless directories of the one before are left. False: there is none.
+    fn clone_page(&mut self) -> Result<bool, TreeError> {
+        let Some(level) = self.levels.last().filter(|level| level.directories.is_empty()) else {
+            return Ok(true);
+        };
+        let mut name = Box::default();
+        let taken = self.job.settled(|caller| self.take_page(caller, level, &mut name));
+        let (held, page) = taken.map_err(|error| self.refused(&name, error))?;
+        let is_empty = page.is_empty();
+        for found in page {
+            name.clone_from(&found.name);
+            self.clone_entry(found).map_err(|error| self.refused(&name, error))?;
+            progress::advance(1);
         }
-        Ok(!level.page.is_empty())
+        self.copier.end_page().map_err(|error| self.refused(b"", error))?;
+        drop(held);
+        Ok(!is_empty)
     }
 
-    fn clone_entry(&mut self, name: Box<[u8]>, row: &Bytes) -> Result<()> {
-        let Some(level) = self.levels.last() else { return Ok(()) };
-        let key = level.placement.key(&name);
-        let source_key = level.source.key(&name);
-        let row = Row::decode(&source_key, row)?;
-        let (inode, kind) = (row.inode(), row.kind());
-        self.job.lock_inode(inode, kind)?;
-        let (row, is_directory) = match row {
+    /// The next page of a directory, held where others may change it. Parks, with nothing changed. On an error `refused` is the name.
+    fn take_page(
+        &self,
+        caller: &Caller,
+        level: &Level<'v>,
+        refused: &mut Box<[u8]>,
+    ) -> Result<(Option<Names<'v>>, Vec<Found>)> {
+        self.job.fs.locker().check()?;
+        let mut held = None;
+        if !self.job.rights.is_alone() {
+            let entries = [Want::shared(LockName::Entries { directory: level.source.inode })];
+            let mut names = self.job.fs.locker().latch_to_read(caller, &entries)?;
+            // Which inodes they are does not change from here on, and nothing of them behind this.
+            for (_, row) in self.read_rows(level)? {
+                let row = Row::decode(b"", &row)?;
+                names.try_extend(&wants_of(row.inode(), row.kind()).collect::<Vec<_>>())?;
+            }
+            held = Some(names);
+        }
+        let mut page = Vec::new();
+        for (name, row) in self.read_rows(level)? {
+            refused.clone_from(&name);
+            let found = self.found(name, &row)?;
+            self.check(level, &found)?;
+            page.push(found);
+        }
+        *refused = Box::default();
+        Ok((held, page))
+    }
+
+    fn read_rows(&self, level: &Level<'v>) -> Result<Vec<(Box<[u8]>, Bytes)>> {
+        let placement = &level.source.placement;
+        let range = placement.entries_after(&level.after);
+        let mut cursor = self.job.fs.origin.read().cursor(self.job.fs.keyspaces.meta, range)?;
+        let mut rows = Vec::new();
+        while rows.len() < PAGE {
+            cursor.next()?;
+            let Some((key, row)) = cursor.entry() else { break };
+            rows.push((key[placement.prefix_len()..].into(), row.clone()));
+        }
+        Ok(rows)
+    }
+
+    fn found(&self, name: Box<[u8]>, row: &Bytes) -> Result<Found> {
+        Ok(match Row::decode(&name, row)? {
             Row::Inode(header, content) => {
-                self.check(&name, &header)?;
-                (self.copier.clone_file(&header, content, false)?, false)
+                let content = FoundContent::File { content: row.slice_ref(content), is_linked: false };
+                Found { name, header, content }
             }
             Row::Link { inode, .. } => {
                 let own = self.own_row(inode)?;
                 let (header, content) = Row::decode_own(inode, &own)?;
-                self.check(&name, &header)?;
-                (self.copier.clone_file(&header, content, true)?, false)
+                let content = FoundContent::File { content: own.slice_ref(content), is_linked: true };
+                Found { name, header, content }
             }
-            Row::Directory { inode, placement: source } => {
+            Row::Directory { inode, placement } => {
                 let own = self.own_row(inode)?;
                 let (header, _) = Row::decode_own(inode, &own)?;
-                self.check(&name, &header)?;
-                let placement = self.enter(name, source, &header)?;
-                let made = self.levels.last().map_or(0, |level| level.header.inode);
-                (FileRow::Whole(encode_directory_link(made, &placement)), true)
+                Found { name, header, content: FoundContent::Directory(placement) }
             }
+        })
+    }
+
+    /// Asks for the rights to what is under a name.
+    fn check(&self, level: &Level<'v>, found: &Found) -> Result<()> {
+        let header = &found.header;
+        let _known = match &level.pin {
+            None => None,
+            Some(_) if header.kind == FileType::Directory => {
+                Some(self.job.fs.resolver().by_own_row(header.inode)?)
+            }
+            Some(above) => Some(self.job.fs.resolver().resolve(above, &found.name)?),
         };
-        let above = self.levels.len().checked_sub(1 + usize::from(is_directory));
-        if let Some(level) = above.and_then(|at| self.levels.get_mut(at)) {
-            level.header.size += 1;
-            level.header.nlink += u32::from(is_directory);
-        }
-        let row = match row {
-            FileRow::Whole(row) => row,
-            FileRow::Link(inode, kind) => encode_inode_link(inode, kind),
+        self.job.rights.check_source(NodeId(header.inode), &header.attr())
+    }
+
+    fn clone_entry(&mut self, found: Found) -> Result<()> {
+        let Found { name, header, content } = found;
+        let Some(level) = self.levels.last_mut() else { return Ok(()) };
+        level.after.clone_from(&name);
+        level.header.size += 1;
+        let key = Placement::own_subtree(level.header.inode).key(&name);
+        let row = match content {
+            FoundContent::File { content, is_linked } => {
+                match self.copier.clone_file(&header, &content, is_linked)? {
+                    FileRow::Whole(row) => row,
+                    FileRow::Link(inode, kind) => encode_inode_link(inode, kind),
+                }
+            }
+            FoundContent::Directory(placement) => {
+                level.header.nlink += 1;
+                let made = Header { parent: level.header.inode, ..self.copier.begin_directory(&header)? };
+                let source = Directory { inode: header.inode, placement };
+                level.directories.push_back((name, source, made));
+                encode_directory_link(made.inode, &Placement::own_subtree(made.inode))
+            }
         };
         self.copier.put_entry(key, row)
     }
 
-    /// Asks for the rights to what is under a name of the last directory.
-    fn check(&self, name: &[u8], header: &Header) -> Result<()> {
-        let _known = self.known(name, header)?;
-        self.job.rights.check_source(NodeId(header.inode), &header.attr())
-    }
-
-    /// Makes an inode known to the view, unless nobody asks for rights to it.
-    fn known(&self, name: &[u8], header: &Header) -> Result<Option<Pin<'v>>> {
-        if self.job.rights.is_everything() {
-            return Ok(None);
-        }
-        match self.levels.last().and_then(|level| level.pin.as_ref()) {
-            Some(above) if header.kind != FileType::Directory => {
-                self.job.fs.resolver().resolve(above, name).map(Some)
-            }
-            _ => self.job.fs.resolver().by_own_row(header.inode).map(Some),
-        }
-    }
-
-    /// Where it is, below the top.
-    fn place(&self) -> Vec<u8> {
+    /// Why the clone fails, and at which name of the last directory; empty: at that one.
+    fn refused(&self, name: &[u8], error: FsError) -> TreeError {
         let above = self.levels.iter().skip(1).map(|level| &*level.name);
-        let names: Vec<&[u8]> =
-            above.chain([&*self.at].into_iter().filter(|name| !name.is_empty())).collect();
-        names.join(&b'/')
+        let names: Vec<&[u8]> = above.chain([name].into_iter().filter(|name| !name.is_empty())).collect();
+        TreeError { below: names.join(&b'/'), error: Box::new(error) }
     }
 
     fn own_row(&self, inode: u64) -> Result<Bytes> {

@@ -232,9 +232,9 @@ pub(crate) fn each_change(
 
 /// Tells `each` the inodes of files with changed blocks, some of them more than once.
 fn each_changed_file(mut changes: Box<dyn ChangeCursor>, mut each: impl FnMut(u64)) -> Result<()> {
-    while let Some(prefix) = changes.next_prefix()? {
+    while let Some(key) = changes.next_place()? {
         progress::advance(1);
-        if let Some(inode) = prefix.first_chunk() {
+        if let Some(inode) = key.first_chunk() {
             each(u64::from_be_bytes(*inode));
         }
     }

@@ -1,10 +1,12 @@
 //! Clones of trees: the same again, of its own, all or nothing.
 
 use std::cell::RefCell;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 use kvfs_fs::{
-    Attr, Caller, CloneRights, Cloned, FallocateMode, FileType, FsError, Limits, NodeId, QuotaKind, Result,
-    SetAttr, TreeError, XattrMode, clone_tree,
+    Attr, Caller, CloneRights, Cloned, FallocateMode, FileSystem, FileType, FsError, Limits, NodeId,
+    QuotaKind, Result, SetAttr, TreeError, WriteFlags, XattrMode, clone_tree,
 };
 use kvfs_store::Isolation;
 
@@ -30,11 +32,15 @@ impl CloneRights for All {
     fn owner_of(&self, attr: &Attr) -> (u32, u32) {
         (attr.uid, attr.gid)
     }
+
+    fn is_alone(&self) -> bool {
+        false
+    }
 }
 
-fn clone(view: &Setup, from: (NodeId, &str), to: (NodeId, &str)) -> Result<Cloned, TreeError> {
+fn clone(view: &FileSystem, from: (NodeId, &str), to: (NodeId, &str)) -> Result<Cloned, TreeError> {
     let (from, to) = ((from.0, from.1.as_bytes()), (to.0, to.1.as_bytes()));
-    let (cloned, told) = clone_tree(&view.fs, &Caller::default(), from, to, &All)?;
+    let (cloned, told) = clone_tree(view, &Caller::default(), from, to, &All)?;
     assert!(told.entries.iter().any(|(_, name)| **name == *to.1));
     Ok(cloned)
 }
@@ -245,6 +251,10 @@ impl CloneRights for User {
     fn owner_of(&self, attr: &Attr) -> (u32, u32) {
         (1000, attr.gid)
     }
+
+    fn is_alone(&self) -> bool {
+        true
+    }
 }
 
 #[test]
@@ -282,4 +292,73 @@ fn privileges_of_others_do_not_come_along() {
     assert!(after.remove("/beside").is_some());
     after.insert("/".to_owned(), before["/"].clone());
     same(&after, &before, "refused");
+}
+
+/// What others do in the same view meanwhile: content that shrinks, grows and goes.
+fn disturb(view: &FileSystem, directory: NodeId, is_over: &AtomicBool) {
+    let (mut random, caller) = (Random::new(7), Caller::default());
+    while !is_over.load(Ordering::Acquire) {
+        let name = format!("{:03}", random.below(40));
+        let Ok(entry) = view.lookup(&caller, directory, name.as_bytes()) else {
+            drop(view.create(&caller, directory, name.as_bytes(), 0o644, true));
+            continue;
+        };
+        let size = SetAttr { size: Some(random.below(3) * 9000), ..SetAttr::default() };
+        // The view may be over by now.
+        drop(match random.below(4) {
+            0 => view.unlink(&caller, directory, name.as_bytes()),
+            1 => view.setattr(&caller, entry.node, &size).map(drop),
+            _ => {
+                let data = vec![7; 5000].into();
+                view.write(&caller, entry.node, random.below(100_000), data, WriteFlags::default()).map(drop)
+            }
+        });
+        view.forget(entry.node, 1);
+    }
+}
+
+#[test]
+fn files_that_change_while_they_are_cloned_are_whole() {
+    for isolation in [Isolation::Snapshot, Isolation::Serializable] {
+        let main = over_the_engine(256 << 10);
+        main.fs.quotas().turn_on(&|_| {}).unwrap();
+        grown(&main, &mut Random::new(4));
+        let view = begin(&main, isolation);
+        let directory = look(&view, look(&view, ROOT, "tree"), "d");
+        let (fs, is_over) = (&*view.fs, AtomicBool::new(false));
+        thread::scope(|scope| {
+            let disturber = scope.spawn(|| disturb(fs, directory, &is_over));
+            for number in 0..8 {
+                clone(&view, (ROOT, "tree"), (ROOT, &format!("copy{number}"))).unwrap();
+            }
+            is_over.store(true, Ordering::Release);
+            disturber.join().unwrap();
+        });
+        commit(&view.fs).unwrap();
+        drop(view);
+        main.assert_sound(&format!("{isolation:?}"));
+    }
+}
+
+#[test]
+fn a_commit_comes_before_a_clone_or_behind_it() {
+    for round in 0..12 {
+        let main = over_the_engine(256 << 10);
+        main.fs.quotas().turn_on(&|_| {}).unwrap();
+        grown(&main, &mut Random::new(5));
+        let view = begin(&main, Isolation::Snapshot);
+        look(&view, look(&view, ROOT, "tree"), "d");
+        let fs = &*view.fs;
+        let cloned = thread::scope(|scope| {
+            let cloner = scope.spawn(|| clone(fs, (ROOT, "tree"), (ROOT, "copy")).is_ok());
+            for _ in 0..round * 50 {
+                drop(view.getattr(&view.caller, ROOT));
+            }
+            commit(&view.fs).unwrap();
+            cloner.join().unwrap()
+        });
+        drop(view);
+        assert_eq!(tree(&main).0.contains_key("/copy/d/zz"), cloned, "round {round}");
+        main.assert_sound(&format!("round {round}"));
+    }
 }

@@ -106,16 +106,17 @@ impl NetWalk {
         }
     }
 
-    /// The prefix of the block that `net` begins with; all that comes of the same one is passed over.
-    fn pass_over(&mut self, net: &Net) -> Result<Bytes> {
+    /// The key of `net`, or where its range begins. Of a block, all others of its prefix are passed over.
+    fn pass_over(&mut self, net: Net) -> Result<Bytes> {
         let key = match net {
-            Net::DeleteRange(start, _) => start,
-            Net::Put(kept) => &kept.key,
+            // What comes in it may be of other prefixes.
+            Net::DeleteRange(start, _) => return Ok(start),
+            Net::Put(kept) => kept.key,
             Net::Delete(key) | Net::Merge(key, _) => key,
         };
-        let prefix = key.slice(..key.len().saturating_sub(8));
+        let Some((prefix, _)) = split_block_key(&key) else { return Ok(key) };
         // Behind its last block.
-        let behind = [&prefix[..], &[u8::MAX; 8], &[0]].concat();
+        let behind = [prefix, &[u8::MAX; 8], &[0]].concat();
         while self.ranges.front().is_some_and(|range| range.start[..] < behind[..]) {
             self.ranges.pop_front();
         }
@@ -123,7 +124,7 @@ impl NetWalk {
             self.records.seek(&behind)?;
             self.ahead = self.records.next_kept()?;
         }
-        Ok(prefix)
+        Ok(key)
     }
 
     /// The key of the next record, if no range comes before it.
@@ -188,12 +189,12 @@ impl NetChanges {
 }
 
 impl ChangeCursor for NetChanges {
-    fn next_prefix(&mut self) -> Result<Option<Bytes>> {
+    fn next_place(&mut self) -> Result<Option<Bytes>> {
         let net = match self.ahead.take() {
             Some(net) => Some(net),
             None => self.walk.next()?,
         };
-        net.map(|net| self.walk.pass_over(&net)).transpose()
+        net.map(|net| self.walk.pass_over(net)).transpose()
     }
 
     fn next(&mut self) -> Result<Option<Change>> {

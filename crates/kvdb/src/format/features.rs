@@ -12,12 +12,13 @@ pub const FORMAT_VERSION_PLAIN: u32 = 1;
 pub const FORMAT_VERSION: u32 = ANNOUNCED[ANNOUNCED.len() - 1].0;
 
 /// Which version announces what, ascending.
-const ANNOUNCED: [(u32, Feature); 5] = [
+const ANNOUNCED: [(u32, Feature); 6] = [
     (2, Feature::Packed),
     (3, Feature::Patches),
     (4, Feature::Bound),
     (5, Feature::Steps),
     (6, Feature::Members),
+    (7, Feature::Clones),
 ];
 
 /// Something that a store of the first version does not have.
@@ -33,6 +34,8 @@ pub enum Feature {
     Steps,
     /// The store has more than one device, or had. It stays for good.
     Members,
+    /// A piece may refer to the same bytes for several prefixes. It stays for good.
+    Clones,
 }
 
 impl Feature {

@@ -178,10 +178,7 @@ impl Table {
             return Err("the device has no such zone");
         }
         let entry = &mut self.entries[zone_use.zone.0 as usize];
-        if zone_use.end > self.zone_bytes
-            || !u64::from(zone_use.end).is_multiple_of(SECTOR_BYTES)
-            || zone_use.bytes > zone_use.end.into()
-        {
+        if zone_use.end > self.zone_bytes || !u64::from(zone_use.end).is_multiple_of(SECTOR_BYTES) {
             return Err("it does not fit a zone");
         }
         match entry.state {

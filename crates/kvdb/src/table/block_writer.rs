@@ -182,9 +182,14 @@ impl LayerOutput {
     ) -> Result<u64> {
         self.end_unit(target, held)?;
         let extent = region.extent();
-        let retained = held.retain(extent);
-        // Parts of a unit count once. Plain blocks count for each file: a piece of nothing but clones ends, too.
-        let bytes = if region.unit.is_some() { retained } else { u64::from(extent.len) };
+        let bytes = match region.unit {
+            Some(_) if !held.retain_unit(extent, region.prefix) => 0,
+            Some(_) => u64::from(extent.len),
+            None => {
+                held.retain(extent);
+                u64::from(extent.len)
+            }
+        };
         let prefix = self.own_prefix(region.prefix);
         if self.queue.is_empty() {
             push(&mut self.layer, target, Region { prefix: &prefix, ..region });

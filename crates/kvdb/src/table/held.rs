@@ -1,105 +1,32 @@
 //! Space that a writer holds until its piece takes it over.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
+use bytes::Bytes;
 use kvfs_store::Result;
 
 use crate::format::{Extent, ZoneId, ZoneUse};
 use crate::space::{Budget, Destination, Zones};
 
-/// Bytes of the device, however often they were named.
-pub(super) struct ExtentSet {
-    zones: Arc<Zones>,
-    /// By the address of the first byte; neighbours in one zone are one extent, none overlaps another.
-    extents: BTreeMap<u64, u32>,
-}
-
-impl ExtentSet {
-    /// Of nothing.
-    pub(super) fn new(zones: &Arc<Zones>) -> Self {
-        Self { zones: Arc::clone(zones), extents: BTreeMap::new() }
-    }
-
-    /// Adds what is not in it yet of an extent that lies in one zone; says what that is.
-    pub(super) fn add(&mut self, extent: Extent) -> Vec<Extent> {
-        let missing = self.missing_of(extent);
-        for &part in &missing {
-            self.add_missing(part);
-        }
-        missing
-    }
-
-    fn missing_of(&self, extent: Extent) -> Vec<Extent> {
-        let end = extent.addr + u64::from(extent.len);
-        let before = self.extents.range(..=extent.addr).next_back();
-        let known = before.into_iter().chain(self.extents.range(extent.addr + 1..end));
-        let (mut missing, mut at) = (Vec::new(), extent.addr);
-        for (&addr, &len) in known {
-            if addr > at {
-                missing.push(Extent { addr: at, len: (addr - at) as u32 });
-            }
-            at = at.max(addr + u64::from(len));
-        }
-        if at < end {
-            missing.push(Extent { addr: at, len: (end - at) as u32 });
-        }
-        missing
-    }
-
-    fn add_missing(&mut self, extent: Extent) {
-        let zone = self.zones.zone_of(extent.addr);
-        let is_beside = |addr: u64| self.zones.zone_of(addr) == zone;
-        let (mut addr, mut len) = (extent.addr, extent.len);
-        let end = addr + u64::from(len);
-        if is_beside(end)
-            && let Some(more) = self.extents.remove(&end)
-        {
-            len += more;
-        }
-        if let Some((&before, &less)) = self.extents.range(..addr).next_back()
-            && before + u64::from(less) == addr
-            && is_beside(before)
-        {
-            (addr, len) = (before, less + len);
-        }
-        self.extents.insert(addr, len);
-    }
-
-    fn iter(&self) -> impl Iterator<Item = Extent> {
-        self.extents.iter().map(|(&addr, &len)| Extent { addr, len })
-    }
-
-    /// Sums by zone; bytes that lie side by side are one piece.
-    pub(super) fn uses(&self) -> Vec<ZoneUse> {
-        let zone_bytes = u64::from(self.zones.zone_bytes());
-        let mut uses: BTreeMap<ZoneId, ZoneUse> = BTreeMap::new();
-        for extent in self.iter() {
-            let zone = self.zones.zone_of(extent.addr);
-            let entry = uses.entry(zone).or_insert(ZoneUse { zone, bytes: 0, pieces: 0, end: 0 });
-            entry.pieces += 1;
-            entry.bytes += u64::from(extent.len);
-            entry.end = entry.end.max((extent.addr % zone_bytes) as u32 + extent.len);
-        }
-        uses.into_values().collect()
-    }
-}
-
-/// References on extents, one on each byte however often the piece refers to it (parts of packed units, blocks of cloned files);
-/// released on drop unless a piece takes them over.
+/// References on extents; released on drop unless a piece takes them over.
 pub(super) struct HeldExtents {
-    held: ExtentSet,
+    zones: Arc<Zones>,
+    /// Neighbours in one zone are one extent.
+    extents: Vec<Extent>,
+    /// Packed units of a prefix, each of which is held once, however many parts of it there are.
+    units: HashSet<(u64, Bytes)>,
 }
 
 impl HeldExtents {
-    pub(super) fn new(zones: &Arc<Zones>) -> Self {
-        Self { held: ExtentSet::new(zones) }
+    pub(super) fn new(zones: Arc<Zones>) -> Self {
+        Self { zones, extents: Vec::new(), units: HashSet::new() }
     }
 
     /// A contiguous extent of `len` bytes.
     pub(super) fn allocate(&mut self, to: Destination, len: u32, budget: Budget) -> Result<Extent> {
-        let extent = self.held.zones.allocate(to, len, budget)?;
-        self.held.add(extent);
+        let extent = self.zones.allocate(to, len, budget)?;
+        self.push(extent);
         Ok(extent)
     }
 
@@ -113,41 +40,75 @@ impl HeldExtents {
         len_whole: u32,
         fit: impl FnOnce(u32) -> u32,
     ) -> Result<Extent> {
-        let extent = self.held.zones.allocate_up_to(to, len_max, budget)?;
+        let extent = self.zones.allocate_up_to(to, len_max, budget)?;
         let len = fit(extent.len);
         if len < extent.len {
             let addr = extent.addr + u64::from(len);
-            self.held.zones.release(Extent { addr, len: extent.len - len });
+            self.zones.release(Extent { addr, len: extent.len - len });
         }
         if len == 0 {
             return self.allocate(to, len_whole, budget);
         }
         let extent = Extent { addr: extent.addr, len };
-        self.held.add(extent);
+        self.push(extent);
         Ok(extent)
     }
 
-    /// References to bytes that another piece holds, unless they are held already. Says to how many bytes.
-    pub(super) fn retain(&mut self, extent: Extent) -> u64 {
-        let missing = self.held.add(extent);
-        let mut bytes = 0;
-        for part in missing {
-            self.held.zones.retain(part);
-            bytes += u64::from(part.len);
+    /// As [`HeldExtents::retain`], of a packed unit; nothing if the prefix holds it already. Says whether it did not.
+    pub(super) fn retain_unit(&mut self, extent: Extent, prefix: &Bytes) -> bool {
+        let is_new = self.units.insert((extent.addr, prefix.clone()));
+        if is_new {
+            self.retain(extent);
         }
-        bytes
+        is_new
+    }
+
+    /// One more reference to bytes that are live: another piece's, or, of cloned blocks, held here already.
+    pub(super) fn retain(&mut self, extent: Extent) {
+        self.zones.retain(extent);
+        self.push(extent);
+    }
+
+    fn push(&mut self, extent: Extent) {
+        if let Some(last) = self.extents.last_mut()
+            && last.addr + u64::from(last.len) == extent.addr
+            && self.zones.zone_of(last.addr) == self.zones.zone_of(extent.addr)
+        {
+            last.len += extent.len;
+        } else {
+            self.extents.push(extent);
+        }
     }
 
     /// Sums up by zone, and leaves the references to the caller.
     pub(super) fn into_uses(mut self) -> Vec<ZoneUse> {
-        let uses = self.held.uses();
-        self.held.extents.clear();
-        uses
+        zone_uses(&self.zones, std::mem::take(&mut self.extents))
     }
+}
+
+/// What the extents hold in each zone; those that lie side by side are one piece.
+pub(super) fn zone_uses(zones: &Zones, mut extents: Vec<Extent>) -> Vec<ZoneUse> {
+    extents.sort_unstable();
+    let zone_bytes = u64::from(zones.zone_bytes());
+    let mut uses: BTreeMap<ZoneId, ZoneUse> = BTreeMap::new();
+    let mut previous_end = None;
+    for extent in extents {
+        let zone = zones.zone_of(extent.addr);
+        let entry = uses.entry(zone).or_insert(ZoneUse { zone, bytes: 0, pieces: 0, end: 0 });
+        if entry.pieces == 0 || previous_end != Some(extent.addr) {
+            entry.pieces += 1;
+        }
+        entry.bytes += u64::from(extent.len);
+        entry.end = entry.end.max((extent.addr % zone_bytes) as u32 + extent.len);
+        previous_end = Some(extent.addr + u64::from(extent.len));
+    }
+    uses.into_values().collect()
 }
 
 impl Drop for HeldExtents {
     fn drop(&mut self) {
-        self.held.iter().for_each(|extent| self.held.zones.release(extent));
+        for &extent in &self.extents {
+            self.zones.release(extent);
+        }
     }
 }

@@ -163,7 +163,7 @@ impl PieceWriter {
         let target = Target { ctx, data, budget, packing: Packing::default(), keyspace, id };
         let ctx = &target.ctx;
         Self {
-            held: HeldExtents::new(&ctx.zones),
+            held: HeldExtents::new(Arc::clone(&ctx.zones)),
             tuples: TupleOutput::new(ctx),
             layers: Vec::new(),
             tombstones: Vec::new(),
@@ -559,11 +559,12 @@ impl PieceWriter {
     }
 }
 
-/// What the blocks of all layers take, each packed unit counted once.
+/// What the blocks of all layers take, each packed unit counted once for each prefix.
 fn stored_bytes(layers: &[Layer]) -> u64 {
     let mut units = HashSet::new();
     let regions = layers.iter().flat_map(Layer::regions);
-    let counted = regions.filter(|region| region.unit.is_none() || units.insert(region.addr));
+    let counted =
+        regions.filter(|region| region.unit.is_none() || units.insert((region.addr, region.prefix.clone())));
     counted.map(|region| u64::from(region.extent().len)).sum()
 }
 

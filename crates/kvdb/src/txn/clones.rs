@@ -12,6 +12,7 @@ use kvfs_store::{
 
 use super::DbTxn;
 use crate::flush::clones::LocatedClone;
+use crate::format::Feature;
 use crate::layers::{Layers, Located};
 use crate::read::ReadAt;
 
@@ -81,6 +82,7 @@ impl DbTxn {
 
     /// Makes a run of what lies in pieces; the caller holds the lock for spills.
     fn add_clones(&self, keyspace: Keyspace, clones: Vec<LocatedClone>, last: Seqno) -> Result<()> {
+        self.engine.live.announce(Feature::Clones)?;
         let written = self.engine.flusher.write_clones(self.id, keyspace, clones, last);
         let spill = match written {
             Err(StoreError::Corrupt { .. } | StoreError::Full) => written?,

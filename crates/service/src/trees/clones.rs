@@ -3,13 +3,16 @@
 //! A caller other than root may clone what `cp -a` by its hand would: all that is below must be readable for it. What is another
 //! user's becomes its own, without set-id bits, capabilities and labels; devices are refused.
 
-use kvfs_fs::{Attr, CloneRights, Cloned, FileType, FsError, NodeId, Ticket, TreeError, TxnId};
+use kvfs_fs::{Attr, CloneRights, Cloned, FileType, FsError, KnownNode, NodeId, Ticket, TreeError, TxnId};
 
 use super::rights::{READ, Rights, SEARCH, TreeCaller, WRITE};
 use super::{Done, Refused, TreeOperation, Trees, directory_at, split};
 use crate::caller::Caller;
 use crate::error::Result;
 use crate::served::ServedStore;
+
+/// The directory in the root of a mount that no listing shows.
+const HIDDEN_NAME: &[u8] = b".kvfs";
 
 /// What was cloned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,6 +69,10 @@ impl CloneRights for Rights<'_> {
         (user.uid, gid)
     }
 
+    fn is_alone(&self) -> bool {
+        self.is_alone
+    }
+
     fn wait(&self, ticket: &Ticket) -> bool {
         self.caller.waiter.wait(ticket)
     }
@@ -84,6 +91,9 @@ pub(super) fn clone_in(
     let parent = directory_at(rights, (from, source), &above, SEARCH).map_err(at(source))?;
     let (new_name, above) = split(target, root()).map_err(at(target))?;
     let new_parent = directory_at(rights, (from, target), &above, WRITE | SEARCH).map_err(at(target))?;
+    if new_name == HIDDEN_NAME && new_parent.node() == KnownNode::root(rights.view).node() {
+        return Err(at(target)(FsError::NotPermitted("that name is the hidden directory's")));
+    }
     let (old, new) = ((parent.node(), name), (new_parent.node(), new_name));
     let done = kvfs_fs::clone_tree(rights.view, &rights.caller.user, old, new, rights);
     let (cloned, invalidations) = done.map_err(|error| {

@@ -116,11 +116,12 @@ impl<'s> Trees<'s> {
         let (mut refusal, mut cloned) = (None, Cloned::default());
         let changed = carry_out(self.fs, self.transactions, &begin_as(owner), |view| {
             for operation in operations {
-                let done =
-                    carry_out_in(view, caller, from, operation).map_err(|Refused { place, error }| {
+                let done = carry_out_in(view, caller, from, operation, true).map_err(
+                    |Refused { place, error }| {
                         refusal = Some(explained(view, &place, &error, Some(operation.nothing())));
                         *error
-                    })?;
+                    },
+                )?;
                 cloned.names += done.cloned.names;
                 cloned.bytes += done.cloned.bytes;
             }
@@ -156,7 +157,7 @@ pub fn change_view(
     from: NodeId,
     operation: &TreeOperation<'_>,
 ) -> Result<Invalidations> {
-    let done = carry_out_in(view, caller, from, operation);
+    let done = carry_out_in(view, caller, from, operation, false);
     done.map(|done| done.invalidations)
         .map_err(|Refused { place, error }| explained(view, &place, &error, None))
 }
@@ -179,8 +180,9 @@ fn carry_out_in(
     caller: &TreeCaller<'_>,
     from: NodeId,
     operation: &TreeOperation<'_>,
+    is_alone: bool,
 ) -> Result<Done, Refused> {
-    let rights = Rights { view, caller };
+    let rights = Rights { view, caller, is_alone };
     match *operation {
         TreeOperation::Remove(path) => {
             let invalidations = remove(&rights, from, path).map_err(|error| Refused::at(path, error))?;

@@ -60,6 +60,8 @@ impl<'w> TreeCaller<'w> {
 pub(super) struct Rights<'v> {
     pub(super) view: &'v FileSystem,
     pub(super) caller: &'v TreeCaller<'v>,
+    /// Nobody else changes the view.
+    pub(super) is_alone: bool,
 }
 
 impl Rights<'_> {

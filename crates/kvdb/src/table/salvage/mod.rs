@@ -17,7 +17,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use kvfs_store::{BLOCK_BYTES, KeyspaceKind, Result, Seqno};
 
-use super::held::ExtentSet;
+use super::held::zone_uses;
 use super::index::{Content, Index};
 use super::metadata::Source;
 use super::piece::{Parts, Piece, is_intact};
@@ -182,8 +182,8 @@ fn describe(ctx: &RunContext, addr: u64, kind: KeyspaceKind, stray: FoundMeta) -
                 let last = region.end() - 1;
                 keys.extend([region.first, last].map(|block| Bytes::from(block_key(region.prefix, block))));
                 seqnos.extend(region.seqnos.iter().map(|span| span.seqno));
-                // Several regions may be parts of one packed unit, which is there once.
-                if region.unit.is_none() || units.insert(region.addr) {
+                // Several regions may be parts of one packed unit, which counts once for each prefix.
+                if region.unit.is_none() || units.insert((region.addr, region.prefix.clone())) {
                     extents.push(region.extent());
                 }
                 records += u64::from(region.count);
@@ -220,14 +220,7 @@ fn describe(ctx: &RunContext, addr: u64, kind: KeyspaceKind, stray: FoundMeta) -
 fn uses_of(ctx: &RunContext, extents: Vec<Extent>) -> Option<Vec<ZoneUse>> {
     let zone_bytes = u64::from(ctx.zones.zone_bytes());
     let is_in_zone = |extent: &Extent| extent.addr % zone_bytes + u64::from(extent.len) <= zone_bytes;
-    if !extents.iter().all(is_in_zone) {
-        return None;
-    }
-    let mut set = ExtentSet::new(&ctx.zones);
-    for extent in extents {
-        set.add(extent);
-    }
-    Some(set.uses())
+    extents.iter().all(is_in_zone).then(|| zone_uses(&ctx.zones, extents))
 }
 
 /// What of a piece that is in use can't be read. Nothing is mended.

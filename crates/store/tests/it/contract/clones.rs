@@ -120,15 +120,18 @@ fn changed_prefixes_are_told_without_their_blocks() {
         b.put_blocks(f.blocks, "a", 90, block(4));
         b.delete_range(f.blocks, key("b", 3), key("b", 9));
         b.delete_range(f.blocks, key("c", 3), key("c", 9));
+        // More than one prefix.
+        b.delete_range(f.blocks, "d", "e");
+        b.put_blocks(f.blocks, "g", 0, block(6));
     })
     .unwrap();
     txn.clone_blocks(f.blocks, &[clone("f", 0, 3, "c", 0), clone("f", 0, 2, "e", 0)]).unwrap();
     apply(&*txn, |b| b.patch_block(f.blocks, "f", 1, 0, "own")).unwrap();
     let mut changes = txn.changes(f.blocks).unwrap();
     let mut prefixes = Vec::new();
-    while let Some(prefix) = changes.next_prefix().unwrap() {
-        prefixes.push(String::from_utf8(prefix.to_vec()).unwrap());
+    while let Some(key) = changes.next_place().unwrap() {
+        prefixes.push(String::from_utf8(key[..1].to_vec()).unwrap());
     }
     prefixes.dedup();
-    assert_eq!(prefixes, ["a", "b", "c", "e", "f"]);
+    assert_eq!(prefixes, ["a", "b", "c", "d", "e", "f", "g"]);
 }
