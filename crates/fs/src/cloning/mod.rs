@@ -3,7 +3,7 @@
 //! The clone has rows of its own, so it is a tree like any other: nothing of it depends on what it was made of. Blocks are not
 //! copied where the engine can refer to them in two places ([`kvfs_store::Txn::clone_blocks`]); content in rows is.
 //!
-//! What is made is known to nobody before its top gets its name, in the last batch. So no names are taken for it, and no nodes are
+//! What is made is unknown to all others before its top gets its name, in the last batch. So no names are taken for it, and no nodes are
 //! made of it; memory is that of the levels of the tree, and of its files with several names. Where the clone fails, everything under the
 //! numbers that it took is deleted again.
 //!
@@ -44,10 +44,10 @@ pub trait CloneRights {
     /// capabilities are not taken over.
     fn owner_of(&self, attr: &Attr) -> (u32, u32);
 
-    /// Whether nobody else changes the view meanwhile, so that nothing has to be held.
+    /// Whether the view is changed by this operation alone, so that nothing has to be held.
     fn is_alone(&self) -> bool;
 
-    /// Waits until an operation is worth trying again. False: nobody waits for the clone any more, and the ticket was cancelled.
+    /// Waits until an operation is worth trying again. False: the clone is not wanted any more, and the ticket was cancelled.
     fn wait(&self, ticket: &Ticket) -> bool {
         ticket.wait();
         true

@@ -60,7 +60,7 @@ impl<'w> TreeCaller<'w> {
 pub(super) struct Rights<'v> {
     pub(super) view: &'v FileSystem,
     pub(super) caller: &'v TreeCaller<'v>,
-    /// Nobody else changes the view.
+    /// The view is changed by this operation alone.
     pub(super) is_alone: bool,
 }
 
