@@ -131,16 +131,15 @@ fn what_is_no_tree_is_refused_in_words() {
 fn clones_are_made_of_what_a_user_may_read() {
     let world = World::new(false);
     let (store, user) = (world.mounted(), stranger());
-    let trees = Trees::of(&store);
     make_directory(&world.fs, NodeId::ROOT, "open", (0, 0o1777));
     make_tree(&world, user.uid + 1);
-    let cloned = trees.clone_to(&user, b"/tree", b"open/copy").expect("is cloned");
+    let cloned = clone_tree(&store, &user, b"/tree", b"open/copy").expect("is cloned");
     assert_eq!((cloned.cloned.names, cloned.is_kept), (306, true));
     assert!(
         has(&world, &["open", "copy", "below", "deep", "twice"]) && has(&world, &["open", "copy", "thrice"])
     );
     let refused = |source: &str, target: &str| {
-        let error = trees.clone_to(&user, source.as_bytes(), target.as_bytes()).expect_err("is refused");
+        let error = clone_tree(&store, &user, source.as_bytes(), target.as_bytes()).expect_err("is refused");
         let words = error.to_string();
         assert!(words.ends_with("nothing was cloned"), "{words}");
         (error.kind(), words)
@@ -168,4 +167,6 @@ fn clones_are_made_of_what_a_user_may_read() {
         .expect("is made");
     let (kind, words) = refused("/open/device", "/open/own");
     assert!(kind == ErrorKind::Denied && words.contains("devices"), "{words}");
+    let hidden = clone_tree(&store, &Caller::of_mount(0, 1), b"/tree", b"/.kvfs").expect_err("is refused");
+    assert!(hidden.to_string().contains("hidden"), "{hidden}");
 }
