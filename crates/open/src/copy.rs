@@ -160,7 +160,14 @@ fn explain(fs: &FileSystem, dir: &StoreDir, new: &dyn Store, error: CopyError) -
         }
         CopyError::Source(error) => {
             let base = ServiceError::from(error);
-            Error::new(base.kind(), format!("cannot read what is to be copied: {base}"))
+            let can_be_mended =
+                base.kind() == ErrorKind::Damaged && fs.store().engine_name() == EngineKind::Kvdb.name();
+            let remedy = if can_be_mended {
+                "; what is undamaged can be copied by `kvfs check --repair --copy-to NEWSTORE STORE`"
+            } else {
+                ""
+            };
+            Error::new(base.kind(), format!("cannot read what is to be copied: {base}{remedy}"))
         }
         CopyError::Differs(what) => {
             Error::new(ErrorKind::Damaged, format!("{path} is not what was written to it: {what}"))

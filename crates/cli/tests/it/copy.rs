@@ -4,14 +4,21 @@ use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 
+use kvfs_device::FileDevice;
+use kvfs_kvdb::{Db, Options};
+use kvfs_store::clock::SystemClock;
+use kvfs_store::{Batch, Durability, KeyspaceKind, Store};
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::repair::{holds, spoil};
 use crate::world::{KVFS, World, can_mount, fingerprint, kvfs, run, wait_exit, wait_until};
 
 const USAGE: i32 = 2;
 const IN_USE: i32 = 3;
 const NOT_A_STORE: i32 = 4;
+const DAMAGED: i32 = 5;
 const NO_SPACE: i32 = 6;
 
 /// Files of all kinds, keys and quotas.
@@ -134,6 +141,48 @@ fn copy_of_a_store_in_memory_is_refused_with_what_can_be_done() {
     assert!(!Path::new(&copy).exists());
 }
 
+#[test]
+fn copy_of_a_damaged_store_ends_with_the_damage_and_what_to_do_and_leaves_nothing() {
+    let world = World::new();
+    let store = world.store("store");
+    kvfs(&["kv", "put", "-s", &store, "tags", "song", "artist"]).ok();
+    kvfs(&["kv", "put", "-s", &store, "notes", "note", "a note on something"]).ok();
+    // The block, but not what the journal remembers.
+    spoil(&world.path("store/device"), |sector| sector.starts_with(b"KVtb") && holds(sector, b"artist"));
+    let copy = world.text("copy");
+    let words = ["cannot read what is to be copied", "checksum", "--repair --copy-to"];
+    kvfs(&["copy", &store, &copy]).fails(DAMAGED, &words);
+    assert!(!Path::new(&copy).exists(), "nothing is left behind");
+}
+
+#[test]
+fn copy_of_a_store_that_contradicts_itself_is_as_it_is_and_says_so() {
+    let world = World::new();
+    let store = world.store("store");
+    kvfs(&["kv", "put", "-s", &store, "tags", "song", "artist"]).ok();
+    // A block of no file.
+    let device = Arc::new(FileDevice::open(world.path("store/device"), false).unwrap());
+    let db = Db::open(device, Options::with_memory(64 << 20), Arc::new(SystemClock::new())).unwrap();
+    let data = db.open_keyspace("data", KeyspaceKind::Block, None).unwrap();
+    let mut batch = Batch::new();
+    batch.put_blocks(data, 4711_u64.to_be_bytes().to_vec(), 5, vec![1; 4096]);
+    db.apply(batch, Durability::Synced).unwrap();
+    db.close().unwrap();
+    drop(db);
+    let copy = world.text("copy");
+    let done = kvfs(&["copy", &store, &copy, "--json"]);
+    let json: serde_json::Value = serde_json::from_slice(&done.stdout).unwrap();
+    assert_eq!(done.code, Some(DAMAGED), "{done:?}");
+    assert_eq!(json["clean"], false);
+    assert_eq!(json["findings"][0]["place"], "block 5 of inode 4711", "{json}");
+    let findings = |store: &str| {
+        let checked = kvfs(&["check", "--json", store]);
+        serde_json::from_slice::<serde_json::Value>(&checked.stdout).unwrap()["findings"].clone()
+    };
+    assert_eq!(findings(&store), findings(&copy));
+    assert_eq!(kvfs(&["kv", "get", "-s", &copy, "tags", "song"]).ok(), "artist");
+}
+
 /// A store with so many MiB that can't be compressed.
 fn large(world: &World, mib: usize) -> String {
     let (store, dir) = (world.text("store"), world.dir("mnt"));
@@ -154,13 +203,13 @@ fn copy_to_a_store_that_is_too_small_ends_without_space_and_leaves_nothing() {
         return;
     }
     let world = World::new();
-    let store = large(&world, 180);
+    let store = large(&world, 140);
     let copy = world.text("copy");
     kvfs(&["copy", &store, &copy, "--size", "128M"]).fails(NO_SPACE, &["too small", "128 MiB", &copy]);
     assert!(!Path::new(&copy).exists(), "nothing is left behind");
     // Where the file system around it is too small, it is the same.
     let small = world.dir("small");
-    run(Command::new("mount").args(["-t", "tmpfs", "-o", "size=160M", "tmpfs", &small])).ok();
+    run(Command::new("mount").args(["-t", "tmpfs", "-o", "size=120M", "tmpfs", &small])).ok();
     kvfs(&["copy", &store, &format!("{small}/copy"), "--size", "1G"]).fails(NO_SPACE, &["too small"]);
     assert_eq!(fs::read_dir(&small).unwrap().count(), 0);
 }
@@ -171,7 +220,7 @@ fn copy_that_is_cut_off_is_no_store_and_one_that_is_interrupted_is_gone() {
         return;
     }
     let world = World::new();
-    let store = large(&world, 180);
+    let store = large(&world, 64);
     let (copy, dir) = (world.text("copy"), world.dir("mnt"));
     for signal in [Signal::INT, Signal::TERM, Signal::KILL] {
         let mut child =

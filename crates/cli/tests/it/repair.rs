@@ -21,7 +21,7 @@ fn made(world: &World) -> String {
     store
 }
 
-fn spoil(device: &Path, is_there: impl Fn(&[u8]) -> bool) {
+pub(crate) fn spoil(device: &Path, is_there: impl Fn(&[u8]) -> bool) {
     let mut bytes = fs::read(device).unwrap();
     let mut found = 0;
     for sector in bytes.chunks_mut(SECTOR).filter(|sector| is_there(sector)) {
@@ -33,7 +33,7 @@ fn spoil(device: &Path, is_there: impl Fn(&[u8]) -> bool) {
     fs::write(device, bytes).unwrap();
 }
 
-fn holds(sector: &[u8], words: &[u8]) -> bool {
+pub(crate) fn holds(sector: &[u8], words: &[u8]) -> bool {
     sector.windows(words.len()).any(|window| window == words)
 }
 
