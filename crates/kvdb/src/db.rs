@@ -11,10 +11,10 @@ use std::time::Duration;
 use kvfs_device::Device;
 use kvfs_store::progress::{self, Unit};
 use kvfs_store::{
-    Batch, Capabilities, ChangedRanges, CheckpointInfo, Checkpoints, Compress, Compression, Durability,
-    KeyRange, Keyspace, KeyspaceInfo, KeyspaceKind, MergeFunction, NamedSnapshots, Place, Position, Result,
-    Seqno, Snapshot, SnapshotInfo, SpaceStats, Store, StoreError, Tier, TierBytes, TrackChanges,
-    Transactions, Txn, TxnId, TxnOptions, TxnOutcome, UndoHistory, UndoPoint, UndoViews,
+    Batch, BlockClone, Capabilities, ChangedRanges, CheckpointInfo, Checkpoints, Compress, Compression,
+    Durability, KeyRange, Keyspace, KeyspaceInfo, KeyspaceKind, MergeFunction, NamedSnapshots, Place,
+    Position, Result, Seqno, Snapshot, SnapshotInfo, SpaceStats, Store, StoreError, Tier, TierBytes,
+    TrackChanges, Transactions, Txn, TxnId, TxnOptions, TxnOutcome, UndoHistory, UndoPoint, UndoViews,
 };
 
 use crate::cache::CacheTraceInfo;
@@ -464,6 +464,14 @@ impl Transactions for Db {
 
     fn begin_at(&self, snapshot: &str) -> Result<Arc<dyn Txn>> {
         Ok(DbTxn::begin_at(&self.parts.txns, snapshot)?)
+    }
+
+    fn clones_blocks(&self) -> bool {
+        true
+    }
+
+    fn apply_with_clones(&self, batch: Batch, data: Keyspace, clones: &[BlockClone]) -> Result<Position> {
+        DbTxn::begin_unkept(&self.parts.txns)?.commit_with_clones(batch, data, clones)
     }
 
     fn txn_outcome(&self, id: TxnId) -> TxnOutcome {

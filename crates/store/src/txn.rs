@@ -406,6 +406,21 @@ pub trait Transactions: Send + Sync {
     /// What became of a transaction of this store, also one of an earlier run: a store remembers the last
     /// few thousand commits.
     fn txn_outcome(&self, id: TxnId) -> TxnOutcome;
+
+    /// Whether the engine can refer to blocks in two places, so that [`Transactions::apply_with_clones`] is cheaper than to write them.
+    fn clones_blocks(&self) -> bool {
+        false
+    }
+
+    /// As [`crate::Store::apply`], buffered, of `batch` and these clones together, which come before it; as a transaction of its own, that
+    /// can't be taken back. The caller must hold what keeps others from changing sources and targets.
+    ///
+    /// # Errors
+    /// As [`crate::Store::apply`]; [`StoreError::Unsupported`] where the engine does not clone blocks.
+    fn apply_with_clones(&self, batch: Batch, data: Keyspace, clones: &[BlockClone]) -> Result<Position> {
+        let _ = (batch, data, clones);
+        Err(StoreError::Unsupported { engine: "", what: "clones of blocks" })
+    }
 }
 
 /// Transactions that survive a restart ([`Txn::checkpoint`]). An extension of a [`Store`](crate::Store), which an engine may lack.

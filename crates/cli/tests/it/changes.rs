@@ -278,6 +278,13 @@ fn clone_makes_a_tree_of_its_own_that_shares_its_content() {
     let seen = on(&dir, &["txn", "run", "-q", "--", "sh", "-ec", &script]).ok();
     assert!(seen.contains("8more\nopen\n"), "{seen}");
     assert!(fs::read(at("new/large")).unwrap() == large);
+    // A large copy is a clone, by the kernel's own call.
+    let huge = large.repeat(3);
+    fs::write(at("huge"), &huge).unwrap();
+    on(&dir, &["sync"]).ok();
+    assert_eq!(fs::copy(at("huge"), at("huge2")).unwrap(), huge.len() as u64);
+    fs::write(at("huge"), "gone").unwrap();
+    assert!(fs::read(at("huge2")).unwrap() == huge);
     on(&dir, &["check", "."]).ok();
     kvfs(&["umount", &dir]).ok();
 }

@@ -1,7 +1,9 @@
-//! `copy_file_range`.
+//! `copy_file_range`: a large aligned range that goes behind the end of a file is cloned where the engine can do that (`clone_range`),
+//! all others are copied.
 
 use bytes::Bytes;
 
+use super::clone_range::Ranges;
 use super::end_of;
 use super::write::Writer;
 use crate::attr::PrivilegeLoss;
@@ -11,7 +13,7 @@ use crate::{Caller, FileSystem, FsError, NodeId, Result, WriteFlags, Written};
 const COPY_LEN_MAX: u64 = 4 << 20;
 
 impl FileSystem {
-    /// Copies up to `length` bytes between files, at most 4 MiB; may copy less, like the system call.
+    /// Copies up to `length` bytes between files; may copy less, like the system call: at most 4 MiB, unless they can be cloned.
     /// What is copied is one atomic write, which takes set-id bits away as the caller's credentials say.
     ///
     /// # Errors
@@ -31,6 +33,10 @@ impl FileSystem {
             return Err(FsError::Invalid("overlapping ranges of one file"));
         }
         let available = self.locker().pin_file(source)?.header().size.saturating_sub(source_offset);
+        let ranges = Ranges { source: source_offset, target: target_offset, len: length.min(available) };
+        if let Some(cloned) = self.clone_file_range(caller, source, target, ranges)? {
+            return Ok(cloned);
+        }
         let length = length.min(COPY_LEN_MAX).min(available) as usize;
         let mut buffer = vec![0; length];
         let length = self.read(caller, source, source_offset, &mut buffer)?;

@@ -14,6 +14,7 @@
 mod accesses;
 mod allocate;
 mod blocks;
+mod clone_range;
 mod content;
 mod copy;
 mod read;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use kvfs_locks::{RwLockReadGuard, class};
 use kvfs_store::clock::Clock;
-use kvfs_store::{BLOCK_BYTES, Batch, Change as StoreChange, Position};
+use kvfs_store::{BLOCK_BYTES, Batch, BlockClone, Change as StoreChange, Position};
 use kvfs_txn::{Fields, LockName, Want};
 
 use super::record::{self, Part};
@@ -48,10 +48,15 @@ pub(crate) struct Gate<'v> {
     clock: &'v dyn Clock,
 }
 
-impl Gate<'_> {
+impl<'v> Gate<'v> {
     /// Whether anything is counted.
     pub(crate) fn is_on(&self) -> bool {
         self.quotas.is_some()
+    }
+
+    /// From now on each batch comes with these clones.
+    pub(crate) fn cloning(&mut self, clones: &'v [BlockClone]) {
+        self.writer = self.writer.cloning(clones);
     }
 
     /// What an operation needs in addition that changes the space of an inode.
@@ -129,7 +134,7 @@ impl Gate<'_> {
         before: Option<&Header>,
         after: Option<&Header>,
     ) -> Result<Position> {
-        let Some(quotas) = self.quotas.as_ref() else { return self.writer.origin().apply(batch) };
+        let Some(quotas) = self.quotas.as_ref() else { return self.writer.apply(batch) };
         self.apply_changes(quotas, self.quota_check(caller.uid), batch, &changes(before, after))
     }
 
@@ -144,7 +149,7 @@ impl Gate<'_> {
         made: &[Header],
         charges: &mut Charges,
     ) -> Result<Position> {
-        let Some(quotas) = self.quotas.as_ref() else { return self.writer.origin().apply(batch) };
+        let Some(quotas) = self.quotas.as_ref() else { return self.writer.apply(batch) };
         let mut new = Charges::default();
         made.iter().flat_map(|header| changes(None, Some(header))).for_each(|change| new.add(change));
         let position = self.apply_changes(quotas, self.quota_check(caller.uid), batch, &new.0)?;
@@ -163,21 +168,21 @@ impl Gate<'_> {
         let changes: Vec<Change> = charges.0.iter().map(negated).collect();
         match self.quotas.as_ref() {
             Some(quotas) => self.apply_changes(quotas, QuotaCheck::NONE, batch, &changes)?,
-            None => self.writer.origin().apply(batch)?,
+            None => self.writer.apply(batch)?,
         };
         Ok(())
     }
 
     /// Applies a batch that ends these inodes.
     pub(crate) fn apply_ends(&self, batch: Batch, ends: &[Header]) -> Result<Position> {
-        let Some(quotas) = self.quotas.as_ref() else { return self.writer.origin().apply(batch) };
+        let Some(quotas) = self.quotas.as_ref() else { return self.writer.apply(batch) };
         let changes: Vec<Change> = ends.iter().flat_map(|header| changes(Some(header), None)).collect();
         self.apply_changes(quotas, QuotaCheck::NONE, batch, &changes)
     }
 
     /// Applies a batch that has an inode be counted again whose end was none.
     pub(crate) fn apply_return(&self, batch: Batch, header: &Header) -> Result<Position> {
-        let Some(quotas) = self.quotas.as_ref() else { return self.writer.origin().apply(batch) };
+        let Some(quotas) = self.quotas.as_ref() else { return self.writer.apply(batch) };
         self.apply_changes(quotas, QuotaCheck::NONE, batch, &changes(None, Some(header)))
     }
 
@@ -241,12 +246,12 @@ impl Gate<'_> {
         let now = self.now();
         if let Some(view) = self.writer.origin().txn() {
             quotas.accounts.check(changes, &view.pending_usage, check, now)?;
-            let position = self.writer.origin().apply(batch)?;
+            let position = self.writer.apply(batch)?;
             view.pending_usage.add(changes);
             return Ok(position);
         }
         quotas.accounts.charge(changes, check, now)?;
-        self.writer.origin().apply(batch).inspect_err(|_| quotas.accounts.refund(changes, now))
+        self.writer.apply(batch).inspect_err(|_| quotas.accounts.refund(changes, now))
     }
 
     /// The usage that a commit of `uid`'s transaction adds to the main line's: reserved there now, all or nothing. To

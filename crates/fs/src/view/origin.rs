@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use kvfs_kv::KeyspaceTable;
 use kvfs_locks::{Mutex, class};
+use kvfs_store::blocks::block_key;
 use kvfs_store::clock::Clock;
 use kvfs_store::{
     Batch, BlockClone, Durability, Keyspace, Position, Read, Seqno, Snapshot, Store, StoreError,
@@ -155,6 +156,34 @@ impl Origin {
         match view.txn.clone_blocks(data, clones) {
             Err(StoreError::Conflict { changed }) => Err(view.conflict(&changed)),
             done => Ok(done?),
+        }
+    }
+
+    /// Applies a batch and clones of blocks, whose targets are absent and which come before it, to the view: wholly or not at all.
+    pub(crate) fn apply_with_clones(
+        &self,
+        batch: Batch,
+        data: Keyspace,
+        clones: &[BlockClone],
+    ) -> Result<Position> {
+        match (self, clones) {
+            (_, []) => self.apply(batch),
+            (Self::Main(store), _) => match store.transactions() {
+                Some(transactions) => Ok(transactions.apply_with_clones(batch, data, clones)?),
+                None => Err(FsError::NotSupported("clones of blocks")),
+            },
+            (Self::Txn(_) | Self::Snapshot(_), _) => {
+                let done = self.clone_blocks(data, clones).and_then(|()| self.apply(batch));
+                if done.is_err() {
+                    let mut absent = Batch::new();
+                    for BlockClone { target, target_first, count, .. } in clones {
+                        let end = target_first.saturating_add(*count);
+                        absent.delete_range(data, block_key(target, *target_first), block_key(target, end));
+                    }
+                    self.apply(absent)?;
+                }
+                done
+            }
         }
     }
 

@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use kvfs_store::{Batch, Position};
+use kvfs_store::{Batch, BlockClone, Position};
 
 use super::Origin;
 use crate::node::{Node, NodeTable, Pin};
@@ -19,6 +19,8 @@ pub(crate) struct NodeWriter<'v> {
     origin: &'v Origin,
     nodes: &'v NodeTable,
     keyspaces: Keyspaces,
+    /// They go with each batch.
+    clones: &'v [BlockClone],
     /// Access times wait for the next change of their row.
     is_lazytime: bool,
 }
@@ -30,6 +32,7 @@ impl FileSystem {
             origin: &self.origin,
             nodes: &self.nodes,
             keyspaces: self.keyspaces,
+            clones: &[],
             is_lazytime: self.options.lazytime,
         }
     }
@@ -41,6 +44,16 @@ impl<'v> NodeWriter<'v> {
         self.origin
     }
 
+    /// The same, of which each batch comes with these clones.
+    pub(crate) fn cloning(self, clones: &'v [BlockClone]) -> Self {
+        Self { clones, ..self }
+    }
+
+    /// Applies the batch.
+    pub(crate) fn apply(&self, batch: Batch) -> Result<Position> {
+        self.origin.apply_with_clones(batch, self.keyspaces.data, self.clones)
+    }
+
     /// Applies the batch and the patch of the node's row, and tells the node.
     pub(crate) fn apply_to_node(
         &self,
@@ -49,7 +62,7 @@ impl<'v> NodeWriter<'v> {
         patch: &RowPatch,
     ) -> Result<Position> {
         let patch = self.stage_patch(&mut batch, node, patch);
-        let position = self.origin.apply(batch)?;
+        let position = self.apply(batch)?;
         self.tell_node(node, &patch, position);
         Ok(position)
     }

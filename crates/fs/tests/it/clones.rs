@@ -10,6 +10,7 @@ use kvfs_fs::{
 };
 use kvfs_store::Isolation;
 
+use crate::privileges::OUTSIDER;
 use crate::setup::{Random, Setup};
 use crate::snapshots::{Seen, Tree, tree};
 use crate::undo::{keeping, look, mess, over_the_engine, same, txn, undone, write};
@@ -360,5 +361,68 @@ fn a_commit_comes_before_a_clone_or_behind_it() {
         drop(view);
         assert_eq!(tree(&main).0.contains_key("/copy/d/zz"), cloned, "round {round}");
         main.assert_sound(&format!("round {round}"));
+    }
+}
+
+#[test]
+fn large_copies_are_clones() {
+    for in_view in [false, true] {
+        let main = over_the_engine(1 << 20);
+        main.fs.quotas().turn_on(&|_| {}).unwrap();
+        let caller = Caller::default();
+        let source = main.file(ROOT, "source");
+        let mut random = Random::new(9);
+        let mut content: Vec<u8> = (0..20 << 20).map(|_| random.below(256) as u8).collect();
+        content.extend_from_slice(b"a tail that is no block");
+        for (at, part) in content.chunks(1 << 20).enumerate() {
+            main.write_at(source, (at as u64) << 20, part).unwrap();
+        }
+        let holes = main.file(ROOT, "holes");
+        main.write_at(holes, 5 << 20, b"middle").unwrap();
+        main.write_at(holes, (30 << 20) + 5, b"end").unwrap();
+        let target = main.file(ROOT, "target");
+        main.setattr(&caller, target, &SetAttr { mode: Some(0o4755), ..SetAttr::default() }).unwrap();
+        let view = if in_view {
+            begin(&main, Isolation::Serializable)
+        } else {
+            main.through(main.fs.clone(), main.options)
+        };
+        for name in ["source", "holes", "target"] {
+            look(&view, ROOT, name);
+        }
+        let user = Caller { uid: 1000, gid: 100, credentials: Some(&OUTSIDER), ..Caller::default() };
+        let undoable = kvfs_fs::undo_points(&*main.store).len();
+        let copied = view.copy_file_range(&user, source, 0, target, 0, u64::MAX >> 2).unwrap();
+        assert_eq!(copied.bytes, content.len() as u64, "in one call");
+        assert!(view.read_all(target) == content);
+        assert_eq!(view.getattr(&caller, target).unwrap().mode, 0o755, "set-id bits go");
+        // Behind the end, in blocks: with a hole between. In the middle it is a copy.
+        let copied = view.copy_file_range(&user, holes, 0, target, 24 << 20, 1 << 30).unwrap();
+        assert_eq!(copied.bytes, (30 << 20) + 8);
+        let copied = view.copy_file_range(&user, source, 0, target, 0, 1 << 30).unwrap();
+        assert!(copied.bytes <= 4 << 20);
+        // A part of a block is not cloned.
+        let part = view.create(&view.caller, ROOT, b"part", 0o644, true).unwrap().0.node;
+        let copied = view.copy_file_range(&user, source, 4096, part, 4096, (17 << 20) + 7).unwrap();
+        assert_eq!(copied.bytes, 17 << 20);
+        view.write_at(source, 0, b"changed").unwrap();
+        let found = view.read_all(target);
+        assert!(
+            found[..content.len()] == content && found[content.len()..24 << 20].iter().all(|&byte| byte == 0)
+        );
+        assert!(found[24 << 20..] == view.read_all(holes));
+        assert!(view.read_all(part)[4096..] == content[4096..][..17 << 20]);
+        if in_view {
+            commit(&view.fs).unwrap();
+        } else {
+            assert_eq!(
+                kvfs_fs::undo_points(&*main.store).len(),
+                undoable,
+                "it is no transaction of a user's"
+            );
+        }
+        drop(view);
+        main.assert_sound("copied");
+        assert!(main.read_all(target) == found);
     }
 }

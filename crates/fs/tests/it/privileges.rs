@@ -21,7 +21,7 @@ const GROUP: u32 = 500;
 
 /// Whether it has `CAP_FSETID`, and is in [`GROUP`].
 #[derive(Debug)]
-struct User {
+pub(crate) struct User {
     fsetid: bool,
     member: bool,
 }
@@ -36,7 +36,7 @@ impl Credentials for User {
     }
 }
 
-static OUTSIDER: User = User { fsetid: false, member: false };
+pub(crate) static OUTSIDER: User = User { fsetid: false, member: false };
 static MEMBER: User = User { fsetid: false, member: true };
 static ROOT_USER: User = User { fsetid: true, member: false };
 static USERS: [&User; 3] = [&OUTSIDER, &MEMBER, &ROOT_USER];

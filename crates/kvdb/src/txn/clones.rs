@@ -5,12 +5,16 @@
 //!
 //! Thread safety: as the transaction; other batches may come in meanwhile, of other keys.
 
+use std::sync::Arc;
+
+use bytes::Bytes;
 use kvfs_store::{
-    BLOCK_BYTES, Batch, BlockClone, Extent, ExtentKind, Isolation, Keyspace, Records, Result, Seqno,
-    StoreError, Txn as _,
+    BLOCK_BYTES, Batch, BlockClone, Durability, Extent, ExtentKind, Isolation, Keyspace, Position, Records,
+    Result, Seqno, StoreError, Txn as _,
 };
 
-use super::DbTxn;
+use super::{DbTxn, Live, Txns};
+use crate::commit::PrivateWrites;
 use crate::flush::clones::LocatedClone;
 use crate::format::Feature;
 use crate::layers::{Layers, Located};
@@ -26,6 +30,32 @@ const LOCATED_MAX: usize = 1 << 16;
 const COPIED_BLOCKS_MAX: u64 = 256;
 
 impl DbTxn {
+    /// Over the newest state, of a caller that keeps others away. It can't be taken back.
+    pub(crate) fn begin_unkept(engine: &Arc<Txns>) -> Result<Arc<Self>> {
+        engine.runtime.check_accepting()?;
+        let id = engine.transactions.open(&engine.live)?;
+        let live = Live {
+            pin: engine.history.pin_newest(),
+            writes: PrivateWrites::new(Arc::clone(&engine.runtime.ctx.accountant)),
+            note: Bytes::new(),
+        };
+        let mut txn = Self::new(engine, id, Isolation::Serializable, live, false);
+        txn.is_kept = false;
+        Ok(txn.listed())
+    }
+
+    /// As [`kvfs_store::Transactions::apply_with_clones`].
+    pub(crate) fn commit_with_clones(
+        &self,
+        batch: Batch,
+        data: Keyspace,
+        clones: &[BlockClone],
+    ) -> Result<Position> {
+        self.clone_now(data, clones)?;
+        self.apply(batch)?;
+        self.commit(Durability::Buffered)
+    }
+
     /// As [`kvfs_store::Txn::clone_blocks`].
     pub(super) fn clone_now(&self, keyspace: Keyspace, clones: &[BlockClone]) -> Result<()> {
         self.engine.runtime.check_accepting()?;

@@ -54,6 +54,8 @@ pub(crate) struct DbTxn {
     bytes_memory: AtomicU64,
     /// It could not be spilled when another transaction needed room.
     is_stuck: AtomicBool,
+    /// Its commit can be taken back, if commits are kept for that.
+    is_kept: bool,
     /// No locks protect it: nothing is looked for at its writes.
     is_resumed: bool,
     /// It has a checkpoint, to which it goes back when it is dropped. Such a one is committed by its runs only:
@@ -112,6 +114,7 @@ impl DbTxn {
             live: Mutex::new(Some(live)),
             bytes_memory: AtomicU64::new(0),
             is_stuck: AtomicBool::new(false),
+            is_kept: true,
             is_resumed,
             is_checkpointed: AtomicBool::new(is_resumed),
         }
@@ -315,7 +318,7 @@ impl DbTxn {
 
     /// What the journal says of the commit.
     fn mark(&self, live: &Live) -> CommitMark {
-        let note = self.engine.undo.is_on().then(|| CommitNote {
+        let note = (self.is_kept && self.engine.undo.is_on()).then(|| CommitNote {
             committed: self.engine.runtime.clock.wall().as_nanos() as u64,
             note: live.note.clone(),
         });

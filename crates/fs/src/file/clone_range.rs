@@ -1,0 +1,127 @@
+//! Ranges of files that are cloned, where a copy was asked for.
+//!
+//! Only whole blocks are, and only to where the target has none: that is how `cp` asks for a copy of a file.
+//!
+//! Thread safety: as [`FileSystem`].
+
+use std::cell::OnceCell;
+
+use bytes::Bytes;
+use kvfs_store::{Batch, BlockClone};
+use kvfs_txn::{Fields, LockName, Want};
+
+use super::{BLOCK, Contents, all_blocks, block_count, blocks_name};
+use crate::attr::{PrivilegeLoss, Privileges};
+use crate::node::Pin;
+use crate::schema::{ContentPatch, NumberPatch, RowFlags, RowPatch, block_prefix};
+use crate::{Caller, FileSystem, NodeId, Result, Written};
+
+/// Fewer bytes are copied: a clone on the main line is a commit by a run of its own.
+const CLONE_LEN_MIN: u64 = 16 << 20;
+
+/// A range of one file, and its place in another.
+#[derive(Clone, Copy)]
+pub(super) struct Ranges {
+    /// Where it begins.
+    pub(super) source: u64,
+    /// And where there.
+    pub(super) target: u64,
+    /// No more than the source has.
+    pub(super) len: u64,
+}
+
+/// What is cloned, and what that comes to.
+struct RangeClone {
+    blocks: BlockClone,
+    bytes: u64,
+    /// Of the target's row.
+    patch: RowPatch,
+}
+
+impl FileSystem {
+    /// Clones a range; `None`: it has to be copied.
+    pub(super) fn clone_file_range(
+        &self,
+        caller: &Caller,
+        source: NodeId,
+        target: NodeId,
+        ranges: Ranges,
+    ) -> Result<Option<Written>> {
+        let can_clone = || self.store.transactions().is_some_and(kvfs_store::Transactions::clones_blocks);
+        let is_aligned = ranges.source.is_multiple_of(BLOCK) && ranges.target.is_multiple_of(BLOCK);
+        if ranges.len < CLONE_LEN_MIN || !is_aligned || source == target || !can_clone() {
+            return Ok(None);
+        }
+        self.locker().check_writable()?;
+        let (from, to) = (self.locker().pin_file(source)?, self.locker().pin_file(target)?);
+        let clones = OnceCell::new();
+        let mut gate = self.gate();
+        let blocks = blocks_name(from.inode, ranges.source, ranges.source + ranges.len);
+        let size = LockName::Attributes { inode: from.inode, fields: Fields::SIZE };
+        let _held = self.locker().latch_to_read(caller, &[Want::shared(size), Want::shared(blocks)])?;
+        let name = |fields| LockName::Attributes { inode: to.inode, fields };
+        let mut wants = vec![
+            Want::exclusive(name(Fields::SIZE)),
+            Want::increment(name(Fields::TIMES)),
+            Want::exclusive(all_blocks(to.inode)),
+        ];
+        let loss = PrivilegeLoss::AsCaller;
+        wants.extend(loss.want(to.inode));
+        wants.extend(gate.want(to.inode));
+        let mut names = self.locker().latch_to_write(caller, &wants, false)?;
+        self.orphans().give_row(&gate, &mut names, &to)?;
+        let Some(RangeClone { blocks, bytes, mut patch }) = self.range_clone(&from, &to, ranges)? else {
+            return Ok(None);
+        };
+        let mut batch = Batch::new();
+        Privileges::new(self).stage_loss(loss, caller, &to, &mut names, &mut batch, &mut patch)?;
+        gate.cloning(std::slice::from_ref(clones.get_or_init(|| blocks)));
+        let position = gate.apply_counted_to_node(caller, batch, &to, patch)?;
+        Ok(Some(Written { offset: ranges.target, bytes, position }))
+    }
+
+    /// `None`: the source has its content in its row, or the target has something in that place.
+    fn range_clone(&self, from: &Pin<'_>, to: &Pin<'_>, ranges: Ranges) -> Result<Option<RangeClone>> {
+        let contents = Contents::new(self);
+        let (source, target) = (from.header(), to.header());
+        let available = source.size.saturating_sub(ranges.source);
+        // A part of a block would take along what is behind it.
+        let bytes = if ranges.len < available { ranges.len - ranges.len % BLOCK } else { available };
+        let (first, count) = (ranges.source / BLOCK, block_count(bytes));
+        let target_first = ranges.target / BLOCK;
+        let is_free = if target.is_inline() {
+            target.size == 0
+        } else {
+            target_first >= block_count(target.size)
+                && contents.present_blocks_of(&target, target_first, target_first + count)? == 0
+        };
+        if bytes == 0 || source.is_inline() || !is_free {
+            return Ok(None);
+        }
+        let present = contents.present_blocks_of(&source, first, first + count)?;
+        let size = Some(NumberPatch::Max(ranges.target + bytes));
+        let mut patch = RowPatch { size, ..RowPatch::modified(self.time()) };
+        patch.blocks = Some(NumberPatch::Add(present as i64));
+        let mut flags = RowFlags::default();
+        if present < count || target_first > block_count(target.size) {
+            flags = RowFlags::SPARSE;
+        }
+        if target.is_inline() {
+            patch.blocks = Some(NumberPatch::Set(present));
+            patch.content = Some(ContentPatch::Replace(Bytes::new()));
+            flags = flags | RowFlags::BLOCKS;
+        }
+        if flags != RowFlags::default() {
+            patch = patch.with_flags(flags, RowFlags::default());
+        }
+        let blocks = BlockClone {
+            source: block_prefix(source.inode).to_vec().into(),
+            first,
+            count,
+            target: block_prefix(target.inode).to_vec().into(),
+            target_first,
+            compression: target.flags.compression(),
+        };
+        Ok(Some(RangeClone { blocks, bytes, patch }))
+    }
+}
