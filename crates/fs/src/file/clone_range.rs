@@ -38,27 +38,36 @@ struct RangeClone {
     patch: RowPatch,
 }
 
-impl FileSystem {
+/// Clones ranges in a view.
+pub(super) struct RangeCloner<'v>(&'v FileSystem);
+
+impl<'v> RangeCloner<'v> {
+    /// That of this view.
+    pub(super) fn new(fs: &'v FileSystem) -> Self {
+        Self(fs)
+    }
+
     /// Clones a range; `None`: it has to be copied.
-    pub(super) fn clone_file_range(
+    pub(super) fn clone_range(
         &self,
         caller: &Caller,
         source: NodeId,
         target: NodeId,
         ranges: Ranges,
     ) -> Result<Option<Written>> {
-        let can_clone = || self.store.transactions().is_some_and(kvfs_store::Transactions::clones_blocks);
+        let can_clone = || self.0.store.transactions().is_some_and(kvfs_store::Transactions::clones_blocks);
         let is_aligned = ranges.source.is_multiple_of(BLOCK) && ranges.target.is_multiple_of(BLOCK);
         if ranges.len < CLONE_LEN_MIN || !is_aligned || source == target || !can_clone() {
             return Ok(None);
         }
-        self.locker().check_writable()?;
-        let (from, to) = (self.locker().pin_file(source)?, self.locker().pin_file(target)?);
+        let fs = self.0;
+        fs.locker().check_writable()?;
+        let (from, to) = (fs.locker().pin_file(source)?, fs.locker().pin_file(target)?);
         let clones = OnceCell::new();
-        let mut gate = self.gate();
+        let mut gate = fs.gate();
         let blocks = blocks_name(from.inode, ranges.source, ranges.source + ranges.len);
         let size = LockName::Attributes { inode: from.inode, fields: Fields::SIZE };
-        let _held = self.locker().latch_to_read(caller, &[Want::shared(size), Want::shared(blocks)])?;
+        let _held = fs.locker().latch_to_read(caller, &[Want::shared(size), Want::shared(blocks)])?;
         let name = |fields| LockName::Attributes { inode: to.inode, fields };
         let mut wants = vec![
             Want::exclusive(name(Fields::SIZE)),
@@ -68,13 +77,13 @@ impl FileSystem {
         let loss = PrivilegeLoss::AsCaller;
         wants.extend(loss.want(to.inode));
         wants.extend(gate.want(to.inode));
-        let mut names = self.locker().latch_to_write(caller, &wants, false)?;
-        self.orphans().give_row(&gate, &mut names, &to)?;
+        let mut names = fs.locker().latch_to_write(caller, &wants, false)?;
+        fs.orphans().give_row(&gate, &mut names, &to)?;
         let Some(RangeClone { blocks, bytes, mut patch }) = self.range_clone(&from, &to, ranges)? else {
             return Ok(None);
         };
         let mut batch = Batch::new();
-        Privileges::new(self).stage_loss(loss, caller, &to, &mut names, &mut batch, &mut patch)?;
+        Privileges::new(fs).stage_loss(loss, caller, &to, &mut names, &mut batch, &mut patch)?;
         gate.cloning(std::slice::from_ref(clones.get_or_init(|| blocks)));
         let position = gate.apply_counted_to_node(caller, batch, &to, patch)?;
         Ok(Some(Written { offset: ranges.target, bytes, position }))
@@ -82,7 +91,7 @@ impl FileSystem {
 
     /// `None`: the source has its content in its row, or the target has something in that place.
     fn range_clone(&self, from: &Pin<'_>, to: &Pin<'_>, ranges: Ranges) -> Result<Option<RangeClone>> {
-        let contents = Contents::new(self);
+        let contents = Contents::new(self.0);
         let (source, target) = (from.header(), to.header());
         let available = source.size.saturating_sub(ranges.source);
         // A part of a block would take along what is behind it.
@@ -100,7 +109,7 @@ impl FileSystem {
         }
         let present = contents.present_blocks_of(&source, first, first + count)?;
         let size = Some(NumberPatch::Max(ranges.target + bytes));
-        let mut patch = RowPatch { size, ..RowPatch::modified(self.time()) };
+        let mut patch = RowPatch { size, ..RowPatch::modified(self.0.time()) };
         patch.blocks = Some(NumberPatch::Add(present as i64));
         let mut flags = RowFlags::default();
         if present < count || target_first > block_count(target.size) {

@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 
-use super::clone_range::Ranges;
+use super::clone_range::{RangeCloner, Ranges};
 use super::end_of;
 use super::write::Writer;
 use crate::attr::PrivilegeLoss;
@@ -34,7 +34,7 @@ impl FileSystem {
         }
         let available = self.locker().pin_file(source)?.header().size.saturating_sub(source_offset);
         let ranges = Ranges { source: source_offset, target: target_offset, len: length.min(available) };
-        if let Some(cloned) = self.clone_file_range(caller, source, target, ranges)? {
+        if let Some(cloned) = RangeCloner::new(self).clone_range(caller, source, target, ranges)? {
             return Ok(cloned);
         }
         let length = length.min(COPY_LEN_MAX).min(available) as usize;
