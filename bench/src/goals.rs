@@ -147,6 +147,8 @@ const LIMITS: &[(&str, Bound)] = &[
     ("full.unlink-max", Bound::AtMost(0.2)),
     ("full.df-at-once", Bound::AtLeast(0.95)),
     ("full.df-kept", Bound::AtLeast(0.95)),
+    ("trees.clone", Bound::AtMost(0.01)),
+    ("trees.clone-bytes", Bound::AtMost(1_048_576.0)),
     ("trees.command", Bound::AtMost(0.01)),
     ("trees.space-back", Bound::AtMost(60.0)),
     ("overwrite.amplification", Bound::AtMost(3.2)),

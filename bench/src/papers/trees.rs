@@ -1,4 +1,4 @@
-//! A large tree that `kvfs rm -r` removes as a whole.
+//! A large tree that `kvfs clone` makes a second time, and `kvfs rm -r` removes as a whole.
 //!
 //! Thread safety: belongs to one thread.
 
@@ -15,13 +15,15 @@ use std::time::{Duration, Instant};
 pub(crate) const PART: PartInfo = PartInfo {
     name: PartName::Trees,
     key: "trees",
-    title: |setup| format!("a tree of {} files of 1,000 bytes, removed as a whole", files(setup)),
-    source: "The time of the command is that of `kvfs rm -r`, from its start to its end, durable then; the mount was synced before. What is \
+    title: |setup| format!("a tree of {} files of 1,000 bytes, cloned, and removed as a whole", files(setup)),
+    source: "Times are those of the commands, from their start to their end, durable then; the mount was synced before each. What is \
              removed is not kept for undo, which would hold its space.",
     needs_mount: true,
     rows: &[
         row("trees.files", "files", Count, None),
         row("trees.create-seconds", "all creates", Seconds, None),
+        row("trees.clone", "kvfs clone", Seconds, None),
+        row("trees.clone-bytes", "taken by the clone", Bytes, None),
         row("trees.command", "kvfs rm -r", Seconds, None),
         row("trees.free-before", "free before it", Bytes, None),
         row("trees.space-back", "until its names have gone, and df is still", Seconds, None),
@@ -45,7 +47,7 @@ fn files(setup: &Setup) -> u64 {
 fn measure(setup: &Setup, findings: &mut Findings) -> Result<()> {
     let program = setup.program()?;
     // So that df tells of the store, and not of the disk that it lies on.
-    let size_bytes = Some(if setup.is_quick { 512 << 20 } else { 4 << 30 });
+    let size_bytes = Some(if setup.is_quick { 1 << 30 } else { 8 << 30 });
     let options = MountOptions { size_bytes, options: Some("undo_count=0"), ..MountOptions::default() };
     let mounted = Mounted::new(program, setup.work, &options)?;
     let free = || Ok::<f64, anyhow::Error>(mounted.space()?.1 as f64);
@@ -56,7 +58,15 @@ fn measure(setup: &Setup, findings: &mut Findings) -> Result<()> {
     findings.add("trees.files", files(setup) as f64);
     findings.add("trees.create-seconds", start.elapsed().as_secs_f64());
     mounted.sync()?;
+    let grown = free()?;
+
+    let start = Instant::now();
+    let copy = mounted.dir().join("copy");
+    host::run(program, &["clone".as_ref(), tree.as_os_str(), copy.as_os_str()])?;
+    findings.add("trees.clone", start.elapsed().as_secs_f64());
+    mounted.sync()?;
     let full = free()?;
+    findings.add("trees.clone-bytes", (grown - full).max(0.0));
     findings.add("trees.free-before", full);
 
     let start = Instant::now();
@@ -66,7 +76,7 @@ fn measure(setup: &Setup, findings: &mut Findings) -> Result<()> {
     let (back, after) = space_back(&mounted)?;
     findings.add("trees.space-back", back.as_secs_f64());
     findings.add("trees.free-after", after);
-    findings.add("trees.df-back", (after - full) / (empty - full));
+    findings.add("trees.df-back", (after - full) / (empty - grown));
     mounted.remove()
 }
 

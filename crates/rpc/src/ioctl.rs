@@ -314,7 +314,7 @@ mod tests {
         for path in [vec![b'a'; 4088], b"a\0b".to_vec()] {
             assert_eq!(TreeCall { path, ..call.clone() }.to_bytes(), None);
         }
-        for (at, value) in [(0, 2), (4, 1), (16 + 4088, 1)] {
+        for (at, value) in [(0, 3), (4, 1), (16 + 4088, 1)] {
             let mut newer = bytes;
             newer[at] = value;
             assert_eq!(TreeCall::from_bytes(&newer), None, "byte {at}");

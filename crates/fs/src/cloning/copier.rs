@@ -220,7 +220,7 @@ impl<'v, 'c> Copier<'v, 'c> {
         let batch = std::mem::replace(&mut self.batch, Batch::new());
         if !batch.is_empty() {
             let made = std::mem::take(&mut self.made);
-            self.job.gate.apply_new(self.job.caller, batch, &made, &mut self.charges)?;
+            self.job.fs.gate().apply_new(self.job.caller, batch, &made, &mut self.charges)?;
         }
         if self.clones.len() >= CLONES_MAX { self.apply_clones() } else { Ok(()) }
     }
@@ -269,6 +269,6 @@ impl<'v, 'c> Copier<'v, 'c> {
             let block = |inode| [block_prefix(inode), [0; 8]].concat();
             batch.delete_range(data, block(numbers.start), block(numbers.end));
         }
-        if batch.is_empty() { Ok(()) } else { self.job.gate.apply_discard(batch, &self.charges) }
+        if batch.is_empty() { Ok(()) } else { self.job.fs.gate().apply_discard(batch, &self.charges) }
     }
 }

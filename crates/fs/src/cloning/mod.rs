@@ -8,7 +8,7 @@
 //! numbers that it took is deleted again.
 //!
 //! Where others change the view meanwhile, the entries of a page and what they lead to are held until they are cloned: each file is whole, as
-//! is each page of names, and a directory that was passed may have changed since. No commit goes through the middle.
+//! is each page of names, and a directory that was passed may have changed since. A commit is refused as long as it is under way.
 //!
 //! Thread safety: for one thread that may block. Invariant: only in the view of a transaction or on a branch.
 
@@ -19,9 +19,8 @@ use kvfs_txn::{Doom, DoomReason, Fields, LockName, Want};
 
 use crate::namespace::{check_name, counters, entry_wants};
 use crate::node::Pin;
-use crate::quota::Gate;
 use crate::schema::{encode_directory_link, encode_row};
-use crate::view::Names;
+use crate::view::{Names, TxnView};
 use crate::{
     Attr, Caller, FileSystem, FileType, FsError, Invalidations, LINK_MAX, NodeId, Project, Result, Ticket,
     TreeError, settled_by,
@@ -80,9 +79,8 @@ pub fn clone_tree(
     if view.txn().is_none() {
         return Err(failed(FsError::Invalid("a clone is made in a transaction")));
     }
-    let gate = view.gate();
-    let _admitted = view.locker().admit().map_err(failed)?;
-    let job = Job { fs: view, gate: &gate, caller, rights };
+    let _under_way = view.txn().map(TxnView::begin_long_operation).transpose().map_err(failed)?;
+    let job = Job { fs: view, caller, rights };
     job.fs.locker().check_writable().map_err(failed)?;
     let top = job.found(source).map_err(failed)?;
     let parent = job.place_for(&top, target).map_err(failed)?;
@@ -139,7 +137,6 @@ fn told(parent: &Pin<'_>, name: &[u8]) -> Invalidations {
 #[derive(Clone, Copy)]
 struct Job<'v, 'c> {
     fs: &'v FileSystem,
-    gate: &'c Gate<'v>,
     caller: &'c Caller,
     rights: &'c dyn CloneRights,
 }
@@ -203,6 +200,7 @@ impl<'v> Job<'v, '_> {
     /// Gives the clone its name.
     fn attach(&self, caller: &Caller, (parent, name): (&Pin<'_>, &[u8]), made: &Made) -> Result<()> {
         let Some(directory) = &parent.directory else { return Err(FsError::NotDirectory) };
+        let gate = self.fs.gate();
         let _guard = self.fs.locker().latch(caller, &entry_wants(parent.inode, name))?;
         if parent.is_orphan() {
             return Err(FsError::NotFound);
@@ -225,7 +223,7 @@ impl<'v> Job<'v, '_> {
         }
         let patch = counters(self.fs.time(), 1, i32::from(is_directory));
         batch.merge(meta, directory.placement.own_key(), patch.encode(parent.inode));
-        let position = self.gate.apply_counted(caller, batch, None, counted)?;
+        let position = gate.apply_counted(caller, batch, None, counted)?;
         parent.update(&patch, position);
         Ok(())
     }

@@ -12,7 +12,7 @@
 //! * inodes of a branch from its record's `inode_from` on were made in it: the number was not reserved when its
 //!   snapshot was taken, and is given once.
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -283,6 +283,7 @@ impl Opened {
             keyspaces: main.keyspaces,
             created,
             phase: CommitPhase::open(),
+            long_operations: AtomicU32::new(0),
             pending_usage: Pending::default(),
             written: Mutex::default(),
             restores: AtomicBool::new(false),

@@ -52,11 +52,6 @@ impl Deref for PinnedDirectory {
     }
 }
 
-/// An operation of a transaction's view that is under way.
-pub(crate) struct Admitted<'v>(
-    #[expect(dead_code, reason = "held")] ReadGuard<'v, Phase, class::FsViewCommitPhase>,
-);
-
 /// The names that an operation has taken. Latches are given back on drop; a transaction's locks stay.
 pub(crate) struct Names<'v> {
     locker: Locker<'v>,
@@ -147,15 +142,6 @@ impl<'v> Locker<'v> {
             FileType::Directory => Err(FsError::IsDirectory),
             _ => Err(FsError::Invalid("not a regular file")),
         }
-    }
-
-    /// Keeps a transaction from being frozen as long as an operation of several batches is under way on this thread; nothing in other
-    /// views.
-    ///
-    /// # Errors
-    /// It is frozen, or over.
-    pub(crate) fn admit(&self) -> Result<Option<Admitted<'v>>> {
-        self.origin.txn().map(|view| view.admit(Phase::Open).map(Admitted)).transpose()
     }
 
     /// Takes all names or none, for an operation that changes something.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -62,6 +62,8 @@ pub struct TxnView {
     pub(super) keyspaces: Keyspaces,
     pub(crate) created: Created,
     pub(super) phase: CommitPhase,
+    /// Operations of several batches that are under way: no commit goes through their middle.
+    pub(super) long_operations: AtomicU32,
     /// What it has changed of quotas.
     pub(crate) pending_usage: Pending,
     /// Where a branch has written, as far as it was asked for.

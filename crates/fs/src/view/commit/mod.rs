@@ -34,6 +34,7 @@ mod phase;
 pub(crate) use phase::{CommitPhase, Phase};
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use kvfs_locks::class;
 use kvfs_store::progress::{self, Unit};
@@ -139,6 +140,15 @@ impl PlannedCommit {
     }
 }
 
+/// An operation of several batches.
+pub(crate) struct LongOperation<'v>(&'v TxnView);
+
+impl Drop for LongOperation<'_> {
+    fn drop(&mut self) {
+        self.0.long_operations.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
 impl TxnView {
     /// Lets an operation in, and keeps the phase until it is done.
     pub(super) fn admit(&self, phase_max: Phase) -> Result<ReadGuard<'_, Phase, class::FsViewCommitPhase>> {
@@ -173,14 +183,29 @@ impl TxnView {
     /// `Open` → `Frozen`: begins the commit. Waits for operations that are under way; they never wait themselves.
     ///
     /// # Errors
-    /// `Canceled`, `Stale`: there is nothing to commit. `Invalid`: its commit is under way.
+    /// `Canceled`, `Stale`: there is nothing to commit. `Invalid`: its commit is under way. `Busy`: an operation of several batches is.
     pub fn freeze(self: &Arc<Self>) -> Result<FrozenView> {
         self.check_alive()?;
         self.phase.freeze().map_err(|phase| match phase {
             Phase::Ended => self.ended(),
             _ => FsError::Invalid("the transaction is being committed already"),
         })?;
-        Ok(FrozenView { txn: Arc::clone(self) })
+        let frozen = FrozenView { txn: Arc::clone(self) };
+        // None begins from here on; the view is open again when it is dropped.
+        match self.long_operations.load(Ordering::Acquire) {
+            0 => Ok(frozen),
+            _ => Err(FsError::Busy("a tree is being cloned in the transaction")),
+        }
+    }
+
+    /// Keeps the view from being committed until what is returned is dropped.
+    ///
+    /// # Errors
+    /// It is being committed, or over.
+    pub(crate) fn begin_long_operation(&self) -> Result<LongOperation<'_>> {
+        let _open = self.admit(Phase::Open)?;
+        self.long_operations.fetch_add(1, Ordering::AcqRel);
+        Ok(LongOperation(self))
     }
 
     /// `Closed` → `Ended`; see [`PlannedCommit::commit`].
