@@ -207,7 +207,7 @@ fails(errno.EINVAL, xset, 'begin', ''); fails(errno.ENODATA, xget, 'list'); fail
 }
 
 trees() {
-  # As an operation: 1 removes.
+  # As an operation: 1 removes, 2 clones.
   cat >>"$work/calls.py" <<'EOF2'
 TREE, PATH = "=IIQ4088s4088s", 4088
 def tree(path, operation=1, flags=0, other=b"", fd=None):
@@ -222,8 +222,10 @@ EOF2
     py "number, txn, _ = tree(b't/a'); assert number == 0 and txn and os.listdir('t') == ['link']
 assert tree(b't/a')[0] == errno.ENOENT and 't/a: no such file' in tree(b't/a')[2]
 assert tree(b'/')[0] == tree(b'/t')[0] == errno.EINVAL and tree(b'')[0] == errno.ENOENT and tree(b'..')[0] == errno.EINVAL and tree(b't/link/b')[0] == errno.ENOTDIR
-assert [tree(b't', **wrong)[0] for wrong in ({'operation': 2}, {'flags': 1}, {'other': b'x'})] == [errno.EINVAL] * 3
+assert [tree(b't', **wrong)[0] for wrong in ({'operation': 3}, {'flags': 1}, {'other': b'x'})] == [errno.EINVAL] * 3
 assert os.system('$KVFS txn undo %d' % txn) == 0
+assert tree(b't/a', operation=2, other=b't/copy')[0] == 0 and open('t/copy/b/c').read() == 'text\\n' and tree(b't/copy')[0] == 0
+assert [tree(b't/a', operation=2, other=other)[0] for other in (b't/link', b't/a/in', b'/x', b'')] == [errno.EEXIST, errno.EINVAL, errno.EINVAL, errno.ENOENT]
 below = os.open('t/a', os.O_RDONLY); assert tree(b'b', fd=below)[0] == 0 and os.listdir('t/a') == []
 fails(errno.EBADF, fcntl.ioctl, root, iowr(0x65, TREE), bytearray(8192))
 assert tree(b't')[0] == 0 and not os.path.exists('t')" &&
