@@ -15,7 +15,7 @@ use super::record::{self, Part};
 use super::table::QuotaCheck;
 use super::{Counted, QuotaKind, Quotas, Usage};
 use crate::node::Pin;
-use crate::schema::{Header, RowFlags, RowPatch};
+use crate::schema::{DETACHED_INODE, Header, RowFlags, RowPatch};
 use crate::view::{NodeWriter, TxnView, each_change};
 use crate::{Caller, FileSystem, FileType, FsError, Result, Timestamp};
 
@@ -65,7 +65,7 @@ impl<'v> Gate<'v> {
     }
 }
 
-/// What an inode with these attributes takes.
+/// What an inode with these attributes takes. The directory of detached trees is nothing of a user's.
 pub(super) fn usage_of(header: &Header) -> Usage {
     let bytes = match header.kind {
         FileType::Regular if header.flags.has(RowFlags::BLOCKS) => {
@@ -74,7 +74,8 @@ pub(super) fn usage_of(header: &Header) -> Usage {
         FileType::Regular | FileType::Symlink => header.size,
         _ => 0,
     };
-    Usage { bytes: i64::try_from(bytes).unwrap_or(i64::MAX), inodes: 1 }
+    let inodes = i64::from(header.inode != DETACHED_INODE);
+    Usage { bytes: i64::try_from(bytes).unwrap_or(i64::MAX), inodes }
 }
 
 /// The accounts that an inode with these attributes counts in.
