@@ -81,6 +81,11 @@ pub(crate) fn table() -> Result<Vec<Mount>> {
 }
 
 impl MountedStore {
+    /// Whether this mount is read-only, be it all of the file system or not.
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.options.split(',').any(|option| option == "ro")
+    }
+
     /// What `path`, on this mount and without symbolic links above its name, is from the root of the store, as raw bytes.
     pub(crate) fn path_in_store(&self, path: &Path) -> Vec<u8> {
         let below = path.strip_prefix(&self.dir).unwrap_or(path);

@@ -70,6 +70,7 @@ pub use tier::{Tier, TierBytes, UnknownTier};
 pub use txn::{
     BlockClone, CHECKPOINT_OWNER_LEN_MAX, Change, ChangeCursor, Changed, CheckpointInfo, Checkpoints,
     Isolation, Records, Touch, Transactions, Txn, TxnId, TxnOptions, TxnOutcome, TxnStats, check_owner,
+    copy_blocks,
 };
 pub use types::{
     Capabilities, Durability, Extent, ExtentKind, KeyRange, Keyspace, KeyspaceInfo, KeyspaceKind,

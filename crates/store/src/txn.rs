@@ -311,6 +311,13 @@ pub struct BlockClone {
 }
 
 impl BlockClone {
+    /// The blocks `first .. first + count` of the source, which are among those of this clone, to where it has them.
+    #[must_use]
+    pub fn part(&self, first: u64, count: u64) -> Self {
+        let target_first = self.target_first + (first - self.first);
+        Self { first, count, target_first, ..self.clone() }
+    }
+
     /// What it changes.
     ///
     /// # Errors
@@ -327,8 +334,11 @@ impl BlockClone {
 /// Blocks that are read into one batch.
 const COPIED_BLOCKS_MAX: u64 = 256;
 
-/// A clone by an engine that has each block in one place.
-fn copy_blocks<T: Txn + ?Sized>(txn: &T, keyspace: Keyspace, clone: &BlockClone) -> Result<()> {
+/// Writes once more what is to be cloned, as an engine does that has each block in one place.
+///
+/// # Errors
+/// As [`Txn::clone_blocks`].
+pub fn copy_blocks<T: Txn + ?Sized>(txn: &T, keyspace: Keyspace, clone: &BlockClone) -> Result<()> {
     clone.changed_records()?;
     let (mut at, end) = (clone.first, clone.first + clone.count);
     while at < end {
@@ -337,9 +347,9 @@ fn copy_blocks<T: Txn + ?Sized>(txn: &T, keyspace: Keyspace, clone: &BlockClone)
         let count = extent.count.min(end - extent.first).min(COPIED_BLOCKS_MAX);
         let mut data = vec![0; count as usize * BLOCK_BYTES];
         txn.read_blocks(keyspace, &clone.source, extent.first, &mut data)?;
-        let target = clone.target_first + (extent.first - clone.first);
+        let BlockClone { target, target_first, compression, .. } = clone.part(extent.first, count);
         let mut batch = Batch::new();
-        batch.put_blocks_packed(keyspace, clone.target.clone(), target, data, clone.compression);
+        batch.put_blocks_packed(keyspace, target, target_first, data, compression);
         txn.apply(batch)?;
         at = extent.first + count;
     }

@@ -1,24 +1,16 @@
 //! `kvfs clone`.
 
 use std::io::ErrorKind;
-use std::path::{Component, Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
-use super::rm::{from_above, tree_error};
+use super::place::{Place, from_above, tree_error};
 use crate::args::CloneArgs;
 use crate::control::{self, Request, Response};
 use crate::endpoint::Endpoint;
 use crate::error::{CliError, Code, Result};
-use crate::mounts::{self, MountedStore};
 use crate::output::print;
 use crate::units::human_bytes;
-
-/// A name in a mounted store, whether something has it or not.
-struct Place {
-    /// Without symbolic links and dots, but for the name itself.
-    path: PathBuf,
-    mount: MountedStore,
-}
 
 pub(crate) fn run(args: &CloneArgs) -> Result<ExitCode> {
     let source = place(&args.source)?;
@@ -30,16 +22,13 @@ pub(crate) fn run(args: &CloneArgs) -> Result<ExitCode> {
         let message = format!("{one} and {two} are on different mounts: what is cloned stays in its store");
         return Err(CliError::new(Code::Usage, message));
     }
-    if target.mount.options.split(',').any(|option| option == "ro") {
+    if target.mount.is_read_only() {
         return Err(CliError::new(Code::Usage, format!("{}: a read-only mount", target.path.display())));
     }
     if target.mount.is_view {
         return clone_in_view(args, &source, &target);
     }
-    let request = Request::CloneTree {
-        source: source.mount.path_in_store(&source.path),
-        target: target.mount.path_in_store(&target.path),
-    };
+    let request = Request::CloneTree { source: source.in_store(), target: target.in_store() };
     let answer = Endpoint::with(Some(&target.mount.dir), false, |endpoint| endpoint.call(&request))?;
     let Response::Cloned { txn, names, bytes, is_kept } = answer else { return Err(control::confused()) };
     if args.json {
@@ -58,7 +47,7 @@ pub(crate) fn run(args: &CloneArgs) -> Result<ExitCode> {
 
 /// In the view of a transaction, or on a branch, of which it becomes a part.
 fn clone_in_view(args: &CloneArgs, source: &Place, target: &Place) -> Result<ExitCode> {
-    let cloned = from_above(&target.mount, &[&source.path, &target.path], |top, below| {
+    let cloned = from_above(&[source, target], |top, below| {
         // What the kernel keeps of files that are being written comes along.
         top.sync_all()?;
         top.clone_tree(below[0], below[1])
@@ -93,13 +82,9 @@ fn target_place(args: &CloneArgs, source: &Place) -> Result<Place> {
 
 /// The directory of `path` must be there.
 fn place(path: &Path) -> Result<Place> {
-    let Some(Component::Normal(name)) = path.components().next_back() else {
+    if Place::name_of(path).is_none() {
         let message = format!("{}: a name is cloned, not \"..\" or the root", path.display());
         return Err(CliError::new(Code::Usage, message));
-    };
-    let above = path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let above = above.canonicalize().map_err(|error| CliError::io("resolve", above, &error))?;
-    let mount =
-        mounts::on(&above)?.ok_or_else(|| mounts::required(path).err().unwrap_or_else(control::confused))?;
-    Ok(Place { path: above.join(name), mount })
+    }
+    Place::of(path)
 }

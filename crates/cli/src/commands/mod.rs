@@ -13,6 +13,7 @@ pub(crate) mod kv;
 pub(crate) mod locks;
 pub(crate) mod mkfs;
 pub(crate) mod mount;
+mod place;
 pub(crate) mod property;
 pub(crate) mod quota;
 pub(crate) mod remount;

@@ -37,7 +37,7 @@ pub(crate) fn run(args: &MountArgs) -> Result<ExitCode> {
         );
         return Err(CliError::new(Code::NotMounted, message));
     }
-    let is_read_only = mount.options.split(',').any(|option| option == "ro");
+    let is_read_only = mount.is_read_only();
     let is_to_be = options(args).filter_map(|option| match option {
         "ro" => Some(true),
         "rw" => Some(false),

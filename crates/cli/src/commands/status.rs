@@ -119,7 +119,7 @@ fn line(mount: MountedStore, elsewhere: Option<u32>) -> Line {
         (None, PointState::Stale) => "dead",
         (None, _) if health.failure.is_some() => "failed",
         (None, _) if health.device_failures > 0 => "failing",
-        (None, _) if mount.options.split(',').any(|option| option == "ro") => "read-only",
+        (None, _) if mount.is_read_only() => "read-only",
         (None, _) => "serving",
     };
     let since = daemon.filter(|&(pid, _)| pid > 0).and_then(|(pid, _)| procs::began(pid));

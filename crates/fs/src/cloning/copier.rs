@@ -32,16 +32,14 @@ const PRIVILEGED_ATTRIBUTES: [&[u8]; 2] = [b"security.", b"trusted."];
 pub(super) struct Made {
     pub(super) header: Header,
     pub(super) content: Bytes,
-    /// Of a directory.
-    pub(super) placement: Option<Placement>,
     /// What is to be applied together with the name.
     pub(super) beside: Batch,
 }
 
 impl Made {
     /// A directory whose row, and all that is below, was staged.
-    pub(super) fn directory(header: Header, placement: Placement) -> Self {
-        Self { header, content: Bytes::new(), placement: Some(placement), beside: Batch::new() }
+    pub(super) fn directory(header: Header) -> Self {
+        Self { header, content: Bytes::new(), beside: Batch::new() }
     }
 }
 
@@ -97,10 +95,7 @@ impl<'v, 'c> Copier<'v, 'c> {
         if let Some(number) = self.numbers.next() {
             return Ok(number);
         }
-        let group = self.job.fs.shared.superblock.take_group()?;
-        if let Some(view) = self.job.fs.txn() {
-            view.created.insert(&group);
-        }
+        let group = self.job.fs.origin.take_inodes(&self.job.fs.shared)?;
         match self.taken.last_mut() {
             Some(last) if last.end == group.start => last.end = group.end,
             _ => self.taken.push(group.clone()),
@@ -227,10 +222,9 @@ impl<'v, 'c> Copier<'v, 'c> {
 
     fn apply_clones(&mut self) -> Result<()> {
         let clones = std::mem::take(&mut self.clones);
-        if clones.is_empty() {
-            Ok(())
-        } else {
-            self.job.fs.origin.clone_blocks(self.job.fs.keyspaces.data, &clones)
+        match &clones[..] {
+            [] => Ok(()),
+            clones => self.job.fs.origin.clone_blocks(self.job.fs.keyspaces.data, clones),
         }
     }
 
@@ -243,7 +237,7 @@ impl<'v, 'c> Copier<'v, 'c> {
         self.cloned.names += 1;
         let header = self.clone_inode(&top.header())?;
         let beside = std::mem::replace(&mut self.batch, Batch::new());
-        Ok(Made { header, content, placement: None, beside })
+        Ok(Made { header, content, beside })
     }
 
     /// Applies what is left, and says what all of it came to.

@@ -19,7 +19,7 @@ use kvfs_txn::{Doom, DoomReason, Fields, LockName, Want};
 
 use crate::namespace::{check_name, counters, entry_wants};
 use crate::node::Pin;
-use crate::schema::{encode_directory_link, encode_row};
+use crate::schema::{Placement, encode_directory_link, encode_row};
 use crate::view::{Names, TxnView};
 use crate::{
     Attr, Caller, FileSystem, FileType, FsError, Invalidations, LINK_MAX, NodeId, Project, Result, Ticket,
@@ -217,10 +217,12 @@ impl<'v> Job<'v, '_> {
         let mut batch = made.beside.clone();
         // A directory has its row, and is counted, by now.
         let counted = (!is_directory).then_some(&made.header);
-        match &made.placement {
-            Some(placement) => batch.put(meta, key, encode_directory_link(made.header.inode, placement)),
-            None => batch.put(meta, key, encode_row(&made.header, &made.content)),
-        }
+        let row = if is_directory {
+            encode_directory_link(made.header.inode, &Placement::own_subtree(made.header.inode))
+        } else {
+            encode_row(&made.header, &made.content)
+        };
+        batch.put(meta, key, row);
         let patch = counters(self.fs.time(), 1, i32::from(is_directory));
         batch.merge(meta, directory.placement.own_key(), patch.encode(parent.inode));
         let position = gate.apply_counted(caller, batch, None, counted)?;

@@ -101,8 +101,7 @@ impl<'v, 'c, 'w> Walk<'v, 'c, 'w> {
     fn leave(&mut self) -> Option<Made> {
         let Level { header, .. } = self.levels.pop()?;
         self.copier.end_directory(&header);
-        let placement = Placement::own_subtree(header.inode);
-        self.levels.is_empty().then(|| Made::directory(header, placement))
+        self.levels.is_empty().then(|| Made::directory(header))
     }
 
     /// Clones the next page of the last directory, unless directories of the one before are left. False: there is none.
@@ -146,7 +145,7 @@ impl<'v, 'c, 'w> Walk<'v, 'c, 'w> {
         let mut page = Vec::new();
         for (name, row) in self.read_rows(level)? {
             refused.clone_from(&name);
-            let found = self.found(name, &row)?;
+            let found = self.found(level, name, &row)?;
             self.check(level, &found)?;
             page.push(found);
         }
@@ -167,20 +166,22 @@ impl<'v, 'c, 'w> Walk<'v, 'c, 'w> {
         Ok(rows)
     }
 
-    fn found(&self, name: Box<[u8]>, row: &Bytes) -> Result<Found> {
-        Ok(match Row::decode(&name, row)? {
+    fn found(&self, level: &Level<'v>, name: Box<[u8]>, row: &Bytes) -> Result<Found> {
+        let key = level.source.placement.key(&name);
+        let own_row = |inode| self.job.fs.rows().referred_to(&key, inode);
+        Ok(match Row::decode(&key, row)? {
             Row::Inode(header, content) => {
                 let content = FoundContent::File { content: row.slice_ref(content), is_linked: false };
                 Found { name, header, content }
             }
             Row::Link { inode, .. } => {
-                let own = self.own_row(inode)?;
+                let own = own_row(inode)?;
                 let (header, content) = Row::decode_own(inode, &own)?;
                 let content = FoundContent::File { content: own.slice_ref(content), is_linked: true };
                 Found { name, header, content }
             }
             Row::Directory { inode, placement } => {
-                let own = self.own_row(inode)?;
+                let own = own_row(inode)?;
                 let (header, _) = Row::decode_own(inode, &own)?;
                 Found { name, header, content: FoundContent::Directory(placement) }
             }
@@ -229,10 +230,5 @@ impl<'v, 'c, 'w> Walk<'v, 'c, 'w> {
         let above = self.levels.iter().skip(1).map(|level| &*level.name);
         let names: Vec<&[u8]> = above.chain([name].into_iter().filter(|name| !name.is_empty())).collect();
         TreeError { below: names.join(&b'/'), error: Box::new(error) }
-    }
-
-    fn own_row(&self, inode: u64) -> Result<Bytes> {
-        let own = self.job.fs.rows().get(&Placement::own_subtree(inode).own_key())?;
-        own.ok_or_else(|| FsError::corrupt(format!("inode {inode}"), "a name leads to it, and it has no row"))
     }
 }

@@ -220,13 +220,7 @@ impl<'v> Maker<'v> {
         let now = self.shared.time();
         let inherited = self.acls.inherited(caller, &parent.header(), new.kind, new.mode & MODE_BITS)?;
         let Some(directory) = &parent.directory else { return Err(FsError::NotDirectory) };
-        let inode = directory.next_inode(|| {
-            let group = self.shared.superblock.take_group()?;
-            if let Some(view) = self.origin.txn() {
-                view.created.insert(&group);
-            }
-            Ok(group)
-        })?;
+        let inode = directory.next_inode(|| self.origin.take_inodes(self.shared))?;
         let mut header = Header::new(inode, new.kind, now);
         header.mode = inherited.mode;
         header.uid = caller.uid;

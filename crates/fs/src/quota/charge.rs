@@ -86,15 +86,10 @@ pub(super) fn charged_accounts(header: &Header) -> impl Iterator<Item = (QuotaKi
 
 /// What changes when an inode becomes another; `None`: it is not there.
 fn changes(before: Option<&Header>, after: Option<&Header>) -> Vec<Change> {
-    let mut changes: Vec<Change> = Vec::new();
+    let mut charges = Charges::default();
     let mut add = |header: &Header, sign: fn(Usage, Usage) -> Usage| {
-        for (kind, id) in charged_accounts(header) {
-            let usage = usage_of(header);
-            match changes.iter_mut().find(|change| (change.kind, change.id) == (kind, id)) {
-                Some(change) => change.usage = sign(change.usage, usage),
-                None => changes.push(Change { kind, id, usage: sign(Usage::default(), usage) }),
-            }
-        }
+        let usage = sign(Usage::default(), usage_of(header));
+        charged_accounts(header).for_each(|(kind, id)| charges.add(Change { kind, id, usage }));
     };
     if let Some(after) = after {
         add(after, Usage::plus);
@@ -102,6 +97,7 @@ fn changes(before: Option<&Header>, after: Option<&Header>) -> Vec<Change> {
     if let Some(before) = before {
         add(before, Usage::minus);
     }
+    let mut changes = charges.0;
     changes.retain(|change| change.usage != Usage::default());
     changes
 }

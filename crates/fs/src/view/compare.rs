@@ -82,12 +82,17 @@ impl Rows<'_> {
             Row::Inode(header, content) => return Ok(Some((header, Bytes::copy_from_slice(content)))),
             Row::Directory { inode, .. } | Row::Link { inode, .. } => inode,
         };
-        let own = self.get(&Placement::own_subtree(inode).own_key())?;
-        let own = own.ok_or_else(|| {
-            FsError::corrupt(format!("row {}", key.escape_ascii()), "it refers to an inode without a row")
-        })?;
+        let own = self.referred_to(&key, inode)?;
         let (header, content) = Row::decode_own(inode, &own)?;
         Ok(Some((header, own.slice_ref(content))))
+    }
+
+    /// The own row of the inode that the row under `key` refers to.
+    pub(crate) fn referred_to(&self, key: &[u8], inode: u64) -> Result<Bytes> {
+        let own = self.get(&Placement::own_subtree(inode).own_key())?;
+        own.ok_or_else(|| {
+            FsError::corrupt(format!("row {}", key.escape_ascii()), "it refers to an inode without a row")
+        })
     }
 
     /// Whether the inode has a row of its own: every directory, and files with several names.

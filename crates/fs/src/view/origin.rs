@@ -2,15 +2,14 @@
 //!
 //! Thread safety: any number of threads. Invariant: of the three kinds of views this alone knows which one it is.
 
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use kvfs_kv::KeyspaceTable;
 use kvfs_locks::{Mutex, class};
 use kvfs_store::blocks::block_key;
 use kvfs_store::clock::Clock;
-use kvfs_store::{
-    Batch, BlockClone, Durability, Keyspace, Position, Read, Seqno, Snapshot, Store, StoreError,
-};
+use kvfs_store::{Batch, BlockClone, Durability, Keyspace, Position, Read, Seqno, Snapshot, Store};
 use kvfs_txn::{Admission, LockName};
 
 use super::TxnView;
@@ -135,15 +134,20 @@ impl Origin {
         }
     }
 
+    /// Inode numbers that were never used, for what the view makes.
+    pub(crate) fn take_inodes(&self, shared: &Shared) -> Result<Range<u64>> {
+        let group = shared.superblock.take_group()?;
+        if let Some(view) = self.txn() {
+            view.created.insert(&group);
+        }
+        Ok(group)
+    }
+
     /// Applies a batch to the view, wholly or not at all.
     pub(crate) fn apply(&self, batch: Batch) -> Result<Position> {
         match self {
             Self::Main(store) => Ok(store.apply(batch, Durability::Buffered)?),
-            Self::Txn(view) => match view.txn.apply(batch) {
-                Ok(()) => Ok(Position::default()),
-                Err(StoreError::Conflict { changed }) => Err(view.conflict(&changed)),
-                Err(error) => Err(error.into()),
-            },
+            Self::Txn(view) => view.outcome(view.txn.apply(batch)).map(|()| Position::default()),
             Self::Snapshot(_) => Err(FsError::ReadOnly),
         }
     }
@@ -153,10 +157,7 @@ impl Origin {
         let Self::Txn(view) = self else {
             return Err(FsError::Invalid("blocks are cloned in a transaction"));
         };
-        match view.txn.clone_blocks(data, clones) {
-            Err(StoreError::Conflict { changed }) => Err(view.conflict(&changed)),
-            done => Ok(done?),
-        }
+        view.outcome(view.txn.clone_blocks(data, clones))
     }
 
     /// Applies a batch and clones of blocks, whose targets are absent and which come before it, to the view: wholly or not at all.

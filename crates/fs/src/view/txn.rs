@@ -10,7 +10,8 @@ use bytes::Bytes;
 
 use kvfs_locks::{Mutex, class};
 use kvfs_store::{
-    Changed, Isolation, KeyRange, Keyspace, Records, Snapshot, SnapshotInfo, Txn, TxnId, TxnOptions, TxnStats,
+    Changed, Isolation, KeyRange, Keyspace, Records, Snapshot, SnapshotInfo, StoreError, Txn, TxnId,
+    TxnOptions, TxnStats,
 };
 use kvfs_txn::{Doom, DoomReason, Fields, LockName, LockNameBuf, LockOwner, Rival, TxnTraits};
 
@@ -178,6 +179,14 @@ impl TxnView {
         let bytes = self.main.store.get(changed.keyspace, &changed.key).ok()??;
         let row = Row::decode(&changed.key, &bytes).ok()?;
         Some(LockNameBuf::Attributes { inode: row.inode(), fields: Fields::ALL })
+    }
+
+    /// What a change of the transaction's private state came to; a conflict dooms it.
+    pub(super) fn outcome(&self, done: kvfs_store::Result<()>) -> Result<()> {
+        match done {
+            Err(StoreError::Conflict { changed }) => Err(self.conflict(&changed)),
+            done => Ok(done?),
+        }
     }
 
     /// Another writer was first: the transaction can't be committed any more.

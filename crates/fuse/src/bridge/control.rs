@@ -128,10 +128,12 @@ impl Bridge {
         let job: Job = Box::new(move || {
             reply.result(work());
         });
-        if let Err(job) = self.files.background.blocking_pool.submit(job) {
-            // The reply in it says EIO.
-            drop(job);
-        }
+        self.answer_beside(job);
+    }
+
+    /// Has the blocking pool carry out a job with a reply; where it takes none, the reply that is dropped says EIO.
+    pub(super) fn answer_beside(&self, job: Job) {
+        drop(self.files.background.blocking_pool.submit(job));
     }
 
     pub(super) fn control_ioctl(

@@ -179,10 +179,7 @@ impl Bridge {
                 answer
             }));
         });
-        if let Err(job) = self.files.background.blocking_pool.submit(job) {
-            // The reply in it says EIO.
-            drop(job);
-        }
+        self.answer_beside(job);
         None
     }
 }

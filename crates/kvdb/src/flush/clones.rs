@@ -29,8 +29,8 @@ pub(crate) struct LocatedClone {
 impl LocatedClone {
     /// Of what `clone` has at `location`.
     pub(crate) fn new(clone: &BlockClone, seqno: Seqno, location: Location) -> Self {
-        let first = clone.target_first + (location.first - clone.first);
-        Self { target: clone.target.clone(), first, seqno, location }
+        let BlockClone { target, target_first, .. } = clone.part(location.first, location.count.into());
+        Self { target, first: target_first, seqno, location }
     }
 
     fn key(&self) -> Vec<u8> {

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use kvfs_store::{
-    BLOCK_BYTES, Batch, BlockClone, Durability, Extent, ExtentKind, Isolation, Keyspace, Position, Records,
-    Result, Seqno, StoreError, Txn as _,
+    Batch, BlockClone, Durability, ExtentKind, Isolation, Keyspace, Position, Records, Result, Seqno,
+    StoreError, Txn as _, copy_blocks,
 };
 
 use super::{DbTxn, Live, Txns};
@@ -25,9 +25,6 @@ const WINDOW_BLOCKS: u64 = 1 << 16;
 
 /// Stretches of blocks that go into one run, so that memory is bounded.
 const LOCATED_MAX: usize = 1 << 16;
-
-/// Blocks that are read into one batch.
-const COPIED_BLOCKS_MAX: u64 = 256;
 
 impl DbTxn {
     /// Over the newest state, of a caller that keeps others away. It can't be taken back.
@@ -74,7 +71,7 @@ impl DbTxn {
                     self.add_clones(keyspace, std::mem::take(&mut in_pieces), last)
                 }
                 Located::InMemory(extent) => {
-                    in_memory.push((clone, extent));
+                    in_memory.push(clone.part(extent.first, extent.count));
                     Ok(())
                 }
             })?;
@@ -83,7 +80,7 @@ impl DbTxn {
             self.add_clones(keyspace, in_pieces, last)?;
         }
         drop(one_at_a_time);
-        in_memory.into_iter().try_for_each(|(clone, extent)| self.copy(&layers, keyspace, clone, extent))
+        in_memory.iter().try_for_each(|part| copy_blocks(self, keyspace, part))
     }
 
     /// Numbers for so many operations; everything before them is in runs then. The caller holds the lock for spills.
@@ -122,22 +119,6 @@ impl DbTxn {
             self.change(&mut live.writes, |writes| writes.add_clones(spill));
             Ok(())
         })
-    }
-
-    /// Writes a part of a clone once more.
-    fn copy(&self, layers: &Layers, keyspace: Keyspace, clone: &BlockClone, part: Extent) -> Result<()> {
-        let (mut first, end) = (part.first, part.first + part.count);
-        while first < end {
-            let count = COPIED_BLOCKS_MAX.min(end - first);
-            let mut data = vec![0; count as usize * BLOCK_BYTES];
-            layers.read_blocks(keyspace.0, &clone.source, first, &mut data)?;
-            let mut batch = Batch::new();
-            let target = clone.target_first + (first - clone.first);
-            batch.put_blocks_packed(keyspace, clone.target.clone(), target, data, clone.compression);
-            self.apply(batch)?;
-            first += count;
-        }
-        Ok(())
     }
 }
 
