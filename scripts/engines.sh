@@ -1,21 +1,35 @@
 #!/usr/bin/env bash
 # Engines other than kvdb: the contract of stores on each, pjdfstest and fsx on a mount of each, and kill -9 of a daemon.
-# usage: scripts/engines.sh [engine...]      default: memory rocksdb
+# usage: scripts/engines.sh [engine...]      default: memory rocksdb slatedb
 #
-# KVFS          a binary with the engines (default: target/rocksdb/release/kvfs, built here)
+# KVFS          a binary with the engines (default: those of make build-rocksdb and build-slatedb, built here)
+# SLATE_URL     where a store of engine slatedb has its objects (default: a directory); SLATE_ENDPOINT: on which server
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
+engines=("$@")
+[ ${#engines[@]} -gt 0 ] || engines=(memory rocksdb slatedb)
 built=''
+# program ENGINE: the binary with it.
+program() {
+  case $1 in
+  slatedb) echo "$here/../target/slatedb/release/kvfs" ;;
+  *) echo "$here/../target/rocksdb/release/kvfs" ;;
+  esac
+}
 if [ -z "${KVFS:-}" ]; then
   built=1
-  export KVFS=$here/../target/rocksdb/release/kvfs
-  make -C "$here/.." --no-print-directory build-rocksdb || exit 2
+  for engine in "${engines[@]}"; do
+    case $engine in
+    slatedb) make -C "$here/.." --no-print-directory build-slatedb || exit 2 ;;
+    *) make -C "$here/.." --no-print-directory build-rocksdb || exit 2 ;;
+    esac
+  done
+  KVFS=$(program "${engines[0]}")
+  export KVFS
 fi
 # shellcheck source-path=SCRIPTDIR
 . "$here/lib.sh"
 suites=$here/../tests/suites
-engines=("$@")
-[ ${#engines[@]} -gt 0 ] || engines=(memory rocksdb)
 # What a store in memory holds is part of it.
 KVFS_MEMORY=1024
 failures=0
@@ -57,16 +71,28 @@ P
 }
 
 if [ -n "$built" ]; then
-  (cd "$here/.." && cargo test --locked -p kvfs-store -p kvfs-engine-memory -p kvfs-engine-rocksdb \
-    --features kvfs-engine-rocksdb/librocksdb)
-  note contract $?
-  (cd "$here/.." && cargo test --locked -p kvfs-cli --features rocksdb --test it -- engines:: copy::)
-  note commands $?
+  for engine in "${engines[@]}"; do
+    features=''
+    case $engine in
+    rocksdb) features=kvfs-engine-rocksdb/librocksdb,kvfs-open/rocksdb ;;
+    slatedb) features=kvfs-engine-slatedb/client,kvfs-open/slatedb ;;
+    esac
+    (cd "$here/.." && cargo test --locked -p kvfs-store -p kvfs-open -p "kvfs-engine-$engine" ${features:+--features "$features"})
+    note "contract-$engine" $?
+    [ -n "$features" ] || continue
+    (cd "$here/.." && cargo test --locked -p kvfs-cli --features "$engine" --test it -- engines:: copy::)
+    note "commands-$engine" $?
+  done
 fi
 work_dir engines
 for engine in "${engines[@]}"; do
   echo "== $engine"
-  make_store "$engine" --engine "$engine" || die "mkfs failed"
+  [ -z "$built" ] || KVFS=$(program "$engine")
+  of_engine=(--engine "$engine")
+  if [ "$engine" = slatedb ]; then
+    of_engine+=(--url "${SLATE_URL:-$work/objects}" ${SLATE_ENDPOINT:+--endpoint "$SLATE_ENDPOINT"})
+  fi
+  make_store "$engine" "${of_engine[@]}" || die "mkfs failed"
   mount_store || die "the mount failed"
   "$suites/pjdfstest.sh" "$mnt" || failures=$((failures + 1))
   "$suites/fsx.sh" "$mnt" 8000 1 2 || failures=$((failures + 1))

@@ -79,7 +79,7 @@ pub fn copy_store(
             make_kvdb(dir, device, capacity, &new, false)?
         } else {
             engines::make_engine(dir, &new, false)?;
-            dir.free_bytes()?
+            engines::capacity_bytes(dir, kind)?
         };
         let (left, copied) = fill(fs, dir, &new, order)?;
         let files = verify(fs, dir, &new, order)?;

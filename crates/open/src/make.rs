@@ -13,7 +13,7 @@ use kvfs_store::Store;
 use kvfs_store::clock::{Clock, SystemClock};
 
 use crate::devices::{NewDevice, StoreDevices, check_blank, explain_target};
-use crate::engines::{self, EngineKind};
+use crate::engines::{self, EngineKind, Objects};
 use crate::error::{Error, Result, explain_device, explain_fs};
 use crate::memory::MEMORY_BYTES_MIN;
 use crate::store_dir::{StoreDir, open_target};
@@ -37,12 +37,15 @@ pub struct NewStore<'a> {
     pub others: &'a [NewDevice],
     /// Where content of files goes among them; `None`: to slow ones.
     pub placement: Option<Placement>,
+    /// Where object storage holds it; `None`: nowhere.
+    pub objects: Option<Objects<'a>>,
 }
 
 impl NewStore<'_> {
     /// On one device.
     pub fn of_size(size: Option<u64>) -> Self {
-        Self { engine: EngineKind::Kvdb, size, inline: INLINE_DEFAULT, others: &[], placement: None }
+        let (engine, inline) = (EngineKind::Kvdb, INLINE_DEFAULT);
+        Self { engine, size, inline, others: &[], placement: None, objects: None }
     }
 }
 
@@ -84,6 +87,7 @@ pub(crate) fn in_new_directory<T>(
         let least = human_bytes(CAPACITY_BYTES_MIN);
         return Err(Error::new(ErrorKind::NoSpace, format!("a store needs at least {least}")));
     }
+    engines::check_objects(new)?;
     let existed = path.exists();
     let dir = StoreDir::prepare(path)?;
     fill(&dir).map_err(|error| match remove_remains(&dir, existed) {

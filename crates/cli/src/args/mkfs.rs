@@ -19,6 +19,11 @@ Examples:
                                            a small SSD and a large disk
   kvfs mkfs /run/scratch --engine memory   in memory, empty at each mount";
 
+const URL_HELP: &str = "Where object storage holds the data, such as s3://bucket/prefix; credentials come \
+    from the environment, such as AWS_ACCESS_KEY_ID, or from the machine";
+
+const ENDPOINT_HELP: &str = "A server that speaks S3, such as http://localhost:9000 (default: Amazon's)";
+
 #[derive(Debug, Args)]
 #[command(after_help = after_help())]
 pub(crate) struct MkfsArgs {
@@ -49,6 +54,10 @@ pub(crate) struct NewStoreArgs {
     /// --help`
     #[arg(long, value_name = "POLICY")]
     pub(crate) placement: Option<Placement>,
+    #[arg(long, help = URL_HELP, hide = !EngineKind::SlateDb.is_built())]
+    pub(crate) url: Option<String>,
+    #[arg(long, help = ENDPOINT_HELP, value_name = "URL", requires = "url", hide = !EngineKind::SlateDb.is_built())]
+    pub(crate) endpoint: Option<String>,
     /// Overwrite a file or block device that holds anything
     #[arg(long)]
     pub(crate) force: bool,
@@ -70,6 +79,9 @@ fn about(kind: EngineKind) -> &'static str {
         EngineKind::Kvdb => "kvfs's own: transactions, snapshots, undo, devices, repair",
         EngineKind::RocksDb => {
             "RocksDB, in files: no transactions over files, snapshots, undo, compression,\n           devices or repair"
+        }
+        EngineKind::SlateDb => {
+            "SlateDB, in object storage (--url): no transactions over files,\n           snapshots, undo, compression, devices or repair"
         }
         EngineKind::Memory => {
             "no file at all: what it holds, as much as --memory of the mount\n           leaves, ends with the unmount; no undo, devices or repair"

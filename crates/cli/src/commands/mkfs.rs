@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use kvfs_device::FileDevice;
 use kvfs_kvdb::Placement;
-use kvfs_open::{EngineKind, NewDevice, NewStore, StoreDir, linked_device, own_device};
+use kvfs_open::{EngineKind, NewDevice, NewStore, Objects, StoreDir, linked_device, own_device};
 use kvfs_store::Tier;
 
 use crate::args::{DeviceArg, MkfsArgs, NewStoreArgs};
@@ -21,12 +21,14 @@ pub(super) struct Wanted {
     first: Option<NewDevice>,
     others: Vec<NewDevice>,
     placement: Option<Placement>,
+    url: Option<String>,
+    endpoint: Option<String>,
 }
 
 impl Wanted {
     /// `engine`: where none is named.
     pub(super) fn of(args: &NewStoreArgs, engine: EngineKind) -> Self {
-        let NewStoreArgs { device, size, placement, force, .. } = args;
+        let NewStoreArgs { device, size, placement, force, url, endpoint, .. } = args;
         let engine = args.engine.unwrap_or(engine);
         let as_new = |device: &DeviceArg| NewDevice { force: *force, ..device.to_new() };
         let mut others: Vec<_> = device.iter().map(as_new).collect();
@@ -35,12 +37,15 @@ impl Wanted {
         let first = others.iter().position(is_first).map(|at| others.remove(at));
         let size = first.as_ref().and_then(|first| first.size_bytes).or(*size);
         let first = first.map(|first| NewDevice { size_bytes: size, ..first });
-        Self { engine, size, first, others, placement: *placement }
+        let (url, endpoint) = (url.clone(), endpoint.clone());
+        Self { engine, size, first, others, placement: *placement, url, endpoint }
     }
 
     pub(super) fn as_new(&self, inline: u64) -> NewStore<'_> {
         let &Self { engine, size, ref others, placement, .. } = self;
-        NewStore { engine, size, inline, others, placement }
+        let endpoint = self.endpoint.as_deref();
+        let objects = self.url.as_deref().map(|url| Objects { url, endpoint });
+        NewStore { engine, size, inline, others, placement, objects }
     }
 
     pub(super) fn find_device(&self, dir: &StoreDir) -> kvfs_open::Result<(FileDevice, u64)> {
@@ -62,6 +67,10 @@ pub(crate) fn run(args: &MkfsArgs) -> Result<ExitCode> {
             "made a store in memory, named by {}: it is empty at each mount, and what it holds ends with the unmount",
             store.display()
         );
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(url) = wanted.url {
+        println!("made a store at {url}, named by {}", store.display());
         return Ok(ExitCode::SUCCESS);
     }
     println!("made a store of at most {} in {}", human_bytes(capacity), store.display());

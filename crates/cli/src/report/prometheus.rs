@@ -31,6 +31,7 @@ const GROUPS: &[(&str, &str)] = &[
     ("process.", "the process that has the store open"),
     ("read.", "reads of the engine"),
     ("rocksdb.", "the engine RocksDB"),
+    ("slatedb.", "the engine SlateDB"),
     ("snapshots.", "snapshots, named and pinned"),
     ("space.", "capacity and use of an engine without zones"),
     ("store.", "the state of the store"),

@@ -285,3 +285,23 @@ fn copy_to_rocksdb_and_back_has_all_files_and_keys() {
     kvfs(&["copy", &store, &copy, "--engine", "rocksdb"]).fails(NO_SPACE, &["too small"]);
     assert!(!Path::new(&copy).exists(), "nothing is left behind");
 }
+
+#[cfg(feature = "slatedb")]
+#[test]
+fn copy_to_object_storage_and_back_has_all_files_and_keys() {
+    if !can_mount("copy_to_object_storage_and_back_has_all_files_and_keys") {
+        return;
+    }
+    let world = World::new();
+    let (store, dir) = world.mounted();
+    fill(&dir);
+    kvfs(&["umount", &dir]).ok();
+    let (slate, back, objects) = (world.text("slate"), world.text("back"), world.text("objects"));
+    kvfs(&["copy", &store, &slate, "--engine", "slatedb", "--url", &objects]).ok();
+    kvfs(&["copy", &slate, &back, "--engine", "kvdb"]).ok();
+    let expected = listing_of(&world, &store);
+    for store in [&slate, &back] {
+        assert_eq!(expected, listing_of(&world, store), "{store}");
+        assert!(kvfs(&["check", store]).ok().starts_with("clean"));
+    }
+}

@@ -157,3 +157,93 @@ fn rocksdb_store_keeps_files_and_keys_and_refuses_what_it_lacks() {
     assert_eq!(fs::read(format!("{dir}/file")).unwrap(), vec![7; 100_000]);
     kvfs(&["umount", &dir]).ok();
 }
+
+#[cfg(not(feature = "slatedb"))]
+#[test]
+fn object_storage_that_the_build_lacks_is_refused_with_its_feature() {
+    let world = World::new();
+    let new = world.text("new");
+    let words = ["slatedb", "feature", "make build-slatedb"];
+    for args in [&["--url", "s3://bucket/prefix"][..], &[]] {
+        kvfs(&[&["mkfs", &new, "--engine", "slatedb"], args].concat()).fails(USAGE, &words);
+        assert!(!world.path("new").exists(), "nothing is left behind");
+    }
+    kvfs(&["mkfs", &new, "--url", "s3://bucket/prefix"]).fails(USAGE, &["no objects", "slatedb has"]);
+    assert!(!kvfs(&["mkfs", "--help"]).ok().contains("--url"));
+}
+
+#[cfg(feature = "slatedb")]
+#[test]
+fn slatedb_store_keeps_files_and_keys_and_refuses_what_it_lacks() {
+    let world = World::new();
+    let (store, dir, objects) = (world.text("store"), world.dir("mnt"), world.text("objects"));
+    kvfs(&["mkfs", &store, "--engine", "slatedb"]).fails(USAGE, &["--url"]);
+    kvfs(&["mkfs", &store, "--engine", "slatedb", "--url", "ftp://x/y"]).fails(USAGE, &["no object storage"]);
+    kvfs(&["mkfs", &store, "--engine", "slatedb", "--url", &objects, "--size", "1G"])
+        .fails(USAGE, &["--size"]);
+    assert!(!world.path("store").exists() && !world.path("objects").exists(), "nothing is left behind");
+    kvfs(&["mkfs", &store, "--engine", "slatedb", "--url", &objects]).ok();
+    let other = world.text("other");
+    kvfs(&["mkfs", &other, "--engine", "slatedb", "--url", &objects]).fails(IN_USE, &["objects already"]);
+    assert!(!world.path("other").exists() && world.path("objects/kvfs-store").exists());
+    kvfs(&["kv", "put", "-s", &store, "k", "a", "b"]).ok();
+    assert!(kvfs(&["check", &store]).ok().starts_with("clean"));
+    if !can_mount("slatedb_store_keeps_files_and_keys_and_refuses_what_it_lacks") {
+        return;
+    }
+    kvfs(&["mount", &store, &dir]).ok();
+    fs::write(format!("{dir}/file"), vec![7; 100_000]).unwrap();
+    kvfs(&["mount", &store, &world.dir("second")]).fails(IN_USE, &["mounted on"]);
+    for args in
+        [&["snapshot", "-s", &dir, "create", "x"][..], &["txn", "-s", &dir, "begin"], &["defrag", &dir]]
+    {
+        kvfs(args).fails(FAILED, &["is kept by slatedb, which has no", "kvdb"]);
+    }
+    assert!(kvfs(&["stats", &dir]).ok().contains("slatedb"));
+    kvfs(&["umount", &dir]).ok();
+    assert!(kvfs(&["check", &store]).ok().starts_with("clean"));
+    assert_eq!(kvfs(&["kv", "get", "-s", &store, "k", "a"]).ok(), "b");
+    kvfs(&["mount", &store, &dir, "-o", "ro"]).ok();
+    assert_eq!(fs::read(format!("{dir}/file")).unwrap(), vec![7; 100_000]);
+    kvfs(&["umount", &dir]).ok();
+}
+
+/// The objects are those of one store, whichever directory names them: another mount that writes takes it over.
+#[cfg(feature = "slatedb")]
+#[test]
+fn mount_that_another_one_has_taken_over_says_so_and_acknowledges_nothing() {
+    if !can_mount("mount_that_another_one_has_taken_over_says_so_and_acknowledges_nothing") {
+        return;
+    }
+    let world = World::new();
+    let (store, dir, objects) = (world.text("store"), world.dir("mnt"), world.text("objects"));
+    kvfs(&["mkfs", &store, "--engine", "slatedb", "--url", &objects]).ok();
+    let (second, second_dir) = (world.text("second"), world.dir("second-mnt"));
+    for path in ["second", "second/slatedb"] {
+        fs::create_dir(world.path(path)).unwrap();
+    }
+    for name in ["engine", "slatedb/place"] {
+        fs::copy(world.path(&format!("store/{name}")), world.path(&format!("second/{name}"))).unwrap();
+    }
+    let write_synced = |path: String| {
+        let mut file = fs::File::create(path)?;
+        std::io::Write::write_all(&mut file, b"content")?;
+        file.sync_all()
+    };
+    kvfs(&["mount", &store, &dir]).ok();
+    write_synced(format!("{dir}/before")).unwrap();
+    kvfs(&["mount", &second, &second_dir]).ok();
+    assert_eq!(fs::read_to_string(format!("{second_dir}/before")).unwrap(), "content");
+    write_synced(format!("{second_dir}/after")).unwrap();
+    write_synced(format!("{dir}/late")).expect_err("is not acknowledged");
+    let status = kvfs(&["stats", &dir]);
+    assert!(format!("{status:?}").contains("taken this store over"), "{status:?}");
+    kvfs(&["umount", &dir]);
+    write_synced(format!("{second_dir}/again")).unwrap();
+    let mut names: Vec<_> =
+        fs::read_dir(&second_dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["after", "again", "before"]);
+    kvfs(&["umount", &second_dir]).ok();
+    assert!(kvfs(&["check", &second]).ok().starts_with("clean"));
+}

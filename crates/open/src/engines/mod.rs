@@ -9,6 +9,8 @@
 pub(crate) mod mark;
 #[cfg(feature = "rocksdb")]
 mod rocksdb;
+#[cfg(feature = "slatedb")]
+mod slatedb;
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -35,6 +37,8 @@ pub enum EngineKind {
     Kvdb,
     /// `RocksDB`, if this build has it.
     RocksDb,
+    /// `SlateDB`, in object storage, if this build has it.
+    SlateDb,
     /// In memory, for as long as it is open.
     Memory,
 }
@@ -45,13 +49,14 @@ impl EngineKind {
         Self::ALL.into_iter().filter(|kind| kind.is_built())
     }
 
-    const ALL: [Self; 3] = [Self::Kvdb, Self::RocksDb, Self::Memory];
+    const ALL: [Self; 4] = [Self::Kvdb, Self::RocksDb, Self::SlateDb, Self::Memory];
 
     /// As commands and stores call it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Kvdb => "kvdb",
             Self::RocksDb => "rocksdb",
+            Self::SlateDb => "slatedb",
             Self::Memory => "memory",
         }
     }
@@ -66,7 +71,13 @@ impl EngineKind {
         match self {
             Self::Kvdb | Self::Memory => true,
             Self::RocksDb => cfg!(feature = "rocksdb"),
+            Self::SlateDb => cfg!(feature = "slatedb"),
         }
+    }
+
+    /// Whether it keeps everything in object storage.
+    pub fn is_remote(self) -> bool {
+        self == Self::SlateDb
     }
 
     /// Whether what it holds ends when it is closed.
@@ -88,6 +99,18 @@ impl EngineKind {
     }
 }
 
+/// What a store in object storage may come to, which tells of no bound (bytes).
+const OBJECTS_BYTES_MAX: u64 = 1 << 50;
+
+/// A place in object storage.
+#[derive(Debug, Clone, Copy)]
+pub struct Objects<'a> {
+    /// Bucket and prefix, such as `s3://bucket/prefix`, or a directory.
+    pub url: &'a str,
+    /// A server that speaks S3; `None`: that of the URL.
+    pub endpoint: Option<&'a str>,
+}
+
 /// An open engine other than kvdb.
 pub struct PluggedEngine {
     /// The engine.
@@ -107,6 +130,10 @@ pub(crate) fn open(dir: &StoreDir, mark: &EngineMark, options: &OpenOptions) -> 
         EngineKind::RocksDb => rocksdb::open(dir, options)?,
         #[cfg(not(feature = "rocksdb"))]
         EngineKind::RocksDb => unreachable!("it is refused"),
+        #[cfg(feature = "slatedb")]
+        EngineKind::SlateDb => slatedb::open(dir, options)?,
+        #[cfg(not(feature = "slatedb"))]
+        EngineKind::SlateDb => unreachable!("it is refused"),
         EngineKind::Kvdb => unreachable!("no mark names kvdb"),
     };
     Ok(PluggedEngine { store, _claim: claim })
@@ -117,7 +144,16 @@ pub(crate) fn make(dir: &StoreDir, new: &NewStore<'_>) -> Result<u64> {
     make_engine(dir, new, true)?;
     // What is there without it is no store.
     mark_of(new).write(dir)?;
-    if new.engine.is_volatile() { Ok(OpenOptions::default().memory.store_bytes()) } else { dir.free_bytes() }
+    capacity_bytes(dir, new.engine)
+}
+
+/// How much a store may come to (bytes).
+pub(crate) fn capacity_bytes(dir: &StoreDir, engine: EngineKind) -> Result<u64> {
+    match engine {
+        EngineKind::Memory => Ok(OpenOptions::default().memory.store_bytes()),
+        EngineKind::SlateDb => Ok(OBJECTS_BYTES_MAX),
+        EngineKind::Kvdb | EngineKind::RocksDb => dir.free_bytes(),
+    }
 }
 
 /// What the directory of that store says of its engine.
@@ -133,6 +169,10 @@ pub(crate) fn make_engine(dir: &StoreDir, new: &NewStore<'_>, has_files: bool) -
     if new.engine == EngineKind::RocksDb {
         rocksdb::make(dir, has_files.then(|| mkfs_options(dir, new.inline)).as_ref())?;
     }
+    #[cfg(feature = "slatedb")]
+    if let Some(objects) = new.objects.filter(|_| new.engine == EngineKind::SlateDb) {
+        slatedb::make(dir, &objects, has_files.then(|| mkfs_options(dir, new.inline)).as_ref())?;
+    }
     // The one in memory is made at each opening.
     let _ = (dir, has_files);
     Ok(())
@@ -142,12 +182,32 @@ pub(crate) fn make_engine(dir: &StoreDir, new: &NewStore<'_>, has_files: bool) -
 pub(crate) fn remove(dir: &StoreDir) -> std::io::Result<()> {
     #[cfg(feature = "rocksdb")]
     rocksdb::remove(dir)?;
+    #[cfg(feature = "slatedb")]
+    slatedb::remove(dir)?;
     mark::remove(dir)
+}
+
+/// Refuses a place in object storage to an engine that has none, and an engine that has to a store without one.
+pub(crate) fn check_objects(new: &NewStore<'_>) -> Result<()> {
+    let name = new.engine.name();
+    let message = match (new.objects, new.engine.is_remote()) {
+        (Some(_), false) => {
+            format!("a store of engine {name} has no objects (--url); one of engine slatedb has")
+        }
+        (None, true) => {
+            new.engine.expect_built(&"the new store")?;
+            format!(
+                "a store of engine {name} needs a place for its objects, such as --url s3://bucket/prefix"
+            )
+        }
+        _ => return Ok(()),
+    };
+    Err(Error::new(ErrorKind::Usage, message))
 }
 
 fn check_new(new: &NewStore<'_>) -> Result<()> {
     let lacking = [
-        (new.size.is_some(), "size of its own (--size): it takes what its memory or file system has"),
+        (new.size.is_some(), "size of its own (--size): it takes what is there"),
         (!new.others.is_empty(), "devices (--device)"),
         (new.placement.is_some(), "placement (--placement)"),
     ];
@@ -158,6 +218,7 @@ fn check_options(engine: EngineKind, options: &OpenOptions) -> Result<()> {
     let lacking = [
         (options.placement.is_some(), "placement (-o placement)"),
         (options.cache_policy != kvfs_kvdb::Policy::default(), "choice of caches (-o cache)"),
+        (engine.is_remote() && options.io_limit.is_some(), "limit of merges (-o io_limit)"),
     ];
     expect_none(engine, &lacking)
 }

@@ -1,0 +1,43 @@
+//! The engine `slatedb`: the store of kvfs in object storage, on the library `SlateDB`.
+//!
+//! Purpose: everything is one database of `SlateDB` below a prefix of a bucket. A keyspace is a number before each key; a batch is one
+//! batch of `SlateDB`, whose sequence number the seqno of kvfs is a part of. What `SlateDB` lacks is made of what it has:
+//!
+//! * Merge records and patches of blocks are resolved when they are written, under the order of batches.
+//! * A range delete of more than a few keys is one record ([`ranges`]): what is older and lies in the range is hidden from
+//!   readers from then on, and deleted key by key in the background ([`reaper`]).
+//! * Cursors are scans; one that turns round begins a new scan.
+//!
+//! `SlateDB` is asynchronous: each store has a runtime of its own for its requests and its background work. Calls are driven on the
+//! thread of the caller, which may belong to any runtime or none.
+//!
+//! It has no transactions, named snapshots, differences or undo.
+//!
+//! Thread safety: shared by all threads. Batches take their turn on the order lock; readers take none of ours but short ones. Syncs are
+//! shared: a caller that waits for the lock of one finds its batch durable.
+//!
+//! Invariants: a batch is durable when object storage has acknowledged it; a store that has failed a write or sync, or that another
+//! mount has taken over, takes no more. Without the feature `client` this crate is empty.
+#![cfg(feature = "client")]
+
+mod cache;
+mod cursor;
+mod error;
+mod keys;
+mod options;
+mod pin;
+mod place;
+mod ranges;
+mod reaper;
+mod runtime;
+mod shared;
+mod space;
+mod stage;
+mod stats;
+mod store;
+mod syncer;
+mod view;
+
+pub use options::SlateOptions;
+pub use place::ObjectPlace;
+pub use store::SlateStore;

@@ -1,0 +1,118 @@
+//! How a store is opened.
+//!
+//! Thread safety: plain values. Invariant: of the memory that the engine may take, half is for cached blocks, indexes and filters,
+//! a quarter for what is not in tables yet; the rest is for what compactions, scans and requests hold.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use slatedb::Settings;
+use slatedb::config::{
+    CompactorOptions, GarbageCollectorDirectoryOptions, GarbageCollectorOptions, ObjectStoreCacheOptions,
+};
+
+/// A memtable, at most and at least (bytes).
+const MEMTABLE_BYTES: std::ops::RangeInclusive<u64> = 4 << 20..=64 << 20;
+
+/// What is not in tables yet, in memtables.
+const MEMTABLES: u64 = 4;
+
+/// Tables of one memtable each that wait for a compaction, at most; a read may have to look at all of them.
+const FRESH_TABLES_MAX: usize = 32;
+
+/// How often the manifest is looked at, which another mount may have changed.
+const MANIFEST_POLL: Duration = Duration::from_secs(1);
+
+/// How often what no state refers to is looked for.
+const COLLECTION_INTERVAL: Duration = Duration::from_mins(5);
+
+/// Manifests, which writers that are cut off for a while must not make a second time.
+const MANIFEST_AGE_MIN: Duration = Duration::from_hours(24);
+
+/// Tables: a store that is open to be read, without notice to the writer, reads those of its opening for at least so long.
+const TABLE_AGE_MIN: Duration = Duration::from_hours(1);
+
+/// The log behind what tables have.
+const LOG_AGE_MIN: Duration = Duration::from_mins(5);
+
+/// How much of an object a local copy has at least (bytes).
+const CACHE_PART_BYTES: usize = 256 << 10;
+
+/// How a store is opened.
+#[derive(Debug)]
+pub struct SlateOptions {
+    /// What it may take (bytes).
+    pub memory_bytes: u64,
+    /// Nothing is written; the store stays as it is at the opening, whatever another mount does.
+    pub read_only: bool,
+    /// How long a batch may wait until it is durable where nothing syncs it.
+    pub commit_interval: Duration,
+    /// Where parts of objects are kept on a local disk, and how much (bytes); `None`: nowhere.
+    pub cache: Option<(PathBuf, u64)>,
+}
+
+impl SlateOptions {
+    /// With so much memory; everything else as it is by default.
+    pub fn with_memory(memory_bytes: u64) -> Self {
+        Self { memory_bytes, read_only: false, commit_interval: Duration::from_secs(1), cache: None }
+    }
+
+    fn memtable_bytes(&self) -> usize {
+        (self.memory_bytes / 4 / MEMTABLES).clamp(*MEMTABLE_BYTES.start(), *MEMTABLE_BYTES.end()) as usize
+    }
+
+    /// `is_local`: the objects are files.
+    pub(crate) fn settings(&self, is_local: bool) -> Settings {
+        Settings {
+            // The log is written when a sync or the commit interval asks for it.
+            flush_interval: None,
+            manifest_poll_interval: MANIFEST_POLL,
+            l0_sst_size_bytes: self.memtable_bytes(),
+            max_unflushed_bytes: self.memtable_bytes() * MEMTABLES as usize,
+            l0_flush_parallelism: 2,
+            l0_max_ssts: FRESH_TABLES_MAX,
+            l0_max_ssts_per_key: FRESH_TABLES_MAX,
+            compactor_options: Some(CompactorOptions {
+                poll_interval: MANIFEST_POLL,
+                max_concurrent_compactions: 2,
+                ..CompactorOptions::default()
+            }),
+            garbage_collector_options: Some(collection(is_local)),
+            object_store_cache_options: self.cache_options(),
+            ..Settings::default()
+        }
+    }
+
+    pub(crate) fn cache_options(&self) -> ObjectStoreCacheOptions {
+        let Some((path, bytes)) = &self.cache else { return ObjectStoreCacheOptions::default() };
+        ObjectStoreCacheOptions {
+            root_folder: Some(path.clone()),
+            max_cache_size_bytes: Some(*bytes as usize),
+            part_size_bytes: CACHE_PART_BYTES,
+            cache_on_flush: true,
+            cache_on_compaction: true,
+            ..ObjectStoreCacheOptions::default()
+        }
+    }
+}
+
+/// For cached blocks, of so much memory (bytes).
+pub(crate) fn cache_bytes(memory_bytes: u64) -> usize {
+    (memory_bytes / 2) as usize
+}
+
+fn collection(is_local: bool) -> GarbageCollectorOptions {
+    let older_than = |min_age| {
+        let interval = Some(COLLECTION_INTERVAL);
+        Some(GarbageCollectorDirectoryOptions { interval, min_age, ..Default::default() })
+    };
+    GarbageCollectorOptions {
+        manifest_options: older_than(MANIFEST_AGE_MIN),
+        wal_options: older_than(LOG_AGE_MIN),
+        compacted_options: older_than(TABLE_AGE_MIN),
+        compactions_options: older_than(MANIFEST_AGE_MIN),
+        // Files can't be overwritten under a condition.
+        boundary_files_enabled: !is_local,
+        ..GarbageCollectorOptions::default()
+    }
+}

@@ -1,0 +1,85 @@
+//! Snapshots: those of `SlateDB`, with the deleted ranges of their time.
+//!
+//! Thread safety: immutable. Invariant: a snapshot and its ranges are taken while no range goes.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use kvfs_store::{Cursor, Extent, ExtentKind, KeyRange, Keyspace, Read, Result, Seqno, Snapshot};
+use slatedb::DbSnapshot;
+
+use crate::cursor::SlateCursor;
+use crate::error::of_slatedb;
+use crate::keys;
+use crate::ranges::DeadRanges;
+use crate::shared::{Database, Shared};
+use crate::view::View;
+
+/// See the module.
+#[derive(Clone)]
+pub(crate) struct Pin {
+    // Before the store, which it is of.
+    snapshot: Option<Arc<DbSnapshot>>,
+    shared: Arc<Shared>,
+    dead: Arc<DeadRanges>,
+    /// Of the position.
+    sequence: u64,
+}
+
+impl Pin {
+    /// Of the newest position.
+    pub(crate) fn newest(shared: &Arc<Shared>) -> Result<Self> {
+        let Database::Writer(db) = &shared.database else {
+            // Nothing changes.
+            let (dead, sequence) = (shared.dead(), shared.newest());
+            return Ok(Self { snapshot: None, shared: Arc::clone(shared), dead, sequence });
+        };
+        let (dead, snapshot) = shared.dead_with(|| db.snapshot());
+        let snapshot = snapshot.map_err(|error| of_slatedb("taking a snapshot", &error))?;
+        let sequence = snapshot.seq();
+        Ok(Self { snapshot: Some(snapshot), shared: Arc::clone(shared), dead, sequence })
+    }
+
+    pub(crate) fn view(&self) -> View<'_> {
+        let at = if self.snapshot.is_some() { self.sequence } else { u64::MAX };
+        View { shared: &self.shared, snapshot: self.snapshot.as_deref(), dead: Arc::clone(&self.dead), at }
+    }
+
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.shared
+    }
+}
+
+impl Read for Pin {
+    fn get(&self, keyspace: Keyspace, key: &[u8]) -> Result<Option<Bytes>> {
+        self.view().get(&*self.shared.space(keyspace)?, key)
+    }
+
+    fn multi_get(&self, keyspace: Keyspace, keys: &[&[u8]]) -> Result<Vec<Option<Bytes>>> {
+        self.view().multi_get(&*self.shared.space(keyspace)?, keys)
+    }
+
+    fn cursor(&self, keyspace: Keyspace, range: KeyRange) -> Result<Box<dyn Cursor>> {
+        Ok(Box::new(SlateCursor::new(self.clone(), keyspace, range)?))
+    }
+
+    fn read_blocks(&self, keyspace: Keyspace, prefix: &[u8], first: u64, buf: &mut [u8]) -> Result<()> {
+        self.view().read_blocks(&*self.shared.space(keyspace)?, prefix, first, buf)
+    }
+
+    fn next_extent(
+        &self,
+        keyspace: Keyspace,
+        prefix: &[u8],
+        from: u64,
+        kind: ExtentKind,
+    ) -> Result<Option<Extent>> {
+        self.view().next_extent(&*self.shared.space(keyspace)?, prefix, from, kind)
+    }
+}
+
+impl Snapshot for Pin {
+    fn seqno(&self) -> Seqno {
+        keys::seqno(self.sequence)
+    }
+}

@@ -1,0 +1,116 @@
+//! The thread that deletes the keys of deleted ranges.
+//!
+//! Purpose: a step looks at a bounded number of entries of the oldest range, and deletes those that are older than it, in one
+//! transaction of `SlateDB`: a key that was written meanwhile is in its way, and the step is made again. Behind the last step the record
+//! goes.
+//!
+//! Thread safety: one thread, ended by its owner. Invariant: a deleted range takes bounded memory, however much lies in it.
+
+use std::ops::Bound;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+use bytes::Bytes;
+use kvfs_store::{Result, StoreError};
+use slatedb::config::ScanOptions;
+use slatedb::{DbTransaction, Error, IsolationLevel};
+
+use crate::error::of_slatedb;
+use crate::keys;
+use crate::ranges::DeadRange;
+use crate::shared::Shared;
+
+/// Entries that one step looks at.
+const STEP_ENTRIES: usize = 1024;
+
+/// What a step asks of each table at once (bytes).
+const READ_AHEAD_BYTES: usize = 256 << 10;
+
+/// See the module.
+pub(crate) struct Reaper {
+    shared: Arc<Shared>,
+    is_over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Reaper {
+    pub(crate) fn start(shared: &Arc<Shared>) -> Result<Self> {
+        let is_over = Arc::new(AtomicBool::new(false));
+        let (theirs, end) = (Arc::clone(shared), Arc::clone(&is_over));
+        let thread = std::thread::Builder::new().name("kvfs-slate-reap".into());
+        let thread = thread.spawn(move || run(&theirs, &end));
+        let thread = thread.map_err(|error| StoreError::io("starting a thread", error))?;
+        Ok(Self { shared: Arc::clone(shared), is_over, thread: Some(thread) })
+    }
+}
+
+impl Drop for Reaper {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Release);
+        self.shared.notify_reaping();
+        // A panic of the thread has been told of already.
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+fn run(shared: &Shared, is_over: &AtomicBool) {
+    let ends = || is_over.load(Ordering::Acquire);
+    loop {
+        shared.wait_for_dead(|dead| ends() || (dead.len() > 0 && shared.check_writable().is_ok()));
+        if ends() {
+            return;
+        }
+        let Some(dead) = shared.dead().oldest().cloned() else { continue };
+        // What keeps it from going on fails the next write, too; the range stays until the next opening.
+        if reap(shared, &dead, &ends).is_err() {
+            shared.wait_for_dead(|_| ends());
+            return;
+        }
+    }
+}
+
+/// Deletes everything in the range that is older than it, and its record; or ends before that, when it is told to.
+fn reap(shared: &Shared, dead: &DeadRange, ends: &dyn Fn() -> bool) -> Result<()> {
+    let mut from = Bound::Included(keys::full(dead.space, &dead.range.start));
+    while !ends() {
+        let txn = shared.writer()?.begin(IsolationLevel::Snapshot);
+        let txn = txn.map_err(|error| of_slatedb("deleting a range", &error))?;
+        let looked = shared.wait(look(&txn, dead, from.clone()));
+        let last = looked.map_err(|error| of_slatedb("deleting a range", &error))?;
+        if last.is_none() {
+            let record = keys::full(keys::META, &dead.key());
+            txn.delete(record).map_err(|error| of_slatedb("deleting a range", &error))?;
+        }
+        let is_done = {
+            let _order = shared.order.lock();
+            shared.commit_transaction(txn)?
+        };
+        match (is_done, last) {
+            (true, None) => {
+                shared.forget_dead(dead);
+                return Ok(());
+            }
+            (true, Some(last)) => from = Bound::Excluded(last),
+            (false, _) => {}
+        }
+    }
+    Ok(())
+}
+
+/// Deletes in `txn` what is older than the range among its next entries. The last one of these; `None`: the range ends there.
+async fn look(txn: &DbTransaction, dead: &DeadRange, from: Bound<Bytes>) -> Result<Option<Bytes>, Error> {
+    let (_, end) = keys::bounds(dead.space, &dead.range);
+    let options = ScanOptions::default().with_read_ahead_bytes(READ_AHEAD_BYTES).with_max_fetch_tasks(2);
+    let mut scan = txn.scan_with_options((from, end), &options).await?;
+    for looked in 1.. {
+        let Some(entry) = scan.next().await? else { return Ok(None) };
+        if entry.seq < dead.sequence {
+            txn.delete(&entry.key)?;
+        }
+        if looked == STEP_ENTRIES {
+            return Ok(Some(entry.key));
+        }
+    }
+    Ok(None)
+}

@@ -1,0 +1,250 @@
+//! What a store, its snapshots, cursors and threads have in common.
+//!
+//! Thread safety: see the crate. Invariant: the runtime goes after the database.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use kvfs_locks::{Condvar, Mutex, RwLock, class};
+use kvfs_store::{Keyspace, Result, StoreError};
+use slatedb::config::WriteOptions;
+use slatedb::{CloseReason, Db, DbReader, DbTransaction, WriteBatch};
+
+use crate::error::{TAKEN_OVER, of_slatedb};
+use crate::ranges::{DeadRange, DeadRanges};
+use crate::runtime::Executor;
+use crate::space::Space;
+
+/// So many deleted ranges may wait for the reaper; then a batch with another one waits for it.
+const DEAD_RANGES_MAX: usize = 256;
+
+/// What is open.
+pub(crate) enum Database {
+    Writer(Db),
+    /// As it was at the opening.
+    Reader(Box<DbReader>),
+}
+
+/// See the module.
+pub(crate) struct Shared {
+    pub(crate) database: Database,
+    pub(crate) spaces: RwLock<Vec<Arc<Space>>, class::EngineSlatedbSpaces>,
+    /// Batches take their turn on it.
+    pub(crate) order: Mutex<(), class::EngineSlatedbOrder>,
+    /// Held across a sync; the newest sequence number that is durable.
+    syncing: Mutex<u64, class::EngineSlatedbSyncing>,
+    /// The newest sequence number. Written under the order lock, when the batch is visible.
+    newest: AtomicU64,
+    dead: RwLock<Arc<DeadRanges>, class::EngineSlatedbDeadRanges>,
+    /// Ranges come and go, or all is over.
+    reaping: Mutex<(), class::EngineSlatedbReaping>,
+    pub(crate) dead_changed: Condvar,
+    pub(crate) batches: AtomicU64,
+    syncs: AtomicU64,
+    /// The first failure.
+    failed: OnceLock<Arc<str>>,
+    is_closed: AtomicBool,
+    executor: Executor,
+}
+
+impl Shared {
+    pub(crate) fn new(database: Database, executor: Executor, newest: u64) -> Self {
+        Self {
+            database,
+            spaces: RwLock::default(),
+            order: Mutex::default(),
+            // What was read from object storage is durable.
+            syncing: Mutex::new(newest),
+            newest: AtomicU64::new(newest),
+            dead: RwLock::default(),
+            reaping: Mutex::default(),
+            dead_changed: Condvar::default(),
+            batches: AtomicU64::new(0),
+            syncs: AtomicU64::new(0),
+            failed: OnceLock::new(),
+            is_closed: AtomicBool::new(false),
+            executor,
+        }
+    }
+
+    /// With what the database says of itself.
+    pub(crate) fn with(self, spaces: Vec<Arc<Space>>, dead: DeadRanges) -> Self {
+        Self { spaces: RwLock::new(spaces), dead: RwLock::new(Arc::new(dead)), ..self }
+    }
+
+    /// Drives `future` to its end on this thread.
+    pub(crate) fn wait<F: Future>(&self, future: F) -> F::Output {
+        self.executor.wait(future)
+    }
+
+    pub(crate) fn is_read_only(&self) -> bool {
+        matches!(self.database, Database::Reader(_))
+    }
+
+    /// The database, to be written to.
+    pub(crate) fn writer(&self) -> Result<&Db> {
+        match &self.database {
+            Database::Writer(db) => Ok(db),
+            Database::Reader(_) => Err(StoreError::ReadOnly),
+        }
+    }
+
+    /// The newest sequence number.
+    pub(crate) fn newest(&self) -> u64 {
+        self.newest.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn syncs(&self) -> u64 {
+        self.syncs.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn space(&self, keyspace: Keyspace) -> Result<Arc<Space>> {
+        let spaces = self.spaces.read();
+        let space = spaces.iter().find(|space| space.number == keyspace.0);
+        space.cloned().ok_or_else(|| StoreError::NoKeyspace(format!("#{}", keyspace.0)))
+    }
+
+    /// The ranges whose keys are still there.
+    pub(crate) fn dead(&self) -> Arc<DeadRanges> {
+        Arc::clone(&self.dead.read())
+    }
+
+    /// Those, and what `look` finds while the list stays as it is.
+    pub(crate) fn dead_with<T>(&self, look: impl FnOnce() -> T) -> (Arc<DeadRanges>, T) {
+        let dead = self.dead.read();
+        let found = look();
+        (Arc::clone(&dead), found)
+    }
+
+    fn change_dead(&self, change: impl FnOnce(&DeadRanges) -> DeadRanges) {
+        {
+            let mut dead = self.dead.write();
+            *dead = Arc::new(change(&dead));
+        }
+        self.notify_reaping();
+    }
+
+    /// The keys of the range are gone.
+    pub(crate) fn forget_dead(&self, gone: &DeadRange) {
+        self.change_dead(|dead| dead.without(gone));
+    }
+
+    /// Returns when there is room for another deleted range, or none will come.
+    pub(crate) fn wait_for_reaper(&self) {
+        self.wait_for_dead(|dead| dead.len() < DEAD_RANGES_MAX || self.check_writable().is_err());
+    }
+
+    /// Returns when `is_met` of the list of deleted ranges; it is asked again at each change.
+    pub(crate) fn wait_for_dead(&self, is_met: impl Fn(&DeadRanges) -> bool) {
+        let mut reaping = self.reaping.lock();
+        while !is_met(&self.dead()) {
+            self.dead_changed.wait(&mut reaping);
+        }
+    }
+
+    /// Has those that wait for the reaper, and the reaper, look again.
+    pub(crate) fn notify_reaping(&self) {
+        // Who is about to wait holds it.
+        drop(self.reaping.lock());
+        self.dead_changed.notify_all();
+    }
+
+    pub(crate) fn failure(&self) -> Option<Arc<str>> {
+        let known = self.failed.get().cloned();
+        if known.is_some() || self.is_closed.load(Ordering::Acquire) {
+            return known;
+        }
+        let Database::Writer(db) = &self.database else { return None };
+        match db.subscribe().borrow().close_reason {
+            None | Some(CloseReason::Clean) => None,
+            Some(CloseReason::Fenced) => Some(TAKEN_OVER.into()),
+            Some(_) => Some("SlateDB has closed the store after a failure in the background".into()),
+        }
+    }
+
+    /// No more writes from now on. What they are refused with.
+    pub(crate) fn fail(&self, error: &StoreError) -> StoreError {
+        let reason = self.failed.get_or_init(|| match error {
+            StoreError::Failed { reason } => Arc::clone(reason),
+            error => error.to_string().into(),
+        });
+        let reason = Arc::clone(reason);
+        self.notify_reaping();
+        StoreError::Failed { reason }
+    }
+
+    pub(crate) fn close(&self) {
+        self.is_closed.store(true, Ordering::Release);
+        self.notify_reaping();
+    }
+
+    /// Refuses writes to what was closed, has failed, or is only to be read.
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        if let Some(reason) = self.failure() {
+            return Err(StoreError::Failed { reason });
+        }
+        if self.is_closed.load(Ordering::Acquire) {
+            return Err(StoreError::Failed { reason: "it was closed".into() });
+        }
+        if self.is_read_only() { Err(StoreError::ReadOnly) } else { Ok(()) }
+    }
+
+    /// Writes a batch with the sequence number `sequence`, and makes it visible with the ranges that it deletes. The caller holds the order lock.
+    pub(crate) fn commit(&self, write: WriteBatch, sequence: u64, deleted: &[Arc<DeadRange>]) -> Result<()> {
+        let db = self.writer()?;
+        if !deleted.is_empty() {
+            self.change_dead(|dead| dead.with(deleted));
+        }
+        if !write.is_empty() {
+            let options = WriteOptions { seqnum: sequence };
+            let written = self.wait(db.write_with_options(write, &options));
+            written.map_err(|error| self.fail(&of_slatedb("writing a batch", &error)))?;
+        }
+        self.publish(sequence);
+        Ok(())
+    }
+
+    /// As [`Shared::commit`], of a transaction of the database; false: another write was in its way. The caller holds the order lock.
+    pub(crate) fn commit_transaction(&self, txn: DbTransaction) -> Result<bool> {
+        let sequence = self.newest() + 1;
+        match self.wait(txn.commit_with_options(&WriteOptions { seqnum: sequence })) {
+            Ok(_) => {
+                self.publish(sequence);
+                Ok(true)
+            }
+            Err(error) if error.kind() == slatedb::ErrorKind::Transaction => {
+                // The number may be taken all the same.
+                self.publish(sequence);
+                Ok(false)
+            }
+            Err(error) => Err(self.fail(&of_slatedb("deleting a range", &error))),
+        }
+    }
+
+    fn publish(&self, sequence: u64) {
+        self.newest.store(sequence, Ordering::Release);
+        self.batches.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Returns when everything up to this sequence number is durable.
+    pub(crate) fn sync(&self, sequence: u64) -> Result<()> {
+        let Database::Writer(db) = &self.database else { return Ok(()) };
+        let mut synced = self.syncing.lock();
+        if let Some(reason) = self.failure() {
+            return Err(StoreError::Failed { reason });
+        }
+        if *synced >= sequence {
+            return Ok(());
+        }
+        let newest = self.newest();
+        self.wait(db.flush()).map_err(|error| self.fail(&of_slatedb("syncing the log", &error)))?;
+        *synced = newest;
+        self.syncs.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Whether everything is durable.
+    pub(crate) fn is_synced(&self) -> bool {
+        *self.syncing.lock() >= self.newest()
+    }
+}

@@ -1,0 +1,41 @@
+//! Figures of a store: its own, and those that `SlateDB` counts.
+//!
+//! Thread safety: functions. Invariant: names and their order do not change while a store is open.
+
+use slatedb_common::metrics::{DefaultMetricsRecorder, Metric, MetricValue};
+
+/// Counters and gauges of `SlateDB` that are shown, and as what.
+const SHOWN: &[(&str, &str)] = &[
+    ("slatedb.backpressure_count", slatedb::db_stats::BACKPRESSURE_COUNT),
+    ("slatedb.l0_tables", slatedb::db_stats::L0_SST_COUNT),
+    ("slatedb.unflushed_bytes", slatedb::db_stats::TOTAL_MEM_SIZE_BYTES),
+];
+
+/// What `SlateDB` calls each request, and its kind.
+const REQUESTS: &str = slatedb::instrumented_object_store_stats::REQUEST_COUNT;
+const REQUEST_ERRORS: &str = slatedb::instrumented_object_store_stats::ERROR_COUNT;
+const KIND: &str = "op";
+const KINDS: &[&str] = &["delete", "get", "put"];
+
+/// The shown ones, by name.
+pub(crate) fn of_slatedb(recorder: &DefaultMetricsRecorder) -> Vec<(String, u64)> {
+    let metrics = recorder.snapshot();
+    let sum = |name: &str, kind: Option<&str>| -> u64 {
+        let is_of_kind = |metric: &&Metric| {
+            kind.is_none_or(|kind| metric.labels.iter().any(|(label, value)| label == KIND && value == kind))
+        };
+        let named = metrics.all().iter().filter(|metric| metric.name == name);
+        named.filter(is_of_kind).map(|metric| value(&metric.value)).sum()
+    };
+    let shown = SHOWN.iter().map(|(as_what, name)| ((*as_what).to_owned(), sum(name, None)));
+    let requests = KINDS.iter().map(|kind| (format!("slatedb.requests_{kind}"), sum(REQUESTS, Some(kind))));
+    let errors = [("slatedb.request_errors".to_owned(), sum(REQUEST_ERRORS, None))];
+    shown.chain(requests).chain(errors).collect()
+}
+
+fn value(value: &MetricValue) -> u64 {
+    match value {
+        MetricValue::Gauge(value) | MetricValue::UpDownCounter(value) => (*value).max(0) as u64,
+        MetricValue::Counter(count) | MetricValue::Histogram { count, .. } => *count,
+    }
+}

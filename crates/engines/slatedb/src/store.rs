@@ -1,0 +1,419 @@
+//! The store: making, opening, batches, what it tells of itself.
+//!
+//! Thread safety: see the crate.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bytes::Bytes;
+use kvfs_locks::{Mutex, class};
+use kvfs_store::{
+    Batch, Capabilities, Cursor, Durability, EngineStore, Extent, ExtentKind, KeyRange, Keyspace,
+    KeyspaceInfo, KeyspaceKind, MergeFunction, Op, Position, Read, Result, Snapshot, SpaceStats, Store,
+    StoreError, Verified,
+};
+use slatedb::config::DbReaderOptions;
+use slatedb::{Db, DbReader, DbReaderMode, SstBlockSize, WriteBatch};
+use slatedb_common::metrics::DefaultMetricsRecorder;
+
+use crate::cache::BlockCache;
+use crate::cursor::SlateCursor;
+use crate::error::of_slatedb;
+use crate::keys;
+use crate::options::{SlateOptions, cache_bytes};
+use crate::pin::Pin;
+use crate::place::ObjectPlace;
+use crate::ranges::{self, DeadRange, DeadRanges};
+use crate::reaper::Reaper;
+use crate::runtime::Executor;
+use crate::shared::{Database, Shared};
+use crate::space::{self, Space};
+use crate::stage::{Spaces, stage};
+use crate::stats;
+use crate::syncer::Syncer;
+use crate::view::View;
+
+/// What is of no keyspace, beside the records of keyspaces and deleted ranges: the identity of the store, and the version of all this.
+const UUID: &[u8] = b"uuid";
+const VERSION: &[u8] = b"version";
+const VERSION_NOW: &[u8] = b"1";
+
+/// What a store may come to, of which object storage tells no bound (bytes).
+const CAPACITY_BYTES: u64 = 1 << 50;
+
+/// A reader that does not look for changes.
+const NEVER: Duration = Duration::from_hours(24 * 365);
+
+/// A store on a database of `SlateDB`.
+pub struct SlateStore {
+    // Before what they work on.
+    threads: Mutex<Option<Threads>, class::EngineSlatedbThreads>,
+    shared: Arc<Shared>,
+    cache: Arc<BlockCache>,
+    recorder: Arc<DefaultMetricsRecorder>,
+    uuid: [u8; 16],
+}
+
+/// Those of a store that is written to.
+struct Threads {
+    syncer: Syncer,
+    _reaper: Reaper,
+}
+
+impl SlateStore {
+    /// Claims the place for a new store: it is removed again where the store does not come to be.
+    ///
+    /// # Errors
+    /// There are objects already; the place can't be reached or written to.
+    pub fn claim(place: &ObjectPlace) -> Result<()> {
+        let executor = Executor::start()?;
+        let (service, prefix) = place.connect()?;
+        executor.wait(place.claim(&*service, &prefix))
+    }
+
+    /// Makes an empty store in the place, which the caller has claimed, and closes it.
+    ///
+    /// # Errors
+    /// The place can't be reached or written to.
+    pub fn create(place: &ObjectPlace, options: &SlateOptions, uuid: [u8; 16]) -> Result<()> {
+        let executor = Executor::start()?;
+        let (service, prefix) = place.connect()?;
+        let failed = |error: slatedb::Error| of_slatedb("making a store", &error);
+        executor.wait(async {
+            let db = Db::builder(prefix, Arc::clone(&service))
+                .with_settings(options.settings(place.is_local()))
+                .with_sst_block_size(BLOCK_SIZE)
+                .build()
+                .await
+                .map_err(failed)?;
+            let mut write = WriteBatch::new();
+            write.put(keys::full(keys::META, VERSION), VERSION_NOW);
+            write.put(keys::full(keys::META, UUID), uuid);
+            db.write(write).await.map_err(failed)?;
+            db.close().await.map_err(failed)
+        })
+    }
+
+    /// Removes all objects of the place.
+    ///
+    /// # Errors
+    /// The place can't be reached or written to.
+    pub fn remove(place: &ObjectPlace) -> Result<()> {
+        let executor = Executor::start()?;
+        let (service, prefix) = place.connect()?;
+        executor.wait(place.remove_objects(&*service, &prefix))
+    }
+
+    /// Opens the store at the place. A mount elsewhere that has it open to be written to is fenced, unless `options` asks to read only:
+    /// then it is opened as it is, and stays so.
+    ///
+    /// # Errors
+    /// There is none, or one of another version; the place can't be reached; damage.
+    pub fn open(place: &ObjectPlace, options: &SlateOptions) -> Result<Self> {
+        let executor = Executor::start()?;
+        let cache = Arc::new(BlockCache::new(cache_bytes(options.memory_bytes)));
+        let recorder = Arc::new(DefaultMetricsRecorder::new());
+        let database = executor.wait(open_database(place, options, &cache, &recorder))?;
+        let newest = newest_of(&database)?;
+        // To read what it holds before there is a store of it.
+        let bare = Shared::new(database, executor, newest);
+        let (uuid, spaces, dead) = read_meta(&bare)?;
+        let shared = Arc::new(bare.with(spaces, dead));
+        let threads = if shared.is_read_only() {
+            None
+        } else {
+            let syncer = Syncer::start(&shared, options.commit_interval)?;
+            Some(Threads { syncer, _reaper: Reaper::start(&shared)? })
+        };
+        Ok(Self { threads: Mutex::new(threads), shared, cache, recorder, uuid })
+    }
+
+    fn view(&self) -> View<'_> {
+        View::newest(&self.shared)
+    }
+
+    /// Applies what is checked.
+    fn write(&self, batch: Batch) -> Result<Position> {
+        if batch.is_empty() {
+            return Ok(self.position());
+        }
+        let spaces = Spaces::of(&self.shared, &batch)?;
+        let count = batch.len() as u64;
+        let _order = self.shared.order.lock();
+        let seqno = keys::seqno(self.shared.newest()) + count;
+        let sequence = keys::sequence(seqno);
+        let (write, dead) = stage(&self.shared, &spaces, batch)?.into_write(sequence);
+        self.shared.commit(write, sequence, &dead)?;
+        Ok(Position(seqno))
+    }
+
+    /// Makes a keyspace. The caller holds the list of them.
+    fn make_space(&self, number: u32, name: &str, kind: KeyspaceKind) -> Result<Arc<Space>> {
+        self.shared.check_writable()?;
+        let space = Arc::new(Space::new(number, name, kind));
+        let mut write = WriteBatch::new();
+        write.put_bytes(keys::full(keys::META, &space.key()), space.value());
+        let sequence = {
+            let _order = self.shared.order.lock();
+            let sequence = self.shared.newest() + 1;
+            self.shared.commit(write, sequence, &[])?;
+            sequence
+        };
+        self.shared.sync(sequence)?;
+        Ok(space)
+    }
+
+    /// What tables take (bytes).
+    fn table_bytes(&self) -> u64 {
+        let manifest = match &self.shared.database {
+            Database::Writer(db) => db.manifest(),
+            Database::Reader(db) => db.manifest(),
+        };
+        manifest.all_sst_views().map(|view| view.sst.estimate_size()).sum()
+    }
+}
+
+/// Of tables: what one request brings at least.
+const BLOCK_SIZE: SstBlockSize = SstBlockSize::Block32Kib;
+
+async fn open_database(
+    place: &ObjectPlace,
+    options: &SlateOptions,
+    cache: &Arc<BlockCache>,
+    recorder: &Arc<DefaultMetricsRecorder>,
+) -> Result<Database> {
+    let failed = |error: slatedb::Error| of_slatedb("opening a store", &error);
+    let (service, prefix) = place.connect()?;
+    // The engine would try for ever to reach what is not there.
+    place.check_claim(&*service, &prefix).await?;
+    if options.read_only {
+        let reader = DbReaderOptions {
+            manifest_poll_interval: NEVER,
+            object_store_cache_options: options.cache_options(),
+            ..DbReaderOptions::default()
+        };
+        let builder = DbReader::builder(prefix, service)
+            .with_reader_mode(DbReaderMode::FollowLatest)
+            .with_options(reader)
+            .with_db_cache(Arc::clone(cache) as _, 0)
+            .with_metrics_recorder(Arc::clone(recorder) as _);
+        let reader = builder.build().await.map_err(failed)?;
+        return Ok(Database::Reader(Box::new(reader)));
+    }
+    let builder = Db::builder(prefix, service)
+        .with_settings(options.settings(place.is_local()))
+        .with_sst_block_size(BLOCK_SIZE)
+        .with_db_cache(Arc::clone(cache) as _, 0)
+        .with_metrics_recorder(Arc::clone(recorder) as _);
+    builder.build().await.map(Database::Writer).map_err(failed)
+}
+
+fn newest_of(database: &Database) -> Result<u64> {
+    match database {
+        Database::Writer(db) => {
+            let snapshot = db.snapshot().map_err(|error| of_slatedb("opening a store", &error))?;
+            Ok(snapshot.seq())
+        }
+        Database::Reader(db) => Ok(db.status().durable_seq),
+    }
+}
+
+/// Uuid, keyspaces and deleted ranges.
+fn read_meta(shared: &Shared) -> Result<([u8; 16], Vec<Arc<Space>>, DeadRanges)> {
+    let meta = Space::new(keys::META, "", KeyspaceKind::Tuple);
+    let view = View::newest(shared);
+    let version = view.get(&meta, VERSION)?;
+    if version.as_deref() != Some(VERSION_NOW) {
+        let found = version.unwrap_or_default().escape_ascii().to_string();
+        return Err(StoreError::corrupt("SlateDB", format!("the store has version \"{found}\", not 1")));
+    }
+    let uuid = view.get(&meta, UUID)?.unwrap_or_default();
+    let uuid = <[u8; 16]>::try_from(&uuid[..])
+        .map_err(|_| StoreError::corrupt("SlateDB", "the uuid of the store is missing"))?;
+    let mut spaces = Vec::new();
+    view.walk(&meta, &KeyRange::prefix(space::RECORDS), 0, &mut |key, value| {
+        spaces.push(Arc::new(Space::parse(key, value)?));
+        Ok(true)
+    })?;
+    spaces.sort_by_key(|space| space.number);
+    let mut dead = Vec::new();
+    view.walk(&meta, &KeyRange::prefix(ranges::RECORDS), 0, &mut |key, value| {
+        dead.push(Arc::new(DeadRange::parse(key, value)?));
+        Ok(true)
+    })?;
+    Ok((uuid, spaces, DeadRanges::new(dead)))
+}
+
+impl Read for SlateStore {
+    fn get(&self, keyspace: Keyspace, key: &[u8]) -> Result<Option<Bytes>> {
+        self.view().get(&*self.shared.space(keyspace)?, key)
+    }
+
+    fn multi_get(&self, keyspace: Keyspace, keys: &[&[u8]]) -> Result<Vec<Option<Bytes>>> {
+        // Each look-up would have a position of its own.
+        Pin::newest(&self.shared)?.multi_get(keyspace, keys)
+    }
+
+    fn cursor(&self, keyspace: Keyspace, range: KeyRange) -> Result<Box<dyn Cursor>> {
+        Ok(Box::new(SlateCursor::new(Pin::newest(&self.shared)?, keyspace, range)?))
+    }
+
+    fn read_blocks(&self, keyspace: Keyspace, prefix: &[u8], first: u64, buf: &mut [u8]) -> Result<()> {
+        Pin::newest(&self.shared)?.read_blocks(keyspace, prefix, first, buf)
+    }
+
+    fn next_extent(
+        &self,
+        keyspace: Keyspace,
+        prefix: &[u8],
+        from: u64,
+        kind: ExtentKind,
+    ) -> Result<Option<Extent>> {
+        Pin::newest(&self.shared)?.next_extent(keyspace, prefix, from, kind)
+    }
+}
+
+impl Store for SlateStore {
+    fn open_keyspace(
+        &self,
+        name: &str,
+        kind: KeyspaceKind,
+        merge: Option<Arc<dyn MergeFunction>>,
+    ) -> Result<Keyspace> {
+        let mut spaces = self.shared.spaces.write();
+        let known = spaces.iter().find(|space| space.name == name).cloned();
+        let space = if let Some(space) = known {
+            space.expect_kind(kind, "open_keyspace as another kind")?;
+            space
+        } else {
+            let number = spaces.last().map_or(keys::META, |space| space.number) + 1;
+            let space = self.make_space(number, name, kind)?;
+            spaces.push(Arc::clone(&space));
+            space
+        };
+        if let Some(merge) = merge {
+            space.merge_by(merge);
+        }
+        Ok(space.keyspace())
+    }
+
+    fn keyspaces(&self) -> Vec<KeyspaceInfo> {
+        let mut infos: Vec<_> = self.shared.spaces.read().iter().map(|space| space.info()).collect();
+        infos.sort_by(|a, b| a.name.cmp(&b.name));
+        infos
+    }
+
+    fn snapshot(&self) -> Result<Arc<dyn Snapshot>> {
+        Ok(Arc::new(Pin::newest(&self.shared)?))
+    }
+
+    fn apply(&self, batch: Batch, durability: Durability) -> Result<Position> {
+        batch.check_limits()?;
+        self.shared.check_writable()?;
+        if batch.ops().iter().any(|op| matches!(op, Op::DeleteRange { .. })) {
+            self.shared.wait_for_reaper();
+        }
+        let position = self.write(batch)?;
+        if durability == Durability::Synced {
+            self.sync(position)?;
+        }
+        Ok(position)
+    }
+
+    fn sync(&self, position: Position) -> Result<()> {
+        self.shared.sync(keys::sequence(position.0))
+    }
+
+    fn position(&self) -> Position {
+        Position(keys::seqno(self.shared.newest()))
+    }
+
+    fn engine_name(&self) -> &'static str {
+        "slatedb"
+    }
+
+    fn uuid(&self) -> [u8; 16] {
+        self.uuid
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { durable: true, range_delete_constant: false }
+    }
+
+    fn space(&self) -> SpaceStats {
+        let used_bytes = self.table_bytes();
+        let available_bytes = CAPACITY_BYTES.saturating_sub(used_bytes);
+        SpaceStats { capacity_bytes: CAPACITY_BYTES, used_bytes, available_bytes }
+    }
+
+    fn stats(&self) -> Vec<(String, u64)> {
+        let own = [
+            ("slatedb.batches", self.shared.batches.load(Ordering::Relaxed)),
+            ("slatedb.cache_bytes", self.cache.bytes()),
+            ("slatedb.deleted_ranges", self.shared.dead().len() as u64),
+            ("slatedb.syncs", self.shared.syncs()),
+            ("slatedb.tables_bytes", self.table_bytes()),
+        ];
+        let own = own.map(|(name, value)| (name.to_owned(), value));
+        let mut all: Vec<_> = own.into_iter().chain(stats::of_slatedb(&self.recorder)).collect();
+        all.sort();
+        all
+    }
+}
+
+impl EngineStore for SlateStore {
+    fn failure(&self) -> Option<Arc<str>> {
+        self.shared.failure()
+    }
+
+    fn set_memory_bytes(&self, bytes: u64) {
+        self.cache.set_bytes_max(cache_bytes(bytes));
+    }
+
+    fn set_commit_interval(&self, interval: Duration) {
+        if let Some(threads) = &*self.threads.lock() {
+            threads.syncer.set_interval(interval);
+        }
+    }
+
+    fn verify(&self) -> Result<Verified> {
+        let mut verified = Verified::default();
+        let pin = Pin::newest(&self.shared)?;
+        let (mut keys, mut bytes) = (0, 0);
+        let spaces = self.shared.spaces.read().clone();
+        for space in &spaces {
+            // Every block that is read is compared with its checksum, and every table that there should be is read.
+            let walked = pin.view().walk(space, &KeyRange::all(), usize::MAX, &mut |key, value| {
+                keys += 1;
+                bytes += (key.len() + value.len()) as u64;
+                Ok(true)
+            });
+            match walked {
+                Err(error @ StoreError::Corrupt { .. }) => {
+                    verified.findings.push(format!("keyspace \"{}\": {error}", space.name));
+                }
+                walked => walked?,
+            }
+        }
+        verified.counts = vec![
+            ("keyspaces".to_owned(), spaces.len() as u64),
+            ("keys".to_owned(), keys),
+            ("bytes of keys and values".to_owned(), bytes),
+        ];
+        Ok(verified)
+    }
+
+    fn close(&self) -> Result<()> {
+        drop(self.threads.lock().take());
+        let synced = self.shared.sync(self.shared.newest());
+        self.shared.close();
+        let closed = self.shared.wait(async {
+            match &self.shared.database {
+                Database::Writer(db) => db.close().await,
+                Database::Reader(db) => db.close().await,
+            }
+        });
+        synced.and(closed.map_err(|error| of_slatedb("closing a store", &error)))
+    }
+}

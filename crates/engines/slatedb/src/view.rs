@@ -1,0 +1,191 @@
+//! Reads at one position: the newest, or that of a snapshot.
+//!
+//! Thread safety: borrows; any thread.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::future::try_join_all;
+use kvfs_store::blocks::{block_key, block_of, extent};
+use kvfs_store::{BLOCK_BYTES, Extent, ExtentKind, KeyRange, KeyspaceKind, Result, StoreError};
+use slatedb::config::{ReadOptions, ScanOptions};
+use slatedb::{DbIterator, DbSnapshot, IterationOrder, KeyValue};
+
+use crate::error::of_slatedb;
+use crate::keys::{self, Bounds};
+use crate::ranges::DeadRanges;
+use crate::shared::{Database, Shared};
+use crate::space::Space;
+
+/// Called with a key and its value; says whether to go on.
+pub(crate) type Visit<'v> = &'v mut dyn FnMut(&[u8], &[u8]) -> Result<bool>;
+
+/// Keys that are looked up at the same time.
+const LOOKUPS_MAX: usize = 32;
+
+/// What a scan asks for at once of each table, ahead of what is read (bytes): at least, and at most.
+const READ_AHEAD_BYTES: std::ops::RangeInclusive<usize> = 64 << 10..=1 << 20;
+
+/// Requests of a scan that are under way at the same time.
+const FETCHES: usize = 4;
+
+/// See the module.
+#[derive(Clone)]
+pub(crate) struct View<'a> {
+    pub(crate) shared: &'a Shared,
+    /// `None`: the newest state, a fresh position at each call.
+    pub(crate) snapshot: Option<&'a DbSnapshot>,
+    pub(crate) dead: Arc<DeadRanges>,
+    /// Sequence number of the position.
+    pub(crate) at: u64,
+}
+
+impl<'a> View<'a> {
+    pub(crate) fn newest(shared: &'a Shared) -> Self {
+        // In this order: what is visible at this position is in the list, or deleted.
+        let at = if shared.is_read_only() { u64::MAX } else { shared.newest() };
+        Self { shared, snapshot: None, dead: shared.dead(), at }
+    }
+
+    /// Whether the view does not show this entry of `space`.
+    pub(crate) fn hides(&self, space: &Space, entry: &KeyValue) -> bool {
+        self.dead.hide(space.number, keys::inner(&entry.key), entry.seq, self.at)
+    }
+
+    pub(crate) fn get(&self, space: &Space, key: &[u8]) -> Result<Option<Bytes>> {
+        self.shared.wait(self.look_up(space, key))
+    }
+
+    async fn look_up(&self, space: &Space, key: &[u8]) -> Result<Option<Bytes>> {
+        let full = keys::full(space.number, key);
+        let options = ReadOptions::default();
+        let found = match (self.snapshot, &self.shared.database) {
+            (Some(snapshot), _) => snapshot.get_key_value_with_options(full, &options).await,
+            (None, Database::Writer(db)) => db.get_key_value_with_options(full, &options).await,
+            (None, Database::Reader(db)) => db.get_key_value_with_options(full, &options).await,
+        };
+        let found = found.map_err(|error| of_slatedb("reading a key", &error))?;
+        // A copy: the original keeps the block alive that it is a part of.
+        let shown = found.filter(|entry| !self.hides(space, entry));
+        Ok(shown.map(|entry| Bytes::copy_from_slice(&entry.value)))
+    }
+
+    pub(crate) fn multi_get(&self, space: &Space, keys: &[&[u8]]) -> Result<Vec<Option<Bytes>>> {
+        let mut values = Vec::with_capacity(keys.len());
+        for some in keys.chunks(LOOKUPS_MAX) {
+            values.extend(self.shared.wait(try_join_all(some.iter().map(|key| self.look_up(space, key))))?);
+        }
+        Ok(values)
+    }
+
+    /// Over the entries within `bounds`, hidden ones included; about `bytes` will be read.
+    pub(crate) fn scan(&self, bounds: Bounds, order: IterationOrder, bytes: usize) -> Result<DbIterator> {
+        let ahead = bytes.clamp(*READ_AHEAD_BYTES.start(), *READ_AHEAD_BYTES.end());
+        let options = ScanOptions::default()
+            .with_order(order)
+            .with_cache_blocks(true)
+            .with_read_ahead_bytes(ahead)
+            .with_max_fetch_tasks(FETCHES);
+        let scan = self.shared.wait(async {
+            match (self.snapshot, &self.shared.database) {
+                (Some(snapshot), _) => snapshot.scan_with_options(bounds, &options).await,
+                (None, Database::Writer(db)) => db.scan_with_options(bounds, &options).await,
+                (None, Database::Reader(db)) => db.scan_with_options(bounds, &options).await,
+            }
+        });
+        scan.map_err(|error| of_slatedb("beginning a scan", &error))
+    }
+
+    /// The next entry of `scan` that the view shows.
+    pub(crate) fn next(&self, space: &Space, scan: &mut DbIterator) -> Result<Option<KeyValue>> {
+        let next = self.shared.wait(async {
+            loop {
+                match scan.next().await? {
+                    Some(entry) if self.hides(space, &entry) => {}
+                    next => return Ok(next),
+                }
+            }
+        });
+        next.map_err(|error| of_slatedb("scanning", &error))
+    }
+
+    pub(crate) fn read_blocks(&self, space: &Space, prefix: &[u8], first: u64, buf: &mut [u8]) -> Result<()> {
+        space.expect_kind(KeyspaceKind::Block, "read_blocks")?;
+        let count = (buf.len() / BLOCK_BYTES) as u64;
+        let Some(end) = first.checked_add(count).filter(|_| buf.len().is_multiple_of(BLOCK_BYTES)) else {
+            return Err(StoreError::BlockShape { first, len: buf.len() });
+        };
+        if count == 1 {
+            match self.get(space, &block_key(prefix, first))? {
+                Some(block) => place(&block, 0, buf)?,
+                None => buf.fill(0),
+            }
+            return Ok(());
+        }
+        buf.fill(0);
+        let range = KeyRange::new(block_key(prefix, first), block_key(prefix, end));
+        let bytes = buf.len();
+        self.walk(space, &range, bytes, &mut |key, value| {
+            let block = block_of(prefix, key).map(|block| (block - first) as usize * BLOCK_BYTES);
+            block.map_or(Ok(true), |offset| place(value, offset, buf).map(|()| true))
+        })
+    }
+
+    pub(crate) fn next_extent(
+        &self,
+        space: &Space,
+        prefix: &[u8],
+        from: u64,
+        kind: ExtentKind,
+    ) -> Result<Option<Extent>> {
+        space.expect_kind(KeyspaceKind::Block, "next_extent")?;
+        let mut end = block_key(prefix, u64::MAX).to_vec();
+        end.push(0);
+        let range = KeyRange::new(block_key(prefix, from), end);
+        let bounds = keys::bounds(space.number, &range);
+        let mut scan = self.scan(bounds, IterationOrder::Ascending, 0)?;
+        let mut failed = None;
+        let mut blocks = std::iter::from_fn(|| {
+            loop {
+                match self.next(space, &mut scan) {
+                    Ok(entry) => {
+                        let entry = entry?;
+                        if let Some(block) = block_of(prefix, keys::inner(&entry.key)) {
+                            return Some(block);
+                        }
+                    }
+                    Err(error) => {
+                        failed = Some(error);
+                        return None;
+                    }
+                }
+            }
+        });
+        let found = extent(from, kind, &mut blocks);
+        failed.map_or(Ok(found), Err)
+    }
+
+    /// Calls `visit` for each entry of `range` until it says no; about `bytes` will be read.
+    pub(crate) fn walk(&self, space: &Space, range: &KeyRange, bytes: usize, visit: Visit<'_>) -> Result<()> {
+        if range.is_empty() {
+            return Ok(());
+        }
+        let bounds = keys::bounds(space.number, range);
+        let mut scan = self.scan(bounds, IterationOrder::Ascending, bytes)?;
+        while let Some(entry) = self.next(space, &mut scan)? {
+            if !visit(keys::inner(&entry.key), &entry.value)? {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Copies a block to its place.
+fn place(block: &[u8], offset: usize, buf: &mut [u8]) -> Result<()> {
+    if block.len() != BLOCK_BYTES {
+        return Err(StoreError::corrupt("SlateDB", format!("a block has {} bytes", block.len())));
+    }
+    buf[offset..offset + BLOCK_BYTES].copy_from_slice(block);
+    Ok(())
+}

@@ -1,0 +1,102 @@
+//! A store that another mount takes over, one whose objects are gone or damaged, and places that are none.
+
+use kvfs_store::{EngineStore, StoreError};
+use tempfile::TempDir;
+
+use super::*;
+
+fn refusal<T>(result: Result<T>) -> String {
+    match result {
+        Err(StoreError::Failed { reason }) => reason.to_string(),
+        Err(error) => panic!("{error}"),
+        Ok(_) => panic!("it is not refused"),
+    }
+}
+
+#[test]
+fn store_that_another_mount_has_taken_over_takes_no_more_writes_and_says_why() {
+    let dir = TempDir::new().unwrap();
+    create(dir.path());
+    let (old, old_store) = fixture(dir.path());
+    old_store.sync(old.put("before", "1")).unwrap();
+    let (new, new_store) = fixture(dir.path());
+    assert_eq!(text(new_store.get(new.plain, b"before").unwrap()), Some("1".to_owned()));
+    new_store.sync(new.put("after", "1")).unwrap();
+    // The old one may take a write, but acknowledges nothing.
+    let refused = match old.try_apply(|b| b.put(old.plain, "late", "1")) {
+        Ok(position) => refusal(old_store.sync(position)),
+        refused => refusal(refused),
+    };
+    assert!(refused.contains("another mount has taken this store over"), "{refused}");
+    for _ in 0..2 {
+        assert_eq!(refusal(old.try_apply(|b| b.put(old.plain, "later", "1"))), refused);
+        assert_eq!(refusal(old_store.sync(old_store.position())), refused);
+    }
+    assert_eq!(old_store.failure().as_deref(), Some(&*refused));
+    assert_eq!(refusal(old_store.close()), refused);
+    drop((old, old_store));
+    let names: Vec<_> = listing(&*new_store, new.plain).into_iter().map(|(key, _)| key).collect();
+    assert_eq!(names, ["after", "before"]);
+    new_store.sync(new.put("and", "1")).unwrap();
+    new_store.close().unwrap();
+}
+
+#[test]
+fn idle_store_notices_that_another_mount_has_taken_it_over() {
+    let dir = TempDir::new().unwrap();
+    create(dir.path());
+    let (_old, old_store) = fixture(dir.path());
+    assert_eq!(old_store.failure(), None);
+    let (_new, new_store) = fixture(dir.path());
+    wait_until("it is noticed", || old_store.failure().is_some());
+    assert!(old_store.failure().unwrap().contains("taken this store over"));
+    assert_eq!(new_store.failure(), None);
+}
+
+#[test]
+fn place_with_objects_is_no_place_for_a_store_and_an_empty_one_has_none() {
+    let dir = TempDir::new().unwrap();
+    let options = SlateOptions::with_memory(MEMORY_BYTES);
+    let Err(missing) = SlateStore::open(&place(dir.path()), &options) else { panic!("there is none") };
+    assert!(
+        matches!(&missing, StoreError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound)
+    );
+    create(dir.path());
+    let again = SlateStore::claim(&place(dir.path())).unwrap_err();
+    assert!(again.to_string().contains("there are objects already"), "{again}");
+    assert_eq!(open(dir.path()).uuid(), [7; 16]);
+    SlateStore::remove(&place(dir.path())).unwrap();
+    create(dir.path());
+}
+
+#[test]
+fn missing_and_damaged_objects_are_found() {
+    let dir = TempDir::new().unwrap();
+    create(dir.path());
+    let (f, store) = fixture(dir.path());
+    for number in 0..1000_u32 {
+        f.apply(|b| b.put(f.plain, number.to_be_bytes().to_vec(), vec![number as u8; 1000]));
+    }
+    store.close().unwrap();
+    drop((f, store));
+    let tables = std::fs::read_dir(dir.path().join("compacted")).unwrap();
+    let largest = tables.map(|table| table.unwrap()).max_by_key(|table| table.metadata().unwrap().len());
+    let path = largest.unwrap().path();
+    let whole = std::fs::read(&path).unwrap();
+    let mut damaged = whole.clone();
+    damaged[whole.len() / 2] ^= 1;
+    std::fs::write(&path, damaged).unwrap();
+    let reader = SlateOptions { read_only: true, ..SlateOptions::with_memory(MEMORY_BYTES) };
+    let check = || {
+        let store = SlateStore::open(&place(dir.path()), &reader)?;
+        store.verify().map(|verified| verified.findings)
+    };
+    let findings = check().unwrap();
+    assert!(matches!(&findings[..], [finding] if finding.contains("\"plain\"")), "{findings:?}");
+    std::fs::remove_file(&path).unwrap();
+    let missing = check().unwrap_err();
+    let name = path.file_name().unwrap().to_str().unwrap();
+    assert!(matches!(missing, StoreError::Corrupt { .. }) && missing.to_string().contains(name), "{missing}");
+    std::fs::write(&path, whole).unwrap();
+    assert_eq!(check().unwrap(), [] as [String; 0]);
+}

@@ -1,0 +1,100 @@
+//! The contract of a store, judged on `SlateDB` over a directory, and what survives a process.
+#![cfg(feature = "client")]
+#![expect(clippy::unwrap_used, reason = "a test that fails here has failed")]
+
+#[path = "../../../../fs/tests/it/driver.rs"]
+mod driver;
+mod failing;
+mod files;
+#[path = "../../../../store/tests/it/contract/fixture.rs"]
+mod fixture;
+mod lasting;
+mod on_slatedb;
+#[path = "../../../../fs/tests/it/reference.rs"]
+mod reference;
+#[path = "../../../../fs/tests/it/setup.rs"]
+#[expect(dead_code, reason = "some of it is for other tests of the file system")]
+mod setup;
+#[path = "../../../../fs/tests/it/threads.rs"]
+mod threads;
+
+use std::ops::Deref;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kvfs_engine_slatedb::{ObjectPlace, SlateOptions, SlateStore};
+use kvfs_store::clock::{Clock, SystemClock};
+use kvfs_store::{Batch, Durability, KeyspaceKind, Position, Read, Result, Store};
+use tempfile::TempDir;
+
+use fixture::{Append, Engine, Fixture, listing, text};
+
+const MEMORY_BYTES: u64 = 64 << 20;
+
+/// Objects in a directory.
+fn place(path: &Path) -> ObjectPlace {
+    ObjectPlace::new(path.to_str().unwrap(), None).unwrap()
+}
+
+fn create(path: &Path) {
+    SlateStore::claim(&place(path)).unwrap();
+    SlateStore::create(&place(path), &SlateOptions::with_memory(MEMORY_BYTES), [7; 16]).unwrap();
+}
+
+fn open(path: &Path) -> SlateStore {
+    SlateStore::open(&place(path), &SlateOptions::with_memory(MEMORY_BYTES)).unwrap()
+}
+
+fn fixture(path: &Path) -> (Fixture<Slate>, Arc<SlateStore>) {
+    let store = Arc::new(open(path));
+    (Fixture::over(Arc::clone(&store) as Arc<dyn Store>), store)
+}
+
+/// Waits until `is_met`, for two minutes at most.
+fn wait_until(what: &str, is_met: impl Fn() -> bool) {
+    let clock = SystemClock::new();
+    let end = clock.monotonic() + Duration::from_mins(2);
+    while !is_met() {
+        assert!(clock.monotonic() < end, "in vain: {what}");
+        std::thread::yield_now();
+    }
+}
+
+/// A store in a directory of its own, which goes with it.
+struct Temporary {
+    store: SlateStore,
+    _dir: TempDir,
+}
+
+impl Deref for Temporary {
+    type Target = SlateStore;
+
+    fn deref(&self) -> &SlateStore {
+        &self.store
+    }
+}
+
+impl Read for Temporary {
+    kvfs_store::pass_on!(store: get, multi_get, cursor, read_blocks, next_extent);
+}
+
+impl Store for Temporary {
+    kvfs_store::pass_on!(
+        store: open_keyspace, keyspaces, snapshot, sync, position, capabilities, space, stats
+    );
+
+    fn apply(&self, batch: Batch, durability: Durability) -> Result<Position> {
+        self.store.apply(batch, durability)
+    }
+}
+
+struct Slate;
+
+impl Engine for Slate {
+    fn keeping(_undo_count: usize) -> Arc<dyn Store> {
+        let dir = TempDir::new().unwrap();
+        create(dir.path());
+        Arc::new(Temporary { store: open(dir.path()), _dir: dir })
+    }
+}

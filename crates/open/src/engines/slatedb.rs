@@ -1,0 +1,178 @@
+//! Stores on `SlateDB`: the directory `slatedb` beside the mark names where the objects are.
+//!
+//! Thread safety: functions. Invariants: the file `place` is there before an object is, and no object is removed without it; it holds no
+//! secret; a store in another user's directory is refused, since what this user puts there would lead this process, with its
+//! credentials, anywhere.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::sync::Arc;
+use std::time::Duration;
+
+use kvfs_engine_slatedb::{ObjectPlace, SlateOptions, SlateStore};
+use kvfs_fs::MkfsOptions;
+use kvfs_kvdb::CreateOptions;
+use kvfs_service::ErrorKind;
+use kvfs_store::{EngineStore, Store, StoreError};
+use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::{Objects, make_files};
+use crate::error::{Error, Result, explain_open};
+use crate::memory::MEMORY_BYTES_MIN;
+use crate::open::OpenOptions;
+use crate::store_dir::StoreDir;
+
+/// The directory in that of the store, and the file in it.
+const NAME: &str = "slatedb";
+const PLACE: &str = "slatedb/place";
+
+/// The first line of the file.
+const MAGIC: &str = "kvfs-slatedb 1";
+
+/// No place is longer (bytes).
+const LEN_MAX: u64 = 8192;
+
+/// As kvdb has it.
+const COMMIT_INTERVAL: Duration = Duration::from_secs(1);
+
+pub(super) fn open(dir: &StoreDir, options: &OpenOptions) -> Result<Arc<dyn EngineStore>> {
+    check_own(dir)?;
+    let place = read_place(dir)?.ok_or_else(|| damaged(dir, "it is missing"))?;
+    let memory = options.memory;
+    let slate = SlateOptions {
+        memory_bytes: memory.engine_bytes(memory.reserve_bytes()),
+        read_only: options.read_only,
+        commit_interval: options.commit_interval.unwrap_or(COMMIT_INTERVAL),
+        cache: None,
+    };
+    Ok(Arc::new(SlateStore::open(&place, &slate).map_err(|error| explain_open(dir, error))?))
+}
+
+/// Makes the database where `objects` says, and an empty file system in it (`None`: nothing).
+pub(super) fn make(dir: &StoreDir, objects: &Objects<'_>, files: Option<&MkfsOptions>) -> Result<()> {
+    check_own(dir)?;
+    let place = ObjectPlace::new(objects.url, objects.endpoint)
+        .map_err(|message| Error::new(ErrorKind::Usage, message))?;
+    let claimed = SlateStore::claim(&place);
+    claimed.map_err(|error| match &error {
+        StoreError::Io { source, .. } if source.kind() == io::ErrorKind::AlreadyExists => {
+            Error::new(ErrorKind::InUse, error.to_string())
+        }
+        _ => error.into(),
+    })?;
+    if let Err(error) = write_place(dir, &place) {
+        // Without the file nothing else would remove it.
+        let _ = SlateStore::remove(&place);
+        return Err(Error::io("make a store in", dir.path(), &error));
+    }
+    let options = SlateOptions::with_memory(MEMORY_BYTES_MIN);
+    SlateStore::create(&place, &options, CreateOptions::with_new_uuid(0)?.uuid)?;
+    let Some(files) = files else { return Ok(()) };
+    let store = Arc::new(SlateStore::open(&place, &options)?);
+    make_files(&(Arc::clone(&store) as Arc<dyn Store>), dir, files)?;
+    Ok(store.close()?)
+}
+
+/// Removes the objects, if any were made, and what is in the directory.
+pub(super) fn remove(dir: &StoreDir) -> io::Result<()> {
+    match dir.look(NAME) {
+        Err(Errno::NOENT) => return Ok(()),
+        found => found?,
+    };
+    let place = read_place(dir).map_err(|error| io::Error::other(error.to_string()))?;
+    if let Some(place) = place {
+        SlateStore::remove(&place).map_err(|error| io::Error::other(error.to_string()))?;
+        rustix::fs::unlinkat(dir.directory(), PLACE, AtFlags::empty())?;
+    }
+    Ok(rustix::fs::unlinkat(dir.directory(), NAME, AtFlags::REMOVEDIR)?)
+}
+
+fn check_own(dir: &StoreDir) -> Result<()> {
+    if !dir.is_foreign() {
+        return Ok(());
+    }
+    let path = dir.path().display();
+    let message = format!(
+        "{path} belongs to user {}, and names where its objects are, which would be reached with the credentials of another one: \
+         only that user can use it; a store of engine kvdb can be used by root, too",
+        dir.uid()
+    );
+    Err(Error::new(ErrorKind::Denied, message))
+}
+
+fn write_place(dir: &StoreDir, place: &ObjectPlace) -> io::Result<()> {
+    rustix::fs::mkdirat(dir.directory(), NAME, Mode::from_raw_mode(0o700))?;
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mut file = File::from(rustix::fs::openat(dir.directory(), PLACE, flags, Mode::from_raw_mode(0o600))?);
+    writeln!(file, "{MAGIC}\nurl {}", place.url())?;
+    if let Some(endpoint) = place.endpoint() {
+        writeln!(file, "endpoint {endpoint}")?;
+    }
+    file.sync_all()?;
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    for name in [NAME, "."] {
+        let within = rustix::fs::openat(dir.directory(), name, flags, Mode::empty())?;
+        rustix::fs::fsync(within)?;
+    }
+    Ok(())
+}
+
+/// `None`: no place is named.
+fn read_place(dir: &StoreDir) -> Result<Option<ObjectPlace>> {
+    let failed = |error: &io::Error| Error::io("read where the objects are of", dir.path(), error);
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = match rustix::fs::openat(dir.directory(), PLACE, flags, Mode::empty()) {
+        Err(Errno::NOENT) => return Ok(None),
+        opened => opened.map_err(|errno| failed(&errno.into()))?,
+    };
+    let mut text = String::new();
+    File::from(file).take(LEN_MAX).read_to_string(&mut text).map_err(|error| failed(&error))?;
+    parse(&text).map(Some).map_err(|message| damaged(dir, &message))
+}
+
+fn parse(text: &str) -> Result<ObjectPlace, String> {
+    let mut lines = text.lines();
+    match lines.next() {
+        Some(MAGIC) => {}
+        first => return Err(format!("it begins with {:?}, not {MAGIC:?}", first.unwrap_or_default())),
+    }
+    let (mut url, mut endpoint) = (None, None);
+    for line in lines {
+        match line.split_once(' ') {
+            Some(("url", value)) => url = Some(value),
+            Some(("endpoint", value)) => endpoint = Some(value),
+            _ => return Err(format!("it says {line:?}, which this kvfs does not know")),
+        }
+    }
+    ObjectPlace::new(url.ok_or("it names no URL")?, endpoint)
+}
+
+fn damaged(dir: &StoreDir, message: &str) -> Error {
+    let path = dir.path().join(PLACE);
+    let message =
+        format!("cannot open the store {}: its file {}: {message}", dir.path().display(), path.display());
+    Error::new(ErrorKind::NotAStore, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_read_as_they_were_written_and_others_are_refused() {
+        let text = "kvfs-slatedb 1\nurl s3://bucket/prefix\nendpoint http://localhost:9000\n";
+        let place = parse(text).unwrap();
+        assert_eq!((place.url(), place.endpoint()), ("s3://bucket/prefix", Some("http://localhost:9000")));
+        for (text, words) in [
+            ("", "begins with"),
+            ("kvfs-slatedb 2\nurl s3://b/p\n", "kvfs-slatedb 2"),
+            ("kvfs-slatedb 1\n", "no URL"),
+            ("kvfs-slatedb 1\nurl s3://b/p\ncolour red\n", "colour red"),
+            ("kvfs-slatedb 1\nurl s3://b/p?x\n", "more than bucket and prefix"),
+        ] {
+            let refused = parse(text).expect_err(text);
+            assert!(refused.contains(words), "{text:?}: {refused}");
+        }
+    }
+}
