@@ -73,7 +73,7 @@ pub use txn::{
     copy_blocks,
 };
 pub use types::{
-    Capabilities, Durability, Extent, ExtentKind, KeyRange, Keyspace, KeyspaceInfo, KeyspaceKind,
+    BlockRange, Capabilities, Durability, Extent, ExtentKind, KeyRange, Keyspace, KeyspaceInfo, KeyspaceKind,
     MergeFunction, Position, Seqno, SpaceStats,
 };
 pub use undo::{NOTE_LEN_MAX, UndoHistory, UndoPoint, UndoViews};
@@ -138,6 +138,12 @@ pub trait Read: Send + Sync {
         from: u64,
         kind: ExtentKind,
     ) -> Result<Option<Extent>>;
+
+    /// Takes note that the blocks of these ranges are about to be read, in this order or nearly: an engine may read them meanwhile,
+    /// all in the order of its medium. Advice only: returns at once, changes no answer, and reports no error. The default heeds none.
+    fn will_need(&self, keyspace: Keyspace, ranges: Vec<BlockRange>) {
+        let _ = (keyspace, ranges);
+    }
 }
 
 /// An ordered walk over `(key, value)` at one position, both ways.

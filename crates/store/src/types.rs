@@ -116,6 +116,17 @@ pub struct Extent {
     pub count: u64,
 }
 
+/// Consecutive blocks under one prefix.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BlockRange {
+    /// What comes before the block number in the keys.
+    pub prefix: Bytes,
+    /// Number of the first block.
+    pub first: u64,
+    /// Number of blocks.
+    pub count: u64,
+}
+
 /// Optional abilities of an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Capabilities {

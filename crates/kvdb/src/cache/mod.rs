@@ -159,6 +159,11 @@ impl BlockCache {
         found
     }
 
+    /// Whether there is a block under `key`; it does not count as used.
+    pub(crate) fn holds(&self, key: CacheKey) -> bool {
+        self.shards[shard_of(key)].lock().peek(key).is_some()
+    }
+
     /// Puts a verified block in; when another thread was first, its block stays and is returned.
     /// Evicts until the cache is within its budget again, the new block itself if need be. It is charged to the caller's place:
     /// `bytes` must be alone in its allocation of `bytes_held` bytes, or less is charged than is held.

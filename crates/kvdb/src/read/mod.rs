@@ -7,17 +7,18 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use kvfs_store::{
-    BLOCK_BYTES, Cursor, Extent, ExtentKind, KeyRange, Keyspace, KeyspaceKind, Result, Seqno, Snapshot,
-    StoreError,
+    BLOCK_BYTES, BlockRange, Cursor, Extent, ExtentKind, KeyRange, Keyspace, KeyspaceKind, Result, Seqno,
+    Snapshot, StoreError,
 };
 
 use crate::commit::SnapshotPin;
 use crate::history::History;
-use crate::layers::Layers;
+use crate::layers::{Layers, Located};
 use crate::live::LiveSet;
 use crate::live::keyspaces::Keyspaces;
 use crate::memtable::{BlockState, split_block_key};
 use crate::runtime::Runtime;
+use crate::table::load_advised;
 
 /// The keyspace part of a read: what is stored where, and how it is resolved.
 pub(crate) struct Reader {
@@ -83,6 +84,26 @@ impl Reader {
     ) -> Result<Option<Extent>> {
         self.require_blocks(keyspace, "next_extent")?;
         layers.next_extent(keyspace.0, prefix, from, kind)
+    }
+
+    /// Takes advice, which is followed by the thread that reads ahead. It goes by the layers of now: what is merged meanwhile stays
+    /// until then.
+    pub(crate) fn will_need_at(&self, layers: Layers, keyspace: Keyspace, ranges: Vec<BlockRange>) {
+        let follow = move || {
+            let locate = |BlockRange { prefix, first, count }: &BlockRange| {
+                layers.locate(keyspace.0, prefix, *first, usize::try_from(*count).ok()?).ok()
+            };
+            let in_piece = |located| match located {
+                Located::InPiece(location) => Some(location),
+                Located::InMemory(_) => None,
+            };
+            // What fails here fails again where it is asked for, and is told there.
+            let located = ranges.iter().filter_map(locate).flatten();
+            load_advised(located.filter_map(in_piece).collect());
+        };
+        if self.require_blocks(keyspace, "will_need").is_ok() {
+            self.runtime.ctx.windows.advise(Box::new(follow));
+        }
     }
 
     pub(crate) fn require_blocks(&self, keyspace: Keyspace, operation: &'static str) -> Result<()> {
@@ -179,6 +200,12 @@ macro_rules! read_at_layers {
                 kind: kvfs_store::ExtentKind,
             ) -> kvfs_store::Result<Option<kvfs_store::Extent>> {
                 self.reader().next_extent_at(&self.layers()?, keyspace, prefix, from, kind)
+            }
+
+            fn will_need(&self, keyspace: kvfs_store::Keyspace, ranges: Vec<kvfs_store::BlockRange>) {
+                if let Ok(layers) = self.layers() {
+                    self.reader().will_need_at(layers, keyspace, ranges);
+                }
             }
         }
     };

@@ -20,6 +20,7 @@
 //!   back when dropped; so does a writer for what it has allocated or stitched in so far;
 //! * nothing here flushes the device: a caller that installs pieces in the manifest must flush once before.
 
+mod advice;
 mod block_iter;
 mod block_read;
 mod block_writer;
@@ -47,6 +48,7 @@ mod upcoming;
 mod windows;
 mod writer;
 
+pub(crate) use advice::load_advised;
 pub(crate) use block_read::Location;
 pub(crate) use filter::fingerprint;
 pub(crate) use index::Index;

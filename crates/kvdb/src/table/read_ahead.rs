@@ -199,7 +199,8 @@ impl Storage {
         Some(plan.start.max(own.start)..plan.end.min(own.end))
     }
 
-    fn window_bytes_max(&self) -> u64 {
+    /// Most bytes that are read ahead at once.
+    pub(super) fn window_bytes_max(&self) -> u64 {
         (self.ctx().options.read_ahead_bytes as u64).min(self.ctx().windows.window_bytes_max())
     }
 

@@ -113,6 +113,11 @@ impl Storage {
         self.ctx.cache.get(key, tier)
     }
 
+    /// Whether [`Self::cached`] would find them; asking counts for nothing.
+    pub(super) fn is_cached(&self, addr: u64) -> bool {
+        self.ctx.cache.holds(self.cache_key(addr).0)
+    }
+
     /// Puts verified bytes, which no other holds, into the cache.
     #[track_caller]
     pub(super) fn cache_own(&self, addr: u64, bytes: Bytes) -> Bytes {

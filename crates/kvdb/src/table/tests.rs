@@ -1,5 +1,6 @@
 //! Pieces against sorted maps, under many sizes of zones and blocks.
 
+mod advice;
 mod blocks;
 mod faults;
 mod tuples;

@@ -1,8 +1,8 @@
-//! Windows that a walk is about to come to: one thread reads them meanwhile.
+//! What readers are about to come to: one thread reads it meanwhile.
 //!
 //! Purpose: a reader that goes through rows or small files spends as long on checksums and copies as the device spends on the
 //! bytes; one behind the other the two take twice as long as they need to. Half-way through a window the next one is
-//! put here.
+//! put here; so is advice from above, which says what is read after that ([`super::advice`]).
 //!
 //! Thread safety: all methods take `&self`. One lock, held for a few instructions, never during a read. No reader depends on
 //! the thread: one that comes to a window before it was read reads it itself ([`Window::fill`]).
@@ -23,10 +23,12 @@ use crate::space::Zones;
 /// Windows that wait at the same time: more mean that the device is behind, and each holds memory.
 const WAITING_MAX: usize = 8;
 
-/// A window to be read, and what keeps its bytes where they are.
-pub(super) struct Request {
-    pub(super) window: Arc<Window>,
-    pub(super) hold: ZoneHold,
+/// Something to be done before a reader needs it.
+pub(super) enum Request {
+    /// A window to be read, and what keeps its bytes where they are.
+    Window { window: Arc<Window>, hold: ZoneHold },
+    /// Advice to be followed.
+    Advice(Box<dyn FnOnce() + Send>),
 }
 
 /// A reference on what a piece has in one zone.
@@ -80,7 +82,7 @@ impl Upcoming {
         queue.is_served && queue.requests.len() < WAITING_MAX
     }
 
-    /// Puts a window behind the others.
+    /// Puts a request behind the others.
     pub(super) fn push(&self, request: Request) {
         let mut queue = self.queue.lock();
         if !queue.is_closed {
@@ -98,13 +100,16 @@ impl Upcoming {
     pub(super) fn serve(&self) {
         // Nothing waits for a thread that is gone.
         let _closes = self.closes();
-        while let Some(Request { window, hold }) = self.next() {
-            if Arc::strong_count(&window) == 1 {
+        while let Some(request) = self.next() {
+            match request {
                 // Its piece is gone, or its place was needed.
-                continue;
+                Request::Window { window, .. } if Arc::strong_count(&window) == 1 => {}
+                // What can't be read says so to the reader that needs it: it tries again, part by part.
+                Request::Window { window, hold } => {
+                    window.fill(|buf, addr| hold.device.read_at(buf, addr));
+                }
+                Request::Advice(follow) => follow(),
             }
-            // What can't be read says so to the reader that needs it: it tries again, part by part.
-            window.fill(|buf, addr| hold.device.read_at(buf, addr));
         }
     }
 

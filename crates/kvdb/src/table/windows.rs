@@ -48,12 +48,22 @@ const COUNT_MIN: usize = 2;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Owner(u64);
 
+/// How readers go through a window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Use {
+    /// From one end to the other, and beyond it.
+    Walk,
+    /// So many bytes of it, in any order, and no more.
+    Advised { bytes: usize },
+}
+
 /// Bytes of one piece that were read ahead, or are about to be.
 pub(super) struct Window {
     owner: Owner,
     /// Device address of the first byte.
     addr: u64,
     len: usize,
+    intended: Use,
     memory: Arc<Memory>,
     /// What its bytes will lie in, if there was one to be used again.
     empty: Mutex<Option<Buffer>, class::KvdbTableWindowsEmpty>,
@@ -63,7 +73,7 @@ pub(super) struct Window {
     bytes_asked: AtomicUsize,
     /// From so many on it is worth a plan for the next one.
     bytes_asked_min: AtomicUsize,
-    /// A walk has come to its end.
+    /// Its readers are through with it.
     is_passed: AtomicBool,
     /// By the clock of all windows.
     used_at: AtomicU64,
@@ -104,10 +114,13 @@ impl Memory {
     }
 }
 
-/// Size of the buffer for a window of `len` bytes: large ones lie in huge pages, two in each.
+/// Size of the buffer for a window of `len` bytes, so that another one can use it again: large ones lie in huge pages, two in each.
 fn buffer_bytes(len: usize) -> usize {
-    let is_large = (HALF_A_HUGE_PAGE / 2 + 1..=HALF_A_HUGE_PAGE).contains(&len);
-    if is_large { HALF_A_HUGE_PAGE } else { len.next_multiple_of(SECTOR_BYTES) }
+    if len <= HALF_A_HUGE_PAGE {
+        len.next_power_of_two().max(SECTOR_BYTES)
+    } else {
+        len.next_multiple_of(SECTOR_BYTES)
+    }
 }
 
 /// The bytes of a window, which stay as long as this lives.
@@ -169,11 +182,16 @@ impl Window {
             Direction::Forward => self.bytes_from(addr).saturating_sub(len),
             Direction::Backward => (addr - self.addr) as usize,
         };
-        // A single look-up is no walk.
-        if left <= PASSED_BYTES_MAX.max(len) && asked >= self.len / 4 {
+        let is_passed = match self.intended {
+            // A single look-up is no walk.
+            Use::Walk => left <= PASSED_BYTES_MAX.max(len) && asked >= self.len / 4,
+            Use::Advised { bytes } => asked >= bytes,
+        };
+        if is_passed {
             self.is_passed.store(true, Ordering::Relaxed);
         }
-        left <= self.len / 2
+        self.intended == Use::Walk
+            && left <= self.len / 2
             && asked >= self.bytes_asked_min.load(Ordering::Relaxed)
             && self.len >= FOLLOWED_BYTES_MIN
             && !self.is_followed.load(Ordering::Relaxed)
@@ -283,7 +301,7 @@ impl Windows {
             if !self.make_room(&mut slots, len, Need::Now, &mut recycled) {
                 return None;
             }
-            self.insert(&mut slots, owner, addr, len, recycled)
+            self.insert(&mut slots, owner, addr, len, Use::Walk, recycled)
         };
         self.fill(&window, read).then_some(window)
     }
@@ -323,10 +341,40 @@ impl Windows {
             }
             let Some(place) = place() else { return false };
             let len = (place.end - place.start) as usize;
-            self.insert(&mut slots, owner, place.start, len, recycled)
+            self.insert(&mut slots, owner, place.start, len, Use::Walk, recycled)
         };
-        self.upcoming.push(Request { window, hold });
+        self.upcoming.push(Request::Window { window, hold });
         true
+    }
+
+    /// Has `follow` called by [`Self::serve`], which it may use to [`Self::load_advised`]. It must own what it goes by. Nothing
+    /// where no thread serves, or is behind.
+    pub(crate) fn advise(&self, follow: Box<dyn FnOnce() + Send>) {
+        if self.can_plan() {
+            self.upcoming.push(Request::Advice(follow));
+        }
+    }
+
+    /// Reads a window of which readers will ask for `bytes_advised` in any order, unless there is one, or no room for it.
+    pub(super) fn load_advised<E>(
+        &self,
+        owner: Owner,
+        range: &Range<u64>,
+        bytes_advised: usize,
+        read: impl FnOnce(&mut [u8], u64) -> Result<(), E>,
+    ) {
+        let len = (range.end - range.start) as usize;
+        let window = {
+            let mut slots = self.slots.lock();
+            let mut recycled = None;
+            if slots.windows.iter().any(|window| window.holds(owner, range.start, len))
+                || !self.make_room(&mut slots, len, Need::Soon, &mut recycled)
+            {
+                return;
+            }
+            self.insert(&mut slots, owner, range.start, len, Use::Advised { bytes: bytes_advised }, recycled)
+        };
+        self.fill(&window, read);
     }
 
     fn insert(
@@ -335,6 +383,7 @@ impl Windows {
         owner: Owner,
         addr: u64,
         len: usize,
+        intended: Use,
         recycled: Option<Buffer>,
     ) -> Arc<Window> {
         let empty = recycled.filter(|buffer| buffer.bytes.len() == buffer_bytes(len));
@@ -342,6 +391,7 @@ impl Windows {
             owner,
             addr,
             len,
+            intended,
             memory: Arc::clone(&self.memory),
             empty: Mutex::new(empty),
             data: OnceLock::new(),
