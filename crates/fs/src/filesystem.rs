@@ -13,6 +13,7 @@ use crate::detached::Detached;
 use crate::file::AccessLog;
 use crate::node::NodeTable;
 use crate::quota::{self, Quotas};
+use crate::scan::Scans;
 use crate::schema::{Header, Keyspaces, Placement, ROOT_INODE, Superblock, encode_row, superblock_key};
 use crate::snapshots::Snapshots;
 use crate::superblock::LiveSuperblock;
@@ -35,6 +36,7 @@ pub struct FileSystem {
     pub(crate) lazy_times: LazyTimes,
     pub(crate) shared: Arc<Shared>,
     pub(crate) origin: Origin,
+    pub(crate) scans: Scans,
     /// What the kernel is told of privileges.
     pub(crate) shows: ShownPrivileges,
 }
@@ -109,6 +111,7 @@ impl FileSystem {
                 detached: Detached::default(),
             }),
             origin: Origin::Main(Arc::clone(&store)),
+            scans: Scans::default(),
             shows: ShownPrivileges::Everything,
             store,
         };

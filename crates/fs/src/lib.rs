@@ -51,6 +51,7 @@ pub mod operations;
 mod orphan;
 mod quota;
 pub mod repair;
+mod scan;
 mod schema;
 mod snapshots;
 mod superblock;

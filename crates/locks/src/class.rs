@@ -184,6 +184,7 @@ classes! {
     SocketSharesTaken "socket/shares.taken",
     FsAttrAtimePending "fs/attr/atime.pending",
     FsFileAccesses "fs/file/accesses",
+    FsScanState "fs/scan.state",
     FsSnapshotsPrivate "fs/snapshots.private",
     FsNodeNamesKept "fs/node/names.kept",
     FsViewAuthors "fs/view/authors",

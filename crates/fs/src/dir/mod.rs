@@ -12,6 +12,7 @@ use kvfs_txn::{LockName, Want};
 use crate::attr::AccessTimes;
 use crate::namespace::Resolver;
 use crate::node::{Node, NodeTable, Pin};
+use crate::scan::{Foresight, ListedFile};
 use crate::schema::Row;
 use crate::types::ShownPrivileges;
 use crate::view::{Locker, Origin};
@@ -40,6 +41,7 @@ struct Listing<'v> {
     resolver: Resolver<'v>,
     meta: Keyspace,
     nodes: &'v NodeTable,
+    foresight: Foresight<'v>,
     shows: ShownPrivileges,
 }
 
@@ -52,6 +54,7 @@ impl<'v> Listing<'v> {
             resolver: fs.resolver(),
             meta: fs.keyspaces.meta,
             nodes: &fs.nodes,
+            foresight: Foresight::new(fs),
             shows: fs.shows,
         }
     }
@@ -73,12 +76,16 @@ impl<'v> Listing<'v> {
         let resume = resume.ok_or(FsError::Invalid("a directory offset that was not given out"))?;
         // Attributes are locked one by one, when the caller looks at them.
         let nodes = if self.origin.locks_reads() { Nodes::Unread } else { nodes };
-        let mut has_entries = false;
-        let result = self.list_entries(&node, (offset, &resume), nodes, &mut |entry| {
+        let (mut has_entries, mut files) = (false, Vec::new());
+        let result = self.list_entries(&node, (offset, &resume), nodes, &mut |entry, file| {
             let filled = sink(entry);
-            has_entries |= filled != Fill::Full;
+            if filled != Fill::Full {
+                has_entries = true;
+                files.extend(file);
+            }
             filled
         });
+        self.foresight.listed(node.inode, offset == 0, &files);
         {
             let mut book = directory.cookies.lock();
             let (bytes_before, bytes) = book.tell_memory();
@@ -91,7 +98,13 @@ impl<'v> Listing<'v> {
     }
 
     /// `from`: the offset after which the listing goes on, and where that is.
-    fn list_entries(&self, node: &Pin<'_>, from: (u64, &Resume), nodes: Nodes, sink: Sink<'_>) -> Result<()> {
+    fn list_entries(
+        &self,
+        node: &Pin<'_>,
+        from: (u64, &Resume),
+        nodes: Nodes,
+        sink: &mut dyn FnMut(&DirEntry<'_>, Option<ListedFile>) -> Fill,
+    ) -> Result<()> {
         let Some(directory) = &node.directory else { return Err(FsError::NotDirectory) };
         let (mut offset, resume) = from;
         let prefix_len = directory.placement.prefix_len();
@@ -110,10 +123,14 @@ impl<'v> Listing<'v> {
             let name = &key[prefix_len..];
             let row = Row::decode(key, bytes)?;
             let (inode, kind) = (row.inode(), row.kind());
+            let file = match &row {
+                Row::Inode(header, _) => ListedFile::new(header),
+                Row::Directory { .. } | Row::Link { .. } => None,
+            };
             let is_counted = nodes == Nodes::Counted;
             if !is_counted && listed.is_none() {
                 offset = directory.cookies.lock().offset_of(name, offset);
-                if sink(&DirEntry { name, inode, kind, offset, entry: None }) == Fill::Full {
+                if sink(&DirEntry { name, inode, kind, offset, entry: None }, file) == Fill::Full {
                     return Ok(());
                 }
                 continue;
@@ -121,7 +138,7 @@ impl<'v> Listing<'v> {
             let Some((pin, attr)) = self.listed_node(node, name, row, epoch)? else { continue };
             let entry = is_counted.then_some(Entry { node: NodeId(inode), generation: 0, attr });
             offset = directory.cookies.lock().offset_of(name, offset);
-            if sink(&DirEntry { name, inode, kind, offset, entry }) == Fill::Full {
+            if sink(&DirEntry { name, inode, kind, offset, entry }, file) == Fill::Full {
                 return Ok(());
             }
             if let Some(listed) = listed {

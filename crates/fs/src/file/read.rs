@@ -8,6 +8,7 @@ use super::accesses::AccessKind;
 use super::{BLOCK, Contents, all_blocks, blocks_name};
 use crate::attr::AccessTimes;
 use crate::node::{NodeTable, Pin};
+use crate::scan::Foresight;
 use crate::schema::block_prefix;
 use crate::view::{Locker, Origin};
 use crate::{Caller, FileSystem, FsError, NodeId, Result};
@@ -38,12 +39,19 @@ pub(crate) struct Reader<'v> {
     nodes: &'v NodeTable,
     locker: Locker<'v>,
     contents: Contents<'v>,
+    foresight: Foresight<'v>,
 }
 
 impl<'v> Reader<'v> {
     /// That of this view.
     pub(crate) fn new(fs: &'v FileSystem) -> Self {
-        Self { origin: &fs.origin, nodes: &fs.nodes, locker: fs.locker(), contents: Contents::new(fs) }
+        Self {
+            origin: &fs.origin,
+            nodes: &fs.nodes,
+            locker: fs.locker(),
+            contents: Contents::new(fs),
+            foresight: Foresight::new(fs),
+        }
     }
 
     /// As [`FileSystem::read`], without the access time.
@@ -75,6 +83,11 @@ impl<'v> Reader<'v> {
                 self.nodes.drop_content(node);
             }
         } else {
+            if offset == 0
+                && let Some(directory) = node.parent_inode()
+            {
+                self.foresight.reads(directory, node.inode);
+            }
             self.contents.read_blocks(node.inode, offset, length, buffer)?;
         }
         self.origin.confirm_read()?;

@@ -296,6 +296,14 @@ impl Node {
         }
     }
 
+    /// Inode of the parent directory, where the node has exactly one name.
+    pub(crate) fn parent_inode(&self) -> Option<u64> {
+        match &self.state.lock().location {
+            Location::Entry { parent, .. } => Some(parent.inode),
+            _ => None,
+        }
+    }
+
     /// Inode of the parent directory and the name, where the node has exactly one.
     pub(crate) fn link(&self) -> Option<(Arc<Node>, Box<[u8]>)> {
         match &self.state.lock().location {

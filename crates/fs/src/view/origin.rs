@@ -22,6 +22,7 @@ use crate::file::AccessLog;
 use crate::node::NodeTable;
 use crate::operations::Recorder;
 use crate::quota::Quotas;
+use crate::scan::Scans;
 use crate::snapshots::Snapshots;
 use crate::superblock::LiveSuperblock;
 use crate::tiers::TierWishes;
@@ -88,6 +89,7 @@ impl Origin {
             lazy_times: LazyTimes::new(&options, false, Arc::clone(&main.shared.clock)),
             shared: Arc::clone(&main.shared),
             origin: self,
+            scans: Scans::default(),
             shows,
         });
         fs.resolver().install_root()?;

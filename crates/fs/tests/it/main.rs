@@ -28,6 +28,7 @@ mod quotas;
 mod random;
 mod reference;
 mod repair;
+mod scans;
 mod setup;
 mod snapshots;
 mod threads;
