@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::process::ExitCode;
 
-use super::place::{Place, from_above, tree_error};
+use super::place::{Place, from_above, not_found, tree_error};
 use crate::args::CloneArgs;
 use crate::control::{self, Request, Response};
 use crate::endpoint::Endpoint;
@@ -15,7 +15,7 @@ use crate::units::human_bytes;
 pub(crate) fn run(args: &CloneArgs) -> Result<ExitCode> {
     let source = place(&args.source)?;
     let attributes = source.path.symlink_metadata();
-    attributes.map_err(|error| CliError::io("clone", &args.source, &error))?;
+    attributes.map_err(|error| not_found("clone", &args.source, &error))?;
     let target = target_place(args, &source)?;
     if source.mount.device != target.mount.device {
         let (one, two) = (source.path.display(), target.path.display());

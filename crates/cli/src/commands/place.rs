@@ -1,6 +1,7 @@
 //! Names in mounted stores, and calls on trees there, for the commands that have several of them.
 
 use std::ffi::OsStr;
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
@@ -74,6 +75,18 @@ pub(super) fn from_above<T>(
         }
     }
     Err(refused)
+}
+
+/// Why a command has no file at `path`, with the directory in which it was looked for where the path does not say it.
+pub(super) fn not_found(verb: &str, path: &Path, error: &io::Error) -> CliError {
+    let looked_in = std::env::current_dir().ok().filter(|_| path.is_relative());
+    let place = looked_in.map(|dir| format!(" in {}", dir.display())).unwrap_or_default();
+    let CliError { code, .. } = CliError::io(verb, path, error);
+    let why = match error.kind() {
+        io::ErrorKind::NotFound => "no such file or directory".to_owned(),
+        _ => error.to_string(),
+    };
+    CliError::new(code, format!("cannot {verb} {}{place}: {why}", path.display()))
 }
 
 /// Why a call on a tree failed.

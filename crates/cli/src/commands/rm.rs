@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::ExitCode;
 
-use super::place::{Place, from_above, tree_error};
+use super::place::{Place, from_above, not_found, tree_error};
 use crate::args::RmArgs;
 use crate::control::{self, Request, Response};
 use crate::endpoint::Endpoint;
@@ -42,7 +42,7 @@ fn find(path: &Path, args: &RmArgs) -> Result<Option<Doomed>> {
     }
     let attributes = match path.symlink_metadata() {
         Err(error) if error.kind() == ErrorKind::NotFound && args.force => return Ok(None),
-        attributes => attributes.map_err(|error| not_there(path, &error))?,
+        attributes => attributes.map_err(|error| not_found("remove", path, &error))?,
     };
     let place = Place::of(path)?;
     let above = place.above();
@@ -62,18 +62,6 @@ fn find(path: &Path, args: &RmArgs) -> Result<Option<Doomed>> {
         return refused("it is on another mount than the directory that it is in");
     }
     Ok(Some(doomed))
-}
-
-/// With the directory in which it was looked for, where the path does not say it.
-fn not_there(path: &Path, error: &std::io::Error) -> CliError {
-    let looked_in = std::env::current_dir().ok().filter(|_| path.is_relative());
-    let place = looked_in.map(|dir| format!(" in {}", dir.display())).unwrap_or_default();
-    let CliError { code, .. } = CliError::io("remove", path, error);
-    let why = match error.kind() {
-        ErrorKind::NotFound => "no such file or directory".to_owned(),
-        _ => error.to_string(),
-    };
-    CliError::new(code, format!("cannot remove {}{place}: {why}", path.display()))
 }
 
 fn remove_in_transaction(found: &[Doomed], is_json: bool) -> Result<ExitCode> {
