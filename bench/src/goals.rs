@@ -26,6 +26,8 @@ struct Goal {
 
 const KERNEL: &[&str] = &["ext4", "xfs", "btrfs"];
 const ENGINES: &[&str] = &["rocksdb", "fjall", "surrealkv"];
+/// At most 1.15 times the floor's time.
+const AT_FLOOR: f64 = 1.0 / 1.15;
 /// At most 1.3 times the floor's time.
 const NEAR_FLOOR: f64 = 1.0 / 1.3;
 /// An aged store may take 1.3 times as long as a fresh one.
@@ -59,21 +61,26 @@ const fn client(workload: &'static str) -> Goal {
 }
 
 const GOALS: &[Goal] = &[
-    goal("create", Against::One("floor"), NEAR_FLOOR),
+    goal("create", Against::One("floor"), AT_FLOOR),
     goal("untar", Against::One("floor"), NEAR_FLOOR),
-    goal("chmod-cold", Against::One("floor"), NEAR_FLOOR),
-    goal("rm-warm", Against::One("floor"), NEAR_FLOOR),
-    goal("list-stat-cold", Against::BestOf(KERNEL), 1.7),
+    goal("chmod-cold", Against::One("floor"), AT_FLOOR),
+    goal("rename-tree", Against::One("floor"), AT_FLOOR),
+    goal("rm-warm", Against::One("floor"), AT_FLOOR),
+    goal("list-stat-cold", Against::BestOf(KERNEL), 2.0),
     goal("small-read-cold", Against::BestOf(KERNEL), 1.5),
-    goal("grep-cold", Against::BestOf(KERNEL), 1.7),
+    goal("grep-cold", Against::BestOf(KERNEL), 2.1),
+    goal("find-cold", Against::BestOf(KERNEL), 0.9),
+    goal("installed-grep-cold", Against::BestOf(KERNEL), 1.5),
+    goal("installed-find-cold", Against::BestOf(KERNEL), 0.8),
     goal("rm-cold", Against::One("xfs"), 1.4),
     goal("rm-cold", Against::One("btrfs"), 1.4),
-    goal("append-fsync", Against::One("ext4"), 2.0),
-    goal("append-fsync", Against::One("xfs"), 1.3),
-    goal("overwrite-4b", Against::BestOf(KERNEL), 2.0),
-    goal("stream-write", Against::One("ext4"), 0.7),
-    goal("stream-read-cold", Against::One("ext4"), 0.65),
-    goal("random-read-qd1", Against::One("ext4"), 0.8),
+    goal("append-fsync", Against::One("ext4"), 4.0),
+    goal("append-fsync", Against::One("xfs"), 2.2),
+    goal("overwrite-4b", Against::BestOf(KERNEL), 8.0),
+    goal("stream-write", Against::One("ext4"), 1.2),
+    goal("stream-read-cold", Against::One("ext4"), 0.95),
+    goal("random-read-qd1", Against::One("ext4"), 1.0),
+    goal("random-read-qd16", Against::One("ext4"), 0.9),
     goal("million-stat-cold", Against::BestOf(KERNEL), 1.5),
     goal("million-chmod-cold", Against::BestOf(KERNEL), 1.5),
     library("lib-create", Against::One("ext4"), 3.0),
@@ -325,15 +332,15 @@ mod tests {
         let verdicts = judge(&results(&times));
         assert_eq!(verdicts.len(), 1);
         assert_eq!(verdicts[0].other, "xfs");
-        assert!(!verdicts[0].is_reached(), "1.5 of 1.7");
-        assert_eq!(verdicts[0].text(), "FALLS SHORT by 12 %: 1.13 x the time allowed");
+        assert!(!verdicts[0].is_reached(), "1.5 of 2.1");
+        assert_eq!(verdicts[0].text(), "FALLS SHORT by 29 %: 1.40 x the time allowed");
     }
 
     #[test]
     fn near_the_floor_is_enough_where_that_is_asked() {
-        let verdicts = judge(&results(&[("create", "floor", 1.0), ("create", "kvfs", 1.29)]));
+        let verdicts = judge(&results(&[("untar", "floor", 1.0), ("untar", "kvfs", 1.29)]));
         assert!(verdicts[0].is_reached());
-        let verdicts = judge(&results(&[("create", "floor", 1.0), ("create", "kvfs", 1.31)]));
+        let verdicts = judge(&results(&[("untar", "floor", 1.0), ("untar", "kvfs", 1.31)]));
         assert!(!verdicts[0].is_reached());
     }
 

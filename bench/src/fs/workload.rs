@@ -121,6 +121,8 @@ pub(crate) enum ScenarioName {
     Small,
     /// A source tree: unpack, find, grep, rename, remove
     Tree,
+    /// What a distribution has installed: copy, find, grep
+    Installed,
     /// One large file: write, read, in order and at random, overwrite, remove
     Stream,
     /// Append and fsync
@@ -144,6 +146,7 @@ impl ScenarioName {
             Self::Files => "files",
             Self::Small => "small",
             Self::Tree => "tree",
+            Self::Installed => "installed",
             Self::Stream => "stream",
             Self::Append => "append",
             Self::Exec => "exec",
@@ -170,6 +173,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     files::SCENARIO,
     small::SCENARIO,
     tree::SCENARIO,
+    tree::INSTALLED,
     stream::SCENARIO,
     append::SCENARIO,
     exec::SCENARIO,

@@ -80,6 +80,37 @@ pub(super) const SCENARIO: Scenario = Scenario {
     ],
 };
 
+/// What a distribution has installed: unlike an archive it was not made in the order of its names.
+pub(super) const INSTALLED: Scenario = Scenario {
+    name: ScenarioName::Installed,
+    workloads: &[
+        Workload {
+            key: "installed-copy",
+            title: |_| "cp -a of /usr/share and /usr/include".into(),
+            class: Class::NoSync,
+            start: Start::Settled,
+            prepare: |job| Ok(fs::create_dir(dir(job))?),
+            run: copy_installed,
+        },
+        Workload {
+            key: "installed-find-cold",
+            title: |_| "find in it".into(),
+            class: Class::Cold,
+            start: Start::Cold,
+            prepare: nothing,
+            run: |job| find(&dir(job)),
+        },
+        Workload {
+            key: "installed-grep-cold",
+            title: |_| "grep -r in it".into(),
+            class: Class::Cold,
+            start: Start::Cold,
+            prepare: nothing,
+            run: |job| grep(&dir(job)),
+        },
+    ],
+};
+
 fn dir(job: &Job) -> PathBuf {
     job.dir.join("tree")
 }
@@ -87,6 +118,12 @@ fn dir(job: &Job) -> PathBuf {
 fn untar(job: &Job) -> Result<()> {
     let dir = dir(job);
     host::run("tar", &["-xf".as_ref(), job.sizes.tarball.as_os_str(), "-C".as_ref(), dir.as_os_str()])?;
+    Ok(())
+}
+
+fn copy_installed(job: &Job) -> Result<()> {
+    let dir = dir(job);
+    host::run("cp", &["-a".as_ref(), "/usr/share".as_ref(), "/usr/include".as_ref(), dir.as_os_str()])?;
     Ok(())
 }
 
