@@ -80,6 +80,9 @@ fn about(kind: EngineKind) -> &'static str {
         EngineKind::RocksDb => {
             "RocksDB, in files: no transactions over files, snapshots, undo, compression,\n           devices or repair"
         }
+        EngineKind::LevelDb => {
+            "LevelDB, in files: no transactions over files, snapshots, undo, compression,\n           devices or repair; opened by one process at a time"
+        }
         EngineKind::SlateDb => {
             "SlateDB, in object storage (--url): no transactions over files,\n           snapshots, undo, compression, devices or repair"
         }

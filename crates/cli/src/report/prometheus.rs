@@ -20,6 +20,7 @@ const GROUPS: &[(&str, &str)] = &[
     ("index.", "pages of indexes and filters in memory"),
     ("journal.", "the journal"),
     ("keyspace.", "a keyspace in its runs"),
+    ("leveldb.", "the engine LevelDB"),
     ("locks.", "locks of transactions"),
     ("log.", "the log of the daemon"),
     ("manifest.", "the manifest"),

@@ -3,9 +3,7 @@
 //! Thread safety: plain values. Invariant: of the memory that the engine may take, half is for cached blocks, indexes and filters,
 //! a quarter for memtables; the rest is for what compactions and iterators hold.
 
-use std::os::fd::OwnedFd;
-use std::time::Duration;
-
+use kvfs_engine_common::DatabaseOptions;
 use kvfs_store::{KeyspaceKind, Result};
 use rocksdb::{BlockBasedOptions, Cache, DBCompressionType, DBRecoveryMode, LogLevel, Options};
 
@@ -17,31 +15,8 @@ const WRITE_BUFFERS_BYTES: std::ops::RangeInclusive<u64> = 4 << 20..=512 << 20;
 /// Table files that are open at once.
 const OPEN_FILES_MAX: i32 = 512;
 
-/// How a database is opened.
-#[derive(Debug)]
-pub struct RocksOptions {
-    /// What it may take (bytes).
-    pub memory_bytes: u64,
-    /// Nothing is written.
-    pub read_only: bool,
-    /// How long a batch may wait until it is durable where nothing syncs it.
-    pub commit_interval: Duration,
-    /// What compactions and flushes may write each second (bytes); `None`: no limit.
-    pub io_limit: Option<u64>,
-    /// Stays open for as long as the database: the path leads through it.
-    pub anchor: Option<OwnedFd>,
-}
-
-impl RocksOptions {
-    /// With so much memory; everything else as it is by default.
-    pub fn with_memory(memory_bytes: u64) -> Self {
-        let commit_interval = Duration::from_secs(1);
-        Self { memory_bytes, read_only: false, commit_interval, io_limit: None, anchor: None }
-    }
-
-    pub(crate) fn write_buffers_bytes(&self) -> u64 {
-        (self.memory_bytes / 4).clamp(*WRITE_BUFFERS_BYTES.start(), *WRITE_BUFFERS_BYTES.end())
-    }
+pub(crate) fn write_buffers_bytes(options: &DatabaseOptions) -> u64 {
+    (options.memory_bytes / 4).clamp(*WRITE_BUFFERS_BYTES.start(), *WRITE_BUFFERS_BYTES.end())
 }
 
 /// For cached blocks, of so much memory (bytes).
@@ -57,10 +32,10 @@ pub(crate) struct Tuning {
 }
 
 impl Tuning {
-    pub(crate) fn new(options: &RocksOptions) -> Result<Self> {
+    pub(crate) fn new(options: &DatabaseOptions) -> Result<Self> {
         let cache = Cache::new_lru_cache(cache_bytes(options.memory_bytes));
         let cache = cache.map_err(|error| of_rocksdb("making a cache", &error))?;
-        Ok(Self { cache, write_buffers_bytes: options.write_buffers_bytes(), io_limit: options.io_limit })
+        Ok(Self { cache, write_buffers_bytes: write_buffers_bytes(options), io_limit: options.io_limit })
     }
 
     /// Of the database. `create`: there is none.

@@ -231,7 +231,7 @@ mod tests {
             ("kvfs-engine 2\nengine memory\n", "version 2"),
             ("kvfs-engine 1\n", "names no engine"),
             ("kvfs-engine 1\nengine kvdb\n", "\"kvdb\""),
-            ("kvfs-engine 1\nengine leveldb\n", "\"leveldb\""),
+            ("kvfs-engine 1\nengine berkeleydb\n", "\"berkeleydb\""),
             ("kvfs-engine 1\nengine memory\ninline x\n", "\"inline x\""),
             ("kvfs-engine 1\nengine memory\ncolour red\n", "\"colour red\""),
             ("kvfs-engine 1\ncopying\n", "unfinished copy"),

@@ -6,9 +6,9 @@
 //! Thread safety: functions and plain values. Invariant: a store of an engine is claimed before the engine sees it, so that one
 //! process at a time has it open, or several that only read.
 
+#[cfg(any(feature = "leveldb", feature = "rocksdb"))]
+mod database;
 pub(crate) mod mark;
-#[cfg(feature = "rocksdb")]
-mod rocksdb;
 #[cfg(feature = "slatedb")]
 mod slatedb;
 
@@ -37,6 +37,8 @@ pub enum EngineKind {
     Kvdb,
     /// `RocksDB`, if this build has it.
     RocksDb,
+    /// `LevelDB`, if this build has it.
+    LevelDb,
     /// `SlateDB`, in object storage, if this build has it.
     SlateDb,
     /// In memory, for as long as it is open.
@@ -49,13 +51,14 @@ impl EngineKind {
         Self::ALL.into_iter().filter(|kind| kind.is_built())
     }
 
-    const ALL: [Self; 4] = [Self::Kvdb, Self::RocksDb, Self::SlateDb, Self::Memory];
+    const ALL: [Self; 5] = [Self::Kvdb, Self::RocksDb, Self::LevelDb, Self::SlateDb, Self::Memory];
 
     /// As commands and stores call it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Kvdb => "kvdb",
             Self::RocksDb => "rocksdb",
+            Self::LevelDb => "leveldb",
             Self::SlateDb => "slatedb",
             Self::Memory => "memory",
         }
@@ -71,6 +74,7 @@ impl EngineKind {
         match self {
             Self::Kvdb | Self::Memory => true,
             Self::RocksDb => cfg!(feature = "rocksdb"),
+            Self::LevelDb => cfg!(feature = "leveldb"),
             Self::SlateDb => cfg!(feature = "slatedb"),
         }
     }
@@ -78,6 +82,11 @@ impl EngineKind {
     /// Whether it keeps everything in object storage.
     pub fn is_remote(self) -> bool {
         self == Self::SlateDb
+    }
+
+    /// Whether several processes may have a store open that only read. `LevelDB` writes at each opening.
+    fn shares_readers(self) -> bool {
+        self != Self::LevelDb
     }
 
     /// Whether what it holds ends when it is closed.
@@ -123,13 +132,17 @@ pub struct PluggedEngine {
 pub(crate) fn open(dir: &StoreDir, mark: &EngineMark, options: &OpenOptions) -> Result<PluggedEngine> {
     mark.kind.expect_built(&format_args!("the store {}", dir.path().display()))?;
     check_options(mark.kind, options)?;
-    let claim = EngineMark::claim(dir, options.read_only)?;
+    let claim = EngineMark::claim(dir, options.read_only && mark.kind.shares_readers())?;
     let store = match mark.kind {
         EngineKind::Memory => open_memory(dir, mark, options)?,
         #[cfg(feature = "rocksdb")]
-        EngineKind::RocksDb => rocksdb::open(dir, options)?,
+        EngineKind::RocksDb => database::open::<kvfs_engine_rocksdb::Rocks>(dir, options)?,
         #[cfg(not(feature = "rocksdb"))]
         EngineKind::RocksDb => unreachable!("it is refused"),
+        #[cfg(feature = "leveldb")]
+        EngineKind::LevelDb => database::open::<kvfs_engine_leveldb::Level>(dir, options)?,
+        #[cfg(not(feature = "leveldb"))]
+        EngineKind::LevelDb => unreachable!("it is refused"),
         #[cfg(feature = "slatedb")]
         EngineKind::SlateDb => slatedb::open(dir, options)?,
         #[cfg(not(feature = "slatedb"))]
@@ -167,7 +180,13 @@ pub(crate) fn make_engine(dir: &StoreDir, new: &NewStore<'_>, has_files: bool) -
     check_new(new)?;
     #[cfg(feature = "rocksdb")]
     if new.engine == EngineKind::RocksDb {
-        rocksdb::make(dir, has_files.then(|| mkfs_options(dir, new.inline)).as_ref())?;
+        let files = has_files.then(|| mkfs_options(dir, new.inline));
+        database::make::<kvfs_engine_rocksdb::Rocks>(dir, files.as_ref())?;
+    }
+    #[cfg(feature = "leveldb")]
+    if new.engine == EngineKind::LevelDb {
+        let files = has_files.then(|| mkfs_options(dir, new.inline));
+        database::make::<kvfs_engine_leveldb::Level>(dir, files.as_ref())?;
     }
     #[cfg(feature = "slatedb")]
     if let Some(objects) = new.objects.filter(|_| new.engine == EngineKind::SlateDb) {
@@ -180,8 +199,10 @@ pub(crate) fn make_engine(dir: &StoreDir, new: &NewStore<'_>, has_files: bool) -
 
 /// Removes what a failed [`make`] has left.
 pub(crate) fn remove(dir: &StoreDir) -> std::io::Result<()> {
-    #[cfg(feature = "rocksdb")]
-    rocksdb::remove(dir)?;
+    #[cfg(any(feature = "leveldb", feature = "rocksdb"))]
+    for kind in [EngineKind::RocksDb, EngineKind::LevelDb] {
+        database::remove(dir, kind.name())?;
+    }
     #[cfg(feature = "slatedb")]
     slatedb::remove(dir)?;
     mark::remove(dir)
@@ -217,6 +238,10 @@ fn check_new(new: &NewStore<'_>) -> Result<()> {
 fn check_options(engine: EngineKind, options: &OpenOptions) -> Result<()> {
     let lacking = [
         (options.placement.is_some(), "placement (-o placement)"),
+        (
+            engine == EngineKind::LevelDb && options.io_limit.is_some(),
+            "limit of what is written in the background (-o io_limit)",
+        ),
         (options.cache_policy != kvfs_kvdb::Policy::default(), "choice of caches (-o cache)"),
         (engine.is_remote() && options.io_limit.is_some(), "limit of merges (-o io_limit)"),
     ];

@@ -1,6 +1,6 @@
 //! What every engine must have: those parts of the contract that are on no extension.
 
-type Fixture = crate::Fixture<crate::Rocks>;
+type Fixture = crate::Fixture<crate::Plain>;
 
 #[path = "../../../../store/tests/it/contract/atomicity.rs"]
 mod atomicity;

@@ -1,4 +1,4 @@
-//! How a batch becomes a `WriteBatch`: what `RocksDB` knows is passed on, the rest is resolved on what was there before.
+//! How a batch becomes changes of the database: what the database knows is passed on, the rest is resolved on what was there before.
 //!
 //! Thread safety: one thread, which holds the order lock. Invariant: nothing is written here, so a failure changes nothing.
 
@@ -9,33 +9,27 @@ use std::sync::Arc;
 use bytes::Bytes;
 use kvfs_store::blocks::{block_key, patched};
 use kvfs_store::{BLOCK_BYTES, Batch, KeyRange, Keyspace, KeyspaceKind, Op, Result};
-use rocksdb::{BoundColumnFamily, WriteBatch};
 
+use crate::changes::{Change, Changes};
+use crate::database::Database;
 use crate::shared::Shared;
 use crate::space::Space;
 use crate::view::View;
 
-/// A range of at most so many keys is deleted key by key.
-const KEYS_DELETED_MAX: usize = 64;
-
 /// The keyspaces of a batch.
-pub(crate) struct Spaces<'a> {
-    by_keyspace: BTreeMap<Keyspace, (Arc<Space>, Arc<BoundColumnFamily<'a>>)>,
+pub(crate) struct Spaces<D: Database> {
+    by_keyspace: BTreeMap<Keyspace, Arc<Space<D::Handle>>>,
 }
 
-impl<'a> Spaces<'a> {
+impl<D: Database> Spaces<D> {
     /// Finds those of `batch`, and checks that its operations fit them.
-    pub(crate) fn of(shared: &'a Shared, batch: &Batch) -> Result<Self> {
+    pub(crate) fn of(shared: &Shared<D>, batch: &Batch) -> Result<Self> {
         let mut by_keyspace = BTreeMap::new();
         for op in batch.ops() {
             let keyspace = op.keyspace();
-            let (space, _) = match by_keyspace.entry(keyspace) {
+            let space = match by_keyspace.entry(keyspace) {
                 Entry::Occupied(known) => known.into_mut(),
-                Entry::Vacant(new) => {
-                    let space = shared.space(keyspace)?;
-                    let family = shared.family(&space)?;
-                    new.insert((space, family))
-                }
+                Entry::Vacant(new) => new.insert(shared.space(keyspace)?),
             };
             match op {
                 Op::Put { .. } => space.expect_kind(KeyspaceKind::Tuple, "put")?,
@@ -45,32 +39,46 @@ impl<'a> Spaces<'a> {
                     space.expect_kind(KeyspaceKind::Tuple, "merge")?;
                     space.merge_function()?;
                 }
-                Op::Delete { .. } | Op::DeleteRange { .. } => {}
+                Op::Delete { .. } | Op::DeleteRange { .. } => space.note_deleted(),
             }
         }
         Ok(Self { by_keyspace })
     }
 }
 
+/// What a batch comes to.
+pub(crate) struct Staged<D: Database> {
+    pub(crate) changes: Changes<D::Handle>,
+    /// Ranges of which the database is to delete what was there before the batch, in pages. What the batch puts there is in the changes.
+    pub(crate) ranges: Vec<(Arc<Space<D::Handle>>, KeyRange)>,
+}
+
 /// What the operations of a batch so far have come to, as far as later ones have to know.
 #[derive(Default)]
-struct Staged {
+struct Written {
     values: BTreeMap<(Keyspace, Bytes), Option<Bytes>>,
     /// Earlier than all of `values` that lie in them.
     deleted: Vec<(Keyspace, KeyRange)>,
 }
 
-impl Staged {
+impl Written {
     fn set(&mut self, keyspace: Keyspace, key: Bytes, value: Option<Bytes>) {
         self.values.insert((keyspace, key), value);
     }
 
-    fn delete_range(&mut self, keyspace: Keyspace, range: &KeyRange) {
-        let end = range.end.clone().unwrap_or_default();
-        for (_, value) in self.values.range_mut((keyspace, range.start.clone())..(keyspace, end)) {
-            *value = None;
+    /// The keys that the batch itself has put there.
+    fn delete_range(&mut self, keyspace: Keyspace, range: &KeyRange) -> Vec<Bytes> {
+        let mut own = Vec::new();
+        for ((of, key), value) in self.values.range_mut((keyspace, range.start.clone())..) {
+            if *of != keyspace || !range.contains(key) {
+                break;
+            }
+            if value.take().is_some() {
+                own.push(key.clone());
+            }
         }
         self.deleted.push((keyspace, range.clone()));
+        own
     }
 
     /// The value of `key` after the operations so far, `below` being the one before the batch.
@@ -89,39 +97,33 @@ impl Staged {
 }
 
 /// A batch on its way.
-struct Stage<'a> {
-    view: View<'a>,
-    spaces: &'a Spaces<'a>,
-    write: WriteBatch,
-    staged: Staged,
-    /// Later operations read what earlier ones have written.
-    resolves: bool,
-    /// The keyspaces that were written to.
-    touched: Vec<Keyspace>,
+struct Stage<'a, D: Database> {
+    view: View<'a, D>,
+    spaces: &'a Spaces<D>,
+    staged: Staged<D>,
+    written: Written,
+    /// Later operations have to know what earlier ones have written.
+    looks_back: bool,
 }
 
-/// What `batch` does, for `RocksDB`.
-pub(crate) fn stage(shared: &Shared, spaces: &Spaces<'_>, batch: Batch) -> Result<WriteBatch> {
-    let resolves = batch.has_patches() || batch.ops().iter().any(|op| matches!(op, Op::Merge { .. }));
-    let mut stage = Stage {
-        view: View::newest(shared),
-        spaces,
-        write: WriteBatch::default(),
-        staged: Staged::default(),
-        resolves,
-        touched: Vec::new(),
-    };
+/// What `batch` does, for the database.
+pub(crate) fn stage<D: Database>(shared: &Shared<D>, spaces: &Spaces<D>, batch: Batch) -> Result<Staged<D>> {
+    let mut ops = batch.ops().iter().enumerate();
+    let looks_back = batch.has_patches()
+        || ops.any(|(at, op)| {
+            matches!(op, Op::Merge { .. }) || (at > 0 && matches!(op, Op::DeleteRange { .. }))
+        });
+    let staged = Staged { changes: Changes::default(), ranges: Vec::new() };
+    let mut stage =
+        Stage { view: View::newest(shared), spaces, staged, written: Written::default(), looks_back };
+    stage.staged.changes.changes.reserve(batch.len());
     for op in batch.into_ops() {
-        let keyspace = op.keyspace();
         stage.add(op)?;
-        if stage.touched.last() != Some(&keyspace) {
-            stage.touched.push(keyspace);
-        }
     }
-    Ok(stage.write)
+    Ok(stage.staged)
 }
 
-impl Stage<'_> {
+impl<D: Database> Stage<'_, D> {
     fn add(&mut self, op: Op) -> Result<()> {
         match op {
             Op::Put { keyspace, key, value } => self.set(keyspace, key, Some(value)),
@@ -131,7 +133,7 @@ impl Stage<'_> {
             }
             Op::Merge { keyspace, key, operand } => {
                 let base = self.current(keyspace, &key)?;
-                let function = self.spaces.by_keyspace[&keyspace].0.merge_function()?;
+                let function = self.spaces.by_keyspace[&keyspace].merge_function()?;
                 let value = function.resolve(&key, base.as_deref(), &[&operand])?;
                 self.set(keyspace, key, value);
             }
@@ -151,46 +153,46 @@ impl Stage<'_> {
     }
 
     fn set(&mut self, keyspace: Keyspace, key: Bytes, value: Option<Bytes>) {
-        let (_, family) = &self.spaces.by_keyspace[&keyspace];
-        match &value {
-            Some(value) => self.write.put_cf(family, &key, value),
-            None => self.write.delete_cf(family, &key),
+        let space = Arc::clone(&self.spaces.by_keyspace[&keyspace]);
+        if self.looks_back {
+            self.written.set(keyspace, key.clone(), value.clone());
         }
-        if self.resolves {
-            self.staged.set(keyspace, key, value);
-        }
+        self.staged.changes.changes.push(match value {
+            Some(value) => Change::Put { space, key, value },
+            None => Change::Delete { space, key },
+        });
     }
 
     fn current(&self, keyspace: Keyspace, key: &Bytes) -> Result<Option<Bytes>> {
-        let (space, _) = &self.spaces.by_keyspace[&keyspace];
-        self.staged.get(keyspace, key, || self.view.get(space, key))
+        let space = &self.spaces.by_keyspace[&keyspace];
+        self.written.get(keyspace, key, || self.view.get(space, key))
     }
 
     fn delete_range(&mut self, keyspace: Keyspace, range: &KeyRange) -> Result<()> {
         if range.is_empty() {
             return Ok(());
         }
-        let (space, family) = &self.spaces.by_keyspace[&keyspace];
+        let space = &self.spaces.by_keyspace[&keyspace];
         let mut keys = Vec::new();
-        // What the batch itself has written is in no iterator.
-        let is_fresh = !self.touched.contains(&keyspace);
-        if is_fresh {
-            self.view.walk(space, range, &mut |key, _| {
-                keys.push(Bytes::copy_from_slice(key));
-                Ok(keys.len() <= KEYS_DELETED_MAX)
-            })?;
+        self.view.walk(space, range, &mut |key, _| {
+            keys.push(Bytes::copy_from_slice(key));
+            Ok(keys.len() <= D::KEYS_DELETED_MAX)
+        })?;
+        let is_long = keys.len() > D::KEYS_DELETED_MAX;
+        // What the batch itself has written is in no state of the database.
+        let own = if self.looks_back { self.written.delete_range(keyspace, range) } else { Vec::new() };
+        let staged = &mut self.staged;
+        if is_long && D::DELETES_RANGES {
+            let (space, range) = (Arc::clone(space), range.clone());
+            staged.changes.changes.push(Change::DeleteRange { space, range });
+            return Ok(());
         }
-        if is_fresh && keys.len() <= KEYS_DELETED_MAX {
-            for key in keys {
-                self.write.delete_cf(family, &key);
-            }
-        } else {
-            let end = range.end.as_deref().unwrap_or_default();
-            self.write.delete_range_cf(family, &range.start[..], end);
+        if is_long {
+            staged.ranges.push((Arc::clone(space), range.clone()));
+            keys.clear();
         }
-        if self.resolves {
-            self.staged.delete_range(keyspace, range);
-        }
+        let delete = |key| Change::Delete { space: Arc::clone(space), key };
+        staged.changes.changes.extend(keys.into_iter().chain(own).map(delete));
         Ok(())
     }
 }

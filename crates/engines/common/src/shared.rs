@@ -1,30 +1,26 @@
 //! What a store, its snapshots and its cursors have in common.
 //!
-//! Thread safety: see the crate. Invariant: the database is closed when the last of them has gone; its directory is given back
-//! after it.
+//! Thread safety: see the crate. Invariant: a state is held exactly while ranges are deleted in pages; it is the one before that batch.
 
-use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use kvfs_locks::{Mutex, RwLock, class};
 use kvfs_store::{Keyspace, Position, Result, Seqno, StoreError};
-use rocksdb::{BoundColumnFamily, DBWithThreadMode, MultiThreaded};
 
-use crate::error::of_rocksdb;
+use crate::database::Database;
 use crate::space::Space;
 
-pub(crate) type Db = DBWithThreadMode<MultiThreaded>;
-
 /// See the module.
-pub(crate) struct Shared {
-    pub(crate) db: Db,
-    pub(crate) spaces: RwLock<Vec<Arc<Space>>, class::EngineRocksdbSpaces>,
+pub(crate) struct Shared<D: Database> {
+    pub(crate) db: Arc<D>,
+    pub(crate) spaces: RwLock<Vec<Arc<Space<D::Handle>>>, class::EngineSpaces>,
     /// Batches take their turn on it.
-    pub(crate) order: Mutex<(), class::EngineRocksdbOrder>,
-    /// Held across a sync of the log; the newest seqno that is durable.
-    syncing: Mutex<Seqno, class::EngineRocksdbSyncing>,
+    pub(crate) order: Mutex<(), class::EngineOrder>,
+    /// What is read instead of the newest state.
+    pub(crate) held: RwLock<Option<Arc<D::Snapshot>>, class::EngineHeld>,
+    /// Held across a sync; the newest seqno that is durable.
+    syncing: Mutex<Seqno, class::EngineSyncing>,
     /// Written under the order lock, when the batch is visible.
     newest: AtomicU64,
     pub(crate) batches: AtomicU64,
@@ -33,24 +29,20 @@ pub(crate) struct Shared {
     failed: OnceLock<Arc<str>>,
     is_closed: AtomicBool,
     pub(crate) is_read_only: bool,
-    pub(crate) path: PathBuf,
-    /// Behind the database: it goes last.
-    _anchor: Option<OwnedFd>,
 }
 
-impl Shared {
+impl<D: Database> Shared<D> {
     pub(crate) fn new(
-        db: Db,
-        spaces: Vec<Arc<Space>>,
+        db: Arc<D>,
+        spaces: Vec<Arc<Space<D::Handle>>>,
         newest: Seqno,
         is_read_only: bool,
-        anchor: Option<OwnedFd>,
     ) -> Self {
         Self {
-            path: db.path().to_owned(),
             db,
             spaces: RwLock::new(spaces),
             order: Mutex::default(),
+            held: RwLock::new(None),
             // What was read from files is durable only behind a sync of the log that it was replayed from.
             syncing: Mutex::new(0),
             newest: AtomicU64::new(newest),
@@ -59,7 +51,6 @@ impl Shared {
             failed: OnceLock::new(),
             is_closed: AtomicBool::new(false),
             is_read_only,
-            _anchor: anchor,
         }
     }
 
@@ -77,16 +68,10 @@ impl Shared {
         self.syncs.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn space(&self, keyspace: Keyspace) -> Result<Arc<Space>> {
+    pub(crate) fn space(&self, keyspace: Keyspace) -> Result<Arc<Space<D::Handle>>> {
         let spaces = self.spaces.read();
         let space = spaces.get(keyspace.0 as usize);
         space.cloned().ok_or_else(|| StoreError::NoKeyspace(format!("#{}", keyspace.0)))
-    }
-
-    /// The column family of a keyspace.
-    pub(crate) fn family(&self, space: &Space) -> Result<Arc<BoundColumnFamily<'_>>> {
-        let family = self.db.cf_handle(&space.family);
-        family.ok_or_else(|| StoreError::NoKeyspace(space.name.clone()))
     }
 
     pub(crate) fn failure(&self) -> Option<Arc<str>> {
@@ -127,8 +112,8 @@ impl Shared {
             return Ok(());
         }
         let newest = self.newest();
-        if let Err(error) = self.db.flush_wal(true) {
-            return Err(self.fail(&of_rocksdb("syncing the log", &error)));
+        if let Err(error) = self.db.sync() {
+            return Err(self.fail(&error));
         }
         *synced = newest;
         self.syncs.fetch_add(1, Ordering::Relaxed);

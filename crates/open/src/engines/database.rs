@@ -1,7 +1,7 @@
-//! Stores on `RocksDB`: the directory `rocksdb` beside the mark.
+//! Stores on databases: a directory with the engine's name beside the mark.
 //!
 //! Thread safety: functions. Invariants: the database is reached by a descriptor of its directory; a store in another user's directory
-//! is refused, since what this user puts there would lead `RocksDB`, which opens files by their path, anywhere.
+//! is refused, since what this user puts there would lead a library that opens files by their path anywhere.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use kvfs_engine_rocksdb::{RocksOptions, RocksStore};
+use kvfs_engine_common::{Database, DatabaseOptions, DatabaseStore};
 use kvfs_fs::MkfsOptions;
 use kvfs_kvdb::CreateOptions;
 use kvfs_service::ErrorKind;
@@ -23,44 +23,41 @@ use crate::memory::MEMORY_BYTES_MIN;
 use crate::open::OpenOptions;
 use crate::store_dir::StoreDir;
 
-/// The directory of the database in that of the store.
-const NAME: &str = "rocksdb";
-
 /// As kvdb has it.
 const COMMIT_INTERVAL: Duration = Duration::from_secs(1);
 
-pub(super) fn open(dir: &StoreDir, options: &OpenOptions) -> Result<Arc<dyn EngineStore>> {
-    check_own(dir)?;
+pub(super) fn open<D: Database>(dir: &StoreDir, options: &OpenOptions) -> Result<Arc<dyn EngineStore>> {
+    check_own(dir, D::NAME)?;
     let memory = options.memory;
-    let (path, anchor) = reach(dir)?;
-    let rocks = RocksOptions {
+    let (path, anchor) = reach(dir, D::NAME)?;
+    let database = DatabaseOptions {
         memory_bytes: memory.engine_bytes(memory.reserve_bytes()),
         read_only: options.read_only,
         commit_interval: options.commit_interval.unwrap_or(COMMIT_INTERVAL),
         io_limit: options.io_limit,
         anchor: Some(anchor),
     };
-    Ok(Arc::new(RocksStore::open(&path, rocks).map_err(|error| explain_open(dir, error))?))
+    Ok(Arc::new(DatabaseStore::<D>::open(&path, database).map_err(|error| explain_open(dir, error))?))
 }
 
 /// Makes the database, and an empty file system in it (`None`: nothing).
-pub(super) fn make(dir: &StoreDir, files: Option<&MkfsOptions>) -> Result<()> {
-    check_own(dir)?;
+pub(super) fn make<D: Database>(dir: &StoreDir, files: Option<&MkfsOptions>) -> Result<()> {
+    check_own(dir, D::NAME)?;
     let failed = |errno: Errno| Error::io("make a store in", dir.path(), &errno.into());
-    rustix::fs::mkdirat(dir.directory(), NAME, Mode::from_raw_mode(0o700)).map_err(failed)?;
+    rustix::fs::mkdirat(dir.directory(), D::NAME, Mode::from_raw_mode(0o700)).map_err(failed)?;
     let uuid = CreateOptions::with_new_uuid(0)?.uuid;
-    let (path, anchor) = reach(dir)?;
-    RocksStore::create(&path, &RocksOptions::with_memory(MEMORY_BYTES_MIN), uuid)?;
+    let (path, anchor) = reach(dir, D::NAME)?;
+    DatabaseStore::<D>::create(&path, &DatabaseOptions::with_memory(MEMORY_BYTES_MIN), uuid)?;
     let Some(files) = files else { return Ok(()) };
-    let rocks = RocksOptions { anchor: Some(anchor), ..RocksOptions::with_memory(MEMORY_BYTES_MIN) };
-    let store = Arc::new(RocksStore::open(&path, rocks)?);
+    let database = DatabaseOptions { anchor: Some(anchor), ..DatabaseOptions::with_memory(MEMORY_BYTES_MIN) };
+    let store = Arc::new(DatabaseStore::<D>::open(&path, database)?);
     make_files(&(Arc::clone(&store) as Arc<dyn Store>), dir, files)?;
     Ok(store.close()?)
 }
 
 /// Removes the database, if there is one.
-pub(super) fn remove(dir: &StoreDir) -> io::Result<()> {
-    let (path, anchor) = match open_directory(dir) {
+pub(super) fn remove(dir: &StoreDir, name: &str) -> io::Result<()> {
+    let (path, anchor) = match open_directory(dir, name) {
         Err(Errno::NOENT) => return Ok(()),
         opened => {
             let opened = opened?;
@@ -71,16 +68,16 @@ pub(super) fn remove(dir: &StoreDir) -> io::Result<()> {
         std::fs::remove_file(entry?.path())?;
     }
     drop(anchor);
-    Ok(rustix::fs::unlinkat(dir.directory(), NAME, AtFlags::REMOVEDIR)?)
+    Ok(rustix::fs::unlinkat(dir.directory(), name, AtFlags::REMOVEDIR)?)
 }
 
-fn check_own(dir: &StoreDir) -> Result<()> {
+fn check_own(dir: &StoreDir, name: &str) -> Result<()> {
     if !dir.is_foreign() {
         return Ok(());
     }
     let path = dir.path().display();
     let message = format!(
-        "{path} belongs to user {}, and its engine, rocksdb, opens files by their path: only that user can use it; a store of \
+        "{path} belongs to user {}, and its engine, {name}, opens files by their path: only that user can use it; a store of \
          engine kvdb can be used by root, too",
         dir.uid()
     );
@@ -88,15 +85,15 @@ fn check_own(dir: &StoreDir) -> Result<()> {
 }
 
 /// A path to the database that leads through a descriptor, which must stay open.
-fn reach(dir: &StoreDir) -> Result<(PathBuf, OwnedFd)> {
+fn reach(dir: &StoreDir, name: &str) -> Result<(PathBuf, OwnedFd)> {
     let failed = |errno: Errno| Error::io("open the database in", dir.path(), &errno.into());
-    let opened = open_directory(dir).map_err(failed)?;
+    let opened = open_directory(dir, name).map_err(failed)?;
     Ok((path_of(&opened), opened))
 }
 
-fn open_directory(dir: &StoreDir) -> Result<OwnedFd, Errno> {
+fn open_directory(dir: &StoreDir, name: &str) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    rustix::fs::openat(dir.directory(), NAME, flags, Mode::empty())
+    rustix::fs::openat(dir.directory(), name, flags, Mode::empty())
 }
 
 fn path_of(directory: &OwnedFd) -> PathBuf {

@@ -1,51 +1,48 @@
-//! Snapshots: those of `RocksDB`, with the seqno that they see.
+//! Snapshots: those of the database, with the seqno that they see.
 //!
-//! Thread safety: immutable. Invariant: a snapshot of the database goes before the database.
+//! Thread safety: immutable.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use kvfs_store::{Cursor, Extent, ExtentKind, KeyRange, Keyspace, Read, Result, Seqno, Snapshot};
-use self_cell::self_cell;
 
-use crate::cursor::RocksCursor;
+use crate::cursor::StoreCursor;
+use crate::database::Database;
 use crate::shared::Shared;
-use crate::view::{DbSnapshot, View};
-
-self_cell!(
-    /// A snapshot with the database that it is of.
-    struct Pinned {
-        owner: Arc<Shared>,
-        #[covariant]
-        dependent: DbSnapshot,
-    }
-);
+use crate::view::View;
 
 /// See the module.
-#[derive(Clone)]
-pub(crate) struct Pin {
-    pinned: Arc<Pinned>,
+pub(crate) struct Pin<D: Database> {
+    shared: Arc<Shared<D>>,
+    snapshot: Arc<D::Snapshot>,
     seqno: Seqno,
 }
 
-impl Pin {
+impl<D: Database> Pin<D> {
     /// Of the newest position.
-    pub(crate) fn newest(shared: &Arc<Shared>) -> Self {
+    pub(crate) fn newest(shared: &Arc<Shared<D>>) -> Result<Self> {
+        let pin = |snapshot| Self { shared: Arc::clone(shared), snapshot, seqno: shared.newest() };
+        if !D::DELETES_RANGES {
+            // The position stays that of the state while the lock is held.
+            let held = shared.held.read();
+            if let Some(snapshot) = &*held {
+                return Ok(pin(Arc::clone(snapshot)));
+            }
+        }
         // No batch is between its visibility and its seqno.
         let _order = shared.order.lock();
-        let pinned = Pinned::new(Arc::clone(shared), |shared| shared.db.snapshot());
-        Self { pinned: Arc::new(pinned), seqno: shared.newest() }
+        Ok(pin(Arc::new(shared.db.snapshot()?)))
     }
 
-    pub(crate) fn view(&self) -> View<'_> {
-        View { shared: self.pinned.borrow_owner(), at: Some(self.pinned.borrow_dependent()) }
+    pub(crate) fn view(&self) -> View<'_, D> {
+        View { shared: &self.shared, at: Some(&self.snapshot) }
     }
 }
 
-impl Read for Pin {
+impl<D: Database> Read for Pin<D> {
     fn get(&self, keyspace: Keyspace, key: &[u8]) -> Result<Option<Bytes>> {
-        let view = self.view();
-        view.get(&*view.shared.space(keyspace)?, key)
+        self.view().get(&*self.shared.space(keyspace)?, key)
     }
 
     fn multi_get(&self, keyspace: Keyspace, keys: &[&[u8]]) -> Result<Vec<Option<Bytes>>> {
@@ -53,7 +50,7 @@ impl Read for Pin {
     }
 
     fn cursor(&self, keyspace: Keyspace, range: KeyRange) -> Result<Box<dyn Cursor>> {
-        Ok(Box::new(RocksCursor::new(self.clone(), keyspace, range)?))
+        Ok(Box::new(StoreCursor::new(&self.view(), keyspace, range)?))
     }
 
     fn read_blocks(&self, keyspace: Keyspace, prefix: &[u8], first: u64, buf: &mut [u8]) -> Result<()> {
@@ -71,7 +68,7 @@ impl Read for Pin {
     }
 }
 
-impl Snapshot for Pin {
+impl<D: Database> Snapshot for Pin<D> {
     fn seqno(&self) -> Seqno {
         self.seqno
     }

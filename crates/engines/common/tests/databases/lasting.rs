@@ -9,9 +9,9 @@ use tempfile::TempDir;
 use super::*;
 
 /// Set for a child: the directory of the store that it writes to until it is killed.
-const VICTIM: &str = "KVFS_ROCKSDB_VICTIM";
+const VICTIM: &str = "KVFS_ENGINE_VICTIM";
 
-fn fixture(path: &Path) -> (Fixture<Rocks>, Arc<RocksStore>) {
+fn fixture(path: &Path) -> (Fixture<Plain>, Arc<TestStore>) {
     let store = Arc::new(open(path));
     (Fixture::over(Arc::clone(&store) as Arc<dyn Store>), store)
 }
@@ -56,8 +56,8 @@ fn read_only_store_shows_everything_and_refuses_writes() {
     f.put("a", "1");
     store.close().unwrap();
     drop((f, store));
-    let options = RocksOptions { read_only: true, ..RocksOptions::with_memory(MEMORY_BYTES) };
-    let store = RocksStore::open(dir.path(), options).unwrap();
+    let options = DatabaseOptions { read_only: true, ..DatabaseOptions::with_memory(MEMORY_BYTES) };
+    let store = TestStore::open(dir.path(), options).unwrap();
     let plain = store.open_keyspace("plain", KeyspaceKind::Tuple, None).unwrap();
     assert_eq!(text(store.get(plain, b"a").unwrap()), Some("1".to_owned()));
     assert!(matches!(store.open_keyspace("new", KeyspaceKind::Tuple, None), Err(StoreError::ReadOnly)));

@@ -9,6 +9,7 @@ use std::time::Duration;
 use kvfs_locks::{Condvar, Mutex, class};
 use kvfs_store::{Position, Result, StoreError};
 
+use crate::database::Database;
 use crate::shared::Shared;
 
 /// What is asked of it.
@@ -18,7 +19,7 @@ struct Wish {
 }
 
 struct Asked {
-    wish: Mutex<Wish, class::EngineRocksdbSyncerWish>,
+    wish: Mutex<Wish, class::EngineSyncerWish>,
     changed: Condvar,
 }
 
@@ -29,11 +30,11 @@ pub(crate) struct Syncer {
 }
 
 impl Syncer {
-    pub(crate) fn start(shared: &Arc<Shared>, interval: Duration) -> Result<Self> {
+    pub(crate) fn start<D: Database>(shared: &Arc<Shared<D>>, interval: Duration) -> Result<Self> {
         let wish = Mutex::new(Wish { is_over: false, interval });
         let asked = Arc::new(Asked { wish, changed: Condvar::default() });
         let (theirs, shared) = (Arc::clone(&asked), Arc::clone(shared));
-        let thread = std::thread::Builder::new().name("kvfs-rocks-sync".into());
+        let thread = std::thread::Builder::new().name("kvfs-engine-sync".into());
         let thread = thread.spawn(move || run(&shared, &theirs));
         let thread = thread.map_err(|error| StoreError::io("starting a thread", error))?;
         Ok(Self { asked, thread: Some(thread) })
@@ -55,7 +56,7 @@ impl Drop for Syncer {
     }
 }
 
-fn run(shared: &Shared, asked: &Asked) {
+fn run<D: Database>(shared: &Shared<D>, asked: &Asked) {
     loop {
         let mut wish = asked.wish.lock();
         if !wish.is_over {
