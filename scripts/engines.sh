@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
 # Engines other than kvdb: the contract of stores on each, pjdfstest and fsx on a mount of each, and kill -9 of a daemon.
-# usage: scripts/engines.sh [engine...]      default: memory rocksdb slatedb
+# usage: scripts/engines.sh [engine...]      default: memory rocksdb leveldb slatedb
 #
-# KVFS          a binary with the engines (default: those of make build-rocksdb and build-slatedb, built here)
+# KVFS          a binary with the engines (default: those of make build-engines and build-slatedb, built here)
 # SLATE_URL     where a store of engine slatedb has its objects (default: a directory); SLATE_ENDPOINT: on which server
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 engines=("$@")
-[ ${#engines[@]} -gt 0 ] || engines=(memory rocksdb slatedb)
+[ ${#engines[@]} -gt 0 ] || engines=(memory rocksdb leveldb slatedb)
 built=''
 # program ENGINE: the binary with it.
 program() {
   case $1 in
   slatedb) echo "$here/../target/slatedb/release/kvfs" ;;
-  *) echo "$here/../target/rocksdb/release/kvfs" ;;
+  *) echo "$here/../target/engines/release/kvfs" ;;
   esac
 }
 if [ -z "${KVFS:-}" ]; then
@@ -21,7 +21,7 @@ if [ -z "${KVFS:-}" ]; then
   for engine in "${engines[@]}"; do
     case $engine in
     slatedb) make -C "$here/.." --no-print-directory build-slatedb || exit 2 ;;
-    *) make -C "$here/.." --no-print-directory build-rocksdb || exit 2 ;;
+    *) make -C "$here/.." --no-print-directory build-engines || exit 2 ;;
     esac
   done
   KVFS=$(program "${engines[0]}")
@@ -75,9 +75,10 @@ if [ -n "$built" ]; then
     features=''
     case $engine in
     rocksdb) features=kvfs-engine-rocksdb/librocksdb,kvfs-open/rocksdb ;;
+    leveldb) features=kvfs-engine-leveldb/libleveldb,kvfs-open/leveldb ;;
     slatedb) features=kvfs-engine-slatedb/client,kvfs-open/slatedb ;;
     esac
-    (cd "$here/.." && cargo test --locked -p kvfs-store -p kvfs-open -p "kvfs-engine-$engine" ${features:+--features "$features"})
+    (cd "$here/.." && cargo test --locked -p kvfs-store -p kvfs-open -p kvfs-engine-common -p "kvfs-engine-$engine" ${features:+--features "$features"})
     note "contract-$engine" $?
     [ -n "$features" ] || continue
     (cd "$here/.." && cargo test --locked -p kvfs-cli --features "$engine" --test it -- engines:: copy::)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the system packages that are missing; prints nothing when none is.
-# usage: scripts/setup.sh [run|test|engines|bench|bench-db]     run = mount a store; test = the suites as well; bench = rivals as well;
-# engines = RocksDB as well; bench-db = databases
+# usage: scripts/setup.sh [run|test|engines|rocksdb|leveldb|bench|bench-db]     run = mount a store; test = the suites as well; bench = rivals
+# as well; engines = RocksDB and LevelDB as well, or one of them; bench-db = databases
 set -euo pipefail
 
 want=${1:-run}
@@ -56,9 +56,12 @@ if [ "$want" = bench ]; then
   need linux-perf has perf
   need fonts-dejavu-core test -e /usr/share/fonts/truetype/dejavu
 fi
-if [ "$want" = engines ]; then
+if [ "$want" = engines ] || [ "$want" = rocksdb ]; then
   need librocksdb-dev test -e /usr/include/rocksdb/c.h
   need libclang-dev find_libclang
+fi
+if [ "$want" = engines ] || [ "$want" = leveldb ]; then
+  need libleveldb-dev test -e /usr/include/leveldb/c.h
 fi
 has_postgres() { compgen -G '/usr/lib/postgresql/*/bin/pg_amcheck'; }
 if [ "$want" = bench-db ]; then

@@ -247,17 +247,29 @@ fn copy_that_is_cut_off_is_no_store_and_one_that_is_interrupted_is_gone() {
 #[cfg(feature = "rocksdb")]
 #[test]
 fn copy_to_rocksdb_and_back_has_all_files_and_keys() {
-    if !can_mount("copy_to_rocksdb_and_back_has_all_files_and_keys") {
-        return;
+    if can_mount("copy_to_rocksdb_and_back_has_all_files_and_keys") {
+        copy_to_engine_and_back_has_all_files_and_keys("rocksdb");
     }
+}
+
+#[cfg(feature = "leveldb")]
+#[test]
+fn copy_to_leveldb_and_back_has_all_files_and_keys() {
+    if can_mount("copy_to_leveldb_and_back_has_all_files_and_keys") {
+        copy_to_engine_and_back_has_all_files_and_keys("leveldb");
+    }
+}
+
+#[cfg(any(feature = "leveldb", feature = "rocksdb"))]
+fn copy_to_engine_and_back_has_all_files_and_keys(engine: &str) {
     let world = World::new();
     let (store, dir) = world.mounted();
     fill(&dir);
     kvfs(&["set", &format!("{dir}/tree"), "compression=lz4"]).ok();
     kvfs(&["snapshot", "-s", &dir, "create", "then"]).ok();
     kvfs(&["umount", &dir]).ok();
-    let (rocks, back) = (world.text("rocks"), world.text("back"));
-    let done = kvfs(&["copy", &store, &rocks, "--engine", "rocksdb"]);
+    let (other, back) = (world.text("other"), world.text("back"));
+    let done = kvfs(&["copy", &store, &other, "--engine", engine]);
     for words in
         ["will not have named snapshots, which its engine has not: then", "will not have compression"]
     {
@@ -265,15 +277,15 @@ fn copy_to_rocksdb_and_back_has_all_files_and_keys() {
     }
     done.ok();
     assert_eq!(
-        fs::read_to_string(world.path("rocks/engine")).unwrap(),
-        "kvfs-engine 1\nengine rocksdb\ninline 4096\n"
+        fs::read_to_string(world.path("other/engine")).unwrap(),
+        format!("kvfs-engine 1\nengine {engine}\ninline 4096\n")
     );
     // The engine stays, unless another one is named.
-    kvfs(&["copy", &rocks, &world.text("second")]).ok();
-    assert!(world.path("second/rocksdb").exists());
-    kvfs(&["copy", &rocks, &back, "--engine", "kvdb"]).ok();
+    kvfs(&["copy", &other, &world.text("second")]).ok();
+    assert!(world.path(&format!("second/{engine}")).exists());
+    kvfs(&["copy", &other, &back, "--engine", "kvdb"]).ok();
     let expected = listing_of(&world, &store);
-    for store in [&rocks, &back, &world.text("second")] {
+    for store in [&other, &back, &world.text("second")] {
         assert_eq!(expected, listing_of(&world, store), "{store}");
         assert!(kvfs(&["check", store]).ok().starts_with("clean"));
     }
@@ -282,7 +294,7 @@ fn copy_to_rocksdb_and_back_has_all_files_and_keys() {
     run(Command::new("mount").args(["-t", "tmpfs", "-o", "size=24M", "tmpfs", &small])).ok();
     let copy = format!("{small}/copy");
     fs::write(format!("{small}/ballast"), vec![1; 21 << 20]).unwrap();
-    kvfs(&["copy", &store, &copy, "--engine", "rocksdb"]).fails(NO_SPACE, &["too small"]);
+    kvfs(&["copy", &store, &copy, "--engine", engine]).fails(NO_SPACE, &["too small"]);
     assert!(!Path::new(&copy).exists(), "nothing is left behind");
 }
 

@@ -118,29 +118,30 @@ fn memory_store_is_full_at_its_bound_and_deletes_make_room() {
     kvfs(&["umount", &dir]).ok();
 }
 
-#[cfg(not(feature = "rocksdb"))]
 #[test]
 fn engine_that_the_build_lacks_is_refused_with_its_feature() {
     let world = World::new();
-    let new = world.text("new");
-    let words = ["rocksdb", "feature", "make build-rocksdb"];
-    kvfs(&["mkfs", &new, "--engine", "rocksdb"]).fails(USAGE, &words);
-    assert!(!world.path("new").exists(), "nothing is left behind");
-    let store = world.dir("store");
-    fs::write(world.path("store/engine"), "kvfs-engine 1\nengine rocksdb\ninline 4096\n").unwrap();
-    kvfs(&["check", &store]).fails(USAGE, &words);
-    assert!(!kvfs(&["mkfs", "--help"]).ok().contains("RocksDB"));
+    for (name, is_built) in [("rocksdb", cfg!(feature = "rocksdb")), ("leveldb", cfg!(feature = "leveldb"))] {
+        if is_built {
+            continue;
+        }
+        let new = world.text("new");
+        let make = format!("make build-{name}");
+        let words = [name, "feature", &make];
+        kvfs(&["mkfs", &new, "--engine", name]).fails(USAGE, &words);
+        assert!(!world.path("new").exists(), "nothing is left behind");
+        let store = world.dir(name);
+        fs::write(format!("{store}/engine"), format!("kvfs-engine 1\nengine {name}\ninline 4096\n")).unwrap();
+        kvfs(&["check", &store]).fails(USAGE, &words);
+        assert!(!kvfs(&["mkfs", "--help"]).ok().contains(&format!("--engine {name}")));
+    }
 }
 
-#[cfg(feature = "rocksdb")]
-#[test]
-fn rocksdb_store_keeps_files_and_keys_and_refuses_what_it_lacks() {
-    if !can_mount("rocksdb_store_keeps_files_and_keys_and_refuses_what_it_lacks") {
-        return;
-    }
+#[cfg(any(feature = "leveldb", feature = "rocksdb"))]
+fn store_keeps_files_and_keys_and_refuses_what_it_lacks(engine: &str) {
     let world = World::new();
     let (store, dir) = (world.text("store"), world.dir("mnt"));
-    kvfs(&["mkfs", &store, "--engine", "rocksdb"]).ok();
+    kvfs(&["mkfs", &store, "--engine", engine]).ok();
     kvfs(&["kv", "put", "-s", &store, "k", "a", "b"]).ok();
     kvfs(&["mount", &store, &dir]).ok();
     fs::write(format!("{dir}/file"), vec![7; 100_000]).unwrap();
@@ -148,8 +149,9 @@ fn rocksdb_store_keeps_files_and_keys_and_refuses_what_it_lacks() {
     for args in
         [&["snapshot", "-s", &dir, "create", "x"][..], &["txn", "-s", &dir, "begin"], &["defrag", &dir]]
     {
-        kvfs(args).fails(FAILED, &["is kept by rocksdb, which has no", "kvdb"]);
+        kvfs(args).fails(FAILED, &[&format!("is kept by {engine}, which has no"), "kvdb"]);
     }
+    assert!(kvfs(&["stats", &dir]).ok().contains(&format!("{engine}.batches")));
     kvfs(&["umount", &dir]).ok();
     assert!(kvfs(&["check", &store]).ok().starts_with("clean"));
     assert_eq!(kvfs(&["kv", "get", "-s", &store, "k", "a"]).ok(), "b");
@@ -246,4 +248,29 @@ fn mount_that_another_one_has_taken_over_says_so_and_acknowledges_nothing() {
     assert_eq!(names, ["after", "again", "before"]);
     kvfs(&["umount", &second_dir]).ok();
     assert!(kvfs(&["check", &second]).ok().starts_with("clean"));
+}
+
+#[cfg(feature = "rocksdb")]
+#[test]
+fn rocksdb_store_keeps_files_and_keys_and_refuses_what_it_lacks() {
+    if can_mount("rocksdb_store_keeps_files_and_keys_and_refuses_what_it_lacks") {
+        store_keeps_files_and_keys_and_refuses_what_it_lacks("rocksdb");
+    }
+}
+
+#[cfg(feature = "leveldb")]
+#[test]
+fn leveldb_store_keeps_files_and_keys_and_refuses_what_it_lacks() {
+    if !can_mount("leveldb_store_keeps_files_and_keys_and_refuses_what_it_lacks") {
+        return;
+    }
+    store_keeps_files_and_keys_and_refuses_what_it_lacks("leveldb");
+    let world = World::new();
+    let (store, dir) = (world.text("store"), world.dir("mnt"));
+    kvfs(&["mkfs", &store, "--engine", "leveldb"]).ok();
+    kvfs(&["mount", &store, &dir, "-o", "io_limit=50M"]).fails(USAGE, &["io_limit", "kvdb has"]);
+    // A second reader is refused, too: opening writes.
+    kvfs(&["mount", &store, &dir, "-o", "ro"]).ok();
+    kvfs(&["check", &store]).fails(IN_USE, &["mounted on"]);
+    kvfs(&["umount", &dir]).ok();
 }
