@@ -271,6 +271,6 @@ fn leveldb_store_keeps_files_and_keys_and_refuses_what_it_lacks() {
     kvfs(&["mount", &store, &dir, "-o", "io_limit=50M"]).fails(USAGE, &["io_limit", "kvdb has"]);
     // A second reader is refused, too: opening writes.
     kvfs(&["mount", &store, &dir, "-o", "ro"]).ok();
-    kvfs(&["check", &store]).fails(IN_USE, &["mounted on"]);
+    kvfs(&["mount", &store, &world.dir("second"), "-o", "ro"]).fails(IN_USE, &["mounted on"]);
     kvfs(&["umount", &dir]).ok();
 }

@@ -4,7 +4,8 @@
 //! changes of the batch. Once that is written the batch will be there, whole; then the keys of the ranges are deleted page by page, and the
 //! last write makes the changes, with the seqno, and removes the record. An opening that finds one ends what was begun.
 //!
-//! Thread safety: the caller holds the order lock. Readers see the state from before until the last write.
+//! Thread safety: the caller holds the order lock. Readers see the state from before until the last write. A snapshot of it keeps the room that
+//! the deletes are to give back, so where room is short they wait for that write instead.
 //!
 //! Invariants: at most one record; while it is there, nothing else is written. Memory is bounded by a page and the batch.
 
@@ -34,8 +35,11 @@ pub(crate) fn apply<D: Database>(shared: &Shared<D>, room: &Room, staged: Staged
     let record = encode(&staged)?;
     *shared.held.write() = Some(Arc::new(shared.db.snapshot()?));
     shared.db.write(&Changes { changes: Vec::new(), meta: vec![(REDO, Some(record))] })?;
-    finish(&shared.db, room, staged)?;
-    *shared.held.write() = None;
+    let mut barrier = None;
+    finish(&shared.db, room, staged, &mut || {
+        **barrier.get_or_insert_with(|| shared.held.write()) = None;
+    })?;
+    *barrier.unwrap_or_else(|| shared.held.write()) = None;
     Ok(())
 }
 
@@ -44,13 +48,18 @@ pub(crate) fn recover<D: Database>(db: &Arc<D>, room: &Room, spaces: &[Arc<Space
     let Some(record) = db.meta(REDO)? else { return Ok(()) };
     let staged = decode(record, spaces)
         .ok_or_else(|| StoreError::corrupt(D::TITLE, "the record of a batch under way can't be read"))?;
-    finish(db, room, staged)
+    finish(db, room, staged, &mut || ())
 }
 
-/// Deletes the ranges, then makes the changes and removes the record.
-fn finish<D: Database>(db: &Arc<D>, room: &Room, mut staged: Staged<D>) -> Result<()> {
+/// Deletes the ranges, then makes the changes and removes the record; `tighten` is called when room is short.
+fn finish<D: Database>(
+    db: &Arc<D>,
+    room: &Room,
+    mut staged: Staged<D>,
+    tighten: &mut dyn FnMut(),
+) -> Result<()> {
     for (space, range) in &staged.ranges {
-        delete(db, room, space, range)?;
+        delete(db, room, space, range, tighten)?;
     }
     staged.changes.meta.push((REDO, None));
     db.write(&staged.changes)
@@ -62,6 +71,7 @@ fn delete<D: Database>(
     room: &Room,
     space: &Arc<Space<D::Handle>>,
     range: &KeyRange,
+    tighten: &mut dyn FnMut(),
 ) -> Result<()> {
     let mut entries = db.entries(None, space, range)?;
     entries.first();
@@ -83,6 +93,7 @@ fn delete<D: Database>(
         if is_tight {
             // What they walk over keeps its files.
             drop(entries);
+            tighten();
             db.compact(space, &KeyRange::new(start, last.clone()));
             // It is deleted by now.
             start = last;

@@ -20,9 +20,15 @@ pub struct Space<H> {
 }
 
 impl<H> Space<H> {
-    pub(crate) fn new(keyspace: Keyspace, name: &str, kind: KeyspaceKind, handle: H) -> Self {
+    /// Of that number, whether it is in a database or not.
+    pub fn new(keyspace: Keyspace, name: &str, kind: KeyspaceKind, handle: H) -> Self {
         let (name, merge) = (name.to_owned(), RwLock::default());
         Self { keyspace, name, kind, handle, merge, has_deleted: AtomicBool::new(true) }
+    }
+
+    /// Its number.
+    pub fn keyspace(&self) -> Keyspace {
+        self.keyspace
     }
 
     /// Its name.

@@ -81,6 +81,11 @@ impl<D: Database> DatabaseStore<D> {
         Ok(Self { shared, room, reclaimer: Mutex::default(), uuid, syncer: Mutex::new(syncer) })
     }
 
+    /// What it is on.
+    pub fn database(&self) -> &Arc<D> {
+        &self.shared.db
+    }
+
     fn view(&self) -> View<'_, D> {
         View::newest(&self.shared)
     }

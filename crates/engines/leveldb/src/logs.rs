@@ -73,7 +73,6 @@ impl Logs {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "a test that fails here has failed")]
 mod tests {
     use std::fs::OpenOptions;
     use std::io::Write;

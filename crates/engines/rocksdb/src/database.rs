@@ -36,8 +36,6 @@ const RESERVE_DIVISOR: u64 = 8;
 /// See the module.
 pub struct Rocks {
     pub(crate) db: Db,
-    /// Name and kind of the keyspaces that were there when it was opened.
-    found: Vec<(String, KeyspaceKind)>,
     tuning: Tuning,
     /// The same; a change of its capacity asks for the only reference.
     cache: Mutex<Cache, class::EngineRocksdbCache>,
@@ -102,14 +100,12 @@ impl Database for Rocks {
         let db = Db::open(&tuning.of_database(true), path);
         let db = db.map_err(|error| of_rocksdb("making a database", &error))?;
         let cache = Mutex::new(tuning.cache.clone());
-        Ok(Self { db, found: Vec::new(), tuning, cache, _anchor: None })
+        Ok(Self { db, tuning, cache, _anchor: None })
     }
 
     fn open(path: &Path, options: DatabaseOptions) -> Result<Self> {
         let tuning = Tuning::new(&options)?;
         let families = list_families(path)?;
-        let known = families.iter().filter_map(|family| of_family(family));
-        let found = known.map(|(name, kind)| (name.to_owned(), kind)).collect();
         let descriptor = |name: String| {
             let kind = of_family(&name).map_or(KeyspaceKind::Tuple, |(_, kind)| kind);
             ColumnFamilyDescriptor::new(name, tuning.of_family(kind))
@@ -123,7 +119,7 @@ impl Database for Rocks {
         };
         let db = db.map_err(|error| of_rocksdb("opening a database", &error))?;
         let cache = Mutex::new(tuning.cache.clone());
-        Ok(Self { db, found, tuning, cache, _anchor: options.anchor })
+        Ok(Self { db, tuning, cache, _anchor: options.anchor })
     }
 
     fn reserve(_path: &Path, options: &DatabaseOptions) -> Result<Reserve> {
@@ -131,7 +127,9 @@ impl Database for Rocks {
     }
 
     fn spaces(&self) -> Result<Vec<(String, KeyspaceKind)>> {
-        Ok(self.found.clone())
+        let families = list_families(self.db.path())?;
+        let known = families.iter().filter_map(|family| of_family(family));
+        Ok(known.map(|(name, kind)| (name.to_owned(), kind)).collect())
     }
 
     fn handle(_keyspace: Keyspace, name: &str, kind: KeyspaceKind) -> String {
