@@ -165,7 +165,7 @@ pub(crate) fn capacity_bytes(dir: &StoreDir, engine: EngineKind) -> Result<u64> 
     match engine {
         EngineKind::Memory => Ok(OpenOptions::default().memory.store_bytes()),
         EngineKind::SlateDb => Ok(OBJECTS_BYTES_MAX),
-        EngineKind::Kvdb | EngineKind::RocksDb => dir.free_bytes(),
+        EngineKind::Kvdb | EngineKind::RocksDb | EngineKind::LevelDb => dir.free_bytes(),
     }
 }
 
