@@ -62,8 +62,9 @@ fn run(shared: &Shared, is_over: &AtomicBool) {
             return;
         }
         let Some(dead) = shared.dead().oldest().cloned() else { continue };
-        // What keeps it from going on fails the next write, too; the range stays until the next opening.
-        if reap(shared, &dead, &ends).is_err() {
+        if let Err(error) = reap(shared, &dead, &ends) {
+            // Writers may wait for it. The range stays until the next opening.
+            shared.fail(&error);
             shared.wait_for_dead(|_| ends());
             return;
         }

@@ -26,6 +26,9 @@ const LOOKUPS_MAX: usize = 32;
 /// What a scan asks for at once of each table, ahead of what is read (bytes): at least, and at most.
 const READ_AHEAD_BYTES: std::ops::RangeInclusive<usize> = 64 << 10..=1 << 20;
 
+/// Longest extent of data that one call looks for (blocks), whose content is read for it: as many as one write has, about.
+const EXTENT_BLOCKS_MAX: usize = 64;
+
 /// Requests of a scan that are under way at the same time.
 const FETCHES: usize = 4;
 
@@ -161,7 +164,10 @@ impl<'a> View<'a> {
                 }
             }
         });
-        let found = extent(from, kind, &mut blocks);
+        let found = match kind {
+            ExtentKind::Data => extent(from, kind, &mut blocks.by_ref().take(EXTENT_BLOCKS_MAX)),
+            ExtentKind::Hole => extent(from, kind, &mut blocks),
+        };
         failed.map_or(Ok(found), Err)
     }
 
