@@ -4,6 +4,7 @@
 #
 # KVFS          a binary with the engines (default: those of make build-engines and build-slatedb, built here)
 # SLATE_URL     where a store of engine slatedb has its objects (default: a directory); SLATE_ENDPOINT: on which server
+# VERSITYGW     that server of S3 is begun for it, and stopped for a while
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 engines=("$@")
@@ -33,6 +34,37 @@ suites=$here/../tests/suites
 # What a store in memory holds is part of it.
 KVFS_MEMORY=1024
 failures=0
+server=''
+
+# A server of S3 over a directory.
+serve_s3() {
+  mkdir -p "$work/s3/bucket"
+  export AWS_ACCESS_KEY_ID=kvfs AWS_SECRET_ACCESS_KEY=secret AWS_REGION=us-east-1
+  SLATE_URL=s3://bucket/prefix SLATE_ENDPOINT=http://127.0.0.1:${S3_PORT:=7070}
+  ROOT_ACCESS_KEY=kvfs ROOT_SECRET_KEY=secret "$VERSITYGW" --port "127.0.0.1:$S3_PORT" posix "$work/s3" >"$work/s3.log" 2>&1 &
+  server=$!
+  until (exec 3<>"/dev/tcp/127.0.0.1/$S3_PORT") 2>/dev/null; do
+    kill -0 "$server" 2>/dev/null || die "the server of S3 has ended: $(tail -n 3 "$work/s3.log")"
+    sleep 0.05
+  done
+}
+
+# While the server is gone an fsync waits, and what is cached is read; then it goes on by itself.
+outage() {
+  mount_store || return 1
+  echo before >"$mnt/before" && sync "$mnt/before" || return 1
+  kill "$server"
+  wait "$server" 2>/dev/null
+  echo during >"$mnt/during" || return 1
+  sync "$mnt/during" &
+  local writer=$!
+  [ "$(cat "$mnt/before")" = before ] || return 1
+  sleep 3
+  kill -0 "$writer" || { echo "an fsync has ended without a server"; return 1; }
+  serve_s3
+  wait "$writer" || return 1
+  [ "$(cat "$mnt/during")" = during ] && umount_store && check_store
+}
 
 # note NAME STATUS: one line for the sum of the tests.
 note() {
@@ -86,11 +118,13 @@ if [ -n "$built" ]; then
   done
 fi
 work_dir engines
+trap 'status=$?; [ -z "$server" ] || kill "$server"; cleanup "$status"' EXIT
 for engine in "${engines[@]}"; do
   echo "== $engine"
   [ -z "$built" ] || KVFS=$(program "$engine")
   of_engine=(--engine "$engine")
   if [ "$engine" = slatedb ]; then
+    [ -z "${VERSITYGW:-}" ] || serve_s3
     of_engine+=(--url "${SLATE_URL:-$work/objects}" ${SLATE_ENDPOINT:+--endpoint "$SLATE_ENDPOINT"})
   fi
   make_store "$engine" "${of_engine[@]}" || die "mkfs failed"
@@ -104,6 +138,13 @@ for engine in "${engines[@]}"; do
   if [ "$engine" != memory ]; then
     kill_after_fsync
     note "kill-$engine" $?
+  fi
+  if [ -n "$server" ]; then
+    outage
+    note "outage-$engine" $?
+    kill "$server"
+    wait "$server" 2>/dev/null
+    server=''
   fi
 done
 [ "$failures" = 0 ]
