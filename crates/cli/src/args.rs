@@ -210,6 +210,10 @@ Options for -o, separated by commas:
                       endurance:SIZE, or several joined by +, see `kvfs tier
                       --help`; for as long as it is mounted (default: as the
                       store keeps it)
+  cache_size=SIZE     how much of a store in object storage is kept on the local
+                      disk, in its directory, at most (1G); 0: nothing
+  take_over           a store in object storage that a mount elsewhere has open,
+                      and alive, is taken from it: that one takes no more writes
   private_snapshots   snapshots are shown to root and the store's owner alone
   store_owner=USER    mount the store of another user, which may contain
                       anything; without this such a store is refused

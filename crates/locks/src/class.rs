@@ -215,6 +215,7 @@ classes! {
     EngineSyncerWish "engines/common/syncer.wish",
     EngineSlatedbCacheShard "engines/slatedb/cache.shard",
     EngineSlatedbDeadRanges "engines/slatedb/shared.dead",
+    EngineSlatedbHolderOver "engines/slatedb/holder.over",
     EngineSlatedbSpaceMerge "engines/slatedb/space.merge",
     EngineSlatedbSyncerWish "engines/slatedb/syncer.wish",
     KvdbThreadsHandles "kvdb/threads.handles",

@@ -12,7 +12,7 @@ use kvfs_store::clock::{Clock, SystemClock};
 use kvfs_store::{Store, StoreError, Verified};
 
 use crate::devices::StoreDevices;
-use crate::engines::{self, PluggedEngine};
+use crate::engines::{self, EngineKind, PluggedEngine};
 use crate::error::{Error, Result, explain_fs, explain_open};
 use crate::memory::Memory;
 use crate::store_dir::StoreDir;
@@ -49,6 +49,10 @@ pub struct OpenOptions {
     pub placement: Option<Placement>,
     /// How long a transaction may go without an operation, unless its begin says otherwise; `None`: for ever.
     pub txn_idle: Option<Duration>,
+    /// How much of a store in object storage a local disk keeps at most (bytes); `None`: as its engine has it.
+    pub cache_bytes: Option<u64>,
+    /// A store that another mount has open elsewhere is taken from it.
+    pub takes_over: bool,
     /// Snapshots are shown to root and the store's owner alone.
     pub private_snapshots: bool,
 }
@@ -134,7 +138,10 @@ impl OpenedStore {
         let memory = options.memory;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let (engine, undo) = match dir.engine_mark()? {
-            None => open_kvdb(dir, options, &clock)?,
+            None => {
+                engines::check_options(EngineKind::Kvdb, options)?;
+                open_kvdb(dir, options, &clock)?
+            }
             Some(mark) => {
                 let plugged = Arc::new(engines::open(dir, &mark, options)?);
                 (OpenedEngine::Plugged(plugged), UndoLimits { count_max: 0, age_max: Duration::ZERO })

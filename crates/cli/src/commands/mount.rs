@@ -154,6 +154,8 @@ impl Wish<'_> {
                 cache_policy: ours.cache.unwrap_or_default(),
                 placement: ours.placement,
                 txn_idle: Some(ours.txn_idle.unwrap_or(TXN_IDLE)).filter(|&idle| idle != Duration::MAX),
+                cache_bytes: ours.cache_bytes,
+                takes_over: ours.take_over,
                 private_snapshots: ours.private_snapshots,
             },
             mount,
@@ -199,6 +201,9 @@ mod tests {
         assert!(!plan.steers && planned(&[]).expect("is valid").steers);
         assert!(plan.io_uring && !planned(&[]).expect("is valid").io_uring);
         assert!(planned(&["private_snapshots"]).expect("is valid").open.private_snapshots);
+        let remote = planned(&["take_over,cache_size=2G"]).expect("is valid").open;
+        assert_eq!((remote.takes_over, remote.cache_bytes), (true, Some(2 << 30)));
+        assert!(!plan.open.takes_over && plan.open.cache_bytes.is_none());
         assert!(plan.open.lazytime && plan.nobtime && !plan.open.private_snapshots);
         let plain = planned(&["lazytime,nolazytime"]).expect("is valid");
         assert!(!plain.open.lazytime && !plain.nobtime);

@@ -99,6 +99,23 @@ fn what_the_engine_of_a_mounted_store_lacks_is_refused_by_name() {
 }
 
 #[test]
+fn options_of_object_storage_are_refused_to_other_engines() {
+    if !can_mount("options_of_object_storage_are_refused_to_other_engines") {
+        return;
+    }
+    let world = World::new();
+    let (memory, dir) = memory_store(&world);
+    let plain = world.text("plain");
+    kvfs(&["mkfs", &plain, "--size", "128M"]).ok();
+    for (store, engine) in [(&memory, "memory"), (&plain, "kvdb")] {
+        for option in ["cache_size=1G", "take_over"] {
+            let words = [engine, option.split('=').next().unwrap(), "slatedb has"];
+            kvfs(&["mount", store, &dir, "-o", option]).fails(USAGE, &words);
+        }
+    }
+}
+
+#[test]
 fn memory_store_is_full_at_its_bound_and_deletes_make_room() {
     if !can_mount("memory_store_is_full_at_its_bound_and_deletes_make_room") {
         return;
@@ -210,7 +227,7 @@ fn slatedb_store_keeps_files_and_keys_and_refuses_what_it_lacks() {
     kvfs(&["umount", &dir]).ok();
 }
 
-/// The objects are those of one store, whichever directory names them: another mount that writes takes it over.
+/// The objects are those of one store, whichever directory names them: another mount that writes is refused, or takes it over.
 #[cfg(feature = "slatedb")]
 #[test]
 fn mount_that_another_one_has_taken_over_says_so_and_acknowledges_nothing() {
@@ -232,22 +249,29 @@ fn mount_that_another_one_has_taken_over_says_so_and_acknowledges_nothing() {
         std::io::Write::write_all(&mut file, b"content")?;
         file.sync_all()
     };
-    kvfs(&["mount", &store, &dir]).ok();
+    kvfs(&["mount", &store, &dir, "-o", "cache_size=8M"]).ok();
     write_synced(format!("{dir}/before")).unwrap();
-    kvfs(&["mount", &second, &second_dir]).ok();
+    // It says who has it; a mount that only reads does not disturb it.
+    kvfs(&["mount", &second, &second_dir]).fails(IN_USE, &["open elsewhere", &store, "pid", "-o take_over"]);
+    kvfs(&["mount", &second, &second_dir, "-o", "ro"]).ok();
     assert_eq!(fs::read_to_string(format!("{second_dir}/before")).unwrap(), "content");
+    kvfs(&["umount", &second_dir]).ok();
+    write_synced(format!("{dir}/between")).unwrap();
+    kvfs(&["mount", &second, &second_dir, "-o", "take_over"]).ok();
+    assert_eq!(fs::read_to_string(format!("{second_dir}/between")).unwrap(), "content");
     write_synced(format!("{second_dir}/after")).unwrap();
     write_synced(format!("{dir}/late")).expect_err("is not acknowledged");
-    let status = kvfs(&["stats", &dir]);
-    assert!(format!("{status:?}").contains("taken this store over"), "{status:?}");
+    let stats = kvfs(&["stats", &dir]);
+    assert!(format!("{stats:?}").contains("taken this store over"), "{stats:?}");
     kvfs(&["umount", &dir]);
     write_synced(format!("{second_dir}/again")).unwrap();
     let mut names: Vec<_> =
         fs::read_dir(&second_dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     names.sort();
-    assert_eq!(names, ["after", "again", "before"]);
+    assert_eq!(names, ["after", "again", "before", "between"]);
     kvfs(&["umount", &second_dir]).ok();
     assert!(kvfs(&["check", &second]).ok().starts_with("clean"));
+    kvfs(&["check", &store]).ok();
 }
 
 #[cfg(feature = "rocksdb")]

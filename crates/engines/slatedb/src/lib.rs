@@ -8,6 +8,8 @@
 //!   readers from then on, and deleted key by key in the background ([`reaper`]).
 //! * Cursors are scans; one that turns round begins a new scan.
 //!
+//! It lets a second writer in at once, and fences the first: here, one that is alive is asked for first ([`holder`]).
+//!
 //! `SlateDB` is asynchronous: each store has a runtime of its own for its requests and its background work. Calls are driven on the
 //! thread of the caller, which may belong to any runtime or none.
 //!
@@ -23,6 +25,7 @@
 mod cache;
 mod cursor;
 mod error;
+mod holder;
 mod keys;
 mod options;
 mod pin;
@@ -38,6 +41,7 @@ mod store;
 mod syncer;
 mod view;
 
+pub use holder::Claimant;
 pub use options::SlateOptions;
 pub use place::ObjectPlace;
 pub use store::SlateStore;

@@ -11,6 +11,8 @@ use slatedb::config::{
     CompactorOptions, GarbageCollectorDirectoryOptions, GarbageCollectorOptions, ObjectStoreCacheOptions,
 };
 
+use crate::holder::Claimant;
+
 /// A memtable, at most and at least (bytes).
 const MEMTABLE_BYTES: std::ops::RangeInclusive<u64> = 4 << 20..=64 << 20;
 
@@ -38,6 +40,9 @@ const LOG_AGE_MIN: Duration = Duration::from_mins(5);
 /// How much of an object a local copy has at least (bytes).
 const CACHE_PART_BYTES: usize = 256 << 10;
 
+/// Files of the local cache that are open at once.
+const CACHE_FILES_MAX: usize = 256;
+
 /// How a store is opened.
 #[derive(Debug)]
 pub struct SlateOptions {
@@ -47,14 +52,17 @@ pub struct SlateOptions {
     pub read_only: bool,
     /// How long a batch may wait until it is durable where nothing syncs it.
     pub commit_interval: Duration,
-    /// Where parts of objects are kept on a local disk, and how much (bytes); `None`: nowhere.
+    /// Who opens it, unless it is only read.
+    pub claimant: Claimant,
+    /// Where parts of objects are kept on a local disk, and how much (bytes); `None`: nowhere. One store at a time may use it.
     pub cache: Option<(PathBuf, u64)>,
 }
 
 impl SlateOptions {
     /// With so much memory; everything else as it is by default.
     pub fn with_memory(memory_bytes: u64) -> Self {
-        Self { memory_bytes, read_only: false, commit_interval: Duration::from_secs(1), cache: None }
+        let (claimant, commit_interval) = (Claimant::default(), Duration::from_secs(1));
+        Self { memory_bytes, read_only: false, commit_interval, claimant, cache: None }
     }
 
     fn memtable_bytes(&self) -> usize {
@@ -83,12 +91,13 @@ impl SlateOptions {
         }
     }
 
-    pub(crate) fn cache_options(&self) -> ObjectStoreCacheOptions {
+    fn cache_options(&self) -> ObjectStoreCacheOptions {
         let Some((path, bytes)) = &self.cache else { return ObjectStoreCacheOptions::default() };
         ObjectStoreCacheOptions {
             root_folder: Some(path.clone()),
             max_cache_size_bytes: Some(*bytes as usize),
             part_size_bytes: CACHE_PART_BYTES,
+            max_open_file_handles: CACHE_FILES_MAX,
             cache_on_flush: true,
             cache_on_compaction: true,
             ..ObjectStoreCacheOptions::default()

@@ -70,7 +70,7 @@ impl ObjectPlace {
     }
 
     /// Whether the objects are files.
-    pub(crate) fn is_local(&self) -> bool {
+    pub fn is_local(&self) -> bool {
         self.url.scheme() == "file"
     }
 

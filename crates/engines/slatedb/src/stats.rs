@@ -7,13 +7,15 @@ use slatedb_common::metrics::{DefaultMetricsRecorder, Metric, MetricValue};
 /// Counters and gauges of `SlateDB` that are shown, and as what.
 const SHOWN: &[(&str, &str)] = &[
     ("slatedb.backpressure_count", slatedb::db_stats::BACKPRESSURE_COUNT),
+    ("slatedb.disk_cache_bytes", slatedb::cached_object_store_stats::CACHE_BYTES),
+    ("slatedb.disk_cache_hits", slatedb::cached_object_store_stats::PART_HIT_COUNT),
+    ("slatedb.disk_cache_lookups", slatedb::cached_object_store_stats::PART_ACCESS_COUNT),
     ("slatedb.l0_tables", slatedb::db_stats::L0_SST_COUNT),
     ("slatedb.unflushed_bytes", slatedb::db_stats::TOTAL_MEM_SIZE_BYTES),
 ];
 
 /// What `SlateDB` calls each request, and its kind.
 const REQUESTS: &str = slatedb::instrumented_object_store_stats::REQUEST_COUNT;
-const REQUEST_ERRORS: &str = slatedb::instrumented_object_store_stats::ERROR_COUNT;
 const KIND: &str = "op";
 const KINDS: &[&str] = &["delete", "get", "put"];
 
@@ -29,8 +31,7 @@ pub(crate) fn of_slatedb(recorder: &DefaultMetricsRecorder) -> Vec<(String, u64)
     };
     let shown = SHOWN.iter().map(|(as_what, name)| ((*as_what).to_owned(), sum(name, None)));
     let requests = KINDS.iter().map(|kind| (format!("slatedb.requests_{kind}"), sum(REQUESTS, Some(kind))));
-    let errors = [("slatedb.request_errors".to_owned(), sum(REQUEST_ERRORS, None))];
-    shown.chain(requests).chain(errors).collect()
+    shown.chain(requests).collect()
 }
 
 fn value(value: &MetricValue) -> u64 {

@@ -13,6 +13,8 @@ use kvfs_store::{
     KeyspaceInfo, KeyspaceKind, MergeFunction, Op, Position, Read, Result, Snapshot, SpaceStats, Store,
     StoreError, Verified,
 };
+use object_store::ObjectStore;
+use object_store::path::Path;
 use slatedb::config::DbReaderOptions;
 use slatedb::{Db, DbReader, DbReaderMode, SstBlockSize, WriteBatch};
 use slatedb_common::metrics::DefaultMetricsRecorder;
@@ -20,6 +22,7 @@ use slatedb_common::metrics::DefaultMetricsRecorder;
 use crate::cache::BlockCache;
 use crate::cursor::SlateCursor;
 use crate::error::of_slatedb;
+use crate::holder::{self, Holder};
 use crate::keys;
 use crate::options::{SlateOptions, cache_bytes};
 use crate::pin::Pin;
@@ -58,7 +61,8 @@ pub struct SlateStore {
 /// Those of a store that is written to.
 struct Threads {
     syncer: Syncer,
-    _reaper: Reaper,
+    reaper: Reaper,
+    holder: Holder,
 }
 
 impl SlateStore {
@@ -105,16 +109,32 @@ impl SlateStore {
         executor.wait(place.remove_objects(&*service, &prefix))
     }
 
-    /// Opens the store at the place. A mount elsewhere that has it open to be written to is fenced, unless `options` asks to read only:
-    /// then it is opened as it is, and stays so.
+    /// Opens the store at the place. Where `options` asks to read only it is opened as it is, and stays so.
     ///
     /// # Errors
-    /// There is none, or one of another version; the place can't be reached; damage.
+    /// There is none, or one of another version; another mount has it open, and is not to be taken over; the place can't be reached;
+    /// damage.
     pub fn open(place: &ObjectPlace, options: &SlateOptions) -> Result<Self> {
         let executor = Executor::start()?;
         let cache = Arc::new(BlockCache::new(cache_bytes(options.memory_bytes)));
         let recorder = Arc::new(DefaultMetricsRecorder::new());
-        let database = executor.wait(open_database(place, options, &cache, &recorder))?;
+        let (service, prefix) = place.connect()?;
+        let holder_place = holder::Place::of(&service, &prefix);
+        let database = executor.wait(async {
+            // The engine would try for ever to reach what is not there.
+            place.check_claim(&*service, &prefix).await?;
+            if options.read_only {
+                return open_reader(prefix, service, &cache, &recorder).await;
+            }
+            holder_place.wait(&options.claimant).await?;
+            let builder = Db::builder(prefix, service)
+                .with_settings(options.settings(place.is_local()))
+                .with_sst_block_size(BLOCK_SIZE)
+                .with_db_cache(Arc::clone(&cache) as _, 0)
+                .with_metrics_recorder(Arc::clone(&recorder) as _);
+            let db = builder.build().await.map_err(|error| of_slatedb("opening a store", &error))?;
+            Ok(Database::Writer(db))
+        })?;
         let newest = newest_of(&database)?;
         // To read what it holds before there is a store of it.
         let bare = Shared::new(database, executor, newest);
@@ -124,7 +144,8 @@ impl SlateStore {
             None
         } else {
             let syncer = Syncer::start(&shared, options.commit_interval)?;
-            Some(Threads { syncer, _reaper: Reaper::start(&shared)? })
+            let holder = Holder::start(&shared, holder_place, options.claimant.clone())?;
+            Some(Threads { syncer, reaper: Reaper::start(&shared)?, holder })
         };
         Ok(Self { threads: Mutex::new(threads), shared, cache, recorder, uuid })
     }
@@ -177,36 +198,20 @@ impl SlateStore {
 /// Of tables: what one request brings at least.
 const BLOCK_SIZE: SstBlockSize = SstBlockSize::Block32Kib;
 
-async fn open_database(
-    place: &ObjectPlace,
-    options: &SlateOptions,
+async fn open_reader(
+    prefix: Path,
+    service: Arc<dyn ObjectStore>,
     cache: &Arc<BlockCache>,
     recorder: &Arc<DefaultMetricsRecorder>,
 ) -> Result<Database> {
-    let failed = |error: slatedb::Error| of_slatedb("opening a store", &error);
-    let (service, prefix) = place.connect()?;
-    // The engine would try for ever to reach what is not there.
-    place.check_claim(&*service, &prefix).await?;
-    if options.read_only {
-        let reader = DbReaderOptions {
-            manifest_poll_interval: NEVER,
-            object_store_cache_options: options.cache_options(),
-            ..DbReaderOptions::default()
-        };
-        let builder = DbReader::builder(prefix, service)
-            .with_reader_mode(DbReaderMode::FollowLatest)
-            .with_options(reader)
-            .with_db_cache(Arc::clone(cache) as _, 0)
-            .with_metrics_recorder(Arc::clone(recorder) as _);
-        let reader = builder.build().await.map_err(failed)?;
-        return Ok(Database::Reader(Box::new(reader)));
-    }
-    let builder = Db::builder(prefix, service)
-        .with_settings(options.settings(place.is_local()))
-        .with_sst_block_size(BLOCK_SIZE)
+    let options = DbReaderOptions { manifest_poll_interval: NEVER, ..DbReaderOptions::default() };
+    let builder = DbReader::builder(prefix, service)
+        .with_reader_mode(DbReaderMode::FollowLatest)
+        .with_options(options)
         .with_db_cache(Arc::clone(cache) as _, 0)
         .with_metrics_recorder(Arc::clone(recorder) as _);
-    builder.build().await.map(Database::Writer).map_err(failed)
+    let reader = builder.build().await.map_err(|error| of_slatedb("opening a store", &error))?;
+    Ok(Database::Reader(Box::new(reader)))
 }
 
 fn newest_of(database: &Database) -> Result<u64> {
@@ -405,7 +410,12 @@ impl EngineStore for SlateStore {
     }
 
     fn close(&self) -> Result<()> {
-        drop(self.threads.lock().take());
+        let threads = self.threads.lock().take();
+        // The record of the holder goes when nothing is written any more.
+        let _holder = threads.map(|Threads { syncer, reaper, holder }| {
+            drop((syncer, reaper));
+            holder
+        });
         let synced = self.shared.sync(self.shared.newest());
         self.shared.close();
         let closed = self.shared.wait(async {

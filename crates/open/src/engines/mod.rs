@@ -235,7 +235,19 @@ fn check_new(new: &NewStore<'_>) -> Result<()> {
     expect_none(new.engine, &lacking)
 }
 
-fn check_options(engine: EngineKind, options: &OpenOptions) -> Result<()> {
+pub(crate) fn check_options(engine: EngineKind, options: &OpenOptions) -> Result<()> {
+    let is_remote = engine.is_remote();
+    let of_remote = [
+        (options.cache_bytes.is_some(), "cache on a local disk (-o cache_size)"),
+        (options.takes_over, "mount elsewhere that it could be taken from (-o take_over)"),
+    ];
+    if let Some((_, what)) = of_remote.iter().find(|(is_asked_for, _)| *is_asked_for && !is_remote) {
+        let message = format!("a store of engine {} has no {what}; one of engine slatedb has", engine.name());
+        return Err(Error::new(ErrorKind::Usage, message));
+    }
+    if engine == EngineKind::Kvdb {
+        return Ok(());
+    }
     let lacking = [
         (options.placement.is_some(), "placement (-o placement)"),
         (
@@ -243,7 +255,7 @@ fn check_options(engine: EngineKind, options: &OpenOptions) -> Result<()> {
             "limit of what is written in the background (-o io_limit)",
         ),
         (options.cache_policy != kvfs_kvdb::Policy::default(), "choice of caches (-o cache)"),
-        (engine.is_remote() && options.io_limit.is_some(), "limit of merges (-o io_limit)"),
+        (is_remote && options.io_limit.is_some(), "limit of merges (-o io_limit)"),
     ];
     expect_none(engine, &lacking)
 }

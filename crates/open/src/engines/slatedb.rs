@@ -6,10 +6,11 @@
 
 use std::fs::File;
 use std::io::{self, Read, Write};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kvfs_engine_slatedb::{ObjectPlace, SlateOptions, SlateStore};
+use kvfs_engine_slatedb::{Claimant, ObjectPlace, SlateOptions, SlateStore};
 use kvfs_fs::MkfsOptions;
 use kvfs_kvdb::CreateOptions;
 use kvfs_service::ErrorKind;
@@ -26,6 +27,15 @@ use crate::store_dir::StoreDir;
 /// The directory in that of the store, and the file in it.
 const NAME: &str = "slatedb";
 const PLACE: &str = "slatedb/place";
+
+/// The directory of the local cache there.
+const CACHE: &str = "slatedb/cache";
+
+/// Bound of the local cache unless told otherwise (bytes).
+const CACHE_BYTES: u64 = 1 << 30;
+
+/// What tells this run of this machine from all others.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// The first line of the file.
 const MAGIC: &str = "kvfs-slatedb 1";
@@ -44,9 +54,40 @@ pub(super) fn open(dir: &StoreDir, options: &OpenOptions) -> Result<Arc<dyn Engi
         memory_bytes: memory.engine_bytes(memory.reserve_bytes()),
         read_only: options.read_only,
         commit_interval: options.commit_interval.unwrap_or(COMMIT_INTERVAL),
-        cache: None,
+        claimant: claimant(dir, options)?,
+        cache: cache(dir, &place, options),
     };
-    Ok(Arc::new(SlateStore::open(&place, &slate).map_err(|error| explain_open(dir, error))?))
+    let opened = SlateStore::open(&place, &slate);
+    Ok(Arc::new(opened.map_err(|error| match &error {
+        StoreError::Io { source, .. } if source.kind() == io::ErrorKind::ResourceBusy => {
+            let message = format!("cannot open the store {}: {source}", dir.path().display());
+            Error::new(ErrorKind::InUse, message)
+        }
+        _ => explain_open(dir, error),
+    })?))
+}
+
+/// This process, which has the lock of the store's directory: a record of the same identity is of a process that is gone.
+fn claimant(dir: &StoreDir, options: &OpenOptions) -> Result<Claimant> {
+    let failed = |error: &io::Error| Error::io("look at", dir.path(), error);
+    let boot = std::fs::read_to_string(BOOT_ID).map_err(|error| failed(&error))?;
+    let found = rustix::fs::fstat(dir.directory()).map_err(|errno| failed(&errno.into()))?;
+    let host = rustix::system::uname();
+    let path = dir.path().to_string_lossy().replace(|c: char| c.is_control(), "?");
+    Ok(Claimant {
+        name: format!("host {}, {path}, pid {}", host.nodename().to_string_lossy(), std::process::id()),
+        identity: format!("{}:{}:{}", boot.trim(), found.st_dev, found.st_ino),
+        takes_over: options.takes_over,
+        ..Claimant::default()
+    })
+}
+
+/// Where the local cache is, and its bound; `None`: there is none. Objects in a directory have one only if it is asked for, and a store
+/// that is only read, which several processes may do, has none.
+fn cache(dir: &StoreDir, place: &ObjectPlace, options: &OpenOptions) -> Option<(PathBuf, u64)> {
+    let default = if place.is_local() { 0 } else { CACHE_BYTES };
+    let bytes = options.cache_bytes.unwrap_or(default);
+    (bytes > 0 && !options.read_only).then(|| (dir.path().join(CACHE), bytes))
 }
 
 /// Makes the database where `objects` says, and an empty file system in it (`None`: nothing).
@@ -66,7 +107,8 @@ pub(super) fn make(dir: &StoreDir, objects: &Objects<'_>, files: Option<&MkfsOpt
         let _ = SlateStore::remove(&place);
         return Err(Error::io("make a store in", dir.path(), &error));
     }
-    let options = SlateOptions::with_memory(MEMORY_BYTES_MIN);
+    let claimant = claimant(dir, &OpenOptions::default())?;
+    let options = SlateOptions { claimant, ..SlateOptions::with_memory(MEMORY_BYTES_MIN) };
     SlateStore::create(&place, &options, CreateOptions::with_new_uuid(0)?.uuid)?;
     let Some(files) = files else { return Ok(()) };
     let store = Arc::new(SlateStore::open(&place, &options)?);
@@ -83,6 +125,10 @@ pub(super) fn remove(dir: &StoreDir) -> io::Result<()> {
     let place = read_place(dir).map_err(|error| io::Error::other(error.to_string()))?;
     if let Some(place) = place {
         SlateStore::remove(&place).map_err(|error| io::Error::other(error.to_string()))?;
+        match std::fs::remove_dir_all(dir.path().join(CACHE)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
         rustix::fs::unlinkat(dir.directory(), PLACE, AtFlags::empty())?;
     }
     Ok(rustix::fs::unlinkat(dir.directory(), NAME, AtFlags::REMOVEDIR)?)

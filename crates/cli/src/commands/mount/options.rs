@@ -68,6 +68,8 @@ pub(crate) struct Ours {
     pub(super) placement: Option<Placement>,
     pub(super) cache_trace: Option<PathBuf>,
     pub(super) private_snapshots: bool,
+    pub(super) cache_bytes: Option<u64>,
+    pub(super) take_over: bool,
     pub(super) store_owner: Option<u32>,
 }
 
@@ -93,6 +95,8 @@ impl Ours {
             Some(("metrics", place)) => self.metrics = Some(parse_metrics(place)?),
             Some(("txn_idle", time)) => self.txn_idle = Some(parse_txn_idle(time)?),
             None if option == "private_snapshots" => self.private_snapshots = true,
+            None if option == "take_over" => self.take_over = true,
+            Some(("cache_size", size)) => self.cache_bytes = Some(parse_bytes(option, size)?),
             None if option == "create" => self.create = true,
             Some(("size", size)) => self.size = Some(parse_bytes(option, size)?),
             Some(("memory", size)) => self.memory = Some(parse_bytes(option, size)?),
@@ -164,8 +168,8 @@ impl Asked {
         Ok(Remount { commit_interval, placement: placement.map(|placement| placement.to_string()) })
     }
 
-    /// What stays as it is as long as the mount is there: names, and values that are equal where the effect is. `create` and
-    /// `nonempty` are about the moment of the mount alone.
+    /// What stays as it is as long as the mount is there: names, and values that are equal where the effect is. `create`,
+    /// `nonempty` and `take_over` are about the moment of the mount alone.
     fn fixed(&self) -> Result<Vec<(&'static str, String)>> {
         let Self { mount, ours } = self;
         let memory = Memory::new(ours.memory)?.bytes();
@@ -194,6 +198,7 @@ impl Asked {
             ("io_limit", format!("{:?}", ours.io_limit)),
             ("dirty_bytes", format!("{:?}", ours.dirty_bytes)),
             ("cache", ours.cache.unwrap_or_default().to_string()),
+            ("cache_size", format!("{:?}", ours.cache_bytes)),
             ("cache_trace", format!("{:?}", ours.cache_trace)),
             ("store_owner", format!("{:?}", ours.store_owner)),
         ])

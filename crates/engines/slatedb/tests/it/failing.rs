@@ -19,7 +19,7 @@ fn store_that_another_mount_has_taken_over_takes_no_more_writes_and_says_why() {
     create(dir.path());
     let (old, old_store) = fixture(dir.path());
     old_store.sync(old.put("before", "1")).unwrap();
-    let (new, new_store) = fixture(dir.path());
+    let (new, new_store) = take_over(dir.path());
     assert_eq!(text(new_store.get(new.plain, b"before").unwrap()), Some("1".to_owned()));
     new_store.sync(new.put("after", "1")).unwrap();
     // The old one may take a write, but acknowledges nothing.
@@ -47,7 +47,7 @@ fn idle_store_notices_that_another_mount_has_taken_it_over() {
     create(dir.path());
     let (_old, old_store) = fixture(dir.path());
     assert_eq!(old_store.failure(), None);
-    let (_new, new_store) = fixture(dir.path());
+    let (_new, new_store) = take_over(dir.path());
     wait_until("it is noticed", || old_store.failure().is_some());
     assert!(old_store.failure().unwrap().contains("taken this store over"));
     assert_eq!(new_store.failure(), None);
@@ -99,4 +99,40 @@ fn missing_and_damaged_objects_are_found() {
     assert!(matches!(missing, StoreError::Corrupt { .. }) && missing.to_string().contains(name), "{missing}");
     std::fs::write(&path, whole).unwrap();
     assert_eq!(check().unwrap(), [] as [String; 0]);
+}
+
+fn claimed_by(name: &str, identity: &str) -> SlateOptions {
+    let claimant = Claimant { name: name.to_owned(), identity: identity.to_owned(), ..options().claimant };
+    SlateOptions { claimant, ..options() }
+}
+
+#[test]
+fn store_that_is_open_elsewhere_is_refused_with_the_name_of_its_holder_until_that_is_closed() {
+    let dir = TempDir::new().unwrap();
+    create(dir.path());
+    let holder = SlateStore::open(&place(dir.path()), &claimed_by("host a, /store", "1")).unwrap();
+    wait_until("it says so", || dir.path().join("kvfs-holder").exists());
+    for identity in ["2", ""] {
+        let refused = SlateStore::open(&place(dir.path()), &claimed_by("host b", identity)).err().unwrap();
+        let is_busy = |source: &std::io::Error| source.kind() == std::io::ErrorKind::ResourceBusy;
+        assert!(matches!(&refused, StoreError::Io { source, .. } if is_busy(source)), "{refused}");
+        assert!(refused.to_string().contains("host a, /store"), "{refused}");
+    }
+    assert_eq!(holder.failure(), None, "it is not disturbed");
+    holder.close().unwrap();
+    assert!(!dir.path().join("kvfs-holder").exists());
+    SlateStore::open(&place(dir.path()), &claimed_by("host b", "2")).unwrap().close().unwrap();
+}
+
+#[test]
+fn dead_holder_is_taken_over_after_its_lease_and_one_of_the_same_store_directory_at_once() {
+    let dir = TempDir::new().unwrap();
+    create(dir.path());
+    let record = dir.path().join("kvfs-holder");
+    std::fs::write(&record, "host a\n1\n7\n").unwrap();
+    SlateStore::open(&place(dir.path()), &claimed_by("host b", "2")).unwrap().close().unwrap();
+    std::fs::write(&record, "host a\n1\n7\n").unwrap();
+    let mut own = claimed_by("host a", "1");
+    own.claimant.lease = Duration::from_hours(1);
+    SlateStore::open(&place(dir.path()), &own).unwrap().close().unwrap();
 }

@@ -238,3 +238,62 @@ fn syncs_of_many_threads_are_shared() {
     let syncs = f.stat("slatedb.syncs") - syncs;
     assert!(syncs <= THREADS * BATCHES / 2, "{syncs} syncs of {} batches", THREADS * BATCHES);
 }
+
+#[test]
+fn local_cache_is_bounded_and_its_loss_or_damage_is_only_a_miss() {
+    const BYTES_MAX: u64 = 4 << 20;
+    let (dir, cache) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    create(dir.path());
+    let open = || {
+        // So little memory that it is read from the disk.
+        let cache = Some((cache.path().join("cache"), BYTES_MAX));
+        let options = SlateOptions { memory_bytes: 1 << 20, cache, ..options() };
+        let store = Arc::new(SlateStore::open(&place(dir.path()), &options).unwrap());
+        (Fixture::<Slate>::over(Arc::clone(&store) as Arc<dyn Store>), store)
+    };
+    let key = |number: u32| number.to_be_bytes().to_vec();
+    let value = |number: u32| vec![number as u8; 64 << 10];
+    let (f, store) = open();
+    for number in 0..256 {
+        f.apply(|b| b.put(f.plain, key(number), value(number)));
+    }
+    store.close().unwrap();
+    drop((f, store));
+    let files = || {
+        let mut paths = vec![cache.path().join("cache")];
+        let mut files = Vec::new();
+        while let Some(path) = paths.pop() {
+            for entry in std::fs::read_dir(path).into_iter().flatten() {
+                let entry = entry.unwrap();
+                let is_dir = entry.file_type().unwrap().is_dir();
+                if is_dir { &mut paths } else { &mut files }.push(entry.path());
+            }
+        }
+        files
+    };
+    let read_all = |f: &Fixture<Slate>| {
+        for number in 0..256 {
+            assert_eq!(f.store.get(f.plain, &key(number)).unwrap().unwrap(), value(number), "{number}");
+        }
+    };
+    let (f, store) = open();
+    read_all(&f);
+    assert!(f.stat("slatedb.disk_cache_lookups") > 0);
+    // The bound is kept in the background.
+    let bytes =
+        || -> u64 { files().iter().filter_map(|path| path.metadata().ok()).map(|found| found.len()).sum() };
+    wait_until("it is bounded", || (1..BYTES_MAX + (1 << 20)).contains(&bytes()));
+    for path in files() {
+        let len = path.metadata().map_or(0, |found| found.len());
+        let _ = std::fs::write(&path, vec![0xa5; len as usize]);
+    }
+    store.set_memory_bytes(0);
+    read_all(&f);
+    store.close().unwrap();
+    drop((f, store));
+    std::fs::remove_dir_all(cache.path().join("cache")).unwrap();
+    let (f, store) = open();
+    read_all(&f);
+    assert!(store.verify().unwrap().findings.is_empty());
+    store.close().unwrap();
+}

@@ -23,7 +23,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kvfs_engine_slatedb::{ObjectPlace, SlateOptions, SlateStore};
+use kvfs_engine_slatedb::{Claimant, ObjectPlace, SlateOptions, SlateStore};
 use kvfs_store::clock::{Clock, SystemClock};
 use kvfs_store::{Batch, Durability, KeyspaceKind, Position, Read, Result, Store};
 use tempfile::TempDir;
@@ -37,13 +37,27 @@ fn place(path: &Path) -> ObjectPlace {
     ObjectPlace::new(path.to_str().unwrap(), None).unwrap()
 }
 
+/// To be written to; those that are alive are found so within a moment.
+fn options() -> SlateOptions {
+    let claimant = Claimant { lease: Duration::from_millis(400), ..Claimant::default() };
+    SlateOptions { claimant, ..SlateOptions::with_memory(MEMORY_BYTES) }
+}
+
 fn create(path: &Path) {
     SlateStore::claim(&place(path)).unwrap();
-    SlateStore::create(&place(path), &SlateOptions::with_memory(MEMORY_BYTES), [7; 16]).unwrap();
+    SlateStore::create(&place(path), &options(), [7; 16]).unwrap();
 }
 
 fn open(path: &Path) -> SlateStore {
-    SlateStore::open(&place(path), &SlateOptions::with_memory(MEMORY_BYTES)).unwrap()
+    SlateStore::open(&place(path), &options()).unwrap()
+}
+
+/// Whatever has it open.
+fn take_over(path: &Path) -> (Fixture<Slate>, Arc<SlateStore>) {
+    let claimant = Claimant { takes_over: true, ..options().claimant };
+    let store = SlateStore::open(&place(path), &SlateOptions { claimant, ..options() }).unwrap();
+    let store = Arc::new(store);
+    (Fixture::over(Arc::clone(&store) as Arc<dyn Store>), store)
 }
 
 fn fixture(path: &Path) -> (Fixture<Slate>, Arc<SlateStore>) {

@@ -44,6 +44,7 @@ fn options_of_a_remount_change_something_equal_what_is_or_are_refused_by_name() 
         ("io_limit=1M", "io_limit=0"),
         ("dirty_bytes=4M", "dirty_bytes=0"),
         ("cache=lru", "cache=tiered"),
+        ("cache_size=1G", "cache_size=0"),
         ("cache_trace=/trace", ""),
         ("store_owner=1", ""),
     ];
@@ -65,7 +66,7 @@ fn options_of_a_remount_change_something_equal_what_is_or_are_refused_by_name() 
     }
     let defaults = "undo_count=16,undo_age=1h,txn_idle=8h,slow=1s,io_limit=0,cache=tiered,relatime,acl";
     remount("rw", defaults).expect("are the defaults");
-    remount("rw", "create,nonempty,nofail,x-systemd.automount,fsname=a")
+    remount("rw", "create,nonempty,take_over,nofail,x-systemd.automount,fsname=a")
         .expect("are about the moment of a mount");
     assert!(remount("rw", "size=1G").expect_err("is no way").message.contains("kvfs grow"));
     assert!(remount("rw", "sparkle").expect_err("is unknown").message.contains("unknown mount option"));

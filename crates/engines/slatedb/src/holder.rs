@@ -1,0 +1,164 @@
+//! The mount that has the store open to be written to: an object that it writes again and again.
+//!
+//! Purpose: `SlateDB` lets a second writer in at once, and fences the first. So a writer looks first whether there is one: the record
+//! of a mount that is alive changes within its lease. It has no clock in it, so clocks may differ.
+//!
+//! Thread safety: one thread, ended by its owner. Invariants: the record promises nothing about writes, which fencing alone keeps apart;
+//! a record goes with the close of its store, or is found to be dead.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use kvfs_locks::{Condvar, Mutex, class};
+use kvfs_store::{Result, StoreError};
+use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreExt};
+
+use crate::error::of_objects;
+use crate::shared::Shared;
+
+/// The object, beside those of `SlateDB`.
+const HOLDER: &str = "kvfs-holder";
+
+/// Records are written, and looked for, so often within a lease.
+const BEATS: u32 = 4;
+
+/// Who opens a store to write to it.
+#[derive(Debug, Clone)]
+pub struct Claimant {
+    /// For other users, such as "host box, /srv/store, pid 4711"; one line.
+    pub name: String,
+    /// Equal for those of which one at a time can have the store open, whatever their record says; empty: for none.
+    pub identity: String,
+    /// A mount whose record has not changed for so long is dead.
+    pub lease: Duration,
+    /// It takes the store over from one that is alive.
+    pub takes_over: bool,
+}
+
+impl Default for Claimant {
+    fn default() -> Self {
+        let lease = Duration::from_secs(6);
+        Self { name: "a mount".to_owned(), identity: String::new(), lease, takes_over: false }
+    }
+}
+
+impl Claimant {
+    fn record(&self, beat: u64) -> String {
+        format!("{}\n{}\n{beat}\n", self.name, self.identity)
+    }
+}
+
+/// Where the record is.
+pub(crate) struct Place {
+    service: Arc<dyn ObjectStore>,
+    object: Path,
+}
+
+impl Place {
+    pub(crate) fn of(service: &Arc<dyn ObjectStore>, prefix: &Path) -> Self {
+        Self { service: Arc::clone(service), object: prefix.clone().join(HOLDER) }
+    }
+
+    async fn read(&self) -> Result<Option<String>> {
+        let failed = |error: &object_store::Error| of_objects("looking who has the store open", error);
+        let found = match self.service.get(&self.object).await {
+            Err(object_store::Error::NotFound { .. }) => return Ok(None),
+            found => found.map_err(|error| failed(&error))?,
+        };
+        let bytes = found.bytes().await.map_err(|error| failed(&error))?;
+        Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
+    }
+
+    /// Returns when `claimant` may open the store to write to it.
+    ///
+    /// # Errors
+    /// Another one has it open, and is alive.
+    pub(crate) async fn wait(&self, claimant: &Claimant) -> Result<()> {
+        let Some(known) = self.read().await? else { return Ok(()) };
+        let mut lines = known.lines();
+        let (name, identity) = (lines.next().unwrap_or_default(), lines.next().unwrap_or_default());
+        let is_own = !identity.is_empty() && identity == claimant.identity;
+        if claimant.takes_over || is_own {
+            return Ok(());
+        }
+        for _ in 0..BEATS {
+            tokio::time::sleep(claimant.lease / BEATS).await;
+            match self.read().await? {
+                None => return Ok(()),
+                Some(record) if record == known => {}
+                Some(_) => {
+                    let name: String = name.chars().filter(|c| !c.is_control()).take(200).collect();
+                    let text = format!(
+                        "it is open elsewhere, and alive: {name}; unmount it there, or take it over with -o take_over"
+                    );
+                    let error = std::io::Error::new(std::io::ErrorKind::ResourceBusy, text);
+                    return Err(StoreError::io("looking who has the store open", error));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether it was written within a lease does not matter: the next one may be.
+    async fn write(&self, claimant: &Claimant, beat: u64) {
+        let put = self.service.put(&self.object, claimant.record(beat).into());
+        let _ = tokio::time::timeout(claimant.lease, put).await;
+    }
+
+    async fn remove(&self, claimant: &Claimant) {
+        let _ = tokio::time::timeout(claimant.lease, self.service.delete(&self.object)).await;
+    }
+}
+
+struct Asked {
+    is_over: Mutex<bool, class::EngineSlatedbHolderOver>,
+    changed: Condvar,
+}
+
+/// The thread that writes the record of an open store.
+pub(crate) struct Holder {
+    asked: Arc<Asked>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Holder {
+    pub(crate) fn start(shared: &Arc<Shared>, place: Place, claimant: Claimant) -> Result<Self> {
+        let asked = Arc::new(Asked { is_over: Mutex::default(), changed: Condvar::default() });
+        let (theirs, shared) = (Arc::clone(&asked), Arc::clone(shared));
+        let thread = std::thread::Builder::new().name("kvfs-slate-hold".into());
+        let thread = thread.spawn(move || run(&shared, &theirs, &place, &claimant));
+        let thread = thread.map_err(|error| StoreError::io("starting a thread", error))?;
+        Ok(Self { asked, thread: Some(thread) })
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        *self.asked.is_over.lock() = true;
+        self.asked.changed.notify_all();
+        // A panic of the thread has been told of already.
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+fn run(shared: &Shared, asked: &Asked, place: &Place, claimant: &Claimant) {
+    for beat in 0.. {
+        // The record is another one's by now, if there is one.
+        if shared.failure().is_some() {
+            return;
+        }
+        shared.wait(place.write(claimant, beat));
+        let mut is_over = asked.is_over.lock();
+        if !*is_over {
+            asked.changed.wait_for(&mut is_over, claimant.lease / BEATS);
+        }
+        if *is_over {
+            break;
+        }
+    }
+    if shared.failure().is_none() {
+        shared.wait(place.remove(claimant));
+    }
+}
