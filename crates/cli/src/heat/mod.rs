@@ -25,15 +25,18 @@ struct Look {
 }
 
 /// Nothing; what has no count; never read lately; and from there on a step for each doubling.
-const LOOKS: [Look; 8] = [
+const LOOKS: [Look; 11] = [
     Look { character: ' ', ansi: 235, rgb: [236, 236, 236], meaning: "nothing" },
     Look { character: '/', ansi: 244, rgb: [150, 150, 150], meaning: "rows, metadata, dead" },
     Look { character: '.', ansi: 18, rgb: [0, 0, 135], meaning: "not read lately" },
     Look { character: ':', ansi: 20, rgb: [0, 0, 215], meaning: "1" },
     Look { character: '-', ansi: 26, rgb: [0, 95, 215], meaning: "2" },
     Look { character: '=', ansi: 37, rgb: [0, 175, 175], meaning: "4" },
-    Look { character: '*', ansi: 208, rgb: [255, 135, 0], meaning: "8" },
-    Look { character: '@', ansi: 196, rgb: [255, 0, 0], meaning: "16 times or more" },
+    Look { character: '+', ansi: 71, rgb: [95, 175, 95], meaning: "8" },
+    Look { character: '*', ansi: 178, rgb: [215, 175, 0], meaning: "16" },
+    Look { character: '#', ansi: 208, rgb: [255, 135, 0], meaning: "32" },
+    Look { character: '%', ansi: 202, rgb: [255, 95, 0], meaning: "64" },
+    Look { character: '@', ansi: 196, rgb: [255, 0, 0], meaning: "128 times or more" },
 ];
 
 /// Which of [`LOOKS`] a cell has.
@@ -42,7 +45,7 @@ fn look_of(cell: HeatCellLine) -> usize {
         HeatCellLine::Free => 0,
         HeatCellLine::Other => 1,
         HeatCellLine::Counted(0) => 2,
-        HeatCellLine::Counted(count) => (3 + count.ilog2() as usize).min(LOOKS.len() - 1),
+        HeatCellLine::Counted(count) => 3 + count.ilog2() as usize,
     }
 }
 

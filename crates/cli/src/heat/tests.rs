@@ -31,7 +31,7 @@ fn heat_without_colours_is_framed_characters_with_labels_and_a_scale() {
         "{LABEL}\n|/.:-|\n|=@ |\n\n\
          device 1, slow, missing: 0 B, 0 B of content, 0 % of it hot; 256 KiB a cell\n|  |\n\n\
          ' ' nothing  / rows, metadata, dead  . not read lately\n\
-         : 1  - 2  = 4  * 8  @ 16 times or more\n\
+         : 1  - 2  = 4  + 8  * 16  # 32  % 64  @ 128 times or more\n\
          hot: read 3 times or more lately; counts are halved from time to time\n"
     );
     assert_eq!(as_text(&lines(), 4, false), expected);

@@ -7,7 +7,7 @@
 //! forgets nothing.
 //!
 //! What is hot, and what is cold, is decided anew at each *settling*: hot is as much as fits on the fast devices; cold, where
-//! these are crowded, what is asked for less than half as often.
+//! these are crowded, what is asked for half as often.
 //!
 //! Thread safety: atomics without order: a count that is lost among threads makes no difference. Memory: one byte for each cell,
 //! from when it is turned on.
@@ -29,14 +29,10 @@ const CELLS_PER_STRETCH: u64 = 8;
 const CELLS_MIN: u64 = 1 << 14;
 const CELLS_MAX: u64 = 1 << 23;
 
-/// All counts are halved after so many accesses for each stretch that the fast devices hold: what is asked for a quarter as often as the
-/// mean of what they hold is still told from what is not asked for, and what was hot is forgotten after two or three times as many.
-const ACCESSES_PER_STRETCH: u64 = 8;
+/// All counts are halved after so many accesses for each stretch that the fast devices hold: what is asked for an eighth as often as the
+/// mean of what they hold is still told from what is not asked for.
+const ACCESSES_PER_STRETCH: u64 = 16;
 const ACCESSES_MIN: u64 = 1 << 12;
-
-/// No count grows beyond this, so that what was very hot cools down as soon as the rest. All counts together are at most twice what comes
-/// between two halvings: so no more than half of what the fast devices hold can have come so far.
-const COUNT_MAX: u8 = 4 * ACCESSES_PER_STRETCH as u8 - 1;
 
 /// After fewer accesses a settling comes to no other result.
 const UNSETTLED_MIN: u64 = 1 << 10;
@@ -157,7 +153,7 @@ impl Heat {
     /// What is cold leaves the fast devices while these are crowded.
     pub(crate) fn note_space(&self, fast: FastSpace) {
         let is_crowded = fast.bytes_free < fast.bytes_total / SHARE_LEFT_FREE;
-        let cold_below = if is_crowded { self.hot_from.load(Relaxed).div_ceil(2) } else { 0 };
+        let cold_below = if is_crowded { self.hot_from.load(Relaxed) / 2 } else { 0 };
         self.cold_below.store(cold_below, Relaxed);
     }
 
@@ -209,7 +205,7 @@ impl Sketch {
     /// Only the smallest ones grow: those that are larger have it from others.
     fn note(&self, hash: u64) {
         let count = self.count(hash);
-        if count < COUNT_MAX {
+        if count < u8::MAX {
             for cell in self.cells_of(hash) {
                 if cell.load(Relaxed) == count {
                     cell.store(count + 1, Relaxed);
@@ -234,15 +230,15 @@ impl Sketch {
 
     /// The smallest count that so many stretches have, at most.
     fn count_that_fits(&self, stretches: u64) -> u8 {
-        let mut cells = [0_u64; COUNT_MAX as usize + 1];
+        let mut cells = [0_u64; 256];
         for cell in &self.cells {
             cells[usize::from(cell.load(Relaxed))] += 1;
         }
         let mut above = 0;
-        for count in (1..=COUNT_MAX).rev() {
+        for count in (1..=u8::MAX).rev() {
             above += cells[usize::from(count)];
             if above / u64::from(CELLS_OF_STRETCH) > stretches {
-                return count + 1;
+                return count.saturating_add(1);
             }
         }
         1
