@@ -4,11 +4,11 @@
 //! batch of `SlateDB`, whose sequence number the seqno of kvfs is a part of. What `SlateDB` lacks is made of what it has:
 //!
 //! * Merge records and patches of blocks are resolved when they are written, under the order of batches.
-//! * A range delete of more than a few keys is one record ([`ranges`]): what is older and lies in the range is hidden from
-//!   readers from then on, and deleted key by key in the background ([`reaper`]).
+//! * A range delete of more than a few keys is one record (`ranges.rs`): what is older and lies in the range is hidden from
+//!   readers from then on, and deleted key by key in the background (`reaper.rs`).
 //! * Cursors are scans; one that turns round begins a new scan.
 //!
-//! It lets a second writer in at once, and fences the first: here, one that is alive is asked for first ([`holder`]).
+//! It lets a second writer in at once, and fences the first: here, one that is alive is asked for first (`holder.rs`).
 //!
 //! `SlateDB` is asynchronous: each store has a runtime of its own for its requests and its background work. Calls are driven on the
 //! thread of the caller, which may belong to any runtime or none.
