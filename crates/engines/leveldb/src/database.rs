@@ -118,6 +118,9 @@ impl Database for Level {
     fn make_space(&self, space: &Space<Keyspace>) -> Result<()> {
         let mut batch = RawBatch::new();
         batch.put(&keys::space(*space.handle()), &keys::space_record(space.name(), space.kind()));
+        // The fences before and behind it.
+        batch.put(&keys::prefix(*space.handle()), &[]);
+        batch.put(&keys::prefix_behind(*space.handle()), &[]);
         self.write_batch(batch)?;
         self.sync()
     }

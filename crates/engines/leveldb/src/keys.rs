@@ -1,5 +1,8 @@
 //! Keys of `LevelDB`: the number of the keyspace (big-endian `u32`, from 1 on), then the key. Number 0 is what is of no keyspace.
 //!
+//! The number alone is a key, too, which is always there: the fence between two keyspaces. An iterator has no bound, and walks over deleted keys
+//! to the next that is there; without fences a search in one keyspace would walk over all that was deleted from the next.
+//!
 //! Thread safety: functions.
 
 use kvfs_store::{Keyspace, KeyspaceKind};
@@ -16,6 +19,11 @@ const BLOCKS: u8 = b'b';
 /// What the keys of a keyspace begin with.
 pub(crate) fn prefix(keyspace: Keyspace) -> [u8; PREFIX_BYTES] {
     (keyspace.0 + 1).to_be_bytes()
+}
+
+/// The first key that a keyspace can have: none is empty.
+pub(crate) fn first(keyspace: Keyspace) -> Vec<u8> {
+    join(prefix(keyspace), &[0])
 }
 
 /// What the keys of the next one begin with, behind all of this one.

@@ -8,7 +8,7 @@ use kvfs_engine_common::Entries;
 use kvfs_store::{KeyRange, Keyspace, Result};
 
 use crate::error::of_leveldb;
-use crate::keys::{PREFIX_BYTES, join, prefix, prefix_behind};
+use crate::keys::{PREFIX_BYTES, first, join, prefix, prefix_behind};
 use crate::sys::{RawDb, RawIterator, RawSnapshot};
 
 /// See `kvfs_engine_common`.
@@ -34,7 +34,8 @@ impl LevelEntries {
         let end = range.end.as_ref();
         Self {
             iterator: RawIterator::new(db, at.map(|at| &at.0)),
-            start: join(prefix, &range.start),
+            // Not the fence.
+            start: if range.start.is_empty() { first(keyspace) } else { join(prefix, &range.start) },
             end: end.map_or_else(|| prefix_behind(keyspace).to_vec(), |end| join(prefix, end)),
             prefix,
         }

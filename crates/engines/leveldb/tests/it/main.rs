@@ -8,6 +8,7 @@ mod contract;
 mod driver;
 #[path = "../../../common/tests/databases/failing.rs"]
 mod failing;
+mod fences;
 #[path = "../../../common/tests/databases/files.rs"]
 mod files;
 #[path = "../../../../store/tests/it/contract/fixture.rs"]
