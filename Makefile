@@ -125,7 +125,7 @@ bench-txn: build ## transactions: the engine and a mount, beside what the thesis
 bench-papers: build ## what thesis and TableFS measured, the library and kvfs exec among it; a full store and an aged one: two hours; root, an idle machine
 	@scripts/setup.sh bench
 	@cd bench && status=0; \
-	cargo run --release --locked --bin kvfs-bench-papers -- --kvfs ../$(KVFS) \
+	cargo run --release --locked --features engines --bin kvfs-bench-papers -- --kvfs ../$(KVFS) \
 		--json ../$(BENCH_OUT)/papers.json $(BENCH) || status=$$?; \
 	cargo run --release --locked --bin kvfs-bench -- --kvfs ../$(KVFS) --targets library,exec,exec-client,kvfs,ext4,xfs,btrfs \
 		--only exec,library,tablefs,large --runs 5 --json ../$(BENCH_OUT)/library.json --plots ../$(BENCH_OUT)/library \

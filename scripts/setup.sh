@@ -53,6 +53,7 @@ if [ "$want" = bench ]; then
   need gocryptfs has gocryptfs
   need librocksdb-dev test -e /usr/include/rocksdb/c.h
   need libclang-dev find_libclang
+  need libleveldb-dev test -e /usr/include/leveldb/c.h
   need linux-perf has perf
   need fonts-dejavu-core test -e /usr/share/fonts/truetype/dejavu
 fi

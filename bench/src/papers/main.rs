@@ -4,6 +4,7 @@
 //! Each part has a file, makes its own store below `--work`, and removes it at the end.
 
 mod defrag;
+mod edinburgh;
 mod files;
 mod full;
 mod overwrite;
@@ -95,9 +96,12 @@ enum PartName {
     Overwrite,
     /// A large tree, removed as a whole
     Trees,
+    /// The library beside the bare engine, as the Edinburgh kvfs has it (figures 5.1 to 5.5)
+    Edinburgh,
 }
 
 /// A line of the table.
+#[derive(Clone, Copy)]
 struct Row {
     /// Its name in the JSON file and in goals.
     key: &'static str,
@@ -125,7 +129,8 @@ struct PartInfo {
 }
 
 /// In the order in which they are done.
-const PARTS: &[PartInfo] = &[defrag::PART, thresholds::PART, full::PART, overwrite::PART, trees::PART];
+const PARTS: &[PartInfo] =
+    &[defrag::PART, thresholds::PART, full::PART, overwrite::PART, trees::PART, edinburgh::PART];
 
 /// What a part works with.
 struct Setup<'a> {
