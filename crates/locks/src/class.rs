@@ -217,7 +217,6 @@ classes! {
     EngineSlatedbDeadRanges "engines/slatedb/shared.dead",
     EngineSlatedbHolderOver "engines/slatedb/holder.over",
     EngineSlatedbSpaceMerge "engines/slatedb/space.merge",
-    EngineSlatedbSyncerWish "engines/slatedb/syncer.wish",
     KvdbThreadsHandles "kvdb/threads.handles",
     KvdbCommitSnapshotsPins "kvdb/commit/snapshots.pins",
     KvdbCommitsCheckpointsById "kvdb/commits/checkpoints.by_id",

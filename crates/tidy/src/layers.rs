@@ -14,7 +14,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("engine-common", &["locks", "store"]),
     ("engine-rocksdb", &["locks", "store", "engine-common"]),
     ("engine-leveldb", &["locks", "store", "engine-common"]),
-    ("engine-slatedb", &["locks", "store"]),
+    ("engine-slatedb", &["locks", "store", "engine-common"]),
     ("txn", &["locks", "store"]),
     ("kv", &["locks", "txn", "store"]),
     ("fs", &["locks", "kv", "txn", "store"]),

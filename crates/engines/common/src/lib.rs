@@ -35,3 +35,4 @@ pub use database::{Database, DatabaseOptions, Entries, Reserve};
 pub use room::file_system_bytes;
 pub use space::Space;
 pub use store::DatabaseStore;
+pub use syncer::Syncer;

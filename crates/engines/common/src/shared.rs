@@ -120,8 +120,10 @@ impl<D: Database> Shared<D> {
         Ok(())
     }
 
-    /// Whether everything is durable.
-    pub(crate) fn is_synced(&self) -> bool {
-        *self.syncing.lock() >= self.newest()
+    /// As [`Shared::sync`], of everything; nothing where it is durable, also not the log of an earlier process.
+    pub(crate) fn sync_rest(&self) -> Result<()> {
+        let newest = self.newest();
+        let is_synced = *self.syncing.lock() >= newest;
+        if is_synced { Ok(()) } else { self.sync(Position(newest)) }
     }
 }

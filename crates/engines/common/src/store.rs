@@ -77,7 +77,12 @@ impl<D: Database> DatabaseStore<D> {
         paged::recover(&db, &room, &spaces)?;
         let newest = Seqno::from_le_bytes(meta::<D, 8>(&db, SEQNO, "seqno")?);
         let shared = Arc::new(Shared::new(db, spaces, newest, read_only));
-        let syncer = if read_only { None } else { Some(Syncer::start(&shared, commit_interval)?) };
+        let syncer = if read_only {
+            None
+        } else {
+            let shared = Arc::clone(&shared);
+            Some(Syncer::start(commit_interval, move || shared.sync_rest())?)
+        };
         Ok(Self { shared, room, reclaimer: Mutex::default(), uuid, syncer: Mutex::new(syncer) })
     }
 

@@ -7,10 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use kvfs_locks::{Condvar, Mutex, class};
-use kvfs_store::{Position, Result, StoreError};
-
-use crate::database::Database;
-use crate::shared::Shared;
+use kvfs_store::{Result, StoreError};
 
 /// What is asked of it.
 struct Wish {
@@ -24,24 +21,28 @@ struct Asked {
 }
 
 /// See the module.
-pub(crate) struct Syncer {
+pub struct Syncer {
     asked: Arc<Asked>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Syncer {
-    pub(crate) fn start<D: Database>(shared: &Arc<Shared<D>>, interval: Duration) -> Result<Self> {
+    /// Calls `sync` each `interval`, until the drop: it makes durable what is not yet, and keeps its failure for the next write.
+    ///
+    /// # Errors
+    /// The thread can't be started.
+    pub fn start(interval: Duration, sync: impl Fn() -> Result<()> + Send + 'static) -> Result<Self> {
         let wish = Mutex::new(Wish { is_over: false, interval });
         let asked = Arc::new(Asked { wish, changed: Condvar::default() });
-        let (theirs, shared) = (Arc::clone(&asked), Arc::clone(shared));
+        let theirs = Arc::clone(&asked);
         let thread = std::thread::Builder::new().name("kvfs-engine-sync".into());
-        let thread = thread.spawn(move || run(&shared, &theirs));
+        let thread = thread.spawn(move || run(&sync, &theirs));
         let thread = thread.map_err(|error| StoreError::io("starting a thread", error))?;
         Ok(Self { asked, thread: Some(thread) })
     }
 
     /// From now on.
-    pub(crate) fn set_interval(&self, interval: Duration) {
+    pub fn set_interval(&self, interval: Duration) {
         self.asked.wish.lock().interval = interval;
         self.asked.changed.notify_all();
     }
@@ -56,7 +57,7 @@ impl Drop for Syncer {
     }
 }
 
-fn run<D: Database>(shared: &Shared<D>, asked: &Asked) {
+fn run(sync: &impl Fn() -> Result<()>, asked: &Asked) {
     loop {
         let mut wish = asked.wish.lock();
         if !wish.is_over {
@@ -67,9 +68,7 @@ fn run<D: Database>(shared: &Shared<D>, asked: &Asked) {
             return;
         }
         drop(wish);
-        if !shared.is_synced() {
-            // The failure is kept, and told to the next write.
-            let _ = shared.sync(Position(shared.newest()));
-        }
+        // The failure is kept, and told to the next write.
+        let _ = sync();
     }
 }

@@ -38,7 +38,6 @@ mod space;
 mod stage;
 mod stats;
 mod store;
-mod syncer;
 mod view;
 
 pub use holder::Claimant;

@@ -242,9 +242,4 @@ impl Shared {
         self.syncs.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
-
-    /// Whether everything is durable.
-    pub(crate) fn is_synced(&self) -> bool {
-        *self.syncing.lock() >= self.newest()
-    }
 }

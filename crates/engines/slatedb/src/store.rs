@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
+use kvfs_engine_common::Syncer;
 use kvfs_locks::{Mutex, class};
 use kvfs_store::{
     Batch, Capabilities, Cursor, Durability, EngineStore, Extent, ExtentKind, KeyRange, Keyspace,
@@ -34,7 +35,6 @@ use crate::shared::{Database, Shared};
 use crate::space::{self, Space};
 use crate::stage::{Spaces, stage};
 use crate::stats;
-use crate::syncer::Syncer;
 use crate::view::View;
 
 /// What is of no keyspace, beside the records of keyspaces and deleted ranges: the identity of the store, and the version of all this.
@@ -143,7 +143,8 @@ impl SlateStore {
         let threads = if shared.is_read_only() {
             None
         } else {
-            let syncer = Syncer::start(&shared, options.commit_interval)?;
+            let syncing = Arc::clone(&shared);
+            let syncer = Syncer::start(options.commit_interval, move || syncing.sync(syncing.newest()))?;
             let holder = Holder::start(&shared, holder_place, options.claimant.clone())?;
             Some(Threads { syncer, reaper: Reaper::start(&shared)?, holder })
         };
