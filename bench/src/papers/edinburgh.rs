@@ -7,6 +7,7 @@
 
 mod bare;
 mod database;
+mod notes;
 mod recorder;
 mod subject;
 
@@ -211,7 +212,7 @@ fn timed(calls: &dyn Calls, scene: &Scene, mut behind: impl FnMut() -> Result<()
 fn measure(setup: &Setup, findings: &mut Findings) -> Result<()> {
     let scene = Scene::of(setup);
     let ext4 = on_ext4(setup, &scene)?;
-    for (work, times) in WORKS.iter().zip(by_work(ext4)) {
+    for (work, times) in WORKS.iter().zip(by_work(&ext4)) {
         findings.add(&format!("edinburgh.ext4.{}", work.key), median(times)?);
     }
     for subject in SUBJECTS {
@@ -219,7 +220,7 @@ fn measure(setup: &Setup, findings: &mut Findings) -> Result<()> {
         fs::create_dir(&dir)?;
         let run = (subject.measure)(&dir, &scene)?;
         fs::remove_dir_all(&dir)?;
-        for ((work, library), bare) in WORKS.iter().zip(by_work(run.library)).zip(by_work(run.bare)) {
+        for ((work, library), bare) in WORKS.iter().zip(by_work(&run.library)).zip(by_work(&run.bare)) {
             let key = |what| format!("edinburgh.{}.{}.{what}", subject.name, work.key);
             let (library, bare) = (median(library)?, median(bare)?);
             findings.add(&key("library"), library);
@@ -234,7 +235,7 @@ fn measure(setup: &Setup, findings: &mut Findings) -> Result<()> {
 }
 
 /// From the times of all works in each repeat to those of each work.
-fn by_work(runs: Vec<Vec<f64>>) -> Vec<Vec<f64>> {
+fn by_work(runs: &[Vec<f64>]) -> Vec<Vec<f64>> {
     (0..WORKS.len()).map(|work| runs.iter().map(|run| run[work]).collect()).collect()
 }
 

@@ -1,9 +1,10 @@
 //! Engines on databases of keys and values: what is noted and done again are the database's own operations, behind the resolving of batches.
 //!
-//! Thread safety: shared by all threads; one lock around the notes. Without the feature `engines` there is none.
+//! Thread safety: shared by all threads. Without the feature `engines` there is none.
 #![cfg(feature = "engines")]
 
 use super::bare::Move;
+use super::notes::Notes;
 use super::subject::{Fresh, MEMORY_BYTES, Runs, each, make_files, use_library};
 use super::{REPEATS, Scene};
 use anyhow::Result;
@@ -14,7 +15,7 @@ use kvfs_engine_common::{
 };
 use kvfs_store::{EngineStore, KeyRange, Keyspace, KeyspaceKind, Result as StoreResult, Store};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// An operation of a database.
 enum Operation<H> {
@@ -24,19 +25,6 @@ enum Operation<H> {
     Snapshot,
     Write(Changes<H>),
     Sync,
-}
-
-type Notes<H> = Arc<Mutex<Option<Vec<Operation<H>>>>>;
-
-fn note<H>(notes: &Notes<H>, operation: impl FnOnce() -> Operation<H>) {
-    if let Some(operations) = &mut *notes.lock().unwrap_or_else(PoisonError::into_inner) {
-        operations.push(operation());
-    }
-}
-
-/// What was noted since the last call, from the first on.
-fn take<H>(notes: &Notes<H>) -> Vec<Operation<H>> {
-    notes.lock().unwrap_or_else(PoisonError::into_inner).replace(Vec::new()).unwrap_or_default()
 }
 
 fn bytes(of: &[u8]) -> Bytes {
@@ -60,7 +48,7 @@ fn copy<H>(changes: &Changes<H>) -> Changes<H> {
 /// A database that notes what it is asked for.
 struct Noted<D: Database> {
     inner: Arc<D>,
-    notes: Notes<D::Handle>,
+    notes: Notes<Operation<D::Handle>>,
 }
 
 /// Entries that note how they are moved; the note is there when they go.
@@ -69,13 +57,13 @@ struct NotedEntries<D: Database> {
     keyspace: Keyspace,
     range: KeyRange,
     moves: Vec<Move>,
-    notes: Notes<D::Handle>,
+    notes: Notes<Operation<D::Handle>>,
 }
 
 impl<D: Database> Drop for NotedEntries<D> {
     fn drop(&mut self) {
         let moves = std::mem::take(&mut self.moves);
-        note(&self.notes, || Operation::Walk(self.keyspace, self.range.clone(), moves));
+        self.notes.note(|| Operation::Walk(self.keyspace, self.range.clone(), moves));
     }
 }
 
@@ -170,7 +158,7 @@ impl<D: Database> Database for Noted<D> {
         space: &Space<D::Handle>,
         key: &[u8],
     ) -> StoreResult<Option<Bytes>> {
-        note(&self.notes, || Operation::Get(space.keyspace(), bytes(key)));
+        self.notes.note(|| Operation::Get(space.keyspace(), bytes(key)));
         self.inner.get(at.map(|at| &**at), space, key)
     }
 
@@ -181,7 +169,7 @@ impl<D: Database> Database for Noted<D> {
         keys: &[&[u8]],
     ) -> StoreResult<Vec<Option<Bytes>>> {
         let keys_noted = || keys.iter().map(|key| bytes(key)).collect();
-        note(&self.notes, || Operation::MultiGet(space.keyspace(), keys_noted()));
+        self.notes.note(|| Operation::MultiGet(space.keyspace(), keys_noted()));
         self.inner.multi_get(at.map(|at| &**at), space, keys)
     }
 
@@ -192,22 +180,22 @@ impl<D: Database> Database for Noted<D> {
         range: &KeyRange,
     ) -> StoreResult<NotedEntries<D>> {
         let inner = self.inner.entries(at.map(|at| &**at), space, range)?;
-        let (keyspace, range, notes) = (space.keyspace(), range.clone(), Arc::clone(&self.notes));
+        let (keyspace, range, notes) = (space.keyspace(), range.clone(), self.notes.clone());
         Ok(NotedEntries { inner, keyspace, range, moves: Vec::new(), notes })
     }
 
     fn snapshot(self: &Arc<Self>) -> StoreResult<Arc<D::Snapshot>> {
-        note(&self.notes, || Operation::Snapshot);
+        self.notes.note(|| Operation::Snapshot);
         Ok(Arc::new(self.inner.snapshot()?))
     }
 
     fn write(&self, changes: &Changes<D::Handle>) -> StoreResult<()> {
-        note(&self.notes, || Operation::Write(copy(changes)));
+        self.notes.note(|| Operation::Write(copy(changes)));
         self.inner.write(changes)
     }
 
     fn sync(&self) -> StoreResult<()> {
-        note(&self.notes, || Operation::Sync);
+        self.notes.note(|| Operation::Sync);
         self.inner.sync()
     }
 
@@ -232,12 +220,15 @@ impl<D: Database> Database for Noted<D> {
     }
 }
 
-/// A new store, and itself as what the library wants.
-fn open<D: Database>(dir: &Path) -> Result<(Arc<DatabaseStore<D>>, Arc<dyn Store>)> {
+/// A new store.
+fn open<D: Database>(dir: &Path) -> Result<Arc<DatabaseStore<D>>> {
     DatabaseStore::<D>::create(dir, &DatabaseOptions::with_memory(MEMORY_BYTES), [7; 16])?;
-    let store = Arc::new(DatabaseStore::<D>::open(dir, DatabaseOptions::with_memory(MEMORY_BYTES))?);
-    let as_store: Arc<dyn Store> = Arc::clone(&store) as _;
-    Ok((store, as_store))
+    Ok(Arc::new(DatabaseStore::<D>::open(dir, DatabaseOptions::with_memory(MEMORY_BYTES))?))
+}
+
+/// As the library and what makes files want it.
+fn seam<D: Database>(store: &Arc<DatabaseStore<D>>) -> Arc<dyn Store> {
+    Arc::clone(store) as _
 }
 
 /// Measures the library on it, and the bare database.
@@ -245,25 +236,25 @@ pub(crate) fn measure<D: Database>(dir: &Path, scene: &Scene) -> Result<Runs> {
     let mut traces = Vec::new();
     {
         let fresh = Fresh::new(dir)?;
-        let (noted, store) = open::<Noted<D>>(fresh.path())?;
-        let notes = Arc::clone(&noted.database().notes);
-        use_library(&store, scene, || drop(take(&notes)), || traces.push(take(&notes)))?;
-        noted.close()?;
+        let store = open::<Noted<D>>(fresh.path())?;
+        let notes = store.database().notes.clone();
+        use_library(&seam(&store), scene, || drop(notes.take()), || traces.push(notes.take()))?;
+        store.close()?;
     }
     let mut runs = Runs::default();
     for _ in 0..REPEATS {
         host::touch_free_memory()?;
         {
             let fresh = Fresh::new(dir)?;
-            let (database, store) = open::<D>(fresh.path())?;
-            runs.library.push(use_library(&store, scene, || (), || ())?);
-            database.close()?;
+            let store = open::<D>(fresh.path())?;
+            runs.library.push(use_library(&seam(&store), scene, || (), || ())?);
+            store.close()?;
         }
         let fresh = Fresh::new(dir)?;
-        let (database, store) = open::<D>(fresh.path())?;
-        make_files(&store)?;
-        runs.bare.push(each(&traces, |trace| replay(database.database(), trace))?);
-        database.close()?;
+        let store = open::<D>(fresh.path())?;
+        make_files(&seam(&store))?;
+        runs.bare.push(each(&traces, |trace| replay(store.database(), trace))?);
+        store.close()?;
     }
     Ok(runs)
 }

@@ -1,23 +1,15 @@
 //! A store that notes what it is asked for.
 //!
-//! Thread safety: shared by all threads; one lock around the notes. Invariant: a walk is noted when its cursor goes.
+//! Thread safety: shared by all threads. Invariant: a walk is noted when its cursor goes.
 
 use super::bare::{Call, Move};
+use super::notes::Notes;
 use bytes::Bytes;
 use kvfs_store::{
     Batch, Cursor, Durability, Extent, ExtentKind, KeyRange, Keyspace, Position, Read, Result, Seqno,
     Snapshot, Store, TrackChanges,
 };
-use std::sync::{Arc, Mutex, PoisonError};
-
-/// What was noted; `None`: nothing is.
-type Notes = Arc<Mutex<Option<Vec<Call>>>>;
-
-fn note(notes: &Notes, call: impl FnOnce() -> Call) {
-    if let Some(calls) = &mut *notes.lock().unwrap_or_else(PoisonError::into_inner) {
-        calls.push(call());
-    }
-}
+use std::sync::Arc;
 
 fn bytes(of: &[u8]) -> Bytes {
     Bytes::copy_from_slice(of)
@@ -26,7 +18,7 @@ fn bytes(of: &[u8]) -> Bytes {
 /// See the module.
 pub(crate) struct Recorder {
     inner: Arc<dyn Store>,
-    notes: Notes,
+    notes: Notes<Call>,
 }
 
 impl Recorder {
@@ -41,8 +33,7 @@ impl Recorder {
 
     /// What was noted since the last call.
     pub(crate) fn take(&self) -> Vec<Call> {
-        let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
-        notes.replace(Vec::new()).unwrap_or_default()
+        self.notes.take()
     }
 }
 
@@ -50,17 +41,17 @@ impl Recorder {
 macro_rules! noted_reads {
     () => {
         fn get(&self, keyspace: Keyspace, key: &[u8]) -> Result<Option<Bytes>> {
-            note(&self.notes, || Call::Get(keyspace, bytes(key)));
+            self.notes.note(|| Call::Get(keyspace, bytes(key)));
             self.inner.get(keyspace, key)
         }
 
         fn multi_get(&self, keyspace: Keyspace, keys: &[&[u8]]) -> Result<Vec<Option<Bytes>>> {
-            note(&self.notes, || Call::MultiGet(keyspace, keys.iter().map(|key| bytes(key)).collect()));
+            self.notes.note(|| Call::MultiGet(keyspace, keys.iter().map(|key| bytes(key)).collect()));
             self.inner.multi_get(keyspace, keys)
         }
 
         fn cursor(&self, keyspace: Keyspace, range: KeyRange) -> Result<Box<dyn Cursor>> {
-            let (inner, notes) = (self.inner.cursor(keyspace, range.clone())?, Arc::clone(&self.notes));
+            let (inner, notes) = (self.inner.cursor(keyspace, range.clone())?, self.notes.clone());
             Ok(Box::new(Walk { inner, keyspace, range, moves: Vec::new(), notes }))
         }
 
@@ -71,7 +62,7 @@ macro_rules! noted_reads {
             first: u64,
             buffer: &mut [u8],
         ) -> Result<()> {
-            note(&self.notes, || Call::ReadBlocks(keyspace, bytes(prefix), first, buffer.len()));
+            self.notes.note(|| Call::ReadBlocks(keyspace, bytes(prefix), first, buffer.len()));
             self.inner.read_blocks(keyspace, prefix, first, buffer)
         }
 
@@ -82,7 +73,7 @@ macro_rules! noted_reads {
             from: u64,
             kind: ExtentKind,
         ) -> Result<Option<Extent>> {
-            note(&self.notes, || Call::NextExtent(keyspace, bytes(prefix), from, kind));
+            self.notes.note(|| Call::NextExtent(keyspace, bytes(prefix), from, kind));
             self.inner.next_extent(keyspace, prefix, from, kind)
         }
     };
@@ -96,16 +87,16 @@ impl Store for Recorder {
     kvfs_store::pass_on!(inner: open_keyspace, keyspaces, position, capabilities, space, stats);
 
     fn snapshot(&self) -> Result<Arc<dyn Snapshot>> {
-        Ok(Arc::new(Pin { inner: self.inner.snapshot()?, notes: Arc::clone(&self.notes) }))
+        Ok(Arc::new(Pin { inner: self.inner.snapshot()?, notes: self.notes.clone() }))
     }
 
     fn apply(&self, batch: Batch, durability: Durability) -> Result<Position> {
-        note(&self.notes, || Call::Apply(batch.clone(), durability));
+        self.notes.note(|| Call::Apply(batch.clone(), durability));
         self.inner.apply(batch, durability)
     }
 
     fn sync(&self, position: Position) -> Result<()> {
-        note(&self.notes, || Call::Sync);
+        self.notes.note(|| Call::Sync);
         self.inner.sync(position)
     }
 
@@ -117,7 +108,7 @@ impl Store for Recorder {
 /// A snapshot, whose reads are noted as if they were of the newest state.
 struct Pin {
     inner: Arc<dyn Snapshot>,
-    notes: Notes,
+    notes: Notes<Call>,
 }
 
 impl Read for Pin {
@@ -136,7 +127,7 @@ struct Walk {
     keyspace: Keyspace,
     range: KeyRange,
     moves: Vec<Move>,
-    notes: Notes,
+    notes: Notes<Call>,
 }
 
 impl Walk {
@@ -180,6 +171,6 @@ impl Cursor for Walk {
 impl Drop for Walk {
     fn drop(&mut self) {
         let moves = std::mem::take(&mut self.moves);
-        note(&self.notes, || Call::Walk(self.keyspace, self.range.clone(), moves));
+        self.notes.note(|| Call::Walk(self.keyspace, self.range.clone(), moves));
     }
 }

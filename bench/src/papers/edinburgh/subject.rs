@@ -56,13 +56,14 @@ struct Open {
 }
 
 fn open_kvdb(dir: &Path) -> Result<Open> {
-    let device = Arc::new(FileDevice::create(&dir.join("device"), CAPACITY_BYTES)?);
+    let device = Arc::new(FileDevice::create(dir.join("device"), CAPACITY_BYTES)?);
     Db::create(device.clone(), &CreateOptions::new(CAPACITY_BYTES, [7; 16]))?;
     let db = Db::open(device, Options::with_memory(MEMORY_BYTES), Arc::new(SystemClock::new()))?;
     let store: Arc<dyn Store> = db.clone();
     Ok(Open { store, close: Box::new(move || Ok(db.close()?)) })
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "its type is that of openings that may fail")]
 fn open_memory(_dir: &Path) -> Result<Open> {
     Ok(Open { store: Arc::new(MemoryStore::new(CAPACITY_BYTES, [7; 16])), close: Box::new(|| Ok(())) })
 }
@@ -73,9 +74,9 @@ fn by_store(dir: &Path, scene: &Scene, open: fn(&Path) -> Result<Open>) -> Resul
     let Open { store, close } = open(fresh.path())?;
     let recorder = Arc::new(Recorder::over(store));
     let mut traces: Vec<Vec<Call>> = Vec::new();
-    let recorded: Arc<dyn Store> = recorder.clone();
-    use_library(&recorded, scene, || recorder.begin(), || traces.push(recorder.take()))?;
-    drop((recorded, recorder));
+    let seen: Arc<dyn Store> = recorder.clone();
+    use_library(&seen, scene, || recorder.begin(), || traces.push(recorder.take()))?;
+    drop((seen, recorder));
     close()?;
     drop(fresh);
     let mut runs = Runs::default();
