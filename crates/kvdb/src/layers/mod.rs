@@ -11,6 +11,7 @@ pub(crate) mod view;
 use std::ops::Range;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use kvfs_store::{Extent, ExtentKind, KeyRange, Result, Seqno};
 
 use crate::commit::OwnWrites;
@@ -56,17 +57,28 @@ impl Layers {
         self.own.as_ref().map_or(self.seqno, OwnWrites::limit)
     }
 
-    /// What is known of `key`, after all layers that had to be asked.
-    pub(crate) fn lookup<'k>(&self, keyspace: u32, key: &'k [u8]) -> Result<Lookup<'k>> {
+    /// The value of `key`. The view's position must be published.
+    ///
+    /// # Errors
+    /// I/O errors, corruption, merge operands that can't be resolved.
+    pub(crate) fn get(&self, keyspace: u32, key: &[u8], merger: &Merger) -> Result<Option<Bytes>> {
         let mut lookup = Lookup::new(key, self.top());
         if let Some(own) = &self.own {
             own.lookup(keyspace, &mut lookup)?;
             lookup.descend(self.seqno);
         }
+        let is_for_all = !lookup.has_operands();
         if !lookup.is_decided() {
             self.view.lookup(keyspace, &mut lookup)?;
         }
-        Ok(lookup)
+        let chain = lookup.long_chain().filter(|_| is_for_all);
+        let value = lookup.finish(merger)?;
+        if let Some((seqno, bytes)) = chain
+            && value.as_ref().map_or(0, Bytes::len) <= bytes
+        {
+            self.view.keep(keyspace, key, seqno, value.as_ref());
+        }
+        Ok(value)
     }
 
     /// Fills `buf` with blocks; says which are there.

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use kvfs_store::{Result, Seqno};
 
 use crate::iter::{Source, run_records};
@@ -137,6 +138,11 @@ impl View {
     /// Lets every layer add what it knows, until one decides.
     pub(crate) fn lookup(&self, keyspace: u32, lookup: &mut Lookup<'_>) -> Result<()> {
         lookup_in(self.layers(keyspace), keyspace, lookup)
+    }
+
+    /// Keeps what `key` comes to at `seqno`, which is published, in the memtable of that position, if there is one.
+    pub(crate) fn keep(&self, keyspace: u32, key: &[u8], seqno: Seqno, value: Option<&Bytes>) {
+        self.tables().any(|table| table.keep(keyspace, key, seqno, value));
     }
 
     /// As [`Self::lookup`], but only what lies above a run counts.

@@ -36,7 +36,7 @@ const NO_VERSION: Seqno = 0;
 pub(super) struct KeyspaceTable {
     /// Shared with the walks over it.
     pub(super) records: Arc<SkipList>,
-    /// See [`super::patched`].
+    /// See [`super::folds`].
     pub(super) folds: SkipList,
     tombstones: GrowingTombstones,
     /// How blocks of a prefix are to be stored; empty where there are no wishes.
@@ -123,17 +123,21 @@ impl KeyspaceTable {
         }
         let (key, snapshot) = (lookup.key(), lookup.snapshot());
         let tombstone = self.tombstones.covering(key, snapshot);
-        let mut node = self.records.seek(key, snapshot);
-        while let Some(at) = &mut node {
-            let record = at.record();
-            if record.key != key || !lookup.visit(record.seqno, record.kind, || at.value_owned(), tombstone) {
-                break;
-            }
-            if !at.advance() {
+        for version in self.versions(key, snapshot) {
+            let record = version.record();
+            if !lookup.visit(record.seqno, record.kind, || version.value_owned(), tombstone) {
                 break;
             }
         }
         lookup.end_layer(tombstone);
+    }
+
+    /// Keeps what `key` comes to at `seqno`, as a [fold](super::folds).
+    pub(super) fn keep(&self, key: &[u8], seqno: Seqno, value: Option<&Bytes>) -> Growth {
+        match value {
+            Some(value) => self.folds.insert(key, seqno, RecordKind::Put, value),
+            None => self.folds.insert(key, seqno, RecordKind::Delete, &Bytes::new()),
+        }
     }
 
     /// Returns what is taken from now on because the read kept what it found out.

@@ -8,7 +8,9 @@
 use bytes::Bytes;
 use kvfs_store::{Result, Seqno};
 
+use super::folds::CHAIN_LEN_MAX;
 use super::merge::Merger;
+use super::skiplist::RECORD_BYTES_MIN;
 use crate::format::RecordKind;
 
 /// What a [`Lookup`] knows about the base of its key.
@@ -29,13 +31,15 @@ pub(crate) struct Lookup<'a> {
     snapshot: Seqno,
     /// Newest first.
     operands: Vec<Bytes>,
+    /// The seqno of the newest operand; without one 0.
+    newest_operand: Seqno,
     outcome: Outcome,
 }
 
 impl<'a> Lookup<'a> {
     /// Nothing is known yet. No allocation until a merge operand turns up.
     pub(crate) fn new(key: &'a [u8], snapshot: Seqno) -> Self {
-        Self { key, snapshot, operands: Vec::new(), outcome: Outcome::Pending }
+        Self { key, snapshot, operands: Vec::new(), newest_operand: 0, outcome: Outcome::Pending }
     }
 
     /// The key that is looked up.
@@ -57,6 +61,18 @@ impl<'a> Lookup<'a> {
     /// Whether the walk is over: older versions and layers can't change the answer.
     pub(crate) fn is_decided(&self) -> bool {
         self.outcome != Outcome::Pending
+    }
+
+    /// Whether the layers so far had merge operands.
+    pub(crate) fn has_operands(&self) -> bool {
+        !self.operands.is_empty()
+    }
+
+    /// The seqno of the newest operand, and what all of them take in memory (bytes), when they are so many that what they come to
+    /// is worth keeping.
+    pub(crate) fn long_chain(&self) -> Option<(Seqno, usize)> {
+        let bytes = || self.operands.iter().map(|operand| operand.len() + RECORD_BYTES_MIN).sum();
+        (self.operands.len() > CHAIN_LEN_MAX).then(|| (self.newest_operand, bytes()))
     }
 
     /// The state below the operands.
@@ -93,7 +109,10 @@ impl<'a> Lookup<'a> {
         match kind {
             RecordKind::Put => self.outcome = Outcome::Found(value()),
             RecordKind::Delete => self.outcome = Outcome::Absent,
-            RecordKind::Merge => self.operands.push(value()),
+            RecordKind::Merge => {
+                self.newest_operand = self.newest_operand.max(seqno);
+                self.operands.push(value());
+            }
         }
         !self.is_decided()
     }

@@ -10,6 +10,7 @@
 mod arena;
 mod changes;
 mod fill;
+mod folds;
 mod growing;
 mod growth;
 mod iter;

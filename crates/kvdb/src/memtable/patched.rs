@@ -1,21 +1,14 @@
 //! Reads of patched blocks in one memtable.
 //!
-//! A block may be patched any number of times before its memtable is flushed. A read that has met many of these
-//! patches keeps what they come to, as a *fold*: so the next read has only the newer ones to meet, and n patches and m
-//! reads take O(n + m) steps, not O(n · m).
+//! A read that has met many patches of a block keeps what they come to, as a [fold](super::folds).
 //!
-//! Thread safety: a fold at seqno s stands for everything that the table has of its key at or below s. The reader that makes
-//! it must read at a snapshot that is published, so that all of this is there, and stays what it is. Two readers that make
-//! the same one make it alike.
+//! Thread safety: any number of readers at once, at positions that are published.
 
 use bytes::Bytes;
 use kvfs_store::{BLOCK_BYTES, Seqno};
 
-use super::{fill::BlockFill, growth::Growth, keyspace::KeyspaceTable, patch::Overlay};
+use super::{fill::BlockFill, folds::CHAIN_LEN_MAX, growth::Growth, keyspace::KeyspaceTable, patch::Overlay};
 use crate::format::RecordKind;
-
-/// Patches that a read meets before it keeps what they come to.
-const CHAIN_LEN_MAX: usize = 32;
 
 /// What the patches of a block lie on in this table.
 enum Below {
@@ -58,29 +51,18 @@ impl KeyspaceTable {
         hidden: Seqno,
         chain: &mut Overlay,
     ) -> (Seqno, usize, Below) {
-        let fold = self.folds.seek(key, snapshot).filter(|fold| fold.record().key == key);
-        let folded = fold.as_ref().map_or(0, |fold| fold.record().seqno);
-        let mut node = self.records.seek(key, snapshot);
         let (mut newest, mut len) = (0, 0);
-        while let Some(at) = &mut node {
-            let record = at.record();
-            if record.key != key {
-                break;
-            }
+        for version in self.versions(key, snapshot) {
+            let record = version.record();
             newest = newest.max(record.seqno);
             if hidden > record.seqno || chain.is_whole() {
                 return (newest, len, Below::Nothing);
             }
-            let known = fold.as_ref().filter(|_| folded >= record.seqno);
-            let source = known.unwrap_or(at);
-            if source.record().kind != RecordKind::Merge {
-                return (newest, len, Below::Block(source.value_owned()));
+            if record.kind != RecordKind::Merge {
+                return (newest, len, Below::Block(version.value_owned()));
             }
-            chain.put_below(source.value());
+            chain.put_below(version.value());
             len += 1;
-            if known.is_some() || !at.advance() {
-                break;
-            }
         }
         (newest, len, if chain.is_whole() { Below::Nothing } else { Below::Older })
     }

@@ -56,6 +56,9 @@ struct Node {
     shared: Option<Box<Bytes>>,
 }
 
+/// What a record takes beyond key and value (bytes): no less than this.
+pub(super) const RECORD_BYTES_MIN: usize = size_of::<Node>() + size_of::<AtomicPtr<Node>>();
+
 /// Where the parts of a node lie in its memory.
 struct Parts {
     layout: Layout,

@@ -13,6 +13,7 @@ use std::{
     },
 };
 
+use bytes::Bytes;
 use kvfs_locks::{Mutex, RwLock, class};
 use kvfs_store::{BLOCK_BYTES, Batch, Compression, Keyspace, KeyspaceKind, Op, Seqno};
 
@@ -248,6 +249,16 @@ impl MemTable {
         }
     }
 
+    /// Keeps what `key` comes to at `seqno`, which is published, if that is a position of this table; says whether. Later reads meet
+    /// it in the place of what it came from.
+    pub(crate) fn keep(&self, keyspace: u32, key: &[u8], seqno: Seqno, value: Option<&Bytes>) -> bool {
+        let is_here = self.seqno_range().is_some_and(|(min, max)| (min..=max).contains(&seqno));
+        if is_here && let Some(table) = self.table(keyspace) {
+            self.grow(table.keep(key, seqno, value));
+        }
+        is_here
+    }
+
     /// Takes a read of blocks through this layer. O(log n + records in the range).
     pub(crate) fn fill(&self, keyspace: u32, fill: &mut BlockFill<'_>) {
         if let Some(table) = self.table(keyspace) {
@@ -312,7 +323,7 @@ fn insert(
         Op::Put { key, value, .. } => table.insert(key, seqno, RecordKind::Put, value),
         Op::Merge { key, operand, .. } => table.insert(key, seqno, RecordKind::Merge, operand),
         Op::Delete { key, keyspace } => match kind_of(*keyspace) {
-            KeyspaceKind::Tuple => table.insert(key, seqno, RecordKind::Delete, &bytes::Bytes::new()),
+            KeyspaceKind::Tuple => table.insert(key, seqno, RecordKind::Delete, &Bytes::new()),
             KeyspaceKind::Block => table.insert_block_delete(key, seqno),
         },
         Op::DeleteRange { start, end, .. } => table.insert_tombstone(start.clone(), end.clone(), seqno),

@@ -222,6 +222,23 @@ impl TombstoneSet {
             .is_some_and(|cut| end.is_none_or(|end| cut.start.key(&self.list)[..] < *end))
     }
 
+    /// Whether over every key from `first` to `last` lies a tombstone that is newer than `seqno` and not above `snapshot`.
+    /// O(log n), and O(fragments in between).
+    pub(crate) fn hides(&self, first: &[u8], last: &[u8], seqno: Seqno, snapshot: Seqno) -> bool {
+        let mut hidden_to = first;
+        for fragment in self.fragments_from(first) {
+            let is_gapless = fragment.start[..] <= *hidden_to;
+            if !is_gapless || fragment.newest_at(snapshot).is_none_or(|newest| newest <= seqno) {
+                return false;
+            }
+            if fragment.end[..] > *last {
+                return true;
+            }
+            hidden_to = &fragment.end[..];
+        }
+        false
+    }
+
     /// The part of the set inside `[start, end)`; `end = None` is unbounded. O(n log n).
     #[must_use]
     pub(crate) fn clip(&self, start: &[u8], end: Option<&[u8]>) -> Self {

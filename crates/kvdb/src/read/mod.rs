@@ -39,7 +39,7 @@ impl Reader {
         let meta = self.keyspaces.get(keyspace.0)?;
         self.runtime.counters.note_lookup();
         match meta.kind {
-            KeyspaceKind::Tuple => layers.lookup(keyspace.0, key)?.finish(&meta.merger),
+            KeyspaceKind::Tuple => layers.get(keyspace.0, key, &meta.merger),
             KeyspaceKind::Block => get_block(layers, keyspace, key),
         }
     }
