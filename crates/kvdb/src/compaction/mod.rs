@@ -17,6 +17,7 @@ mod job;
 mod output;
 mod pace;
 pub(crate) mod picker;
+mod pruning;
 mod rest;
 mod sweep;
 mod tuples;

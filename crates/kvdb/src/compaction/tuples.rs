@@ -5,6 +5,8 @@
 //! the other on the device and together reach the stitching threshold move without being read
 //! (thesis 3.2).
 //!
+//! A block of which [`Pruning`] says that nothing is kept takes no part in this: it is passed over, and not read.
+//!
 //! The indexes are walked side by side, so that one of each input is in memory.
 
 use std::ops::Range;
@@ -16,8 +18,9 @@ use kvfs_store::Result;
 use super::job::MergeJob;
 use super::output::{Output, Sink, Totals};
 use super::pace::PacedRecords;
+use super::pruning::Pruning;
 use crate::format::{RecordIter, TupleEntry};
-use crate::iter::{CompactionIter, MergingIter, run_records, surviving_tombstones};
+use crate::iter::{CompactionIter, MergingIter, run_records_but, surviving_tombstones};
 use crate::memtable::TombstoneSet;
 use crate::table::{Access, Index, Piece};
 use crate::version::Run;
@@ -41,9 +44,10 @@ pub(super) fn merge(job: &MergeJob, sink: &mut dyn Sink) -> Result<Totals> {
     let tombstones = Arc::new(job.tombstones());
     let survivors = surviving_tombstones(&tombstones, &job.rules);
     let mut output = Output::new(job.spec.clone(), survivors, sink);
-    let mut copier = Copier::new(job, Arc::clone(&tombstones));
+    let pruning = Pruning::new(&tombstones, &job.rules);
+    let mut copier = Copier::new(job, Arc::clone(&tombstones), &pruning);
     if job.options.stitch_bytes_min < u64::MAX {
-        let blocks = Blocks::new(job, &tombstones);
+        let blocks = Blocks::new(job, &tombstones, &pruning);
         let bytes_min = job.options.stitch_bytes_min;
         let mut stretches = Stretches { blocks, bytes_min, open: None, leaves_blocks: false };
         while let Some((stretch, is_behind_others)) = stretches.next()? {
@@ -64,6 +68,7 @@ pub(super) fn merge(job: &MergeJob, sink: &mut dyn Sink) -> Result<Totals> {
 /// The blocks of one input that count, in key order. Has the index of one piece in memory.
 struct Walk<'a> {
     run: &'a Run,
+    pruning: &'a Pruning,
     piece: usize,
     index: Option<Index>,
     /// The block that comes next.
@@ -71,8 +76,8 @@ struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    fn new(run: &'a Run) -> Self {
-        Self { run, piece: run.piece_at(&run.lower_bound), index: None, number: 0 }
+    fn new(run: &'a Run, pruning: &'a Pruning) -> Self {
+        Self { run, pruning, piece: run.piece_at(&run.lower_bound), index: None, number: 0 }
     }
 
     /// The next block, and its index.
@@ -83,7 +88,9 @@ impl<'a> Walk<'a> {
                 None => piece.index()?,
             };
             let rest = index.tuple_entries().get(self.number..).unwrap_or_default();
-            if let Some(skipped) = rest.iter().position(|entry| entry.last_key >= self.run.lower_bound) {
+            let counts =
+                |entry: &TupleEntry| entry.last_key >= self.run.lower_bound && !self.pruning.drops(entry);
+            if let Some(skipped) = rest.iter().position(counts) {
                 self.number += skipped;
                 let index = &*self.index.insert(index);
                 return Ok(Some((index, &index.tuple_entries()[self.number])));
@@ -105,8 +112,8 @@ struct Blocks<'a> {
 }
 
 impl<'a> Blocks<'a> {
-    fn new(job: &'a MergeJob, tombstones: &'a TombstoneSet) -> Self {
-        let walks = job.inputs.iter().map(|run| Walk::new(run)).collect();
+    fn new(job: &'a MergeJob, tombstones: &'a TombstoneSet, pruning: &'a Pruning) -> Self {
+        let walks = job.inputs.iter().map(|run| Walk::new(run, pruning)).collect();
         Self { job, tombstones, walks, greatest: None }
     }
 
@@ -259,10 +266,12 @@ struct Copier {
 }
 
 impl Copier {
-    fn new(job: &MergeJob, tombstones: Arc<TombstoneSet>) -> Self {
+    fn new(job: &MergeJob, tombstones: Arc<TombstoneSet>, pruning: &Arc<Pruning>) -> Self {
         let access = Access::Crowded { walks: job.inputs.len() };
         let paced = |run: &Arc<Run>| -> Box<dyn RecordIter> {
-            Box::new(PacedRecords::new(run, run_records(run, access), job.spec.pace.clone()))
+            let pruning = Arc::clone(pruning);
+            let records = run_records_but(run, access, Some(Arc::new(move |entry| pruning.drops(entry))));
+            Box::new(PacedRecords::new(run, records, job.spec.pace.clone()))
         };
         let sources = job.inputs.iter().map(paced).collect();
         let merging = Box::new(MergingIter::new(sources));

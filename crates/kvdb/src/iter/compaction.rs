@@ -34,7 +34,7 @@ pub(crate) struct KeepRules {
 
 impl KeepRules {
     /// The stripe of `seqno`: its exclusive lower and inclusive upper end.
-    fn stripe(&self, seqno: Seqno) -> (Seqno, Seqno) {
+    pub(crate) fn stripe(&self, seqno: Seqno) -> (Seqno, Seqno) {
         let at = self.boundaries.partition_point(|&boundary| boundary < seqno);
         let lower = at.checked_sub(1).map_or(0, |below| self.boundaries[below]);
         (lower, self.boundaries.get(at).copied().unwrap_or(Seqno::MAX))

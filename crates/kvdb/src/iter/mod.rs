@@ -17,7 +17,7 @@ mod visible;
 pub(crate) use compaction::{CompactionIter, KeepRules, Kept, surviving_tombstones};
 pub(crate) use concat::{ConcatIter, Parts};
 pub(crate) use merging::MergingIter;
-pub(crate) use run::run_records;
+pub(crate) use run::{run_records, run_records_but};
 pub(crate) use visible::{OwnLayers, Source, VisibleCursor};
 
 #[cfg(test)]

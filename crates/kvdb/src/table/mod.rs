@@ -55,6 +55,7 @@ pub(crate) use index::Index;
 pub(crate) use piece::Piece;
 pub(crate) use piece_iter::PieceIter;
 pub use salvage::LostPart;
+pub(crate) use tuple_iter::LeavesOut;
 pub(crate) use windows::Windows;
 pub(crate) use writer::{Packing, PieceWriter};
 

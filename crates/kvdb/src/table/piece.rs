@@ -12,6 +12,7 @@ use super::meta_read::MetaReader;
 use super::metadata::{Metadata, Source};
 use super::piece_iter::PieceIter;
 use super::storage::Storage;
+use super::tuple_iter::LeavesOut;
 use super::{Access, RunContext};
 use crate::cache::{Charge, Pool};
 use crate::format::{Fingerprints, PieceDesc, PieceMetaHeader, crc32c};
@@ -208,8 +209,13 @@ impl Piece {
     /// An iterator over the point records. A block piece yields a put for each block, and reads its
     /// data only when asked for the value.
     pub(crate) fn iter(self: &Arc<Self>, access: Access) -> PieceIter {
+        self.iter_but(access, None)
+    }
+
+    /// As [`Piece::iter`], without the records of the tuple blocks that `leaves_out` holds for; they are not read.
+    pub(crate) fn iter_but(self: &Arc<Self>, access: Access, leaves_out: Option<LeavesOut>) -> PieceIter {
         match self.kind() {
-            KeyspaceKind::Tuple => PieceIter::tuples(Arc::clone(self), access),
+            KeyspaceKind::Tuple => PieceIter::tuples(Arc::clone(self), access, leaves_out),
             KeyspaceKind::Block => PieceIter::blocks(Arc::clone(self), access),
         }
     }

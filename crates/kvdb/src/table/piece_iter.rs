@@ -10,7 +10,7 @@ use kvfs_store::{Result, Seqno};
 use super::Access;
 use super::block_iter::BlockIter;
 use super::piece::Piece;
-use super::tuple_iter::TupleIter;
+use super::tuple_iter::{LeavesOut, TupleIter};
 use crate::format::{RecordIter, RecordRef};
 
 /// See [`Piece::iter`].
@@ -22,8 +22,8 @@ enum Records {
 }
 
 impl PieceIter {
-    pub(super) fn tuples(piece: Arc<Piece>, access: Access) -> Self {
-        Self(Records::Tuples(TupleIter::new(piece, access)))
+    pub(super) fn tuples(piece: Arc<Piece>, access: Access, leaves_out: Option<LeavesOut>) -> Self {
+        Self(Records::Tuples(TupleIter::new(piece, access, leaves_out)))
     }
 
     pub(super) fn blocks(piece: Arc<Piece>, access: Access) -> Self {

@@ -14,20 +14,30 @@ use super::read_ahead::Direction;
 use crate::cache::{Charge, Pool};
 use crate::format::{RecordIter, RecordRef, TupleCursor, TupleEntry};
 
+/// Of which blocks a walk leaves out all records, without reading them.
+pub(crate) type LeavesOut = Arc<dyn Fn(&TupleEntry) -> bool + Send + Sync>;
+
 /// Stands on a record of one of the blocks, or nowhere.
 pub(super) struct TupleIter {
     piece: Arc<Piece>,
     /// Held from the first step on.
     held: Option<Index>,
     reader: BlockReader,
+    leaves_out: Option<LeavesOut>,
     /// The block that `cursor` stands in.
     index: usize,
     cursor: Option<TupleCursor>,
 }
 
 impl TupleIter {
-    pub(super) fn new(piece: Arc<Piece>, access: Access) -> Self {
-        Self { reader: BlockReader::new(&piece, access), piece, held: None, index: 0, cursor: None }
+    pub(super) fn new(piece: Arc<Piece>, access: Access, leaves_out: Option<LeavesOut>) -> Self {
+        let reader = BlockReader::new(&piece, access);
+        Self { reader, piece, held: None, leaves_out, index: 0, cursor: None }
+    }
+
+    /// Whether the walk passes over the block of `entry`.
+    fn passes(&self, entry: &TupleEntry) -> bool {
+        self.leaves_out.as_ref().is_some_and(|leaves_out| leaves_out(entry))
     }
 
     /// The index, which stays in memory with the walk.
@@ -50,7 +60,9 @@ impl TupleIter {
         go: impl FnOnce(&mut TupleCursor) -> Result<(), crate::format::DecodeError>,
     ) -> Result<()> {
         let old = self.cursor.take();
-        let bytes = self.reader.block(&self.piece, entries, index)?;
+        let leaves_out = self.leaves_out.clone();
+        let is_wanted = |entry: &TupleEntry| leaves_out.as_ref().is_none_or(|leaves_out| !leaves_out(entry));
+        let bytes = self.reader.block(&self.piece, entries, index, is_wanted)?;
         let shift = entries[index].shift;
         let moved = match old {
             Some(mut cursor) => cursor.reset(bytes, shift).map(|()| cursor),
@@ -69,6 +81,9 @@ impl TupleIter {
     /// Moves to the last record of the blocks before `index`.
     fn last_before(&mut self, entries: &[TupleEntry], index: usize) -> Result<()> {
         for index in (0..index).rev() {
+            if self.passes(&entries[index]) {
+                continue;
+            }
             self.enter(entries, index, TupleCursor::last)?;
             if self.is_somewhere() {
                 return Ok(());
@@ -83,6 +98,9 @@ impl TupleIter {
         let held = self.held()?;
         let entries = held.tuple_entries();
         for index in index..entries.len() {
+            if self.passes(&entries[index]) {
+                continue;
+            }
             self.enter(entries, index, TupleCursor::first)?;
             if self.is_somewhere() {
                 return Ok(());
@@ -113,6 +131,9 @@ impl RecordIter for TupleIter {
         let entries = held.tuple_entries();
         let first = entries.partition_point(|entry| entry.last_key[..] < *key);
         for index in first..entries.len() {
+            if self.passes(&entries[index]) {
+                continue;
+            }
             // Older versions of the key, or the next key, may be in a following block.
             self.enter(entries, index, |cursor| cursor.seek(key, seqno))?;
             if self.is_somewhere() {
@@ -127,7 +148,7 @@ impl RecordIter for TupleIter {
         let held = self.held()?;
         let entries = held.tuple_entries();
         let index = entries.partition_point(|entry| entry.last_key[..] < *key);
-        if entries.get(index).is_some_and(|entry| entry.first_key[..] < *key) {
+        if entries.get(index).is_some_and(|entry| entry.first_key[..] < *key && !self.passes(entry)) {
             self.enter(entries, index, |cursor| cursor.seek_before(key))?;
             if self.is_somewhere() {
                 return Ok(());
@@ -190,8 +211,14 @@ impl BlockReader {
         }
     }
 
-    /// The verified bytes of the block at `index`.
-    fn block(&mut self, piece: &Piece, entries: &[TupleEntry], index: usize) -> Result<Bytes> {
+    /// The verified bytes of the block at `index`. Neighbours that are not wanted are not read with it.
+    fn block(
+        &mut self,
+        piece: &Piece,
+        entries: &[TupleEntry],
+        index: usize,
+        is_wanted: impl Fn(&TupleEntry) -> bool,
+    ) -> Result<Bytes> {
         let direction = match self.last.replace(index) {
             Some(last) if index < last => Direction::Backward,
             _ => Direction::Forward,
@@ -201,7 +228,7 @@ impl BlockReader {
         }
         if !self.window_blocks.contains(&index) {
             let bytes_max = self.access.bytes_ahead(&piece.ctx().options);
-            let blocks = neighbours(entries, index, direction, bytes_max);
+            let blocks = neighbours(entries, index, direction, bytes_max, is_wanted);
             self.read_window(piece, entries, blocks)?;
         }
         self.window_block(piece, entries, index)
@@ -233,7 +260,13 @@ impl BlockReader {
 }
 
 /// The blocks around `index`, in the direction of the walk, that one request of `bytes_max` can read.
-fn neighbours(entries: &[TupleEntry], index: usize, direction: Direction, bytes_max: usize) -> Range<usize> {
+fn neighbours(
+    entries: &[TupleEntry],
+    index: usize,
+    direction: Direction,
+    bytes_max: usize,
+    is_wanted: impl Fn(&TupleEntry) -> bool,
+) -> Range<usize> {
     let are_adjacent = |left: usize| {
         let (left, right) = (entries[left].extent, entries[left + 1].extent);
         left.addr + u64::from(left.len) == right.addr
@@ -247,7 +280,7 @@ fn neighbours(entries: &[TupleEntry], index: usize, direction: Direction, bytes_
             }
             Direction::Backward => blocks.start.checked_sub(1).filter(|&left| are_adjacent(left)),
         };
-        let Some(next) = next else { return blocks };
+        let Some(next) = next.filter(|&next| is_wanted(&entries[next])) else { return blocks };
         bytes += entries[next].extent.len as usize;
         if bytes > bytes_max {
             return blocks;

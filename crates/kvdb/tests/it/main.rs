@@ -9,6 +9,7 @@ mod folds;
 mod overwritten;
 mod paging;
 mod patches;
+mod pruned;
 mod repair;
 mod snapshots;
 mod space;
