@@ -74,6 +74,10 @@ fn what_the_engine_of_a_mounted_store_lacks_is_refused_by_name() {
     }
     let world = World::new();
     let (store, dir) = memory_store(&world);
+    for option in ["dirty_bytes=64M", "placement=hot-cold", "cache=arc"] {
+        let name = option.split('=').next().unwrap();
+        kvfs(&["mount", &store, &dir, "-o", option]).fails(USAGE, &["engine memory", name, "kvdb has"]);
+    }
     kvfs(&["mount", &store, &dir]).ok();
     let cases: [(&[&str], &str); 6] = [
         (&["defrag", &dir], "no defragmentation"),

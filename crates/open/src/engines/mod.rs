@@ -254,6 +254,7 @@ pub(crate) fn check_options(engine: EngineKind, options: &OpenOptions) -> Result
             engine == EngineKind::LevelDb && options.io_limit.is_some(),
             "limit of what is written in the background (-o io_limit)",
         ),
+        (options.dirty_bytes.is_some(), "bound of what is not durable yet (-o dirty_bytes)"),
         (options.cache_policy != kvfs_kvdb::Policy::default(), "choice of caches (-o cache)"),
         (is_remote && options.io_limit.is_some(), "limit of merges (-o io_limit)"),
     ];
