@@ -277,8 +277,9 @@ impl Placeholders {
         drop(all);
     }
 
-    /// Open files.
+    /// Open files. Those that are ending have ended when it returns, and their handles are free.
     pub(crate) fn len(&self) -> usize {
+        let _ending = self.ending.lock();
         self.table.lock().known.values().filter(|one| one.file.is_some()).count()
     }
 }
