@@ -434,16 +434,27 @@ class Store(_Keys):
         """Removes a keyspace with all its keys, outside of any transaction. Named snapshots keep both."""
         self._connection.call("DropKeyspace", pb.DropKeyspaceRequest(name=name))
 
+    def _mounted(self) -> str:
+        """Where the files are."""
+        mount = self.info()[1]
+        if not mount:
+            raise NotMounted("the store is served without a mount, so there are no files here")
+        return mount
+
     def remove_tree(self, path: Path) -> Optional[int]:
         """Removes what is at ``path``, from the root of the store, with all that is below: all of it or nothing, at once for root.
 
         Returns the number of the transaction in which it was done, for ``kvfs txn undo``; ``None`` in one that was there. The store
         must be mounted. Errors are those of the system (``FileNotFoundError``, ``PermissionError``, …), with what was in the way.
         """
-        mount = self.info()[1]
-        if not mount:
-            raise NotMounted("the store is served without a mount, so there are no files here")
-        return _trees.remove(mount, _from_root(path))
+        return _trees.remove(self._mounted(), _from_root(path))
+
+    def clone_tree(self, source: Path, target: Path) -> Optional[int]:
+        """Makes what is at ``source`` a second time at ``target``, with all that is below, and without copying content.
+
+        All of it or nothing; paths, the number that is returned, and errors as for :meth:`remove_tree`.
+        """
+        return _trees.clone(self._mounted(), _from_root(source), _from_root(target))
 
     def snapshot(self, name: str) -> "Snapshot":
         """The keys of a named snapshot, read-only; its files are in ``.kvfs/snapshots/NAME``."""
@@ -570,6 +581,10 @@ class Transaction(_Keys):
     def remove_tree(self, path: Path) -> None:
         """As :meth:`Store.remove_tree`, as a part of the transaction."""
         _trees.remove(self.path(), _from_root(path))
+
+    def clone_tree(self, source: Path, target: Path) -> None:
+        """As :meth:`Store.clone_tree`, as a part of the transaction."""
+        _trees.clone(self.path(), _from_root(source), _from_root(target))
 
     def environment(self) -> Mapping[str, str]:
         """The environment of commands that are to belong to the transaction, such as ``kvfs kv``."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import os
@@ -14,6 +15,7 @@ from ._proto import store_pb2 as pb
 #: ``KVFS_IOC_TREE``: _IOWR('k', 0x65, struct kvfs_tree_call).
 _IOC_TREE = 0xE0006B65
 _REMOVE = 1
+_CLONE = 2
 #: Says that a call follows; the kernel refuses it on a mount that is read-only.
 _ANNOUNCEMENT = "system.kvfs.tree"
 #: operation, flags, id, path or text, other path.
@@ -22,13 +24,26 @@ _CALL = struct.Struct("=IIQ4088s4088s")
 
 def remove(mounted: str, path: bytes) -> Optional[int]:
     """Removes the tree at ``path`` of what is mounted at ``mounted``. Returns the number of the transaction of its own."""
-    if b"\0" in path:
-        raise ValueError("a path without zero bytes")
-    if len(path) >= 4088:
-        raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), os.fsdecode(path))
-    call = bytearray(_CALL.pack(_REMOVE, 0, 0, path, b""))
+    return _change(mounted, _REMOVE, path, b"")
+
+
+def clone(mounted: str, source: bytes, target: bytes) -> Optional[int]:
+    """Clones the tree at ``source`` to ``target``, both of what is mounted at ``mounted``. Returns as :func:`remove` does."""
+    return _change(mounted, _CLONE, source, target)
+
+
+def _change(mounted: str, operation: int, path: bytes, other: bytes) -> Optional[int]:
+    for given in (path, other):
+        if b"\0" in given:
+            raise ValueError("a path without zero bytes")
+        if len(given) >= 4088:
+            raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), os.fsdecode(given))
+    call = bytearray(_CALL.pack(operation, 0, 0, path, other))
     descriptor = os.open(mounted, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
+        if operation == _CLONE and ctypes.CDLL(None, use_errno=True).syncfs(descriptor) != 0:
+            # What is being written comes along.
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), os.fsdecode(path))
         os.setxattr(descriptor, _ANNOUNCEMENT, b"")
         fcntl.ioctl(descriptor, _IOC_TREE, call, True)
     except OSError as error:

@@ -287,6 +287,28 @@ class OnMount(unittest.TestCase):
         for path, kind in (("py-tree", FileNotFoundError), ("/", OSError), ("a\0b", ValueError), ("x" * 5000, OSError)):
             with self.assertRaises(kind):
                 self.store.remove_tree(path)
+            with self.assertRaises(kind):
+                self.store.clone_tree(path, "py-clone")
+
+    def test_trees_are_cloned_as_a_whole(self):
+        os.makedirs(os.path.join(self.mount, "py-tree/below"))
+        with open(os.path.join(self.mount, "py-tree/below/file"), "w", encoding="ascii") as file:
+            file.write("text")
+        clone = os.path.join(self.mount, "py-clone/below/file")
+        with self.assertRaises(ZeroDivisionError), self.store.transaction() as txn:
+            txn.clone_tree("py-tree", "/py-clone")
+            with open(txn.path("py-clone/below/file"), encoding="ascii") as file:
+                self.assertEqual(file.read(), "text")
+            raise ZeroDivisionError
+        self.assertFalse(os.path.exists(clone))
+        number = self.store.clone_tree("py-tree", "py-clone")
+        with open(clone, encoding="ascii") as file:
+            self.assertEqual(file.read(), "text")
+        with self.assertRaises(FileExistsError):
+            self.store.clone_tree("py-tree", "py-clone")
+        subprocess.run([KVFS, "txn", "undo", str(number)], cwd=DIR, check=True, capture_output=True)
+        self.assertFalse(os.path.exists(clone))
+        self.store.remove_tree("py-tree")
 
     def test_a_place_without_a_store(self):
         with self.assertRaises(kvfs.NotMounted):

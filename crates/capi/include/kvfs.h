@@ -566,6 +566,17 @@ int kvfs_remove_tree(const struct kvfs_process *process,
                      const char *path);
 
 /*
+ Makes a name, and a directory with all that is below, a second time where nothing is yet: all of it or nothing. Content is not copied, but
+ shared until it is overwritten. Outside of transactions it is one of its own, durable when this returns.
+
+ EEXIST. EINVAL: the root, or the new one lies in the old one. EACCES, EPERM: something in it may not be read, or is a device, and
+ kvfs_last_error says what. ECANCELED: a transaction is in the way. Others as for mkdir(2).
+ */
+int kvfs_clone_tree(const struct kvfs_process *process,
+                    const char *old_path,
+                    const char *new_path);
+
+/*
  rename(2).
  */
 int kvfs_rename(const struct kvfs_process *process, const char *old_path, const char *new_path);

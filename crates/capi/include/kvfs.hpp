@@ -413,6 +413,10 @@ class FileSystem {
     void RmDir(const std::string &path) const { detail::Checked(kvfs_rmdir(Get(), path.c_str())); }
     /* With all that is below it, in one step. */
     void RemoveTree(const std::string &path) const { detail::Checked(kvfs_remove_tree(Get(), path.c_str())); }
+    /* A second time, content shared, in one step. */
+    void CloneTree(const std::string &path, const std::string &new_path) const {
+        detail::Checked(kvfs_clone_tree(Get(), path.c_str(), new_path.c_str()));
+    }
     DirectoryStream OpenDir(const std::string &path) const { return DirectoryStream(kvfs_opendir(Get(), path.c_str())); }
     DirectoryStream FDOpenDir(int fd) const { return DirectoryStream(kvfs_fdopendir(Get(), fd)); }
     std::string GetCurrentDirName() const {

@@ -189,6 +189,20 @@ pub extern "C" fn kvfs_remove_tree(process: Option<&Process>, path: Text) -> c_i
     })
 }
 
+/// Makes a name, and a directory with all that is below, a second time where nothing is yet: all of it or nothing. Content is not copied, but
+/// shared until it is overwritten. Outside of transactions it is one of its own, durable when this returns.
+///
+/// EEXIST. EINVAL: the root, or the new one lies in the old one. EACCES, EPERM: something in it may not be read, or is a device, and
+/// `kvfs_last_error` says what. ECANCELED: a transaction is in the way. Others as for mkdir(2).
+#[unsafe(no_mangle)]
+pub extern "C" fn kvfs_clone_tree(process: Option<&Process>, old_path: Text, new_path: Text) -> c_int {
+    call(|| {
+        let old = CheckedPlace::path(&old_path)?.0;
+        of(process)?.clone_tree(old, CheckedPlace::path(&new_path)?.0)?;
+        Ok(0)
+    })
+}
+
 /// rename(2).
 #[unsafe(no_mangle)]
 pub extern "C" fn kvfs_rename(process: Option<&Process>, old_path: Text, new_path: Text) -> c_int {

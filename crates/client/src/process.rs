@@ -6,7 +6,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::ops::Range;
 
 use kvfs_fs::{Attr, FallocateMode, RenameMode, SetTime, StatFs, TxnId, XattrMode};
-use kvfs_posix::{Access, Fd, Place, PosixError, ProcessKeys, RangeLock, Result, Whence};
+use kvfs_posix::{Access, Fd, Place, PosixError, ProcessKeys, ProcessTrees, RangeLock, Result, Whence};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
@@ -121,6 +121,32 @@ impl Process {
         }
     }
 
+    /// As [`ProcessTrees::remove`].
+    ///
+    /// # Errors
+    /// As there; ENOTCONN: the server is gone.
+    pub fn remove_tree<'a>(&self, place: impl Into<Place<'a>>) -> Result<Option<TxnId>> {
+        match &self.0 {
+            Kind::Embedded(process) => ProcessTrees::of(process).remove(place),
+            Kind::Served(process) => process.remove_tree(place),
+        }
+    }
+
+    /// As [`ProcessTrees::clone_to`].
+    ///
+    /// # Errors
+    /// As there; ENOTCONN: the server is gone.
+    pub fn clone_tree<'a, 'b>(
+        &self,
+        source: impl Into<Place<'a>>,
+        target: impl Into<Place<'b>>,
+    ) -> Result<Option<TxnId>> {
+        match &self.0 {
+            Kind::Embedded(process) => ProcessTrees::of(process).clone_to(source, target),
+            Kind::Served(process) => process.clone_tree(source, target),
+        }
+    }
+
     /// As [`kvfs_posix::Process::opendir`].
     ///
     /// # Errors
@@ -199,7 +225,6 @@ calls! {
     unlink<'a>(place: impl Into<Place<'a>>) -> ();
     rmdir<'a>(place: impl Into<Place<'a>>) -> ();
     remove<'a>(place: impl Into<Place<'a>>) -> ();
-    remove_tree<'a>(place: impl Into<Place<'a>>) -> Option<TxnId>;
     rename<'a, 'b>(old: impl Into<Place<'a>>, new: impl Into<Place<'b>>, mode: RenameMode) -> ();
     getxattr<'a>(place: impl Into<Place<'a>>, name: &[u8]) -> Vec<u8>;
     setxattr<'a>(place: impl Into<Place<'a>>, name: &[u8], value: &[u8], mode: XattrMode) -> ();

@@ -252,6 +252,13 @@ pub enum Call<'a> {
         #[serde(borrow)]
         at: At<'a>,
     },
+    /// A name, and a directory with all that is below, a second time: [`Reply::Number`], the transaction of its own, or 0.
+    CloneTree {
+        #[serde(borrow)]
+        source: At<'a>,
+        #[serde(borrow)]
+        target: At<'a>,
+    },
     /// `chdir`, `fchdir`.
     Chdir {
         #[serde(borrow)]

@@ -10,7 +10,7 @@ use kvfs_fs::{SetTime, Timestamp};
 use kvfs_lane::{
     At, Attributes, Bytes, Call, FsNumbers, LANE_DATA_BYTES, LockRange, Reply, Time, decode, encode,
 };
-use kvfs_posix::{Access, Fd, Place, PosixError, RangeLock, Result, Whence, close_all, linux};
+use kvfs_posix::{Access, Fd, Place, PosixError, ProcessTrees, RangeLock, Result, Whence, close_all, linux};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
@@ -154,7 +154,11 @@ impl Caller<'_> {
             Call::Readlink { at } => process.readlink(self.place(&at)?).map(Answered::Bytes),
             Call::Remove { at } => process.remove(self.place(&at)?).map(done),
             Call::RemoveTree { at } => {
-                let txn = process.remove_tree(self.place(&at)?)?;
+                let txn = ProcessTrees::of(process).remove(self.place(&at)?)?;
+                Ok(number(txn.map_or(0, |txn| txn.0)))
+            }
+            Call::CloneTree { source, target } => {
+                let txn = ProcessTrees::of(process).clone_to(self.place(&source)?, self.place(&target)?)?;
                 Ok(number(txn.map_or(0, |txn| txn.0)))
             }
             Call::PathOf { handle } => process.path_of(self.descriptor(handle)?).map(Answered::Bytes),

@@ -43,7 +43,7 @@ pub(crate) fn kind_of(call: &Call<'_>) -> Option<OperationKind> {
         Call::Sync { .. } => K::Fsync,
         Call::SyncAll => K::Syncfs,
         Call::Allocate { .. } => K::Fallocate,
-        Call::Copy { .. } => K::Copy,
+        Call::Copy { .. } | Call::CloneTree { .. } => K::Copy,
         Call::Flock { waits: true, .. } | Call::Lock { waits: true, .. } => K::LockWait,
         Call::Flock { .. } | Call::Lock { .. } | Call::FindLock { .. } => K::Lock,
         Call::GetKey { .. } => K::KeyGet,
@@ -94,6 +94,7 @@ fn target_of<'c>(session: &Arc<Session>, call: &Call<'c>) -> Target<'c> {
         | Call::Removexattr { at, .. }
         | Call::Remove { at }
         | Call::RemoveTree { at }
+        | Call::CloneTree { source: at, .. }
         | Call::Chdir { at }
         | Call::Link { old: at, .. }
         | Call::Rename { old: at, .. } => place(session, at),

@@ -57,6 +57,7 @@ pub use snapshots::{Comparisons, Frames, StreamOffer, Streams, shown_snapshots};
 pub use tiers::Tiers;
 pub use transactions::{Begin, Committed, Transactions, TxnState};
 pub use trees::{
-    ClonedTree, RemovedTrees, TreeCaller, TreeOperation, Trees, Waiter, change_view, clone_tree, remove_trees,
+    ClonedTree, RemovedTrees, TreeCaller, TreeOperation, TreePath, Trees, Waiter, change_view, clone_tree,
+    remove_trees,
 };
 pub use undo::{UndoLimits, UndoObstacle, Undone};

@@ -308,6 +308,19 @@ static void trees(void) {
     kvfs_process_free(inside);
     kvfs_txn_abort(txn);
 
+    CHECK((txn = kvfs_txn_begin(store, 0, "clone")) && (inside = kvfs_txn_process_as(txn, 0, 0, NULL, 0)));
+    CHECK(kvfs_clone_tree(inside, "/trees/tree", "/trees/clone") == 0);
+    CHECK(kvfs_access(inside, "/trees/clone/below/file", F_OK) == 0);
+    kvfs_process_free(inside);
+    kvfs_txn_abort(txn);
+    FAILS(ENOENT, kvfs_access(p, "/trees/clone", F_OK));
+    CHECK(kvfs_clone_tree(p, "/trees/tree", "/trees/clone") == 0 && kvfs_access(p, "/trees/clone/below/file", F_OK) == 0);
+    FAILS(EEXIST, kvfs_clone_tree(p, "/trees/tree", "/trees/clone"));
+    FAILS(EINVAL, kvfs_clone_tree(p, "/trees/tree", "/trees/tree/below/clone"));
+    FAILS(ENOENT, kvfs_clone_tree(p, "/trees/none", "/trees/other"));
+    FAILS(EFAULT, kvfs_clone_tree(p, "/trees/tree", NULL));
+    CHECK(kvfs_remove_tree(p, "/trees/clone") == 0);
+
     CHECK(kvfs_remove_tree(p, "/trees/tree/") == 0);
     FAILS(ENOENT, kvfs_remove_tree(p, "/trees/tree"));
     FAILS(EBUSY, kvfs_remove_tree(p, "/"));

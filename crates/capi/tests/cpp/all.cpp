@@ -145,6 +145,10 @@ void Files(const kvfs::FileSystem &fs) {
     fs.MkDir("tree");
     fs.MkDir("tree/below");
     fs.Close(fs.Open("tree/below/file", O_CREAT | O_WRONLY));
+    fs.CloneTree("tree", "clone");
+    fs.Close(fs.Open("clone/below/file", O_RDONLY));
+    THROWS(EEXIST, (fs.CloneTree("tree", "clone"), 0));
+    fs.RemoveTree("clone");
     fs.RemoveTree("tree");
     THROWS(ENOENT, (fs.RemoveTree("tree"), 0));
     CHECK(fs.UMask(077) == 022 && fs.UMask(022) == 077);

@@ -10,7 +10,7 @@ use kvfs_fuse::bridge::{ViewCall, ViewCallHandler};
 use kvfs_fuse::dispatch::Ioctl;
 use kvfs_rpc::ioctl::{self, TreeCall};
 use kvfs_service::{
-    ErrorKind, Result, Service, ServiceError, TreeCaller, TreeOperation, Trees, Waiter, change_view,
+    ErrorKind, Result, Service, ServiceError, TreeCaller, TreeOperation, TreePath, Trees, Waiter, change_view,
 };
 use rustix::io::Errno;
 
@@ -42,20 +42,19 @@ impl ToTrees {
     fn change(&self, call: &ViewCall<'_>, argument: &TreeCall) -> Result<(u64, Invalidations)> {
         let waiter = OfCall(call);
         let caller = TreeCaller::new(&call.caller, call.groups(), &waiter);
+        let [path, other] = [&argument.path, &argument.other].map(|path| TreePath { from: call.node, path });
         let operation = match argument.operation {
-            ioctl::TreeOperation::Remove => TreeOperation::Remove(&argument.path),
-            ioctl::TreeOperation::Clone => {
-                TreeOperation::Clone { source: &argument.path, target: &argument.other }
-            }
+            ioctl::TreeOperation::Remove => TreeOperation::Remove(path),
+            ioctl::TreeOperation::Clone => TreeOperation::Clone { source: path, target: other },
         };
         if call.fs.txn().is_some() {
-            return Ok((0, change_view(call.fs, &caller, call.node, &operation)?));
+            return Ok((0, change_view(call.fs, &caller, &operation)?));
         }
         let closing = || ServiceError::new(ErrorKind::NotMounted, "the store is being unmounted");
         let service = self.0.upgrade().ok_or_else(closing)?;
         let trees = Trees::new(call.fs, Some(service.transactions()?));
         // Its commit tells the kernel.
-        Ok((trees.change(&caller, call.node, &[operation])?.0.0, Invalidations::default()))
+        Ok((trees.change(&caller, &[operation])?.0.0, Invalidations::default()))
     }
 }
 

@@ -99,6 +99,15 @@ impl Served {
         Ok((txn != 0).then_some(TxnId(txn)))
     }
 
+    pub(crate) fn clone_tree<'a, 'b>(
+        &self,
+        source: impl Into<Place<'a>>,
+        target: impl Into<Place<'b>>,
+    ) -> Result<Option<TxnId>> {
+        let txn = self.number(&Call::CloneTree { source: at(source), target: at(target) }, &[])?;
+        Ok((txn != 0).then_some(TxnId(txn)))
+    }
+
     pub(crate) fn rename<'a, 'b>(
         &self,
         old: impl Into<Place<'a>>,

@@ -97,7 +97,7 @@ fn described(process: &Process, place: Place<'_>) -> String {
 }
 
 fn names(n: &mut Numbers, process: &Process) -> String {
-    match n.below(11) {
+    match n.below(12) {
         0 | 1 => told(process.mkdir(n.place(), n.of(&[0o777, 0o700, 0o1755]))),
         2 => told(process.rmdir(n.place())),
         3 => told(process.unlink(n.place())),
@@ -114,6 +114,7 @@ fn names(n: &mut Numbers, process: &Process) -> String {
             told(process.rename(n.place(), n.place(), mode))
         }
         9 => told(process.remove_tree(n.place()).map(|txn| txn.is_some())),
+        10 => told(process.clone_tree(n.place(), n.place()).map(|txn| txn.is_some())),
         8 => told(process.mknod(n.place(), n.of(&[0o100_644, 0o010_600, 0o060_600]), 0x801)),
         _ => told(process.readlink(n.place().no_follow())),
     }

@@ -27,6 +27,7 @@ pub use attributes::Access;
 pub use directory::{Directory, DirectoryEntry};
 pub use io::Whence;
 pub use lock::interrupt;
+pub use trees::ProcessTrees;
 
 use crate::descriptors::Descriptors;
 use crate::error::{Result, refuse};

@@ -207,7 +207,7 @@ impl Process {
 
 impl Scope {
     /// The directory and the name of what is to be made.
-    fn place_of_new(&self, place: Place<'_>, is_directory: bool) -> Result<(Found, Vec<u8>)> {
+    pub(super) fn place_of_new(&self, place: Place<'_>, is_directory: bool) -> Result<(Found, Vec<u8>)> {
         let (directory, name, found, is_slashed) = self.walk(place, End::Name)?.named(Errno::EXIST)?;
         if found.is_some() {
             return Err(FsError::Exists.into());

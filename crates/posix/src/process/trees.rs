@@ -3,14 +3,28 @@
 use std::sync::atomic::Ordering;
 
 use kvfs_fs::{FileType, FsError, TxnId};
-use kvfs_service::{ErrorKind, ServiceError, TreeCaller, TreeOperation, Trees, Waiter, change_view};
+use kvfs_service::{
+    ErrorKind, ServiceError, TreeCaller, TreeOperation, TreePath, Trees, Waiter, change_view,
+};
 use rustix::io::Errno;
 
 use super::{Process, Scope};
 use crate::error::{PosixError, Result};
 use crate::place::Place;
+use crate::walk::End;
 
-impl Process {
+/// The trees that a process may change, in the view that it sees.
+#[derive(Debug, Clone, Copy)]
+pub struct ProcessTrees<'p> {
+    scope: &'p Scope,
+}
+
+impl<'p> ProcessTrees<'p> {
+    /// Those of `process`.
+    pub fn of(process: &'p Process) -> Self {
+        Self { scope: &process.scope }
+    }
+
     /// Removes a name, and a directory with all that is below: all of it or nothing, and for user 0 in constant time. Others may where they
     /// could remove each name. The space comes back in the background. Outside of transactions it is one of its own, durable when this
     /// returns, and its number is returned; in a transaction it is a part of that.
@@ -18,22 +32,53 @@ impl Process {
     /// # Errors
     /// ENOENT, EACCES, EPERM, with the path of what is in the way in the message; EINVAL: it ends in `.`; ENOTEMPTY: in `..`; EBUSY: the root; ENOTDIR;
     /// ECANCELED; EROFS.
-    pub fn remove_tree<'a>(&self, place: impl Into<Place<'a>>) -> Result<Option<TxnId>> {
+    pub fn remove<'a>(&self, place: impl Into<Place<'a>>) -> Result<Option<TxnId>> {
         let (directory, name, found, is_slashed) = self.scope.removable(place.into())?;
         let found = found.ok_or(FsError::NotFound)?;
         if is_slashed && found.attr.kind != FileType::Directory {
             return Err(FsError::NotDirectory.into());
         }
-        let (fs, from, operation) = (self.scope.fs(), directory.held.node(), TreeOperation::Remove(&name));
         self.scope.check_removal(&directory, Some(&found))?;
-        let caller = TreeCaller::new(self.scope.caller(), self.scope.actor.groups().to_vec(), &self.scope);
+        let at = TreePath { from: directory.held.node(), path: &name };
+        self.change(TreeOperation::Remove(at))
+    }
+
+    /// Makes what is at `source`, with all that is below, a second time, at `target`, where nothing is yet: all of it or nothing. Content is not
+    /// copied: both refer to the same bytes until they are overwritten. Takes time and space for the names. Users other than 0 may where they
+    /// could read all of it; what they clone is theirs. A symbolic link is cloned itself. Transactions as for [`Self::remove`].
+    ///
+    /// # Errors
+    /// EEXIST; ENOENT, EACCES, EPERM, with the path of what is in the way in the message; EINVAL: the root, or the target lies in the source; ENOTDIR;
+    /// ENOSPC; EDQUOT; ECANCELED; EROFS.
+    pub fn clone_to<'a, 'b>(
+        &self,
+        source: impl Into<Place<'a>>,
+        target: impl Into<Place<'b>>,
+    ) -> Result<Option<TxnId>> {
+        let (directory, name, found, is_slashed) =
+            self.scope.walk(source.into(), End::Name)?.named(Errno::INVAL)?;
+        let kind = found.ok_or(FsError::NotFound)?.attr.kind;
+        if is_slashed && kind != FileType::Directory {
+            return Err(FsError::NotDirectory.into());
+        }
+        let (new_directory, new_name) =
+            self.scope.place_of_new(target.into(), kind == FileType::Directory)?;
+        let source = TreePath { from: directory.held.node(), path: &name };
+        let target = TreePath { from: new_directory.held.node(), path: &new_name };
+        self.change(TreeOperation::Clone { source, target })
+    }
+
+    /// Returns the transaction of its own.
+    fn change(self, operation: TreeOperation<'_>) -> Result<Option<TxnId>> {
+        let (scope, fs) = (self.scope, self.scope.fs());
+        let caller = TreeCaller::new(scope.caller(), scope.actor.groups().to_vec(), scope);
         if fs.txn().is_some() {
-            let changes = change_view(fs, &caller, from, &operation)?;
-            self.scope.shared.tell_all(changes);
+            let changes = change_view(fs, &caller, &operation)?;
+            scope.shared.tell_all(changes);
             return Ok(None);
         }
-        let transactions = self.scope.shared.transactions();
-        Ok(Some(Trees::new(fs, transactions).change(&caller, from, &[operation])?.0))
+        let transactions = scope.shared.transactions();
+        Ok(Some(Trees::new(fs, transactions).change(&caller, &[operation])?.0))
     }
 }
 

@@ -6,7 +6,7 @@
 use kvfs_fs::{Attr, CloneRights, Cloned, FileType, FsError, KnownNode, NodeId, Ticket, TreeError, TxnId};
 
 use super::rights::{READ, Rights, SEARCH, TreeCaller, WRITE};
-use super::{Done, Refused, TreeOperation, Trees, directory_at, split};
+use super::{Done, Refused, TreeOperation, TreePath, Trees, directory_at, split};
 use crate::caller::Caller;
 use crate::error::Result;
 use crate::served::ServedStore;
@@ -35,8 +35,9 @@ pub fn clone_tree(
     source: &[u8],
     target: &[u8],
 ) -> Result<ClonedTree> {
+    let (source, target) = (TreePath::of_store(source), TreePath::of_store(target));
     let operation = TreeOperation::Clone { source, target };
-    let (txn, cloned) = Trees::of(store).change(&TreeCaller::of(caller), NodeId::ROOT, &[operation])?;
+    let (txn, cloned) = Trees::of(store).change(&TreeCaller::of(caller), &[operation])?;
     tracing::info!(names = cloned.names, %txn, "a tree cloned");
     Ok(ClonedTree { txn, cloned, is_kept: store.is_kept(txn) })
 }
@@ -78,21 +79,23 @@ impl CloneRights for Rights<'_> {
     }
 }
 
+fn refused_at(place: TreePath<'_>) -> impl Fn(FsError) -> Refused {
+    move |error| Refused::at(place, TreeError { below: Vec::new(), error: Box::new(error) })
+}
+
 /// As [`super::carry_out_in`].
 pub(super) fn clone_in(
     rights: &Rights<'_>,
-    from: NodeId,
-    source: &[u8],
-    target: &[u8],
+    source: TreePath<'_>,
+    target: TreePath<'_>,
 ) -> Result<Done, Refused> {
-    let at = |path| move |error| Refused::at(path, TreeError { below: Vec::new(), error: Box::new(error) });
     let root = || FsError::Invalid("the root of a store is neither cloned nor made");
-    let (name, above) = split(source, root()).map_err(at(source))?;
-    let parent = directory_at(rights, (from, source), &above, SEARCH).map_err(at(source))?;
-    let (new_name, above) = split(target, root()).map_err(at(target))?;
-    let new_parent = directory_at(rights, (from, target), &above, WRITE | SEARCH).map_err(at(target))?;
+    let (name, above) = split(source.path, root()).map_err(refused_at(source))?;
+    let parent = directory_at(rights, source, &above, SEARCH).map_err(refused_at(source))?;
+    let (new_name, above) = split(target.path, root()).map_err(refused_at(target))?;
+    let new_parent = directory_at(rights, target, &above, WRITE | SEARCH).map_err(refused_at(target))?;
     if new_name == HIDDEN_NAME && new_parent.node() == KnownNode::root(rights.view).node() {
-        return Err(at(target)(FsError::NotPermitted("that name is the hidden directory's")));
+        return Err(refused_at(target)(FsError::NotPermitted("that name is the hidden directory's")));
     }
     let (old, new) = ((parent.node(), name), (new_parent.node(), new_name));
     let done = kvfs_fs::clone_tree(rights.view, &rights.caller.user, old, new, rights);

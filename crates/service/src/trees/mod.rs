@@ -28,18 +28,34 @@ pub use clones::{ClonedTree, clone_tree};
 use rights::{Rights, SEARCH, WRITE};
 pub use rights::{TreeCaller, Waiter};
 
-/// What is to be done. Paths are names, parted by slashes; one that begins with a slash is from the root of the view, any other from the
-/// directory that comes with it. No symbolic link is followed, and `.` and `..` are no names.
+/// Names, parted by slashes, from a directory on; with a slash in front, from the root of the view. No symbolic link is followed, and `.` and
+/// `..` are no names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TreePath<'p> {
+    /// A directory that the caller has open.
+    pub from: NodeId,
+    /// The names.
+    pub path: &'p [u8],
+}
+
+impl<'p> TreePath<'p> {
+    /// From the root of the store on.
+    pub fn of_store(path: &'p [u8]) -> Self {
+        Self { from: NodeId::ROOT, path }
+    }
+}
+
+/// What is to be done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TreeOperation<'p> {
     /// Removes what is at the path, with all that is below. The space comes back behind it.
-    Remove(&'p [u8]),
+    Remove(TreePath<'p>),
     /// Makes what is at `source`, with all that is below, a second time, at `target`.
     Clone {
         /// What is cloned.
-        source: &'p [u8],
+        source: TreePath<'p>,
         /// Where nothing is yet.
-        target: &'p [u8],
+        target: TreePath<'p>,
     },
 }
 
@@ -47,8 +63,8 @@ impl TreeOperation<'_> {
     /// What the transaction of its own is called.
     fn label(&self) -> String {
         match self {
-            Self::Remove(path) => format!("rm -r {}", String::from_utf8_lossy(path)),
-            Self::Clone { target, .. } => format!("clone {}", String::from_utf8_lossy(target)),
+            Self::Remove(at) => format!("rm -r {}", String::from_utf8_lossy(at.path)),
+            Self::Clone { target, .. } => format!("clone {}", String::from_utf8_lossy(target.path)),
         }
     }
 
@@ -90,8 +106,8 @@ impl<'s> Trees<'s> {
         Self { fs, transactions }
     }
 
-    /// Does all of `operations` in one transaction, durably; says which, and what all clones came to. `from`: where paths begin, a
-    /// directory that the caller has open. What the kernel keeps of mapped files is written out before anything is cloned.
+    /// Does all of `operations` in one transaction, durably; says which, and what all clones came to. What the kernel keeps of mapped
+    /// files is written out before anything is cloned.
     ///
     /// # Errors
     /// [`ServiceError::At`]: a path leads nowhere, or to the root; the caller may not; it does not wait any more. As a commit. Nothing was
@@ -99,7 +115,6 @@ impl<'s> Trees<'s> {
     pub fn change(
         &self,
         caller: &TreeCaller<'_>,
-        from: NodeId,
         operations: &[TreeOperation<'_>],
     ) -> Result<(TxnId, Cloned)> {
         let is_removal = |operation: &TreeOperation<'_>| matches!(operation, TreeOperation::Remove(_));
@@ -116,12 +131,11 @@ impl<'s> Trees<'s> {
         let (mut refusal, mut cloned) = (None, Cloned::default());
         let changed = carry_out(self.fs, self.transactions, &begin_as(owner), |view| {
             for operation in operations {
-                let done = carry_out_in(view, caller, from, operation, true).map_err(
-                    |Refused { place, error }| {
+                let done =
+                    carry_out_in(view, caller, operation, true).map_err(|Refused { place, error }| {
                         refusal = Some(explained(view, &place, &error, Some(operation.nothing())));
                         *error
-                    },
-                )?;
+                    })?;
                 cloned.names += done.cloned.names;
                 cloned.bytes += done.cloned.bytes;
             }
@@ -139,25 +153,24 @@ impl<'s> Trees<'s> {
 /// # Errors
 /// As there.
 pub fn remove_trees(store: &ServedStore<'_>, caller: &Caller, paths: &[Vec<u8>]) -> Result<RemovedTrees> {
-    let removals: Vec<_> = paths.iter().map(|path| TreeOperation::Remove(path)).collect();
-    let (txn, _) = Trees::of(store).change(&TreeCaller::of(caller), NodeId::ROOT, &removals)?;
+    let removals: Vec<_> = paths.iter().map(|path| TreeOperation::Remove(TreePath::of_store(path))).collect();
+    let (txn, _) = Trees::of(store).change(&TreeCaller::of(caller), &removals)?;
     let trees = paths.len() as u64;
     tracing::info!(trees, %txn, "trees removed");
     Ok(RemovedTrees { txn, trees, is_kept: store.is_kept(txn) })
 }
 
-/// Does `operation` in the view of an open transaction, or of a branch, whose end decides what becomes of it. `from`: where a path begins, a
-/// directory that the caller has open. Returns what other front ends of the view must forget before the caller is answered.
+/// Does `operation` in the view of an open transaction, or of a branch, whose end decides what becomes of it. Returns what other front ends
+/// of the view must forget before the caller is answered.
 ///
 /// # Errors
 /// [`ServiceError::At`], as [`Trees::change`]; nothing was changed then, but as [`remove_tree`] says.
 pub fn change_view(
     view: &FileSystem,
     caller: &TreeCaller<'_>,
-    from: NodeId,
     operation: &TreeOperation<'_>,
 ) -> Result<Invalidations> {
-    let done = carry_out_in(view, caller, from, operation, false);
+    let done = carry_out_in(view, caller, operation, false);
     done.map(|done| done.invalidations)
         .map_err(|Refused { place, error }| explained(view, &place, &error, None))
 }
@@ -178,33 +191,32 @@ struct Refused {
 fn carry_out_in(
     view: &FileSystem,
     caller: &TreeCaller<'_>,
-    from: NodeId,
     operation: &TreeOperation<'_>,
     is_alone: bool,
 ) -> Result<Done, Refused> {
     let rights = Rights { view, caller, is_alone };
     match *operation {
-        TreeOperation::Remove(path) => {
-            let invalidations = remove(&rights, from, path).map_err(|error| Refused::at(path, error))?;
+        TreeOperation::Remove(at) => {
+            let invalidations = remove(&rights, at).map_err(|error| Refused::at(at, error))?;
             Ok(Done { invalidations, cloned: Cloned::default() })
         }
-        TreeOperation::Clone { source, target } => clones::clone_in(&rights, from, source, target),
+        TreeOperation::Clone { source, target } => clones::clone_in(&rights, source, target),
     }
 }
 
 impl Refused {
     /// At a path, or below it.
-    fn at(path: &[u8], TreeError { below, error }: TreeError) -> Self {
-        let place = if below.is_empty() { path.to_vec() } else { [path, b"/", &below].concat() };
+    fn at(at: TreePath<'_>, TreeError { below, error }: TreeError) -> Self {
+        let place = if below.is_empty() { at.path.to_vec() } else { [at.path, b"/", &below].concat() };
         Self { place, error }
     }
 }
 
-fn remove(rights: &Rights<'_>, from: NodeId, path: &[u8]) -> Result<Invalidations, TreeError> {
+fn remove(rights: &Rights<'_>, at: TreePath<'_>) -> Result<Invalidations, TreeError> {
     let failed = |error| TreeError { below: Vec::new(), error: Box::new(error) };
     let root = FsError::Busy("the root of a store is not removed");
-    let (last, above) = split(path, root).map_err(failed)?;
-    let parent = directory_at(rights, (from, path), &above, WRITE | SEARCH).map_err(failed)?;
+    let (last, above) = split(at.path, root).map_err(failed)?;
+    let parent = directory_at(rights, at, &above, WRITE | SEARCH).map_err(failed)?;
     remove_tree(rights.view, &rights.caller.user, (parent.node(), last), rights)
 }
 
@@ -221,7 +233,7 @@ fn split(path: &[u8], of_root: FsError) -> Result<(&[u8], Vec<&[u8]>), FsError> 
 /// The directory that `names` of `path` lead to, in which the caller needs the access `last`.
 fn directory_at<'v>(
     rights: &Rights<'v>,
-    (from, path): (NodeId, &[u8]),
+    TreePath { from, path }: TreePath<'_>,
     names: &[&[u8]],
     last: u32,
 ) -> Result<KnownNode<'v>, FsError> {
