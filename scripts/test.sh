@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Runs the tests stage by stage and adds up what their runners report.
-# usage: scripts/test.sh [stage...]     stages: suites lint unit build mount docs realwork (default: all)
+# usage: scripts/test.sh [stage...]     stages: suites lint unit build mount docs (default: all)
 # A failing stage does not stop the later ones, so that one run tells everything.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
 export PATH=$PATH:$HOME/.cargo/bin CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-never}
 
 stages=("$@")
-[ ${#stages[@]} -gt 0 ] || stages=(suites lint unit build mount docs realwork)
+[ ${#stages[@]} -gt 0 ] || stages=(suites lint unit build mount docs)
 logs=$(mktemp -d)
 declare -A jobs=()
 cleanup() {
@@ -82,17 +82,16 @@ run_stage() {
     build | docs) made "$1" ;;
     mount)
       joined tools || return 1
-      # The suites wait more than they compute.
-      ! has_stage docs || beside docs make --no-print-directory docs
       local status=0
       check_dependencies || status=1
       # With the unit tests nothing is left to compile: the examples are theirs.
       $linted test_all --no-run || return 1
       test_block_devices || status=1
+      # The suites wait more than they compute. Not before: two cargos wait for each other.
+      ! has_stage docs || beside docs make --no-print-directory docs
       tests/suites/all.sh || status=1
       return "$status"
       ;;
-    realwork) scripts/realwork.sh --short ;;
     *) echo "no such stage: $1"; return 2 ;;
   esac
 }
