@@ -113,7 +113,7 @@ if [ -n "$built" ]; then
     (cd "$here/.." && cargo test --locked -p kvfs-store -p kvfs-open -p kvfs-engine-common -p "kvfs-engine-$engine" ${features:+--features "$features"})
     note "contract-$engine" $?
     [ -n "$features" ] || continue
-    (cd "$here/.." && cargo test --locked -p kvfs-cli --features "$engine" --test it -- engines:: copy::)
+    (cd "$here/.." && cargo test --locked -p kvfs-cli --features "$engine" --test it -- engines:: copy:: followers::)
     note "commands-$engine" $?
   done
 fi

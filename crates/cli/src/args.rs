@@ -212,6 +212,9 @@ Options for -o, separated by commas:
                       store keeps it)
   cache_size=SIZE     how much of a store in object storage is kept on the local
                       disk, in its directory, at most (1G); 0: nothing
+  follow              with ro: what a mount elsewhere writes to a store in
+                      object storage is shown, at most 2 s after it was made
+                      durable (default: the state of the opening stays)
   take_over           a store in object storage that a mount elsewhere has open,
                       and alive, is taken from it: that one takes no more writes
   private_snapshots   snapshots are shown to root and the store's owner alone

@@ -10,6 +10,7 @@ use kvfs_txn::{Admission, LockOptions};
 
 use crate::attr::{AccessTimes, LazyTimes};
 use crate::detached::Detached;
+use crate::fair_lock::FairLock;
 use crate::file::AccessLog;
 use crate::node::NodeTable;
 use crate::quota::{self, Quotas};
@@ -39,6 +40,8 @@ pub struct FileSystem {
     pub(crate) scans: Scans,
     /// What the kernel is told of privileges.
     pub(crate) shows: ShownPrivileges,
+    /// The store is written to elsewhere, and goes on to newer states.
+    pub(crate) follows: bool,
 }
 
 impl fmt::Debug for FileSystem {
@@ -109,10 +112,12 @@ impl FileSystem {
                 tiers: TierWishes::open(&store, &keyspaces)?,
                 accesses: AccessLog::default(),
                 detached: Detached::default(),
+                shown: FairLock::new(()),
             }),
             origin: Origin::Main(Arc::clone(&store)),
             scans: Scans::default(),
             shows: ShownPrivileges::Everything,
+            follows: store.follow().is_some(),
             store,
         };
         fs.resolver().install_root()?;

@@ -25,6 +25,8 @@ pub struct OpenOptions {
     pub memory: Memory,
     /// Nothing is written.
     pub read_only: bool,
+    /// What another mount writes to the store is shown as it becomes durable.
+    pub follows: bool,
     /// A store whose slow devices are missing is opened, and nothing is written.
     pub degraded: bool,
     /// When access times change.

@@ -17,6 +17,7 @@ mod counters;
 mod defrag;
 mod engine;
 mod error;
+pub mod follow;
 mod grow;
 mod inline;
 pub mod lines;

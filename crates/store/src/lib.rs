@@ -49,6 +49,7 @@ mod difference;
 mod engine;
 mod error;
 mod extensions;
+mod follow;
 pub mod model;
 mod named;
 mod pass_on;
@@ -64,6 +65,7 @@ pub use compression::{Compress, Compression, UnknownCompression};
 pub use difference::{ChangedRanges, Differences, KeyDifference, TrackChanges};
 pub use engine::{EngineStore, Verified};
 pub use error::{Result, StoreError};
+pub use follow::Follow;
 pub use named::{NamedSnapshots, SNAPSHOT_NAME_LEN_MAX, SnapshotInfo, check_snapshot_name};
 pub use place::Place;
 pub use tier::{Tier, TierBytes, UnknownTier};
@@ -259,6 +261,11 @@ pub trait Store: Read {
 
     /// [`Place`], if the engine has it.
     fn place(&self) -> Option<&dyn Place> {
+        None
+    }
+
+    /// [`Follow`], of a store that was opened so.
+    fn follow(&self) -> Option<&dyn Follow> {
         None
     }
 

@@ -85,6 +85,7 @@ fn check_needs_no_mount(ours: &Ours, mount: &MountOptions) -> Result<()> {
         (ours.nosteer, "nosteer"),
         (ours.io_uring, "io_uring"),
         (ours.nobtime, "nobtime"),
+        (ours.follow, "follow"),
         (ours.workers.is_some(), "workers"),
         (mount.nosuid, "nosuid"),
         (mount.nodev, "nodev"),
@@ -119,6 +120,11 @@ impl Wish<'_> {
         if self.dir.is_none() {
             check_needs_no_mount(&ours, &mount)?;
         }
+        if ours.follow && ours.writeback {
+            let message =
+                "with writeback the kernel takes no sizes and times from elsewhere, which follow brings";
+            return Err(CliError::new(Code::Usage, message.to_owned()));
+        }
         Ok(Plan {
             store: mounts::resolve(self.store)?,
             dir: self.dir.map(mounts::resolve).transpose()?,
@@ -138,6 +144,7 @@ impl Wish<'_> {
             open: OpenOptions {
                 memory: Memory::new(ours.memory)?,
                 read_only: mount.read_only,
+                follows: ours.follow,
                 degraded: true,
                 atime: match mount.atime {
                     AtimeMode::Relatime => AtimePolicy::Relatime,
@@ -201,6 +208,9 @@ mod tests {
         assert!(!plan.steers && planned(&[]).expect("is valid").steers);
         assert!(plan.io_uring && !planned(&[]).expect("is valid").io_uring);
         assert!(planned(&["private_snapshots"]).expect("is valid").open.private_snapshots);
+        let followed = planned(&["ro,follow"]).expect("is valid").open;
+        assert!(followed.follows && followed.read_only && !plan.open.follows);
+        assert!(planned(&["ro,follow,writeback"]).is_err_and(|error| error.message.contains("follow")));
         let remote = planned(&["take_over,cache_size=2G"]).expect("is valid").open;
         assert_eq!((remote.takes_over, remote.cache_bytes), (true, Some(2 << 30)));
         assert!(!plan.open.takes_over && plan.open.cache_bytes.is_none());

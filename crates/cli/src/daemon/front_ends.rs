@@ -120,6 +120,10 @@ fn serve_files(
         );
         return Ok(None);
     }
+    if plan.open.follows {
+        tracing::info!("no processes without a mount: they would keep names that change elsewhere");
+        return Ok(None);
+    }
     let failed = |error: std::io::Error| CliError::io("listen on", &dir.files_name(), &error);
     let Some(socket) = unless_unwritable(plan, dir.bind_files()).map_err(failed)? else { return Ok(None) };
     let also = public.and_then(PublicSockets::listen_for_files);

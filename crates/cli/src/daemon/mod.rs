@@ -37,6 +37,7 @@ use kvfs_fuse::session::{InitConfig, SessionConfig};
 use kvfs_fuse::transport::DeviceTransport;
 use kvfs_fuse::{Session, process};
 use kvfs_open::OpenOptions;
+use kvfs_service::follow::{CACHE_TIME_MAX, Follower};
 use kvfs_service::operations::SlowLog;
 use kvfs_service::{LockLog, Service, ServiceError};
 
@@ -295,12 +296,15 @@ fn run_session(
     let writeback = plan.writeback;
     let btimes = !plan.nobtime;
     let bridge_config =
-        BridgeConfig { hidden, control, view_calls, writeback, btimes, ..BridgeConfig::default() };
+        BridgeConfig { hidden, control, view_calls, writeback, btimes, ..kernel_caches(plan) };
     let bridge = Bridge::new(Arc::clone(fs), bridge_config);
     let bridge = Arc::new(bridge.map_err(|error| failed("serve", &error))?);
     let acls = fs.has_acls();
     let (posix_acl, dont_mask, io_uring) = (acls, acls, plan.io_uring);
-    let init = InitConfig { writeback_cache: writeback, posix_acl, dont_mask, io_uring, ..init_config() };
+    // Else pages are dropped when it is told to, and sizes and times are its own.
+    let explicit_inval_data = !plan.open.follows;
+    let asked = InitConfig { posix_acl, dont_mask, io_uring, explicit_inval_data, ..init_config() };
+    let init = InitConfig { writeback_cache: writeback, ..asked };
     let mut config = SessionConfig { init, name: "kvfs".to_owned(), ..Default::default() };
     config.steers = plan.steers;
     config.workers = plan.workers.unwrap_or(config.workers);
@@ -309,6 +313,9 @@ fn run_session(
     let session = Session::start(transport, &config, Arc::clone(&bridge) as Arc<_>)
         .map_err(|error| failed("serve", &error))?;
     bridge.attach(session.notifier());
+    let told = Arc::clone(&bridge);
+    let follower = Follower::start(fs, move |is_newer| told.forget_renewed(is_newer));
+    let follower = follower.map_err(|error| failed("follow the store on", &error))?;
     let (buffers, options, store_dir) = (session.buffers(), plan.mount.clone(), store.clone());
     let views = Arc::new(MountedViews::default());
     let kernel = KernelSides { main: Arc::downgrade(&bridge), views: Arc::clone(&views) };
@@ -329,10 +336,22 @@ fn run_session(
     let ended = session.wait();
     mounted.forget();
     tracing::info!(dir = %dir.display(), "unmounted");
+    drop(follower);
     front_ends.end();
     drop(unmounter);
     announced?;
     ended.map_err(|error| failed("go on serving", &error))
+}
+
+/// How long the kernel may keep what it was told: until it is told otherwise, unless there is a writer elsewhere, who tells no kernel.
+fn kernel_caches(plan: &Plan) -> BridgeConfig {
+    let config = BridgeConfig::default();
+    if !plan.open.follows {
+        return config;
+    }
+    let (entry_timeout, attr_timeout) = (CACHE_TIME_MAX, CACHE_TIME_MAX);
+    let (directory_attr_timeout, negative_timeout) = (CACHE_TIME_MAX, CACHE_TIME_MAX);
+    BridgeConfig { entry_timeout, attr_timeout, directory_attr_timeout, negative_timeout, ..config }
 }
 
 fn detach_lazily(mounted: &MountPoint) {

@@ -9,6 +9,8 @@ mod crash;
 mod defrag;
 mod engines;
 mod exec;
+#[cfg(feature = "slatedb")]
+mod followers;
 mod foreign;
 mod help;
 mod kv;

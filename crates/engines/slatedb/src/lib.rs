@@ -25,9 +25,12 @@
 mod cache;
 mod cursor;
 mod error;
+mod follower;
 mod holder;
 mod keys;
+mod meta;
 mod options;
+mod pace;
 mod pin;
 mod place;
 mod ranges;

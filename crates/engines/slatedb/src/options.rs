@@ -50,6 +50,8 @@ pub struct SlateOptions {
     pub memory_bytes: u64,
     /// Nothing is written; the store stays as it is at the opening, whatever another mount does.
     pub read_only: bool,
+    /// One that is only read shows newer states when it is told to ([`kvfs_store::Follow`]).
+    pub follows: bool,
     /// How long a batch may wait until it is durable where nothing syncs it.
     pub commit_interval: Duration,
     /// Who opens it, unless it is only read.
@@ -62,7 +64,7 @@ impl SlateOptions {
     /// With so much memory; everything else as it is by default.
     pub fn with_memory(memory_bytes: u64) -> Self {
         let (claimant, commit_interval) = (Claimant::default(), Duration::from_secs(1));
-        Self { memory_bytes, read_only: false, commit_interval, claimant, cache: None }
+        Self { memory_bytes, read_only: false, follows: false, commit_interval, claimant, cache: None }
     }
 
     fn memtable_bytes(&self) -> usize {

@@ -1,4 +1,4 @@
-//! Snapshots: those of `SlateDB`, with the deleted ranges of their time.
+//! Snapshots: those of `SlateDB`, or a state that is shown, with the deleted ranges of their time.
 //!
 //! Thread safety: immutable. Invariant: a snapshot and its ranges are taken while no range goes.
 
@@ -10,16 +10,24 @@ use slatedb::DbSnapshot;
 
 use crate::cursor::SlateCursor;
 use crate::error::of_slatedb;
+use crate::follower::Reader;
 use crate::keys;
 use crate::ranges::DeadRanges;
 use crate::shared::{Database, Shared};
-use crate::view::View;
+use crate::view::{Source, View};
+
+/// What stays as it is.
+#[derive(Clone)]
+enum Held {
+    Snapshot(Arc<DbSnapshot>),
+    Reader(Arc<Reader>),
+}
 
 /// See the module.
 #[derive(Clone)]
 pub(crate) struct Pin {
     // Before the store, which it is of.
-    snapshot: Option<Arc<DbSnapshot>>,
+    held: Held,
     shared: Arc<Shared>,
     dead: Arc<DeadRanges>,
     /// Of the position.
@@ -29,20 +37,28 @@ pub(crate) struct Pin {
 impl Pin {
     /// Of the newest position.
     pub(crate) fn newest(shared: &Arc<Shared>) -> Result<Self> {
-        let Database::Writer(db) = &shared.database else {
-            // Nothing changes.
-            let (dead, sequence) = (shared.dead(), shared.newest());
-            return Ok(Self { snapshot: None, shared: Arc::clone(shared), dead, sequence });
+        let (held, dead, sequence) = match &shared.database {
+            Database::Writer(db) => {
+                let (dead, snapshot) = shared.dead_with(|| db.snapshot());
+                let snapshot = snapshot.map_err(|error| of_slatedb("taking a snapshot", &error))?;
+                let sequence = snapshot.seq();
+                (Held::Snapshot(snapshot), dead, sequence)
+            }
+            Database::Reader(follower) => {
+                let state = follower.current();
+                (Held::Reader(Arc::clone(&state.reader)), Arc::clone(&state.meta.dead), state.sequence)
+            }
         };
-        let (dead, snapshot) = shared.dead_with(|| db.snapshot());
-        let snapshot = snapshot.map_err(|error| of_slatedb("taking a snapshot", &error))?;
-        let sequence = snapshot.seq();
-        Ok(Self { snapshot: Some(snapshot), shared: Arc::clone(shared), dead, sequence })
+        Ok(Self { held, shared: Arc::clone(shared), dead, sequence })
     }
 
     pub(crate) fn view(&self) -> View<'_> {
-        let at = if self.snapshot.is_some() { self.sequence } else { u64::MAX };
-        View { shared: &self.shared, snapshot: self.snapshot.as_deref(), dead: Arc::clone(&self.dead), at }
+        let (source, at) = match &self.held {
+            Held::Snapshot(snapshot) => (Source::Snapshot(snapshot), self.sequence),
+            // All that it has is visible.
+            Held::Reader(reader) => (Source::Reader(Arc::clone(reader)), u64::MAX),
+        };
+        View { shared: &self.shared, source, dead: Arc::clone(&self.dead), at }
     }
 
     pub(crate) fn shared(&self) -> &Shared {

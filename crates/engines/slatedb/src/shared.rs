@@ -8,9 +8,11 @@ use std::sync::{Arc, OnceLock};
 use kvfs_locks::{Condvar, Mutex, RwLock, class};
 use kvfs_store::{Keyspace, Result, StoreError};
 use slatedb::config::WriteOptions;
-use slatedb::{CloseReason, Db, DbReader, DbTransaction, WriteBatch};
+use slatedb::{CloseReason, Db, DbTransaction, WriteBatch};
 
 use crate::error::{TAKEN_OVER, of_slatedb};
+use crate::follower::Follower;
+use crate::meta::Meta;
 use crate::ranges::{DeadRange, DeadRanges};
 use crate::runtime::Executor;
 use crate::space::Space;
@@ -21,8 +23,8 @@ const DEAD_RANGES_MAX: usize = 256;
 /// What is open.
 pub(crate) enum Database {
     Writer(Db),
-    /// As it was at the opening.
-    Reader(Box<DbReader>),
+    /// At one state, until it is told to show a newer one.
+    Reader(Box<Follower>),
 }
 
 /// See the module.
@@ -68,8 +70,22 @@ impl Shared {
     }
 
     /// With what the database says of itself.
-    pub(crate) fn with(self, spaces: Vec<Arc<Space>>, dead: DeadRanges) -> Self {
-        Self { spaces: RwLock::new(spaces), dead: RwLock::new(Arc::new(dead)), ..self }
+    pub(crate) fn with(self, meta: Meta) -> Self {
+        let (spaces, dead) = (meta.spaces.clone(), Arc::clone(&meta.dead));
+        let database = match self.database {
+            Database::Reader(follower) => Database::Reader(Box::new(follower.with(meta))),
+            writer @ Database::Writer(_) => writer,
+        };
+        Self { database, spaces: RwLock::new(spaces), dead: RwLock::new(dead), ..self }
+    }
+
+    /// Shows the state that was found, and knows its keyspaces.
+    pub(crate) fn show_newer(&self, follower: &Follower) {
+        follower.show_newer();
+        let mut spaces = self.spaces.write();
+        // Those that are known have their merge functions.
+        let known = spaces.last().map_or(0, |space| space.number);
+        spaces.extend(follower.current().meta.spaces.iter().filter(|space| space.number > known).cloned());
     }
 
     /// Drives `future` to its end on this thread.
@@ -91,7 +107,10 @@ impl Shared {
 
     /// The newest sequence number.
     pub(crate) fn newest(&self) -> u64 {
-        self.newest.load(Ordering::Acquire)
+        match &self.database {
+            Database::Writer(_) => self.newest.load(Ordering::Acquire),
+            Database::Reader(follower) => follower.current().sequence,
+        }
     }
 
     pub(crate) fn syncs(&self) -> u64 {

@@ -10,43 +10,33 @@ use bytes::Bytes;
 use kvfs_engine_common::Syncer;
 use kvfs_locks::{Mutex, class};
 use kvfs_store::{
-    Batch, Capabilities, Cursor, Durability, EngineStore, Extent, ExtentKind, KeyRange, Keyspace,
+    Batch, Capabilities, Cursor, Durability, EngineStore, Extent, ExtentKind, Follow, KeyRange, Keyspace,
     KeyspaceInfo, KeyspaceKind, MergeFunction, Op, Position, Read, Result, Snapshot, SpaceStats, Store,
     StoreError, Verified,
 };
-use object_store::ObjectStore;
-use object_store::path::Path;
-use slatedb::config::DbReaderOptions;
-use slatedb::{Db, DbReader, DbReaderMode, SstBlockSize, WriteBatch};
+use slatedb::{Db, SstBlockSize, WriteBatch};
 use slatedb_common::metrics::DefaultMetricsRecorder;
 
 use crate::cache::BlockCache;
 use crate::cursor::SlateCursor;
 use crate::error::of_slatedb;
+use crate::follower::{Follower, Opener};
 use crate::holder::{self, Holder};
 use crate::keys;
+use crate::meta::{self, Meta};
 use crate::options::{SlateOptions, cache_bytes};
 use crate::pin::Pin;
 use crate::place::ObjectPlace;
-use crate::ranges::{self, DeadRange, DeadRanges};
 use crate::reaper::Reaper;
 use crate::runtime::Executor;
 use crate::shared::{Database, Shared};
-use crate::space::{self, Space};
+use crate::space::Space;
 use crate::stage::{Spaces, stage};
 use crate::stats;
 use crate::view::View;
 
-/// What is of no keyspace, beside the records of keyspaces and deleted ranges: the identity of the store, and the version of all this.
-const UUID: &[u8] = b"uuid";
-const VERSION: &[u8] = b"version";
-const VERSION_NOW: &[u8] = b"1";
-
 /// What a store may come to, of which object storage tells no bound (bytes).
 const CAPACITY_BYTES: u64 = 1 << 50;
-
-/// A reader that does not look for changes.
-const NEVER: Duration = Duration::from_hours(24 * 365);
 
 /// A store on a database of `SlateDB`.
 pub struct SlateStore {
@@ -56,6 +46,8 @@ pub struct SlateStore {
     cache: Arc<BlockCache>,
     recorder: Arc<DefaultMetricsRecorder>,
     uuid: [u8; 16],
+    /// It is told when to show a newer state.
+    follows: bool,
 }
 
 /// Those of a store that is written to.
@@ -92,8 +84,8 @@ impl SlateStore {
                 .await
                 .map_err(failed)?;
             let mut write = WriteBatch::new();
-            write.put(keys::full(keys::META, VERSION), VERSION_NOW);
-            write.put(keys::full(keys::META, UUID), uuid);
+            write.put(keys::full(keys::META, meta::VERSION), meta::VERSION_NOW);
+            write.put(keys::full(keys::META, meta::UUID), uuid);
             db.write(write).await.map_err(failed)?;
             db.close().await.map_err(failed)
         })
@@ -120,11 +112,13 @@ impl SlateStore {
         let recorder = Arc::new(DefaultMetricsRecorder::new());
         let (service, prefix) = place.connect()?;
         let holder_place = holder::Place::of(&service, &prefix);
-        let database = executor.wait(async {
+        let opened: Result<Database> = executor.wait(async {
             // The engine would try for ever to reach what is not there.
             place.check_claim(&*service, &prefix).await?;
             if options.read_only {
-                return open_reader(prefix, service, &cache, &recorder).await;
+                let (cache, recorder) = (Arc::clone(&cache), Arc::clone(&recorder));
+                let opener = Opener { prefix, service, cache, recorder };
+                return Ok(Database::Reader(Box::new(Follower::new(opener.open().await?, opener))));
             }
             holder_place.wait(&options.claimant).await?;
             let builder = Db::builder(prefix, service)
@@ -134,12 +128,14 @@ impl SlateStore {
                 .with_metrics_recorder(Arc::clone(&recorder) as _);
             let db = builder.build().await.map_err(|error| of_slatedb("opening a store", &error))?;
             Ok(Database::Writer(db))
-        })?;
+        });
+        let database = opened?;
         let newest = newest_of(&database)?;
         // To read what it holds before there is a store of it.
         let bare = Shared::new(database, executor, newest);
-        let (uuid, spaces, dead) = read_meta(&bare)?;
-        let shared = Arc::new(bare.with(spaces, dead));
+        let meta = Meta::read(&View::newest(&bare))?;
+        let uuid = meta.uuid;
+        let shared = Arc::new(bare.with(meta));
         let threads = if shared.is_read_only() {
             None
         } else {
@@ -148,7 +144,8 @@ impl SlateStore {
             let holder = Holder::start(&shared, holder_place, options.claimant.clone())?;
             Some(Threads { syncer, reaper: Reaper::start(&shared)?, holder })
         };
-        Ok(Self { threads: Mutex::new(threads), shared, cache, recorder, uuid })
+        let follows = options.read_only && options.follows;
+        Ok(Self { threads: Mutex::new(threads), shared, cache, recorder, uuid, follows })
     }
 
     fn view(&self) -> View<'_> {
@@ -190,7 +187,7 @@ impl SlateStore {
     fn table_bytes(&self) -> u64 {
         let manifest = match &self.shared.database {
             Database::Writer(db) => db.manifest(),
-            Database::Reader(db) => db.manifest(),
+            Database::Reader(follower) => follower.current().reader.db.manifest(),
         };
         manifest.all_sst_views().map(|view| view.sst.estimate_size()).sum()
     }
@@ -199,56 +196,14 @@ impl SlateStore {
 /// Of tables: what one request brings at least.
 const BLOCK_SIZE: SstBlockSize = SstBlockSize::Block32Kib;
 
-async fn open_reader(
-    prefix: Path,
-    service: Arc<dyn ObjectStore>,
-    cache: &Arc<BlockCache>,
-    recorder: &Arc<DefaultMetricsRecorder>,
-) -> Result<Database> {
-    let options = DbReaderOptions { manifest_poll_interval: NEVER, ..DbReaderOptions::default() };
-    let builder = DbReader::builder(prefix, service)
-        .with_reader_mode(DbReaderMode::FollowLatest)
-        .with_options(options)
-        .with_db_cache(Arc::clone(cache) as _, 0)
-        .with_metrics_recorder(Arc::clone(recorder) as _);
-    let reader = builder.build().await.map_err(|error| of_slatedb("opening a store", &error))?;
-    Ok(Database::Reader(Box::new(reader)))
-}
-
 fn newest_of(database: &Database) -> Result<u64> {
     match database {
         Database::Writer(db) => {
             let snapshot = db.snapshot().map_err(|error| of_slatedb("opening a store", &error))?;
             Ok(snapshot.seq())
         }
-        Database::Reader(db) => Ok(db.status().durable_seq),
+        Database::Reader(follower) => Ok(follower.current().sequence),
     }
-}
-
-/// Uuid, keyspaces and deleted ranges.
-fn read_meta(shared: &Shared) -> Result<([u8; 16], Vec<Arc<Space>>, DeadRanges)> {
-    let meta = Space::new(keys::META, "", KeyspaceKind::Tuple);
-    let view = View::newest(shared);
-    let version = view.get(&meta, VERSION)?;
-    if version.as_deref() != Some(VERSION_NOW) {
-        let found = version.unwrap_or_default().escape_ascii().to_string();
-        return Err(StoreError::corrupt("SlateDB", format!("the store has version \"{found}\", not 1")));
-    }
-    let uuid = view.get(&meta, UUID)?.unwrap_or_default();
-    let uuid = <[u8; 16]>::try_from(&uuid[..])
-        .map_err(|_| StoreError::corrupt("SlateDB", "the uuid of the store is missing"))?;
-    let mut spaces = Vec::new();
-    view.walk(&meta, &KeyRange::prefix(space::RECORDS), 0, &mut |key, value| {
-        spaces.push(Arc::new(Space::parse(key, value)?));
-        Ok(true)
-    })?;
-    spaces.sort_by_key(|space| space.number);
-    let mut dead = Vec::new();
-    view.walk(&meta, &KeyRange::prefix(ranges::RECORDS), 0, &mut |key, value| {
-        dead.push(Arc::new(DeadRange::parse(key, value)?));
-        Ok(true)
-    })?;
-    Ok((uuid, spaces, DeadRanges::new(dead)))
 }
 
 impl Read for SlateStore {
@@ -339,6 +294,10 @@ impl Store for SlateStore {
         "slatedb"
     }
 
+    fn follow(&self) -> Option<&dyn Follow> {
+        self.follows.then_some(self)
+    }
+
     fn uuid(&self) -> [u8; 16] {
         self.uuid
     }
@@ -357,7 +316,7 @@ impl Store for SlateStore {
         let own = [
             ("slatedb.batches", self.shared.batches.load(Ordering::Relaxed)),
             ("slatedb.cache_bytes", self.cache.bytes()),
-            ("slatedb.deleted_ranges", self.shared.dead().len() as u64),
+            ("slatedb.deleted_ranges", self.view().dead.len() as u64),
             ("slatedb.syncs", self.shared.syncs()),
             ("slatedb.tables_bytes", self.table_bytes()),
         ];
@@ -365,6 +324,27 @@ impl Store for SlateStore {
         let mut all: Vec<_> = own.into_iter().chain(stats::of_slatedb(&self.recorder)).collect();
         all.sort();
         all
+    }
+}
+
+impl Follow for SlateStore {
+    fn find_newer(&self) -> Result<bool> {
+        match &self.shared.database {
+            Database::Writer(_) => Ok(false),
+            Database::Reader(follower) => follower.find_newer(&self.shared),
+        }
+    }
+
+    fn show_newer(&self) {
+        if let Database::Reader(follower) = &self.shared.database {
+            self.shared.show_newer(follower);
+        }
+    }
+
+    fn stop_following(&self) {
+        if let Database::Reader(follower) = &self.shared.database {
+            follower.stop();
+        }
     }
 }
 
@@ -421,10 +401,12 @@ impl EngineStore for SlateStore {
         self.shared.close();
         let closed = self.shared.wait(async {
             match &self.shared.database {
-                Database::Writer(db) => db.close().await,
-                Database::Reader(db) => db.close().await,
+                Database::Writer(db) => {
+                    db.close().await.map_err(|error| of_slatedb("closing a store", &error))
+                }
+                Database::Reader(follower) => follower.close().await,
             }
         });
-        synced.and(closed.map_err(|error| of_slatedb("closing a store", &error)))
+        synced.and(closed)
     }
 }

@@ -9,9 +9,10 @@ use futures::future::try_join_all;
 use kvfs_store::blocks::{block_key, block_of, extent};
 use kvfs_store::{BLOCK_BYTES, Extent, ExtentKind, KeyRange, KeyspaceKind, Result, StoreError};
 use slatedb::config::{ReadOptions, ScanOptions};
-use slatedb::{DbIterator, DbSnapshot, IterationOrder, KeyValue};
+use slatedb::{Db, DbIterator, DbSnapshot, IterationOrder, KeyValue};
 
 use crate::error::of_slatedb;
+use crate::follower::Reader;
 use crate::keys::{self, Bounds};
 use crate::ranges::DeadRanges;
 use crate::shared::{Database, Shared};
@@ -32,12 +33,21 @@ const EXTENT_BLOCKS_MAX: usize = 64;
 /// Requests of a scan that are under way at the same time.
 const FETCHES: usize = 4;
 
+/// What is read.
+#[derive(Clone)]
+pub(crate) enum Source<'a> {
+    /// The newest state, a fresh position at each call.
+    Newest(&'a Db),
+    Snapshot(&'a DbSnapshot),
+    /// As it stands.
+    Reader(Arc<Reader>),
+}
+
 /// See the module.
 #[derive(Clone)]
 pub(crate) struct View<'a> {
     pub(crate) shared: &'a Shared,
-    /// `None`: the newest state, a fresh position at each call.
-    pub(crate) snapshot: Option<&'a DbSnapshot>,
+    pub(crate) source: Source<'a>,
     pub(crate) dead: Arc<DeadRanges>,
     /// Sequence number of the position.
     pub(crate) at: u64,
@@ -45,9 +55,22 @@ pub(crate) struct View<'a> {
 
 impl<'a> View<'a> {
     pub(crate) fn newest(shared: &'a Shared) -> Self {
-        // In this order: what is visible at this position is in the list, or deleted.
-        let at = if shared.is_read_only() { u64::MAX } else { shared.newest() };
-        Self { shared, snapshot: None, dead: shared.dead(), at }
+        match &shared.database {
+            Database::Writer(db) => {
+                // In this order: what is visible at this position is in the list, or deleted.
+                let at = shared.newest();
+                Self { shared, source: Source::Newest(db), dead: shared.dead(), at }
+            }
+            Database::Reader(follower) => {
+                let state = follower.current();
+                Self { dead: Arc::clone(&state.meta.dead), ..Self::of_reader(shared, &state.reader) }
+            }
+        }
+    }
+
+    /// Of what a reader has, where nothing is hidden.
+    pub(crate) fn of_reader(shared: &'a Shared, reader: &Arc<Reader>) -> Self {
+        Self { shared, source: Source::Reader(Arc::clone(reader)), dead: Arc::default(), at: u64::MAX }
     }
 
     /// Whether the view does not show this entry of `space`.
@@ -62,10 +85,10 @@ impl<'a> View<'a> {
     async fn look_up(&self, space: &Space, key: &[u8]) -> Result<Option<Bytes>> {
         let full = keys::full(space.number, key);
         let options = ReadOptions::default();
-        let found = match (self.snapshot, &self.shared.database) {
-            (Some(snapshot), _) => snapshot.get_key_value_with_options(full, &options).await,
-            (None, Database::Writer(db)) => db.get_key_value_with_options(full, &options).await,
-            (None, Database::Reader(db)) => db.get_key_value_with_options(full, &options).await,
+        let found = match &self.source {
+            Source::Newest(db) => db.get_key_value_with_options(full, &options).await,
+            Source::Snapshot(snapshot) => snapshot.get_key_value_with_options(full, &options).await,
+            Source::Reader(reader) => reader.db.get_key_value_with_options(full, &options).await,
         };
         let found = found.map_err(|error| of_slatedb("reading a key", &error))?;
         // A copy: the original keeps the block alive that it is a part of.
@@ -90,10 +113,10 @@ impl<'a> View<'a> {
             .with_read_ahead_bytes(ahead)
             .with_max_fetch_tasks(FETCHES);
         let scan = self.shared.wait(async {
-            match (self.snapshot, &self.shared.database) {
-                (Some(snapshot), _) => snapshot.scan_with_options(bounds, &options).await,
-                (None, Database::Writer(db)) => db.scan_with_options(bounds, &options).await,
-                (None, Database::Reader(db)) => db.scan_with_options(bounds, &options).await,
+            match &self.source {
+                Source::Newest(db) => db.scan_with_options(bounds, &options).await,
+                Source::Snapshot(snapshot) => snapshot.scan_with_options(bounds, &options).await,
+                Source::Reader(reader) => reader.db.scan_with_options(bounds, &options).await,
             }
         });
         scan.map_err(|error| of_slatedb("beginning a scan", &error))

@@ -9,7 +9,7 @@ use kvfs_store::Read;
 use crate::dir::Ascent;
 use crate::node::{DirectoryPart, Intern, Location, Node, NodeTable, Pin};
 use crate::schema::{Header, Keyspaces, Placement, ROOT_INODE, Row};
-use crate::view::Origin;
+use crate::view::{Origin, Renewal};
 use crate::{FileSystem, FileType, FsError, Result};
 
 /// How often a reference to a row that isn't there is read again before it counts as damage; the other
@@ -22,6 +22,7 @@ pub(crate) struct Resolver<'v> {
     read: &'v dyn Read,
     keyspaces: Keyspaces,
     nodes: &'v NodeTable,
+    follows: bool,
 }
 
 impl FileSystem {
@@ -32,11 +33,17 @@ impl FileSystem {
             read: self.origin.read(),
             keyspaces: self.keyspaces,
             nodes: &self.nodes,
+            follows: self.follows,
         }
     }
 }
 
 impl<'v> Resolver<'v> {
+    /// What brings known nodes up to date, where the store goes on to newer states.
+    fn renewal(&self) -> Renewal<'v> {
+        Renewal { origin: self.origin, nodes: self.nodes, keyspaces: self.keyspaces }
+    }
+
     /// A node that has a row of its own (a directory, a file with several names) by its number alone. What is above a
     /// directory stands in that row.
     pub(crate) fn by_own_row(&self, inode: u64) -> Result<Pin<'v>> {
@@ -44,6 +51,9 @@ impl<'v> Resolver<'v> {
         let key = placement.own_key();
         loop {
             if let Some(known) = self.nodes.get(inode) {
+                if self.follows {
+                    self.renewal().renew(&known)?;
+                }
                 return Ok(known);
             }
             let epoch = self.nodes.epoch();
@@ -132,7 +142,12 @@ impl<'v> Resolver<'v> {
         epoch: u64,
     ) -> Result<Option<Pin<'v>>> {
         if let Some(known) = self.nodes.get(row.inode()) {
-            if known.is_unnamed() {
+            if self.follows {
+                if self.nodes.epoch() != epoch {
+                    return Ok(None);
+                }
+                self.renewal().meet(&known, parent, name, &row)?;
+            } else if known.is_unnamed() {
                 known.name(parent.entry(name), epoch);
             }
             return Ok(Some(known));

@@ -113,6 +113,8 @@ pub struct NodeTable {
     dead: Mutex<Vec<DeadOrphan>, class::FsNodeTableDead>,
     /// Their number, to be looked at without the lock.
     dead_count: AtomicUsize,
+    /// Nodes that were found changed, where the store is written to elsewhere.
+    renewed: Mutex<Vec<u64>, class::FsNodeTableRenewed>,
     node_bytes_max: u64,
     content_bytes_max: u64,
     names: NameCache,
@@ -134,6 +136,7 @@ impl NodeTable {
             hand: AtomicUsize::new(0),
             dead: Mutex::default(),
             dead_count: AtomicUsize::new(0),
+            renewed: Mutex::default(),
             node_bytes_max,
             content_bytes_max,
             names: NameCache::default(),
@@ -499,6 +502,16 @@ impl NodeTable {
         let mut dead = self.dead.lock();
         dead.extend(orphans);
         self.dead_count.store(dead.len(), Ordering::Release);
+    }
+
+    /// The node was found changed by something other than an operation here.
+    pub(crate) fn note_renewed(&self, inode: u64) {
+        self.renewed.lock().push(inode);
+    }
+
+    /// Those that were found so since the last call, some of them more than once.
+    pub(crate) fn take_renewed(&self) -> Vec<u64> {
+        std::mem::take(&mut self.renewed.lock())
     }
 
     /// Number of orphans that have no node in the table and wait to be reaped.

@@ -94,6 +94,17 @@ impl Quotas {
         Ok(())
     }
 
+    /// Takes up what the store says of quotas that another process keeps. While that one counts, what was known stays.
+    pub(crate) fn renew(&self, keyspace: Keyspace) -> Result<()> {
+        let quotas = match state_of(&*self.store, keyspace)? {
+            None => None,
+            Some(true) => Some(self.load(keyspace, true)?),
+            Some(false) => return Ok(()),
+        };
+        *self.counted.write() = quotas;
+        Ok(())
+    }
+
     /// Deletes the usage of all of a kind.
     fn stage_forgetting(&self, batch: &mut Batch, keyspace: Keyspace, kind: QuotaKind) -> Result<()> {
         let mut cursor = self.store.cursor(keyspace, KeyRange::all())?;

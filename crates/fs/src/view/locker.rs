@@ -12,11 +12,11 @@ use kvfs_locks::class;
 use kvfs_store::clock::Clock;
 use kvfs_txn::{Admission, Guard, LockName, Mode, Party, Want};
 
-use super::Origin;
 use super::authors::{Author, Authors};
 use super::commit::Phase;
 use super::idle::OpenViews;
 use super::processes::Processes;
+use super::{Origin, Renewal};
 use crate::fair_lock::ReadGuard;
 use crate::namespace::attribute_wants;
 use crate::node::{DirectoryPart, NameChange, Node, NodeTable, Pin};
@@ -36,6 +36,7 @@ pub(crate) struct Locker<'v> {
     processes: &'v Processes,
     clock: &'v dyn Clock,
     is_read_only: bool,
+    follows: bool,
 }
 
 /// A pinned directory. Derefs to its special part.
@@ -99,6 +100,7 @@ impl FileSystem {
             processes: &self.shared.processes,
             clock: &*self.shared.clock,
             is_read_only: self.options.read_only,
+            follows: self.follows,
         }
     }
 }
@@ -121,7 +123,12 @@ impl<'v> Locker<'v> {
     /// A node that the view knows.
     pub(crate) fn pin(&self, node: NodeId) -> Result<Pin<'v>> {
         self.check()?;
-        self.nodes.get(node.0).ok_or(FsError::Stale(node.0))
+        let pin = self.nodes.get(node.0).ok_or(FsError::Stale(node.0))?;
+        if self.follows {
+            let &Self { origin, nodes, keyspaces, .. } = self;
+            Renewal { origin, nodes, keyspaces }.renew(&pin)?;
+        }
+        Ok(pin)
     }
 
     /// The node, which must be a directory.

@@ -28,6 +28,7 @@ mod commit;
 mod compare;
 mod created;
 mod diff;
+mod follow;
 mod front;
 mod idle;
 mod keys;
@@ -53,6 +54,8 @@ pub use commit::{CommitPlan, Committed, FrozenView, Invalidations, PlannedCommit
 pub(crate) use compare::Sides;
 use created::Created;
 pub use diff::{DiffKind, Difference, FACTS_VALUE_LEN_MAX, Facts, diff, hide_unreadable};
+pub(crate) use follow::Renewal;
+pub use follow::{follows, hold_state, renew_cached, show_newer, take_renewed};
 pub use front::{LockWords, command_of, path_in, record_operations, recorder};
 pub use idle::AsFsError;
 pub(crate) use idle::OpenViews;

@@ -18,6 +18,7 @@ use super::idle::OpenViews;
 use super::processes::Processes;
 use crate::attr::LazyTimes;
 use crate::detached::Detached;
+use crate::fair_lock::FairLock;
 use crate::file::AccessLog;
 use crate::node::NodeTable;
 use crate::operations::Recorder;
@@ -51,6 +52,8 @@ pub(crate) struct Shared {
     /// How files were read and written.
     pub(crate) accesses: AccessLog,
     pub(crate) detached: Detached,
+    /// See [`super::hold_state`].
+    pub(crate) shown: FairLock<(), class::FsViewFollowShown>,
 }
 
 impl Shared {
@@ -91,6 +94,7 @@ impl Origin {
             origin: self,
             scans: Scans::default(),
             shows,
+            follows: false,
         });
         fs.resolver().install_root()?;
         Ok(fs)

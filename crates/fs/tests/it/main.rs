@@ -15,6 +15,7 @@ mod detached;
 mod detached_views;
 mod driver;
 mod engine;
+mod follow;
 mod histories;
 mod idle;
 mod inline;

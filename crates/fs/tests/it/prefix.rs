@@ -12,9 +12,9 @@ use crate::driver::Driver;
 use crate::setup::Setup;
 
 /// Remembers every batch.
-struct Recorder {
-    inner: ModelStore,
-    history: Mutex<Vec<Batch>>,
+pub(crate) struct Recorder {
+    pub(crate) inner: ModelStore,
+    pub(crate) history: Mutex<Vec<Batch>>,
 }
 
 impl Read for Recorder {

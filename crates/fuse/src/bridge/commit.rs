@@ -334,6 +334,17 @@ impl Bridge {
     pub fn forget_beside(&self, changes: Invalidations) {
         self.files.shared.forget_beside(changes);
     }
+
+    /// Has the kernel forget what was found to have changed since the last call, where the store is written to elsewhere;
+    /// `is_newer`: looks for that first, since a newer state is shown ([`kvfs_fs::show_newer`]). On a thread that holds nothing that a
+    /// request needs.
+    pub fn forget_renewed(&self, is_newer: bool) {
+        let shared = &self.files.shared;
+        if is_newer {
+            kvfs_fs::renew_cached(&shared.fs, |file| shared.cached.has(file.0));
+        }
+        shared.forget_beside(kvfs_fs::take_renewed(&shared.fs));
+    }
 }
 
 impl Shared {

@@ -370,6 +370,7 @@ impl Operations for Files {
             return self.read_after_commit(cx, node, args, reply);
         }
         let size = args.size as usize;
+        let _held = kvfs_fs::hold_state(&on.fs);
         let mut buffer = on.buffers.take();
         // A short answer means the end of the file, so a READ larger than the buffers gets one of its own.
         let outcome = match buffer.as_mut().get_mut(..size) {
@@ -440,6 +441,7 @@ impl Operations for Files {
     }
 
     fn statfs(&self, _cx: &RequestContext, node: u64, reply: Reply<Statfs>) {
+        let _held = kvfs_fs::hold_state(&self.shared.fs);
         reply.ok(convert::statfs(&self.shared.fs.statfs_at(NodeId(node))));
     }
 

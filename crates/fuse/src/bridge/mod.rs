@@ -475,6 +475,7 @@ impl Shared {
         operation: &dyn Fn(&Self, &Caller) -> Result<T, Failure>,
         caller: &Caller,
     ) -> Result<T, Failure> {
+        let _held = kvfs_fs::hold_state(&self.fs);
         let attempted = self.fs.with_space(caller, || operation(self, caller));
         let lacks_space = |failure: &Failure| failure.as_fs_error().is_some_and(FsError::lacks_space);
         match attempted {

@@ -240,9 +240,15 @@ pub(crate) fn check_options(engine: EngineKind, options: &OpenOptions) -> Result
     let of_remote = [
         (options.cache_bytes.is_some(), "cache on a local disk (-o cache_size)"),
         (options.takes_over, "mount elsewhere that it could be taken from (-o take_over)"),
+        (options.follows, "mount elsewhere whose changes it could show (-o follow)"),
     ];
     if let Some((_, what)) = of_remote.iter().find(|(is_asked_for, _)| *is_asked_for && !is_remote) {
         let message = format!("a store of engine {} has no {what}; one of engine slatedb has", engine.name());
+        return Err(Error::new(ErrorKind::Usage, message));
+    }
+    if options.follows && !options.read_only {
+        let message =
+            "follow shows what another mount writes, and writes nothing itself: it needs ro (-o ro,follow)";
         return Err(Error::new(ErrorKind::Usage, message));
     }
     if engine == EngineKind::Kvdb {

@@ -53,6 +53,7 @@ pub(super) fn open(dir: &StoreDir, options: &OpenOptions) -> Result<Arc<dyn Engi
     let slate = SlateOptions {
         memory_bytes: memory.engine_bytes(memory.reserve_bytes()),
         read_only: options.read_only,
+        follows: options.follows,
         commit_interval: options.commit_interval.unwrap_or(COMMIT_INTERVAL),
         claimant: claimant(dir, options)?,
         cache: cache(dir, &place, options),

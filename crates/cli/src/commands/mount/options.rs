@@ -70,6 +70,7 @@ pub(crate) struct Ours {
     pub(super) private_snapshots: bool,
     pub(super) cache_bytes: Option<u64>,
     pub(super) take_over: bool,
+    pub(super) follow: bool,
     pub(super) store_owner: Option<u32>,
 }
 
@@ -96,6 +97,7 @@ impl Ours {
             Some(("txn_idle", time)) => self.txn_idle = Some(parse_txn_idle(time)?),
             None if option == "private_snapshots" => self.private_snapshots = true,
             None if option == "take_over" => self.take_over = true,
+            None if option == "follow" => self.follow = true,
             Some(("cache_size", size)) => self.cache_bytes = Some(parse_bytes(option, size)?),
             None if option == "create" => self.create = true,
             Some(("size", size)) => self.size = Some(parse_bytes(option, size)?),
@@ -199,6 +201,7 @@ impl Asked {
             ("dirty_bytes", format!("{:?}", ours.dirty_bytes)),
             ("cache", ours.cache.unwrap_or_default().to_string()),
             ("cache_size", format!("{:?}", ours.cache_bytes)),
+            ("follow", ours.follow.to_string()),
             ("cache_trace", format!("{:?}", ours.cache_trace)),
             ("store_owner", format!("{:?}", ours.store_owner)),
         ])

@@ -8,6 +8,7 @@ mod failing;
 mod files;
 #[path = "../../../../store/tests/it/contract/fixture.rs"]
 mod fixture;
+mod following;
 mod lasting;
 mod on_slatedb;
 #[path = "../../../../fs/tests/it/reference.rs"]

@@ -1,0 +1,53 @@
+//! What the database says of itself: the identity of the store, its keyspaces, and the ranges that were deleted.
+//!
+//! Thread safety: plain values. Invariant: all of it is of one state.
+
+use std::sync::Arc;
+
+use kvfs_store::{KeyRange, KeyspaceKind, Result, StoreError};
+
+use crate::keys;
+use crate::ranges::{self, DeadRange, DeadRanges};
+use crate::space::{self, Space};
+use crate::view::View;
+
+/// What is of no keyspace, beside the records of keyspaces and deleted ranges: the identity of the store, and the version of all this.
+pub(crate) const UUID: &[u8] = b"uuid";
+pub(crate) const VERSION: &[u8] = b"version";
+pub(crate) const VERSION_NOW: &[u8] = b"1";
+
+/// See the module.
+#[derive(Clone, Default)]
+pub(crate) struct Meta {
+    pub(crate) uuid: [u8; 16],
+    /// By number.
+    pub(crate) spaces: Vec<Arc<Space>>,
+    pub(crate) dead: Arc<DeadRanges>,
+}
+
+impl Meta {
+    /// Reads it in `view`, which hides nothing of it.
+    pub(crate) fn read(view: &View<'_>) -> Result<Self> {
+        let meta = Space::new(keys::META, "", KeyspaceKind::Tuple);
+        let version = view.get(&meta, VERSION)?;
+        if version.as_deref() != Some(VERSION_NOW) {
+            let found = version.unwrap_or_default().escape_ascii().to_string();
+            return Err(StoreError::corrupt("SlateDB", format!("the store has version \"{found}\", not 1")));
+        }
+        let uuid = view.get(&meta, UUID)?.unwrap_or_default();
+        let uuid = <[u8; 16]>::try_from(&uuid[..])
+            .map_err(|_| StoreError::corrupt("SlateDB", "the uuid of the store is missing"))?;
+        let mut spaces = Vec::new();
+        view.walk(&meta, &KeyRange::prefix(space::RECORDS), 0, &mut |key, value| {
+            spaces.push(Arc::new(Space::parse(key, value)?));
+            Ok(true)
+        })?;
+        spaces.sort_by_key(|space| space.number);
+        let mut dead = Vec::new();
+        view.walk(&meta, &KeyRange::prefix(ranges::RECORDS), 0, &mut |key, value| {
+            dead.push(Arc::new(DeadRange::parse(key, value)?));
+            Ok(true)
+        })?;
+        Ok(Self { uuid, spaces, dead: Arc::new(DeadRanges::new(dead)) })
+    }
+}

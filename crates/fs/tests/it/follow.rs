@@ -1,0 +1,303 @@
+//! A file system whose store is written to elsewhere: it shows each state as it is, whatever it knew before.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use kvfs_device::Rng;
+use kvfs_fs::{
+    Attr, Caller, FileSystem, FileType, FsError, MountOptions, NodeId, QuotaKind, RenameMode, hold_state,
+    renew_cached, show_newer, take_renewed,
+};
+use kvfs_store::clock::ManualClock;
+use kvfs_store::model::ModelStore;
+use kvfs_store::{
+    Batch, Cursor, Durability, Extent, ExtentKind, Follow, KeyRange, Keyspace, Position, Read, Result,
+    Snapshot, Store, StoreError,
+};
+
+use crate::driver::Driver;
+use crate::prefix::Recorder;
+use crate::setup::Setup;
+
+/// Shows snapshots of a store that is written to elsewhere, or to which batches are added at each look.
+struct Following {
+    written: Arc<dyn Store>,
+    coming: Mutex<(VecDeque<Batch>, Rng)>,
+    shown: Mutex<Arc<dyn Snapshot>>,
+    found: Mutex<Option<Arc<dyn Snapshot>>>,
+}
+
+impl Following {
+    fn new(written: &Arc<dyn Store>, coming: VecDeque<Batch>, seed: u64) -> Arc<Self> {
+        let shown = Mutex::new(written.snapshot().unwrap());
+        let (coming, found) = (Mutex::new((coming, Rng::new(seed))), Mutex::default());
+        Arc::new(Self { written: Arc::clone(written), coming, shown, found })
+    }
+
+    fn shown(&self) -> Arc<dyn Snapshot> {
+        Arc::clone(&self.shown.lock().unwrap())
+    }
+}
+
+impl Read for Following {
+    fn get(&self, keyspace: Keyspace, key: &[u8]) -> Result<Option<Bytes>> {
+        self.shown().get(keyspace, key)
+    }
+
+    fn multi_get(&self, keyspace: Keyspace, keys: &[&[u8]]) -> Result<Vec<Option<Bytes>>> {
+        self.shown().multi_get(keyspace, keys)
+    }
+
+    fn cursor(&self, keyspace: Keyspace, range: KeyRange) -> Result<Box<dyn Cursor>> {
+        self.shown().cursor(keyspace, range)
+    }
+
+    fn read_blocks(&self, keyspace: Keyspace, prefix: &[u8], first: u64, buf: &mut [u8]) -> Result<()> {
+        self.shown().read_blocks(keyspace, prefix, first, buf)
+    }
+
+    fn next_extent(
+        &self,
+        keyspace: Keyspace,
+        prefix: &[u8],
+        from: u64,
+        kind: ExtentKind,
+    ) -> Result<Option<Extent>> {
+        self.shown().next_extent(keyspace, prefix, from, kind)
+    }
+}
+
+impl Store for Following {
+    kvfs_store::pass_on!(written: open_keyspace, keyspaces, sync, capabilities, space, stats);
+
+    fn apply(&self, _: Batch, _: Durability) -> Result<Position> {
+        Err(StoreError::ReadOnly)
+    }
+
+    fn snapshot(&self) -> Result<Arc<dyn Snapshot>> {
+        Ok(self.shown())
+    }
+
+    fn position(&self) -> Position {
+        Position(self.shown().seqno())
+    }
+
+    fn follow(&self) -> Option<&dyn Follow> {
+        Some(self)
+    }
+}
+
+impl Follow for Following {
+    fn find_newer(&self) -> Result<bool> {
+        let (coming, rng) = &mut *self.coming.lock().unwrap();
+        let count = (1 + rng.below(8) as usize).min(coming.len());
+        for batch in coming.drain(..count) {
+            self.written.apply(batch, Durability::Buffered)?;
+        }
+        let newest = self.written.snapshot()?;
+        let is_newer = newest.seqno() > self.shown().seqno();
+        *self.found.lock().unwrap() = is_newer.then_some(newest);
+        Ok(is_newer)
+    }
+
+    fn show_newer(&self) {
+        if let Some(found) = self.found.lock().unwrap().take() {
+            *self.shown.lock().unwrap() = found;
+        }
+    }
+
+    fn stop_following(&self) {}
+}
+
+fn open(store: Arc<dyn Store>) -> Arc<FileSystem> {
+    let options = MountOptions { read_only: true, ..MountOptions::default() };
+    Arc::new(FileSystem::open(store, Arc::new(ManualClock::default()), options).unwrap())
+}
+
+/// A writer, and a file system that follows it.
+fn pair() -> (Setup, Arc<FileSystem>) {
+    let writer = Setup::new(100);
+    let following = Following::new(&writer.store, VecDeque::new(), 1);
+    (writer, open(following))
+}
+
+fn root() -> Caller {
+    Caller::default()
+}
+
+fn content(fs: &FileSystem, node: NodeId, size: u64) -> Vec<u8> {
+    let mut buffer = vec![0; size as usize + 1];
+    let len = fs.read(&root(), node, 0, &mut buffer).unwrap();
+    buffer.truncate(len);
+    buffer
+}
+
+/// What there is of a tree, by path: looked up, or listed with entries. What was looked up stays known.
+fn walk(fs: &FileSystem, lists: bool) -> BTreeMap<Vec<u8>, (Attr, Vec<u8>)> {
+    let _held = hold_state(fs);
+    let mut found = BTreeMap::new();
+    let mut directories = vec![(Vec::new(), fs.nodes().root())];
+    while let Some((path, node)) = directories.pop() {
+        let mut names = Vec::new();
+        let mut sink = |entry: &kvfs_fs::DirEntry<'_>| {
+            names.push((entry.name.to_vec(), entry.entry));
+            kvfs_fs::Fill::Taken
+        };
+        if lists {
+            fs.readdirplus(&root(), node, 0, &mut sink).unwrap();
+        } else {
+            fs.readdir(&root(), node, 0, &mut sink).unwrap();
+        }
+        for (name, entry) in names.into_iter().filter(|(name, _)| name != b"." && name != b"..") {
+            let entry = entry.unwrap_or_else(|| fs.lookup(&root(), node, &name).unwrap());
+            let path = [&path[..], b"/", &name].concat();
+            assert_eq!(entry.attr, fs.getattr(&root(), entry.node).unwrap());
+            let content = match entry.attr.kind {
+                FileType::Regular => content(fs, entry.node, entry.attr.size),
+                FileType::Symlink => fs.readlink(&root(), entry.node).unwrap().to_vec(),
+                _ => Vec::new(),
+            };
+            if entry.attr.kind == FileType::Directory {
+                directories.push((path.clone(), entry.node));
+            }
+            found.insert(path, (entry.attr, content));
+        }
+    }
+    found
+}
+
+#[test]
+fn follower_shows_every_state_as_a_mount_of_it_does_whatever_it_knew_before() {
+    for seed in 1..=6 {
+        let recorder = Arc::new(Recorder { inner: ModelStore::new(), history: Mutex::default() });
+        let setup = Setup::with(Arc::clone(&recorder) as Arc<dyn Store>, 100, MountOptions::default());
+        Driver::new(setup, seed, 20_000).run(600);
+        let mut history: VecDeque<_> = recorder.history.lock().unwrap().clone().into();
+
+        let written: Arc<dyn Store> = Arc::new(ModelStore::new());
+        // The same keyspaces in the same order have the same handles.
+        kvfs_fs::check::check(&written).unwrap();
+        written.apply(history.pop_front().unwrap(), Durability::Buffered).unwrap();
+        let fs = open(Following::new(&written, history, seed));
+        let mut known: BTreeSet<NodeId> = BTreeSet::new();
+        let mut states = 0;
+        while show_newer(&fs).unwrap() {
+            states += 1;
+            let fresh = walk(&open(Arc::clone(&written)), true);
+            let by_inode: BTreeMap<_, _> = fresh.values().map(|(attr, _)| (attr.inode, *attr)).collect();
+            // By number first, as a kernel asks for what it has open.
+            for node in &known {
+                match fs.getattr(&root(), *node) {
+                    Ok(attr) => {
+                        let now = by_inode.get(&node.0);
+                        assert!(
+                            now.is_none_or(|now| *now == attr),
+                            "seed {seed}, state {states}: {attr:?} {now:?}"
+                        );
+                    }
+                    Err(FsError::Stale(_)) => {}
+                    Err(error) => panic!("seed {seed}, state {states}: {error}"),
+                }
+            }
+            let shown = walk(&fs, states % 2 == 0);
+            assert!(shown == fresh, "seed {seed}, state {states}:\n{shown:?}\n{fresh:?}");
+            known.extend(shown.values().map(|(attr, _)| NodeId(attr.inode)));
+        }
+        assert!(states > 20, "seed {seed}: {states} states");
+    }
+}
+
+#[test]
+fn file_that_is_known_is_found_again_after_a_rename_and_stale_when_it_is_gone() {
+    let (writer, fs) = pair();
+    let caller = &writer.caller;
+    let top = NodeId::ROOT;
+    let file = writer.file(top, "log");
+    writer.write_at(file, 0, b"one").unwrap();
+    let away = writer.dir(top, "away");
+    assert!(show_newer(&fs).unwrap());
+    let node = fs.lookup(caller, top, b"log").unwrap().node;
+    assert_eq!(content(&fs, node, 3), b"one");
+
+    // In its directory it is found by its number.
+    writer.rename(caller, top, b"log", top, b"log.1", RenameMode::Replace).unwrap();
+    writer.write_at(file, 3, &[7; 5000]).unwrap();
+    assert_eq!(content(&fs, node, 3), b"one", "the state stays until a newer one is shown");
+    assert!(show_newer(&fs).unwrap());
+    assert_eq!(fs.getattr(caller, node).unwrap().size, 5003);
+    assert_eq!(content(&fs, node, 5003)[..4], *b"one\x07");
+    assert!(matches!(fs.lookup(caller, top, b"log"), Err(FsError::NotFound)));
+
+    // In another one by its new name alone, or by an other one's.
+    writer.rename(caller, top, b"log.1", away, b"log", RenameMode::Replace).unwrap();
+    assert!(show_newer(&fs).unwrap());
+    assert!(matches!(fs.getattr(caller, node), Err(FsError::Stale(_))));
+    let moved_to = fs.lookup(caller, top, b"away").unwrap().node;
+    assert_eq!(fs.lookup(caller, moved_to, b"log").unwrap().node, node);
+    assert_eq!(fs.getattr(caller, node).unwrap().size, 5003);
+    writer.link(caller, file, top, b"second").unwrap();
+    assert!(show_newer(&fs).unwrap());
+    assert_eq!(fs.getattr(caller, node).unwrap().nlink, 2);
+
+    // As long as the writer has it open there is something to be read.
+    writer.unlink(caller, top, b"second").unwrap();
+    writer.unlink(caller, away, b"log").unwrap();
+    assert!(show_newer(&fs).unwrap());
+    assert_eq!(fs.getattr(caller, node).unwrap().nlink, 0);
+    assert_eq!(content(&fs, node, 5003).len(), 5003);
+    writer.forget(file, 2);
+    writer.housekeep().unwrap();
+    assert!(show_newer(&fs).unwrap());
+    assert!(matches!(fs.getattr(caller, node), Err(FsError::Stale(_))));
+    let directory = fs.lookup(caller, top, b"away").unwrap().node;
+    writer.rename(caller, top, b"away", top, b"here", RenameMode::Replace).unwrap();
+    assert!(show_newer(&fs).unwrap());
+    assert_eq!(fs.getattr(caller, directory).unwrap().kind, FileType::Directory);
+    writer.rmdir(caller, top, b"here").unwrap();
+    writer.forget(away, 1);
+    writer.housekeep().unwrap();
+    assert!(show_newer(&fs).unwrap());
+    assert!(matches!(fs.getattr(caller, directory), Err(FsError::Stale(_))));
+}
+
+#[test]
+fn what_changed_of_cached_files_is_told_once_and_nothing_of_others() {
+    let (writer, fs) = pair();
+    let caller = &root();
+    let files: Vec<_> = ["a", "b", "c"].map(|name| writer.file(NodeId::ROOT, name)).into();
+    for file in &files {
+        writer.write_at(*file, 0, b"old").unwrap();
+    }
+    assert!(show_newer(&fs).unwrap());
+    let nodes: Vec<_> =
+        ["a", "b", "c"].map(|name| fs.lookup(caller, NodeId::ROOT, name.as_bytes()).unwrap().node).into();
+    take_renewed(&fs);
+    writer.clock.advance(std::time::Duration::from_secs(1));
+    writer.write_at(files[0], 0, b"new").unwrap();
+    writer.write_at(files[2], 0, b"new").unwrap();
+    assert!(show_newer(&fs).unwrap());
+    renew_cached(&fs, |node| node != nodes[2]);
+    assert_eq!(take_renewed(&fs).nodes, [(nodes[0], true)]);
+    renew_cached(&fs, |node| node != nodes[2]);
+    assert!(take_renewed(&fs).nodes.is_empty());
+    assert_eq!(content(&fs, nodes[2], 3), b"new");
+    assert_eq!(take_renewed(&fs).nodes, [(nodes[2], true)]);
+    assert!(!show_newer(&fs).unwrap(), "nothing is newer");
+}
+
+#[test]
+fn follower_writes_nothing_and_shows_quotas_that_another_process_keeps() {
+    let (writer, fs) = pair();
+    let refused = fs.mkdir(&root(), NodeId::ROOT, b"x", 0o755);
+    assert!(matches!(refused, Err(FsError::ReadOnly)), "{refused:?}");
+    assert!(fs.quotas().get(QuotaKind::User, 1000).is_none());
+    writer.quotas().turn_on(&|_| {}).unwrap();
+    writer.file(NodeId::ROOT, "a");
+    assert!(show_newer(&fs).unwrap());
+    let ours = |fs: &FileSystem| fs.quotas().get(QuotaKind::User, 1000).unwrap().usage.inodes;
+    assert_eq!(ours(&fs), ours(&writer.fs));
+    writer.file(NodeId::ROOT, "b");
+    assert!(show_newer(&fs).unwrap());
+    assert_eq!(ours(&fs), ours(&writer.fs));
+}
