@@ -215,6 +215,9 @@ Options for -o, separated by commas:
   follow              with ro: what a mount elsewhere writes to a store in
                       object storage is shown, at most 2 s after it was made
                       durable (default: the state of the opening stays)
+  lease=TIME          of a store in object storage: a mount elsewhere takes it
+                      over, unasked, when this one has shown no sign of life for
+                      so long (6s; from 1s to 10m)
   take_over           a store in object storage that a mount elsewhere has open,
                       and alive, is taken from it: that one takes no more writes
   private_snapshots   snapshots are shown to root and the store's owner alone

@@ -53,6 +53,8 @@ pub struct OpenOptions {
     pub txn_idle: Option<Duration>,
     /// How much of a store in object storage a local disk keeps at most (bytes); `None`: as its engine has it.
     pub cache_bytes: Option<u64>,
+    /// A mount elsewhere counts this one as dead when it has not heard of it for so long; `None`: as its engine has it.
+    pub lease: Option<Duration>,
     /// A store that another mount has open elsewhere is taken from it.
     pub takes_over: bool,
     /// Snapshots are shown to root and the store's owner alone.

@@ -162,6 +162,7 @@ impl Wish<'_> {
                 placement: ours.placement,
                 txn_idle: Some(ours.txn_idle.unwrap_or(TXN_IDLE)).filter(|&idle| idle != Duration::MAX),
                 cache_bytes: ours.cache_bytes,
+                lease: ours.lease,
                 takes_over: ours.take_over,
                 private_snapshots: ours.private_snapshots,
             },
@@ -211,6 +212,8 @@ mod tests {
         let followed = planned(&["ro,follow"]).expect("is valid").open;
         assert!(followed.follows && followed.read_only && !plan.open.follows);
         assert!(planned(&["ro,follow,writeback"]).is_err_and(|error| error.message.contains("follow")));
+        let lease = |option| planned(&[option]).expect("is valid").open.lease;
+        assert_eq!((lease("lease=5s"), lease("rw")), (Some(Duration::from_secs(5)), None));
         let remote = planned(&["take_over,cache_size=2G"]).expect("is valid").open;
         assert_eq!((remote.takes_over, remote.cache_bytes), (true, Some(2 << 30)));
         assert!(!plan.open.takes_over && plan.open.cache_bytes.is_none());
@@ -292,6 +295,7 @@ mod tests {
             "undo_age=x",
             "txn_idle=x",
             "slow=soon",
+            "lease=soon",
             "metrics=0.0.0.0:9100",
             "memory=x",
             "memory=1M",

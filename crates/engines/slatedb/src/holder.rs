@@ -1,7 +1,11 @@
 //! The mount that has the store open to be written to: an object that it writes again and again.
 //!
 //! Purpose: `SlateDB` lets a second writer in at once, and fences the first. So a writer looks first whether there is one: the record
-//! of a mount that is alive changes within its lease. It has no clock in it, so clocks may differ.
+//! of a mount that is alive changes within the lease that stands in it. It has no clock in it, so clocks may differ.
+//!
+//! A writer that was held up for longer than its lease may find that another one has the store. It needs no look at the record for that:
+//! to be durable a batch becomes an object of the log that must not be there yet, and the next writer has put one of its own there
+//! when it opened. So what is acknowledged is what the next writer found.
 //!
 //! Thread safety: one thread, ended by its owner. Invariants: the record promises nothing about writes, which fencing alone keeps apart;
 //! a record goes with the close of its store, or is found to be dead.
@@ -24,6 +28,9 @@ const HOLDER: &str = "kvfs-holder";
 /// Records are written, and looked for, so often within a lease.
 const BEATS: u32 = 4;
 
+/// A lease as it can be: with a shorter one a slow request would cost the store, with a longer one a dead mount would keep it for too long.
+pub const LEASES: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_mins(10);
+
 /// Who opens a store to write to it.
 #[derive(Debug, Clone)]
 pub struct Claimant {
@@ -31,7 +38,7 @@ pub struct Claimant {
     pub name: String,
     /// Equal for those of which one at a time can have the store open, whatever their record says; empty: for none.
     pub identity: String,
-    /// A mount whose record has not changed for so long is dead.
+    /// It is dead when its record has not changed for so long.
     pub lease: Duration,
     /// It takes the store over from one that is alive.
     pub takes_over: bool,
@@ -46,8 +53,14 @@ impl Default for Claimant {
 
 impl Claimant {
     fn record(&self, beat: u64) -> String {
-        format!("{}\n{}\n{beat}\n", self.name, self.identity)
+        format!("{}\n{}\n{beat}\n{}\n", self.name, self.identity, self.lease.as_millis())
     }
+}
+
+/// The lease in a record; `None`: it has none, as those of older versions.
+fn lease_of(record: &str) -> Option<Duration> {
+    let millis = record.lines().nth(3)?.parse().ok()?;
+    Some(Duration::from_millis(millis).min(*LEASES.end()))
 }
 
 /// Where the record is.
@@ -83,8 +96,9 @@ impl Place {
         if claimant.takes_over || is_own {
             return Ok(());
         }
+        let lease = lease_of(&known).unwrap_or(claimant.lease);
         for _ in 0..BEATS {
-            tokio::time::sleep(claimant.lease / BEATS).await;
+            tokio::time::sleep(lease / BEATS).await;
             match self.read().await? {
                 None => return Ok(()),
                 Some(record) if record == known => {}

@@ -43,7 +43,7 @@ mod stats;
 mod store;
 mod view;
 
-pub use holder::Claimant;
+pub use holder::{Claimant, LEASES};
 pub use options::SlateOptions;
 pub use place::ObjectPlace;
 pub use store::SlateStore;

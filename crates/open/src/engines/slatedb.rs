@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kvfs_engine_slatedb::{Claimant, ObjectPlace, SlateOptions, SlateStore};
+use kvfs_engine_slatedb::{Claimant, LEASES, ObjectPlace, SlateOptions, SlateStore};
 use kvfs_fs::MkfsOptions;
 use kvfs_kvdb::CreateOptions;
 use kvfs_service::ErrorKind;
@@ -73,13 +73,19 @@ fn claimant(dir: &StoreDir, options: &OpenOptions) -> Result<Claimant> {
     let failed = |error: &io::Error| Error::io("look at", dir.path(), error);
     let boot = std::fs::read_to_string(BOOT_ID).map_err(|error| failed(&error))?;
     let found = rustix::fs::fstat(dir.directory()).map_err(|errno| failed(&errno.into()))?;
+    let lease = options.lease.unwrap_or(Claimant::default().lease);
+    if !LEASES.contains(&lease) {
+        let (least, most) = (LEASES.start().as_secs(), LEASES.end().as_secs() / 60);
+        let message = format!("lease={lease:?}: at least {least}s and at most {most}m");
+        return Err(Error::new(ErrorKind::Usage, message));
+    }
     let host = rustix::system::uname();
     let path = dir.path().to_string_lossy().replace(|c: char| c.is_control(), "?");
     Ok(Claimant {
         name: format!("host {}, {path}, pid {}", host.nodename().to_string_lossy(), std::process::id()),
         identity: format!("{}:{}:{}", boot.trim(), found.st_dev, found.st_ino),
         takes_over: options.takes_over,
-        ..Claimant::default()
+        lease,
     })
 }
 

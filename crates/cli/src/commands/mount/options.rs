@@ -70,6 +70,7 @@ pub(crate) struct Ours {
     pub(super) private_snapshots: bool,
     pub(super) cache_bytes: Option<u64>,
     pub(super) take_over: bool,
+    pub(super) lease: Option<Duration>,
     pub(super) follow: bool,
     pub(super) store_owner: Option<u32>,
 }
@@ -97,6 +98,7 @@ impl Ours {
             Some(("txn_idle", time)) => self.txn_idle = Some(parse_txn_idle(time)?),
             None if option == "private_snapshots" => self.private_snapshots = true,
             None if option == "take_over" => self.take_over = true,
+            Some(("lease", time)) => self.lease = Some(parse_lease(time)?),
             None if option == "follow" => self.follow = true,
             Some(("cache_size", size)) => self.cache_bytes = Some(parse_bytes(option, size)?),
             None if option == "create" => self.create = true,
@@ -201,6 +203,7 @@ impl Asked {
             ("dirty_bytes", format!("{:?}", ours.dirty_bytes)),
             ("cache", ours.cache.unwrap_or_default().to_string()),
             ("cache_size", format!("{:?}", ours.cache_bytes)),
+            ("lease", format!("{:?}", ours.lease)),
             ("follow", ours.follow.to_string()),
             ("cache_trace", format!("{:?}", ours.cache_trace)),
             ("store_owner", format!("{:?}", ours.store_owner)),
@@ -282,6 +285,10 @@ fn parse_txn_idle(text: &str) -> Result<Duration> {
 
 fn parse_slow(text: &str) -> Result<Duration> {
     parse_duration_or_ever(text).map_err(|error| CliError::new(Code::Usage, format!("slow={text}: {error}")))
+}
+
+fn parse_lease(text: &str) -> Result<Duration> {
+    parse_duration(text).map_err(|error| CliError::new(Code::Usage, format!("lease={text}: {error}")))
 }
 
 fn parse_metrics(text: &str) -> Result<MetricsPlace> {

@@ -16,6 +16,7 @@ mod reference;
 #[path = "../../../../fs/tests/it/setup.rs"]
 #[expect(dead_code, reason = "some of it is for other tests of the file system")]
 mod setup;
+mod taking_over;
 #[path = "../../../../fs/tests/it/threads.rs"]
 mod threads;
 

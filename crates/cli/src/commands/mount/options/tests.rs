@@ -45,6 +45,7 @@ fn options_of_a_remount_change_something_equal_what_is_or_are_refused_by_name() 
         ("dirty_bytes=4M", "dirty_bytes=0"),
         ("cache=lru", "cache=tiered"),
         ("cache_size=1G", "cache_size=0"),
+        ("lease=5s", "lease=6s"),
         ("follow", ""),
         ("cache_trace=/trace", ""),
         ("store_owner=1", ""),
