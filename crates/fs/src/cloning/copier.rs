@@ -13,7 +13,9 @@ use super::{Cloned, Job};
 use crate::file::{Contents, block_count};
 use crate::node::Pin;
 use crate::quota::Charges;
-use crate::schema::{Header, Keyspaces, Placement, RowFlags, block_prefix, encode_row, inode_key, xattr_key};
+use crate::schema::{
+    Header, Keyspaces, Placement, RowFlags, RowPatch, block_prefix, encode_row, inode_key, xattr_key,
+};
 use crate::{FileType, Project, Result, Timestamp};
 
 /// Rows that are applied at once, at most.
@@ -43,10 +45,11 @@ impl Made {
     }
 }
 
-/// A file with several names, of which some may be outside.
+/// The clone of a file with several names, of which some may be outside.
 struct Linked {
-    header: Header,
-    content: Bytes,
+    inode: u64,
+    /// Names of the clone beside the first one, which its row does not count yet.
+    names_more: i32,
 }
 
 /// See the module.
@@ -173,12 +176,14 @@ impl<'v, 'c> Copier<'v, 'c> {
             return Ok(FileRow::Whole(encode_row(&header, content)));
         }
         if let Some(known) = self.linked.get_mut(&source.inode) {
-            known.header.nlink += 1;
-            return Ok(FileRow::Link(known.header.inode, source.kind));
+            known.names_more += 1;
+            return Ok(FileRow::Link(known.inode, source.kind));
         }
         let header = self.clone_inode(source)?;
-        let content = Bytes::copy_from_slice(content);
-        self.linked.insert(source.inode, Linked { header, content });
+        self.linked.insert(source.inode, Linked { inode: header.inode, names_more: 0 });
+        let key = Placement::own_subtree(header.inode).own_key();
+        self.batch.put(self.meta(), key, encode_row(&header, content));
+        self.made.push(header);
         Ok(FileRow::Link(header.inode, source.kind))
     }
 
@@ -200,15 +205,20 @@ impl<'v, 'c> Copier<'v, 'c> {
     pub(super) fn put_entry(&mut self, key: Bytes, row: Bytes) -> Result<()> {
         let meta = self.meta();
         self.batch.put(meta, key, row);
+        self.apply_if_full()
+    }
+
+    fn apply_if_full(&mut self) -> Result<()> {
         if self.batch.len() >= BATCH_ROWS_MAX || self.batch.payload_bytes() >= BATCH_BYTES_MAX {
             self.apply()?;
         }
         Ok(())
     }
 
-    /// Ends a page of names, which others may change from now on.
-    pub(super) fn end_page(&mut self) -> Result<()> {
-        if self.job.rights.is_alone() { Ok(()) } else { self.apply().and_then(|()| self.apply_clones()) }
+    /// Applies what was taken so far of inodes that others may change from now on.
+    pub(super) fn apply_all(&mut self) -> Result<()> {
+        self.apply()?;
+        self.apply_clones()
     }
 
     fn apply(&mut self) -> Result<()> {
@@ -242,13 +252,15 @@ impl<'v, 'c> Copier<'v, 'c> {
 
     /// Applies what is left, and says what all of it came to.
     pub(super) fn finish(&mut self) -> Result<Cloned> {
-        for (_, Linked { header, content }) in std::mem::take(&mut self.linked) {
-            let key = Placement::own_subtree(header.inode).own_key();
-            self.made.push(header);
-            self.put_entry(key, encode_row(&header, &content))?;
+        for Linked { inode, names_more } in std::mem::take(&mut self.linked).into_values() {
+            if names_more > 0 {
+                let patch = RowPatch { nlink_add: Some(names_more), ..RowPatch::default() };
+                let (meta, key) = (self.meta(), Placement::own_subtree(inode).own_key());
+                self.batch.merge(meta, key, patch.encode(inode));
+                self.apply_if_full()?;
+            }
         }
-        self.apply()?;
-        self.apply_clones()?;
+        self.apply_all()?;
         Ok(self.cloned)
     }
 

@@ -4,11 +4,12 @@
 //! copied where the engine can refer to them in two places ([`kvfs_store::Txn::clone_blocks`]); content in rows is.
 //!
 //! What is made is unknown to all others before its top gets its name, in the last batch. So no names are taken for it, and no nodes are
-//! made of it; memory is that of the levels of the tree, and of its files with several names. Where the clone fails, everything under the
-//! numbers that it took is deleted again.
+//! made of it; memory is that of the levels of the tree, and of numbers for its files with several names. Where the clone fails, everything
+//! under the numbers that it took is deleted again.
 //!
-//! Where others change the view meanwhile, the entries of a page and what they lead to are held until they are cloned: each file is whole, as
-//! is each page of names, and a directory that was passed may have changed since. A commit is refused as long as it is under way.
+//! Where others change the view meanwhile, the entries of a page and what they lead to are held until they are cloned, those of small
+//! directories together: each file is whole, as is each page of names, and a directory that was passed may have changed since. A commit is
+//! refused as long as it is under way.
 //!
 //! Thread safety: for one thread that may block. Invariant: only in the view of a transaction or on a branch.
 

@@ -15,7 +15,7 @@ use crate::schema::{Header, Placement, Row, encode_directory_link, encode_inode_
 use crate::view::Names;
 use crate::{Caller, FileType, FsError, NodeId, Result, TreeError};
 
-/// Names that are read, and held, at once.
+/// Names that are read at once, and after which those that are held are given back.
 const PAGE: usize = 1024;
 
 /// The row under the name of a clone of a file.
@@ -62,6 +62,11 @@ pub(super) struct Walk<'v, 'c, 'w> {
     job: Job<'v, 'c>,
     copier: &'w mut Copier<'v, 'c>,
     levels: Vec<Level<'v>>,
+    /// Pages whose clones are not applied yet, where others may change them. Of small directories there are several: what is applied
+    /// for each would be a run of the transaction's for each, and those are all looked through by what comes behind.
+    held: Vec<Names<'v>>,
+    /// Names in them, and one for each.
+    held_count: usize,
 }
 
 impl<'v, 'c, 'w> Walk<'v, 'c, 'w> {
@@ -71,7 +76,8 @@ impl<'v, 'c, 'w> Walk<'v, 'c, 'w> {
         progress::stage("cloning", progress::Unit::Items, 0);
         let source = Directory { inode: top.inode, placement: part.placement.clone() };
         let header = Header { parent, ..copier.begin_directory(&top.header())? };
-        let mut walk = Self { job: copier.job(), copier, levels: Vec::new() };
+        let (job, levels, held) = (copier.job(), Vec::new(), Vec::new());
+        let mut walk = Self { job, copier, levels, held, held_count: 0 };
         walk.enter(Box::default(), source, header)?;
         Ok(walk)
     }
@@ -84,6 +90,7 @@ impl<'v, 'c, 'w> Walk<'v, 'c, 'w> {
             if let Some((name, source, header)) = level.directories.pop_front() {
                 self.enter(name, source, header).map_err(|error| self.refused(b"", error))?;
             } else if !has_more && let Some(made) = self.leave() {
+                self.let_go().map_err(|error| self.refused(b"", error))?;
                 return Ok(made);
             }
         }
@@ -106,31 +113,56 @@ impl<'v, 'c, 'w> Walk<'v, 'c, 'w> {
 
     /// Clones the next page of the last directory, unless directories of the one before are left. False: there is none.
     fn clone_page(&mut self) -> Result<bool, TreeError> {
-        let Some(level) = self.levels.last().filter(|level| level.directories.is_empty()) else {
+        if self.levels.last().is_none_or(|level| !level.directories.is_empty()) {
             return Ok(true);
-        };
+        }
         let mut name = Box::default();
-        let taken = self.job.settled(|caller| self.take_page(caller, level, &mut name));
-        let (held, page) = taken.map_err(|error| self.refused(&name, error))?;
+        let page = self.next_page(&mut name).map_err(|error| self.refused(&name, error))?;
         let is_empty = page.is_empty();
         for found in page {
             name.clone_from(&found.name);
             self.clone_entry(found).map_err(|error| self.refused(&name, error))?;
             progress::advance(1);
         }
-        self.copier.end_page().map_err(|error| self.refused(b"", error))?;
-        drop(held);
+        if self.held_count >= PAGE {
+            self.let_go().map_err(|error| self.refused(b"", error))?;
+        }
         Ok(!is_empty)
     }
 
-    /// The next page of a directory, held where others may change it. Parks, with nothing changed. On an error `refused` is the name.
-    fn take_page(
-        &self,
-        caller: &Caller,
-        level: &Level<'v>,
-        refused: &mut Box<[u8]>,
-    ) -> Result<(Option<Names<'v>>, Vec<Found>)> {
+    /// The next page of the last directory, held where others may change it. On an error `refused` is the name.
+    fn next_page(&mut self, refused: &mut Box<[u8]>) -> Result<Vec<Found>> {
+        let mut taken = self.take_page(self.job.caller, refused);
+        while let Err(FsError::Parked(ticket)) = taken {
+            // Nothing is waited for while others may wait for what is held.
+            self.let_go()?;
+            if !self.job.rights.wait(&ticket) {
+                return Err(FsError::Interrupted);
+            }
+            taken = self.take_page(&Caller { ticket: Some(ticket), ..self.job.caller.clone() }, refused);
+        }
+        let (held, page) = taken?;
+        if let Some(held) = held {
+            self.held.push(held);
+            self.held_count += 1 + page.len();
+        }
+        Ok(page)
+    }
+
+    /// Applies what was cloned of all that is held, and gives it back.
+    fn let_go(&mut self) -> Result<()> {
+        if !self.held.is_empty() {
+            self.copier.apply_all()?;
+            self.held.clear();
+            self.held_count = 0;
+        }
+        Ok(())
+    }
+
+    /// As [`Self::next_page`]. Parks, with nothing changed.
+    fn take_page(&self, caller: &Caller, refused: &mut Box<[u8]>) -> Result<(Option<Names<'v>>, Vec<Found>)> {
         self.job.fs.locker().check()?;
+        let Some(level) = self.levels.last() else { return Ok((None, Vec::new())) };
         let mut held = None;
         if !self.job.rights.is_alone() {
             let entries = [Want::shared(LockName::Entries { directory: level.source.inode })];

@@ -1,6 +1,6 @@
 //! Clones of trees: the same again, of its own, all or nothing.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
@@ -426,4 +426,75 @@ fn large_copies_are_clones() {
         main.assert_sound("copied");
         assert!(main.read_all(target) == found);
     }
+}
+
+#[test]
+fn small_directories_are_cloned_many_at_once() {
+    const DIRECTORIES: usize = 300;
+    let main = over_the_engine(256 << 10);
+    let top = main.dir(ROOT, "tree");
+    for number in 0..DIRECTORIES {
+        let directory = main.dir(top, &format!("{number:03}"));
+        write(&main, directory, "file", &"content in blocks ".repeat(300));
+    }
+    for isolation in [Isolation::Snapshot, Isolation::Serializable] {
+        let view = begin(&main, isolation);
+        clone(&view, (ROOT, "tree"), (ROOT, "copy")).unwrap();
+        // Each is looked through by all that comes behind it, so that one for each directory took time by its square.
+        let batches = view.txn().unwrap().stats().batches;
+        assert!(batches < DIRECTORIES as u64 / 2, "{batches} batches and runs for {DIRECTORIES} directories");
+        let all = tree(&view).0;
+        same(&below(&all, "/copy"), &below(&all, "/tree"), "in the view");
+    }
+}
+
+/// Root's, which looks at what the transaction has got so far.
+struct Watching<'v> {
+    view: &'v FileSystem,
+    bytes_written: Cell<u64>,
+}
+
+impl CloneRights for Watching<'_> {
+    fn is_everything(&self) -> bool {
+        false
+    }
+
+    fn check_source(&self, _: NodeId, _: &Attr) -> Result<()> {
+        self.bytes_written.set(self.view.txn().unwrap().stats().bytes_written);
+        Ok(())
+    }
+
+    fn owner_of(&self, attr: &Attr) -> (u32, u32) {
+        (attr.uid, attr.gid)
+    }
+
+    fn is_alone(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn content_of_files_with_several_names_is_not_kept_in_memory() {
+    const FILES: u64 = 2000;
+    const BYTES: usize = 180;
+    let main = keeping(100);
+    let (top, outside) = (main.dir(ROOT, "tree"), main.dir(ROOT, "outside"));
+    for number in 0..FILES {
+        let name = format!("a{number:04}");
+        write(&main, top, &name, &"x".repeat(BYTES));
+        let places = [(top, format!("b{number:04}")), (outside, name.clone())];
+        for (parent, other) in &places[..=(number % 2) as usize] {
+            main.link(&Caller::default(), look(&main, top, &name), *parent, other.as_bytes()).unwrap();
+        }
+    }
+    let view = begin(&main, Isolation::Snapshot);
+    let rights = Watching { view: &view, bytes_written: Cell::new(0) };
+    clone_tree(&view.fs, &Caller::default(), (ROOT, b"tree"), (ROOT, b"copy"), &rights).unwrap();
+    let before_the_end = rights.bytes_written.get();
+    assert!(before_the_end > FILES / 2 * BYTES as u64, "{before_the_end} bytes written before the end");
+    commit(&view.fs).unwrap();
+    drop(view);
+    let all = tree(&main).0;
+    same(&below(&all, "/copy"), &below(&all, "/tree"), "committed");
+    main.assert_sound("committed");
 }
