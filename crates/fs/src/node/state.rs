@@ -151,6 +151,9 @@ impl NodeState {
     }
 }
 
+/// See [`DirectoryPart::was_large`].
+const NAMES_REMOVED_MIN: u64 = 100;
+
 /// What directories have in addition.
 pub(crate) struct DirectoryPart {
     /// Where the rows of the entries are.
@@ -161,6 +164,8 @@ pub(crate) struct DirectoryPart {
     pub(crate) cookies: Mutex<CookieTable, class::FsNodeStateCookies>,
     /// See [`NodeTable::lookups_in`].
     pub(crate) lookups: AtomicU64,
+    /// See [`DirectoryPart::note_removed`].
+    names_removed: AtomicU64,
 }
 
 impl DirectoryPart {
@@ -170,7 +175,18 @@ impl DirectoryPart {
             inode_group: Mutex::new(0..0),
             cookies: Mutex::default(),
             lookups: AtomicU64::new(0),
+            names_removed: AtomicU64::new(0),
         }
+    }
+
+    /// So many names have been removed from it.
+    pub(crate) fn note_removed(&self, names: u64) {
+        self.names_removed.fetch_add(names, Ordering::Relaxed);
+    }
+
+    /// Whether so many names have been removed, as far as is remembered, that one range delete is worth more than it costs.
+    pub(crate) fn was_large(&self) -> bool {
+        self.names_removed.load(Ordering::Relaxed) >= NAMES_REMOVED_MIN
     }
 
     /// An inode number that was never used, for what is made in the directory. `take_group` gives more of them.

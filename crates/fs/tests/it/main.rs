@@ -14,6 +14,7 @@ mod copy;
 mod detached;
 mod detached_views;
 mod driver;
+mod emptied;
 mod engine;
 mod follow;
 mod histories;
