@@ -5,13 +5,14 @@
 //! lie one behind the other on the device are judged together: if they reach the stitching threshold,
 //! none of their data is read (thesis 3.2).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use kvfs_store::{BLOCK_BYTES, Result, Seqno, Tier};
 
+use super::copies::Copies;
 use super::copy::CopyReader;
 use super::job::MergeJob;
 use super::output::{Output, Sink, Totals};
@@ -45,6 +46,17 @@ impl Source {
     fn region(&self) -> Region<'_> {
         self.index.layers()[self.place.layer].region(self.place.region)
     }
+}
+
+/// What has been copied of blocks that lie in a zone which is being emptied.
+enum Shared {
+    /// Nothing.
+    No,
+    /// They lie here, too.
+    Copied(u64),
+    /// They stay for now: they are copied by this merge, for another prefix, and where they come to lie is known behind it. Or the zone has
+    /// been emptied, and is being filled again.
+    Stays,
 }
 
 /// Consecutive blocks of one region on their way to one layer.
@@ -112,6 +124,8 @@ pub(super) fn merge(job: &MergeJob, sink: &mut dyn Sink) -> Result<Totals> {
         pending_bytes: 0,
         wish: None,
         reader: CopyReader::new(&job.spec, job.inputs.len()),
+        copied_here: Copies::default(),
+        units_here: HashMap::new(),
     };
     for interval in sweep {
         mover.take(&interval?)?;
@@ -213,6 +227,10 @@ struct Mover<'a> {
     /// Of the prefix before, where its blocks are wished to lie.
     wish: Option<(Bytes, Option<Tier>)>,
     reader: CopyReader,
+    /// From where it has copied, of zones that are being emptied.
+    copied_here: Copies,
+    /// The packed units among that, with the prefix for which they were copied.
+    units_here: HashMap<u64, Bytes>,
 }
 
 impl Mover<'_> {
@@ -282,10 +300,17 @@ impl Mover<'_> {
         let Some(group) = self.groups.remove(&layer) else { return Ok(()) };
         self.pending_bytes -= group.bytes;
         let never = self.job.options.stitch_bytes_min == u64::MAX;
-        for moving in group.moves.into_iter().flat_map(|moving| self.parts_of(moving)).collect::<Vec<_>>() {
+        let moves = group.moves.into_iter().flat_map(|moving| self.parts_of(moving)).collect::<Vec<_>>();
+        let parts = moves.into_iter().flat_map(|moving| self.parts_copied(moving)).collect::<Vec<_>>();
+        for (moving, shared) in parts {
             let part = moving.source.region().part(moving.first, moving.count() as u32, &moving.seqnos);
             let is_worth_it = !is_remnant(&part) || self.job.options.stitch_bytes_min == 0;
-            let is_victim = self.job.victims.contain(part.extent()) || self.is_to_migrate(&part);
+            if let Shared::Copied(addr) = shared {
+                self.output.writer().take_over(layer, Region { addr, ..part })?;
+                continue;
+            }
+            let stays = matches!(shared, Shared::Stays);
+            let is_victim = !stays && (self.job.victims.contain(part.extent()) || self.is_to_migrate(&part));
             if group.stitching && is_worth_it && !never && !is_victim {
                 let place = moving.source.place;
                 let piece = Arc::clone(self.piece(place));
@@ -308,6 +333,41 @@ impl Mover<'_> {
         }
         let parts = heat.parts_of(moving.first, moving.count());
         parts.map(|part| moving.part(&part)).collect()
+    }
+
+    /// Parts of what lies in zones that are being emptied, by what has been copied of them for another prefix or piece.
+    fn parts_copied(&mut self, moving: Move) -> Vec<(Move, Shared)> {
+        let region = moving.source.region();
+        let victims = &self.job.victims;
+        let Some(copies) = victims.copies().filter(|_| victims.contain(region.extent())) else {
+            return vec![(moving, Shared::No)];
+        };
+        let zones = &self.job.spec.ctx.zones;
+        if !copies.is_to_be_emptied(zones.zone_of(region.addr), zones) {
+            return vec![(moving, Shared::Stays)];
+        }
+        let mut all = Vec::new();
+        for (blocks, addr) in copies.parts_of(&region, &(moving.first..moving.first + moving.count())) {
+            if let Some(addr) = addr {
+                all.push((moving.part(&blocks), Shared::Copied(addr)));
+                continue;
+            }
+            if region.unit.is_some() {
+                // A prefix copies all that it has of a unit at once.
+                let owner = self.units_here.entry(region.addr).or_insert_with(|| region.prefix.clone());
+                let shared = if owner == region.prefix { Shared::No } else { Shared::Stays };
+                all.push((moving.part(&blocks), shared));
+                continue;
+            }
+            for (blocks, here) in self.copied_here.parts_of(&region, &blocks) {
+                if here.is_none() {
+                    self.copied_here.note_stretch(&region, &blocks);
+                }
+                let shared = if here.is_some() { Shared::Stays } else { Shared::No };
+                all.push((moving.part(&blocks), shared));
+            }
+        }
+        all
     }
 
     /// Where blocks of a region are wished to lie: by their file, or by how often they are asked for.

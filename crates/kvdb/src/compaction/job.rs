@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use kvfs_store::{KeyspaceKind, Result};
 
 use super::output::{OutputSpec, Sink, Totals};
-use super::{MergeOptions, blocks, tuples};
+use super::{Copies, MergeOptions, blocks, tuples};
 use crate::format::{Extent, PieceDesc, ZoneId};
 use crate::iter::KeepRules;
 use crate::memtable::TombstoneSet;
@@ -24,23 +24,35 @@ pub(crate) struct MergeJob {
 }
 
 /// Zones to empty, by number, ascending; or what lies on another tier than it wishes.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Victims {
     zones: Vec<u32>,
     zone_bytes: u64,
     /// Of what lies on another tier than it wishes: bytes that were moved; `None`: it is not meant.
     moved: Option<Arc<AtomicU64>>,
+    /// What of the zones has been copied already.
+    copies: Option<Arc<Copies>>,
 }
 
 impl Victims {
     pub(crate) fn new(mut zones: Vec<u32>, zone_bytes: u64) -> Self {
         zones.sort_unstable();
-        Self { zones, zone_bytes, moved: None }
+        Self { zones, zone_bytes, moved: None, copies: None }
     }
 
     /// No zones, but blocks on another tier than they wish to lie on; counts the bytes of those that come to lie there.
     pub(crate) fn misplaced(moved: Arc<AtomicU64>) -> Self {
         Self { moved: Some(moved), ..Self::default() }
+    }
+
+    /// The same, of which so much has been copied already.
+    pub(crate) fn copied(&self, copies: &Arc<Copies>) -> Self {
+        Self { copies: Some(Arc::clone(copies)), ..self.clone() }
+    }
+
+    /// What of them has been copied already, if that is known.
+    pub(super) fn copies(&self) -> Option<&Arc<Copies>> {
+        self.copies.as_ref()
     }
 
     /// Whether blocks are among them that lie on another tier than they wish.
@@ -53,6 +65,11 @@ impl Victims {
         if let Some(moved) = &self.moved {
             moved.fetch_add(bytes, Ordering::Relaxed);
         }
+    }
+
+    /// The zones.
+    pub(super) fn zones(&self) -> impl Iterator<Item = ZoneId> + '_ {
+        self.zones.iter().map(|&zone| ZoneId(zone))
     }
 
     /// Whether there are any zones.

@@ -12,6 +12,7 @@
 //! key is answered by exactly one of them.
 
 mod blocks;
+mod copies;
 mod copy;
 mod job;
 mod output;
@@ -22,6 +23,7 @@ mod rest;
 mod sweep;
 mod tuples;
 
+pub(crate) use copies::Copies;
 pub(crate) use job::{MergeJob, Victims};
 pub(crate) use output::{CopyBound, Finished, Output, OutputSpec, Sink, Totals};
 pub(crate) use pace::Pace;

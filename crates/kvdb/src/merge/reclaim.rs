@@ -326,7 +326,10 @@ impl Merger {
         let free_bytes = || self.runtime.ctx.zones.free_bytes(Budget::Reserve);
         while !self.victims.has_much_space() {
             let before = free_bytes();
-            let (victims, budget) = self.victims.victims_for_waiting();
+            let (mut victims, mut budget) = self.victims.victims_for_waiting();
+            if !victims.any() {
+                (victims, budget) = self.victims.shared_for_waiting();
+            }
             if !victims.any() {
                 break;
             }

@@ -5,18 +5,22 @@
 //! Thread safety: each rewrite has claimed its run, or the caller has all. Invariants: a rewrite is a merge of one piece alone, so its
 //! keys stay within those of the piece, and what it drops no reader from now on would see.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use kvfs_store::{Result, StoreError};
 
 use super::step::{Progress, Stepper, overlap};
 use super::{Merger, StepConfig};
-use crate::compaction::{Finished, MergeJob, MergeOptions, Sink, Victims};
-use crate::format::{Feature, PieceId};
+use crate::compaction::{Copies, Finished, MergeJob, MergeOptions, Sink, Victims};
+use crate::format::{Feature, PieceId, Region};
 use crate::iter::KeepRules;
 use crate::layers::view::View;
 use crate::table::Piece;
 use crate::version::{Edit, Run, RunId};
+
+/// A piece is rewritten so often at most: what is shared takes two rounds, parts of packed units may take one for each prefix.
+const ROUNDS_MAX: usize = 4;
 
 /// A piece that is to be rewritten.
 #[derive(Debug, Clone, Copy)]
@@ -63,13 +67,18 @@ impl Merger {
         goes_on: &mut dyn FnMut(usize, usize) -> bool,
     ) -> Result<bool> {
         let mut unread = Ok(());
+        // What clones share is copied once.
+        let mut copies = self
+            .live
+            .has_announced(Feature::Clones)
+            .then(|| Arc::new(Copies::of(&config.victims, &self.runtime.ctx.zones)));
         for (done, &target) in targets.iter().enumerate() {
             let is_wanted = !has_all && self.merging.is_wanted();
             if self.runtime.is_stopping() || is_wanted || !goes_on(done, targets.len()) {
                 return Ok(false);
             }
             if has_all {
-                pass_over(&mut unread, self.stepper.rewrite(target, config))?;
+                pass_over(&mut unread, self.stepper.rewrite_all_of(target, config, copies.as_mut()))?;
                 continue;
             }
             let claimed = self.merging.claim(|busy| {
@@ -78,7 +87,7 @@ impl Merger {
             })?;
             if let Some(((), claim)) = claimed {
                 let config = StepConfig { lane: claim.lane(), ..config.clone() };
-                pass_over(&mut unread, self.stepper.rewrite(target, &config))?;
+                pass_over(&mut unread, self.stepper.rewrite_all_of(target, &config, copies.as_mut()))?;
             }
         }
         unread.map(|()| true)
@@ -111,39 +120,80 @@ pub(super) fn pass_over(unread: &mut Result<()>, rewritten: Result<()>) -> Resul
 }
 
 impl Stepper {
-    fn rewrite(&self, target: Target, config: &StepConfig) -> Result<()> {
+    /// Rewrites a piece, and what takes its place, until nothing of the victims is left: where the piece refers to the same bytes several
+    /// times, they are copied at first, and then referred to where they have come to lie.
+    fn rewrite_all_of(
+        &self,
+        target: Target,
+        config: &StepConfig,
+        mut copies: Option<&mut Arc<Copies>>,
+    ) -> Result<()> {
+        let mut targets = vec![target];
+        for round in 1..=ROUNDS_MAX {
+            let mut left = Vec::new();
+            for target in targets {
+                // In the end whatever is left is copied.
+                let copies = copies.as_deref_mut().filter(|_| round < ROUNDS_MAX);
+                left.extend(self.rewrite(target, config, copies)?);
+            }
+            targets = left;
+        }
+        Ok(())
+    }
+
+    /// `copies`: what was copied before for the same victims, to which is added what is now. Returns what still has something of them.
+    fn rewrite(
+        &self,
+        target: Target,
+        config: &StepConfig,
+        copies: Option<&mut Arc<Copies>>,
+    ) -> Result<Vec<Target>> {
         let Target { keyspace, run, piece } = target;
         let view = self.live.view();
         let runs = view.version.runs(keyspace);
-        let Some(at) = runs.iter().position(|other| other.id == run) else { return Ok(()) };
+        let Some(at) = runs.iter().position(|other| other.id == run) else { return Ok(Vec::new()) };
         let of = &runs[at];
         let Some(old) = of.pieces.iter().find(|other| other.desc().id == piece).cloned() else {
-            return Ok(());
+            return Ok(Vec::new());
         };
         if old.seqno_min() != old.desc().seqno_min {
             // A new piece of that run would count from its base, too: the run becomes another one.
             let is_alone = view.version.merges(keyspace).iter().all(|merge| !merge.involves(run));
             let merge = is_alone.then(|| self.merge_of(keyspace, std::slice::from_ref(of)));
             drop(view);
-            return merge.map_or(Ok(()), |mut merge| {
+            return merge.map_or(Ok(Vec::new()), |mut merge| {
                 while self.step(&mut merge, config)? == Progress::More {}
-                Ok(())
+                Ok(Vec::new())
             });
         }
         let part = Arc::new(Run { pieces: vec![Arc::clone(&old)], ..Run::clone(of) });
         let bottom = !runs[at + 1..].iter().any(|older| overlap(older, std::slice::from_ref(&part)));
         let before = Arc::clone(of);
         drop(view);
-        let made = self.copies_of(keyspace, part, bottom, config)?;
+        let victims =
+            copies.as_deref().map_or_else(|| config.victims.clone(), |known| config.victims.copied(known));
+        let made = self.copies_of(keyspace, part, bottom, victims, config)?;
         let mut edits = vec![Edit::DropPiece { keyspace, run, piece }];
         let add = |piece: &Arc<Piece>| Edit::AddPiece { keyspace, run, piece: piece.desc().clone() };
         edits.extend(made.iter().map(add));
         self.runtime.flush_device("what zones are emptied of")?;
         self.live.announce(Feature::Steps)?;
         self.live.install(edits, &[keyspace], &made, |view| view)?;
+        let mut left = Vec::new();
+        if let Some(copies) = copies {
+            let zones = &self.runtime.ctx.zones;
+            let is_victim = |zone| copies.is_to_be_emptied(zone, zones);
+            let has_more = |piece: &&Arc<Piece>| piece.desc().zones.iter().any(|held| is_victim(held.zone));
+            let target = |piece: &Arc<Piece>| Target { keyspace, run, piece: piece.desc().id };
+            left.extend(made.iter().filter(has_more).map(target));
+            let is_meant: HashSet<_> =
+                old.desc().zones.iter().map(|held| held.zone).filter(|&zone| is_victim(zone)).collect();
+            let of_region = |region: &Region<'_>| is_meant.contains(&zones.zone_of(region.addr));
+            Arc::make_mut(copies).note(&old, &made, of_region)?;
+        }
         drop(old);
         self.note_replaced(keyspace, &[before]);
-        Ok(())
+        Ok(left)
     }
 
     /// What takes the place of `part`, a run of one piece; nothing older meets it if it is at the `bottom`.
@@ -152,6 +202,7 @@ impl Stepper {
         keyspace: u32,
         part: Arc<Run>,
         bottom: bool,
+        victims: Victims,
         config: &StepConfig,
     ) -> Result<Vec<Arc<Piece>>> {
         let meta = self.keyspaces.get(keyspace)?;
@@ -163,7 +214,7 @@ impl Stepper {
         // All is stitched that can be.
         let options =
             MergeOptions { stitch_bytes_min: 0, piece_bytes: u64::MAX, ..self.runtime.options.merge };
-        let job = MergeJob { spec, inputs: vec![part], rules, options, victims: config.victims.clone() };
+        let job = MergeJob { spec, inputs: vec![part], rules, options, victims };
         let mut made = Pieces::default();
         match job.run(&mut made) {
             // A write that failed is told to all.

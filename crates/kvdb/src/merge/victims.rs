@@ -13,11 +13,12 @@ use kvfs_store::Tier;
 
 use crate::compaction::Victims;
 use crate::flush::headroom::Space;
-use crate::format::{ZoneId, ZoneUse};
+use crate::format::{Feature, ZoneId, ZoneUse};
 use crate::live::LiveSet;
 use crate::merge::Merge;
 use crate::merge::choice::{self, LIVE_PERCENT_MAX, Limits, POOR_PERCENT, Step};
 use crate::merge::deleted::Deleted;
+use crate::merge::shared::count_once;
 use crate::runtime::Runtime;
 use crate::space::{Budget, FastSpace, SHARE_LEFT_FREE, ZoneRow};
 use crate::table::Piece;
@@ -221,6 +222,31 @@ impl VictimPicker {
     /// Those that can be emptied in what `budget` has, but for so many zones. A pass that found too little space would have taken some and
     /// given none back, so what it writes besides is counted, too.
     fn victims_in(&self, budget: Budget, zones_left: u64) -> Victims {
+        self.victims(&self.limits_in(budget, zones_left))
+    }
+
+    /// As [`Self::victims_for_waiting`] where that finds none, of zones that count as full because clones refer to the same bytes: more
+    /// than was ever written there. What is live in them is copied once.
+    pub(super) fn shared_for_waiting(&self) -> (Victims, Budget) {
+        let none = (Victims::default(), Budget::Deleting);
+        if !self.live.has_announced(Feature::Clones) || self.readers_hold_zones() {
+            return none;
+        }
+        let mut zones = self.emptiable();
+        zones.retain(|zone| zone.bytes_live > zone.bytes_filled);
+        count_once(&self.live.view().version, &mut zones, self.zone_bytes());
+        for (budget, zones_left) in [(Budget::Deleting, 0), (Budget::Reserve, ZONES_LEFT)] {
+            let limits = self.limits_in(budget, zones_left);
+            let chosen = choice::emptiest(zones.clone(), self.zone_bytes(), &limits);
+            if !chosen.is_empty() {
+                let numbers = chosen.iter().map(|zone| zone.zone.0).collect();
+                return (Victims::new(numbers, self.zone_bytes()), budget);
+            }
+        }
+        none
+    }
+
+    fn limits_in(&self, budget: Budget, zones_left: u64) -> Limits {
         let zones = &self.runtime.ctx.zones;
         let gain_bytes = self.bytes_waited_for().saturating_sub(zones.free_bytes(Budget::Ordinary));
         let zone_bytes = self.zone_bytes();
@@ -232,7 +258,7 @@ impl VictimPicker {
         let room_bytes = room_bytes.max(if is_least { zone_bytes } else { 0 });
         // As much metadata as a pass writes becomes free in its end.
         let gain_bytes_min = self.space.flush_slack_bytes();
-        self.victims(&Limits { gain_bytes, room_bytes, live_percent_max: LIVE_PERCENT_MAX, gain_bytes_min })
+        Limits { gain_bytes, room_bytes, live_percent_max: LIVE_PERCENT_MAX, gain_bytes_min }
     }
 
     /// Whether no caller needs more space for now.

@@ -315,3 +315,196 @@ fn clones_share_parts_of_packed_units() {
     .run();
     History::new(0xc112, Compression::Lz4, |options| options.private_bytes = 1).run();
 }
+
+#[test]
+fn space_of_what_all_clones_have_deleted_comes_back() {
+    const BLOCKS: u64 = 16;
+    for (compression, files, new) in [(Compression::None, 400, 350), (Compression::Lz4, 800, 600)] {
+        let device = make(ZONES);
+        let db = open(&device, |_| {});
+        let data = data(&db);
+        let name = |tree: &str, number: u64| format!("{tree}{number:03}");
+        let block = |number: u64| -> Vec<u8> {
+            let mut rng = Rng::new(number);
+            // Half of it can be packed.
+            let packed = if compression == Compression::None { 0 } else { BLOCK_BYTES / 2 };
+            (0..BLOCK_BYTES).map(|at| if at < packed { 7 } else { rng.below(256) as u8 }).collect()
+        };
+        let content =
+            |number: u64| -> Vec<u8> { (0..BLOCKS).flat_map(|at| block(number * 100 + at)).collect() };
+        let write = |name: String, content: Vec<u8>| {
+            let mut batch = Batch::new();
+            batch.put_blocks_packed(data, name, 0, content, compression);
+            db.apply(batch, Durability::Buffered)
+        };
+        for number in 0..files {
+            write(name("s", number), content(number)).expect("applies");
+        }
+        db.flush().expect("flushes");
+        for tree in ["g", "h"] {
+            let clones: Vec<_> = (0..files)
+                .map(|number| clone(&name("s", number), (0, BLOCKS), &name(tree, number), 0))
+                .collect();
+            commit_clones(&db, data, &clones);
+        }
+        // Here and there in each zone.
+        for tree in ["s", "g", "h"] {
+            for number in (0..files).filter(|number| number % 2 == 1) {
+                remove(&db, data, &name(tree, number));
+            }
+        }
+        for number in 0..new {
+            let written = write(name("n", number), content(number + 1000));
+            assert!(written.is_ok(), "{compression:?}: {written:?} at {number} of {new}");
+        }
+        db.flush().expect("flushes");
+        assert_clean(&db, "full");
+        db.close().expect("closes");
+        drop(db);
+        let db = open(&device, |_| {});
+        assert_clean(&db, "opened again");
+        let is_right = |name: String, number: u64| {
+            let mut found = vec![0; BLOCKS as usize * BLOCK_BYTES];
+            db.read_blocks(data, name.as_bytes(), 0, &mut found).expect("reads");
+            assert!(found == content(number), "{compression:?}: {name}");
+        };
+        for tree in ["s", "g", "h"] {
+            (0..files).step_by(2).for_each(|number| is_right(name(tree, number), number));
+        }
+        (0..new).for_each(|number| is_right(name("n", number), number + 1000));
+    }
+}
+
+/// A store that fills up, with files and clones of them, by name; of each the numbers of its blocks, and what these are made of.
+struct Crowded {
+    rng: Rng,
+    compression: Compression,
+    crash: Arc<CrashDevice>,
+    db: Arc<Db>,
+    data: Keyspace,
+    files: BTreeMap<String, BTreeMap<u64, u64>>,
+}
+
+const BLOCKS_OF_FILE: u64 = 24;
+
+impl Crowded {
+    fn new(seed: u64, compression: Compression) -> Self {
+        let crash = Arc::new(CrashDevice::in_memory(0, ZONES * (256 << 10)));
+        let device = Arc::clone(&crash) as Arc<dyn Device>;
+        create(&device, ZONES);
+        let db = open(&device, |options| options.memtable_bytes = 1 << 20);
+        let data = data(&db);
+        Self { rng: Rng::new(seed), compression, crash, db, data, files: BTreeMap::new() }
+    }
+
+    fn content(&self, seed: u64) -> Vec<u8> {
+        let mut rng = Rng::new(seed);
+        let packed = if self.compression == Compression::None { 0 } else { 1500 };
+        (0..BLOCK_BYTES).map(|at| if at < packed { 7 } else { rng.below(256) as u8 }).collect()
+    }
+
+    /// False: there is no space.
+    fn write(&mut self, name: String) -> bool {
+        let seeds: Vec<u64> = (0..BLOCKS_OF_FILE).map(|_| self.rng.below(1 << 40)).collect();
+        let content = seeds.iter().flat_map(|&seed| self.content(seed)).collect::<Vec<u8>>();
+        let mut batch = Batch::new();
+        batch.put_blocks_packed(self.data, name.clone(), 0, content, self.compression);
+        let is_written = self.db.apply(batch, Durability::Synced).is_ok();
+        if is_written {
+            self.files.insert(name, (0..).zip(seeds).collect());
+        }
+        is_written
+    }
+
+    /// Clones files whose names begin with this.
+    fn clone_all(&mut self, from: &str, to: &str) {
+        let names: Vec<String> = self.files.keys().filter(|name| name.starts_with(from)).cloned().collect();
+        let target = |name: &String| format!("{to}{}", &name[1..]);
+        let clones: Vec<_> = names
+            .iter()
+            .map(|name| BlockClone {
+                compression: self.compression,
+                ..clone(name, (0, BLOCKS_OF_FILE), &target(name), 0)
+            })
+            .collect();
+        let txn = self.db.begin(TxnOptions::default()).expect("begins");
+        if txn.clone_blocks(self.data, &clones).is_ok() && txn.commit(Durability::Synced).is_ok() {
+            for name in &names {
+                self.files.insert(target(name), self.files[name].clone());
+            }
+        }
+    }
+
+    fn delete(&mut self, name: &str, blocks: std::ops::Range<u64>) {
+        let mut batch = Batch::new();
+        let key = |number: u64| [name.as_bytes(), &number.to_be_bytes()].concat();
+        batch.delete_range(self.data, key(blocks.start), key(blocks.end));
+        self.db.apply(batch, Durability::Synced).expect("applies");
+        if let Some(file) = self.files.get_mut(name) {
+            file.retain(|number, _| !blocks.contains(number));
+        }
+    }
+
+    /// The same of a file and its clones, now and then of one of them something else.
+    fn delete_here_and_there(&mut self) {
+        let names: Vec<String> = self.files.keys().filter(|name| name.starts_with('s')).cloned().collect();
+        for name in names {
+            let whole = 0..BLOCKS_OF_FILE;
+            let part = self.rng.below(12)..12 + self.rng.below(12);
+            let blocks = match self.rng.below(4) {
+                0 => continue,
+                1 => part,
+                _ => whole.clone(),
+            };
+            for tree in ["s", "g", "h"] {
+                let blocks = if self.rng.below(9) == 0 { 3..5 } else { blocks.clone() };
+                self.delete(&format!("{tree}{}", &name[1..]), blocks);
+            }
+        }
+    }
+
+    fn assert_right(&self, when: &str) {
+        for (name, file) in &self.files {
+            let mut found = vec![1; BLOCKS_OF_FILE as usize * BLOCK_BYTES];
+            self.db.read_blocks(self.data, name.as_bytes(), 0, &mut found).expect("reads");
+            for (number, block) in (0..).zip(found.chunks(BLOCK_BYTES)) {
+                let expected = file.get(&number).map_or(vec![0; BLOCK_BYTES], |&seed| self.content(seed));
+                assert!(block == expected, "{when}: block {number} of {name}");
+            }
+        }
+        assert_clean(&self.db, when);
+    }
+
+    fn cut_power(&mut self) {
+        let seed = self.rng.below(u64::MAX);
+        let image = Arc::new(self.crash.crash_image(seed, CrashMode::KeepSubset).expect("an image"));
+        self.crash = Arc::new(CrashDevice::over(image));
+        let device = Arc::clone(&self.crash) as Arc<dyn Device>;
+        self.db = open(&device, |options| options.memtable_bytes = 1 << 20);
+        self.data = data(&self.db);
+    }
+}
+
+#[test]
+fn clones_stay_copies_while_zones_that_they_share_are_emptied() {
+    for (seed, compression) in [(1, Compression::None), (2, Compression::Lz4)] {
+        let mut store = Crowded::new(seed, compression);
+        for round in 0..4 {
+            let when = format!("seed {seed}, round {round}");
+            (0..300).take_while(|number| store.write(format!("s{round}{number:03}"))).count();
+            store.db.flush().expect("flushes");
+            store.clone_all(&format!("s{round}"), "g");
+            store.clone_all(&format!("s{round}"), "h");
+            store.delete_here_and_there();
+            let written = (0..400).take_while(|number| store.write(format!("n{number:03}"))).count();
+            store.assert_right(&format!("{when}, {written} written"));
+            store.cut_power();
+            store.assert_right(&format!("{when}, opened again"));
+            let names: Vec<String> = store.files.keys().cloned().collect();
+            for name in names.iter().filter(|name| name.starts_with('n')) {
+                store.delete(name, 0..BLOCKS_OF_FILE);
+            }
+            store.delete_here_and_there();
+        }
+    }
+}
