@@ -234,7 +234,7 @@ Examples:
 #[command(after_help = MOUNT_EXAMPLES)]
 #[expect(clippy::struct_excessive_bools, reason = "switches of a command")]
 pub(crate) struct MountArgs {
-    /// The store
+    /// The store; one in object storage also by its URL
     pub(crate) store: PathBuf,
     /// Existing, empty directory to mount on
     pub(crate) dir: PathBuf,

@@ -35,8 +35,11 @@ const DIRECTORY: OFlags =
 pub(crate) struct StoreDir(kvfs_open::StoreDir);
 
 impl StoreDir {
-    /// An existing store.
+    /// An existing store, by its directory, or by its URL in object storage.
     pub(crate) fn open(path: &Path) -> Result<Self> {
+        if kvfs_open::is_url(path) {
+            return Ok(Self(kvfs_open::StoreDir::open(&kvfs_open::directory_of_url(path)?)?));
+        }
         Ok(Self(kvfs_open::StoreDir::open(path)?))
     }
 

@@ -5,6 +5,7 @@
 //!
 //! Thread safety: see the modules. Invariant: one process at a time has a store open; the device is locked.
 
+mod by_url;
 mod contents;
 mod copy;
 mod devices;
@@ -15,6 +16,7 @@ mod memory;
 mod open;
 mod store_dir;
 
+pub use by_url::{directory_of_url, is_url, new_directory_of_url};
 pub use copy::{CopiedStore, CopyOrder, copy_store};
 pub use devices::{DeviceHealth, NewDevice, StoreDevices};
 pub use engines::{EngineKind, EngineMark, Objects, PluggedEngine};

@@ -27,7 +27,7 @@ const ENDPOINT_HELP: &str = "A server that speaks S3, such as http://localhost:9
 #[derive(Debug, Args)]
 #[command(after_help = after_help())]
 pub(crate) struct MkfsArgs {
-    /// Directory of the store; made when missing, must be empty
+    /// Directory of the store; made when missing, must be empty; one in object storage also by its URL
     pub(crate) store: PathBuf,
     #[command(flatten)]
     pub(crate) new: NewStoreArgs,

@@ -9,7 +9,7 @@ use kvfs_open::{EngineKind, NewDevice, NewStore, Objects, StoreDir, linked_devic
 use kvfs_store::Tier;
 
 use crate::args::{DeviceArg, MkfsArgs, NewStoreArgs};
-use crate::error::Result;
+use crate::error::{CliError, Code, Result};
 use crate::progress::Bar;
 use crate::units::human_bytes;
 
@@ -59,8 +59,19 @@ impl Wanted {
 pub(crate) fn run(args: &MkfsArgs) -> Result<ExitCode> {
     let MkfsArgs { store, new, inline } = args;
     let bar = Bar::new("making the store");
-    let wanted = Wanted::of(new, EngineKind::default());
-    let capacity = kvfs_open::make_store(store, wanted.as_new(*inline), |dir| wanted.find_device(dir))?;
+    let is_url = kvfs_open::is_url(store);
+    let engine = if is_url { EngineKind::SlateDb } else { EngineKind::default() };
+    let mut wanted = Wanted::of(new, engine);
+    let mut store = store.clone();
+    if is_url {
+        if wanted.url.is_some() {
+            let message = "the store is named by its URL, and --url names another one";
+            return Err(CliError::new(Code::Usage, message));
+        }
+        wanted.url = Some(store.display().to_string());
+        (store, wanted.endpoint) = kvfs_open::new_directory_of_url(&store, wanted.endpoint.as_deref())?;
+    }
+    let capacity = kvfs_open::make_store(&store, wanted.as_new(*inline), |dir| wanted.find_device(dir))?;
     drop(bar);
     if wanted.engine.is_volatile() {
         println!(

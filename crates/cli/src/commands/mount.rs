@@ -126,7 +126,11 @@ impl Wish<'_> {
             return Err(CliError::new(Code::Usage, message.to_owned()));
         }
         Ok(Plan {
-            store: mounts::resolve(self.store)?,
+            store: if kvfs_open::is_url(self.store) {
+                kvfs_open::directory_of_url(self.store)?
+            } else {
+                mounts::resolve(self.store)?
+            },
             dir: self.dir.map(mounts::resolve).transpose()?,
             store_owner: ours.store_owner,
             create: ours.create,

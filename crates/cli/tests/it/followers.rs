@@ -10,9 +10,11 @@ use std::time::Duration;
 use kvfs_store::clock::{Clock, SystemClock};
 use rustix::process::{Signal, kill_process};
 
-use crate::world::{World, can_mount, daemon_of, daemons_of, kvfs, wait_until};
+use crate::world::{KVFS, Run, World, can_mount, daemon_of, daemons_of, kvfs, run, wait_until};
 
 const USAGE: i32 = 2;
+const IN_USE: i32 = 3;
+const NOT_A_STORE: i32 = 4;
 
 /// Content of one file: longer than what a row holds.
 const LEN: usize = 6000;
@@ -151,4 +153,39 @@ fn following_mounts_show_a_prefix_within_their_bound_and_go_on_with_the_next_wri
     }
     kvfs(&["umount", &next_dir]).ok();
     assert!(kvfs(&["check", &next]).ok().starts_with("clean"));
+}
+
+/// The command, with a place of its own for what directories of stores have.
+fn by_url(world: &World, args: &[&str]) -> Run {
+    run(Command::new(KVFS).args(args).env("KVFS_STATE_DIR", world.text("state")))
+}
+
+#[test]
+fn store_in_object_storage_is_made_and_mounted_by_its_url_alone() {
+    if !can_mount("store_in_object_storage_is_made_and_mounted_by_its_url_alone") {
+        return;
+    }
+    let world = World::new();
+    let (dir, url) = (world.dir("mnt"), format!("file://{}", world.text("objects")));
+    by_url(&world, &["mount", &url, &dir]).fails(NOT_A_STORE, &["no kvfs store at", &url, "mkfs"]);
+    assert_eq!(fs::read_dir(world.path("state")).unwrap().count(), 0, "nothing is left behind");
+    by_url(&world, &["mkfs", &url, "--url", &url]).fails(USAGE, &["--url"]);
+    assert!(by_url(&world, &["mkfs", &url]).ok().contains(&url));
+    by_url(&world, &["mount", &url, &dir]).ok();
+    write_synced(&format!("{dir}/file"), b"content");
+    by_url(&world, &["kv", "put", "-s", &url, "k", "a", "b"]).ok();
+    by_url(&world, &["mount", &url, &world.dir("second")]).fails(IN_USE, &["mounted on"]);
+    by_url(&world, &["umount", &dir]).ok();
+
+    // Another machine knows nothing but the URL, and follows or goes on.
+    fs::remove_dir_all(world.path("state")).unwrap();
+    for options in ["ro,follow", "rw"] {
+        by_url(&world, &["mount", "-o", options, &url, &dir]).ok();
+        assert_eq!(fs::read(format!("{dir}/file")).unwrap(), b"content");
+        by_url(&world, &["umount", &dir]).ok();
+    }
+    assert!(by_url(&world, &["check", &url]).ok().starts_with("clean"));
+    assert_eq!(by_url(&world, &["kv", "get", "-s", &url, "k", "a"]).ok(), "b");
+    let states: Vec<_> = fs::read_dir(world.path("state")).unwrap().collect();
+    assert_eq!(states.len(), 1, "{states:?}");
 }

@@ -91,6 +91,16 @@ impl SlateStore {
         })
     }
 
+    /// Whether a store was made at the place; that it can be reached, too.
+    ///
+    /// # Errors
+    /// There is none; the place can't be reached.
+    pub fn find(place: &ObjectPlace) -> Result<()> {
+        let executor = Executor::start()?;
+        let (service, prefix) = place.connect()?;
+        executor.wait(place.check_claim(&*service, &prefix))
+    }
+
     /// Removes all objects of the place.
     ///
     /// # Errors

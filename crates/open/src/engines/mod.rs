@@ -197,6 +197,36 @@ pub(crate) fn make_engine(dir: &StoreDir, new: &NewStore<'_>, has_files: bool) -
     Ok(())
 }
 
+/// Refuses a URL in a build without object storage.
+pub(crate) fn expect_remote(url: &str) -> Result<()> {
+    EngineKind::SlateDb.expect_built(&format_args!("the store {url}"))
+}
+
+/// What tells a place apart from all others, in one word; the build has object storage.
+pub(crate) fn name_of(objects: &Objects<'_>) -> Result<String> {
+    #[cfg(feature = "slatedb")]
+    return slatedb::name_of(objects);
+    #[cfg(not(feature = "slatedb"))]
+    unreachable!("{} is refused", objects.url)
+}
+
+/// Refuses a place at which there is no store; the build has object storage.
+pub(crate) fn expect_store(objects: &Objects<'_>) -> Result<()> {
+    #[cfg(feature = "slatedb")]
+    return slatedb::expect_store(objects);
+    #[cfg(not(feature = "slatedb"))]
+    unreachable!("{} is refused", objects.url)
+}
+
+/// Has the empty directory name the store that is at the place of `new`. What is there stays as it is, whatever comes of this.
+pub(crate) fn adopt(dir: &StoreDir, new: &NewStore<'_>) -> Result<()> {
+    #[cfg(feature = "slatedb")]
+    if let Some(objects) = &new.objects {
+        slatedb::adopt(dir, objects)?;
+    }
+    mark_of(new).write(dir)
+}
+
 /// Removes what a failed [`make`] has left.
 pub(crate) fn remove(dir: &StoreDir) -> std::io::Result<()> {
     #[cfg(any(feature = "leveldb", feature = "rocksdb"))]

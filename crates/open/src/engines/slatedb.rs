@@ -97,11 +97,40 @@ fn cache(dir: &StoreDir, place: &ObjectPlace, options: &OpenOptions) -> Option<(
     (bytes > 0 && !options.read_only).then(|| (dir.path().join(CACHE), bytes))
 }
 
+fn place_of(objects: &Objects<'_>) -> Result<ObjectPlace> {
+    let place = ObjectPlace::new(objects.url, objects.endpoint);
+    place.map_err(|message| Error::new(ErrorKind::Usage, message))
+}
+
+/// What tells the place apart from all others, in one word.
+pub(super) fn name_of(objects: &Objects<'_>) -> Result<String> {
+    let place = place_of(objects)?;
+    let url = place.url().trim_end_matches('/');
+    Ok(place.endpoint().map_or_else(|| url.to_owned(), |endpoint| format!("{url}@{endpoint}")))
+}
+
+/// Refuses a place at which there is no store.
+pub(super) fn expect_store(objects: &Objects<'_>) -> Result<()> {
+    SlateStore::find(&place_of(objects)?).map_err(|error| match &error {
+        StoreError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound => {
+            let message = format!("there is no kvfs store at {}; `kvfs mkfs` makes one", objects.url);
+            Error::new(ErrorKind::NotAStore, message)
+        }
+        _ => error.into(),
+    })
+}
+
+/// Has the directory name the store that is there. No object is touched.
+pub(super) fn adopt(dir: &StoreDir, objects: &Objects<'_>) -> Result<()> {
+    check_own(dir)?;
+    let place = place_of(objects)?;
+    write_place(dir, &place).map_err(|error| Error::io("name a store in", dir.path(), &error))
+}
+
 /// Makes the database where `objects` says, and an empty file system in it (`None`: nothing).
 pub(super) fn make(dir: &StoreDir, objects: &Objects<'_>, files: Option<&MkfsOptions>) -> Result<()> {
     check_own(dir)?;
-    let place = ObjectPlace::new(objects.url, objects.endpoint)
-        .map_err(|message| Error::new(ErrorKind::Usage, message))?;
+    let place = place_of(objects)?;
     let claimed = SlateStore::claim(&place);
     claimed.map_err(|error| match &error {
         StoreError::Io { source, .. } if source.kind() == io::ErrorKind::AlreadyExists => {
