@@ -170,6 +170,8 @@ const LIMITS: &[(&str, Bound)] = &[
     ("edinburgh.rocksdb.read-seq.ratio", NEAR_BARE),
     ("edinburgh.rocksdb.write-random.ratio", NEAR_BARE),
     ("edinburgh.rocksdb.write-seq.ratio", NEAR_BARE),
+    ("ranges.read-memtable", Bound::AtMost(1.1)),
+    ("ranges.read-run", Bound::AtMost(1.1)),
     ("overwrite.amplification", Bound::AtMost(3.2)),
     ("overwrite.write-max", Bound::AtMost(0.2)),
 ];

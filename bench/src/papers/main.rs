@@ -8,6 +8,7 @@ mod edinburgh;
 mod files;
 mod full;
 mod overwrite;
+mod ranges;
 mod rig;
 mod table;
 mod thresholds;
@@ -96,6 +97,8 @@ enum PartName {
     Overwrite,
     /// A large tree, removed as a whole
     Trees,
+    /// Range tombstones: what they cost reads
+    Ranges,
     /// The library beside the bare engine, as the Edinburgh kvfs has it (figures 5.1 to 5.5)
     Edinburgh,
 }
@@ -129,8 +132,15 @@ struct PartInfo {
 }
 
 /// In the order in which they are done.
-const PARTS: &[PartInfo] =
-    &[defrag::PART, thresholds::PART, full::PART, overwrite::PART, trees::PART, edinburgh::PART];
+const PARTS: &[PartInfo] = &[
+    defrag::PART,
+    thresholds::PART,
+    full::PART,
+    overwrite::PART,
+    trees::PART,
+    ranges::PART,
+    edinburgh::PART,
+];
 
 /// What a part works with.
 struct Setup<'a> {
