@@ -23,6 +23,7 @@
 #![cfg(feature = "client")]
 
 mod cache;
+mod claim;
 mod cursor;
 mod error;
 mod follower;
@@ -32,7 +33,6 @@ mod meta;
 mod options;
 mod pace;
 mod pin;
-mod place;
 mod ranges;
 mod reaper;
 mod runtime;
@@ -43,7 +43,9 @@ mod stats;
 mod store;
 mod view;
 
+pub use kvfs_objects::ObjectPlace;
+
 pub use holder::{Claimant, LEASES};
 pub use options::SlateOptions;
-pub use place::ObjectPlace;
+
 pub use store::SlateStore;

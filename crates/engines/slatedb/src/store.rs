@@ -9,6 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use kvfs_engine_common::Syncer;
 use kvfs_locks::{Mutex, class};
+use kvfs_objects::ObjectPlace;
 use kvfs_store::{
     Batch, Capabilities, Cursor, Durability, EngineStore, Extent, ExtentKind, Follow, KeyRange, Keyspace,
     KeyspaceInfo, KeyspaceKind, MergeFunction, Op, Position, Read, Result, Snapshot, SpaceStats, Store,
@@ -18,6 +19,7 @@ use slatedb::{Db, SstBlockSize, WriteBatch};
 use slatedb_common::metrics::DefaultMetricsRecorder;
 
 use crate::cache::BlockCache;
+use crate::claim;
 use crate::cursor::SlateCursor;
 use crate::error::of_slatedb;
 use crate::follower::{Follower, Opener};
@@ -26,7 +28,6 @@ use crate::keys;
 use crate::meta::{self, Meta};
 use crate::options::{SlateOptions, cache_bytes};
 use crate::pin::Pin;
-use crate::place::ObjectPlace;
 use crate::reaper::Reaper;
 use crate::runtime::Executor;
 use crate::shared::{Database, Shared};
@@ -64,8 +65,8 @@ impl SlateStore {
     /// There are objects already; the place can't be reached or written to.
     pub fn claim(place: &ObjectPlace) -> Result<()> {
         let executor = Executor::start()?;
-        let (service, prefix) = place.connect()?;
-        executor.wait(place.claim(&*service, &prefix))
+        let (service, prefix) = claim::connect(place)?;
+        executor.wait(claim::make(place, &*service, &prefix))
     }
 
     /// Makes an empty store in the place, which the caller has claimed, and closes it.
@@ -74,7 +75,7 @@ impl SlateStore {
     /// The place can't be reached or written to.
     pub fn create(place: &ObjectPlace, options: &SlateOptions, uuid: [u8; 16]) -> Result<()> {
         let executor = Executor::start()?;
-        let (service, prefix) = place.connect()?;
+        let (service, prefix) = claim::connect(place)?;
         let failed = |error: slatedb::Error| of_slatedb("making a store", &error);
         executor.wait(async {
             let db = Db::builder(prefix, Arc::clone(&service))
@@ -97,8 +98,8 @@ impl SlateStore {
     /// There is none; the place can't be reached.
     pub fn find(place: &ObjectPlace) -> Result<()> {
         let executor = Executor::start()?;
-        let (service, prefix) = place.connect()?;
-        executor.wait(place.check_claim(&*service, &prefix))
+        let (service, prefix) = claim::connect(place)?;
+        executor.wait(claim::check(place, &*service, &prefix))
     }
 
     /// Removes all objects of the place.
@@ -107,8 +108,8 @@ impl SlateStore {
     /// The place can't be reached or written to.
     pub fn remove(place: &ObjectPlace) -> Result<()> {
         let executor = Executor::start()?;
-        let (service, prefix) = place.connect()?;
-        executor.wait(place.remove_objects(&*service, &prefix))
+        let (service, prefix) = claim::connect(place)?;
+        executor.wait(claim::remove_objects(place, &*service, &prefix))
     }
 
     /// Opens the store at the place. Where `options` asks to read only it is opened as it is, and stays so.
@@ -120,11 +121,11 @@ impl SlateStore {
         let executor = Executor::start()?;
         let cache = Arc::new(BlockCache::new(cache_bytes(options.memory_bytes)));
         let recorder = Arc::new(DefaultMetricsRecorder::new());
-        let (service, prefix) = place.connect()?;
+        let (service, prefix) = claim::connect(place)?;
         let holder_place = holder::Place::of(&service, &prefix);
         let opened: Result<Database> = executor.wait(async {
             // The engine would try for ever to reach what is not there.
-            place.check_claim(&*service, &prefix).await?;
+            claim::check(place, &*service, &prefix).await?;
             if options.read_only {
                 let (cache, recorder) = (Arc::clone(&cache), Arc::clone(&recorder));
                 let opener = Opener { prefix, service, cache, recorder };

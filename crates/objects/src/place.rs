@@ -1,0 +1,142 @@
+//! Where objects are: a URL, and for S3 perhaps an endpoint of one's own.
+//!
+//! Thread safety: plain values; functions. Invariant: a place never holds credentials.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use object_store::ObjectStore;
+use object_store::local::LocalFileSystem;
+use object_store::path::Path;
+use url::Url;
+
+use crate::cloud;
+
+/// How often a request is made again that the service has not answered, or as one that is too busy.
+#[derive(Debug, Clone, Copy)]
+pub struct Retries {
+    /// At most.
+    pub count_max: usize,
+    /// Not later than so long after the first one.
+    pub age_max: Duration,
+}
+
+/// See the module.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ObjectPlace {
+    url: Url,
+    endpoint: Option<String>,
+}
+
+impl ObjectPlace {
+    /// The prefix that `url` names, such as `s3://bucket/prefix`, or a directory; `endpoint`: of a server that speaks S3.
+    ///
+    /// # Errors
+    /// Why it can't be used, in words.
+    pub fn new(url: &str, endpoint: Option<&str>) -> Result<Self, String> {
+        let place = Self { url: parse(url)?, endpoint: endpoint.map(str::to_owned) };
+        let text = place.url.as_str();
+        let has_secret = !place.url.username().is_empty() || place.url.password().is_some();
+        if has_secret || place.url.query().is_some() || place.url.fragment().is_some() {
+            return Err(format!(
+                "{text} has more than bucket and prefix; credentials come from the environment, such as AWS_ACCESS_KEY_ID"
+            ));
+        }
+        if !place.is_local() && place.url.host_str().is_none_or(str::is_empty) {
+            return Err(format!("{text} names no bucket"));
+        }
+        if endpoint.is_some() && place.url.scheme() != "s3" {
+            return Err(format!("{text} has no endpoint of its own; s3://… may have one"));
+        }
+        if !place.is_local() {
+            cloud::check(&place)?;
+        }
+        Ok(place)
+    }
+
+    /// The URL.
+    pub fn url(&self) -> &str {
+        self.url.as_str()
+    }
+
+    /// The endpoint.
+    pub fn endpoint(&self) -> Option<&str> {
+        self.endpoint.as_deref()
+    }
+
+    /// What the URL begins with.
+    pub(crate) fn scheme(&self) -> &str {
+        self.url.scheme()
+    }
+
+    /// Whether the objects are files.
+    pub fn is_local(&self) -> bool {
+        self.url.scheme() == "file"
+    }
+
+    /// The service, and the prefix there. `retries` are of no use for files.
+    ///
+    /// # Errors
+    /// The service can't be used as it is set up, such as for want of credentials. Nothing is asked of it.
+    pub fn connect(&self, retries: Retries) -> object_store::Result<(Arc<dyn ObjectStore>, Path)> {
+        let service: Arc<dyn ObjectStore> = if self.is_local() {
+            Arc::new(LocalFileSystem::new().with_fsync(true))
+        } else {
+            cloud::connect(self, retries)?
+        };
+        // abfs://container@account/path has the prefix in its path, as all others have.
+        let prefix = Path::from_url_path(self.url.path());
+        let prefix = prefix.map_err(object_store::Error::from)?;
+        Ok((service, prefix))
+    }
+}
+
+fn parse(text: &str) -> Result<Url, String> {
+    if text.contains("://") {
+        return Url::parse(text).map_err(|error| format!("{text} is no URL: {error}"));
+    }
+    let path = std::path::absolute(PathBuf::from(text)).map_err(|error| format!("{text}: {error}"))?;
+    Url::from_file_path(&path).map_err(|()| format!("{} is no path of a directory", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn url(text: &str) -> Result<String, String> {
+        ObjectPlace::new(text, None).map(|place| place.url().to_owned())
+    }
+
+    #[test]
+    fn places_are_directories_or_urls_without_secrets() {
+        assert_eq!(url("/tmp/x").unwrap(), "file:///tmp/x");
+        assert!(url("x").unwrap().starts_with("file:///"));
+        for (text, words) in [
+            ("s3://key:secret@bucket/a", "environment"),
+            ("s3://bucket/a?token=x", "environment"),
+            ("s3://", "no bucket"),
+        ] {
+            let refused = url(text);
+            assert!(refused.as_ref().is_err_and(|error| error.contains(words)), "{text}: {refused:?}");
+        }
+        assert!(ObjectPlace::new("/tmp/x", Some("http://localhost")).is_err());
+    }
+
+    #[cfg(feature = "cloud")]
+    #[test]
+    fn places_are_in_object_storage() {
+        assert_eq!(url("s3://bucket/a/b").unwrap(), "s3://bucket/a/b");
+        assert_eq!(url("gs://bucket/a").unwrap(), "gs://bucket/a");
+        assert!(url("ftp://bucket/a").is_err_and(|error| error.contains("no object storage")));
+        assert!(ObjectPlace::new("gs://bucket", Some("http://localhost")).is_err());
+        let own = ObjectPlace::new("s3://bucket/a", Some("http://localhost:9000")).unwrap();
+        assert_eq!(own.endpoint(), Some("http://localhost:9000"));
+    }
+
+    #[cfg(not(feature = "cloud"))]
+    #[test]
+    fn a_build_without_clients_says_so() {
+        assert!(url("s3://bucket/a").is_err_and(|error| error.contains("`cloud`")));
+    }
+}
