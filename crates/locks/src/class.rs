@@ -145,6 +145,7 @@ classes! {
     KvdbTableWindowsSlots "kvdb/table/windows.slots",
     KvdbVersionManifestInner "kvdb/version/manifest.inner",
     KvdbSpaceGrowth "kvdb/space.growth",
+    KvdbCompactionCopies "kvdb/compaction.copies",
     KvdbSpaceTable "kvdb/space.table",
     KvdbHistoryDeletedPositions "kvdb/history.deleted_positions",
 

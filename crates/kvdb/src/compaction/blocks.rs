@@ -12,7 +12,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use kvfs_store::{BLOCK_BYTES, Result, Seqno, Tier};
 
-use super::copies::Copies;
+use super::copies::{CopyPlace, Stretches};
 use super::copy::CopyReader;
 use super::job::MergeJob;
 use super::output::{Output, Sink, Totals};
@@ -53,7 +53,7 @@ enum Shared {
     /// Nothing.
     No,
     /// They lie here, too.
-    Copied(u64),
+    Copied(CopyPlace),
     /// They stay for now: they are copied by this merge, for another prefix, and where they come to lie is known behind it. Or the zone has
     /// been emptied, and is being filled again.
     Stays,
@@ -124,7 +124,7 @@ pub(super) fn merge(job: &MergeJob, sink: &mut dyn Sink) -> Result<Totals> {
         pending_bytes: 0,
         wish: None,
         reader: CopyReader::new(&job.spec, job.inputs.len()),
-        copied_here: Copies::default(),
+        copied_here: Stretches::default(),
         units_here: HashMap::new(),
     };
     for interval in sweep {
@@ -228,7 +228,7 @@ struct Mover<'a> {
     wish: Option<(Bytes, Option<Tier>)>,
     reader: CopyReader,
     /// From where it has copied, of zones that are being emptied.
-    copied_here: Copies,
+    copied_here: Stretches,
     /// The packed units among that, with the prefix for which they were copied.
     units_here: HashMap<u64, Bytes>,
 }
@@ -305,8 +305,13 @@ impl Mover<'_> {
         for (moving, shared) in parts {
             let part = moving.source.region().part(moving.first, moving.count() as u32, &moving.seqnos);
             let is_worth_it = !is_remnant(&part) || self.job.options.stitch_bytes_min == 0;
-            if let Shared::Copied(addr) = shared {
-                self.output.writer().take_over(layer, Region { addr, ..part })?;
+            if let Shared::Copied(place) = shared
+                && self.output.writer().take_over_in(
+                    layer,
+                    Region { addr: place.addr, ..part },
+                    place.generation,
+                )?
+            {
                 continue;
             }
             let stays = matches!(shared, Shared::Stays);
@@ -339,17 +344,16 @@ impl Mover<'_> {
     fn parts_copied(&mut self, moving: Move) -> Vec<(Move, Shared)> {
         let region = moving.source.region();
         let victims = &self.job.victims;
-        let Some(copies) = victims.copies().filter(|_| victims.contain(region.extent())) else {
+        let Some(sharing) = victims.sharing().filter(|_| victims.contain(region.extent())) else {
             return vec![(moving, Shared::No)];
         };
-        let zones = &self.job.spec.ctx.zones;
-        if !copies.is_to_be_emptied(zones.zone_of(region.addr), zones) {
+        if !sharing.is_to_be_emptied(self.job.spec.ctx.zones.zone_of(region.addr)) {
             return vec![(moving, Shared::Stays)];
         }
         let mut all = Vec::new();
-        for (blocks, addr) in copies.parts_of(&region, &(moving.first..moving.first + moving.count())) {
-            if let Some(addr) = addr {
-                all.push((moving.part(&blocks), Shared::Copied(addr)));
+        for (blocks, place) in sharing.parts_of(&region, &(moving.first..moving.first + moving.count())) {
+            if let Some(place) = place {
+                all.push((moving.part(&blocks), Shared::Copied(place)));
                 continue;
             }
             if region.unit.is_some() {
@@ -361,7 +365,8 @@ impl Mover<'_> {
             }
             for (blocks, here) in self.copied_here.parts_of(&region, &blocks) {
                 if here.is_none() {
-                    self.copied_here.note_stretch(&region, &blocks);
+                    // To where is not known yet.
+                    self.copied_here.note(&region, &blocks, CopyPlace { addr: 0, generation: 0 });
                 }
                 let shared = if here.is_some() { Shared::Stays } else { Shared::No };
                 all.push((moving.part(&blocks), shared));

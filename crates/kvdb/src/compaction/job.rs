@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use kvfs_store::{KeyspaceKind, Result};
 
 use super::output::{OutputSpec, Sink, Totals};
-use super::{Copies, MergeOptions, blocks, tuples};
+use super::{MergeOptions, Sharing, blocks, tuples};
 use crate::format::{Extent, PieceDesc, ZoneId};
 use crate::iter::KeepRules;
 use crate::memtable::TombstoneSet;
@@ -30,14 +30,14 @@ pub(crate) struct Victims {
     zone_bytes: u64,
     /// Of what lies on another tier than it wishes: bytes that were moved; `None`: it is not meant.
     moved: Option<Arc<AtomicU64>>,
-    /// What of the zones has been copied already.
-    copies: Option<Arc<Copies>>,
+    /// What of the zones has been copied already, if that counts.
+    sharing: Option<Arc<Sharing>>,
 }
 
 impl Victims {
     pub(crate) fn new(mut zones: Vec<u32>, zone_bytes: u64) -> Self {
         zones.sort_unstable();
-        Self { zones, zone_bytes, moved: None, copies: None }
+        Self { zones, zone_bytes, moved: None, sharing: None }
     }
 
     /// No zones, but blocks on another tier than they wish to lie on; counts the bytes of those that come to lie there.
@@ -45,14 +45,14 @@ impl Victims {
         Self { moved: Some(moved), ..Self::default() }
     }
 
-    /// The same, of which so much has been copied already.
-    pub(crate) fn copied(&self, copies: &Arc<Copies>) -> Self {
-        Self { copies: Some(Arc::clone(copies)), ..self.clone() }
+    /// The same, of which what is known to be copied already is not copied again.
+    pub(crate) fn copied_once(&self, sharing: &Arc<Sharing>) -> Self {
+        Self { sharing: Some(Arc::clone(sharing)), ..self.clone() }
     }
 
-    /// What of them has been copied already, if that is known.
-    pub(super) fn copies(&self) -> Option<&Arc<Copies>> {
-        self.copies.as_ref()
+    /// What of them has been copied already, if that counts.
+    pub(super) fn sharing(&self) -> Option<&Arc<Sharing>> {
+        self.sharing.as_ref()
     }
 
     /// Whether blocks are among them that lie on another tier than they wish.
@@ -85,6 +85,11 @@ impl Victims {
     /// Whether `zone` is one of them.
     pub(crate) fn have(&self, zone: ZoneId) -> bool {
         self.zones.binary_search(&zone.0).is_ok()
+    }
+
+    /// Whether `piece` may have anything of them: of what is misplaced that is not known.
+    pub(crate) fn may_have_any_of(&self, piece: &PieceDesc) -> bool {
+        self.are_misplaced() || self.have_any_of(piece)
     }
 
     /// Whether `piece` has anything there.

@@ -23,7 +23,7 @@ mod rest;
 mod sweep;
 mod tuples;
 
-pub(crate) use copies::Copies;
+pub(crate) use copies::{Copies, Sharing};
 pub(crate) use job::{MergeJob, Victims};
 pub(crate) use output::{CopyBound, Finished, Output, OutputSpec, Sink, Totals};
 pub(crate) use pace::Pace;

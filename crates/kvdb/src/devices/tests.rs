@@ -10,6 +10,8 @@ use kvfs_store::{BLOCK_BYTES, Batch, Durability, Keyspace, KeyspaceKind, Read, S
 use super::*;
 use crate::{Background, CreateOptions, Db, Options};
 
+mod clone_histories;
+mod clones;
 mod heat;
 mod placement;
 mod repair;

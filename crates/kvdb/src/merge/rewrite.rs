@@ -5,15 +5,14 @@
 //! Thread safety: each rewrite has claimed its run, or the caller has all. Invariants: a rewrite is a merge of one piece alone, so its
 //! keys stay within those of the piece, and what it drops no reader from now on would see.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use kvfs_store::{Result, StoreError};
 
 use super::step::{Progress, Stepper, overlap};
 use super::{Merger, StepConfig};
-use crate::compaction::{Copies, Finished, MergeJob, MergeOptions, Sink, Victims};
-use crate::format::{Feature, PieceId, Region};
+use crate::compaction::{Finished, MergeJob, MergeOptions, Sharing, Sink, Victims};
+use crate::format::{Feature, PieceId};
 use crate::iter::KeepRules;
 use crate::layers::view::View;
 use crate::table::Piece;
@@ -67,30 +66,46 @@ impl Merger {
         goes_on: &mut dyn FnMut(usize, usize) -> bool,
     ) -> Result<bool> {
         let mut unread = Ok(());
-        // What clones share is copied once.
-        let mut copies = self
-            .live
-            .has_announced(Feature::Clones)
-            .then(|| Arc::new(Copies::of(&config.victims, &self.runtime.ctx.zones)));
+        // What clones share is copied once, by this pass and those before it.
+        let is_shared = self.live.has_announced(Feature::Clones);
+        self.stepper.copies.forget_emptied();
+        let sharing = is_shared.then(|| Arc::new(Sharing::of(&self.stepper.copies, &config.victims)));
         for (done, &target) in targets.iter().enumerate() {
             let is_wanted = !has_all && self.merging.is_wanted();
             if self.runtime.is_stopping() || is_wanted || !goes_on(done, targets.len()) {
                 return Ok(false);
             }
-            if has_all {
-                pass_over(&mut unread, self.stepper.rewrite_all_of(target, config, copies.as_mut()))?;
-                continue;
-            }
-            let claimed = self.merging.claim(|busy| {
-                let is_free = !busy.contains(target.run);
-                Ok(is_free.then(|| (vec![target.run], ())))
-            })?;
-            if let Some(((), claim)) = claimed {
-                let config = StepConfig { lane: claim.lane(), ..config.clone() };
-                pass_over(&mut unread, self.stepper.rewrite_all_of(target, &config, copies.as_mut()))?;
+            let mut rebased = Vec::new();
+            let found = self.claimed(target, config, has_all, |config| self.stepper.rebase(target, config));
+            pass_over(&mut unread, found.map(|found| rebased.extend(found.unwrap_or_default())))?;
+            for target in rebased {
+                let sharing = sharing.as_ref();
+                let rewrite = |config: &StepConfig| self.stepper.rewrite_all_of(target, config, sharing);
+                pass_over(&mut unread, self.claimed(target, config, has_all, rewrite).map(drop))?;
             }
         }
+        self.stepper.copies.forget_emptied();
         unread.map(|()| true)
+    }
+
+    /// What `act` does to the run of `target`, which is its alone meanwhile. `None`: the run is being merged. `has_all`: the caller has all
+    /// runs.
+    fn claimed<T>(
+        &self,
+        target: Target,
+        config: &StepConfig,
+        has_all: bool,
+        act: impl FnOnce(&StepConfig) -> Result<T>,
+    ) -> Result<Option<T>> {
+        if has_all {
+            return act(config).map(Some);
+        }
+        let claimed = self.merging.claim(|busy| {
+            let is_free = !busy.contains(target.run);
+            Ok(is_free.then(|| (vec![target.run], ())))
+        })?;
+        let Some(((), claim)) = claimed else { return Ok(None) };
+        act(&StepConfig { lane: claim.lane(), ..config.clone() }).map(Some)
     }
 }
 
@@ -120,33 +135,61 @@ pub(super) fn pass_over(unread: &mut Result<()>, rewritten: Result<()>) -> Resul
 }
 
 impl Stepper {
+    /// A new piece of a run whose seqnos are counted from its base would be counted so, too: such a run becomes another one, of the same
+    /// bytes where they are. What of it is to be rewritten, which may be `target` as it is.
+    fn rebase(&self, target: Target, config: &StepConfig) -> Result<Vec<Target>> {
+        let Target { keyspace, run, piece } = target;
+        let view = self.live.view();
+        let Some(of) = view.version.runs(keyspace).iter().find(|other| other.id == run) else {
+            return Ok(Vec::new());
+        };
+        let Some(old) = of.pieces.iter().find(|other| other.desc().id == piece) else {
+            return Ok(Vec::new());
+        };
+        if old.seqno_min() == old.desc().seqno_min {
+            return Ok(vec![target]);
+        }
+        if view.version.merges(keyspace).iter().any(|merge| merge.involves(run)) {
+            return Ok(Vec::new());
+        }
+        let mut merge = self.merge_of(keyspace, std::slice::from_ref(of));
+        drop(view);
+        let stitching = StepConfig { victims: Victims::default(), stitch_bytes_min: 0, ..config.clone() };
+        while self.step(&mut merge, &stitching)? == Progress::More {}
+        let view = self.live.view();
+        let runs = view.version.runs(keyspace).iter().filter(|run| run.id == merge.output);
+        let pieces =
+            runs.flat_map(|run| &run.pieces).filter(|piece| config.victims.may_have_any_of(piece.desc()));
+        Ok(pieces.map(|piece| Target { keyspace, run: merge.output, piece: piece.desc().id }).collect())
+    }
+
     /// Rewrites a piece, and what takes its place, until nothing of the victims is left: where the piece refers to the same bytes several
     /// times, they are copied at first, and then referred to where they have come to lie.
     fn rewrite_all_of(
         &self,
         target: Target,
         config: &StepConfig,
-        mut copies: Option<&mut Arc<Copies>>,
+        sharing: Option<&Arc<Sharing>>,
     ) -> Result<()> {
         let mut targets = vec![target];
         for round in 1..=ROUNDS_MAX {
             let mut left = Vec::new();
             for target in targets {
                 // In the end whatever is left is copied.
-                let copies = copies.as_deref_mut().filter(|_| round < ROUNDS_MAX);
-                left.extend(self.rewrite(target, config, copies)?);
+                left.extend(self.rewrite(target, config, sharing.filter(|_| round < ROUNDS_MAX))?);
             }
             targets = left;
         }
         Ok(())
     }
 
-    /// `copies`: what was copied before for the same victims, to which is added what is now. Returns what still has something of them.
+    /// `sharing`: what was copied before, to which is added what is now. Returns what still has something of the victims. A piece whose
+    /// seqnos are counted from a base stays: see [`Self::rebase`].
     fn rewrite(
         &self,
         target: Target,
         config: &StepConfig,
-        copies: Option<&mut Arc<Copies>>,
+        sharing: Option<&Arc<Sharing>>,
     ) -> Result<Vec<Target>> {
         let Target { keyspace, run, piece } = target;
         let view = self.live.view();
@@ -157,21 +200,14 @@ impl Stepper {
             return Ok(Vec::new());
         };
         if old.seqno_min() != old.desc().seqno_min {
-            // A new piece of that run would count from its base, too: the run becomes another one.
-            let is_alone = view.version.merges(keyspace).iter().all(|merge| !merge.involves(run));
-            let merge = is_alone.then(|| self.merge_of(keyspace, std::slice::from_ref(of)));
-            drop(view);
-            return merge.map_or(Ok(Vec::new()), |mut merge| {
-                while self.step(&mut merge, config)? == Progress::More {}
-                Ok(Vec::new())
-            });
+            return Ok(Vec::new());
         }
         let part = Arc::new(Run { pieces: vec![Arc::clone(&old)], ..Run::clone(of) });
         let bottom = !runs[at + 1..].iter().any(|older| overlap(older, std::slice::from_ref(&part)));
         let before = Arc::clone(of);
         drop(view);
         let victims =
-            copies.as_deref().map_or_else(|| config.victims.clone(), |known| config.victims.copied(known));
+            sharing.map_or_else(|| config.victims.clone(), |sharing| config.victims.copied_once(sharing));
         let made = self.copies_of(keyspace, part, bottom, victims, config)?;
         let mut edits = vec![Edit::DropPiece { keyspace, run, piece }];
         let add = |piece: &Arc<Piece>| Edit::AddPiece { keyspace, run, piece: piece.desc().clone() };
@@ -180,16 +216,13 @@ impl Stepper {
         self.live.announce(Feature::Steps)?;
         self.live.install(edits, &[keyspace], &made, |view| view)?;
         let mut left = Vec::new();
-        if let Some(copies) = copies {
-            let zones = &self.runtime.ctx.zones;
-            let is_victim = |zone| copies.is_to_be_emptied(zone, zones);
-            let has_more = |piece: &&Arc<Piece>| piece.desc().zones.iter().any(|held| is_victim(held.zone));
+        if let Some(sharing) = sharing {
+            let has_more = |piece: &&Arc<Piece>| {
+                piece.desc().zones.iter().any(|held| sharing.is_to_be_emptied(held.zone))
+            };
             let target = |piece: &Arc<Piece>| Target { keyspace, run, piece: piece.desc().id };
             left.extend(made.iter().filter(has_more).map(target));
-            let is_meant: HashSet<_> =
-                old.desc().zones.iter().map(|held| held.zone).filter(|&zone| is_victim(zone)).collect();
-            let of_region = |region: &Region<'_>| is_meant.contains(&zones.zone_of(region.addr));
-            Arc::make_mut(copies).note(&old, &made, of_region)?;
+            sharing.note(&old, &made)?;
         }
         drop(old);
         self.note_replaced(keyspace, &[before]);

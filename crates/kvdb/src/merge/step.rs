@@ -17,7 +17,7 @@ use bytes::Bytes;
 use kvfs_store::{KeyspaceKind, Result, StoreError};
 
 use super::Merge;
-use crate::compaction::{Finished, MergeJob, MergeOptions, OutputSpec, Pace, Rest, Sink, Victims};
+use crate::compaction::{Copies, Finished, MergeJob, MergeOptions, OutputSpec, Pace, Rest, Sink, Victims};
 use crate::flush::Flusher;
 use crate::flush::headroom::Space;
 use crate::format::{Feature, PieceDesc};
@@ -87,6 +87,8 @@ pub(crate) struct Stepper {
     pub(super) history: Arc<History>,
     pub(super) space: Arc<Space>,
     pub(super) flusher: Arc<Flusher>,
+    /// What was copied out of zones that are emptied.
+    pub(super) copies: Arc<Copies>,
     /// Pieces of former versions that steps have replaced.
     pieces_replaced: PinnedGarbage<PieceDesc>,
 }
@@ -101,6 +103,7 @@ impl Stepper {
             history: Arc::clone(&flusher.history),
             space: Arc::clone(&flusher.space),
             flusher: Arc::clone(flusher),
+            copies: Arc::new(Copies::new(&flusher.runtime.ctx)),
             pieces_replaced: PinnedGarbage::default(),
         }
     }

@@ -341,6 +341,11 @@ impl Zones {
         self.retain_use(&self.use_of(extent));
     }
 
+    /// As [`Zones::retain`], of bytes that were written in that generation of their zone; false: they have gone.
+    pub(crate) fn retain_in(&self, extent: Extent, generation: u32) -> bool {
+        self.table.lock().retain(&self.use_of(extent), Some(generation))
+    }
+
     /// One reference less to the bytes of `extent`. A zone that no stream fills becomes free with
     /// its last live byte.
     pub(crate) fn release(&self, extent: Extent) {
@@ -349,7 +354,7 @@ impl Zones {
 
     /// As [`Zones::retain`] for all bytes that a piece holds in one zone.
     pub(crate) fn retain_use(&self, zone_use: &ZoneUse) {
-        self.table.lock().retain(zone_use);
+        self.table.lock().retain(zone_use, None);
     }
 
     /// As [`Zones::release`] for all bytes that a piece holds in one zone.

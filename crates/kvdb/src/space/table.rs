@@ -377,11 +377,17 @@ impl Table {
         }
     }
 
-    pub(super) fn retain(&mut self, zone_use: &ZoneUse) {
+    /// False, and nothing is done, if what was written in that `generation` of the zone has gone.
+    pub(super) fn retain(&mut self, zone_use: &ZoneUse, generation: Option<u32>) -> bool {
         let entry = &mut self.entries[zone_use.zone.0 as usize];
+        let is_gone = |generation| entry.generation != generation || entry.bytes_live == 0;
+        if generation.is_some_and(is_gone) {
+            return false;
+        }
         debug_assert!(entry.bytes_live > 0 && entry.bump >= zone_use.end, "only live bytes are shared");
         entry.bytes_live += zone_use.bytes;
         entry.stretches += zone_use.pieces;
+        true
     }
 
     pub(super) fn release(&mut self, zone_use: &ZoneUse) {

@@ -370,6 +370,20 @@ impl PieceWriter {
         Ok(())
     }
 
+    /// As [`PieceWriter::take_over`], of blocks that may have gone: false if their zone does not live in that generation any more.
+    ///
+    /// # Errors
+    /// As [`PieceWriter::take_over`].
+    pub(crate) fn take_over_in(&mut self, layer: usize, region: Region<'_>, generation: u32) -> Result<bool> {
+        let (zones, extent) = (Arc::clone(&self.target.ctx.zones), region.extent());
+        if !zones.retain_in(extent, generation) {
+            return Ok(false);
+        }
+        let taken = self.take_over(layer, region);
+        zones.release(extent);
+        taken.map(|()| true)
+    }
+
     /// Copies a whole packed unit as it is: `region` is one, and `stored` its verified bytes on the device,
     /// padded. `seqnos` are those of its blocks.
     ///
