@@ -22,7 +22,7 @@ VERSION   := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 MAJOR     := $(word 1,$(subst ., ,$(VERSION)))
 MINOR     := $(word 2,$(subst ., ,$(VERSION)))
 
-.PHONY: help run stop demo-dashboards build build-rocksdb build-leveldb build-engines build-slatedb test test-engines test-unit test-mount realwork fuzz torture bench-quick bench bench-aged profile bench-txn bench-papers bench-db bench-tiers lint docs install install-files install-library-files uninstall uninstall-library deb clean setup
+.PHONY: help run stop demo-dashboards build build-rocksdb build-leveldb build-engines build-cloud build-slatedb test test-engines test-unit test-mount realwork fuzz torture bench-quick bench bench-aged profile bench-txn bench-papers bench-db bench-tiers lint docs install install-files install-library-files uninstall uninstall-library deb clean setup
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,7 +55,10 @@ build-engines: ## the same binary with both: target/engines/release/kvfs
 	@scripts/setup.sh engines
 	@cargo build --release --locked -p kvfs-cli --bin kvfs --features rocksdb,leveldb --target-dir target/engines
 
-build-slatedb: ## the same binary with the engine SlateDB, for object storage: target/slatedb/release/kvfs
+build-cloud: ## the same binary with repositories in object storage: target/cloud/release/kvfs
+	@cargo build --release --locked -p kvfs-cli --bin kvfs --features cloud --target-dir target/cloud
+
+build-slatedb: ## the same binary with the engine SlateDB, for stores in object storage, and repositories there: target/slatedb/release/kvfs
 	@cargo build --release --locked -p kvfs-cli --bin kvfs --features slatedb --target-dir target/slatedb
 
 test-engines: ## engines other than kvdb: the contract of stores, pjdfstest and fsx on each, kill -9; needs librocksdb-dev, libleveldb-dev

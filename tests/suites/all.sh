@@ -66,7 +66,7 @@ posix() {
 }
 
 # Both lanes take the next one from here. The longest come first, so that both end at about the same time.
-all=(realwork posix load torture lifecycle privileges txn rpc install transfer snapshot differential kernel container branch acl hostile calls hidden
+all=(realwork posix load torture lifecycle privileges txn rpc install transfer repository snapshot differential kernel container branch acl hostile calls hidden
   quota fair formats writeback compress examples)
 printf '%s\n' "${all[@]}" >"$work/waiting"
 # Takes the first of those that wait out of the list and prints it.

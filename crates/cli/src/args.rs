@@ -13,6 +13,7 @@ mod kv;
 mod mkfs;
 mod property;
 mod quota;
+mod repository;
 mod rm;
 mod serve;
 mod snapshot;
@@ -39,9 +40,12 @@ pub(crate) use kv::{KvArgs, KvCommand, KvRange};
 pub(crate) use mkfs::{MkfsArgs, NewStoreArgs};
 pub(crate) use property::{GetArgs, SetArgs, Setting};
 pub(crate) use quota::{ProjectCommand, QuotaArgs, QuotaCommand, QuotaOf};
+pub(crate) use repository::{PlaceArgs, PruneArgs, RepositoryArgs, RepositoryCommand};
 pub(crate) use rm::RmArgs;
 pub(crate) use serve::ServeArgs;
-pub(crate) use snapshot::{ReceiveArgs, SendArgs, SnapshotArgs, SnapshotCommand};
+pub(crate) use snapshot::{
+    PullArgs, PushArgs, ReceiveArgs, SendArgs, SnapshotArgs, SnapshotCommand, TargetArgs,
+};
 pub(crate) use tier::{
     DeviceArg, TierAddArgs, TierArgs, TierCommand, TierDevicesArgs, TierDrainArgs, TierLimitArgs,
     TierListArgs, TierPlacementArgs,
@@ -130,6 +134,8 @@ pub(crate) enum Command {
     Clone(CloneArgs),
     /// Named snapshots of all files and keys
     Snapshot(SnapshotArgs),
+    /// Places outside of the store to which snapshots are pushed
+    Repository(RepositoryArgs),
     /// Writable copies of all files and keys, or of a directory, to be merged or deleted
     Branch(BranchArgs),
     /// What is mounted where, by which user, since when

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use kvfs_fs::FsError;
 use kvfs_fs::transfer::{ReceiveError, StreamError};
+use kvfs_repository::RepositoryError;
 use kvfs_service::{ErrorKind, ServiceError};
 use kvfs_store::StoreError;
 
@@ -133,6 +134,22 @@ impl From<ServiceError> for CliError {
     }
 }
 
+impl From<RepositoryError> for CliError {
+    fn from(error: RepositoryError) -> Self {
+        use RepositoryError as E;
+        let code = match &error {
+            E::Place(_) | E::NotEncrypted => Code::Usage,
+            E::NoRepository(_) | E::OtherVersion(_) => Code::NotAStore,
+            E::NeedsPassphrase | E::WrongPassphrase => Code::Denied,
+            E::Missing(_) | E::Damaged { .. } => Code::Damaged,
+            E::TooSlow => Code::Conflict,
+            E::Stream(error) => return error.clone().into(),
+            _ => Code::Failed,
+        };
+        Self::new(code, error.to_string())
+    }
+}
+
 impl From<kvfs_open::Error> for CliError {
     fn from(error: kvfs_open::Error) -> Self {
         match &error {
@@ -156,6 +173,13 @@ impl From<FsError> for CliError {
 
 impl From<StreamError> for CliError {
     fn from(error: StreamError) -> Self {
+        // One that was read from a repository tells more than that it could not be read.
+        if let StreamError::Io(inner) = &error
+            && let Some(of_repository) =
+                inner.get_ref().and_then(|inner| inner.downcast_ref::<RepositoryError>())
+        {
+            return of_repository.clone().into();
+        }
         let code = match &error {
             StreamError::NotAStream | StreamError::OtherVersion(_) => Code::NotAStore,
             StreamError::Damaged { .. } | StreamError::Mismatch => Code::Damaged,

@@ -103,6 +103,7 @@ fn carry_out(command: &Command, words: &[OsString]) -> Result<ExitCode> {
         Command::Clone(args) => commands::clone::run(args),
         Command::Rm(args) => commands::rm::run(args),
         Command::Snapshot(args) => commands::snapshot::run(args),
+        Command::Repository(args) => commands::repository::run(args),
         Command::Branch(args) => commands::branch::run(args),
         Command::Sync(args) => commands::sync::run(args),
         Command::Completions(args) => pages::print_completions(args),

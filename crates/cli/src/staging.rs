@@ -155,6 +155,11 @@ impl Staged {
         self.position
     }
 
+    /// What has verified it.
+    pub(crate) fn reader(&self) -> &StreamReader {
+        &self.reader
+    }
+
     /// Whether going on makes sense.
     pub(crate) fn is_of_use(&self) -> bool {
         self.is_of_use

@@ -66,6 +66,7 @@ impl ObjectPlace {
     }
 
     /// What the URL begins with.
+    #[cfg(feature = "cloud")]
     pub(crate) fn scheme(&self) -> &str {
         self.url.scheme()
     }

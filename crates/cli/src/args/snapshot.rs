@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
+use super::repository::PlaceArgs;
 use crate::units::parse_size;
 
 const SNAPSHOT_EXAMPLES: &str = "\
@@ -15,6 +16,7 @@ Examples:
   kvfs snapshot restore before-upgrade     all as it was, in one transaction
   kvfs snapshot delete before-upgrade      and its space comes back
   kvfs snapshot send monday | kvfs snapshot receive --create -s /backup/store
+  kvfs snapshot push monday s3://bucket/kvfs
 
 With -s STORE they work on a store that is not mounted, too.";
 
@@ -63,11 +65,27 @@ pub(crate) struct SendArgs {
 
 /// What to receive, and how.
 #[derive(Debug, Args)]
-#[expect(clippy::struct_excessive_bools, reason = "switches of a command")]
 pub(crate) struct ReceiveArgs {
     /// File to read (default: standard input)
     #[arg(conflicts_with_all = ["status", "resume_token", "abandon"])]
     pub(crate) file: Option<PathBuf>,
+    /// Into which store
+    #[command(flatten)]
+    pub(crate) target: TargetArgs,
+    /// Only tell what has arrived of a stream that was broken off; exit code 1: nothing
+    #[arg(long, conflicts_with_all = ["create", "rollback", "abandon"])]
+    pub(crate) status: bool,
+    /// Only print the token for `kvfs snapshot send --resume`; exit code 1: nothing has arrived
+    #[arg(long, conflicts_with_all = ["create", "rollback", "abandon", "status"])]
+    pub(crate) resume_token: bool,
+    /// Drop what has arrived of a stream that was broken off
+    #[arg(long, conflicts_with_all = ["create", "rollback"])]
+    pub(crate) abandon: bool,
+}
+
+/// The store that a snapshot arrives in.
+#[derive(Debug, Args)]
+pub(crate) struct TargetArgs {
     /// Make the store when it is missing
     #[arg(long)]
     pub(crate) create: bool,
@@ -80,18 +98,59 @@ pub(crate) struct ReceiveArgs {
     /// Ceiling for memory, such as 512M (default: a quarter of RAM, at most 2G)
     #[arg(long, value_parser = parse_size)]
     pub(crate) memory: Option<u64>,
-    /// Only tell what has arrived of a stream that was broken off; exit code 1: nothing
-    #[arg(long, conflicts_with_all = ["create", "rollback", "abandon"])]
-    pub(crate) status: bool,
-    /// Only print the token for `kvfs snapshot send --resume`; exit code 1: nothing has arrived
-    #[arg(long, conflicts_with_all = ["create", "rollback", "abandon", "status"])]
-    pub(crate) resume_token: bool,
-    /// Drop what has arrived of a stream that was broken off
-    #[arg(long, conflicts_with_all = ["create", "rollback"])]
-    pub(crate) abandon: bool,
     /// For machines
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+const PUSH_EXAMPLES: &str = "\
+Examples:
+  kvfs repository create /mnt/backup/kvfs                a directory, or
+  kvfs repository create --encrypt s3://bucket/kvfs      in object storage
+  kvfs snapshot create monday && kvfs snapshot push monday /mnt/backup/kvfs
+  kvfs snapshot push -s ~/store monday s3://bucket/kvfs
+
+A snapshot there is complete by itself; what it shares with others there, of
+whatever store, is written once. A push that was broken off is gone on with by
+the same command: what is there is not written again. Pushing what is there
+already does nothing.
+Exit code 75: it took more than half a day beside a `repository prune`, and
+is to be pushed again.";
+
+const PULL_EXAMPLES: &str = "\
+Examples:
+  kvfs snapshot pull --create -s ~/restored /mnt/backup/kvfs monday
+  kvfs snapshot pull --create -s ~/restored s3://bucket/kvfs     the newest one
+
+It takes effect when all of it has arrived and is verified, and then as a whole,
+in a store that is new or empty and not mounted. A pull that was broken off is
+gone on with by the same command; what has arrived of it is kept in the
+directory of the store, or dropped with `kvfs snapshot receive --abandon`.";
+
+/// What to push, and where.
+#[derive(Debug, Args)]
+pub(crate) struct PushArgs {
+    /// The snapshot
+    pub(crate) name: String,
+    /// Where to
+    #[command(flatten)]
+    pub(crate) repository: PlaceArgs,
+    /// For machines
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// What to pull, and where to.
+#[derive(Debug, Args)]
+pub(crate) struct PullArgs {
+    /// Where from
+    #[command(flatten)]
+    pub(crate) repository: PlaceArgs,
+    /// Name of the snapshot, or the first eight digits of its id or more (default: the newest one)
+    pub(crate) name: Option<String>,
+    /// Into which store
+    #[command(flatten)]
+    pub(crate) target: TargetArgs,
 }
 
 /// Named snapshots of all files and keys.
@@ -182,6 +241,12 @@ pub(crate) enum SnapshotCommand {
     /// Take a stream of `send` into a store that is not mounted, wholly or not at all
     #[command(after_help = RECEIVE_EXAMPLES)]
     Receive(ReceiveArgs),
+    /// Write a snapshot to a repository: a directory, or a prefix in object storage
+    #[command(after_help = PUSH_EXAMPLES)]
+    Push(PushArgs),
+    /// Take a snapshot of a repository into a store that is not mounted, wholly or not at all
+    #[command(after_help = PULL_EXAMPLES)]
+    Pull(PullArgs),
     /// Bring all files and keys back to a snapshot, or some files, in one transaction, with files open
     #[command(after_help = "Examples:\n  \
         kvfs snapshot restore --dry-run before-upgrade\n  \

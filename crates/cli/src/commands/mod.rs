@@ -18,6 +18,7 @@ pub(crate) mod property;
 pub(crate) mod quota;
 pub(crate) mod remount;
 pub(crate) mod repair;
+pub(crate) mod repository;
 pub(crate) mod rm;
 pub(crate) mod serve;
 pub(crate) mod snapshot;

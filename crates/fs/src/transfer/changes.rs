@@ -216,7 +216,7 @@ impl Stage {
         self.bytes() >= BATCH_BYTES
     }
 
-    fn bytes(&self) -> usize {
+    pub(super) fn bytes(&self) -> usize {
         let open = self.run.as_ref().map_or(0, |run| run.data.len());
         // Of tiny keys and values the lengths are the greater part of a frame.
         self.batch.payload_bytes() + OP_BYTES_MAX * self.batch.len() + open
@@ -270,7 +270,7 @@ impl Stage {
         }
     }
 
-    fn take_block(&mut self, prefix: &[u8], block: u64, value: Option<&Bytes>) {
+    pub(super) fn take_block(&mut self, prefix: &[u8], block: u64, value: Option<&Bytes>) {
         let run = self.run_at(prefix, block, value.is_some());
         run.count += 1;
         if let Some(value) = value {

@@ -5,7 +5,7 @@
 //! on the two snapshots alone, so it can be broken off and gone on with at any frame. docs/FORMAT.md draws it.
 //!
 //! The parts: `identity` tells which snapshot is which in any store, `changes` walks over what differs,
-//! `frame` and `record` are the codec, `send` joins them; `reader` verifies, `receive` takes a stream that
+//! `frame` and `record` are the codec, `send` joins them; `framer` makes frames, also anew of records that were kept without; `reader` verifies, `receive` takes a stream that
 //! has come in whole, as one transaction.
 //!
 //! Thread safety: streams and readers belong to one thread each. A store that receives must not be used otherwise meanwhile.
@@ -18,6 +18,7 @@
 mod changes;
 mod error;
 mod frame;
+mod framer;
 mod identity;
 mod reader;
 mod receive;
@@ -31,6 +32,7 @@ mod tests;
 pub(crate) use changes::Stage;
 pub use error::{ReceiveError, StreamError};
 pub use frame::{Begin, FRAME_HEADER_BYTES, PROLOGUE_BYTES, Prologue};
+pub use framer::Reframer;
 pub use identity::{SnapshotId, StreamId};
 pub use reader::{Frame, StreamReader};
 pub use receive::{Received, Receiver};

@@ -92,6 +92,11 @@ impl StreamReader {
         self.position
     }
 
+    /// Where the next frame begins, and what those before come to.
+    pub(super) fn so_far(&self) -> (u64, &blake3::Hasher) {
+        (self.position, &self.hasher)
+    }
+
     /// The bytes of the frame that was returned last.
     pub fn last_frame(&self) -> &[u8] {
         &self.last

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use kvfs_store::KeyRange;
 
 use super::changes::{Changes, is_empty};
-use super::frame::{self, FrameKind, encode_frame};
+use super::frame::{self, FrameKind};
+use super::framer::Framer;
 use super::identity::open_by_id;
 use super::record::encode_records;
 use super::{Begin, Prologue, SnapshotId, StreamId};
@@ -22,8 +23,7 @@ pub struct SendStream {
     changes: Changes,
     /// Payloads of the frames that come before the records.
     heads: VecDeque<(FrameKind, Vec<u8>)>,
-    position: u64,
-    hasher: blake3::Hasher,
+    framer: Framer,
     is_done: bool,
 }
 
@@ -64,7 +64,7 @@ impl SendStream {
             }
         }
         let changes = Changes::new(from_view, to_view, &users)?;
-        Ok(Self { begin, changes, heads, position: 0, hasher: blake3::Hasher::new(), is_done: false })
+        Ok(Self { begin, changes, heads, framer: Framer::new(), is_done: false })
     }
 
     /// What the first frame says.
@@ -79,12 +79,12 @@ impl SendStream {
 
     /// Bytes of the stream that were given so far: where the next frame begins.
     pub fn position(&self) -> u64 {
-        self.position
+        self.framer.position()
     }
 
     /// What comes before the frames that are still to be given.
     pub fn prologue(&self, bytes_expected: u64) -> Prologue {
-        Prologue { stream: self.stream(), offset: self.position, bytes_expected }
+        Prologue { stream: self.stream(), offset: self.position(), bytes_expected }
     }
 
     /// The next frame; `None` behind the last one.
@@ -95,18 +95,14 @@ impl SendStream {
         if self.is_done {
             return Ok(None);
         }
-        let (kind, payload) = match self.heads.pop_front() {
-            Some(head) => head,
-            None => match self.changes.next()? {
-                Some((keyspace, batch)) => (FrameKind::Records, encode_records(keyspace, &batch)),
-                None => (FrameKind::End, self.hasher.finalize().as_bytes().to_vec()),
-            },
+        if let Some((kind, payload)) = self.heads.pop_front() {
+            return Ok(Some(self.framer.frame(kind, &payload)));
+        }
+        let Some((keyspace, batch)) = self.changes.next()? else {
+            self.is_done = true;
+            return Ok(Some(self.framer.end()));
         };
-        let frame = encode_frame(kind, self.position, &payload);
-        self.hasher.update(&frame);
-        self.position += frame.len() as u64;
-        self.is_done = kind == FrameKind::End;
-        Ok(Some(frame))
+        Ok(Some(self.framer.frame(FrameKind::Records, &encode_records(keyspace, &batch))))
     }
 
     /// Makes everything up to `offset` without giving it: a receiver has it. O(what comes before).
@@ -114,8 +110,8 @@ impl SendStream {
     /// # Errors
     /// `Invalid`: no frame begins there. Store errors.
     pub fn skip_to(&mut self, offset: u64) -> Result<()> {
-        while self.position < offset && self.next_frame()?.is_some() {}
-        if self.position == offset {
+        while self.position() < offset && self.next_frame()?.is_some() {}
+        if self.position() == offset {
             return Ok(());
         }
         Err(FsError::Invalid("no frame of this stream begins where it is to go on"))

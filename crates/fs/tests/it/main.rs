@@ -29,6 +29,7 @@ mod projects;
 mod quotas;
 mod random;
 mod reference;
+mod reframed;
 mod repair;
 mod scans;
 mod setup;

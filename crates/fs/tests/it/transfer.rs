@@ -33,7 +33,7 @@ fn id_of(setup: &Setup, name: &str) -> SnapshotId {
 }
 
 /// All frames, without a prologue.
-fn stream(setup: &Setup, from: Option<&str>, to: &str) -> Vec<Vec<u8>> {
+pub(crate) fn stream(setup: &Setup, from: Option<&str>, to: &str) -> Vec<Vec<u8>> {
     let from = from.map(|name| id_of(setup, name));
     let mut stream = SendStream::new(&setup.fs, from.as_ref(), &id_of(setup, to)).unwrap();
     let mut frames = Vec::new();
@@ -43,7 +43,12 @@ fn stream(setup: &Setup, from: Option<&str>, to: &str) -> Vec<Vec<u8>> {
     frames
 }
 
-fn begin_of(frames: &[Vec<u8>], setup: &Setup, from: Option<&str>, to: &str) -> (Begin, StreamReader) {
+pub(crate) fn begin_of(
+    frames: &[Vec<u8>],
+    setup: &Setup,
+    from: Option<&str>,
+    to: &str,
+) -> (Begin, StreamReader) {
     let from = from.map(|name| id_of(setup, name));
     let stream = SendStream::new(&setup.fs, from.as_ref(), &id_of(setup, to)).unwrap();
     let begin = stream.begin().clone();

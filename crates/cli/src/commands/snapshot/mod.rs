@@ -1,5 +1,8 @@
 //! `kvfs snapshot`.
 
+mod arrival;
+mod pull;
+mod push;
 mod receive;
 mod send;
 
@@ -16,17 +19,18 @@ use crate::places::{self, Limits};
 use crate::units::{date_time, human_duration};
 
 pub(crate) fn run(args: &SnapshotArgs) -> Result<ExitCode> {
-    use SnapshotCommand::{Create, Diff, List, Receive, Restore, Send};
+    use SnapshotCommand::{Create, Diff, List, Pull, Push, Receive, Restore, Send};
     let store = args.store.as_deref();
     match &args.command {
-        Receive(receive) => return receive::run(args.store.as_deref(), receive),
+        Receive(receive) => return receive::run(store, receive),
+        Pull(pull) => return pull::run(store, pull),
         Send(send) => send::check(send)?,
         Create { .. } => expect_main_line(store, "a snapshot is one of the main line")?,
         Restore { .. } => expect_main_line(store, "a snapshot is restored on the main line")?,
         _ => {}
     }
     let only_reads =
-        matches!(args.command, List { .. } | Diff { .. } | Restore { dry_run: true, .. } | Send(_));
+        matches!(args.command, List { .. } | Diff { .. } | Restore { dry_run: true, .. } | Send(_) | Push(_));
     Endpoint::with(args.store.as_deref(), only_reads, |endpoint| answer(endpoint, &args.command))?;
     Ok(ExitCode::SUCCESS)
 }
@@ -52,7 +56,10 @@ fn answer(endpoint: &mut Endpoint, command: &SnapshotCommand) -> Result<()> {
             restore(endpoint, name, paths, *json)
         }
         SnapshotCommand::Send(args) => send::run(endpoint, args),
-        SnapshotCommand::Receive(_) => Err(CliError::new(Code::Usage, "a store receives by itself")),
+        SnapshotCommand::Push(args) => push::run(endpoint, args),
+        SnapshotCommand::Receive(_) | SnapshotCommand::Pull(_) => {
+            Err(CliError::new(Code::Usage, "a store receives by itself"))
+        }
     }
 }
 

@@ -1,0 +1,206 @@
+//! `kvfs repository`, and how a repository is opened.
+
+use std::fmt::Write as _;
+use std::io::{IsTerminal, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use kvfs_repository::{ObjectPlace, Passphrase, Policy, Repository, RepositoryError, Summary};
+use kvfs_store::progress::Unit;
+
+use crate::args::{PlaceArgs, PruneArgs, RepositoryArgs, RepositoryCommand};
+use crate::error::{CliError, Code, Result};
+use crate::progress::{Bar, tell};
+use crate::units::{date_time, human_bytes};
+
+/// Of the file with a passphrase.
+const PASSPHRASE_FILE: &str = "KVFS_PASSPHRASE_FILE";
+
+pub(crate) fn run(args: &RepositoryArgs) -> Result<ExitCode> {
+    match &args.command {
+        RepositoryCommand::Create { place, encrypt } => create(place, *encrypt),
+        RepositoryCommand::List { place, json } => list(place, *json),
+        RepositoryCommand::Verify { place, data, json } => return verify(place, *data, *json),
+        RepositoryCommand::Delete { place, names } => delete(place, names),
+        RepositoryCommand::Prune(args) => prune(args),
+    }?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn place_of(args: &PlaceArgs) -> Result<ObjectPlace> {
+    let place = ObjectPlace::new(&args.repository, args.endpoint.as_deref());
+    Ok(place.map_err(RepositoryError::Place)?)
+}
+
+/// Opens the repository; asks for its passphrase where it has one that is not in a file.
+pub(crate) fn open(args: &PlaceArgs) -> Result<Repository> {
+    let place = place_of(args)?;
+    let passphrase = match passphrase_file(args) {
+        // One in the environment is for those repositories that have one.
+        Some(_) if args.passphrase_file.is_none() && !Repository::is_encrypted(&place)? => None,
+        Some(path) => Some(read_passphrase(&path)?),
+        None if std::io::stdin().is_terminal() && Repository::is_encrypted(&place)? => {
+            Some(ask_passphrase("passphrase of the repository: ")?)
+        }
+        None => None,
+    };
+    Ok(Repository::open(&place, passphrase.as_ref())?)
+}
+
+fn passphrase_file(args: &PlaceArgs) -> Option<PathBuf> {
+    args.passphrase_file.clone().or_else(|| std::env::var_os(PASSPHRASE_FILE).map(PathBuf::from))
+}
+
+fn read_passphrase(path: &Path) -> Result<Passphrase> {
+    let bytes = std::fs::read(path).map_err(|error| CliError::io("read", path, &error))?;
+    check_passphrase(Passphrase::new(bytes))
+}
+
+fn ask_passphrase(prompt: &str) -> Result<Passphrase> {
+    let asked = rpassword::prompt_password(prompt);
+    let asked = asked.map_err(|error| CliError::io("ask on", Path::new("the terminal"), &error))?;
+    check_passphrase(Passphrase::new(asked.into_bytes()))
+}
+
+fn check_passphrase(passphrase: Passphrase) -> Result<Passphrase> {
+    if passphrase.is_empty() {
+        return Err(CliError::new(Code::Usage, "the passphrase is empty"));
+    }
+    Ok(passphrase)
+}
+
+fn create(args: &PlaceArgs, encrypt: bool) -> Result<()> {
+    let place = place_of(args)?;
+    let passphrase = match (encrypt, passphrase_file(args)) {
+        (true, Some(path)) => Some(read_passphrase(&path)?),
+        (true, None) if std::io::stdin().is_terminal() => {
+            let first = ask_passphrase("new passphrase: ")?;
+            if !first.is_same(&ask_passphrase("the same again: ")?) {
+                return Err(CliError::new(Code::Usage, "the passphrases differ"));
+            }
+            Some(first)
+        }
+        (true, None) => {
+            let message = "an encrypted repository needs a passphrase: --passphrase-file FILE, or a terminal";
+            return Err(CliError::new(Code::Usage, message));
+        }
+        (false, _) if args.passphrase_file.is_some() => {
+            let message = "a passphrase is for an encrypted repository: add --encrypt";
+            return Err(CliError::new(Code::Usage, message));
+        }
+        (false, _) => None,
+    };
+    Repository::create(&place, passphrase.as_ref())?;
+    tell(&format!("made a repository at {}", place.url()));
+    Ok(())
+}
+
+fn list(args: &PlaceArgs, json: bool) -> Result<()> {
+    let snapshots = open(args)?.snapshots()?;
+    let mut text = String::new();
+    if json {
+        let lines: Vec<_> = snapshots.iter().map(as_json).collect();
+        text = format!("{}\n", serde_json::Value::Array(lines));
+    } else if !snapshots.is_empty() {
+        text.push_str("ID        CREATED (UTC)        PUSHED (UTC)               SIZE  STORE     NAME\n");
+        for Summary { id, name, store, created, pushed, bytes, .. } in &snapshots {
+            let (id, store) = (&id.to_string()[..8], &store[..8]);
+            let (created, pushed, bytes) = (date_time(*created), date_time(*pushed), human_bytes(*bytes));
+            _ = writeln!(text, "{id}  {created:19}  {pushed:19}  {bytes:>10}  {store}  {name}");
+        }
+    }
+    print(&text)
+}
+
+fn as_json(summary: &Summary) -> serde_json::Value {
+    serde_json::json!({
+        "id": summary.id.to_string(),
+        "name": summary.name,
+        "store": summary.store,
+        "created": summary.created.as_secs_f64(),
+        "pushed": summary.pushed.as_secs_f64(),
+        "records": summary.records,
+        "bytes": summary.bytes,
+    })
+}
+
+fn verify(args: &PlaceArgs, data: bool, json: bool) -> Result<ExitCode> {
+    let repository = open(args)?;
+    let bar = Bar::new("verifying");
+    let found = repository.verify(data, &mut |read, of| bar.show("verifying", Unit::Items, read, of))?;
+    drop(bar);
+    if json {
+        let line = serde_json::json!({
+            "snapshots": found.snapshots, "chunks": found.chunks, "bytes_read": found.bytes_read,
+            "findings": found.findings,
+        });
+        print(&format!("{line}\n"))?;
+    } else {
+        let mut text = String::new();
+        for line in &found.findings {
+            _ = writeln!(text, "{line}");
+        }
+        let read = if data {
+            format!(", {} read and compared", human_bytes(found.bytes_read))
+        } else {
+            String::new()
+        };
+        let verdict = match found.findings.len() {
+            0 => "all is there".to_owned(),
+            count => format!("{count} findings"),
+        };
+        _ = writeln!(text, "{} snapshots, {} objects{read}: {verdict}", found.snapshots, found.chunks);
+        print(&text)?;
+    }
+    Ok(if found.findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(Code::Damaged as u8) })
+}
+
+fn delete(args: &PlaceArgs, names: &[String]) -> Result<()> {
+    let repository = open(args)?;
+    // All or none: a name that is wrong is told before anything goes.
+    let found: Result<Vec<_>, _> = names.iter().map(|name| repository.find(Some(name))).collect();
+    for summary in found? {
+        repository.delete(summary.id)?;
+    }
+    Ok(())
+}
+
+fn prune(args: &PruneArgs) -> Result<()> {
+    let policy = Policy {
+        last: args.keep_last,
+        hourly: args.keep_hourly,
+        daily: args.keep_daily,
+        weekly: args.keep_weekly,
+        monthly: args.keep_monthly,
+        yearly: args.keep_yearly,
+    };
+    let repository = open(&args.place)?;
+    let bar = Bar::new("pruning");
+    let pruned = repository.prune(&policy, args.now, args.dry_run)?;
+    drop(bar);
+    if args.json {
+        let snapshots: Vec<_> = pruned.snapshots.iter().map(as_json).collect();
+        let line = serde_json::json!({
+            "snapshots": snapshots, "removed": pruned.removed, "marked": pruned.marked, "dry_run": args.dry_run,
+        });
+        return print(&format!("{line}\n"));
+    }
+    let would = if args.dry_run { "would go: " } else { "gone: " };
+    let mut text = String::new();
+    for Summary { id, name, created, .. } in &pruned.snapshots {
+        _ = writeln!(text, "{would}{}  {}  {name}", &id.to_string()[..8], date_time(*created));
+    }
+    _ = writeln!(
+        text,
+        "{would}{} snapshots, {} objects; {} more are marked and go a day later",
+        pruned.snapshots.len(),
+        pruned.removed,
+        pruned.marked
+    );
+    print(&text)
+}
+
+fn print(text: &str) -> Result<()> {
+    let written = std::io::stdout().write_all(text.as_bytes());
+    written.map_err(|error| CliError::io("write", Path::new("standard output"), &error))
+}

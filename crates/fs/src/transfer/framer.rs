@@ -1,0 +1,161 @@
+//! Making frames: of a sender's batches, and of records that come from elsewhere.
+//!
+//! Thread safety: a framer and a reframer belong to one thread each. Invariant: the frames of a whole snapshot follow from its records in
+//! their order alone, however these come: one by one, in batches, with their neighbouring blocks together or apart.
+
+use std::collections::VecDeque;
+
+use kvfs_kv::KeyspaceOwner;
+use kvfs_store::{BLOCK_BYTES, Keyspace, Op};
+
+use super::changes::Stage;
+use super::frame::{FrameKind, encode_frame, encode_keyspace};
+use super::record::{DATA, encode_records};
+use super::{Begin, FRAME_HEADER_BYTES, StreamReader};
+use crate::{FsError, Result};
+
+/// Puts payloads into frames, one after another.
+pub(super) struct Framer {
+    position: u64,
+    hasher: blake3::Hasher,
+}
+
+impl Framer {
+    /// From the first frame on.
+    pub(super) fn new() -> Self {
+        Self { position: 0, hasher: blake3::Hasher::new() }
+    }
+
+    /// Where the next frame begins.
+    pub(super) fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// The frame with that payload.
+    pub(super) fn frame(&mut self, kind: FrameKind, payload: &[u8]) -> Vec<u8> {
+        let frame = encode_frame(kind, self.position, payload);
+        self.hasher.update(&frame);
+        self.position += frame.len() as u64;
+        frame
+    }
+
+    /// The last frame.
+    pub(super) fn end(&mut self) -> Vec<u8> {
+        let digest = *self.hasher.finalize().as_bytes();
+        self.frame(FrameKind::End, &digest)
+    }
+}
+
+/// Makes the stream of a whole snapshot again, of its records: the same frames as those that they came in.
+///
+/// A stream that was broken off is gone on with: the frames that are known are passed over.
+pub struct Reframer {
+    framer: Framer,
+    /// Records of the frame in the making, and the number of their keyspace.
+    stage: Option<(u32, Stage)>,
+    ready: VecDeque<Vec<u8>>,
+    /// What comes before is known already: where it is passed, and what it comes to.
+    known: Option<Framer>,
+}
+
+impl Reframer {
+    /// Behind what `reader` has verified, which is nothing or the beginning of this stream.
+    pub fn behind(reader: &StreamReader) -> Self {
+        let known = (reader.position() > 0).then(|| reader.framer());
+        Self { framer: Framer::new(), stage: None, ready: VecDeque::new(), known }
+    }
+
+    /// Whether up to `bytes` of content that come next are known already, so that any others of that length do as well.
+    pub fn is_known(&self, bytes: u64) -> bool {
+        // Whatever is left of the frame that has their end, and its lengths.
+        let rest = 2 * super::frame::PAYLOAD_BYTES_MAX as u64;
+        let staged = self.stage.as_ref().map_or(0, |(_, stage)| stage.bytes() as u64);
+        self.known
+            .as_ref()
+            .is_some_and(|known| self.framer.position() + staged + bytes + rest < known.position())
+    }
+
+    /// The first frame.
+    pub fn begin(&mut self, begin: &Begin) {
+        self.frame(FrameKind::Begin, &begin.encode());
+    }
+
+    /// A user's keyspace.
+    pub fn keyspace(&mut self, name: &str, owner: Option<KeyspaceOwner>) {
+        self.frame(FrameKind::Keyspace, &encode_keyspace(name, owner));
+    }
+
+    /// The next record, of the keyspace of that number: a key and its value, or blocks.
+    ///
+    /// # Errors
+    /// It is neither, or not one of that keyspace.
+    pub fn record(&mut self, keyspace: u32, op: Op) -> Result<()> {
+        if self.stage.as_ref().is_some_and(|(number, _)| *number != keyspace) {
+            self.end_stage();
+        }
+        match (op, keyspace) {
+            (Op::PutBlocks { prefix, first, data, .. }, DATA) => {
+                for (block, content) in (first..).zip(data.chunks(BLOCK_BYTES)) {
+                    let content = data.slice_ref(content);
+                    self.stage(keyspace).take_block(&prefix, block, Some(&content));
+                    self.end_if_full();
+                }
+            }
+            (Op::Put { key, value, .. }, keyspace) if keyspace != DATA => {
+                self.stage(keyspace).take(&key, Some(value));
+                self.end_if_full();
+            }
+            _ => return Err(FsError::Invalid("a record that no whole snapshot has")),
+        }
+        Ok(())
+    }
+
+    /// There are no more records: the last frame.
+    pub fn end(&mut self) {
+        self.end_stage();
+        let frame = self.framer.end();
+        self.ready.push_back(frame);
+    }
+
+    /// The next frame that is whole, and not known.
+    pub fn next_frame(&mut self) -> Option<Vec<u8>> {
+        self.ready.pop_front()
+    }
+
+    fn stage(&mut self, keyspace: u32) -> &mut Stage {
+        let made = || (keyspace, Stage::new(Keyspace(keyspace), keyspace == DATA));
+        &mut self.stage.get_or_insert_with(made).1
+    }
+
+    fn end_if_full(&mut self) {
+        if self.stage.as_ref().is_some_and(|(_, stage)| stage.is_full()) {
+            self.end_stage();
+        }
+    }
+
+    fn end_stage(&mut self) {
+        let Some((keyspace, stage)) = self.stage.take() else { return };
+        self.frame(FrameKind::Records, &encode_records(keyspace, &stage.finish()));
+    }
+
+    fn frame(&mut self, kind: FrameKind, payload: &[u8]) {
+        let Some(known) = &self.known else {
+            let frame = self.framer.frame(kind, payload);
+            self.ready.push_back(frame);
+            return;
+        };
+        // Its content may be another one; what it comes to is in what is known.
+        self.framer.position += (FRAME_HEADER_BYTES + payload.len()) as u64;
+        if self.framer.position >= known.position {
+            self.framer = self.known.take().unwrap_or_else(Framer::new);
+        }
+    }
+}
+
+impl StreamReader {
+    /// Goes on with frames where this has come to.
+    fn framer(&self) -> Framer {
+        let (position, hasher) = self.so_far();
+        Framer { position, hasher: hasher.clone() }
+    }
+}

@@ -1,0 +1,118 @@
+//! Frames that are made again of a snapshot's records.
+
+use bytes::Bytes;
+use kvfs_fs::transfer::{Begin, Frame, Reframer, StreamReader};
+use kvfs_kv::KeyspaceOwner;
+use kvfs_store::{BLOCK_BYTES, Keyspace, Op};
+
+use crate::driver::Driver;
+use crate::setup::{Random, Setup};
+use crate::transfer::{begin_of, change_keys, model, stream};
+
+/// What a stream says, without its frames.
+struct Records {
+    begin: Begin,
+    keyspaces: Vec<(String, Option<KeyspaceOwner>)>,
+    changes: Vec<(u32, Op)>,
+}
+
+fn records(begin: Begin, mut reader: StreamReader, frames: &[Vec<u8>]) -> Records {
+    let bytes = frames.concat();
+    let mut source = &bytes[..];
+    let (mut keyspaces, mut records) = (Vec::new(), Vec::new());
+    while let Some(frame) = reader.next(&mut source).unwrap() {
+        match frame {
+            Frame::Keyspace { name, owner, .. } => keyspaces.push((name, owner)),
+            Frame::Records { keyspace, batch, .. } => {
+                records.extend(batch.ops().iter().map(|op| (keyspace, op.clone())));
+            }
+            _ => {}
+        }
+    }
+    Records { begin, keyspaces, changes: records }
+}
+
+/// Feeds them with blocks cut anywhere, behind what `reader` has; content that is known comes as zeros.
+fn reframe(all: &Records, reader: &StreamReader, random: &mut Random) -> Vec<u8> {
+    let mut reframer = Reframer::behind(reader);
+    let mut bytes = Vec::new();
+    reframer.begin(&all.begin);
+    for (name, owner) in &all.keyspaces {
+        reframer.keyspace(name, *owner);
+    }
+    for (keyspace, op) in &all.changes {
+        let Op::PutBlocks { prefix, mut first, data, compression, .. } = op.clone() else {
+            reframer.record(*keyspace, op.clone()).unwrap();
+            continue;
+        };
+        let mut rest = data;
+        while !rest.is_empty() {
+            let blocks = rest.len() / BLOCK_BYTES;
+            let part = rest.split_to((random.below(blocks as u64) as usize + 1) * BLOCK_BYTES);
+            let is_known = reframer.is_known(part.len() as u64);
+            let data = if is_known { Bytes::from(vec![0; part.len()]) } else { part };
+            let (count, prefix, keyspace) =
+                ((data.len() / BLOCK_BYTES) as u64, prefix.clone(), Keyspace(*keyspace));
+            reframer
+                .record(keyspace.0, Op::PutBlocks { keyspace, prefix, first, data, compression })
+                .unwrap();
+            first += count;
+            while let Some(frame) = reframer.next_frame() {
+                bytes.extend_from_slice(&frame);
+            }
+        }
+    }
+    reframer.end();
+    while let Some(frame) = reframer.next_frame() {
+        bytes.extend_from_slice(&frame);
+    }
+    bytes
+}
+
+fn workload(seed: u64) -> Setup {
+    let mut driver = Driver::new(model(1), seed, 20_000);
+    driver.run(150);
+    change_keys(&driver.setup, &mut Random::new(seed));
+    let setup = driver.setup;
+    // Of several frames, and neighbours in one.
+    for (name, blocks) in [(&b"large"[..], 700), (b"larger", 1500)] {
+        let file = setup.dir(kvfs_fs::NodeId::ROOT, std::str::from_utf8(name).unwrap());
+        let file = setup.file(file, "file");
+        setup.write_at(file, 0, &vec![seed as u8; blocks * BLOCK_BYTES]).unwrap();
+        setup.write_at(file, 4_000_000_000, b"behind a hole").unwrap();
+    }
+    setup.store.create_snapshot("one").unwrap();
+    setup
+}
+
+#[test]
+fn records_of_a_snapshot_make_its_stream_again_however_they_are_cut() {
+    for seed in 1..=6 {
+        let setup = workload(seed);
+        let mut random = Random::new(seed);
+        let frames = stream(&setup, None, "one");
+        let (begin, reader) = begin_of(&frames, &setup, None, "one");
+        let all = records(begin.clone(), reader, &frames);
+        let again = reframe(&all, &StreamReader::new(begin.stream()), &mut random);
+        assert!(again == frames.concat(), "seed {seed}: the bytes differ");
+    }
+}
+
+#[test]
+fn a_stream_made_again_goes_on_behind_what_is_known_without_its_content() {
+    let setup = workload(7);
+    let mut random = Random::new(7);
+    let frames = stream(&setup, None, "one");
+    let (begin, reader) = begin_of(&frames, &setup, None, "one");
+    let all = records(begin.clone(), reader, &frames);
+    let whole = frames.concat();
+    assert!(frames.len() > 10, "{} frames", frames.len());
+    for known in 0..frames.len() {
+        let mut reader = StreamReader::new(begin.stream());
+        for frame in &frames[..known] {
+            reader.next(&mut &frame[..]).unwrap();
+        }
+        let rest = reframe(&all, &reader, &mut random);
+        assert!(rest == whole[reader.position() as usize..], "from frame {known} of {}", frames.len());
+    }
+}

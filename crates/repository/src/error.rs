@@ -1,0 +1,102 @@
+//! Why something could not be done with a repository.
+//!
+//! Thread safety: plain values. Invariant: a message says what is wrong with what, and what to do where that is known.
+
+use kvfs_fs::transfer::StreamError;
+
+/// What a call returns.
+pub type Result<T, E = RepositoryError> = std::result::Result<T, E>;
+
+/// See the module.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum RepositoryError {
+    /// The place can't be used: a URL that is none, or a build without clients.
+    #[error("{0}")]
+    Place(String),
+    /// Nothing that says so is there.
+    #[error("there is no repository at {0}; `kvfs repository create` makes one")]
+    NoRepository(String),
+    /// There is one, or there are other objects.
+    #[error("{url} is not empty (it has {found}); a repository needs a place of its own")]
+    Occupied {
+        /// Place.
+        url: String,
+        /// An object there.
+        found: String,
+    },
+    /// Another release made it.
+    #[error("the repository has format {0}, and this kvfs knows format 1; use a matching kvfs")]
+    OtherVersion(u32),
+    /// It is encrypted.
+    #[error("the repository is encrypted; give its passphrase by --passphrase-file, or KVFS_PASSPHRASE_FILE")]
+    NeedsPassphrase,
+    /// Another passphrase.
+    #[error("this is not the passphrase of the repository")]
+    WrongPassphrase,
+    /// A passphrase for nothing.
+    #[error(
+        "the repository is not encrypted, so there is no passphrase; `kvfs repository create --encrypt` makes one that is"
+    )]
+    NotEncrypted,
+    /// No snapshot of the name or id.
+    #[error("the repository has no snapshot \"{0}\"; `kvfs repository list` shows what it has")]
+    NoSnapshot(String),
+    /// Several have the name.
+    #[error("the repository has several snapshots \"{name}\"; say which by its id: {ids}")]
+    Ambiguous {
+        /// Name.
+        name: String,
+        /// Their ids, with commas.
+        ids: String,
+    },
+    /// It was pushed before.
+    #[error("the repository has the snapshot \"{0}\" already")]
+    Present(String),
+    /// A stream that leads from another snapshot.
+    #[error("only whole snapshots are pushed, and this is what leads to one from another")]
+    NotWhole,
+    /// The push lasted so long that what it relies on may be gone.
+    #[error(
+        "the push took more than half a day, and something it shares with other snapshots has been marked as unused meanwhile; \
+         push again: what has been written is not written twice"
+    )]
+    TooSlow,
+    /// An object is not there.
+    #[error("{0} is missing in the repository")]
+    Missing(String),
+    /// An object is not as it was written.
+    #[error("{object} of the repository is damaged: {what}")]
+    Damaged {
+        /// Object.
+        object: String,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// Object storage could not do it.
+    #[error("{what} failed: {message}")]
+    Objects {
+        /// What was being done.
+        what: String,
+        /// What it says.
+        message: String,
+    },
+    /// The machine could not.
+    #[error("{0}")]
+    Machine(String),
+    /// A stream that is none.
+    #[error(transparent)]
+    Stream(#[from] StreamError),
+}
+
+impl RepositoryError {
+    pub(crate) fn damaged(object: impl Into<String>, what: &'static str) -> Self {
+        Self::Damaged { object: object.into(), what }
+    }
+}
+
+impl From<RepositoryError> for std::io::Error {
+    fn from(error: RepositoryError) -> Self {
+        Self::other(error)
+    }
+}

@@ -1,0 +1,220 @@
+//! Objects of one place: asked for one by one, or several at once.
+//!
+//! Thread safety: belongs to one thread, which must not be one of a runtime's; requests run on threads of its own. Invariant: what is
+//! under way at once is bounded in number, and with it in bytes: an object has at most a few mebibytes.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::{StreamExt, TryStreamExt};
+use kvfs_objects::{ObjectPlace, Retries, brief};
+use object_store::path::Path;
+use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions};
+use tokio::runtime::{Builder, Runtime};
+use tokio::task::JoinHandle;
+
+use crate::error::{RepositoryError, Result};
+use crate::seal::Sealer;
+
+/// Requests at once.
+const REQUESTS_MAX: usize = 16;
+
+/// A backup is to survive a few bad minutes of its network.
+const RETRIES: Retries = Retries { count_max: 12, age_max: Duration::from_mins(5) };
+
+/// See the module.
+pub(crate) struct Remote {
+    runtime: Runtime,
+    service: Arc<dyn ObjectStore>,
+    prefix: Path,
+    url: String,
+}
+
+impl Remote {
+    pub(crate) fn connect(place: &ObjectPlace) -> Result<Self> {
+        let failed = |error: object_store::Error| error_of(format!("reaching {}", place.url()), &error);
+        let (service, prefix) = place.connect(RETRIES).map_err(failed)?;
+        Self::over(service, prefix, place.url())
+    }
+
+    /// Over a service that is there.
+    pub(crate) fn over(service: Arc<dyn ObjectStore>, prefix: Path, url: &str) -> Result<Self> {
+        let mut builder = Builder::new_multi_thread();
+        let built = builder.worker_threads(2).enable_all().thread_name("kvfs-repository").build();
+        let failed = |error| RepositoryError::Machine(format!("cannot start threads: {error}"));
+        Ok(Self { runtime: built.map_err(failed)?, service, prefix, url: url.to_owned() })
+    }
+
+    /// Where it is.
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
+    fn path(&self, object: &str) -> Path {
+        object.split('/').fold(self.prefix.clone(), Path::join)
+    }
+
+    /// What an object holds; `None`: there is none.
+    pub(crate) fn get(&self, object: &str) -> Result<Option<Bytes>> {
+        self.runtime.block_on(get(Arc::clone(&self.service), self.path(object), object.to_owned()))
+    }
+
+    /// Writes an object that must not be there. Returns whether it was not.
+    pub(crate) fn put_new(&self, object: &str, content: Vec<u8>) -> Result<bool> {
+        let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
+        match self.runtime.block_on(self.service.put_opts(&self.path(object), content.into(), options)) {
+            Ok(_) => Ok(true),
+            Err(object_store::Error::AlreadyExists { .. }) => Ok(false),
+            Err(error) => Err(error_of(format!("writing {object}"), &error)),
+        }
+    }
+
+    /// Removes objects, many by one request where the service can; that one is gone already is no error.
+    pub(crate) fn delete(&self, objects: impl IntoIterator<Item = String>) -> Result<()> {
+        let paths: Vec<_> = objects.into_iter().map(|object| Ok(self.path(&object))).collect();
+        let mut removed = self.service.delete_stream(futures::stream::iter(paths).boxed());
+        while let Some(result) = self.runtime.block_on(removed.next()) {
+            match result {
+                Ok(_) | Err(object_store::Error::NotFound { .. }) => {}
+                Err(error) => return Err(error_of("removing objects".to_owned(), &error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// When an object was written, by the clock of the service (time since 1970); `None`: it is not there.
+    pub(crate) fn written(&self, object: &str) -> Result<Option<Duration>> {
+        match self.runtime.block_on(self.service.head(&self.path(object))) {
+            Ok(meta) => Ok(Some(written(&meta))),
+            Err(object_store::Error::NotFound { .. }) => Ok(None),
+            Err(error) => Err(error_of(format!("looking at {object}"), &error)),
+        }
+    }
+
+    /// Calls `each` with the name of every object below `dir` (empty: the whole place).
+    pub(crate) fn list(&self, dir: &str, mut each: impl FnMut(&str) -> Result<()>) -> Result<()> {
+        let at = if dir.is_empty() { self.prefix.clone() } else { self.path(dir) };
+        let failed = |error: object_store::Error| error_of(format!("listing {at}"), &error);
+        let mut objects = self.service.list(Some(&at));
+        while let Some(meta) = self.runtime.block_on(objects.try_next()).map_err(failed)? {
+            let name = meta.location.as_ref().strip_prefix(at.as_ref()).unwrap_or(meta.location.as_ref());
+            each(name.trim_start_matches('/'))?;
+        }
+        Ok(())
+    }
+
+    /// Reads objects, several at once, and calls `each` with what was said of each and what it holds, in their order.
+    pub(crate) fn get_all<T>(
+        &self,
+        objects: impl IntoIterator<Item = (T, String)>,
+        mut each: impl FnMut(T, Option<Bytes>) -> Result<()>,
+    ) -> Result<()> {
+        let (mut objects, mut under_way) = (objects.into_iter().fuse(), VecDeque::new());
+        loop {
+            while under_way.len() < REQUESTS_MAX
+                && let Some((what, object)) = objects.next()
+            {
+                under_way.push_back((what, self.start_get(object)));
+            }
+            let Some((what, pending)) = under_way.pop_front() else { return Ok(()) };
+            each(what, self.finish(pending)?)?;
+        }
+    }
+
+    /// Begins to read an object.
+    pub(crate) fn start_get(&self, object: String) -> Pending<Option<Bytes>> {
+        let (service, path) = (Arc::clone(&self.service), self.path(&object));
+        Pending(self.runtime.spawn(get(service, path, object)))
+    }
+
+    /// Begins to seal and write an object; its length is what comes of it (bytes).
+    fn start_put(&self, object: String, content: Bytes, sealer: &Arc<Sealer>) -> Pending<u64> {
+        let (service, path, sealer) = (Arc::clone(&self.service), self.path(&object), Arc::clone(sealer));
+        Pending(self.runtime.spawn(async move {
+            let name = object.clone();
+            let sealed = tokio::task::spawn_blocking(move || sealer.seal(&name, &content)).await;
+            let sealed =
+                sealed.map_err(|error| RepositoryError::Machine(format!("sealing {object}: {error}")))??;
+            let len = sealed.len() as u64;
+            let put = service.put(&path, sealed.into()).await;
+            put.map(|_| len).map_err(|error| error_of(format!("writing {object}"), &error))
+        }))
+    }
+
+    /// Waits for what was begun.
+    pub(crate) fn finish<T>(&self, mut pending: Pending<T>) -> Result<T> {
+        let failed = |error| RepositoryError::Machine(format!("a request came to no end: {error}"));
+        self.runtime.block_on(&mut pending.0).map_err(failed)?
+    }
+}
+
+/// What was begun, and goes on by itself. Given up where it is dropped.
+pub(crate) struct Pending<T>(JoinHandle<Result<T>>);
+
+impl<T> Drop for Pending<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Objects that are being written.
+#[derive(Default)]
+pub(crate) struct Uploads {
+    under_way: VecDeque<Pending<u64>>,
+    /// Objects that are written.
+    pub(crate) objects: u64,
+    /// Their length (bytes).
+    pub(crate) bytes: u64,
+}
+
+impl Uploads {
+    /// Begins to write one more; waits for others where there are many.
+    pub(crate) fn add(
+        &mut self,
+        remote: &Remote,
+        object: String,
+        content: Bytes,
+        sealer: &Arc<Sealer>,
+    ) -> Result<()> {
+        while self.under_way.len() >= REQUESTS_MAX {
+            self.wait_for_one(remote)?;
+        }
+        self.under_way.push_back(remote.start_put(object, content, sealer));
+        Ok(())
+    }
+
+    /// All of them are written when it returns.
+    pub(crate) fn wait(&mut self, remote: &Remote) -> Result<()> {
+        while !self.under_way.is_empty() {
+            self.wait_for_one(remote)?;
+        }
+        Ok(())
+    }
+
+    fn wait_for_one(&mut self, remote: &Remote) -> Result<()> {
+        if let Some(pending) = self.under_way.pop_front() {
+            self.bytes += remote.finish(pending)?;
+            self.objects += 1;
+        }
+        Ok(())
+    }
+}
+
+async fn get(service: Arc<dyn ObjectStore>, path: Path, object: String) -> Result<Option<Bytes>> {
+    let failed = |error: object_store::Error| error_of(format!("reading {object}"), &error);
+    match service.get(&path).await {
+        Ok(found) => found.bytes().await.map(Some).map_err(failed),
+        Err(object_store::Error::NotFound { .. }) => Ok(None),
+        Err(error) => Err(failed(error)),
+    }
+}
+
+fn written(meta: &ObjectMeta) -> Duration {
+    Duration::from_millis(meta.last_modified.timestamp_millis().max(0) as u64)
+}
+
+fn error_of(what: String, error: &object_store::Error) -> RepositoryError {
+    RepositoryError::Objects { what, message: brief(&error.to_string()) }
+}

@@ -1,0 +1,326 @@
+//! Pushing, pulling, verifying and pruning, over object storage that stops, loses and damages.
+
+mod histories;
+mod service;
+
+use std::io::Read;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use kvfs_fs::transfer::{Begin, SendStream, StreamReader};
+use kvfs_fs::{Caller, FileSystem, MkfsOptions, MountOptions, NodeId, WriteFlags};
+use kvfs_store::Store;
+use kvfs_store::clock::{Clock, ManualClock};
+use kvfs_store::model::ModelStore;
+use object_store::path::Path;
+
+use crate::config::Passphrase;
+use crate::error::{RepositoryError, Result};
+use crate::policy::Policy;
+use crate::pull::Pull;
+use crate::push::{Push, Pushed};
+use crate::remote::Remote;
+use crate::repository::Repository;
+use service::Service;
+
+/// A store whose snapshots are pushed.
+struct Source {
+    store: Arc<dyn Store>,
+    clock: Arc<ManualClock>,
+    fs: Arc<FileSystem>,
+    caller: Caller,
+}
+
+impl Source {
+    fn new(uuid: u8) -> Self {
+        let store: Arc<dyn Store> = Arc::new(ModelStore::with_uuid([uuid; 16]));
+        let clock = Arc::new(ManualClock::at(Duration::from_secs(1_700_000_000)));
+        let mkfs = MkfsOptions { inline_len_max: 300, ..MkfsOptions::default() };
+        FileSystem::mkfs(&store, &*clock, &mkfs).unwrap();
+        let opened = FileSystem::open(Arc::clone(&store), clock.clone(), MountOptions::default());
+        let caller = Caller { uid: 1000, gid: 100, ..Caller::default() };
+        Self { store, clock, fs: Arc::new(opened.unwrap()), caller }
+    }
+
+    fn file(&self, name: &str) -> NodeId {
+        if let Ok(found) = self.fs.lookup(&self.caller, NodeId::ROOT, name.as_bytes()) {
+            return found.node;
+        }
+        self.fs.create(&self.caller, NodeId::ROOT, name.as_bytes(), 0o644, true).unwrap().0.node
+    }
+
+    fn write(&self, name: &str, offset: u64, content: &[u8]) {
+        let node = self.file(name);
+        for (part, at) in content.chunks(8 << 20).zip((offset..).step_by(8 << 20)) {
+            self.fs.write(&self.caller, node, at, part.to_vec().into(), WriteFlags::default()).unwrap();
+        }
+    }
+
+    fn snapshot(&self, name: &str) {
+        self.clock.advance(Duration::from_mins(1));
+        self.store.create_snapshot(name).unwrap();
+    }
+
+    fn send(&self, name: &str) -> SendStream {
+        let info = self.store.named_snapshots().into_iter().find(|info| info.name == name).unwrap();
+        SendStream::new(&self.fs, None, &self.fs.snapshots().id(&info).unwrap()).unwrap()
+    }
+
+    /// All bytes that `kvfs snapshot send` writes, and what they begin with.
+    fn stream(&self, name: &str) -> (Begin, Vec<u8>) {
+        let mut send = self.send(name);
+        let mut bytes = Vec::new();
+        while let Some(frame) = send.next_frame().unwrap() {
+            bytes.extend_from_slice(&frame);
+        }
+        (send.begin().clone(), bytes)
+    }
+
+    fn push(&self, repository: &Repository, name: &str) -> Result<Pushed> {
+        let (begin, bytes) = self.stream(name);
+        let clock: Arc<dyn Clock> = self.clock.clone();
+        let mut push = Push::new(repository, &begin, &clock)?;
+        let (mut reader, mut source) = (StreamReader::new(begin.stream()), &bytes[..]);
+        while let Some(frame) = reader.next(&mut source).unwrap() {
+            push.frame(frame)?;
+        }
+        push.finish()
+    }
+
+    /// Small files, one of several chunks, one that is mostly a hole, and keys.
+    fn fill(&self, seed: u64) {
+        for number in 0..40 {
+            self.write(&format!("small {number}"), 0, &noise(seed + number, 100 * number as usize));
+        }
+        self.write("large", 0, &noise(seed + 100, 9 << 20));
+        self.write("sparse", 5_000_000_000, &noise(seed + 200, 300 << 10));
+        self.write("zeros", 0, &vec![0; 3 << 20]);
+    }
+}
+
+/// Bytes that don't compress, the same for a seed.
+fn noise(seed: u64, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    blake3::Hasher::new().update(&seed.to_le_bytes()).finalize_xof().fill(&mut bytes);
+    bytes
+}
+
+fn remote(service: &Arc<Service>) -> Remote {
+    Remote::over(service.clone(), Path::from("backups/one"), "test://one").unwrap()
+}
+
+fn repository(service: &Arc<Service>) -> Repository {
+    match Repository::open_at(remote(service), None) {
+        Err(RepositoryError::NoRepository(_)) => Repository::create_at(remote(service), None).unwrap(),
+        opened => opened.unwrap(),
+    }
+}
+
+fn pull(repository: &Repository, begin: &Begin, behind: &StreamReader) -> Result<Vec<u8>, String> {
+    let mut bytes = Vec::new();
+    let pull = Pull::new(repository, begin.stream(), behind);
+    let read = pull.map_err(|error| error.to_string())?.read_to_end(&mut bytes);
+    read.map(|_| bytes).map_err(|error| error.to_string())
+}
+
+/// The snapshot comes back as `kvfs snapshot send` writes it.
+#[track_caller]
+fn assert_whole(repository: &Repository, source: &Source, name: &str) {
+    let (begin, bytes) = source.stream(name);
+    let pulled = pull(repository, &begin, &StreamReader::new(begin.stream())).unwrap();
+    assert!(pulled == bytes, "\"{name}\" is not what was sent: {} and {} bytes", pulled.len(), bytes.len());
+}
+
+#[test]
+fn a_snapshot_comes_back_byte_for_byte_encrypted_or_not() {
+    let source = Source::new(1);
+    source.fill(1);
+    source.snapshot("one");
+    for passphrase in [None, Some(Passphrase::new(b"a good one".to_vec()))] {
+        let service = Service::new();
+        drop(Repository::create_at(remote(&service), passphrase.as_ref()).unwrap());
+        let repository = Repository::open_at(remote(&service), passphrase.as_ref()).unwrap();
+        let pushed = source.push(&repository, "one").unwrap();
+        assert!(pushed.bytes > 12 << 20 && pushed.objects_new > 5, "{pushed:?}");
+        assert_whole(&repository, &source, "one");
+        let again = source.push(&repository, "one");
+        assert!(matches!(&again, Err(RepositoryError::Present(name)) if name == "one"), "{again:?}");
+        let verified = repository.verify(true, &mut |_, _| {}).unwrap();
+        assert!(verified.findings.is_empty() && verified.bytes_read > 9 << 20, "{verified:?}");
+        let secret = noise(101, 64);
+        let shows = |name: &Path| service.content(name).windows(64).any(|window| window == secret);
+        assert_eq!(service.names().iter().any(shows), passphrase.is_none(), "content in clear");
+    }
+}
+
+#[test]
+fn what_snapshots_share_is_written_once() {
+    let (source, service) = (Source::new(1), Service::new());
+    source.fill(1);
+    source.snapshot("one");
+    let repository = repository(&service);
+    let first = source.push(&repository, "one").unwrap();
+    source.write("large", 3_000_000, b"changed");
+    source.write("small 3", 0, b"changed, too");
+    source.snapshot("two");
+    let second = source.push(&repository, "two").unwrap();
+    assert!(second.bytes_new < first.bytes_new / 3, "{second:?} after {first:?}");
+    // The same content under another name, in another store.
+    let other = Source::new(2);
+    other.write("before", 0, &noise(5, 20_000));
+    other.write("copy", 0, &noise(101, 9 << 20));
+    other.snapshot("one");
+    let third = other.push(&repository, "one").unwrap();
+    assert!(third.bytes_new < 400 << 10, "{third:?}");
+    for (source, name) in [(&source, "one"), (&source, "two"), (&other, "one")] {
+        assert_whole(&repository, source, name);
+    }
+    let found = repository.find(Some("two")).unwrap();
+    assert_eq!(repository.find(Some(&found.id.to_string()[..10])).unwrap(), found);
+    assert!(matches!(repository.find(Some("one")), Err(RepositoryError::Ambiguous { .. })));
+    assert!(matches!(repository.find(None), Err(RepositoryError::Ambiguous { .. })), "of two stores");
+    assert!(matches!(repository.find(Some("three")), Err(RepositoryError::NoSnapshot(_))));
+}
+
+#[test]
+fn a_push_that_is_broken_off_leaves_no_snapshot_and_is_gone_on_with() {
+    let source = Source::new(1);
+    source.fill(1);
+    source.snapshot("one");
+    let whole = source.push(&repository(&Service::new()), "one").unwrap();
+    for stop in 0..whole.objects_new as i64 {
+        let service = Service::new();
+        let repository = repository(&service);
+        service.stop_after(Some(stop));
+        let broken = source.push(&repository, "one");
+        assert!(matches!(broken, Err(RepositoryError::Objects { .. })), "after {stop}: {broken:?}");
+        assert!(repository.snapshots().unwrap().is_empty());
+        service.stop_after(None);
+        let there = service.names().len() as u64 - 1;
+        let rest = source.push(&repository, "one").unwrap();
+        // Recipes say which push wrote a chunk, so a few of them come again.
+        assert!(
+            rest.objects_new + there <= whole.objects_new + 3,
+            "after {stop}: {rest:?}, {there} were there"
+        );
+        assert_whole(&repository, &source, "one");
+    }
+}
+
+#[test]
+fn a_pull_goes_on_behind_what_has_arrived_and_does_not_read_it_again() {
+    let (source, service) = (Source::new(1), Service::new());
+    source.fill(1);
+    source.write("larger", 0, &noise(7, 30 << 20));
+    source.snapshot("one");
+    let repository = repository(&service);
+    source.push(&repository, "one").unwrap();
+    let (begin, bytes) = source.stream("one");
+    let mut reader = StreamReader::new(begin.stream());
+    let mut arrived = &bytes[..];
+    let mut costs = Vec::new();
+    loop {
+        let before = service.bytes_read.load(Ordering::SeqCst);
+        let rest = pull(&repository, &begin, &reader).unwrap();
+        assert!(rest == bytes[reader.position() as usize..], "from {}", reader.position());
+        costs.push(service.bytes_read.load(Ordering::SeqCst) - before);
+        for _ in 0..9 {
+            reader.next(&mut arrived).unwrap();
+        }
+        if reader.position() == bytes.len() as u64 {
+            break;
+        }
+    }
+    let (first, last) = (costs[0], costs[costs.len() - 1]);
+    assert!(last < first / 3, "{costs:?}");
+}
+
+#[test]
+fn damage_is_found_and_never_handed_out() {
+    for passphrase in [None, Some(Passphrase::new(b"a good one".to_vec()))] {
+        let (source, service) = (Source::new(1), Service::new());
+        source.write("small", 0, &noise(1, 200));
+        source.write("large", 0, &noise(2, 5 << 20));
+        source.snapshot("one");
+        let repository = Repository::create_at(remote(&service), passphrase.as_ref()).unwrap();
+        source.push(&repository, "one").unwrap();
+        let (begin, bytes) = source.stream("one");
+        let lists = repository.manifest(begin.stream()).unwrap().contents;
+        let names = service.names();
+        let chunks: Vec<_> = names.iter().filter(|name| name.as_ref().contains("/chunks/")).collect();
+        assert!(chunks.len() > 3);
+        for (number, name) in chunks.iter().enumerate() {
+            let object = name.as_ref().strip_prefix("backups/one/").unwrap();
+            let is_list = lists.iter().any(|list| list.id.object() == object);
+            let good = service.content(name);
+            let mut bad = good.clone();
+            bad[number * 7919 % good.len()] ^= 0x10;
+            let other = service.content(chunks[(number + 1) % chunks.len()]);
+            for content in [None, Some(bad), Some(good[..good.len() / 2].to_vec()), Some(other)] {
+                let is_missing = content.is_none();
+                service.replace(name, content);
+                let verify = |all| repository.verify(all, &mut |_, _| {}).unwrap().findings;
+                let says = |lines: &[String]| {
+                    lines.iter().any(|line| line.contains(object) && line.contains("\"one\""))
+                };
+                assert!(says(&verify(true)), "{name}");
+                assert_eq!(says(&verify(false)), is_missing || is_list, "{name}");
+                match pull(&repository, &begin, &StreamReader::new(begin.stream())) {
+                    // Lists of chunks are for `prune` and `verify` alone.
+                    Ok(pulled) => assert!(is_list && pulled == bytes, "{name}"),
+                    Err(error) => assert!(error.contains(object), "{name}: {error}"),
+                }
+                assert!(repository.prune(&Policy::default(), true, true).is_err() == is_list, "{name}");
+            }
+            service.replace(name, Some(good));
+        }
+        assert_whole(&repository, &source, "one");
+    }
+}
+
+#[test]
+fn what_nothing_needs_goes_a_day_after_it_was_marked() {
+    let (source, service) = (Source::new(1), Service::new());
+    let repository = repository(&service);
+    for (number, name) in ["one", "two", "three"].iter().enumerate() {
+        source.write("large", 0, &noise(number as u64, 6 << 20));
+        source.snapshot(name);
+        source.push(&repository, name).unwrap();
+    }
+    let chunks = || service.names().iter().filter(|name| name.as_ref().contains("/chunks/")).count() as u64;
+    let before = chunks();
+    let policy = Policy { last: 1, ..Policy::default() };
+    let told = repository.prune(&policy, false, true).unwrap();
+    assert!(told.snapshots.len() == 2 && told.marked > 4 && repository.snapshots().unwrap().len() == 3);
+    let pruned = repository.prune(&policy, false, false).unwrap();
+    assert_eq!((&pruned.snapshots, pruned.marked, pruned.removed), (&told.snapshots, told.marked, 0));
+    assert_eq!(repository.snapshots().unwrap().len(), 1);
+    service.now.fetch_add(23 * 3600, Ordering::SeqCst);
+    let pruned = repository.prune(&policy, false, false).unwrap();
+    assert_eq!((pruned.marked, pruned.removed, chunks()), (told.marked, 0, before));
+    service.now.fetch_add(2 * 3600, Ordering::SeqCst);
+    let pruned = repository.prune(&policy, false, false).unwrap();
+    assert_eq!((pruned.marked, pruned.removed, chunks()), (0, told.marked, before - told.marked));
+    // The model makes all snapshots at one time: which one is the last is not told by its name.
+    let last = repository.snapshots().unwrap().pop().unwrap();
+    assert_whole(&repository, &source, &last.name);
+    // Where nothing is pushed, at once.
+    repository.delete(last.id).unwrap();
+    let pruned = repository.prune(&Policy::default(), true, false).unwrap();
+    assert_eq!((pruned.removed, chunks()), (before - told.marked, 0));
+    let left = service.names();
+    assert_eq!(left, [Path::from("backups/one/kvfs-repository")], "nothing else is left");
+}
+
+#[test]
+fn a_repository_is_made_where_nothing_is_and_opened_where_one_is() {
+    let service = Service::new();
+    assert!(matches!(Repository::open_at(remote(&service), None), Err(RepositoryError::NoRepository(_))));
+    service.replace(&Path::from("backups/one/some/file"), Some(b"x".to_vec()));
+    let occupied = Repository::create_at(remote(&service), None);
+    assert!(matches!(&occupied, Err(RepositoryError::Occupied { found, .. }) if found == "some/file"));
+    service.replace(&Path::from("backups/one/some/file"), None);
+    drop(Repository::create_at(remote(&service), None).unwrap());
+    assert!(matches!(Repository::create_at(remote(&service), None), Err(RepositoryError::Occupied { .. })));
+}

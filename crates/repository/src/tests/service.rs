@@ -1,0 +1,133 @@
+//! Object storage in memory, with a clock of its own, that stops on demand.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::ops::Range;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use chrono::{DateTime, Utc};
+use futures::StreamExt;
+use futures::stream::BoxStream;
+use object_store::memory::InMemory;
+use object_store::path::Path;
+use object_store::{
+    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
+    ObjectStoreExt, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
+};
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Service {
+    objects: InMemory,
+    /// When each object was written (seconds since 1970).
+    written: Mutex<HashMap<Path, i64>>,
+    pub(super) now: AtomicI64,
+    /// Writes and removals that are still done; negative: all.
+    writes_left: AtomicI64,
+    pub(super) bytes_read: AtomicU64,
+}
+
+impl Service {
+    pub(super) fn new() -> Arc<Self> {
+        let service = Self::default();
+        service.now.store(1_800_000_000, Ordering::Relaxed);
+        service.writes_left.store(-1, Ordering::Relaxed);
+        Arc::new(service)
+    }
+
+    /// Stops after so many writes and removals; `None`: no longer.
+    pub(super) fn stop_after(&self, writes: Option<i64>) {
+        self.writes_left.store(writes.unwrap_or(-1), Ordering::SeqCst);
+    }
+
+    pub(super) fn names(&self) -> Vec<Path> {
+        let listed = self.objects.list(None).map(|meta| meta.unwrap().location).collect::<Vec<_>>();
+        let mut names = futures::executor::block_on(listed);
+        names.sort();
+        names
+    }
+
+    pub(super) fn content(&self, name: &Path) -> Vec<u8> {
+        let found = futures::executor::block_on(async { self.objects.get(name).await?.bytes().await });
+        found.unwrap().to_vec()
+    }
+
+    /// Without a word to what uses it; `None` removes.
+    pub(super) fn replace(&self, name: &Path, content: Option<Vec<u8>>) {
+        futures::executor::block_on(async {
+            match content {
+                Some(content) => self.objects.put(name, content.into()).await.map(drop),
+                None => self.objects.delete(name).await,
+            }
+        })
+        .unwrap();
+    }
+
+    fn admit(&self) -> Result<()> {
+        let left = self.writes_left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| match left {
+            0 => None,
+            left if left < 0 => Some(left),
+            left => Some(left - 1),
+        });
+        left.map(drop).map_err(|_| Error::Generic { store: "test", source: "it has stopped".into() })
+    }
+}
+
+impl fmt::Display for Service {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Service")
+    }
+}
+
+#[async_trait]
+impl ObjectStore for Service {
+    async fn put_opts(&self, at: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
+        self.admit()?;
+        let put = self.objects.put_opts(at, payload, options).await?;
+        self.written.lock().unwrap().insert(at.clone(), self.now.load(Ordering::SeqCst));
+        Ok(put)
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        at: &Path,
+        options: PutMultipartOptions,
+    ) -> Result<Box<dyn MultipartUpload>> {
+        self.objects.put_multipart_opts(at, options).await
+    }
+
+    async fn get_opts(&self, at: &Path, options: GetOptions) -> Result<GetResult> {
+        let mut found = self.objects.get_opts(at, options).await?;
+        self.bytes_read.fetch_add(found.range.end - found.range.start, Ordering::SeqCst);
+        if let Some(&seconds) = self.written.lock().unwrap().get(at) {
+            found.meta.last_modified = DateTime::<Utc>::from_timestamp(seconds, 0).unwrap();
+        }
+        Ok(found)
+    }
+
+    async fn get_ranges(&self, at: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        self.objects.get_ranges(at, ranges).await
+    }
+
+    fn delete_stream(&self, names: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
+        match self.admit() {
+            Ok(()) => self.objects.delete_stream(names),
+            Err(error) => futures::stream::once(async { Err(error) }).boxed(),
+        }
+    }
+
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+        self.objects.list(prefix)
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
+        self.objects.list_with_delimiter(prefix).await
+    }
+
+    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
+        self.objects.copy_opts(from, to, options).await
+    }
+}

@@ -1,0 +1,80 @@
+//! Whether all that snapshots need is there, and as it was written.
+//!
+//! Thread safety: functions. Invariant: nothing is changed.
+
+use std::collections::{BTreeMap, HashMap};
+
+use crate::chunks::each_chunk;
+use crate::error::{RepositoryError, Result};
+use crate::layout::ChunkId;
+use crate::repository::Repository;
+
+/// What was found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Verification {
+    /// Snapshots.
+    pub snapshots: u64,
+    /// Chunks that they need.
+    pub chunks: u64,
+    /// Their content that was read and compared (bytes).
+    pub bytes_read: u64,
+    /// What is wrong: the object, what is wrong with it, and which snapshots need it.
+    pub findings: Vec<String>,
+}
+
+impl Repository {
+    /// Looks whether the chunks of all snapshots are there; with `reads_all` reads each of them. `at` hears how many chunks of how many have
+    /// been read.
+    ///
+    /// # Errors
+    /// The repository can't be read; a manifest is damaged.
+    pub fn verify(&self, reads_all: bool, at: &mut dyn FnMut(u64, u64)) -> Result<Verification> {
+        let mut found = Verification::default();
+        let mut needed: HashMap<ChunkId, Vec<usize>> = HashMap::new();
+        let mut names = Vec::new();
+        for summary in self.snapshots()? {
+            let manifest = self.manifest(summary.id)?;
+            let number = names.len();
+            names.push(format!("\"{}\"", summary.name));
+            let references = self.each_reference(&manifest, |id| {
+                let by = needed.entry(id).or_default();
+                if by.last() != Some(&number) {
+                    by.push(number);
+                }
+            });
+            match references {
+                Ok(()) => {}
+                Err(error @ (RepositoryError::Missing(_) | RepositoryError::Damaged { .. })) => {
+                    found.findings.push(format!("{error} (needed by {})", names[number]));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        (found.snapshots, found.chunks) = (names.len() as u64, needed.len() as u64);
+        let who = |by: &[usize]| by.iter().map(|&n| names[n].as_str()).collect::<Vec<_>>().join(", ");
+        let mut missing: BTreeMap<_, _> = needed.iter().map(|(id, by)| (*id, by)).collect();
+        each_chunk(self.remote(), |id| {
+            missing.remove(&id);
+        })?;
+        for (id, by) in &missing {
+            let error = RepositoryError::Missing(id.object());
+            found.findings.push(format!("{error} (needed by {})", who(by)));
+        }
+        if reads_all {
+            let there = needed.iter().filter(|(id, _)| !missing.contains_key(id));
+            let mut read = 0;
+            self.remote().get_all(there.map(|(id, by)| ((id, by), id.object())), |(id, by), sealed| {
+                match id.open(self.sealer(), sealed.as_ref()) {
+                    Ok(content) => found.bytes_read += content.len() as u64,
+                    Err(error) => found.findings.push(format!("{error} (needed by {})", who(by))),
+                }
+                read += 1;
+                at(read, found.chunks);
+                Ok(())
+            })?;
+        }
+        found.findings.sort();
+        found.findings.dedup();
+        Ok(found)
+    }
+}
