@@ -1,40 +1,44 @@
 //! For stores that stand before another one, as those of tests do.
 
-/// Inside of an `impl` of [`Read`](crate::Read) or [`Store`](crate::Store): the calls that only go on to a field.
+/// Inside of an `impl` of [`Read`](crate::Read) or [`Store`](crate::Store): the calls that only go on to a field, or to what a method returns.
 ///
 /// ```ignore
 /// impl Read for Recorder {
 ///     kvfs_store::pass_on!(inner: get, multi_get, cursor, read_blocks, next_extent);
 /// }
+/// impl Read for Pin {
+///     kvfs_store::pass_on!(view(): get, multi_get, cursor, read_blocks, next_extent);
+/// }
 /// ```
 #[doc(hidden)]
 #[macro_export]
 macro_rules! pass_on {
-    ($inner:ident: $($call:ident),+) => { $($crate::pass_on!(@ $inner $call);)+ };
-    (@ $inner:ident get) => {
+    ($inner:ident: $($call:ident),+) => { $($crate::pass_on!(@ [$inner] $call);)+ };
+    ($inner:ident(): $($call:ident),+) => { $($crate::pass_on!(@ [$inner()] $call);)+ };
+    (@ [$($inner:tt)+] get) => {
         fn get(&self, keyspace: $crate::Keyspace, key: &[u8]) -> $crate::Result<Option<bytes::Bytes>> {
-            self.$inner.get(keyspace, key)
+            self.$($inner)+.get(keyspace, key)
         }
     };
-    (@ $inner:ident multi_get) => {
+    (@ [$($inner:tt)+] multi_get) => {
         fn multi_get(
             &self,
             keyspace: $crate::Keyspace,
             keys: &[&[u8]],
         ) -> $crate::Result<Vec<Option<bytes::Bytes>>> {
-            self.$inner.multi_get(keyspace, keys)
+            self.$($inner)+.multi_get(keyspace, keys)
         }
     };
-    (@ $inner:ident cursor) => {
+    (@ [$($inner:tt)+] cursor) => {
         fn cursor(
             &self,
             keyspace: $crate::Keyspace,
             range: $crate::KeyRange,
         ) -> $crate::Result<Box<dyn $crate::Cursor>> {
-            self.$inner.cursor(keyspace, range)
+            self.$($inner)+.cursor(keyspace, range)
         }
     };
-    (@ $inner:ident read_blocks) => {
+    (@ [$($inner:tt)+] read_blocks) => {
         fn read_blocks(
             &self,
             keyspace: $crate::Keyspace,
@@ -42,10 +46,10 @@ macro_rules! pass_on {
             first: u64,
             buf: &mut [u8],
         ) -> $crate::Result<()> {
-            self.$inner.read_blocks(keyspace, prefix, first, buf)
+            self.$($inner)+.read_blocks(keyspace, prefix, first, buf)
         }
     };
-    (@ $inner:ident next_extent) => {
+    (@ [$($inner:tt)+] next_extent) => {
         fn next_extent(
             &self,
             keyspace: $crate::Keyspace,
@@ -53,52 +57,52 @@ macro_rules! pass_on {
             from: u64,
             kind: $crate::ExtentKind,
         ) -> $crate::Result<Option<$crate::Extent>> {
-            self.$inner.next_extent(keyspace, prefix, from, kind)
+            self.$($inner)+.next_extent(keyspace, prefix, from, kind)
         }
     };
-    (@ $inner:ident open_keyspace) => {
+    (@ [$($inner:tt)+] open_keyspace) => {
         fn open_keyspace(
             &self,
             name: &str,
             kind: $crate::KeyspaceKind,
             merge: Option<std::sync::Arc<dyn $crate::MergeFunction>>,
         ) -> $crate::Result<$crate::Keyspace> {
-            self.$inner.open_keyspace(name, kind, merge)
+            self.$($inner)+.open_keyspace(name, kind, merge)
         }
     };
-    (@ $inner:ident keyspaces) => {
+    (@ [$($inner:tt)+] keyspaces) => {
         fn keyspaces(&self) -> Vec<$crate::KeyspaceInfo> {
-            self.$inner.keyspaces()
+            self.$($inner)+.keyspaces()
         }
     };
-    (@ $inner:ident snapshot) => {
+    (@ [$($inner:tt)+] snapshot) => {
         fn snapshot(&self) -> $crate::Result<std::sync::Arc<dyn $crate::Snapshot>> {
-            self.$inner.snapshot()
+            self.$($inner)+.snapshot()
         }
     };
-    (@ $inner:ident sync) => {
+    (@ [$($inner:tt)+] sync) => {
         fn sync(&self, position: $crate::Position) -> $crate::Result<()> {
-            self.$inner.sync(position)
+            self.$($inner)+.sync(position)
         }
     };
-    (@ $inner:ident position) => {
+    (@ [$($inner:tt)+] position) => {
         fn position(&self) -> $crate::Position {
-            self.$inner.position()
+            self.$($inner)+.position()
         }
     };
-    (@ $inner:ident capabilities) => {
+    (@ [$($inner:tt)+] capabilities) => {
         fn capabilities(&self) -> $crate::Capabilities {
-            self.$inner.capabilities()
+            self.$($inner)+.capabilities()
         }
     };
-    (@ $inner:ident space) => {
+    (@ [$($inner:tt)+] space) => {
         fn space(&self) -> $crate::SpaceStats {
-            self.$inner.space()
+            self.$($inner)+.space()
         }
     };
-    (@ $inner:ident stats) => {
+    (@ [$($inner:tt)+] stats) => {
         fn stats(&self) -> Vec<(String, u64)> {
-            self.$inner.stats()
+            self.$($inner)+.stats()
         }
     };
 }

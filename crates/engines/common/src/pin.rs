@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use kvfs_store::{Cursor, Extent, ExtentKind, KeyRange, Keyspace, Read, Result, Seqno, Snapshot};
+use kvfs_store::{Cursor, KeyRange, Keyspace, Read, Result, Seqno, Snapshot};
 
 use crate::cursor::StoreCursor;
 use crate::database::Database;
@@ -41,30 +41,14 @@ impl<D: Database> Pin<D> {
 }
 
 impl<D: Database> Read for Pin<D> {
+    kvfs_store::pass_on!(view(): multi_get, read_blocks, next_extent);
+
     fn get(&self, keyspace: Keyspace, key: &[u8]) -> Result<Option<Bytes>> {
         self.view().get(&*self.shared.space(keyspace)?, key)
     }
 
-    fn multi_get(&self, keyspace: Keyspace, keys: &[&[u8]]) -> Result<Vec<Option<Bytes>>> {
-        self.view().multi_get(keyspace, keys)
-    }
-
     fn cursor(&self, keyspace: Keyspace, range: KeyRange) -> Result<Box<dyn Cursor>> {
         Ok(Box::new(StoreCursor::new(&self.view(), keyspace, range)?))
-    }
-
-    fn read_blocks(&self, keyspace: Keyspace, prefix: &[u8], first: u64, buf: &mut [u8]) -> Result<()> {
-        self.view().read_blocks(keyspace, prefix, first, buf)
-    }
-
-    fn next_extent(
-        &self,
-        keyspace: Keyspace,
-        prefix: &[u8],
-        from: u64,
-        kind: ExtentKind,
-    ) -> Result<Option<Extent>> {
-        self.view().next_extent(keyspace, prefix, from, kind)
     }
 }
 

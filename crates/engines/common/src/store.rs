@@ -10,9 +10,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use kvfs_locks::{Mutex, class};
 use kvfs_store::{
-    Batch, Capabilities, Cursor, Durability, EngineStore, Extent, ExtentKind, KeyRange, Keyspace,
-    KeyspaceInfo, KeyspaceKind, MergeFunction, Op, Position, Read, Result, Seqno, Snapshot, SpaceStats,
-    Store, StoreError, Verified,
+    Batch, Capabilities, Cursor, Durability, EngineStore, KeyRange, Keyspace, KeyspaceInfo, KeyspaceKind,
+    MergeFunction, Op, Position, Read, Result, Seqno, Snapshot, SpaceStats, Store, StoreError, Verified,
 };
 
 use crate::changes::Changes;
@@ -143,30 +142,14 @@ fn meta<D: Database, const LEN: usize>(db: &D, key: &[u8], what: &str) -> Result
 }
 
 impl<D: Database> Read for DatabaseStore<D> {
+    kvfs_store::pass_on!(view(): multi_get, read_blocks, next_extent);
+
     fn get(&self, keyspace: Keyspace, key: &[u8]) -> Result<Option<Bytes>> {
         self.view().get(&*self.shared.space(keyspace)?, key)
     }
 
-    fn multi_get(&self, keyspace: Keyspace, keys: &[&[u8]]) -> Result<Vec<Option<Bytes>>> {
-        self.view().multi_get(keyspace, keys)
-    }
-
     fn cursor(&self, keyspace: Keyspace, range: KeyRange) -> Result<Box<dyn Cursor>> {
         Ok(Box::new(StoreCursor::new(&self.view(), keyspace, range)?))
-    }
-
-    fn read_blocks(&self, keyspace: Keyspace, prefix: &[u8], first: u64, buf: &mut [u8]) -> Result<()> {
-        self.view().read_blocks(keyspace, prefix, first, buf)
-    }
-
-    fn next_extent(
-        &self,
-        keyspace: Keyspace,
-        prefix: &[u8],
-        from: u64,
-        kind: ExtentKind,
-    ) -> Result<Option<Extent>> {
-        self.view().next_extent(keyspace, prefix, from, kind)
     }
 }
 

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex};
 
-use bytes::Bytes;
 use kvfs_device::Rng;
 use kvfs_fs::{
     Attr, Caller, FileSystem, FileType, FsError, MountOptions, NodeId, QuotaKind, RenameMode, hold_state,
@@ -11,10 +10,7 @@ use kvfs_fs::{
 };
 use kvfs_store::clock::ManualClock;
 use kvfs_store::model::ModelStore;
-use kvfs_store::{
-    Batch, Cursor, Durability, Extent, ExtentKind, Follow, KeyRange, Keyspace, Position, Read, Result,
-    Snapshot, Store, StoreError,
-};
+use kvfs_store::{Batch, Durability, Follow, Position, Read, Result, Snapshot, Store, StoreError};
 
 use crate::driver::Driver;
 use crate::prefix::Recorder;
@@ -41,31 +37,7 @@ impl Following {
 }
 
 impl Read for Following {
-    fn get(&self, keyspace: Keyspace, key: &[u8]) -> Result<Option<Bytes>> {
-        self.shown().get(keyspace, key)
-    }
-
-    fn multi_get(&self, keyspace: Keyspace, keys: &[&[u8]]) -> Result<Vec<Option<Bytes>>> {
-        self.shown().multi_get(keyspace, keys)
-    }
-
-    fn cursor(&self, keyspace: Keyspace, range: KeyRange) -> Result<Box<dyn Cursor>> {
-        self.shown().cursor(keyspace, range)
-    }
-
-    fn read_blocks(&self, keyspace: Keyspace, prefix: &[u8], first: u64, buf: &mut [u8]) -> Result<()> {
-        self.shown().read_blocks(keyspace, prefix, first, buf)
-    }
-
-    fn next_extent(
-        &self,
-        keyspace: Keyspace,
-        prefix: &[u8],
-        from: u64,
-        kind: ExtentKind,
-    ) -> Result<Option<Extent>> {
-        self.shown().next_extent(keyspace, prefix, from, kind)
-    }
+    kvfs_store::pass_on!(shown(): get, multi_get, cursor, read_blocks, next_extent);
 }
 
 impl Store for Following {
