@@ -23,7 +23,6 @@ pub(super) struct TupleIter {
     /// Held from the first step on.
     held: Option<Index>,
     reader: BlockReader,
-    leaves_out: Option<LeavesOut>,
     /// The block that `cursor` stands in.
     index: usize,
     cursor: Option<TupleCursor>,
@@ -31,13 +30,8 @@ pub(super) struct TupleIter {
 
 impl TupleIter {
     pub(super) fn new(piece: Arc<Piece>, access: Access, leaves_out: Option<LeavesOut>) -> Self {
-        let reader = BlockReader::new(&piece, access);
-        Self { reader, piece, held: None, leaves_out, index: 0, cursor: None }
-    }
-
-    /// Whether the walk passes over the block of `entry`.
-    fn passes(&self, entry: &TupleEntry) -> bool {
-        self.leaves_out.as_ref().is_some_and(|leaves_out| leaves_out(entry))
+        let reader = BlockReader::new(&piece, access, leaves_out);
+        Self { reader, piece, held: None, index: 0, cursor: None }
     }
 
     /// The index, which stays in memory with the walk.
@@ -60,9 +54,7 @@ impl TupleIter {
         go: impl FnOnce(&mut TupleCursor) -> Result<(), crate::format::DecodeError>,
     ) -> Result<()> {
         let old = self.cursor.take();
-        let leaves_out = self.leaves_out.clone();
-        let is_wanted = |entry: &TupleEntry| leaves_out.as_ref().is_none_or(|leaves_out| !leaves_out(entry));
-        let bytes = self.reader.block(&self.piece, entries, index, is_wanted)?;
+        let bytes = self.reader.block(&self.piece, entries, index)?;
         let shift = entries[index].shift;
         let moved = match old {
             Some(mut cursor) => cursor.reset(bytes, shift).map(|()| cursor),
@@ -81,7 +73,7 @@ impl TupleIter {
     /// Moves to the last record of the blocks before `index`.
     fn last_before(&mut self, entries: &[TupleEntry], index: usize) -> Result<()> {
         for index in (0..index).rev() {
-            if self.passes(&entries[index]) {
+            if self.reader.passes(&entries[index]) {
                 continue;
             }
             self.enter(entries, index, TupleCursor::last)?;
@@ -98,7 +90,7 @@ impl TupleIter {
         let held = self.held()?;
         let entries = held.tuple_entries();
         for index in index..entries.len() {
-            if self.passes(&entries[index]) {
+            if self.reader.passes(&entries[index]) {
                 continue;
             }
             self.enter(entries, index, TupleCursor::first)?;
@@ -131,7 +123,7 @@ impl RecordIter for TupleIter {
         let entries = held.tuple_entries();
         let first = entries.partition_point(|entry| entry.last_key[..] < *key);
         for index in first..entries.len() {
-            if self.passes(&entries[index]) {
+            if self.reader.passes(&entries[index]) {
                 continue;
             }
             // Older versions of the key, or the next key, may be in a following block.
@@ -148,7 +140,7 @@ impl RecordIter for TupleIter {
         let held = self.held()?;
         let entries = held.tuple_entries();
         let index = entries.partition_point(|entry| entry.last_key[..] < *key);
-        if entries.get(index).is_some_and(|entry| entry.first_key[..] < *key && !self.passes(entry)) {
+        if entries.get(index).is_some_and(|entry| entry.first_key[..] < *key && !self.reader.passes(entry)) {
             self.enter(entries, index, |cursor| cursor.seek_before(key))?;
             if self.is_somewhere() {
                 return Ok(());
@@ -193,6 +185,7 @@ impl RecordIter for TupleIter {
 /// Gets blocks by index.
 struct BlockReader {
     access: Access,
+    leaves_out: Option<LeavesOut>,
     /// Neighbouring blocks that were read together for a sequential walk, not verified yet.
     window: Bytes,
     window_blocks: Range<usize>,
@@ -201,9 +194,10 @@ struct BlockReader {
 }
 
 impl BlockReader {
-    fn new(piece: &Piece, access: Access) -> Self {
+    fn new(piece: &Piece, access: Access, leaves_out: Option<LeavesOut>) -> Self {
         Self {
             access,
+            leaves_out,
             window: Bytes::new(),
             window_blocks: 0..0,
             last: None,
@@ -211,14 +205,13 @@ impl BlockReader {
         }
     }
 
-    /// The verified bytes of the block at `index`. Neighbours that are not wanted are not read with it.
-    fn block(
-        &mut self,
-        piece: &Piece,
-        entries: &[TupleEntry],
-        index: usize,
-        is_wanted: impl Fn(&TupleEntry) -> bool,
-    ) -> Result<Bytes> {
+    /// Whether the walk passes over the block of `entry`.
+    fn passes(&self, entry: &TupleEntry) -> bool {
+        self.leaves_out.as_ref().is_some_and(|leaves_out| leaves_out(entry))
+    }
+
+    /// The verified bytes of the block at `index`. Neighbours that the walk passes over are not read with it.
+    fn block(&mut self, piece: &Piece, entries: &[TupleEntry], index: usize) -> Result<Bytes> {
         let direction = match self.last.replace(index) {
             Some(last) if index < last => Direction::Backward,
             _ => Direction::Forward,
@@ -228,7 +221,7 @@ impl BlockReader {
         }
         if !self.window_blocks.contains(&index) {
             let bytes_max = self.access.bytes_ahead(&piece.ctx().options);
-            let blocks = neighbours(entries, index, direction, bytes_max, is_wanted);
+            let blocks = neighbours(entries, index, direction, bytes_max, |entry| !self.passes(entry));
             self.read_window(piece, entries, blocks)?;
         }
         self.window_block(piece, entries, index)
