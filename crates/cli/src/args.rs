@@ -224,6 +224,10 @@ Options for -o, separated by commas:
   lease=TIME          of a store in object storage: a mount elsewhere takes it
                       over, unasked, when this one has shown no sign of life for
                       so long (6s; from 1s to 10m)
+  timeout=TIME        of a store in object storage that does not answer: calls
+                      that need it fail with EIO after so long (1m; from 5s to
+                      24h, 0: never); nothing is lost by that, and all goes on
+                      by itself when it answers again
   take_over           a store in object storage that a mount elsewhere has open,
                       and alive, is taken from it: that one takes no more writes
   private_snapshots   snapshots are shown to root and the store's owner alone

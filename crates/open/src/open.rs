@@ -55,6 +55,8 @@ pub struct OpenOptions {
     pub cache_bytes: Option<u64>,
     /// A mount elsewhere counts this one as dead when it has not heard of it for so long; `None`: as its engine has it.
     pub lease: Option<Duration>,
+    /// How long a call waits for object storage that does not answer, until it fails; zero: for ever; `None`: as its engine has it.
+    pub timeout: Option<Duration>,
     /// A store that another mount has open elsewhere is taken from it.
     pub takes_over: bool,
     /// Snapshots are shown to root and the store's owner alone.

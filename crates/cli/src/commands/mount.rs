@@ -167,6 +167,7 @@ impl Wish<'_> {
                 txn_idle: Some(ours.txn_idle.unwrap_or(TXN_IDLE)).filter(|&idle| idle != Duration::MAX),
                 cache_bytes: ours.cache_bytes,
                 lease: ours.lease,
+                timeout: ours.timeout,
                 takes_over: ours.take_over,
                 private_snapshots: ours.private_snapshots,
             },
@@ -218,6 +219,11 @@ mod tests {
         assert!(planned(&["ro,follow,writeback"]).is_err_and(|error| error.message.contains("follow")));
         let lease = |option| planned(&[option]).expect("is valid").open.lease;
         assert_eq!((lease("lease=5s"), lease("rw")), (Some(Duration::from_secs(5)), None));
+        let timeout = |option| planned(&[option]).expect("is valid").open.timeout;
+        assert_eq!(
+            (timeout("timeout=90s"), timeout("timeout=0"), timeout("rw")),
+            (Some(Duration::from_secs(90)), Some(Duration::ZERO), None)
+        );
         let remote = planned(&["take_over,cache_size=2G"]).expect("is valid").open;
         assert_eq!((remote.takes_over, remote.cache_bytes), (true, Some(2 << 30)));
         assert!(!plan.open.takes_over && plan.open.cache_bytes.is_none());
@@ -300,6 +306,7 @@ mod tests {
             "txn_idle=x",
             "slow=soon",
             "lease=soon",
+            "timeout=soon",
             "metrics=0.0.0.0:9100",
             "memory=x",
             "memory=1M",

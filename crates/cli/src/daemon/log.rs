@@ -14,6 +14,9 @@ pub(crate) use bounded::messages_lost;
 use crate::error::{CliError, Code, Result};
 use crate::store_dir::StoreDir;
 
+/// `SlateDB` tells of each request that it makes again, and much else that concerns nothing but itself.
+const DEFAULT: &str = "info,slatedb=warn";
+
 /// A stream for messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Target {
@@ -51,5 +54,5 @@ fn filter() -> Result<EnvFilter> {
         return EnvFilter::try_new(&*text)
             .map_err(|error| CliError::new(Code::Usage, format!("{name}={text}: {error}")));
     }
-    Ok(EnvFilter::new("info"))
+    Ok(EnvFilter::new(DEFAULT))
 }

@@ -112,7 +112,7 @@ fn options_of_object_storage_are_refused_to_other_engines() {
     let plain = world.text("plain");
     kvfs(&["mkfs", &plain, "--size", "128M"]).ok();
     for (store, engine) in [(&memory, "memory"), (&plain, "kvdb")] {
-        for option in ["cache_size=1G", "take_over", "lease=5s", "ro,follow"] {
+        for option in ["cache_size=1G", "take_over", "lease=5s", "timeout=1m", "ro,follow"] {
             let name = option.trim_start_matches("ro,").split('=').next().unwrap();
             let words = [engine, name, "slatedb has"];
             kvfs(&["mount", store, &dir, "-o", option]).fails(USAGE, &words);

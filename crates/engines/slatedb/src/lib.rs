@@ -15,21 +15,28 @@
 //!
 //! It has no transactions, named snapshots, differences or undo.
 //!
-//! Thread safety: shared by all threads. Batches take their turn on the order lock; readers take none of ours but short ones. Syncs are
-//! shared: a caller that waits for the lock of one finds its batch durable.
+//! While object storage does not answer, requests are made again and again (`observed.rs`); calls that need it wait up to a limit, fail, and may
+//! be made again: nothing is taken back, and what was written becomes durable when the storage answers.
 //!
-//! Invariants: a batch is durable when object storage has acknowledged it; a store that has failed a write or sync, or that another
+//! Thread safety: shared by all threads. Batches take their turn on the order lock; readers take none of ours but short ones. Syncs are
+//! shared: one task makes durable what all of them wait for.
+//!
+//! Invariants: a batch is durable when object storage has acknowledged it; a store that has failed a write or sync for good, or that another
 //! mount has taken over, takes no more. Without the feature `client` this crate is empty.
 #![cfg(feature = "client")]
 
+mod backlog;
 mod cache;
 mod claim;
 mod cursor;
 mod error;
+mod flusher;
 mod follower;
+mod health;
 mod holder;
 mod keys;
 mod meta;
+mod observed;
 mod options;
 mod pace;
 mod pin;
@@ -41,11 +48,18 @@ mod space;
 mod stage;
 mod stats;
 mod store;
+mod traffic;
 mod view;
+mod wait_limit;
 
 pub use kvfs_objects::ObjectPlace;
 
 pub use holder::{Claimant, LEASES};
-pub use options::SlateOptions;
-
+pub use options::{SlateOptions, TIMEOUTS};
 pub use store::SlateStore;
+
+/// What a service of one's own is made of, for [`SlateStore::open_over`].
+#[doc(hidden)]
+pub mod seam {
+    pub use {async_trait, futures, object_store, tokio};
+}

@@ -43,8 +43,17 @@ const CACHE_PART_BYTES: usize = 256 << 10;
 /// Files of the local cache that are open at once.
 const CACHE_FILES_MAX: usize = 256;
 
+/// How long calls wait for object storage that does not answer, unless told otherwise.
+const TIMEOUT: Duration = Duration::from_mins(1);
+
+/// What such a limit can be. A shorter one would make errors of what the network does every day: between two attempts are up to two seconds.
+pub const TIMEOUTS: std::ops::RangeInclusive<Duration> = Duration::from_secs(5)..=Duration::from_hours(24);
+
+/// A request of which nothing has come for so long is made again, unless told otherwise.
+const REQUEST_TIME: Duration = Duration::from_secs(30);
+
 /// How a store is opened.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct SlateOptions {
     /// What it may take (bytes).
     pub memory_bytes: u64,
@@ -54,6 +63,10 @@ pub struct SlateOptions {
     pub follows: bool,
     /// How long a batch may wait until it is durable where nothing syncs it.
     pub commit_interval: Duration,
+    /// A call that needs object storage while that does not answer fails after so long, and may be made again; `None`: never.
+    pub timeout: Option<Duration>,
+    /// A request of which nothing has come for so long has failed, and is made again.
+    pub request_time: Duration,
     /// Who opens it, unless it is only read.
     pub claimant: Claimant,
     /// Where parts of objects are kept on a local disk, and how much (bytes); `None`: nowhere. One store at a time may use it.
@@ -64,11 +77,25 @@ impl SlateOptions {
     /// With so much memory; everything else as it is by default.
     pub fn with_memory(memory_bytes: u64) -> Self {
         let (claimant, commit_interval) = (Claimant::default(), Duration::from_secs(1));
-        Self { memory_bytes, read_only: false, follows: false, commit_interval, claimant, cache: None }
+        Self {
+            memory_bytes,
+            read_only: false,
+            follows: false,
+            commit_interval,
+            timeout: Some(TIMEOUT),
+            request_time: REQUEST_TIME,
+            claimant,
+            cache: None,
+        }
     }
 
     fn memtable_bytes(&self) -> usize {
         (self.memory_bytes / 4 / MEMTABLES).clamp(*MEMTABLE_BYTES.start(), *MEMTABLE_BYTES.end()) as usize
+    }
+
+    /// What is not in tables yet, at most (bytes).
+    pub(crate) fn backlog_bytes(&self) -> u64 {
+        self.memtable_bytes() as u64 * MEMTABLES
     }
 
     /// `is_local`: the objects are files.
@@ -78,7 +105,8 @@ impl SlateOptions {
             flush_interval: None,
             manifest_poll_interval: MANIFEST_POLL,
             l0_sst_size_bytes: self.memtable_bytes(),
-            max_unflushed_bytes: self.memtable_bytes() * MEMTABLES as usize,
+            // Writers are held up before (`backlog.rs`), where they can give up.
+            max_unflushed_bytes: self.backlog_bytes() as usize * 4,
             l0_flush_parallelism: 2,
             l0_max_ssts: FRESH_TABLES_MAX,
             l0_max_ssts_per_key: FRESH_TABLES_MAX,

@@ -16,10 +16,12 @@ use kvfs_store::{Result, StoreError};
 use slatedb::config::ScanOptions;
 use slatedb::{DbTransaction, Error, IsolationLevel};
 
+use crate::backlog::Backlog;
 use crate::error::of_slatedb;
 use crate::keys;
 use crate::ranges::DeadRange;
 use crate::shared::Shared;
+use crate::wait_limit::is_unanswered;
 
 /// Entries that one step looks at.
 const STEP_ENTRIES: usize = 1024;
@@ -62,11 +64,16 @@ fn run(shared: &Shared, is_over: &AtomicBool) {
             return;
         }
         let Some(dead) = shared.dead().oldest().cloned() else { continue };
-        if let Err(error) = reap(shared, &dead, &ends) {
-            // Writers may wait for it. The range stays until the next opening.
-            shared.fail(&error);
-            shared.wait_for_dead(|_| ends());
-            return;
+        match reap(shared, &dead, &ends) {
+            // It is begun again.
+            Err(error) if is_unanswered(&error) => {}
+            Err(error) => {
+                // Writers may wait for it. The range stays until the next opening.
+                shared.fail(&error);
+                shared.wait_for_dead(|_| ends());
+                return;
+            }
+            Ok(()) => {}
         }
     }
 }
@@ -77,15 +84,17 @@ fn reap(shared: &Shared, dead: &DeadRange, ends: &dyn Fn() -> bool) -> Result<()
     while !ends() {
         let txn = shared.writer()?.begin(IsolationLevel::Snapshot);
         let txn = txn.map_err(|error| of_slatedb("deleting a range", &error))?;
-        let looked = shared.wait(look(&txn, dead, from.clone()));
-        let last = looked.map_err(|error| of_slatedb("deleting a range", &error))?;
+        let looked = shared.read("deleting a range", look(&txn, dead, from.clone()))?;
+        let Looked { last, deleted, mut bytes } = looked;
         if last.is_none() {
             let record = keys::full(keys::META, &dead.key());
+            bytes += record.len();
             txn.delete(record).map_err(|error| of_slatedb("deleting a range", &error))?;
         }
+        shared.wait_for_room(&mut shared.wait_limit())?;
         let is_done = {
             let _order = shared.order.lock();
-            shared.commit_transaction(txn)?
+            shared.commit_transaction(txn, Backlog::weight(deleted + 1, bytes))?
         };
         match (is_done, last) {
             (true, None) => {
@@ -99,19 +108,33 @@ fn reap(shared: &Shared, dead: &DeadRange, ends: &dyn Fn() -> bool) -> Result<()
     Ok(())
 }
 
-/// Deletes in `txn` what is older than the range among its next entries. The last one of these; `None`: the range ends there.
-async fn look(txn: &DbTransaction, dead: &DeadRange, from: Bound<Bytes>) -> Result<Option<Bytes>, Error> {
+/// What a step has found.
+#[derive(Default)]
+struct Looked {
+    /// The last entry; `None`: the range ends there.
+    last: Option<Bytes>,
+    /// Entries, and their keys (bytes).
+    deleted: usize,
+    bytes: usize,
+}
+
+/// Deletes in `txn` what is older than the range among its next entries.
+async fn look(txn: &DbTransaction, dead: &DeadRange, from: Bound<Bytes>) -> Result<Looked, Error> {
     let (_, end) = keys::bounds(dead.space, &dead.range);
     let options = ScanOptions::default().with_read_ahead_bytes(READ_AHEAD_BYTES).with_max_fetch_tasks(2);
     let mut scan = txn.scan_with_options((from, end), &options).await?;
+    let mut found = Looked::default();
     for looked in 1.. {
-        let Some(entry) = scan.next().await? else { return Ok(None) };
+        let Some(entry) = scan.next().await? else { break };
         if entry.seq < dead.sequence {
             txn.delete(&entry.key)?;
+            found.deleted += 1;
+            found.bytes += entry.key.len();
         }
         if looked == STEP_ENTRIES {
-            return Ok(Some(entry.key));
+            found.last = Some(entry.key);
+            break;
         }
     }
-    Ok(None)
+    Ok(found)
 }

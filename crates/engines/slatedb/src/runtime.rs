@@ -32,6 +32,13 @@ impl Executor {
         Ok(Self { runtime: Some(runtime) })
     }
 
+    /// Runs `task` on the threads of the runtime, until its end or that of the runtime.
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        if let Some(runtime) = &self.runtime {
+            runtime.spawn(task);
+        }
+    }
+
     /// Drives `future` to its end.
     pub(crate) fn wait<F: Future>(&self, future: F) -> F::Output {
         let runtime = self.runtime.as_ref().expect("it is there until the drop");

@@ -2,23 +2,37 @@
 //!
 //! Thread safety: see the crate. Invariant: the runtime goes after the database.
 
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use futures::future::{Either, select};
+use futures::poll;
 
 use kvfs_locks::{Condvar, Mutex, RwLock, class};
 use kvfs_store::{Keyspace, Result, StoreError};
 use slatedb::config::WriteOptions;
-use slatedb::{CloseReason, Db, DbTransaction, WriteBatch};
+use slatedb::{CloseReason, Db, DbStatus, DbTransaction, WriteBatch};
+use tokio::sync::watch;
 
+use crate::backlog::Backlog;
 use crate::error::{TAKEN_OVER, of_slatedb};
+use crate::flusher::{Flushed, Flusher};
 use crate::follower::Follower;
+use crate::health::Direction;
 use crate::meta::Meta;
+use crate::observed::Observer;
 use crate::ranges::{DeadRange, DeadRanges};
 use crate::runtime::Executor;
 use crate::space::Space;
+use crate::wait_limit::WaitLimit;
 
 /// So many deleted ranges may wait for the reaper; then a batch with another one waits for it.
 const DEAD_RANGES_MAX: usize = 256;
+
+/// A failure that is not the log's, nor told by the database's status, is noticed by those that wait for something else within this time.
+const FAILURE_POLL: Duration = Duration::from_secs(1);
 
 /// What is open.
 pub(crate) enum Database {
@@ -27,14 +41,26 @@ pub(crate) enum Database {
     Reader(Box<Follower>),
 }
 
+/// What a store is made of beside its database.
+pub(crate) struct Parts {
+    pub(crate) executor: Executor,
+    pub(crate) observer: Arc<Observer>,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) backlog_bytes: u64,
+}
+
 /// See the module.
 pub(crate) struct Shared {
     pub(crate) database: Database,
     pub(crate) spaces: RwLock<Vec<Arc<Space>>, class::EngineSlatedbSpaces>,
     /// Batches take their turn on it.
     pub(crate) order: Mutex<(), class::EngineSlatedbOrder>,
-    /// Held across a sync; the newest sequence number that is durable.
-    syncing: Mutex<u64, class::EngineSlatedbSyncing>,
+    /// `None`: nothing is written.
+    flusher: Option<Flusher>,
+    backlog: Backlog,
+    pub(crate) observer: Arc<Observer>,
+    /// How long a call waits for object storage that does not answer; `None`: for ever.
+    timeout: Option<Duration>,
     /// The newest sequence number. Written under the order lock, when the batch is visible.
     newest: AtomicU64,
     dead: RwLock<Arc<DeadRanges>, class::EngineSlatedbDeadRanges>,
@@ -42,7 +68,6 @@ pub(crate) struct Shared {
     reaping: Mutex<(), class::EngineSlatedbReaping>,
     pub(crate) dead_changed: Condvar,
     pub(crate) batches: AtomicU64,
-    syncs: AtomicU64,
     /// The first failure.
     failed: OnceLock<Arc<str>>,
     is_closed: AtomicBool,
@@ -50,19 +75,26 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(database: Database, executor: Executor, newest: u64) -> Self {
+    pub(crate) fn new(database: Database, parts: Parts, newest: u64) -> Self {
+        let Parts { executor, observer, timeout, backlog_bytes } = parts;
+        let flusher = match &database {
+            // What was read from object storage is durable.
+            Database::Writer(db) => Some(Flusher::start(&executor, db, newest)),
+            Database::Reader(_) => None,
+        };
         Self {
             database,
+            flusher,
+            backlog: Backlog::new(backlog_bytes),
+            observer,
+            timeout,
             spaces: RwLock::default(),
             order: Mutex::default(),
-            // What was read from object storage is durable.
-            syncing: Mutex::new(newest),
             newest: AtomicU64::new(newest),
             dead: RwLock::default(),
             reaping: Mutex::default(),
             dead_changed: Condvar::default(),
             batches: AtomicU64::new(0),
-            syncs: AtomicU64::new(0),
             failed: OnceLock::new(),
             is_closed: AtomicBool::new(false),
             executor,
@@ -88,7 +120,33 @@ impl Shared {
         spaces.extend(follower.current().meta.spaces.iter().filter(|space| space.number > known).cloned());
     }
 
-    /// Drives `future` to its end on this thread.
+    /// A limit for a call that begins now.
+    pub(crate) fn wait_limit(&self) -> WaitLimit {
+        WaitLimit::begin(self.timeout)
+    }
+
+    /// Drives a read to its end on this thread, or gives up when object storage has not answered for too long. `what` is read.
+    pub(crate) fn read<T>(
+        &self,
+        what: &str,
+        read: impl Future<Output = Result<T, slatedb::Error>>,
+    ) -> Result<T> {
+        let read = self.wait(async {
+            let mut read = pin!(read);
+            // What is in memory costs no look at a clock.
+            if let std::task::Poll::Ready(read) = poll!(&mut read) {
+                return Ok(read);
+            }
+            let limit = self.wait_limit();
+            match select(read, pin!(limit.run_out())).await {
+                Either::Left((read, _)) => Ok(read),
+                Either::Right(_) => Err(limit.error(what)),
+            }
+        });
+        read?.map_err(|error| of_slatedb(what, &error))
+    }
+
+    /// Drives `future` to its end on this thread, however long it takes.
     pub(crate) fn wait<F: Future>(&self, future: F) -> F::Output {
         self.executor.wait(future)
     }
@@ -114,7 +172,7 @@ impl Shared {
     }
 
     pub(crate) fn syncs(&self) -> u64 {
-        self.syncs.load(Ordering::Relaxed)
+        self.flusher.as_ref().map_or(0, |flusher| flusher.flushed().borrow().flushes)
     }
 
     pub(crate) fn space(&self, keyspace: Keyspace) -> Result<Arc<Space>> {
@@ -149,8 +207,19 @@ impl Shared {
     }
 
     /// Returns when there is room for another deleted range, or none will come.
-    pub(crate) fn wait_for_reaper(&self) {
-        self.wait_for_dead(|dead| dead.len() < DEAD_RANGES_MAX || self.check_writable().is_err());
+    pub(crate) fn wait_for_reaper(&self, limit: &WaitLimit) -> Result<()> {
+        let is_met = |dead: &DeadRanges| dead.len() < DEAD_RANGES_MAX || self.check_writable().is_err();
+        let mut reaping = self.reaping.lock();
+        while !is_met(&self.dead()) {
+            self.dead_changed.wait_for(&mut reaping, FAILURE_POLL);
+            // A reaper that has much to do is not in vain.
+            if self.observer.health.is_failing(Direction::Reads)
+                || self.observer.health.is_failing(Direction::Writes)
+            {
+                limit.check("deleting a range")?;
+            }
+        }
+        Ok(())
     }
 
     /// Returns when `is_met` of the list of deleted ranges; it is asked again at each change.
@@ -209,7 +278,13 @@ impl Shared {
     }
 
     /// Writes a batch with the sequence number `sequence`, and makes it visible with the ranges that it deletes. The caller holds the order lock.
-    pub(crate) fn commit(&self, write: WriteBatch, sequence: u64, deleted: &[Arc<DeadRange>]) -> Result<()> {
+    pub(crate) fn commit(
+        &self,
+        write: WriteBatch,
+        sequence: u64,
+        deleted: &[Arc<DeadRange>],
+        weight: u64,
+    ) -> Result<()> {
         let db = self.writer()?;
         if !deleted.is_empty() {
             self.change_dead(|dead| dead.with(deleted));
@@ -218,16 +293,18 @@ impl Shared {
             let options = WriteOptions { seqnum: sequence };
             let written = self.wait(db.write_with_options(write, &options));
             written.map_err(|error| self.fail(&of_slatedb("writing a batch", &error)))?;
+            self.backlog.add(sequence, weight);
         }
         self.publish(sequence);
         Ok(())
     }
 
     /// As [`Shared::commit`], of a transaction of the database; false: another write was in its way. The caller holds the order lock.
-    pub(crate) fn commit_transaction(&self, txn: DbTransaction) -> Result<bool> {
+    pub(crate) fn commit_transaction(&self, txn: DbTransaction, weight: u64) -> Result<bool> {
         let sequence = self.newest() + 1;
         match self.wait(txn.commit_with_options(&WriteOptions { seqnum: sequence })) {
             Ok(_) => {
+                self.backlog.add(sequence, weight);
                 self.publish(sequence);
                 Ok(true)
             }
@@ -245,20 +322,81 @@ impl Shared {
         self.batches.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Whether another batch may come now.
+    pub(crate) fn has_room(&self) -> Result<bool> {
+        let status = self.writer()?.subscribe();
+        let status = status.borrow();
+        Ok(self.backlog.has_room(status.durable_seq, status.current_manifest.last_l0_seq()))
+    }
+
+    /// Returns when another batch may come.
+    pub(crate) fn wait_for_room(&self, limit: &mut WaitLimit) -> Result<()> {
+        if self.has_room()? {
+            return Ok(());
+        }
+        let mut status = self.writer()?.subscribe();
+        while !self.has_room()? {
+            self.check_writable()?;
+            // What it has not seen yet is in the log alone.
+            self.ask_flush();
+            self.wait(self.wait_for_progress(&mut status, limit, "writing"))?;
+        }
+        Ok(())
+    }
+
+    fn ask_flush(&self) {
+        if let Some(flusher) = &self.flusher {
+            flusher.ask(self.newest());
+        }
+    }
+
+    /// Returns when the database has told of something new, or after a moment.
+    async fn wait_for_progress(
+        &self,
+        status: &mut watch::Receiver<DbStatus>,
+        limit: &mut WaitLimit,
+        what: &str,
+    ) -> Result<()> {
+        let changed = tokio::time::timeout(FAILURE_POLL, status.changed());
+        let has_changed = match select(pin!(changed), pin!(limit.run_out())).await {
+            // One that has closed is found to have.
+            Either::Left((changed, _)) => changed.is_ok(),
+            Either::Right(_) => return Err(limit.error(what)),
+        };
+        if has_changed {
+            limit.restart();
+        }
+        Ok(())
+    }
+
     /// Returns when everything up to this sequence number is durable.
     pub(crate) fn sync(&self, sequence: u64) -> Result<()> {
-        let Database::Writer(db) = &self.database else { return Ok(()) };
-        let mut synced = self.syncing.lock();
+        let (Database::Writer(db), Some(flusher)) = (&self.database, &self.flusher) else { return Ok(()) };
         if let Some(reason) = self.failure() {
             return Err(StoreError::Failed { reason });
         }
-        if *synced >= sequence {
+        let mut flushed = flusher.flushed();
+        if flushed.borrow().durable >= sequence {
             return Ok(());
         }
-        let newest = self.newest();
-        self.wait(db.flush()).map_err(|error| self.fail(&of_slatedb("syncing the log", &error)))?;
-        *synced = newest;
-        self.syncs.fetch_add(1, Ordering::Relaxed);
-        Ok(())
+        self.ask_flush();
+        let mut limit = self.wait_limit();
+        self.wait(async {
+            let mut status = db.subscribe();
+            loop {
+                let Flushed { durable, failure, .. } = flushed.borrow_and_update().clone();
+                if durable >= sequence {
+                    return Ok(());
+                }
+                if let Some(reason) = failure.or_else(|| self.failure()) {
+                    return Err(self.fail(&StoreError::Failed { reason }));
+                }
+                let progress = self.wait_for_progress(&mut status, &mut limit, "syncing the log");
+                match select(pin!(flushed.changed()), pin!(progress)).await {
+                    Either::Left(_) => {}
+                    Either::Right((waited, _)) => waited?,
+                }
+            }
+        })
     }
 }

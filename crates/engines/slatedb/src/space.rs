@@ -4,6 +4,7 @@
 //! and kind, and never changes.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use kvfs_locks::{RwLock, class};
@@ -23,11 +24,21 @@ pub(crate) struct Space {
     pub(crate) name: String,
     pub(crate) kind: KeyspaceKind,
     merge: RwLock<Option<Arc<dyn MergeFunction>>, class::EngineSlatedbSpaceMerge>,
+    /// The sequence number with which it was made; zero: before the opening.
+    made_at: AtomicU64,
 }
 
 impl Space {
     pub(crate) fn new(number: u32, name: &str, kind: KeyspaceKind) -> Self {
-        Self { number, name: name.to_owned(), kind, merge: RwLock::default() }
+        Self { number, name: name.to_owned(), kind, merge: RwLock::default(), made_at: AtomicU64::new(0) }
+    }
+
+    pub(crate) fn made_at(&self) -> u64 {
+        self.made_at.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_made_at(&self, sequence: u64) {
+        self.made_at.store(sequence, Ordering::Relaxed);
     }
 
     pub(crate) fn key(&self) -> Bytes {

@@ -11,6 +11,7 @@ use kvfs_store::blocks::{block_key, patched};
 use kvfs_store::{BLOCK_BYTES, Batch, KeyRange, Keyspace, KeyspaceKind, Op, Result};
 use slatedb::WriteBatch;
 
+use crate::backlog::Backlog;
 use crate::keys;
 use crate::ranges::DeadRange;
 use crate::shared::Shared;
@@ -139,11 +140,14 @@ impl Staged<'_> {
         Ok(())
     }
 
-    /// The batch, and the ranges that it deletes, with the sequence number that it will have.
-    pub(crate) fn into_write(self, sequence: u64) -> (WriteBatch, Vec<Arc<DeadRange>>) {
+    /// The batch, and the ranges that it deletes, with the sequence number that it will have, and what it weighs.
+    pub(crate) fn into_write(self, sequence: u64) -> (WriteBatch, Vec<Arc<DeadRange>>, u64) {
         let mut write = WriteBatch::new();
+        let (mut entries, mut bytes) = (0, 0);
         for ((keyspace, key), value) in self.values {
             let full = keys::full(keyspace.0, &key);
+            entries += 1;
+            bytes += full.len() + value.as_ref().map_or(0, Bytes::len);
             match value {
                 Some(value) => write.put_bytes(full, value),
                 None => write.delete(full),
@@ -154,8 +158,11 @@ impl Staged<'_> {
         };
         let dead: Vec<_> = (0..).zip(self.deleted).map(dead).collect();
         for dead in &dead {
-            write.put_bytes(keys::full(keys::META, &dead.key()), dead.value());
+            let (key, value) = (keys::full(keys::META, &dead.key()), dead.value());
+            entries += 1;
+            bytes += key.len() + value.len();
+            write.put_bytes(key, value);
         }
-        (write, dead)
+        (write, dead, Backlog::weight(entries, bytes))
     }
 }

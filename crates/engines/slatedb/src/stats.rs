@@ -2,7 +2,7 @@
 //!
 //! Thread safety: functions. Invariant: names and their order do not change while a store is open.
 
-use slatedb_common::metrics::{DefaultMetricsRecorder, Metric, MetricValue};
+use slatedb_common::metrics::{DefaultMetricsRecorder, MetricValue};
 
 /// Counters and gauges of `SlateDB` that are shown, and as what.
 const SHOWN: &[(&str, &str)] = &[
@@ -14,24 +14,14 @@ const SHOWN: &[(&str, &str)] = &[
     ("slatedb.unflushed_bytes", slatedb::db_stats::TOTAL_MEM_SIZE_BYTES),
 ];
 
-/// What `SlateDB` calls each request, and its kind.
-const REQUESTS: &str = slatedb::instrumented_object_store_stats::REQUEST_COUNT;
-const KIND: &str = "op";
-const KINDS: &[&str] = &["delete", "get", "put"];
-
 /// The shown ones, by name.
 pub(crate) fn of_slatedb(recorder: &DefaultMetricsRecorder) -> Vec<(String, u64)> {
     let metrics = recorder.snapshot();
-    let sum = |name: &str, kind: Option<&str>| -> u64 {
-        let is_of_kind = |metric: &&Metric| {
-            kind.is_none_or(|kind| metric.labels.iter().any(|(label, value)| label == KIND && value == kind))
-        };
+    let sum = |name: &str| -> u64 {
         let named = metrics.all().iter().filter(|metric| metric.name == name);
-        named.filter(is_of_kind).map(|metric| value(&metric.value)).sum()
+        named.map(|metric| value(&metric.value)).sum()
     };
-    let shown = SHOWN.iter().map(|(as_what, name)| ((*as_what).to_owned(), sum(name, None)));
-    let requests = KINDS.iter().map(|kind| (format!("slatedb.requests_{kind}"), sum(REQUESTS, Some(kind))));
-    shown.chain(requests).collect()
+    SHOWN.iter().map(|(as_what, name)| ((*as_what).to_owned(), sum(name))).collect()
 }
 
 fn value(value: &MetricValue) -> u64 {

@@ -2,39 +2,49 @@
 //!
 //! Thread safety: see the crate.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::future::{Either, select};
 use kvfs_engine_common::Syncer;
 use kvfs_locks::{Mutex, class};
 use kvfs_objects::ObjectPlace;
+use kvfs_store::clock::SystemClock;
 use kvfs_store::{
     Batch, Capabilities, Cursor, Durability, EngineStore, Extent, ExtentKind, Follow, KeyRange, Keyspace,
     KeyspaceInfo, KeyspaceKind, MergeFunction, Op, Position, Read, Result, Snapshot, SpaceStats, Store,
     StoreError, Verified,
 };
+use object_store::ObjectStore;
+use object_store::path::Path;
 use slatedb::{Db, SstBlockSize, WriteBatch};
 use slatedb_common::metrics::DefaultMetricsRecorder;
 
+use crate::backlog::Backlog;
 use crate::cache::BlockCache;
 use crate::claim;
 use crate::cursor::SlateCursor;
 use crate::error::of_slatedb;
 use crate::follower::{Follower, Opener};
+use crate::health::{Direction, Health};
 use crate::holder::{self, Holder};
 use crate::keys;
 use crate::meta::{self, Meta};
+use crate::observed::{ObservedStore, Observer};
 use crate::options::{SlateOptions, cache_bytes};
 use crate::pin::Pin;
 use crate::reaper::Reaper;
 use crate::runtime::Executor;
-use crate::shared::{Database, Shared};
+use crate::shared::{Database, Parts, Shared};
 use crate::space::Space;
 use crate::stage::{Spaces, stage};
 use crate::stats;
+use crate::traffic::Traffic;
 use crate::view::View;
+use crate::wait_limit::{WaitLimit, is_unanswered};
 
 /// What a store may come to, of which object storage tells no bound (bytes).
 const CAPACITY_BYTES: u64 = 1 << 50;
@@ -74,12 +84,25 @@ impl SlateStore {
     /// # Errors
     /// The place can't be reached or written to.
     pub fn create(place: &ObjectPlace, options: &SlateOptions, uuid: [u8; 16]) -> Result<()> {
-        let executor = Executor::start()?;
         let (service, prefix) = claim::connect(place)?;
+        Self::create_in(Objects { service, prefix, is_local: place.is_local() }, options, uuid)
+    }
+
+    /// As [`SlateStore::create`], in any `service`, where nothing is.
+    ///
+    /// # Errors
+    /// It can't be reached or written to.
+    pub fn create_over(service: Arc<dyn ObjectStore>, options: &SlateOptions, uuid: [u8; 16]) -> Result<()> {
+        Self::create_in(Objects { service, prefix: Path::default(), is_local: false }, options, uuid)
+    }
+
+    fn create_in(objects: Objects, options: &SlateOptions, uuid: [u8; 16]) -> Result<()> {
+        let executor = Executor::start()?;
+        let Objects { service, prefix, is_local } = objects;
         let failed = |error: slatedb::Error| of_slatedb("making a store", &error);
         executor.wait(async {
             let db = Db::builder(prefix, Arc::clone(&service))
-                .with_settings(options.settings(place.is_local()))
+                .with_settings(options.settings(is_local))
                 .with_sst_block_size(BLOCK_SIZE)
                 .build()
                 .await
@@ -119,13 +142,34 @@ impl SlateStore {
     /// damage.
     pub fn open(place: &ObjectPlace, options: &SlateOptions) -> Result<Self> {
         let executor = Executor::start()?;
+        let (service, prefix) = claim::connect(place)?;
+        // The engine would try for ever to reach what is not there.
+        executor.wait(claim::check(place, &*service, &prefix))?;
+        Self::open_in(Objects { service, prefix, is_local: place.is_local() }, executor, options)
+    }
+
+    /// Opens the store, of which no claim is looked for, whose objects are in any `service`.
+    ///
+    /// # Errors
+    /// As [`SlateStore::open`].
+    pub fn open_over(service: Arc<dyn ObjectStore>, options: &SlateOptions) -> Result<Self> {
+        Self::open_in(
+            Objects { service, prefix: Path::default(), is_local: false },
+            Executor::start()?,
+            options,
+        )
+    }
+
+    fn open_in(objects: Objects, executor: Executor, options: &SlateOptions) -> Result<Self> {
+        let Objects { service, prefix, is_local } = objects;
         let cache = Arc::new(BlockCache::new(cache_bytes(options.memory_bytes)));
         let recorder = Arc::new(DefaultMetricsRecorder::new());
-        let (service, prefix) = claim::connect(place)?;
+        let health = Health::new(service.to_string(), options.timeout, Arc::new(SystemClock::new()));
+        let observer = Observer { health, traffic: Traffic::default(), request_time: options.request_time };
+        let observer = Arc::new(observer);
+        let service: Arc<dyn ObjectStore> = Arc::new(ObservedStore::new(service, Arc::clone(&observer)));
         let holder_place = holder::Place::of(&service, &prefix);
-        let opened: Result<Database> = executor.wait(async {
-            // The engine would try for ever to reach what is not there.
-            claim::check(place, &*service, &prefix).await?;
+        let opening = async {
             if options.read_only {
                 let (cache, recorder) = (Arc::clone(&cache), Arc::clone(&recorder));
                 let opener = Opener { prefix, service, cache, recorder };
@@ -133,17 +177,19 @@ impl SlateStore {
             }
             holder_place.wait(&options.claimant).await?;
             let builder = Db::builder(prefix, service)
-                .with_settings(options.settings(place.is_local()))
+                .with_settings(options.settings(is_local))
                 .with_sst_block_size(BLOCK_SIZE)
                 .with_db_cache(Arc::clone(&cache) as _, 0)
                 .with_metrics_recorder(Arc::clone(&recorder) as _);
             let db = builder.build().await.map_err(|error| of_slatedb("opening a store", &error))?;
             Ok(Database::Writer(db))
-        });
-        let database = opened?;
+        };
+        let database = executor.wait(open_within(options.timeout, &observer.health, opening))?;
         let newest = newest_of(&database)?;
+        let backlog_bytes = options.backlog_bytes();
+        let parts = Parts { executor, observer, timeout: options.timeout, backlog_bytes };
         // To read what it holds before there is a store of it.
-        let bare = Shared::new(database, executor, newest);
+        let bare = Shared::new(database, parts, newest);
         let meta = Meta::read(&View::newest(&bare))?;
         let uuid = meta.uuid;
         let shared = Arc::new(bare.with(meta));
@@ -164,17 +210,25 @@ impl SlateStore {
     }
 
     /// Applies what is checked.
-    fn write(&self, batch: Batch) -> Result<Position> {
+    fn write(&self, batch: Batch, mut limit: WaitLimit) -> Result<Position> {
         if batch.is_empty() {
             return Ok(self.position());
         }
         let spaces = Spaces::of(&self.shared, &batch)?;
         let count = batch.len() as u64;
-        let _order = self.shared.order.lock();
+        let _order = loop {
+            self.shared.wait_for_room(&mut limit)?;
+            let order = self.shared.order.lock();
+            // Its holder may have waited for what it reads.
+            limit.check("writing")?;
+            if self.shared.has_room()? {
+                break order;
+            }
+        };
         let seqno = keys::seqno(self.shared.newest()) + count;
         let sequence = keys::sequence(seqno);
-        let (write, dead) = stage(&self.shared, &spaces, batch)?.into_write(sequence);
-        self.shared.commit(write, sequence, &dead)?;
+        let (write, dead, weight) = stage(&self.shared, &spaces, batch)?.into_write(sequence);
+        self.shared.commit(write, sequence, &dead, weight)?;
         Ok(Position(seqno))
     }
 
@@ -183,14 +237,13 @@ impl SlateStore {
         self.shared.check_writable()?;
         let space = Arc::new(Space::new(number, name, kind));
         let mut write = WriteBatch::new();
-        write.put_bytes(keys::full(keys::META, &space.key()), space.value());
-        let sequence = {
-            let _order = self.shared.order.lock();
-            let sequence = self.shared.newest() + 1;
-            self.shared.commit(write, sequence, &[])?;
-            sequence
-        };
-        self.shared.sync(sequence)?;
+        let (key, value) = (keys::full(keys::META, &space.key()), space.value());
+        let weight = Backlog::weight(1, key.len() + value.len());
+        write.put_bytes(key, value);
+        let _order = self.shared.order.lock();
+        let sequence = self.shared.newest() + 1;
+        self.shared.commit(write, sequence, &[], weight)?;
+        space.set_made_at(sequence);
         Ok(space)
     }
 
@@ -202,6 +255,39 @@ impl SlateStore {
         };
         manifest.all_sst_views().map(|view| view.sst.estimate_size()).sum()
     }
+}
+
+/// An opening during which nothing was answered for `timeout` fails, and one that has taken this many times as long: requests that are answered
+/// may still lead nowhere, where a writer that has been taken over goes on compacting.
+const OPENINGS_MAX: u32 = 10;
+
+/// Where objects are.
+struct Objects {
+    service: Arc<dyn ObjectStore>,
+    prefix: Path,
+    /// They are files.
+    is_local: bool,
+}
+
+/// Drives an opening, which would try for ever.
+async fn open_within<T>(
+    timeout: Option<Duration>,
+    health: &Health,
+    opening: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    let mut opening = pin!(opening);
+    for _ in 0..OPENINGS_MAX {
+        let limit = WaitLimit::begin(timeout);
+        let answers = health.answers();
+        match select(&mut opening, pin!(limit.run_out())).await {
+            Either::Left((opened, _)) => return opened,
+            Either::Right(_) if health.answers() == answers => return Err(limit.error("opening a store")),
+            Either::Right(_) => {}
+        }
+    }
+    let text =
+        "it has taken too long; another mount that was taken over may still be at work there: try again";
+    Err(StoreError::io("opening a store", std::io::Error::new(std::io::ErrorKind::TimedOut, text)))
 }
 
 /// Of tables: what one request brings at least.
@@ -253,17 +339,21 @@ impl Store for SlateStore {
         kind: KeyspaceKind,
         merge: Option<Arc<dyn MergeFunction>>,
     ) -> Result<Keyspace> {
-        let mut spaces = self.shared.spaces.write();
-        let known = spaces.iter().find(|space| space.name == name).cloned();
-        let space = if let Some(space) = known {
-            space.expect_kind(kind, "open_keyspace as another kind")?;
-            space
-        } else {
-            let number = spaces.last().map_or(keys::META, |space| space.number) + 1;
-            let space = self.make_space(number, name, kind)?;
-            spaces.push(Arc::clone(&space));
-            space
+        let space = {
+            let mut spaces = self.shared.spaces.write();
+            let known = spaces.iter().find(|space| space.name == name).cloned();
+            if let Some(space) = known {
+                space.expect_kind(kind, "open_keyspace as another kind")?;
+                space
+            } else {
+                let number = spaces.last().map_or(keys::META, |space| space.number) + 1;
+                let space = self.make_space(number, name, kind)?;
+                spaces.push(Arc::clone(&space));
+                space
+            }
         };
+        // Also of one whose maker has waited for this in vain.
+        self.shared.sync(space.made_at())?;
         if let Some(merge) = merge {
             space.merge_by(merge);
         }
@@ -283,10 +373,15 @@ impl Store for SlateStore {
     fn apply(&self, batch: Batch, durability: Durability) -> Result<Position> {
         batch.check_limits()?;
         self.shared.check_writable()?;
+        let limit = self.shared.wait_limit();
         if batch.ops().iter().any(|op| matches!(op, Op::DeleteRange { .. })) {
-            self.shared.wait_for_reaper();
+            self.shared.wait_for_reaper(&limit)?;
         }
-        let position = self.write(batch)?;
+        if durability == Durability::Synced && self.shared.observer.health.is_failing(Direction::Writes) {
+            // One that fails for want of an answer should not have been applied.
+            self.shared.sync(self.shared.newest())?;
+        }
+        let position = self.write(batch, limit)?;
         if durability == Durability::Synced {
             self.sync(position)?;
         }
@@ -328,11 +423,13 @@ impl Store for SlateStore {
             ("slatedb.batches", self.shared.batches.load(Ordering::Relaxed)),
             ("slatedb.cache_bytes", self.cache.bytes()),
             ("slatedb.deleted_ranges", self.view().dead.len() as u64),
+            ("slatedb.outages", self.shared.observer.health.outages()),
             ("slatedb.syncs", self.shared.syncs()),
             ("slatedb.tables_bytes", self.table_bytes()),
         ];
-        let own = own.map(|(name, value)| (name.to_owned(), value));
-        let mut all: Vec<_> = own.into_iter().chain(stats::of_slatedb(&self.recorder)).collect();
+        let own = own.map(|(name, value)| (name.to_owned(), value)).into_iter();
+        let traffic = self.shared.observer.traffic.figures(self.table_bytes());
+        let mut all: Vec<_> = own.chain(traffic).chain(stats::of_slatedb(&self.recorder)).collect();
         all.sort();
         all
     }
@@ -410,12 +507,23 @@ impl EngineStore for SlateStore {
         });
         let synced = self.shared.sync(self.shared.newest());
         self.shared.close();
+        if synced.as_ref().is_err_and(is_unanswered) {
+            // The database would wait for as long as this has.
+            return synced;
+        }
+        let limit = self.shared.wait_limit();
         let closed = self.shared.wait(async {
-            match &self.shared.database {
-                Database::Writer(db) => {
-                    db.close().await.map_err(|error| of_slatedb("closing a store", &error))
+            let close = pin!(async {
+                match &self.shared.database {
+                    Database::Writer(db) => {
+                        db.close().await.map_err(|error| of_slatedb("closing a store", &error))
+                    }
+                    Database::Reader(follower) => follower.close().await,
                 }
-                Database::Reader(follower) => follower.close().await,
+            });
+            match select(close, pin!(limit.run_out())).await {
+                Either::Left((closed, _)) => closed,
+                Either::Right(_) => Err(limit.error("closing a store")),
             }
         });
         synced.and(closed)

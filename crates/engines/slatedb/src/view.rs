@@ -11,7 +11,6 @@ use kvfs_store::{BLOCK_BYTES, Extent, ExtentKind, KeyRange, KeyspaceKind, Result
 use slatedb::config::{ReadOptions, ScanOptions};
 use slatedb::{Db, DbIterator, DbSnapshot, IterationOrder, KeyValue};
 
-use crate::error::of_slatedb;
 use crate::follower::Reader;
 use crate::keys::{self, Bounds};
 use crate::ranges::DeadRanges;
@@ -79,10 +78,10 @@ impl<'a> View<'a> {
     }
 
     pub(crate) fn get(&self, space: &Space, key: &[u8]) -> Result<Option<Bytes>> {
-        self.shared.wait(self.look_up(space, key))
+        self.shared.read("reading a key", self.look_up(space, key))
     }
 
-    async fn look_up(&self, space: &Space, key: &[u8]) -> Result<Option<Bytes>> {
+    async fn look_up(&self, space: &Space, key: &[u8]) -> Result<Option<Bytes>, slatedb::Error> {
         let full = keys::full(space.number, key);
         let options = ReadOptions::default();
         let found = match &self.source {
@@ -90,16 +89,16 @@ impl<'a> View<'a> {
             Source::Snapshot(snapshot) => snapshot.get_key_value_with_options(full, &options).await,
             Source::Reader(reader) => reader.db.get_key_value_with_options(full, &options).await,
         };
-        let found = found.map_err(|error| of_slatedb("reading a key", &error))?;
         // A copy: the original keeps the block alive that it is a part of.
-        let shown = found.filter(|entry| !self.hides(space, entry));
+        let shown = found?.filter(|entry| !self.hides(space, entry));
         Ok(shown.map(|entry| Bytes::copy_from_slice(&entry.value)))
     }
 
     pub(crate) fn multi_get(&self, space: &Space, keys: &[&[u8]]) -> Result<Vec<Option<Bytes>>> {
         let mut values = Vec::with_capacity(keys.len());
         for some in keys.chunks(LOOKUPS_MAX) {
-            values.extend(self.shared.wait(try_join_all(some.iter().map(|key| self.look_up(space, key))))?);
+            let found = try_join_all(some.iter().map(|key| self.look_up(space, key)));
+            values.extend(self.shared.read("reading keys", found)?);
         }
         Ok(values)
     }
@@ -112,27 +111,25 @@ impl<'a> View<'a> {
             .with_cache_blocks(true)
             .with_read_ahead_bytes(ahead)
             .with_max_fetch_tasks(FETCHES);
-        let scan = self.shared.wait(async {
+        self.shared.read("beginning a scan", async {
             match &self.source {
                 Source::Newest(db) => db.scan_with_options(bounds, &options).await,
                 Source::Snapshot(snapshot) => snapshot.scan_with_options(bounds, &options).await,
                 Source::Reader(reader) => reader.db.scan_with_options(bounds, &options).await,
             }
-        });
-        scan.map_err(|error| of_slatedb("beginning a scan", &error))
+        })
     }
 
     /// The next entry of `scan` that the view shows.
     pub(crate) fn next(&self, space: &Space, scan: &mut DbIterator) -> Result<Option<KeyValue>> {
-        let next = self.shared.wait(async {
+        self.shared.read("scanning", async {
             loop {
                 match scan.next().await? {
                     Some(entry) if self.hides(space, &entry) => {}
                     next => return Ok(next),
                 }
             }
-        });
-        next.map_err(|error| of_slatedb("scanning", &error))
+        })
     }
 
     pub(crate) fn read_blocks(&self, space: &Space, prefix: &[u8], first: u64, buf: &mut [u8]) -> Result<()> {

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kvfs_engine_slatedb::{Claimant, LEASES, ObjectPlace, SlateOptions, SlateStore};
+use kvfs_engine_slatedb::{Claimant, LEASES, ObjectPlace, SlateOptions, SlateStore, TIMEOUTS};
 use kvfs_fs::MkfsOptions;
 use kvfs_kvdb::CreateOptions;
 use kvfs_service::ErrorKind;
@@ -50,13 +50,16 @@ pub(super) fn open(dir: &StoreDir, options: &OpenOptions) -> Result<Arc<dyn Engi
     check_own(dir)?;
     let place = read_place(dir)?.ok_or_else(|| damaged(dir, "it is missing"))?;
     let memory = options.memory;
+    let memory_bytes = memory.engine_bytes(memory.reserve_bytes());
+    let defaults = SlateOptions::with_memory(memory_bytes);
     let slate = SlateOptions {
-        memory_bytes: memory.engine_bytes(memory.reserve_bytes()),
         read_only: options.read_only,
         follows: options.follows,
         commit_interval: options.commit_interval.unwrap_or(COMMIT_INTERVAL),
+        timeout: timeout(options, defaults.timeout)?,
         claimant: claimant(dir, options)?,
         cache: cache(dir, &place, options),
+        ..defaults
     };
     let opened = SlateStore::open(&place, &slate);
     Ok(Arc::new(opened.map_err(|error| match &error {
@@ -66,6 +69,21 @@ pub(super) fn open(dir: &StoreDir, options: &OpenOptions) -> Result<Arc<dyn Engi
         }
         _ => explain_open(dir, error),
     })?))
+}
+
+/// `None`: for ever.
+fn timeout(options: &OpenOptions, default: Option<Duration>) -> Result<Option<Duration>> {
+    match options.timeout {
+        None => Ok(default),
+        Some(Duration::ZERO) => Ok(None),
+        Some(timeout) if TIMEOUTS.contains(&timeout) => Ok(Some(timeout)),
+        Some(timeout) => {
+            let (least, most) = (TIMEOUTS.start().as_secs(), TIMEOUTS.end().as_secs() / 3600);
+            let message =
+                format!("timeout={timeout:?}: at least {least}s and at most {most}h, or 0 for ever");
+            Err(Error::new(ErrorKind::Usage, message))
+        }
+    }
 }
 
 /// This process, which has the lock of the store's directory: a record of the same identity is of a process that is gone.

@@ -71,6 +71,7 @@ pub(crate) struct Ours {
     pub(super) cache_bytes: Option<u64>,
     pub(super) take_over: bool,
     pub(super) lease: Option<Duration>,
+    pub(super) timeout: Option<Duration>,
     pub(super) follow: bool,
     pub(super) store_owner: Option<u32>,
 }
@@ -98,6 +99,7 @@ impl Ours {
             Some(("txn_idle", time)) => self.txn_idle = Some(parse_txn_idle(time)?),
             None if option == "private_snapshots" => self.private_snapshots = true,
             None if option == "take_over" => self.take_over = true,
+            Some(("timeout", time)) => self.timeout = Some(parse_timeout(time)?),
             Some(("lease", time)) => self.lease = Some(parse_lease(time)?),
             None if option == "follow" => self.follow = true,
             Some(("cache_size", size)) => self.cache_bytes = Some(parse_bytes(option, size)?),
@@ -203,6 +205,7 @@ impl Asked {
             ("dirty_bytes", format!("{:?}", ours.dirty_bytes)),
             ("cache", ours.cache.unwrap_or_default().to_string()),
             ("cache_size", format!("{:?}", ours.cache_bytes)),
+            ("timeout", format!("{:?}", ours.timeout)),
             ("lease", format!("{:?}", ours.lease)),
             ("follow", ours.follow.to_string()),
             ("cache_trace", format!("{:?}", ours.cache_trace)),
@@ -289,6 +292,14 @@ fn parse_slow(text: &str) -> Result<Duration> {
 
 fn parse_lease(text: &str) -> Result<Duration> {
     parse_duration(text).map_err(|error| CliError::new(Code::Usage, format!("lease={text}: {error}")))
+}
+
+/// Zero: for ever.
+fn parse_timeout(text: &str) -> Result<Duration> {
+    if text == "0" {
+        return Ok(Duration::ZERO);
+    }
+    parse_duration(text).map_err(|error| CliError::new(Code::Usage, format!("timeout={text}: {error}")))
 }
 
 fn parse_metrics(text: &str) -> Result<MetricsPlace> {

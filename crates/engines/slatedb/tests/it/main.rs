@@ -5,12 +5,15 @@
 #[path = "../../../../fs/tests/it/driver.rs"]
 mod driver;
 mod failing;
+mod faults;
 mod files;
 #[path = "../../../../store/tests/it/contract/fixture.rs"]
 mod fixture;
+mod flaky;
 mod following;
 mod lasting;
 mod on_slatedb;
+mod outages;
 #[path = "../../../../fs/tests/it/reference.rs"]
 mod reference;
 #[path = "../../../../fs/tests/it/setup.rs"]
