@@ -22,7 +22,7 @@ VERSION   := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 MAJOR     := $(word 1,$(subst ., ,$(VERSION)))
 MINOR     := $(word 2,$(subst ., ,$(VERSION)))
 
-.PHONY: help run stop demo-dashboards build build-rocksdb build-leveldb build-engines build-cloud build-slatedb test test-engines test-unit test-mount realwork fuzz torture bench-quick bench bench-aged profile bench-txn bench-papers bench-db bench-tiers lint docs install install-files install-library-files uninstall uninstall-library deb clean setup
+.PHONY: help run stop demo-dashboards build build-rocksdb build-leveldb build-engines build-cloud build-slatedb test test-engines test-beyond test-unit test-mount realwork fuzz torture bench-quick bench bench-aged profile bench-txn bench-papers bench-db bench-tiers lint docs install install-files install-library-files uninstall uninstall-library deb clean setup
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -64,6 +64,10 @@ build-slatedb: ## the same binary with the engine SlateDB, for stores in object 
 test-engines: ## engines other than kvdb: the contract of stores, pjdfstest and fsx on each, kill -9; needs librocksdb-dev, libleveldb-dev
 	@scripts/setup.sh engines
 	@scripts/engines.sh
+
+test-beyond: ## stores in object storage: contract, faults of the network, outages, kill -9, take-over; BEYOND=long
+	@scripts/setup.sh test
+	@scripts/beyond.sh $(BEYOND)
 
 test: ## everything CI runs: lint, unit tests, suites on a mount, docs, real work (short)
 	@scripts/setup.sh test

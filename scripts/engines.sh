@@ -3,8 +3,7 @@
 # usage: scripts/engines.sh [engine...]      default: memory rocksdb leveldb slatedb
 #
 # KVFS          a binary with the engines (default: those of make build-engines and build-slatedb, built here)
-# SLATE_URL     where a store of engine slatedb has its objects (default: a directory); SLATE_ENDPOINT: on which server
-# VERSITYGW     that server of S3 is begun for it, and stopped for a while
+# SLATE_URL, SLATE_ENDPOINT, VERSITYGW: see scripts/objects.sh
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 engines=("$@")
@@ -30,41 +29,12 @@ if [ -z "${KVFS:-}" ]; then
 fi
 # shellcheck source-path=SCRIPTDIR
 . "$here/lib.sh"
+# shellcheck source-path=SCRIPTDIR
+. "$here/objects.sh"
 suites=$here/../tests/suites
 # What a store in memory holds is part of it.
 KVFS_MEMORY=1024
 failures=0
-server=''
-
-# A server of S3 over a directory.
-serve_s3() {
-  mkdir -p "$work/s3/bucket"
-  export AWS_ACCESS_KEY_ID=kvfs AWS_SECRET_ACCESS_KEY=secret AWS_REGION=us-east-1
-  SLATE_URL=s3://bucket/prefix SLATE_ENDPOINT=http://127.0.0.1:${S3_PORT:=7070}
-  ROOT_ACCESS_KEY=kvfs ROOT_SECRET_KEY=secret "$VERSITYGW" --port "127.0.0.1:$S3_PORT" posix "$work/s3" >"$work/s3.log" 2>&1 &
-  server=$!
-  until (exec 3<>"/dev/tcp/127.0.0.1/$S3_PORT") 2>/dev/null; do
-    kill -0 "$server" 2>/dev/null || die "the server of S3 has ended: $(tail -n 3 "$work/s3.log")"
-    sleep 0.05
-  done
-}
-
-# While the server is gone an fsync waits, and what is cached is read; then it goes on by itself.
-outage() {
-  mount_store || return 1
-  echo before >"$mnt/before" && sync "$mnt/before" || return 1
-  kill "$server"
-  wait "$server" 2>/dev/null
-  echo during >"$mnt/during" || return 1
-  sync "$mnt/during" &
-  local writer=$!
-  [ "$(cat "$mnt/before")" = before ] || return 1
-  sleep 3
-  kill -0 "$writer" || { echo "an fsync has ended without a server"; return 1; }
-  serve_s3
-  wait "$writer" || return 1
-  [ "$(cat "$mnt/during")" = during ] && umount_store && check_store
-}
 
 # note NAME STATUS: one line for the sum of the tests.
 note() {
@@ -72,34 +42,6 @@ note() {
     failures=$((failures + 1))
     echo "$1: 0 passed, 1 failed, 0 skipped"
   fi
-}
-
-# Files whose fsync has returned are named in the list; each must be there, and whole, after the daemon was killed.
-kill_after_fsync() {
-  mount_store || return 1
-  python3 - "$mnt" "$work/acknowledged" <<'P' &
-import os, sys
-for number in range(100000):
-    fd = os.open(f"{sys.argv[1]}/file{number}", os.O_WRONLY | os.O_CREAT, 0o644)
-    os.write(fd, b"%08d" % number * 1024)
-    os.fsync(fd)
-    os.close(fd)
-    with open(sys.argv[2], "a") as done:
-        done.write(f"{number}\n")
-P
-  local writer=$! number
-  until [ "$(wc -l 2>/dev/null <"$work/acknowledged")" -ge 200 ] 2>/dev/null; do sleep 0.05; done
-  kill -9 "$daemon"
-  wait "$daemon" "$writer" 2>/dev/null
-  umount -l "$mnt" 2>/dev/null || fusermount3 -u -z "$mnt"
-  daemon=''
-  mount_store || return 1
-  while read -r number; do
-    [ "$(head -c 8 "$mnt/file$number")" = "$(printf %08d "$number")" ] &&
-      [ "$(stat -c %s "$mnt/file$number")" = 8192 ] || { echo "file$number is lost"; return 1; }
-  done <"$work/acknowledged"
-  echo "$(wc -l <"$work/acknowledged") files were acknowledged before the kill, and are there"
-  umount_store && check_store
 }
 
 if [ -n "$built" ]; then
@@ -118,7 +60,7 @@ if [ -n "$built" ]; then
   done
 fi
 work_dir engines
-trap 'status=$?; [ -z "$server" ] || kill "$server"; cleanup "$status"' EXIT
+trap 'status=$?; stop_s3; cleanup "$status"' EXIT
 for engine in "${engines[@]}"; do
   echo "== $engine"
   [ -z "$built" ] || KVFS=$(program "$engine")
@@ -142,9 +84,7 @@ for engine in "${engines[@]}"; do
   if [ -n "$server" ]; then
     outage
     note "outage-$engine" $?
-    kill "$server"
-    wait "$server" 2>/dev/null
-    server=''
+    stop_s3
   fi
 done
 [ "$failures" = 0 ]
