@@ -2,6 +2,7 @@
 //!
 //! Thread safety: plain values; functions. Invariant: a place never holds credentials.
 
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +13,9 @@ use object_store::path::Path;
 use url::Url;
 
 use crate::cloud;
+
+/// Of a directory with objects.
+const PRIVATE: u32 = 0o700;
 
 /// How often a request is made again that the service has not answered, or as one that is too busy.
 #[derive(Debug, Clone, Copy)]
@@ -76,6 +80,24 @@ impl ObjectPlace {
         self.url.scheme() == "file"
     }
 
+    /// Makes a directory that no other user can enter, or one that is there such, before anything is in it: objects are files
+    /// that the umask lets others read. Does nothing in object storage, whose rights are its own.
+    ///
+    /// # Errors
+    /// It can't be made, or belongs to another user.
+    pub fn make_private(&self) -> std::io::Result<()> {
+        let Some(dir) = self.url.to_file_path().ok().filter(|_| self.is_local()) else { return Ok(()) };
+        if let Some(parent) = dir.parent() {
+            std::fs::create_dir_all(parent)?;
+        }
+        match std::fs::DirBuilder::new().mode(PRIVATE).create(&dir) {
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+                std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(PRIVATE))
+            }
+            made => made,
+        }
+    }
+
     /// The service, and the prefix there. `retries` are of no use for files.
     ///
     /// # Errors
@@ -133,6 +155,18 @@ mod tests {
         assert!(ObjectPlace::new("gs://bucket", Some("http://localhost")).is_err());
         let own = ObjectPlace::new("s3://bucket/a", Some("http://localhost:9000")).unwrap();
         assert_eq!(own.endpoint(), Some("http://localhost:9000"));
+    }
+
+    #[test]
+    fn a_directory_of_objects_is_entered_by_no_other_user() {
+        let at = tempfile::tempdir().unwrap();
+        let open = at.path().join("open");
+        std::fs::create_dir(&open).unwrap();
+        std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o755)).unwrap();
+        for dir in [open, at.path().join("new/deep")] {
+            ObjectPlace::new(dir.to_str().unwrap(), None).unwrap().make_private().unwrap();
+            assert_eq!(std::fs::metadata(&dir).unwrap().permissions().mode() & 0o777, 0o700);
+        }
     }
 
     #[cfg(not(feature = "cloud"))]

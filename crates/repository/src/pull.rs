@@ -133,7 +133,10 @@ impl<'r> Pull<'r> {
         run.carry.extend_from_slice(content);
         let len = run.carry.len() / BLOCK_BYTES * BLOCK_BYTES;
         let (first, prefix, data) = (run.next, run.prefix.clone(), run.carry.split_to(len).freeze());
-        run.next += (len / BLOCK_BYTES) as u64;
+        let Some(next) = run.next.checked_add((len / BLOCK_BYTES) as u64) else {
+            return Err(self.damaged("blocks behind the last number"));
+        };
+        run.next = next;
         let (keyspace, compression) = (Keyspace(self.keyspace), Compression::None);
         self.record(Op::PutBlocks { keyspace, prefix, first, data, compression })
     }

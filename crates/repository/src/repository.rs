@@ -33,16 +33,18 @@ impl Repository {
     /// # Errors
     /// [`RepositoryError::Occupied`]; the place can't be reached or written to.
     pub fn create(place: &ObjectPlace, passphrase: Option<&Passphrase>) -> Result<Self> {
-        Self::create_at(Remote::connect(place)?, passphrase)
+        let remote = Remote::connect(place)?;
+        check_vacant(&remote)?;
+        let failed = |error| RepositoryError::Machine(format!("cannot make {}: {error}", place.url()));
+        place.make_private().map_err(failed)?;
+        Self::create_at(remote, passphrase)
     }
 
     pub(crate) fn create_at(remote: Remote, passphrase: Option<&Passphrase>) -> Result<Self> {
-        let occupied =
-            |found: &str| RepositoryError::Occupied { url: remote.url().into(), found: found.into() };
-        remote.list("", |name| Err(occupied(name)))?;
+        check_vacant(&remote)?;
         let (config, key) = Config::new(passphrase)?;
         if !remote.put_new(CONFIG, config.encode()?)? {
-            return Err(occupied(CONFIG));
+            return Err(occupied(&remote, CONFIG));
         }
         Ok(Self { remote, sealer: Arc::new(Sealer::new(key.as_ref())) })
     }
@@ -166,6 +168,14 @@ impl Repository {
 fn is_id_of(text: &str, id: StreamId) -> bool {
     const DIGITS_MIN: usize = 8;
     text.len() >= DIGITS_MIN && id.to_string().starts_with(text)
+}
+
+fn check_vacant(remote: &Remote) -> Result<()> {
+    remote.list("", |name| Err(occupied(remote, name)))
+}
+
+fn occupied(remote: &Remote, found: &str) -> RepositoryError {
+    RepositoryError::Occupied { url: remote.url().to_owned(), found: found.to_owned() }
 }
 
 fn config(remote: &Remote) -> Result<Config> {

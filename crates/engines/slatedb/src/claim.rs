@@ -37,6 +37,8 @@ pub(crate) async fn make(place: &ObjectPlace, service: &dyn ObjectStore, prefix:
     if let Some(found) = found {
         return Err(occupied(place, &found.location));
     }
+    let private = place.make_private();
+    private.map_err(|error| StoreError::io(format!("making a store at {}", place.url()), error))?;
     let claim = prefix.clone().join(CLAIM);
     let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
     match service.put_opts(&claim, CLAIM_TEXT.into(), options).await {

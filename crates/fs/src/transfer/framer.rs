@@ -94,7 +94,9 @@ impl Reframer {
             self.end_stage();
         }
         match (op, keyspace) {
-            (Op::PutBlocks { prefix, first, data, .. }, DATA) => {
+            (Op::PutBlocks { prefix, first, data, .. }, DATA)
+                if first.checked_add((data.len() / BLOCK_BYTES) as u64).is_some() =>
+            {
                 for (block, content) in (first..).zip(data.chunks(BLOCK_BYTES)) {
                     let content = data.slice_ref(content);
                     self.stage(keyspace).take_block(&prefix, block, Some(&content));

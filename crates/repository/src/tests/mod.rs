@@ -15,8 +15,10 @@ use kvfs_store::clock::{Clock, ManualClock};
 use kvfs_store::model::ModelStore;
 use object_store::path::Path;
 
+use crate::chunks::ChunkStore;
 use crate::config::Passphrase;
 use crate::error::{RepositoryError, Result};
+use crate::layout::manifest_object;
 use crate::policy::Policy;
 use crate::pull::Pull;
 use crate::push::{Push, Pushed};
@@ -323,4 +325,48 @@ fn a_repository_is_made_where_nothing_is_and_opened_where_one_is() {
     service.replace(&Path::from("backups/one/some/file"), None);
     drop(Repository::create_at(remote(&service), None).unwrap());
     assert!(matches!(Repository::create_at(remote(&service), None), Err(RepositoryError::Occupied { .. })));
+}
+
+#[test]
+fn no_recipe_makes_a_pull_panic() {
+    let (source, service) = (Source::new(1), Service::new());
+    source.write("small", 0, &noise(1, 200));
+    source.write("middle", 8 << 20, &noise(2, 5000));
+    source.write("large", 0, &noise(3, 300 << 10));
+    source.snapshot("one");
+    let repository = repository(&service);
+    source.push(&repository, "one").unwrap();
+    let (begin, _) = source.stream("one");
+    let manifest = repository.manifest(begin.stream()).unwrap();
+    let object = manifest_object(begin.stream());
+    let [chunk] = manifest.recipe[..] else { panic!("{} chunks", manifest.recipe.len()) };
+    let sealed = repository.remote().get(&chunk.id.object()).unwrap();
+    let recipe = chunk.open(repository.sealer(), sealed.as_ref()).unwrap();
+    let mut outcomes = [0, 0];
+    for round in 0..300_u64 {
+        let chance = noise(round, 16);
+        let mut bad = recipe.to_vec();
+        for at in chance.chunks(4) {
+            let at = u32::from_le_bytes(at.try_into().unwrap()) as usize;
+            // Lengths and numbers are in the first bytes as often as anywhere.
+            let at = if round % 2 == 0 { at % 400 } else { at } % bad.len();
+            bad[at] = chance[at % 16].wrapping_mul(if round % 3 == 0 { 255 } else { 1 });
+        }
+        let mut chunks = ChunkStore::new(repository.remote(), repository.sealer()).unwrap();
+        let mut other = manifest.clone();
+        other.recipe = vec![chunks.put(bad.into()).unwrap().0];
+        chunks.finish().unwrap();
+        let other = repository.sealer().seal(&object, &other.encode().unwrap()).unwrap();
+        service.replace(&Path::from(format!("backups/one/{object}")), Some(other));
+        let reader = StreamReader::new(begin.stream());
+        let Ok(bytes) = pull(&repository, &begin, &reader) else {
+            outcomes[0] += 1;
+            continue;
+        };
+        // What comes out is looked through as every stream is.
+        let (mut reader, mut rest) = (reader, &bytes[..]);
+        while let Ok(Some(_)) = reader.next(&mut rest) {}
+        outcomes[1] += 1;
+    }
+    assert!(outcomes.iter().all(|count| *count > 10), "{outcomes:?}");
 }
