@@ -182,7 +182,7 @@ impl Merger {
         let result = merged
             .and_then(|is_through| Ok(is_through && (has_gained || self.empty_zones_beside_others(why)?)));
         if !matches!(result, Ok(false)) {
-            let is_complete = !has_skipped && result.is_ok() && !self.victims.victims_for_waiting().0.any();
+            let is_complete = !has_skipped && result.is_ok() && !self.victims.are_left();
             let is_read = self.live.is_old_version_read();
             self.pressure.passes().note_background_end(mark, is_complete, is_read);
         }
@@ -274,7 +274,7 @@ impl Merger {
             (Err(StoreError::Full), _) => Outcome::Stuck,
             (Err(_), _) | (_, Err(_)) => Outcome::Failed,
             (Ok(false), _) => Outcome::Enough,
-            (Ok(true), _) if self.victims.victims_for_waiting().0.any() => Outcome::ZonesLeft,
+            (Ok(true), _) if self.victims.are_left() => Outcome::ZonesLeft,
             (Ok(true), _) => Outcome::Complete,
         };
         let result = merged.map(drop).and(emptied);

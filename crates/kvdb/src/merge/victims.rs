@@ -246,6 +246,11 @@ impl VictimPicker {
         none
     }
 
+    /// Whether a waiting caller would have any emptied.
+    pub(super) fn are_left(&self) -> bool {
+        self.victims_for_waiting().0.any() || self.shared_for_waiting().0.any()
+    }
+
     fn limits_in(&self, budget: Budget, zones_left: u64) -> Limits {
         let zones = &self.runtime.ctx.zones;
         let gain_bytes = self.bytes_waited_for().saturating_sub(zones.free_bytes(Budget::Ordinary));

@@ -15,13 +15,13 @@ use crate::basics::{create, data, make, open, stat};
 
 const ZONES: u64 = 200;
 
-fn clone(source: &str, (first, count): (u64, u64), target: &str, target_first: u64) -> BlockClone {
+pub(crate) fn clone(source: &str, (first, count): (u64, u64), target: &str, target_first: u64) -> BlockClone {
     let (source, target) = (Bytes::from(source.to_owned()), Bytes::from(target.to_owned()));
     BlockClone { source, first, count, target, target_first, compression: Compression::None }
 }
 
 /// Clones in a transaction of their own.
-fn commit_clones(db: &Db, data: Keyspace, clones: &[BlockClone]) {
+pub(crate) fn commit_clones(db: &Db, data: Keyspace, clones: &[BlockClone]) {
     let txn = db.begin(TxnOptions::default()).expect("begins");
     txn.clone_blocks(data, clones).expect("clones");
     txn.commit(Durability::Synced).expect("commits");
@@ -40,7 +40,7 @@ fn fill(db: &Db, data: Keyspace, prefix: &str, count: u64) {
     }
 }
 
-fn remove(db: &Db, data: Keyspace, prefix: &str) {
+pub(crate) fn remove(db: &Db, data: Keyspace, prefix: &str) {
     let mut batch = Batch::new();
     let end = [prefix.as_bytes(), &[255; 9]].concat();
     batch.delete_range(data, prefix.as_bytes().to_vec(), end);
@@ -53,7 +53,7 @@ fn holds(read: &dyn Read, data: Keyspace, prefix: &str, count: u64) -> bool {
     found == (0..count).flat_map(block).collect::<Vec<u8>>()
 }
 
-fn assert_clean(db: &Db, when: &str) {
+pub(crate) fn assert_clean(db: &Db, when: &str) {
     let checked = db.check().expect("checks");
     assert!(checked.findings.is_empty(), "{when}: {:?}", checked.findings);
 }

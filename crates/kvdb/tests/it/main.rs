@@ -5,6 +5,7 @@ mod binding;
 mod caching;
 mod checkpoints;
 mod clones;
+mod clones_of_clones;
 mod folds;
 mod overwritten;
 mod paging;
