@@ -24,10 +24,15 @@ pub(super) fn is_possible(desc: &PieceDesc, superblock: &Superblock, members: &[
             && !superblock.manifest_zones.contains(&zone_use.zone)
             && zone_use.end <= superblock.zone_bytes
             && u64::from(zone_use.end).is_multiple_of(SECTOR_BYTES)
-            && zone_use.bytes <= zone_use.end.into()
+            && zone_use.bytes <= u64::from(zone_use.end).saturating_mul(references_max(desc))
     });
     let zone = |addr: u64| (addr / u64::from(superblock.zone_bytes)) as u32;
     are_uses && desc.meta.iter().all(|extent| is_of_data(zone(extent.addr)))
+}
+
+/// How often such a piece may refer to the same bytes: once for each prefix, where blocks were cloned. Its metadata is there, too.
+fn references_max(desc: &PieceDesc) -> u64 {
+    desc.records.saturating_add(1)
 }
 
 /// Whose run it is.

@@ -1,12 +1,13 @@
-//! Clones of clones on a store that is nearly full, deleted in any order: whatever is not referred to any more is space.
+//! Clones of clones on a store that is nearly full, deleted in any order: whatever is not referred to any more is space. And repairs of
+//! what is shared.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use kvfs_device::Rng;
-use kvfs_kvdb::Db;
+use kvfs_device::{AlignedBuf, Rng};
+use kvfs_kvdb::{Db, repair};
 use kvfs_store::{
-    BLOCK_BYTES, Batch, BlockClone, Compression, Durability, Keyspace, Read, Store, StoreError,
+    BLOCK_BYTES, Batch, BlockClone, Compression, Durability, Keyspace, KeyspaceKind, Read, Store, StoreError,
 };
 
 use crate::basics::{data, make, open};
@@ -152,4 +153,48 @@ fn what_no_clone_refers_to_is_space_in_whatever_order_it_was_deleted() {
         }
         assert!(fill.iter().all(|&percent| percent >= 65), "seed {seed}: full at {fill:?} percent");
     }
+}
+
+#[test]
+fn repair_of_a_store_with_clones_loses_nothing_but_what_is_damaged() {
+    const BLOCKS: u64 = 300;
+    const DAMAGED: u64 = 77;
+    let trees = ["f0", "f1", "f2", "f3", "f4"];
+    let device = make(ZONES);
+    let db = open(&device, |_| {});
+    let space = data(&db);
+    let block = |number: u64| number.to_le_bytes().repeat(BLOCK_BYTES / 8);
+    let mut batch = Batch::new();
+    batch.put_blocks(space, trees[0], 0, (1..=BLOCKS).flat_map(block).collect::<Vec<u8>>());
+    db.apply(batch, Durability::Synced).expect("applies");
+    db.flush().expect("flushes");
+    let clones: Vec<_> = trees[1..].iter().map(|tree| clone(trees[0], (0, BLOCKS), tree, 0)).collect();
+    commit_clones(&db, space, &clones);
+    db.reclaim().expect("merges all into one");
+    db.close().expect("closes");
+    drop(db);
+    let spaces = [("data", KeyspaceKind::Block)];
+    let repaired = repair(&device, &spaces).expect("looks");
+    assert!(repaired.findings.is_empty() && repaired.lost.is_empty(), "{repaired:?}");
+
+    let mut found = AlignedBuf::zeroed(BLOCK_BYTES);
+    let mut places = (0..device.len_bytes() / BLOCK_BYTES as u64).map(|at| at * BLOCK_BYTES as u64).rev();
+    let is_damaged = |place: &u64| {
+        device.read_at(found.as_mut(), *place).expect("reads");
+        found.as_ref() == block(DAMAGED + 1)
+    };
+    let place = places.find(is_damaged).expect("is in a run");
+    device.write_at(AlignedBuf::zeroed(BLOCK_BYTES).as_ref(), place).expect("damages");
+    let repaired = repair(&device, &spaces).expect("repairs");
+    assert_eq!(repaired.lost.len(), trees.len(), "{repaired:?}");
+    let db = open(&device, |_| {});
+    for tree in trees {
+        let mut found = vec![0; BLOCKS as usize * BLOCK_BYTES];
+        db.read_blocks(space, tree.as_bytes(), 0, &mut found).expect("reads");
+        for (number, found) in (0..).zip(found.chunks(BLOCK_BYTES)) {
+            let expected = if number == DAMAGED { vec![0; BLOCK_BYTES] } else { block(number + 1) };
+            assert!(found == expected, "block {number} of {tree}");
+        }
+    }
+    assert_clean(&db, "repaired");
 }
