@@ -53,15 +53,21 @@ fn spawn(words: &[OsString]) -> io::Result<Child> {
     let program = std::env::current_exe().ok().filter(|path| path.exists());
     let program = program.as_deref().unwrap_or(Path::new("/proc/self/exe"));
     let (name, rest) = words.split_first().map_or((OsStr::new("kvfs"), words), |(name, rest)| (name, rest));
-    let (subcommand, rest) = rest.split_at(rest.len().min(1));
     Command::new(program)
         .arg0(name)
-        .args(subcommand)
-        .arg("--in-background")
-        .args(rest)
+        .args(in_background(rest))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
+}
+
+/// The same words for the child, without the program's name: it is told behind the subcommand, before which options may stand.
+fn in_background(words: &[OsString]) -> Vec<OsString> {
+    let is_option = |word: &OsString| word.as_encoded_bytes().starts_with(b"-");
+    let subcommand = words.iter().position(|word| !is_option(word));
+    let mut words = words.to_vec();
+    words.insert(subcommand.map_or(words.len(), |at| at + 1), "--in-background".into());
+    words
 }
 
 fn reap(child: &mut Child) -> String {
@@ -111,3 +117,6 @@ fn let_go() -> io::Result<()> {
     rustix::stdio::dup2_stdout(&null)?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;
