@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 
 use kvfs_device::Rng;
 use kvfs_engine_slatedb::seam::object_store::ObjectStore;
-use kvfs_fs::MountOptions;
+use kvfs_fs::{MountOptions, NodeId};
 use kvfs_store::{EngineStore, KeyRange, StoreError};
 
 use super::*;
@@ -264,4 +264,80 @@ fn follower_behind_a_bad_network_shows_states_that_were_durable() {
     }
     reader.close().unwrap();
     store.close().unwrap();
+}
+
+/// What the file of a number holds.
+fn pattern(number: u64) -> Vec<u8> {
+    let mut bytes = vec![0; 1000 + (number as usize * 7919) % 150_000];
+    Rng::new(number).fill(&mut bytes);
+    bytes
+}
+
+/// Makes the file of a number; true: it is durable.
+fn make_file(setup: &Setup, number: u64) -> kvfs_fs::Result<()> {
+    let name = number.to_string();
+    let (entry, _) = setup.create(&setup.caller, NodeId::ROOT, name.as_bytes(), 0o644, true)?;
+    let mut at = 0;
+    for part in pattern(number).chunks(60_000) {
+        at += setup.write_at(entry.node, at, part)?;
+    }
+    setup.sync(setup.sync_target(entry.node)?)
+}
+
+/// Each file that is there holds what was written, from its begin, and those of `synced` all of it.
+fn check_files(setup: &Setup, synced: &[u64], context: &str) {
+    setup.assert_sound(context);
+    for listed in setup.list(NodeId::ROOT, 1 << 20, true) {
+        let Ok(number) = String::from_utf8_lossy(&listed.name).parse::<u64>() else { continue };
+        let entry = setup.lookup(&setup.caller, NodeId::ROOT, &listed.name).unwrap();
+        let found = setup.read_all(entry.node);
+        let whole = pattern(number);
+        assert!(whole.starts_with(&found), "{context}: file {number} holds what was never written");
+        assert!(
+            found.len() == whole.len() || !synced.contains(&number),
+            "{context}: file {number} was synced"
+        );
+    }
+    for number in synced {
+        let name = number.to_string();
+        let found = setup.lookup(&setup.caller, NodeId::ROOT, name.as_bytes());
+        assert!(found.is_ok(), "{context}: file {number} is lost");
+    }
+}
+
+#[test]
+fn files_that_were_synced_are_whole_after_outages_that_outlast_the_timeout_and_after_crashes() {
+    let (cloud, mut rng) = (Cloud::new(11, 20), Rng::new(11));
+    let options =
+        SlateOptions { timeout: Some(Duration::from_millis(2500)), memory_bytes: 1 << 20, ..patient() };
+    let store = made(&cloud, &options);
+    let mut setup = Setup::with(store as Arc<dyn Store>, 1000, MountOptions::default());
+    let (mut synced, mut failures) = (Vec::new(), 0);
+    let mut number = 0;
+    for life in 0..4 {
+        for _ in 0..3 {
+            let outages = [Outage::Down, Outage::Silent, Outage::Full, Outage::Expired];
+            for outage in [Outage::None, outages[rng.index(outages.len())]] {
+                cloud.set(outage);
+                // Until one fails, in an outage.
+                for _ in 0..3 + rng.below(5) {
+                    number += 1;
+                    match make_file(&setup, number) {
+                        Ok(()) => synced.push(number),
+                        Err(_) => failures += 1,
+                    }
+                    if outage != Outage::None {
+                        break;
+                    }
+                }
+            }
+            cloud.set(Outage::None);
+            check_files(&setup, &synced, &format!("life {life}"));
+        }
+        let service = cloud.crash();
+        setup.store = open_over(&service, &options);
+        setup.reopen();
+        check_files(&setup, &synced, &format!("after crash {life}"));
+    }
+    assert!(failures >= 8 && synced.len() > 30, "{failures} files failed, {} did not", synced.len());
 }
