@@ -273,7 +273,7 @@ fn pattern(number: u64) -> Vec<u8> {
     bytes
 }
 
-/// Makes the file of a number; true: it is durable.
+/// Makes the file of a number, which is durable then.
 fn make_file(setup: &Setup, number: u64) -> kvfs_fs::Result<()> {
     let name = number.to_string();
     let (entry, _) = setup.create(&setup.caller, NodeId::ROOT, name.as_bytes(), 0o644, true)?;
