@@ -80,13 +80,18 @@ impl ObjectPlace {
         self.url.scheme() == "file"
     }
 
+    /// The directory, where the objects are files.
+    pub fn directory(&self) -> Option<PathBuf> {
+        self.url.to_file_path().ok().filter(|_| self.is_local())
+    }
+
     /// Makes a directory that no other user can enter, or one that is there such, before anything is in it: objects are files
     /// that the umask lets others read. Does nothing in object storage, whose rights are its own.
     ///
     /// # Errors
     /// It can't be made, or belongs to another user.
     pub fn make_private(&self) -> std::io::Result<()> {
-        let Some(dir) = self.url.to_file_path().ok().filter(|_| self.is_local()) else { return Ok(()) };
+        let Some(dir) = self.directory() else { return Ok(()) };
         if let Some(parent) = dir.parent() {
             std::fs::create_dir_all(parent)?;
         }

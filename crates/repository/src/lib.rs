@@ -23,6 +23,7 @@ mod chunks;
 mod config;
 mod error;
 mod layout;
+mod leftovers;
 mod manifest;
 mod policy;
 mod prune;

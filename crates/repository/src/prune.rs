@@ -16,6 +16,7 @@ use zerocopy::IntoBytes;
 use crate::chunks::{each_chunk, ids, marks};
 use crate::error::{RepositoryError, Result};
 use crate::layout::{ChunkId, MARKS, hex, manifest_object};
+use crate::leftovers;
 use crate::manifest::{Manifest, Summary};
 use crate::policy::Policy;
 use crate::repository::Repository;
@@ -78,7 +79,18 @@ impl Repository {
             self.mark(&fresh)?;
             pruned.marked += fresh.len() as u64;
         }
+        if !only_tells {
+            self.remove_leftovers(is_alone)?;
+        }
         Ok(pruned)
+    }
+
+    /// Removes what pushes that were killed have left half-written.
+    fn remove_leftovers(&self, is_alone: bool) -> Result<()> {
+        let Some(dir) = self.remote().directory() else { return Ok(()) };
+        let grace = if is_alone { Duration::ZERO } else { GRACE };
+        let failed = |error| RepositoryError::Machine(format!("cannot clear up {}: {error}", dir.display()));
+        leftovers::remove(dir, self.now()?.saturating_sub(grace)).map_err(failed)
     }
 
     /// Removes what has been marked for long enough and is `unused`; what is used again is no longer marked.

@@ -4,6 +4,7 @@
 //! under way at once is bounded in number, and with it in bytes: an object has at most a few mebibytes.
 
 use std::collections::VecDeque;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,13 +31,16 @@ pub(crate) struct Remote {
     service: Arc<dyn ObjectStore>,
     prefix: Path,
     url: String,
+    /// Where the objects are files.
+    directory: Option<PathBuf>,
 }
 
 impl Remote {
     pub(crate) fn connect(place: &ObjectPlace) -> Result<Self> {
         let failed = |error: object_store::Error| error_of(format!("reaching {}", place.url()), &error);
         let (service, prefix) = place.connect(RETRIES).map_err(failed)?;
-        Self::over(service, prefix, place.url())
+        let remote = Self::over(service, prefix, place.url())?;
+        Ok(Self { directory: place.directory(), ..remote })
     }
 
     /// Over a service that is there.
@@ -44,12 +48,17 @@ impl Remote {
         let mut builder = Builder::new_multi_thread();
         let built = builder.worker_threads(2).enable_all().thread_name("kvfs-repository").build();
         let failed = |error| RepositoryError::Machine(format!("cannot start threads: {error}"));
-        Ok(Self { runtime: built.map_err(failed)?, service, prefix, url: url.to_owned() })
+        Ok(Self { runtime: built.map_err(failed)?, service, prefix, url: url.to_owned(), directory: None })
     }
 
     /// Where it is.
     pub(crate) fn url(&self) -> &str {
         &self.url
+    }
+
+    /// The directory, where the objects are files.
+    pub(crate) fn directory(&self) -> Option<&std::path::Path> {
+        self.directory.as_deref()
     }
 
     fn path(&self, object: &str) -> Path {
