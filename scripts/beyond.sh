@@ -51,6 +51,9 @@ engine_tests() {
 fsx() { "$suites/fsx.sh" "$mnt" "$operations" "${seeds[@]}"; }
 pjdfstest() { "$suites/pjdfstest.sh" "$mnt"; }
 
+# Of stores on this machine, in a bucket.
+repository() { REPOSITORY_URL=s3://bucket/repositories REPOSITORY_ENDPOINT=$SLATE_ENDPOINT "$suites/repository.sh"; }
+
 # on WHAT: the suites and ends of mounts, on a new store whose objects are where SLATE_URL says.
 on() {
   local what=$1
@@ -77,6 +80,7 @@ on directory
 if [ -n "$VERSITYGW" ]; then
   serve_s3
   on s3
+  step "s3: snapshots in a repository" repository
   step "s3: outage, shorter than the timeout" outage
   step "s3: outage, longer than the timeout" long_outage
   step "s3: unmount in an outage" umount_in_outage

@@ -122,7 +122,7 @@ pruned() {
     ends 0 pull --create --size 1G -s "$work/again.store" "$place" monday && is_restored "$work/again.store" monday || return 1
   ends "$failed_code" repository delete "$place" monday never && ends 0 repository list "$place" && said monday &&
     ends 0 repository delete "$place" monday wednesday && ends 0 repository prune --now "$place" && ends 0 repository list "$place" && [ ! -s "$work/said" ] || return 1
-  [ -n "${REPOSITORY_URL:-}" ] || [ "$(find "$place" -type f | wc -l)" = 1 ]
+  [ -n "${REPOSITORY_URL:-}" ] || [ "$(find "$place" -type f | tee "$work/left" | wc -l)" = 1 ] || { cat "$work/left"; return 1; }
 }
 unmounted() {
   umount_store && "$KVFS" snapshot push -s "$store" "${at[@]}" tuesday "$place" && ends 0 repository list --json "$place" && said tuesday
