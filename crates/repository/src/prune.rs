@@ -38,7 +38,7 @@ pub struct Pruned {
 
 impl Repository {
     /// Takes the snapshots away that `policy` does not keep, marks what nothing refers to (any more), and removes what has been marked for a
-    /// day. `is_alone`: nothing is being pushed by any process, so that what is marked goes at once. `only_tells`: nothing is changed. O(chunks
+    /// day. `is_alone`: nothing is being pushed by any process, so that what is marked goes at once. `only_tells`: all that is there stays. O(chunks
     /// and references).
     ///
     /// # Errors
