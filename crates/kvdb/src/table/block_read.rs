@@ -10,7 +10,7 @@ use kvfs_store::{BLOCK_BYTES, Result, Seqno};
 use super::layer_fill::{LayerFill, Stretch};
 use super::piece::{Piece, is_intact};
 use super::unit_read::unit_offset;
-use crate::format::{Layer, RecordKind, Region, cmp_block_key};
+use crate::format::{Extent, Layer, RecordKind, Region, cmp_block_key};
 use crate::memtable::{BlockFill, Lookup, split_block_key};
 
 /// Where consecutive blocks of one region are.
@@ -215,17 +215,58 @@ impl Piece {
 
     pub(super) fn verify_blocks(self: &Arc<Self>, layers: &[Layer]) -> Result<u64> {
         let mut buf = AlignedBuf::zeroed(self.ctx().options.read_ahead_bytes);
-        let blocks_max = (buf.len() / BLOCK_BYTES) as u64;
-        for region in layers.iter().flat_map(Layer::regions) {
-            let mut first = region.first;
-            while first < region.end() {
-                let count = blocks_max.min(region.end() - first);
-                self.read_verified(&region, first, &mut buf.as_mut()[..count as usize * BLOCK_BYTES])?;
-                first += count;
+        let blocks_max = buf.len() / BLOCK_BYTES;
+        let mut together: Vec<Region<'_>> = Vec::new();
+        let mut len = 0;
+        for region in layers.iter().flat_map(Layer::regions).flat_map(|region| parts(region, blocks_max)) {
+            let bytes = region.extent().len as usize;
+            let follows = together.last().is_some_and(|last| self.is_followed_by(last, &region));
+            if !follows || len + bytes > buf.len() {
+                self.verify_together(&together, len, &mut buf)?;
+                together.clear();
+                len = 0;
             }
+            together.push(region);
+            len += bytes;
         }
+        self.verify_together(&together, len, &mut buf)?;
         Ok(self.desc().data_bytes)
     }
+
+    /// Whether `next` lies right behind `region`, in its zone.
+    fn is_followed_by(&self, region: &Region<'_>, next: &Region<'_>) -> bool {
+        let zone = |region: &Region<'_>| self.ctx().zone_offset(region.addr).0;
+        let Extent { addr, len } = region.extent();
+        addr + u64::from(len) == next.addr && zone(region) == zone(next)
+    }
+
+    /// Reads `regions`, which lie one behind the other and take `len` bytes, by one request, and verifies each.
+    fn verify_together(&self, regions: &[Region<'_>], len: usize, buf: &mut AlignedBuf) -> Result<()> {
+        let Some(first) = regions.first() else { return Ok(()) };
+        if buf.len() < len {
+            *buf = AlignedBuf::zeroed(len);
+        }
+        let mut rest = &mut buf.as_mut()[..len];
+        self.storage().read(rest, first.addr)?;
+        for region in regions {
+            let stored;
+            (stored, rest) = rest.split_at_mut(region.extent().len as usize);
+            match region.unit {
+                Some(_) => drop(self.unpack_unit(region, stored)?),
+                None => self.verify_data(region, region.first, stored)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The region in parts of at most `blocks_max` blocks; a packed unit stays whole.
+fn parts(region: Region<'_>, blocks_max: usize) -> impl Iterator<Item = Region<'_>> {
+    let step = if region.unit.is_some() { region.count as usize } else { blocks_max };
+    (region.first..region.end()).step_by(step.max(1)).map(move |first| {
+        let count = (region.end() - first).min(step as u64) as u32;
+        region.part(first, count, region.seqnos)
+    })
 }
 
 fn first_key(region: &Region<'_>) -> Vec<u8> {

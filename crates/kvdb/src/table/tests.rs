@@ -4,6 +4,7 @@ mod advice;
 mod blocks;
 mod faults;
 mod tuples;
+mod verify;
 
 use std::sync::Arc;
 

@@ -10,14 +10,14 @@ use crate::memtable::BlockFill;
 use crate::table::{Location, load_advised};
 
 /// Files of one piece, in the order in which they were made.
-struct Files {
-    rig: Rig,
-    piece: Arc<Piece>,
+pub(super) struct Files {
+    pub(super) rig: Rig,
+    pub(super) piece: Arc<Piece>,
     contents: Vec<Vec<u8>>,
 }
 
 impl Files {
-    fn new(count: u64, compression: Compression) -> Self {
+    pub(super) fn new(count: u64, compression: Compression) -> Self {
         let mut rng = Rng::new(7);
         let rig = Rig::new(8 << 20, RunOptions::default());
         let mut writer = rig.writer(KeyspaceKind::Block, 1);
@@ -60,7 +60,7 @@ impl Files {
         }
     }
 
-    fn requests(&self, body: impl FnOnce()) -> u64 {
+    pub(super) fn requests(&self, body: impl FnOnce()) -> u64 {
         let before = self.rig.device.counts().of(Call::Read);
         body();
         self.rig.device.counts().of(Call::Read) - before
