@@ -312,6 +312,7 @@ impl Mover<'_> {
                     place.generation,
                 )?
             {
+                self.job.victims.note_moved(part.extent().len.into());
                 continue;
             }
             let stays = matches!(shared, Shared::Stays);
@@ -340,19 +341,26 @@ impl Mover<'_> {
         parts.map(|part| moving.part(&part)).collect()
     }
 
-    /// Parts of what lies in zones that are being emptied, by what has been copied of them for another prefix or piece.
+    /// Parts of what lies in zones that are being emptied, or on another tier than it wishes, by what has been copied of it for another
+    /// prefix or piece.
     fn parts_copied(&mut self, moving: Move) -> Vec<(Move, Shared)> {
         let region = moving.source.region();
-        let victims = &self.job.victims;
-        let Some(sharing) = victims.sharing().filter(|_| victims.contain(region.extent())) else {
-            return vec![(moving, Shared::No)];
+        let (victims, zones) = (&self.job.victims, &self.job.spec.ctx.zones);
+        let Some(sharing) = victims.sharing() else { return vec![(moving, Shared::No)] };
+        let wish = if victims.are_misplaced() {
+            self.tier_wished(&region.part(moving.first, moving.count() as u32, &moving.seqnos))
+        } else {
+            None
         };
-        if !sharing.is_to_be_emptied(self.job.spec.ctx.zones.zone_of(region.addr)) {
+        if !victims.contain(region.extent()) && !zones.is_misplaced(region.addr, wish) {
+            return vec![(moving, Shared::No)];
+        }
+        if !victims.are_misplaced() && !sharing.is_to_be_emptied(zones.zone_of(region.addr)) {
             return vec![(moving, Shared::Stays)];
         }
         let mut all = Vec::new();
         for (blocks, place) in sharing.parts_of(&region, &(moving.first..moving.first + moving.count())) {
-            if let Some(place) = place {
+            if let Some(place) = place.filter(|place| !zones.is_misplaced(place.addr, wish)) {
                 all.push((moving.part(&blocks), Shared::Copied(place)));
                 continue;
             }

@@ -145,8 +145,14 @@ impl Copies {
     }
 
     /// Notes what of `old`, as far as `is_meant` says so of its regions, lies elsewhere in the pieces that took its place, all of which
-    /// are there.
-    fn note(&self, old: &Piece, new: &[Arc<Piece>], is_meant: impl Fn(&Region<'_>) -> bool) -> Result<()> {
+    /// are there. `both_ways`: where it was it stays for others, so that what comes back may lie there again.
+    fn note(
+        &self,
+        old: &Piece,
+        new: &[Arc<Piece>],
+        is_meant: impl Fn(&Region<'_>) -> bool,
+        both_ways: bool,
+    ) -> Result<()> {
         let zones = &self.ctx.zones;
         let old = old.index()?;
         let indexes = new.iter().map(|piece| piece.index()).collect::<Result<Vec<_>>>()?;
@@ -159,10 +165,13 @@ impl Copies {
                     block += 1;
                     continue;
                 };
-                let addr = now.addr_of(block);
-                if addr != region.addr_of(block) {
-                    let place = CopyPlace { addr, generation: zones.generation(zones.zone_of(addr)) };
-                    self.note_blocks(&region, &(block..block + count), place);
+                let (addr, was) = (now.addr_of(block), region.addr_of(block));
+                let place = |addr| CopyPlace { addr, generation: zones.generation(zones.zone_of(addr)) };
+                if addr != was {
+                    self.note_blocks(&region, &(block..block + count), place(addr));
+                    if both_ways {
+                        self.note_blocks(&now, &(block..block + count), place(was));
+                    }
                 }
                 block += count;
             }
@@ -207,6 +216,8 @@ impl Known {
 /// What a pass that empties zones knows of copies. Zones that were emptied may be filled again meanwhile: what lies there then stays.
 pub(crate) struct Sharing {
     copies: Arc<Copies>,
+    /// No zones are emptied: what lies on another tier than it wishes is moved.
+    is_migration: bool,
     /// The zones that are being emptied, and how often each had been filled when that began.
     generations: HashMap<ZoneId, u32>,
 }
@@ -215,7 +226,11 @@ impl Sharing {
     /// Of these zones.
     pub(crate) fn of(copies: &Arc<Copies>, victims: &Victims) -> Self {
         let generation = |zone| (zone, copies.ctx.zones.generation(zone));
-        Self { generations: victims.zones().map(generation).collect(), copies: Arc::clone(copies) }
+        Self {
+            generations: victims.zones().map(generation).collect(),
+            is_migration: victims.are_misplaced(),
+            copies: Arc::clone(copies),
+        }
     }
 
     /// Whether `zone` is one of them, and has not been filled again.
@@ -229,13 +244,15 @@ impl Sharing {
         self.copies.parts_of(region, blocks)
     }
 
-    /// Notes what of `old` was copied out of these zones to the pieces that took its place. `old` is still held.
+    /// Notes what of `old` was copied out of these zones, or was moved, to the pieces that took its place. `old` is still held.
     ///
     /// # Errors
     /// Those of reading an index.
     pub(crate) fn note(&self, old: &Piece, new: &[Arc<Piece>]) -> Result<()> {
         let zones = &self.copies.ctx.zones;
-        self.copies.note(old, new, |region| self.is_to_be_emptied(zones.zone_of(region.addr)))
+        let is_meant =
+            |region: &Region<'_>| self.is_migration || self.is_to_be_emptied(zones.zone_of(region.addr));
+        self.copies.note(old, new, is_meant, self.is_migration)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use kvfs_store::{BlockClone, Compression, Transactions, TxnOptions};
 
+use super::placement::{wish, wishes};
 use super::*;
 
 const SLOW: u32 = 1;
@@ -148,4 +149,49 @@ fn drain_of_clones_that_were_changed_in_parts_copies_once_what_they_share() {
     let (db, taken) = drained(Compression::None, change, drain_all);
     assert!(taken <= 46, "{taken} zones are taken for 40 of data");
     assert_clones(&db, COUNT, |tree, number| !gone(tree, number / 64 * 64).contains(&number));
+}
+
+#[test]
+fn migration_copies_once_what_clones_share() {
+    for (compression, taken_max) in [(Compression::None, 46), (Compression::Lz4, 36)] {
+        let (db, _slow) = with_slow();
+        wishes(&db);
+        put(&db, 0, 0..COUNT, compression);
+        db.flush().expect("flushes");
+        let clones: Vec<_> =
+            (1..TREES).map(|tree| BlockClone { compression, ..clone_of(0, (0, COUNT), tree, 0) }).collect();
+        commit_clones(&db, &clones);
+        for (tier, device) in [(Tier::Fast, 0), (Tier::Slow, SLOW), (Tier::Fast, 0)] {
+            let before = zones_in_use(&db, device);
+            for tree in 0..TREES {
+                db.apply(wish(&db, tree, Some(tier)), Durability::Synced).expect("is noted");
+            }
+            assert!(db.migrate(&mut |_| true).expect("migrates"), "{:?}", db.devices());
+            let taken = zones_in_use(&db, device) - before;
+            assert!(taken <= taken_max, "{taken} zones are taken on {device}, {compression:?}");
+            // Metadata of a piece may lie with what it was made of.
+            assert_eq!(live(&db, 1) > 64 << 10, tier == Tier::Slow, "all is on {tier:?}");
+            assert_clones(&db, COUNT, |_, _| true);
+        }
+    }
+}
+
+#[test]
+fn migration_of_one_of_many_clones_leaves_the_others_where_they_are() {
+    let (db, _slow) = with_slow();
+    wishes(&db);
+    put(&db, 0, 0..COUNT, Compression::None);
+    db.flush().expect("flushes");
+    commit_clones(&db, &(1..TREES).map(|tree| clone_of(0, (0, COUNT), tree, 0)).collect::<Vec<_>>());
+    let on_slow = live(&db, 1);
+    for (tree, tier) in [(2, Tier::Fast), (4, Tier::Fast), (2, Tier::Slow), (4, Tier::Slow)] {
+        let before = zones_in_use(&db, 0);
+        db.apply(wish(&db, tree, Some(tier)), Durability::Synced).expect("is noted");
+        assert!(db.migrate(&mut |_| true).expect("migrates"), "{:?}", db.devices());
+        let taken = zones_in_use(&db, 0).saturating_sub(before);
+        let taken_max = if (tree, tier) == (2, Tier::Fast) { 46 } else { 4 };
+        assert!(taken <= taken_max, "{taken} zones are taken when {tree} goes to {tier:?}");
+        assert!(live(&db, 1) >= on_slow / TREES * (TREES - 2), "the others stay");
+        assert_clones(&db, COUNT, |_, _| true);
+    }
 }

@@ -7,13 +7,13 @@ use super::*;
 use crate::{MergeOptions, MigrationPlan, Placement};
 
 /// All wishes are in one keyspace of tuples.
-fn wishes(db: &Db) -> Keyspace {
+pub(super) fn wishes(db: &Db) -> Keyspace {
     let keyspace = db.open_keyspace("wishes", KeyspaceKind::Tuple, None).expect("opens");
     db.place_by(files(db), keyspace).expect("is heeded");
     keyspace
 }
 
-fn wish(db: &Db, file: u64, tier: Option<Tier>) -> Batch {
+pub(super) fn wish(db: &Db, file: u64, tier: Option<Tier>) -> Batch {
     let (mut batch, keyspace) = (Batch::new(), wishes(db));
     let key = file.to_be_bytes().to_vec();
     match tier {
