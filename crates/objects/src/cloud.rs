@@ -1,6 +1,6 @@
 //! Clients of object storage, if this build has them.
 //!
-//! Thread safety: functions. Invariant: all clients give up a request at the same age.
+//! Thread safety: functions. Invariant: all clients have the same patience.
 
 #[cfg(feature = "cloud")]
 pub(crate) use with::{check, connect};
@@ -10,17 +10,13 @@ pub(crate) use without::{check, connect};
 #[cfg(feature = "cloud")]
 mod with {
     use std::sync::Arc;
-    use std::time::Duration;
 
     use object_store::aws::AmazonS3Builder;
     use object_store::azure::MicrosoftAzureBuilder;
     use object_store::gcp::GoogleCloudStorageBuilder;
     use object_store::{ClientOptions, ObjectStore, RetryConfig};
 
-    use crate::{ObjectPlace, Retries};
-
-    /// A request that takes longer is made again.
-    const REQUEST_TIME_MAX: Duration = Duration::from_secs(30);
+    use crate::{ObjectPlace, Patience};
 
     enum Builder {
         S3(Box<AmazonS3Builder>),
@@ -56,21 +52,27 @@ mod with {
 
     pub(crate) fn connect(
         place: &ObjectPlace,
-        retries: Retries,
+        patience: Patience,
     ) -> object_store::Result<Arc<dyn ObjectStore>> {
-        let client = ClientOptions::default().with_timeout(REQUEST_TIME_MAX).with_allow_http(
+        let client = ClientOptions::default().with_timeout(patience.request_time_max).with_allow_http(
             place.endpoint().is_some_and(|endpoint| endpoint.starts_with("http:"))
                 || std::env::var("AWS_ALLOW_HTTP").is_ok_and(|value| value == "true"),
         );
-        let (max_retries, retry_timeout) = (retries.count_max, retries.age_max);
+        let (max_retries, retry_timeout) = (patience.retries_max, patience.age_max);
         let retry = RetryConfig { max_retries, retry_timeout, ..RetryConfig::default() };
         let unusable = |text: String| object_store::Error::Generic { store: "URL", source: text.into() };
         match builder(place).map_err(unusable)? {
             Builder::S3(builder) => {
                 builder.with_retry(retry).with_client_options(client).build().map(|s3| Arc::new(s3) as _)
             }
-            Builder::Google(builder) => builder.with_retry(retry).build().map(|gcs| Arc::new(gcs) as _),
-            Builder::Azure(builder) => builder.with_retry(retry).build().map(|azure| Arc::new(azure) as _),
+            Builder::Google(builder) => {
+                builder.with_retry(retry).with_client_options(client).build().map(|gcs| Arc::new(gcs) as _)
+            }
+            Builder::Azure(builder) => builder
+                .with_retry(retry)
+                .with_client_options(client)
+                .build()
+                .map(|azure| Arc::new(azure) as _),
         }
     }
 }
@@ -81,7 +83,7 @@ mod without {
 
     use object_store::ObjectStore;
 
-    use crate::{ObjectPlace, Retries};
+    use crate::{ObjectPlace, Patience};
 
     /// There is no client for any.
     pub(crate) fn check(place: &ObjectPlace) -> Result<(), String> {
@@ -94,7 +96,7 @@ mod without {
 
     pub(crate) fn connect(
         place: &ObjectPlace,
-        _retries: Retries,
+        _patience: Patience,
     ) -> object_store::Result<Arc<dyn ObjectStore>> {
         let source = check(place).err().unwrap_or_default().into();
         Err(object_store::Error::Generic { store: "URL", source })

@@ -10,4 +10,4 @@ mod message;
 mod place;
 
 pub use message::brief;
-pub use place::{ObjectPlace, Retries};
+pub use place::{ObjectPlace, Patience};

@@ -17,11 +17,13 @@ use crate::cloud;
 /// Of a directory with objects.
 const PRIVATE: u32 = 0o700;
 
-/// How often a request is made again that the service has not answered, or as one that is too busy.
+/// How long requests may last, and how often one is made again that the service has not answered, or as one that is too busy.
 #[derive(Debug, Clone, Copy)]
-pub struct Retries {
-    /// At most.
-    pub count_max: usize,
+pub struct Patience {
+    /// A request that lasts longer, with all that is sent and received, has failed.
+    pub request_time_max: Duration,
+    /// It is made again so often at most.
+    pub retries_max: usize,
     /// Not later than so long after the first one.
     pub age_max: Duration,
 }
@@ -103,15 +105,15 @@ impl ObjectPlace {
         }
     }
 
-    /// The service, and the prefix there. `retries` are of no use for files.
+    /// The service, and the prefix there. `patience` is of no use for files.
     ///
     /// # Errors
     /// The service can't be used as it is set up, such as for want of credentials. Nothing is asked of it.
-    pub fn connect(&self, retries: Retries) -> object_store::Result<(Arc<dyn ObjectStore>, Path)> {
+    pub fn connect(&self, patience: Patience) -> object_store::Result<(Arc<dyn ObjectStore>, Path)> {
         let service: Arc<dyn ObjectStore> = if self.is_local() {
             Arc::new(LocalFileSystem::new().with_fsync(true))
         } else {
-            cloud::connect(self, retries)?
+            cloud::connect(self, patience)?
         };
         // abfs://container@account/path has the prefix in its path, as all others have.
         let prefix = Path::from_url_path(self.url.path());

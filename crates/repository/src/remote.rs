@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
-use kvfs_objects::{ObjectPlace, Retries, brief};
+use kvfs_objects::{ObjectPlace, Patience, brief};
 use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions};
 use tokio::runtime::{Builder, Runtime};
@@ -22,8 +22,9 @@ use crate::seal::Sealer;
 /// Requests at once.
 const REQUESTS_MAX: usize = 16;
 
-/// A backup is to survive a few bad minutes of its network.
-const RETRIES: Retries = Retries { count_max: 12, age_max: Duration::from_mins(5) };
+/// A backup is to survive a few bad minutes of its network, and sixteen uploads of 4 MiB at once may share 1 Mbit/s.
+const PATIENCE: Patience =
+    Patience { request_time_max: Duration::from_mins(10), retries_max: 12, age_max: Duration::from_mins(30) };
 
 /// See the module.
 pub(crate) struct Remote {
@@ -38,7 +39,7 @@ pub(crate) struct Remote {
 impl Remote {
     pub(crate) fn connect(place: &ObjectPlace) -> Result<Self> {
         let failed = |error: object_store::Error| error_of(format!("reaching {}", place.url()), &error);
-        let (service, prefix) = place.connect(RETRIES).map_err(failed)?;
+        let (service, prefix) = place.connect(PATIENCE).map_err(failed)?;
         let remote = Self::over(service, prefix, place.url())?;
         Ok(Self { directory: place.directory(), ..remote })
     }

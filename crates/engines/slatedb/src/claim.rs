@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::TryStreamExt;
-use kvfs_objects::{ObjectPlace, Retries};
+use kvfs_objects::{ObjectPlace, Patience};
 use kvfs_store::{Result, StoreError};
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions};
@@ -18,14 +18,27 @@ use crate::error::of_objects;
 const CLAIM: &str = "kvfs-store";
 const CLAIM_TEXT: &str = "kvfs-slatedb 1\n";
 
-/// So long a request without an answer is made again (the engine tries again by itself, and what is done where it is not yet at work is
-/// reported).
-const RETRY_TIME_MAX: Duration = Duration::from_secs(30);
+/// So long a request for a claim may last, and one without an answer is made again: what is done before the engine is at work is
+/// reported.
+const TIME_MAX: Duration = Duration::from_secs(30);
+
+/// No bound: requests of the database are observed, and end where that says.
+const NO_END: Duration = Duration::from_hours(24);
 
 /// The service, and the prefix there.
 pub(crate) fn connect(place: &ObjectPlace) -> Result<(Arc<dyn ObjectStore>, Path)> {
-    let retries = Retries { count_max: 2, age_max: RETRY_TIME_MAX };
-    place.connect(retries).map_err(|error| of_objects(format!("reaching {}", place.url()), &error))
+    connect_for(place, TIME_MAX)
+}
+
+/// As [`connect`], for requests whose time is bounded by what makes them.
+pub(crate) fn connect_observed(place: &ObjectPlace) -> Result<(Arc<dyn ObjectStore>, Path)> {
+    connect_for(place, NO_END)
+}
+
+fn connect_for(place: &ObjectPlace, request_time_max: Duration) -> Result<(Arc<dyn ObjectStore>, Path)> {
+    // The engine tries again by itself.
+    let patience = Patience { request_time_max, retries_max: 2, age_max: TIME_MAX };
+    place.connect(patience).map_err(|error| of_objects(format!("reaching {}", place.url()), &error))
 }
 
 /// Claims the prefix for a new store.

@@ -142,9 +142,10 @@ impl SlateStore {
     /// damage.
     pub fn open(place: &ObjectPlace, options: &SlateOptions) -> Result<Self> {
         let executor = Executor::start()?;
-        let (service, prefix) = claim::connect(place)?;
+        let (claimed, prefix) = claim::connect(place)?;
         // The engine would try for ever to reach what is not there.
-        executor.wait(claim::check(place, &*service, &prefix))?;
+        executor.wait(claim::check(place, &*claimed, &prefix))?;
+        let (service, prefix) = claim::connect_observed(place)?;
         Self::open_in(Objects { service, prefix, is_local: place.is_local() }, executor, options)
     }
 
