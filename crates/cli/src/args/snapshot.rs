@@ -65,6 +65,7 @@ pub(crate) struct SendArgs {
 
 /// What to receive, and how.
 #[derive(Debug, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "switches of a command")]
 pub(crate) struct ReceiveArgs {
     /// File to read (default: standard input)
     #[arg(conflicts_with_all = ["status", "resume_token", "abandon"])]
@@ -72,6 +73,9 @@ pub(crate) struct ReceiveArgs {
     /// Into which store
     #[command(flatten)]
     pub(crate) target: TargetArgs,
+    /// Give up what was changed since the snapshot from which the stream leads
+    #[arg(long)]
+    pub(crate) rollback: bool,
     /// Only tell what has arrived of a stream that was broken off; exit code 1: nothing
     #[arg(long, conflicts_with_all = ["create", "rollback", "abandon"])]
     pub(crate) status: bool,
@@ -92,9 +96,6 @@ pub(crate) struct TargetArgs {
     /// Size limit when --create makes the store
     #[arg(long, value_parser = parse_size, requires = "create")]
     pub(crate) size: Option<u64>,
-    /// Give up what was changed since the snapshot from which the stream leads
-    #[arg(long)]
-    pub(crate) rollback: bool,
     /// Ceiling for memory, such as 512M (default: a quarter of RAM, at most 2G)
     #[arg(long, value_parser = parse_size)]
     pub(crate) memory: Option<u64>,

@@ -36,8 +36,13 @@ pub(super) trait Origin {
     fn how_to_go_on(&self, position: u64) -> String;
 }
 
-/// Takes the stream into the store, and says so.
-pub(super) fn take(target: Option<&Path>, args: &TargetArgs, origin: &mut dyn Origin) -> Result<ExitCode> {
+/// Takes the stream into the store, and says so. `rollback`: what the store has that its beginning does not know of is given up.
+pub(super) fn take(
+    target: Option<&Path>,
+    args: &TargetArgs,
+    rollback: bool,
+    origin: &mut dyn Origin,
+) -> Result<ExitCode> {
     let dir = find_or_make(target, args)?;
     open::check_lasts(&dir)?;
     let options = OpenOptions { memory: Memory::new(args.memory)?, ..OpenOptions::default() };
@@ -49,7 +54,7 @@ pub(super) fn take(target: Option<&Path>, args: &TargetArgs, origin: &mut dyn Or
         }
         _ => error,
     })?;
-    let received = receive(&store, &dir, origin, args);
+    let received = receive(&store, &dir, origin, rollback);
     let closed = store.close();
     let (received, bytes) = received?;
     closed?;
@@ -81,7 +86,7 @@ fn receive(
     store: &OpenStore,
     dir: &StoreDir,
     origin: &mut dyn Origin,
-    args: &TargetArgs,
+    rollback: bool,
 ) -> Result<(Received, u64)> {
     let mut staged = match Staged::find(dir)? {
         Some(staged) if staged.stream() != origin.stream() => {
@@ -93,7 +98,7 @@ fn receive(
         None => Staged::start(dir, origin.stream())?,
     };
     if let Some(begin) = staged.begin()
-        && let Err(error) = Receiver::new(&store.fs).check(begin, args.rollback)
+        && let Err(error) = Receiver::new(&store.fs).check(begin, rollback)
     {
         // It was taken, and the command that took it was stopped before it could clear up.
         if matches!(error, ReceiveError::Present(_)) {
@@ -102,7 +107,7 @@ fn receive(
         return Err(error.into());
     }
     let bar = Bar::new("receiving");
-    let end = match arrive(store, &mut staged, origin, args, &bar) {
+    let end = match arrive(store, &mut staged, origin, rollback, &bar) {
         Ok(end) => end,
         Err(error) => return Err(keep_for_later(staged, origin, error)),
     };
@@ -110,7 +115,7 @@ fn receive(
     let mut whole = Counted(staged.reopen()?.chain(&end[..]));
     let taken = bar.watch(|| {
         progress::stage("taking over", Unit::Bytes, bytes);
-        Receiver::new(&store.fs).receive(StreamReader::new(origin.stream()), &mut whole, args.rollback)
+        Receiver::new(&store.fs).receive(StreamReader::new(origin.stream()), &mut whole, rollback)
     });
     match taken {
         Ok(received) => staged.remove().map(|()| (received, bytes)),
@@ -135,7 +140,7 @@ fn arrive(
     store: &OpenStore,
     staged: &mut Staged,
     origin: &mut dyn Origin,
-    args: &TargetArgs,
+    rollback: bool,
     bar: &Bar,
 ) -> Result<Vec<u8>> {
     let bytes_expected = origin.bytes_expected();
@@ -143,7 +148,7 @@ fn arrive(
     loop {
         match staged.next(&mut *source)? {
             Some(Frame::End) => break,
-            Some(Frame::Begin(begin)) => Receiver::new(&store.fs).check(&begin, args.rollback)?,
+            Some(Frame::Begin(begin)) => Receiver::new(&store.fs).check(&begin, rollback)?,
             Some(_) => {}
             None => return Err(CliError::new(Code::Failed, "the stream is through already")),
         }

@@ -15,7 +15,7 @@ use crate::error::Result;
 pub(super) fn run(target: Option<&Path>, args: &PullArgs) -> Result<ExitCode> {
     let repository = open(&args.repository)?;
     let snapshot = repository.find(args.name.as_deref())?;
-    arrival::take(target, &args.target, &mut Pulled { repository, snapshot })
+    arrival::take(target, &args.target, false, &mut Pulled { repository, snapshot })
 }
 
 /// The stream of a snapshot in a repository.

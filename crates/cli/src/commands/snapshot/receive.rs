@@ -25,7 +25,7 @@ pub(super) fn run(target: Option<&Path>, args: &ReceiveArgs) -> Result<ExitCode>
     let mut source = source(args)?;
     let prologue = Prologue::read(&mut *source)?;
     let mut origin = Piped { prologue, source };
-    arrival::take(target, &args.target, &mut origin)
+    arrival::take(target, &args.target, args.rollback, &mut origin)
 }
 
 /// A stream from a file or a pipe.
