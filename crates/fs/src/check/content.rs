@@ -1,7 +1,7 @@
 //! Blocks and extended attributes against their owners.
 
 use kvfs_store::progress::{self, Unit};
-use kvfs_store::{BLOCK_BYTES, Read};
+use kvfs_store::{BLOCK_BYTES, ExtentKind, KeyRange, Keyspace, Read};
 
 use super::rows::{Owner, Rows};
 use super::{CheckReport, Unread};
@@ -36,9 +36,9 @@ pub(super) fn check_blocks<R: Read + ?Sized>(
     // Rows may claim any number.
     let blocks = rows.owners.iter().fold(0_u64, |sum, owner| sum.saturating_add(owner.blocks));
     progress::stage("comparing blocks", Unit::Bytes, blocks.saturating_mul(BLOCK_BYTES as u64));
-    unread.for_each(read, (keyspaces.data, "data"), |key, value| {
+    let mut see = |key: &[u8], value: &[u8]| {
         report.blocks += 1;
-        progress::advance(value.len() as u64);
+        progress::advance(BLOCK_BYTES as u64);
         let Some((inode, block)) =
             split(key).and_then(|(inode, rest)| Some((inode, u64::from_be_bytes(rest.try_into().ok()?))))
         else {
@@ -50,7 +50,13 @@ pub(super) fn check_blocks<R: Read + ?Sized>(
             _ => counts.push(Seen { inode, blocks: 1 }),
         }
         check_block((rows, unread), inode, block, value, report);
-    })?;
+    };
+    if unread.is_empty() {
+        let blocks_full = |inode| owner(rows, inode).map_or(0, |owner| owner.size / BLOCK_BYTES as u64);
+        for_each_block(read, keyspaces.data, blocks_full, &mut see)?;
+    } else {
+        unread.for_each(read, (keyspaces.data, "data"), see)?;
+    }
     let is_known =
         |owner: &&Owner| owner.flags.has(RowFlags::BLOCKS) && !unread.may_hold("data", owner.inode);
     for owner in rows.owners.iter().filter(is_known) {
@@ -69,6 +75,51 @@ pub(super) fn check_blocks<R: Read + ?Sized>(
     Ok(())
 }
 
+/// Shows `see` each block; with its content the first one of neighbours, and those that a file does not fill to their end: the others say by
+/// their keys alone what there is to check, and the store has verified their content. O(files), and blocks in memory.
+fn for_each_block<R: Read + ?Sized>(
+    read: &R,
+    keyspace: Keyspace,
+    blocks_full: impl Fn(u64) -> u64,
+    see: &mut impl FnMut(&[u8], &[u8]),
+) -> Result<()> {
+    let mut cursor = read.cursor(keyspace, KeyRange::all())?;
+    cursor.next()?;
+    while let Some((key, value)) = cursor.entry() {
+        see(key, value);
+        let Ok(mut key) = <[u8; 16]>::try_from(key) else {
+            cursor.next()?;
+            continue;
+        };
+        let (inode, block) = (u64::from_be_bytes(first_half(&key)), u64::from_be_bytes(second_half(&key)));
+        let next = block.saturating_add(1);
+        let extent = read.next_extent(keyspace, &first_half(&key), next, ExtentKind::Data)?;
+        let end = extent
+            .filter(|extent| extent.first == next)
+            .map_or(next, |extent| extent.first.saturating_add(extent.count).min(blocks_full(inode)));
+        for block in next..end {
+            key[8..].copy_from_slice(&block.to_be_bytes());
+            see(&key, &[]);
+        }
+        if next < end {
+            key[8..].copy_from_slice(&end.to_be_bytes());
+            cursor.seek(&key)?;
+        } else {
+            cursor.next()?;
+        }
+    }
+    Ok(())
+}
+
+fn first_half(key: &[u8; 16]) -> [u8; 8] {
+    std::array::from_fn(|at| key[at])
+}
+
+fn second_half(key: &[u8; 16]) -> [u8; 8] {
+    std::array::from_fn(|at| key[8 + at])
+}
+
+/// `value`: nothing, where the file fills the block.
 fn check_block(
     (rows, unread): (&Rows, &Unread),
     inode: u64,
@@ -76,21 +127,21 @@ fn check_block(
     value: &[u8],
     report: &mut CheckReport,
 ) {
-    let place = format!("block {block} of inode {inode}");
+    let place = || format!("block {block} of inode {inode}");
     let Some(owner) = owner(rows, inode).filter(|owner| owner.flags.has(RowFlags::BLOCKS)) else {
         // Its file may be among what can't be read.
         if !unread.is_in("meta") {
-            report.problem(place, "no file owns it");
+            report.problem(place(), "no file owns it");
         }
         return;
     };
     let start = block.saturating_mul(BLOCK_BYTES as u64);
     if start >= owner.size {
-        return report.problem(place, format!("it is beyond the file's {} bytes", owner.size));
+        return report.problem(place(), format!("it is beyond the file's {} bytes", owner.size));
     }
     let used = (owner.size - start).min(BLOCK_BYTES as u64) as usize;
     if value.get(used..).is_some_and(|rest| rest.iter().any(|&byte| byte != 0)) {
-        report.problem(place, "bytes beyond the end of the file are not zero");
+        report.problem(place(), "bytes beyond the end of the file are not zero");
     }
 }
 
