@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use kvfs_store::{Result, StoreError};
 
+use super::registry::Registry;
 use super::step::{Progress, Stepper, overlap};
 use super::{Merger, StepConfig};
 use crate::compaction::{Finished, MergeJob, MergeOptions, Sharing, Sink, Victims};
@@ -76,37 +77,38 @@ impl Merger {
                 return Ok(false);
             }
             let mut rebased = Vec::new();
-            let found = self.claimed(target, config, has_all, |config| self.stepper.rebase(target, config));
+            let found =
+                claimed(&self.merging, target, config, has_all, |config| self.stepper.rebase(target, config));
             pass_over(&mut unread, found.map(|found| rebased.extend(found.unwrap_or_default())))?;
             for target in rebased {
                 let sharing = sharing.as_ref();
                 let rewrite = |config: &StepConfig| self.stepper.rewrite_all_of(target, config, sharing);
-                pass_over(&mut unread, self.claimed(target, config, has_all, rewrite).map(drop))?;
+                pass_over(&mut unread, claimed(&self.merging, target, config, has_all, rewrite).map(drop))?;
             }
         }
         self.stepper.copies.forget_emptied();
         unread.map(|()| true)
     }
+}
 
-    /// What `act` does to the run of `target`, which is its alone meanwhile. `None`: the run is being merged. `has_all`: the caller has all
-    /// runs.
-    fn claimed<T>(
-        &self,
-        target: Target,
-        config: &StepConfig,
-        has_all: bool,
-        act: impl FnOnce(&StepConfig) -> Result<T>,
-    ) -> Result<Option<T>> {
-        if has_all {
-            return act(config).map(Some);
-        }
-        let claimed = self.merging.claim(|busy| {
-            let is_free = !busy.contains(target.run);
-            Ok(is_free.then(|| (vec![target.run], ())))
-        })?;
-        let Some(((), claim)) = claimed else { return Ok(None) };
-        act(&StepConfig { lane: claim.lane(), ..config.clone() }).map(Some)
+/// What `act` does to the run of `target`, which is its alone meanwhile. `None`: the run is being merged. `has_all`: the caller has all
+/// runs.
+fn claimed<T>(
+    merging: &Registry,
+    target: Target,
+    config: &StepConfig,
+    has_all: bool,
+    act: impl FnOnce(&StepConfig) -> Result<T>,
+) -> Result<Option<T>> {
+    if has_all {
+        return act(config).map(Some);
     }
+    let claimed = merging.claim(|busy| {
+        let is_free = !busy.contains(target.run);
+        Ok(is_free.then(|| (vec![target.run], ())))
+    })?;
+    let Some(((), claim)) = claimed else { return Ok(None) };
+    act(&StepConfig { lane: claim.lane(), ..config.clone() }).map(Some)
 }
 
 /// Pieces that have something of `victims`.
