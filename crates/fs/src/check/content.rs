@@ -1,5 +1,6 @@
 //! Blocks and extended attributes against their owners.
 
+use kvfs_store::blocks::block_key;
 use kvfs_store::progress::{self, Unit};
 use kvfs_store::{BLOCK_BYTES, ExtentKind, KeyRange, Keyspace, Read};
 
@@ -21,6 +22,11 @@ fn split(key: &[u8]) -> Option<(u64, &[u8])> {
     Some((u64::from_be_bytes(*inode), rest))
 }
 
+fn inode_and_block(key: &[u8]) -> Option<(u64, u64)> {
+    let (inode, rest) = split(key)?;
+    Some((inode, u64::from_be_bytes(rest.try_into().ok()?)))
+}
+
 fn owner(rows: &Rows, inode: u64) -> Option<&Owner> {
     rows.owners.binary_search_by_key(&inode, |owner| owner.inode).ok().map(|index| &rows.owners[index])
 }
@@ -39,9 +45,7 @@ pub(super) fn check_blocks<R: Read + ?Sized>(
     let mut see = |key: &[u8], value: &[u8]| {
         report.blocks += 1;
         progress::advance(BLOCK_BYTES as u64);
-        let Some((inode, block)) =
-            split(key).and_then(|(inode, rest)| Some((inode, u64::from_be_bytes(rest.try_into().ok()?))))
-        else {
+        let Some((inode, block)) = inode_and_block(key) else {
             return report
                 .problem(format!("block {}", key.escape_ascii()), "the key is no inode and block number");
         };
@@ -87,36 +91,25 @@ fn for_each_block<R: Read + ?Sized>(
     cursor.next()?;
     while let Some((key, value)) = cursor.entry() {
         see(key, value);
-        let Ok(mut key) = <[u8; 16]>::try_from(key) else {
+        let Some((inode, block)) = inode_and_block(key) else {
             cursor.next()?;
             continue;
         };
-        let (inode, block) = (u64::from_be_bytes(first_half(&key)), u64::from_be_bytes(second_half(&key)));
-        let next = block.saturating_add(1);
-        let extent = read.next_extent(keyspace, &first_half(&key), next, ExtentKind::Data)?;
+        let (prefix, next) = (inode.to_be_bytes(), block.saturating_add(1));
+        let extent = read.next_extent(keyspace, &prefix, next, ExtentKind::Data)?;
         let end = extent
             .filter(|extent| extent.first == next)
             .map_or(next, |extent| extent.first.saturating_add(extent.count).min(blocks_full(inode)));
         for block in next..end {
-            key[8..].copy_from_slice(&block.to_be_bytes());
-            see(&key, &[]);
+            see(&block_key(&prefix, block), &[]);
         }
         if next < end {
-            key[8..].copy_from_slice(&end.to_be_bytes());
-            cursor.seek(&key)?;
+            cursor.seek(&block_key(&prefix, end))?;
         } else {
             cursor.next()?;
         }
     }
     Ok(())
-}
-
-fn first_half(key: &[u8; 16]) -> [u8; 8] {
-    std::array::from_fn(|at| key[at])
-}
-
-fn second_half(key: &[u8; 16]) -> [u8; 8] {
-    std::array::from_fn(|at| key[8 + at])
 }
 
 /// `value`: nothing, where the file fills the block.

@@ -141,15 +141,16 @@ impl Reframer {
     }
 
     fn frame(&mut self, kind: FrameKind, payload: &[u8]) {
-        let Some(known) = &self.known else {
+        if self.known.is_none() {
             let frame = self.framer.frame(kind, payload);
             self.ready.push_back(frame);
             return;
-        };
+        }
         // Its content may be another one; what it comes to is in what is known.
         self.framer.position += (FRAME_HEADER_BYTES + payload.len()) as u64;
-        if self.framer.position >= known.position {
-            self.framer = self.known.take().unwrap_or_else(Framer::new);
+        let position = self.framer.position;
+        if let Some(known) = self.known.take_if(|known| position >= known.position) {
+            self.framer = known;
         }
     }
 }
