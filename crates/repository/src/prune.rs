@@ -90,7 +90,7 @@ impl Repository {
         let Some(dir) = self.remote().directory() else { return Ok(()) };
         let grace = if is_alone { Duration::ZERO } else { GRACE };
         let failed = |error| RepositoryError::Machine(format!("cannot clear up {}: {error}", dir.display()));
-        leftovers::remove(dir, self.now()?.saturating_sub(grace)).map_err(failed)
+        leftovers::remove(&dir, self.now()?.saturating_sub(grace)).map_err(failed)
     }
 
     /// Removes what has been marked for long enough and is `unused`; what is used again is no longer marked.
@@ -127,25 +127,23 @@ impl Repository {
         Ok(())
     }
 
-    /// Marks them. Returns the object that does.
+    /// Marks them, if there are any. Returns the object that does.
     fn mark(&self, chunks: &[ChunkId]) -> Result<Option<String>> {
-        if chunks.is_empty() {
-            return Ok(None);
-        }
+        if chunks.is_empty() { Ok(None) } else { self.put_mark(chunks).map(Some) }
+    }
+
+    fn put_mark(&self, chunks: &[ChunkId]) -> Result<String> {
         let mut name = [0; 8];
         random(&mut name)?;
         let object = format!("{MARKS}/{}", hex(&name));
         self.remote().put_new(&object, self.sealer().seal(&object, chunks.as_bytes())?)?;
-        Ok(Some(object))
+        Ok(object)
     }
 
     /// The time of the service.
     fn now(&self) -> Result<Duration> {
-        let mut name = [0; 8];
-        random(&mut name)?;
-        let object = format!("{MARKS}/{}", hex(&name));
         // A mark of nothing.
-        self.remote().put_new(&object, self.sealer().seal(&object, &[])?)?;
+        let object = self.put_mark(&[])?;
         let now = self.remote().written(&object)?;
         self.remote().delete([object.clone()])?;
         now.ok_or(RepositoryError::Missing(object))

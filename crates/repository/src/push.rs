@@ -72,7 +72,7 @@ impl<'r> Push<'r> {
             return Err(RepositoryError::NotWhole);
         }
         let object = manifest_object(begin.stream());
-        if repository.remote().get(&object)?.is_some() {
+        if repository.remote().written(&object)?.is_some() {
             return Err(RepositoryError::Present(begin.to.1.clone()));
         }
         let clock = Arc::clone(clock);

@@ -32,8 +32,8 @@ pub(crate) struct Remote {
     service: Arc<dyn ObjectStore>,
     prefix: Path,
     url: String,
-    /// Where the objects are files.
-    directory: Option<PathBuf>,
+    /// `None`: a service of tests.
+    place: Option<ObjectPlace>,
 }
 
 impl Remote {
@@ -41,7 +41,7 @@ impl Remote {
         let failed = |error: object_store::Error| error_of(format!("reaching {}", place.url()), &error);
         let (service, prefix) = place.connect(PATIENCE).map_err(failed)?;
         let remote = Self::over(service, prefix, place.url())?;
-        Ok(Self { directory: place.directory(), ..remote })
+        Ok(Self { place: Some(place.clone()), ..remote })
     }
 
     /// Over a service that is there.
@@ -49,7 +49,7 @@ impl Remote {
         let mut builder = Builder::new_multi_thread();
         let built = builder.worker_threads(2).enable_all().thread_name("kvfs-repository").build();
         let failed = |error| RepositoryError::Machine(format!("cannot start threads: {error}"));
-        Ok(Self { runtime: built.map_err(failed)?, service, prefix, url: url.to_owned(), directory: None })
+        Ok(Self { runtime: built.map_err(failed)?, service, prefix, url: url.to_owned(), place: None })
     }
 
     /// Where it is.
@@ -58,8 +58,14 @@ impl Remote {
     }
 
     /// The directory, where the objects are files.
-    pub(crate) fn directory(&self) -> Option<&std::path::Path> {
-        self.directory.as_deref()
+    pub(crate) fn directory(&self) -> Option<PathBuf> {
+        self.place.as_ref().and_then(ObjectPlace::directory)
+    }
+
+    /// See [`ObjectPlace::make_private`].
+    pub(crate) fn make_private(&self) -> Result<()> {
+        let failed = |error| RepositoryError::Machine(format!("cannot make {}: {error}", self.url));
+        self.place.as_ref().map_or(Ok(()), |place| place.make_private().map_err(failed))
     }
 
     fn path(&self, object: &str) -> Path {

@@ -27,21 +27,46 @@ impl fmt::Debug for Repository {
     }
 }
 
+/// A repository that is there, and not open yet.
+pub struct Reached {
+    remote: Remote,
+    config: Config,
+}
+
+impl fmt::Debug for Reached {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reached").field("url", &self.remote.url()).finish_non_exhaustive()
+    }
+}
+
+impl Reached {
+    /// Whether what is there is encrypted, so that it takes a passphrase.
+    pub fn is_encrypted(&self) -> bool {
+        self.config.is_encrypted()
+    }
+
+    /// Opens it.
+    ///
+    /// # Errors
+    /// [`RepositoryError::WrongPassphrase`] and its relatives.
+    pub fn open(self, passphrase: Option<&Passphrase>) -> Result<Repository> {
+        let key = self.config.unlock(passphrase)?;
+        Ok(Repository { remote: self.remote, sealer: Arc::new(Sealer::new(key.as_ref())) })
+    }
+}
+
 impl Repository {
     /// Makes a repository where nothing is yet; what goes there is encrypted where there is a passphrase.
     ///
     /// # Errors
     /// [`RepositoryError::Occupied`]; the place can't be reached or written to.
     pub fn create(place: &ObjectPlace, passphrase: Option<&Passphrase>) -> Result<Self> {
-        let remote = Remote::connect(place)?;
-        check_vacant(&remote)?;
-        let failed = |error| RepositoryError::Machine(format!("cannot make {}: {error}", place.url()));
-        place.make_private().map_err(failed)?;
-        Self::create_at(remote, passphrase)
+        Self::create_at(Remote::connect(place)?, passphrase)
     }
 
     pub(crate) fn create_at(remote: Remote, passphrase: Option<&Passphrase>) -> Result<Self> {
-        check_vacant(&remote)?;
+        remote.list("", |name| Err(occupied(&remote, name)))?;
+        remote.make_private()?;
         let (config, key) = Config::new(passphrase)?;
         if !remote.put_new(CONFIG, config.encode()?)? {
             return Err(occupied(&remote, CONFIG));
@@ -49,25 +74,19 @@ impl Repository {
         Ok(Self { remote, sealer: Arc::new(Sealer::new(key.as_ref())) })
     }
 
-    /// Whether what is in the repository at the place is encrypted.
+    /// Reaches the repository at the place, to open it.
     ///
     /// # Errors
-    /// [`RepositoryError::NoRepository`]; the place can't be reached.
-    pub fn is_encrypted(place: &ObjectPlace) -> Result<bool> {
-        Ok(config(&Remote::connect(place)?)?.is_encrypted())
+    /// [`RepositoryError::NoRepository`], [`RepositoryError::OtherVersion`]; the place can't be reached.
+    pub fn reach(place: &ObjectPlace) -> Result<Reached> {
+        Self::reach_at(Remote::connect(place)?)
     }
 
-    /// Opens the repository at the place.
-    ///
-    /// # Errors
-    /// [`RepositoryError::NoRepository`], [`RepositoryError::WrongPassphrase`] and its relatives; the place can't be reached.
-    pub fn open(place: &ObjectPlace, passphrase: Option<&Passphrase>) -> Result<Self> {
-        Self::open_at(Remote::connect(place)?, passphrase)
-    }
-
-    pub(crate) fn open_at(remote: Remote, passphrase: Option<&Passphrase>) -> Result<Self> {
-        let key = config(&remote)?.unlock(passphrase)?;
-        Ok(Self { remote, sealer: Arc::new(Sealer::new(key.as_ref())) })
+    pub(crate) fn reach_at(remote: Remote) -> Result<Reached> {
+        match remote.get(CONFIG)? {
+            Some(bytes) => Ok(Reached { config: Config::decode(&bytes)?, remote }),
+            None => Err(RepositoryError::NoRepository(remote.url().to_owned())),
+        }
     }
 
     pub(crate) fn remote(&self) -> &Remote {
@@ -83,9 +102,7 @@ impl Repository {
     /// # Errors
     /// The repository can't be read; damage.
     pub fn snapshots(&self) -> Result<Vec<Summary>> {
-        let mut all: Vec<_> = self.manifests()?.iter().map(Manifest::summary).collect();
-        all.sort_by_key(|summary| (summary.created, summary.id));
-        Ok(all)
+        Ok(self.manifests()?.iter().map(Manifest::summary).collect())
     }
 
     /// The snapshot of that name, or whose id begins so; `None`: the newest one.
@@ -93,32 +110,16 @@ impl Repository {
     /// # Errors
     /// [`RepositoryError::NoSnapshot`], [`RepositoryError::Ambiguous`]; the repository can't be read.
     pub fn find(&self, name: Option<&str>) -> Result<Summary> {
-        let mut all = self.snapshots()?;
-        let missing = || RepositoryError::NoSnapshot(name.unwrap_or("(any)").to_owned());
-        let Some(name) = name else {
-            let newest = all.pop().ok_or_else(missing)?;
-            return match all.iter().rfind(|summary| summary.store != newest.store) {
-                None => Ok(newest),
-                Some(other) => Err(RepositoryError::Ambiguous {
-                    name: "of more than one store".to_owned(),
-                    ids: format!("{}, {}, …", newest.id, other.id),
-                }),
-            };
-        };
-        let (named, rest): (Vec<_>, Vec<_>) = all.into_iter().partition(|summary| summary.name == name);
-        let mut found = if named.is_empty() {
-            rest.into_iter().filter(|summary| is_id_of(name, summary.id)).collect()
-        } else {
-            named
-        };
-        match (found.pop(), found.is_empty()) {
-            (Some(only), true) => Ok(only),
-            (Some(last), false) => {
-                let ids: Vec<_> = found.iter().chain([&last]).map(|summary| summary.id.to_string()).collect();
-                Err(RepositoryError::Ambiguous { name: name.to_owned(), ids: ids.join(", ") })
-            }
-            (None, _) => Err(missing()),
-        }
+        pick(&self.snapshots()?, name)
+    }
+
+    /// As [`Repository::find`], of each of these names.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn find_each(&self, names: &[String]) -> Result<Vec<Summary>> {
+        let all = self.snapshots()?;
+        names.iter().map(|name| pick(&all, Some(name))).collect()
     }
 
     /// Takes a snapshot away. Its space comes back with [`Self::prune`].
@@ -136,7 +137,7 @@ impl Repository {
         self.open_manifest(id, &sealed)
     }
 
-    /// All manifests, in no order.
+    /// All manifests, that of the oldest snapshot first.
     pub(crate) fn manifests(&self) -> Result<Vec<Manifest>> {
         let mut ids = Vec::new();
         self.remote.list(SNAPSHOTS, |name| {
@@ -151,6 +152,10 @@ impl Repository {
             }
             Ok(())
         })?;
+        manifests.sort_by_cached_key(|manifest| {
+            let summary = manifest.summary();
+            (summary.created, summary.id)
+        });
         Ok(manifests)
     }
 
@@ -164,23 +169,39 @@ impl Repository {
     }
 }
 
+/// See [`Repository::find`]; `all`: oldest first.
+fn pick(all: &[Summary], name: Option<&str>) -> Result<Summary> {
+    let missing = || RepositoryError::NoSnapshot(name.unwrap_or("(any)").to_owned());
+    let Some(name) = name else {
+        let newest = all.last().ok_or_else(missing)?;
+        return match all.iter().rfind(|summary| summary.store != newest.store) {
+            None => Ok(newest.clone()),
+            Some(other) => Err(RepositoryError::Ambiguous {
+                name: "of more than one store".to_owned(),
+                ids: format!("{}, {}, …", newest.id, other.id),
+            }),
+        };
+    };
+    let mut found: Vec<_> = all.iter().filter(|summary| summary.name == name).collect();
+    if found.is_empty() {
+        found = all.iter().filter(|summary| is_id_of(name, summary.id)).collect();
+    }
+    match found[..] {
+        [] => Err(missing()),
+        [only] => Ok(only.clone()),
+        _ => {
+            let ids: Vec<_> = found.iter().map(|summary| summary.id.to_string()).collect();
+            Err(RepositoryError::Ambiguous { name: name.to_owned(), ids: ids.join(", ") })
+        }
+    }
+}
+
 /// Whether `text` is how the id begins, and not too little of it.
 fn is_id_of(text: &str, id: StreamId) -> bool {
     const DIGITS_MIN: usize = 8;
     text.len() >= DIGITS_MIN && id.to_string().starts_with(text)
 }
 
-fn check_vacant(remote: &Remote) -> Result<()> {
-    remote.list("", |name| Err(occupied(remote, name)))
-}
-
 fn occupied(remote: &Remote, found: &str) -> RepositoryError {
     RepositoryError::Occupied { url: remote.url().to_owned(), found: found.to_owned() }
-}
-
-fn config(remote: &Remote) -> Result<Config> {
-    match remote.get(CONFIG)? {
-        Some(bytes) => Config::decode(&bytes),
-        None => Err(RepositoryError::NoRepository(remote.url().to_owned())),
-    }
 }

@@ -32,10 +32,9 @@ impl Repository {
         let mut found = Verification::default();
         let mut needed: HashMap<ChunkId, Vec<usize>> = HashMap::new();
         let mut names = Vec::new();
-        for summary in self.snapshots()? {
-            let manifest = self.manifest(summary.id)?;
+        for manifest in self.manifests()? {
             let number = names.len();
-            names.push(format!("\"{}\"", summary.name));
+            names.push(format!("\"{}\"", manifest.name));
             let references = self.each_reference(&manifest, |id| {
                 let by = needed.entry(id).or_default();
                 if by.last() != Some(&number) {

@@ -34,17 +34,17 @@ fn place_of(args: &PlaceArgs) -> Result<ObjectPlace> {
 
 /// Opens the repository; asks for its passphrase where it has one that is not in a file.
 pub(crate) fn open(args: &PlaceArgs) -> Result<Repository> {
-    let place = place_of(args)?;
+    let reached = Repository::reach(&place_of(args)?)?;
     let passphrase = match passphrase_file(args) {
         // One in the environment is for those repositories that have one.
-        Some(_) if args.passphrase_file.is_none() && !Repository::is_encrypted(&place)? => None,
+        Some(_) if args.passphrase_file.is_none() && !reached.is_encrypted() => None,
         Some(path) => Some(read_passphrase(&path)?),
-        None if std::io::stdin().is_terminal() && Repository::is_encrypted(&place)? => {
+        None if std::io::stdin().is_terminal() && reached.is_encrypted() => {
             Some(ask_passphrase("passphrase of the repository: ")?)
         }
         None => None,
     };
-    Ok(Repository::open(&place, passphrase.as_ref())?)
+    Ok(reached.open(passphrase.as_ref())?)
 }
 
 fn passphrase_file(args: &PlaceArgs) -> Option<PathBuf> {
@@ -158,8 +158,7 @@ fn verify(args: &PlaceArgs, data: bool, json: bool) -> Result<ExitCode> {
 fn delete(args: &PlaceArgs, names: &[String]) -> Result<()> {
     let repository = open(args)?;
     // All or none: a name that is wrong is told before anything goes.
-    let found: Result<Vec<_>, _> = names.iter().map(|name| repository.find(Some(name))).collect();
-    for summary in found? {
+    for summary in repository.find_each(names)? {
         repository.delete(summary.id)?;
     }
     Ok(())

@@ -112,8 +112,12 @@ fn remote(service: &Arc<Service>) -> Remote {
     Remote::over(service.clone(), Path::from("backups/one"), "test://one").unwrap()
 }
 
+fn open(service: &Arc<Service>, passphrase: Option<&Passphrase>) -> Result<Repository> {
+    Repository::reach_at(remote(service))?.open(passphrase)
+}
+
 fn repository(service: &Arc<Service>) -> Repository {
-    match Repository::open_at(remote(service), None) {
+    match open(service, None) {
         Err(RepositoryError::NoRepository(_)) => Repository::create_at(remote(service), None).unwrap(),
         opened => opened.unwrap(),
     }
@@ -142,7 +146,7 @@ fn a_snapshot_comes_back_byte_for_byte_encrypted_or_not() {
     for passphrase in [None, Some(Passphrase::new(b"a good one".to_vec()))] {
         let service = Service::new();
         drop(Repository::create_at(remote(&service), passphrase.as_ref()).unwrap());
-        let repository = Repository::open_at(remote(&service), passphrase.as_ref()).unwrap();
+        let repository = open(&service, passphrase.as_ref()).unwrap();
         let pushed = source.push(&repository, "one").unwrap();
         assert!(pushed.bytes > 12 << 20 && pushed.objects_new > 5, "{pushed:?}");
         assert_whole(&repository, &source, "one");
@@ -318,7 +322,7 @@ fn what_nothing_needs_goes_a_day_after_it_was_marked() {
 #[test]
 fn a_repository_is_made_where_nothing_is_and_opened_where_one_is() {
     let service = Service::new();
-    assert!(matches!(Repository::open_at(remote(&service), None), Err(RepositoryError::NoRepository(_))));
+    assert!(matches!(open(&service, None), Err(RepositoryError::NoRepository(_))));
     service.replace(&Path::from("backups/one/some/file"), Some(b"x".to_vec()));
     let occupied = Repository::create_at(remote(&service), None);
     assert!(matches!(&occupied, Err(RepositoryError::Occupied { found, .. }) if found == "some/file"));
