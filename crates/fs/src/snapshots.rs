@@ -9,6 +9,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use kvfs_locks::{Mutex, RwLock, class};
 use kvfs_store::{Batch, Durability, KeyRange, Keyspace, SnapshotInfo, Store, StoreError};
@@ -31,6 +32,8 @@ pub struct Snapshots {
     /// All are private, whatever the records say.
     are_all_private: bool,
     is_read_only: bool,
+    /// Which are private in the state that is shown is not known yet: all are.
+    is_renewing: AtomicBool,
     /// Held across the writes of records and names; comes before `private`.
     changing: Mutex<(), class::FsSnapshotsChanging>,
     /// The names of private ones, and of some that are no more.
@@ -39,21 +42,14 @@ pub struct Snapshots {
 
 impl Snapshots {
     pub(crate) fn read(store: &Arc<dyn Store>, meta: Keyspace, options: &MountOptions) -> Result<Self> {
-        let range: KeyRange = private_keys();
-        let mut names = BTreeSet::new();
-        let mut cursor = store.cursor(meta, range)?;
-        cursor.next()?;
-        while let Some((key, _)) = cursor.entry() {
-            // A record that can't be read makes its snapshot private, too: `check` tells of it.
-            names.extend(parse_private_key(key).map(str::to_owned));
-            cursor.next()?;
-        }
+        let names = read_private(&**store, meta)?;
         Ok(Self {
             store: Arc::clone(store),
             meta,
             owner_uid: options.owner_uid,
             are_all_private: options.private_snapshots,
             is_read_only: options.read_only,
+            is_renewing: AtomicBool::new(false),
             changing: Mutex::default(),
             private: RwLock::new(names),
         })
@@ -102,7 +98,29 @@ impl Snapshots {
 
     /// Whether a named snapshot is shown to root and the store's owner alone.
     pub fn is_private(&self, name: &str) -> bool {
-        self.are_all_private || self.private.read().contains(name)
+        self.are_all_private || self.is_renewing.load(Ordering::Acquire) || self.private.read().contains(name)
+    }
+
+    /// Makes all private until [`Self::renew`]: another state is about to be shown, with names of its own.
+    pub(crate) fn expect_others(&self) {
+        self.is_renewing.store(true, Ordering::Release);
+    }
+
+    /// Takes note which are private in the state that is shown. The list of names may be older than the records, so one that was
+    /// private stays it for as long as it is listed.
+    ///
+    /// # Errors
+    /// Store errors: all stay private.
+    pub(crate) fn renew(&self) -> Result<()> {
+        let mut names = read_private(&*self.store, self.meta)?;
+        let listed: BTreeSet<_> = self.store.named_snapshots().into_iter().map(|info| info.name).collect();
+        {
+            let mut private = self.private.write();
+            names.extend(std::mem::take(&mut *private).into_iter().filter(|name| listed.contains(name)));
+            *private = names;
+        }
+        self.is_renewing.store(false, Ordering::Release);
+        Ok(())
     }
 
     /// The store's owner, to whom all are shown.
@@ -164,11 +182,13 @@ impl Snapshots {
 
     /// Whether there may be one more named snapshot.
     pub(crate) fn check_room(&self) -> Result<()> {
-        if self.store.named_snapshots().len() < SNAPSHOTS_MAX {
+        let count_max =
+            self.store.snapshots().map_or(SNAPSHOTS_MAX, |named| named.snapshots_max().min(SNAPSHOTS_MAX));
+        if self.store.named_snapshots().len() < count_max {
             return Ok(());
         }
         let (what, remedy) = ("named snapshots", "delete some with `kvfs snapshot delete`");
-        Err(FsError::TooMany { what, count_max: SNAPSHOTS_MAX, remedy })
+        Err(FsError::TooMany { what, count_max, remedy })
     }
 
     fn find_named(&self, name: &str) -> Option<SnapshotInfo> {
@@ -200,6 +220,20 @@ impl Snapshots {
         }
         Ok(())
     }
+}
+
+/// The names of private snapshots, and of some that are no more.
+fn read_private(store: &dyn Store, meta: Keyspace) -> Result<BTreeSet<String>> {
+    let range: KeyRange = private_keys();
+    let mut names = BTreeSet::new();
+    let mut cursor = store.cursor(meta, range)?;
+    cursor.next()?;
+    while let Some((key, _)) = cursor.entry() {
+        // A record that can't be read makes its snapshot private, too: `check` tells of it.
+        names.extend(parse_private_key(key).map(str::to_owned));
+        cursor.next()?;
+    }
+    Ok(names)
 }
 
 impl FileSystem {

@@ -62,6 +62,11 @@ pub trait NamedSnapshots: Send + Sync {
     /// The named snapshots, oldest first.
     fn named_snapshots(&self) -> Vec<SnapshotInfo>;
 
+    /// So many there may be; more would make the engine slow or dear.
+    fn snapshots_max(&self) -> usize {
+        usize::MAX
+    }
+
     /// Reads at the position of a named snapshot. A caller that holds the reader keeps the position, also when the name
     /// is deleted.
     ///

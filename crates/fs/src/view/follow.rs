@@ -42,6 +42,7 @@ pub fn show_newer(fs: &FileSystem) -> Result<bool> {
     if !follow.find_newer()? {
         return Ok(false);
     }
+    fs.shared.snapshots.expect_others();
     {
         let _shown = fs.shared.shown.write();
         let _settled = fs.nodes.settle();
@@ -50,6 +51,7 @@ pub fn show_newer(fs: &FileSystem) -> Result<bool> {
     // Another process reaps what had no name.
     drop(fs.nodes.take_dead(usize::MAX));
     // What other parts of the file system remember of rows.
+    fs.shared.snapshots.renew()?;
     if let Some(keyspace) = quota::find_keyspace(&*fs.store)? {
         fs.shared.quotas.renew(keyspace)?;
     }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use kvfs_device::Rng;
 use kvfs_fs::{
@@ -10,7 +11,10 @@ use kvfs_fs::{
 };
 use kvfs_store::clock::ManualClock;
 use kvfs_store::model::ModelStore;
-use kvfs_store::{Batch, Durability, Follow, Position, Read, Result, Snapshot, Store, StoreError};
+use kvfs_store::{
+    Batch, Durability, Follow, NamedSnapshots, Position, Read, Result, Snapshot, SnapshotInfo, Store,
+    StoreError,
+};
 
 use crate::driver::Driver;
 use crate::prefix::Recorder;
@@ -57,6 +61,35 @@ impl Store for Following {
 
     fn follow(&self) -> Option<&dyn Follow> {
         Some(self)
+    }
+
+    fn snapshots(&self) -> Option<&dyn NamedSnapshots> {
+        Some(self)
+    }
+}
+
+impl NamedSnapshots for Following {
+    fn create_snapshot(&self, _: &str) -> Result<SnapshotInfo> {
+        Err(StoreError::ReadOnly)
+    }
+
+    fn adopt_snapshot(&self, _: &str, _: Duration) -> Result<SnapshotInfo> {
+        Err(StoreError::ReadOnly)
+    }
+
+    /// Those of the state that is shown.
+    fn named_snapshots(&self) -> Vec<SnapshotInfo> {
+        let mut named = self.written.named_snapshots();
+        named.retain(|info| info.position.0 <= self.shown().seqno());
+        named
+    }
+
+    fn open_snapshot(&self, name: &str) -> Result<Arc<dyn Snapshot>> {
+        self.written.open_snapshot(name)
+    }
+
+    fn delete_snapshot(&self, _: &str) -> Result<()> {
+        Err(StoreError::ReadOnly)
     }
 }
 
@@ -245,7 +278,7 @@ fn what_changed_of_cached_files_is_told_once_and_nothing_of_others() {
     let nodes: Vec<_> =
         ["a", "b", "c"].map(|name| fs.lookup(caller, NodeId::ROOT, name.as_bytes()).unwrap().node).into();
     take_renewed(&fs);
-    writer.clock.advance(std::time::Duration::from_secs(1));
+    writer.clock.advance(Duration::from_secs(1));
     writer.write_at(files[0], 0, b"new").unwrap();
     writer.write_at(files[2], 0, b"new").unwrap();
     assert!(show_newer(&fs).unwrap());
@@ -272,4 +305,30 @@ fn follower_writes_nothing_and_shows_quotas_that_another_process_keeps() {
     writer.file(NodeId::ROOT, "b");
     assert!(show_newer(&fs).unwrap());
     assert_eq!(ours(&fs), ours(&writer.fs));
+}
+
+#[test]
+fn snapshot_that_became_private_elsewhere_is_hidden_by_a_follower_from_its_first_state_on() {
+    let (writer, follower) = pair();
+    let touch = |name: &[u8]| _ = writer.create(&root(), NodeId::ROOT, name, 0o644, false).unwrap();
+    let shown = |uid| {
+        assert!(show_newer(&follower).unwrap());
+        follower.snapshots().shown_to(uid).into_iter().map(|info| info.name).collect::<Vec<_>>()
+    };
+    writer.snapshots().create("public", false).unwrap();
+    writer.snapshots().create("secret", true).unwrap();
+    touch(b"a");
+    assert_eq!(shown(1000), ["public"]);
+    assert_eq!(follower.snapshots().shown_to(0).len(), 2);
+    writer.snapshots().set_private("public", true).unwrap();
+    assert_eq!(shown(1000), [""; 0]);
+    // The list may be older than the record: it stays hidden for as long as it is listed.
+    writer.snapshots().set_private("secret", false).unwrap();
+    assert_eq!(shown(1000), [""; 0]);
+    writer.snapshots().delete("secret").unwrap();
+    touch(b"b");
+    assert_eq!(shown(0), ["public"]);
+    writer.snapshots().create("secret", false).unwrap();
+    touch(b"c");
+    assert_eq!(shown(1000), ["secret"]);
 }
