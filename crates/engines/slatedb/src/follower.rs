@@ -14,13 +14,16 @@ use kvfs_locks::{Mutex, RwLock, class};
 use kvfs_store::Result;
 use object_store::ObjectStore;
 use object_store::path::Path;
+use slatedb::admin::{Admin, AdminBuilder};
 use slatedb::config::DbReaderOptions;
-use slatedb::{DbReader, DbReaderMode};
+use slatedb::{DbReader, DbReaderMode, Error};
 use slatedb_common::metrics::DefaultMetricsRecorder;
 use tokio::sync::watch;
+use uuid::Uuid;
 
 use crate::cache::BlockCache;
 use crate::error::of_slatedb;
+use crate::label::{self, Entry};
 use crate::meta::Meta;
 use crate::pace::{NEVER, Pace};
 use crate::shared::Shared;
@@ -55,6 +58,15 @@ pub(crate) struct State {
     pub(crate) meta: Meta,
     /// The newest sequence number in it.
     pub(crate) sequence: u64,
+    pub(crate) named: Vec<Entry>,
+}
+
+impl State {
+    /// What `reader` has. It does not move any more.
+    fn new(reader: Arc<Reader>, meta: Meta) -> Arc<Self> {
+        let (sequence, named) = (reader.sequence(), label::named_in(&reader.db.manifest()));
+        Arc::new(Self { reader, meta, sequence, named })
+    }
 }
 
 /// How readers are opened.
@@ -66,18 +78,38 @@ pub(crate) struct Opener {
 }
 
 impl Opener {
+    /// At the newest state.
     pub(crate) async fn open(&self) -> Result<Arc<Reader>> {
+        let opened = self.open_at(DbReaderMode::FollowLatest).await;
+        let reader = opened.map_err(|error| of_slatedb("opening a store", &error))?;
+        reader.pace.at_rest().await;
+        Ok(reader)
+    }
+
+    /// At a checkpoint of everything that was written before, which is in tables. It never looks for anything newer, and has no task that
+    /// a close would end.
+    pub(crate) async fn open_checkpoint(&self, id: Uuid) -> Result<Arc<Reader>, Error> {
+        self.open_at(DbReaderMode::Checkpoint(id)).await
+    }
+
+    async fn open_at(&self, mode: DbReaderMode) -> Result<Arc<Reader>, Error> {
         let pace = Arc::new(Pace::new());
-        let options = DbReaderOptions { manifest_poll_interval: NEVER, ..DbReaderOptions::default() };
+        let skip_wal_replay = matches!(mode, DbReaderMode::Checkpoint(_));
+        let options =
+            DbReaderOptions { manifest_poll_interval: NEVER, skip_wal_replay, ..DbReaderOptions::default() };
         let builder = DbReader::builder(self.prefix.clone(), Arc::clone(&self.service))
-            .with_reader_mode(DbReaderMode::FollowLatest)
+            .with_reader_mode(mode)
             .with_options(options)
             .with_system_clock(Arc::clone(&pace) as _)
             .with_db_cache(Arc::clone(&self.cache) as _, 0)
             .with_metrics_recorder(Arc::clone(&self.recorder) as _);
-        let db = builder.build().await.map_err(|error| of_slatedb("opening a store", &error))?;
-        pace.at_rest().await;
+        let db = builder.build().await?;
         Ok(Arc::new(Reader { db, pace }))
+    }
+
+    /// For checkpoints.
+    pub(crate) fn admin(&self) -> Admin {
+        AdminBuilder::new(self.prefix.clone(), Arc::clone(&self.service)).build()
     }
 }
 
@@ -91,18 +123,17 @@ struct Search {
 pub(crate) struct Follower {
     current: RwLock<Arc<State>, class::EngineSlatedbFollowerCurrent>,
     search: Mutex<Search, class::EngineSlatedbFollowerSearch>,
-    opener: Opener,
+    opener: Arc<Opener>,
     is_over: watch::Sender<bool>,
 }
 
 impl Follower {
     /// That shows the state of `reader`, of which nothing is known yet.
-    pub(crate) fn new(reader: Arc<Reader>, opener: Opener) -> Self {
+    pub(crate) fn new(reader: Arc<Reader>, opener: Arc<Opener>) -> Self {
         let search = Search { readers: vec![Arc::clone(&reader)], found: None };
-        let sequence = reader.sequence();
-        let state = State { reader, meta: Meta::default(), sequence };
+        let state = State::new(reader, Meta::default());
         Self {
-            current: RwLock::new(Arc::new(state)),
+            current: RwLock::new(state),
             search: Mutex::new(search),
             opener,
             is_over: watch::channel(false).0,
@@ -113,8 +144,7 @@ impl Follower {
     pub(crate) fn with(self, meta: Meta) -> Self {
         {
             let mut current = self.current.write();
-            let State { reader, sequence, .. } = &**current;
-            *current = Arc::new(State { reader: Arc::clone(reader), meta, sequence: *sequence });
+            *current = State::new(Arc::clone(&current.reader), meta);
         }
         self
     }
@@ -131,13 +161,13 @@ impl Follower {
         let (current, sequence) = (self.current(), reader.sequence());
         if sequence > current.sequence {
             let meta = Meta::read(&View::of_reader(shared, &reader))?;
-            search.found = Some(Arc::new(State { reader, meta, sequence }));
+            search.found = Some(State::new(reader, meta));
             return Ok(true);
         }
         if sequence == current.sequence && reader.manifest() > current.reader.manifest() {
             // The same content in other tables, after a compaction: those of before will be removed.
-            let state = State { reader, meta: current.meta.clone(), sequence };
-            *self.current.write() = Arc::new(state);
+            let state = State::new(reader, current.meta.clone());
+            *self.current.write() = state;
         }
         Ok(false)
     }

@@ -13,7 +13,7 @@
 //! `SlateDB` is asynchronous: each store has a runtime of its own for its requests and its background work. Calls are driven on the
 //! thread of the caller, which may belong to any runtime or none.
 //!
-//! It has no transactions, named snapshots, differences or undo.
+//! A named snapshot is a checkpoint of `SlateDB` (`named.rs`). It has no transactions or undo.
 //!
 //! While object storage does not answer, requests are made again and again (`observed.rs`); calls that need it wait up to a limit, fail, and may
 //! be made again: nothing is taken back, and what was written becomes durable when the storage answers.
@@ -27,6 +27,7 @@
 
 mod backlog;
 mod cache;
+mod changes;
 mod claim;
 mod cursor;
 mod error;
@@ -35,7 +36,9 @@ mod follower;
 mod health;
 mod holder;
 mod keys;
+mod label;
 mod meta;
+mod named;
 mod observed;
 mod options;
 mod pace;
@@ -49,6 +52,7 @@ mod stage;
 mod stats;
 mod store;
 mod traffic;
+mod verify;
 mod view;
 mod wait_limit;
 
@@ -61,5 +65,5 @@ pub use store::SlateStore;
 /// What a service of one's own is made of, for [`SlateStore::open_over`].
 #[doc(hidden)]
 pub mod seam {
-    pub use {async_trait, futures, object_store, tokio};
+    pub use {async_trait, futures, object_store, slatedb, tokio};
 }

@@ -1,4 +1,4 @@
-//! Snapshots: those of `SlateDB`, or a state that is shown, with the deleted ranges of their time.
+//! Snapshots: those of `SlateDB`, a state that is shown, or a named one, with the deleted ranges of their time.
 //!
 //! Thread safety: immutable. Invariant: a snapshot and its ranges are taken while no range goes.
 
@@ -12,6 +12,7 @@ use crate::cursor::SlateCursor;
 use crate::error::of_slatedb;
 use crate::follower::Reader;
 use crate::keys;
+use crate::named::Opened;
 use crate::ranges::DeadRanges;
 use crate::shared::{Database, Shared};
 use crate::view::{Source, View};
@@ -21,6 +22,7 @@ use crate::view::{Source, View};
 enum Held {
     Snapshot(Arc<DbSnapshot>),
     Reader(Arc<Reader>),
+    Named(Arc<Opened>),
 }
 
 /// See the module.
@@ -52,11 +54,18 @@ impl Pin {
         Ok(Self { held, shared: Arc::clone(shared), dead, sequence })
     }
 
+    /// Of a named snapshot.
+    pub(crate) fn of_named(shared: &Arc<Shared>, opened: Arc<Opened>) -> Self {
+        let (dead, sequence) = (Arc::clone(&opened.shown().dead), opened.sequence());
+        Self { held: Held::Named(opened), shared: Arc::clone(shared), dead, sequence }
+    }
+
     pub(crate) fn view(&self) -> View<'_> {
         let (source, at) = match &self.held {
             Held::Snapshot(snapshot) => (Source::Snapshot(snapshot), self.sequence),
             // All that it has is visible.
             Held::Reader(reader) => (Source::Reader(Arc::clone(reader)), u64::MAX),
+            Held::Named(opened) => (Source::Reader(Arc::clone(&opened.shown().reader)), u64::MAX),
         };
         View { shared: &self.shared, source, dead: Arc::clone(&self.dead), at }
     }

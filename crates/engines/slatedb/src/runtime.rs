@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 
 use kvfs_store::{Result, StoreError};
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::{Builder, Handle, Runtime};
 
 /// Threads for requests and background work, at most and at least.
 const THREADS: std::ops::RangeInclusive<usize> = 2..=8;
@@ -30,6 +30,11 @@ impl Executor {
         builder.worker_threads(processors.clamp(*THREADS.start(), *THREADS.end()));
         let runtime = builder.build().map_err(|error| StoreError::io("starting a runtime", error))?;
         Ok(Self { runtime: Some(runtime) })
+    }
+
+    /// For tasks that others begin.
+    pub(crate) fn handle(&self) -> Handle {
+        self.runtime.as_ref().expect("it is there until the drop").handle().clone()
     }
 
     /// Runs `task` on the threads of the runtime, until its end or that of the runtime.

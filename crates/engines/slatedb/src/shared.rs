@@ -14,14 +14,17 @@ use kvfs_locks::{Condvar, Mutex, RwLock, class};
 use kvfs_store::{Keyspace, Result, StoreError};
 use slatedb::config::WriteOptions;
 use slatedb::{CloseReason, Db, DbStatus, DbTransaction, WriteBatch};
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use crate::backlog::Backlog;
+use crate::changes::Pins;
 use crate::error::{TAKEN_OVER, of_slatedb};
 use crate::flusher::{Flushed, Flusher};
-use crate::follower::Follower;
+use crate::follower::{Follower, Opener};
 use crate::health::Direction;
 use crate::meta::Meta;
+use crate::named::Named;
 use crate::observed::Observer;
 use crate::ranges::{DeadRange, DeadRanges};
 use crate::runtime::Executor;
@@ -47,6 +50,7 @@ pub(crate) struct Parts {
     pub(crate) observer: Arc<Observer>,
     pub(crate) timeout: Option<Duration>,
     pub(crate) backlog_bytes: u64,
+    pub(crate) opener: Arc<Opener>,
 }
 
 /// See the module.
@@ -68,6 +72,9 @@ pub(crate) struct Shared {
     reaping: Mutex<(), class::EngineSlatedbReaping>,
     pub(crate) dead_changed: Condvar,
     pub(crate) batches: AtomicU64,
+    pub(crate) named: Arc<Named>,
+    pub(crate) pins: Pins,
+    pub(crate) opener: Arc<Opener>,
     /// The first failure.
     failed: OnceLock<Arc<str>>,
     is_closed: AtomicBool,
@@ -76,7 +83,8 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub(crate) fn new(database: Database, parts: Parts, newest: u64) -> Self {
-        let Parts { executor, observer, timeout, backlog_bytes } = parts;
+        let Parts { executor, observer, timeout, backlog_bytes, opener } = parts;
+        let named = Arc::new(Named::of(&database, &opener, &executor.handle()));
         let flusher = match &database {
             // What was read from object storage is durable.
             Database::Writer(db) => Some(Flusher::start(&executor, db, newest)),
@@ -95,6 +103,9 @@ impl Shared {
             reaping: Mutex::default(),
             dead_changed: Condvar::default(),
             batches: AtomicU64::new(0),
+            named,
+            pins: Pins::default(),
+            opener,
             failed: OnceLock::new(),
             is_closed: AtomicBool::new(false),
             executor,
@@ -149,6 +160,11 @@ impl Shared {
     /// Drives `future` to its end on this thread, however long it takes.
     pub(crate) fn wait<F: Future>(&self, future: F) -> F::Output {
         self.executor.wait(future)
+    }
+
+    /// For tasks of the runtime.
+    pub(crate) fn handle(&self) -> Handle {
+        self.executor.handle()
     }
 
     pub(crate) fn is_read_only(&self) -> bool {
@@ -266,14 +282,20 @@ impl Shared {
         self.notify_reaping();
     }
 
-    /// Refuses writes to what was closed, has failed, or is only to be read.
-    pub(crate) fn check_writable(&self) -> Result<()> {
+    /// Refuses what was closed, or has failed.
+    pub(crate) fn check_open(&self) -> Result<()> {
         if let Some(reason) = self.failure() {
             return Err(StoreError::Failed { reason });
         }
         if self.is_closed.load(Ordering::Acquire) {
             return Err(StoreError::Failed { reason: "it was closed".into() });
         }
+        Ok(())
+    }
+
+    /// Refuses writes to what was closed, has failed, or is only to be read.
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        self.check_open()?;
         if self.is_read_only() { Err(StoreError::ReadOnly) } else { Ok(()) }
     }
 

@@ -15,8 +15,8 @@ use kvfs_objects::ObjectPlace;
 use kvfs_store::clock::SystemClock;
 use kvfs_store::{
     Batch, Capabilities, Cursor, Durability, EngineStore, Extent, ExtentKind, Follow, KeyRange, Keyspace,
-    KeyspaceInfo, KeyspaceKind, MergeFunction, Op, Position, Read, Result, Snapshot, SpaceStats, Store,
-    StoreError, Verified,
+    KeyspaceInfo, KeyspaceKind, MergeFunction, NamedSnapshots, Op, Position, Read, Result, Snapshot,
+    SpaceStats, Store, StoreError, TrackChanges, Verified,
 };
 use object_store::ObjectStore;
 use object_store::path::Path;
@@ -43,6 +43,7 @@ use crate::space::Space;
 use crate::stage::{Spaces, stage};
 use crate::stats;
 use crate::traffic::Traffic;
+use crate::verify::verify;
 use crate::view::View;
 use crate::wait_limit::{WaitLimit, is_unanswered};
 
@@ -170,14 +171,15 @@ impl SlateStore {
         let observer = Arc::new(observer);
         let service: Arc<dyn ObjectStore> = Arc::new(ObservedStore::new(service, Arc::clone(&observer)));
         let holder_place = holder::Place::of(&service, &prefix);
+        let opener = Opener { prefix, service, cache: Arc::clone(&cache), recorder: Arc::clone(&recorder) };
+        let opener = Arc::new(opener);
         let opening = async {
             if options.read_only {
-                let (cache, recorder) = (Arc::clone(&cache), Arc::clone(&recorder));
-                let opener = Opener { prefix, service, cache, recorder };
-                return Ok(Database::Reader(Box::new(Follower::new(opener.open().await?, opener))));
+                let follower = Follower::new(opener.open().await?, Arc::clone(&opener));
+                return Ok(Database::Reader(Box::new(follower)));
             }
             holder_place.wait(&options.claimant).await?;
-            let builder = Db::builder(prefix, service)
+            let builder = Db::builder(opener.prefix.clone(), Arc::clone(&opener.service))
                 .with_settings(options.settings(is_local))
                 .with_sst_block_size(BLOCK_SIZE)
                 .with_db_cache(Arc::clone(&cache) as _, 0)
@@ -188,7 +190,7 @@ impl SlateStore {
         let database = executor.wait(open_within(options.timeout, &observer.health, opening))?;
         let newest = newest_of(&database)?;
         let backlog_bytes = options.backlog_bytes();
-        let parts = Parts { executor, observer, timeout: options.timeout, backlog_bytes };
+        let parts = Parts { executor, observer, timeout: options.timeout, backlog_bytes, opener };
         // To read what it holds before there is a store of it.
         let bare = Shared::new(database, parts, newest);
         let meta = Meta::read(&View::newest(&bare))?;
@@ -204,6 +206,10 @@ impl SlateStore {
         };
         let follows = options.read_only && options.follows;
         Ok(Self { threads: Mutex::new(threads), shared, cache, recorder, uuid, follows })
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
     }
 
     fn view(&self) -> View<'_> {
@@ -368,7 +374,7 @@ impl Store for SlateStore {
     }
 
     fn snapshot(&self) -> Result<Arc<dyn Snapshot>> {
-        Ok(Arc::new(Pin::newest(&self.shared)?))
+        Ok(self.shared.pins.add(Pin::newest(&self.shared)?))
     }
 
     fn apply(&self, batch: Batch, durability: Durability) -> Result<Position> {
@@ -405,6 +411,14 @@ impl Store for SlateStore {
         self.follows.then_some(self)
     }
 
+    fn snapshots(&self) -> Option<&dyn NamedSnapshots> {
+        Some(self)
+    }
+
+    fn changes(&self) -> Option<&dyn TrackChanges> {
+        Some(self)
+    }
+
     fn uuid(&self) -> [u8; 16] {
         self.uuid
     }
@@ -425,6 +439,7 @@ impl Store for SlateStore {
             ("slatedb.cache_bytes", self.cache.bytes()),
             ("slatedb.deleted_ranges", self.view().dead.len() as u64),
             ("slatedb.outages", self.shared.observer.health.outages()),
+            ("slatedb.snapshots", self.shared.snapshots_len()),
             ("slatedb.syncs", self.shared.syncs()),
             ("slatedb.tables_bytes", self.table_bytes()),
         ];
@@ -473,30 +488,7 @@ impl EngineStore for SlateStore {
     }
 
     fn verify(&self) -> Result<Verified> {
-        let mut verified = Verified::default();
-        let pin = Pin::newest(&self.shared)?;
-        let (mut keys, mut bytes) = (0, 0);
-        let spaces = self.shared.spaces.read().clone();
-        for space in &spaces {
-            // Every block that is read is compared with its checksum, and every table that there should be is read.
-            let walked = pin.view().walk(space, &KeyRange::all(), usize::MAX, &mut |key, value| {
-                keys += 1;
-                bytes += (key.len() + value.len()) as u64;
-                Ok(true)
-            });
-            match walked {
-                Err(error @ StoreError::Corrupt { .. }) => {
-                    verified.findings.push(format!("keyspace \"{}\": {error}", space.name));
-                }
-                walked => walked?,
-            }
-        }
-        verified.counts = vec![
-            ("keyspaces".to_owned(), spaces.len() as u64),
-            ("keys".to_owned(), keys),
-            ("bytes of keys and values".to_owned(), bytes),
-        ];
-        Ok(verified)
+        verify(&self.shared)
     }
 
     fn close(&self) -> Result<()> {

@@ -12,6 +12,7 @@ mod fixture;
 mod flaky;
 mod following;
 mod lasting;
+mod named;
 mod on_slatedb;
 mod outages;
 #[path = "../../../../fs/tests/it/reference.rs"]
@@ -30,7 +31,9 @@ use std::time::Duration;
 
 use kvfs_engine_slatedb::{Claimant, ObjectPlace, SlateOptions, SlateStore};
 use kvfs_store::clock::{Clock, SystemClock};
-use kvfs_store::{Batch, Durability, KeyspaceKind, Position, Read, Result, Store};
+use kvfs_store::{
+    Batch, Durability, KeyspaceKind, NamedSnapshots, Position, Read, Result, Store, TrackChanges,
+};
 use tempfile::TempDir;
 
 use fixture::{Append, Engine, Fixture, listing, text};
@@ -71,7 +74,7 @@ fn fixture(path: &Path) -> (Fixture<Slate>, Arc<SlateStore>) {
 }
 
 /// Waits until `is_met`, for two minutes at most.
-fn wait_until(what: &str, is_met: impl Fn() -> bool) {
+fn wait_until(what: &str, mut is_met: impl FnMut() -> bool) {
     let clock = SystemClock::new();
     let end = clock.monotonic() + Duration::from_mins(2);
     while !is_met() {
@@ -105,6 +108,14 @@ impl Store for Temporary {
 
     fn apply(&self, batch: Batch, durability: Durability) -> Result<Position> {
         self.store.apply(batch, durability)
+    }
+
+    fn snapshots(&self) -> Option<&dyn NamedSnapshots> {
+        Store::snapshots(&self.store)
+    }
+
+    fn changes(&self) -> Option<&dyn TrackChanges> {
+        Store::changes(&self.store)
     }
 }
 

@@ -1,4 +1,4 @@
-//! What every engine must have: those parts of the contract that are on no extension.
+//! What every engine must have, and the extensions that this one has.
 
 type Fixture = crate::Fixture<crate::Slate>;
 
@@ -8,9 +8,13 @@ mod atomicity;
 mod blocks;
 #[path = "../../../../store/tests/it/contract/cursors.rs"]
 mod cursors;
+#[path = "../../../../store/tests/it/contract/differences.rs"]
+mod differences;
 #[path = "../../../../store/tests/it/contract/limits.rs"]
 mod limits;
 #[path = "../../../../store/tests/it/contract/patches.rs"]
 mod patches;
+#[path = "../../../../store/tests/it/contract/snapshots.rs"]
+mod snapshots;
 #[path = "../../../../store/tests/it/contract/tuples.rs"]
 mod tuples;
