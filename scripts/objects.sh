@@ -1,4 +1,4 @@
-# Shared by the scripts that test stores in object storage: a server of S3, files whose fsync counts, outages, take-over.
+# Shared by the scripts that test stores in object storage: a server of S3, files whose fsync counts, named snapshots, outages, take-over.
 # Source it behind lib.sh.
 # shellcheck shell=bash disable=SC2154
 #
@@ -112,6 +112,23 @@ acknowledged_files() {
       [ "$(stat -c %s "$mnt/file$number")" = 8192 ] || { echo "file$number is lost"; return 1; }
   done <"$work/acknowledged"
   echo "# $(wc -l <"$work/acknowledged") files were acknowledged before the kill, and are there"
+}
+
+# A named snapshot is what it was made of after changes, a kill and a copy to another engine, until it is deleted.
+named_snapshots() {
+  local tree=$mnt/snapshots then=$mnt/.kvfs/snapshots/then copy=$work/copy.$RANDOM before
+  mount_store || return 1
+  mkdir -p "$tree" && head -c 3000000 /dev/urandom >"$tree/large" && echo soon >"$tree/gone" && before=$(sha256sum <"$tree/large") &&
+    "$KVFS" snapshot -s "$mnt" create then || return 1
+  head -c 3000000 /dev/zero >"$tree/large" && rm "$tree/gone" && echo new >"$tree/new" && "$KVFS" snapshot -s "$mnt" create now || return 1
+  "$KVFS" snapshot -s "$mnt" diff then now >"$work/said" && said '^- /snapshots/gone' && said '^~ /snapshots/large' &&
+    said '^\+ /snapshots/new' || { cat "$work/said"; return 1; }
+  kill_daemon
+  mount_store || return 1
+  [ "$(sha256sum <"$then/snapshots/large")" = "$before" ] && [ "$(cat "$then/snapshots/gone")" = soon ] && [ ! -e "$then/snapshots/new" ] || return 1
+  umount_store && check_store && "$KVFS" copy "$store" "$copy" --engine kvdb || return 1
+  "$KVFS" snapshot -s "$copy" diff then now | diff - "$work/said" && rm -r "$copy" && mount_store || return 1
+  "$KVFS" snapshot -s "$mnt" delete then && [ ! -e "$then" ] && [ "$("$KVFS" snapshot -s "$mnt" list | awk 'NR > 1 { print $NF }')" = now ] && umount_store && check_store
 }
 
 # Another store directory, as one of another machine, takes the store over from a mount that is alive and writes.

@@ -87,6 +87,7 @@ const GAUGES: &[&str] = &[
     "slatedb.deleted_ranges",
     "slatedb.disk_cache_bytes",
     "slatedb.l0_tables",
+    "slatedb.snapshots",
     "slatedb.storage_cost_microdollars_month",
     "slatedb.tables_bytes",
     "slatedb.unflushed_bytes",

@@ -300,19 +300,27 @@ fn copy_to_engine_and_back_has_all_files_and_keys(engine: &str) {
 
 #[cfg(feature = "slatedb")]
 #[test]
-fn copy_to_object_storage_and_back_has_all_files_and_keys() {
-    if !can_mount("copy_to_object_storage_and_back_has_all_files_and_keys") {
+fn copy_to_object_storage_and_back_has_all_files_keys_and_snapshots() {
+    if !can_mount("copy_to_object_storage_and_back_has_all_files_keys_and_snapshots") {
         return;
     }
     let world = World::new();
     let (store, dir) = world.mounted();
+    kvfs(&["snapshot", "-s", &dir, "create", "empty"]).ok();
     fill(&dir);
+    kvfs(&["snapshot", "-s", &dir, "create", "full"]).ok();
+    fs::remove_dir_all(format!("{dir}/tree/below")).unwrap();
+    fs::write(format!("{dir}/large"), "small by now").unwrap();
     kvfs(&["umount", &dir]).ok();
     let (slate, back, objects) = (world.text("slate"), world.text("back"), world.text("objects"));
     kvfs(&["copy", &store, &slate, "--engine", "slatedb", "--url", &objects]).ok();
     kvfs(&["copy", &slate, &back, "--engine", "kvdb"]).ok();
     let expected = listing_of(&world, &store);
     for store in [&slate, &back] {
+        kvfs(&["mount", store, &dir, "-o", "ro"]).ok();
+        assert_eq!(fs::read_dir(format!("{dir}/.kvfs/snapshots/empty")).unwrap().count(), 0);
+        assert_eq!(fs::read_dir(format!("{dir}/.kvfs/snapshots/full/tree/below")).unwrap().count(), 200);
+        kvfs(&["umount", &dir]).ok();
         assert_eq!(expected, listing_of(&world, store), "{store}");
         assert!(kvfs(&["check", store]).ok().starts_with("clean"));
     }

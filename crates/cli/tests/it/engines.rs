@@ -2,7 +2,13 @@
 
 use std::fs;
 use std::io::ErrorKind;
+#[cfg(feature = "slatedb")]
+use std::path::Path;
+#[cfg(feature = "slatedb")]
+use std::process::Command;
 
+#[cfg(feature = "slatedb")]
+use crate::world::{KVFS, run};
 use crate::world::{World, can_mount, kvfs};
 
 const FAILED: i32 = 1;
@@ -218,9 +224,7 @@ fn slatedb_store_keeps_files_and_keys_and_refuses_what_it_lacks() {
     kvfs(&["mount", &store, &dir]).ok();
     fs::write(format!("{dir}/file"), vec![7; 100_000]).unwrap();
     kvfs(&["mount", &store, &world.dir("second")]).fails(IN_USE, &["mounted on"]);
-    for args in
-        [&["snapshot", "-s", &dir, "create", "x"][..], &["txn", "-s", &dir, "begin"], &["defrag", &dir]]
-    {
+    for args in [&["txn", "-s", &dir, "begin"][..], &["defrag", &dir]] {
         kvfs(args).fails(FAILED, &["is kept by slatedb, which has no", "kvdb"]);
     }
     assert!(kvfs(&["stats", &dir]).ok().contains("slatedb"));
@@ -230,6 +234,71 @@ fn slatedb_store_keeps_files_and_keys_and_refuses_what_it_lacks() {
     kvfs(&["mount", &store, &dir, "-o", "ro"]).ok();
     assert_eq!(fs::read(format!("{dir}/file")).unwrap(), vec![7; 100_000]);
     kvfs(&["umount", &dir]).ok();
+}
+
+#[cfg(feature = "slatedb")]
+#[test]
+fn snapshots_of_a_store_in_object_storage_are_made_shown_compared_sent_pushed_and_deleted() {
+    if !can_mount("snapshots_of_a_store_in_object_storage_are_made_shown_compared_sent_pushed_and_deleted") {
+        return;
+    }
+    let world = World::new();
+    let (store, dir, objects) = (world.text("store"), world.dir("mnt"), world.text("objects"));
+    kvfs(&["mkfs", &store, "--engine", "slatedb", "--url", &objects]).ok();
+    kvfs(&["mount", &store, &dir]).ok();
+    let path = |name: &str| format!("{dir}/{name}");
+    fs::create_dir(path("tree")).unwrap();
+    fs::write(path("tree/large"), vec![7; 1_000_000]).unwrap();
+    fs::write(path("tree/gone"), "soon").unwrap();
+    kvfs(&["kv", "put", "-s", &dir, "k", "a", "old"]).ok();
+    let snapshot = |args: &[&str]| kvfs(&[&["snapshot", "-s", &dir][..], args].concat());
+    snapshot(&["create", "then"]).ok();
+    snapshot(&["create", "then"]).fails(FAILED, &["already"]);
+    fs::write(path("tree/large"), vec![8; 1_000_000]).unwrap();
+    fs::remove_file(path("tree/gone")).unwrap();
+    fs::write(path("tree/new"), "new").unwrap();
+    kvfs(&["kv", "put", "-s", &dir, "k", "a", "new"]).ok();
+    let shows_then = || {
+        assert_eq!(fs::read(path(".kvfs/snapshots/then/tree/large")).unwrap(), vec![7; 1_000_000]);
+        assert_eq!(fs::read_to_string(path(".kvfs/snapshots/then/tree/gone")).unwrap(), "soon");
+        assert!(!Path::new(&path(".kvfs/snapshots/then/tree/new")).exists());
+        assert_eq!(fs::read(path("tree/large")).unwrap(), vec![8; 1_000_000]);
+    };
+    shows_then();
+    snapshot(&["create", "now"]).ok();
+    for args in [&["diff", "then"][..], &["diff", "then", "now"]] {
+        let told = snapshot(args).ok();
+        for line in ["~ /tree/large", "- /tree/gone", "+ /tree/new", "~ key k/a"] {
+            assert!(told.contains(line), "{args:?}: {told}");
+        }
+    }
+    // To another engine, whole and what differs, and to a repository.
+    let (other, other_dir) = (world.store("other"), world.dir("other-mnt"));
+    for args in ["then", "now --from then"] {
+        let line = format!("\"$0\" snapshot -s {dir} send {args} | \"$0\" snapshot -s {other} receive");
+        run(Command::new("sh").args(["-c", &line, KVFS])).ok();
+    }
+    kvfs(&["mount", &other, &other_dir]).ok();
+    assert_eq!(fs::read(format!("{other_dir}/tree/large")).unwrap(), vec![8; 1_000_000]);
+    assert!(fs::exists(format!("{other_dir}/.kvfs/snapshots/then/tree/gone")).unwrap());
+    kvfs(&["umount", &other_dir]).ok();
+    let place = world.text("repository");
+    kvfs(&["repository", "create", &place]).ok();
+    for name in ["then", "now"] {
+        snapshot(&["push", name, &place]).ok();
+    }
+    // They are there at the next mount, also of one that only reads.
+    kvfs(&["umount", &dir]).ok();
+    kvfs(&["mount", &store, &dir, "-o", "ro"]).ok();
+    shows_then();
+    snapshot(&["create", "more"]).fails(FAILED, &["read-only"]);
+    kvfs(&["umount", &dir]).ok();
+    kvfs(&["mount", &store, &dir]).ok();
+    snapshot(&["delete", "then"]).ok();
+    let listed = snapshot(&["list"]).ok();
+    assert!(listed.contains("now") && !listed.contains("then"), "{listed}");
+    kvfs(&["umount", &dir]).ok();
+    assert!(kvfs(&["check", &store]).ok().starts_with("clean"));
 }
 
 /// The objects are those of one store, whichever directory names them: another mount that writes is refused, or takes it over.
