@@ -83,3 +83,22 @@ fn space_told_on_a_small_medium_can_be_written() {
         }
     }
 }
+
+/// `df` told a store of 60 MiB that holds 10 MiB as full of data once the host's file system was full.
+#[test]
+fn medium_without_room_makes_nothing_used() {
+    let (device, db, blocks) = open_on(24 << 20);
+    let mut written = 0;
+    let refused = loop {
+        match write(&db, blocks, written, Durability::Synced) {
+            Ok(()) => written += WRITE_BYTES,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(refused, StoreError::Full), "{refused}");
+    let full = db.space();
+    assert!(full.used_bytes <= 24 << 20, "{full:?}, and the medium has 24 MiB in all");
+    device.set_bytes(CAPACITY, CAPACITY);
+    let space = db.space();
+    assert!(space.used_bytes + space.available_bytes <= space.capacity_bytes, "{space:?}");
+}

@@ -6,7 +6,7 @@ use super::Parts;
 use crate::cache::{Accountant, Pool};
 use crate::journal::Journal;
 use crate::runtime::counters::Amplification;
-use crate::space::{Budget, ZoneState};
+use crate::space::ZoneState;
 use crate::table::RunContext;
 
 impl Parts {
@@ -15,7 +15,8 @@ impl Parts {
         let zones = &self.runtime.ctx.zones;
         let stats = zones.space();
         let gained = self.merger.victims.bytes_to_be_gained();
-        let free = zones.free_bytes(Budget::Reserve) + gained;
+        // A medium that has no room for more now takes from what is available, and makes nothing used.
+        let free = stats.bytes_untaken + gained;
         let waiting = self.space.bytes_waiting() + self.space.flush_slack_bytes();
         let available = (self.space.bytes_for_ordinary() + gained).saturating_sub(waiting);
         SpaceStats {

@@ -136,6 +136,9 @@ pub(crate) struct ZoneStats {
     pub bytes_unfilled: u64,
     /// Capacity of the store (bytes).
     pub bytes_capacity: u64,
+    /// What of the capacity nothing has taken, the manifest's reserve taken off, whether or not the medium has room
+    /// for it now.
+    pub bytes_untaken: u64,
 }
 
 /// One present zone.

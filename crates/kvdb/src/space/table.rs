@@ -490,6 +490,8 @@ impl Table {
     }
 
     pub(super) fn stats(&self) -> ZoneStats {
+        let zones_untaken = self.free.len() as u64 + self.members.of_first().len() as u64;
+        let zones_untaken = zones_untaken.saturating_sub(self.manifest_zones.into());
         let is_data = |entry: &&Entry| matches!(entry.state, ZoneState::Open(_) | ZoneState::Closed);
         let data = || self.entries.iter().filter(is_data);
         ZoneStats {
@@ -503,6 +505,7 @@ impl Table {
             bytes_live: data().map(|entry| entry.bytes_live).sum(),
             bytes_unfilled: data().map(|entry| u64::from(self.zone_bytes - entry.bump)).sum(),
             bytes_capacity: u64::from(self.members.zones_total()) * u64::from(self.zone_bytes),
+            bytes_untaken: zones_untaken * u64::from(self.zone_bytes) + self.bytes_in_partly(),
         }
     }
 
