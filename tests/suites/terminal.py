@@ -241,13 +241,32 @@ def told(kvfs, mnt, _):
     terminal.close()
 
 
+def empty(kvfs, mnt, _):
+    """Lists with nothing in them say so, and what is done in a transaction is told of."""
+    terminal = Terminal(mnt)
+    for words, said in (
+        ("txn list", "no transactions are open"),
+        ("branch list", "no branches"),
+        ("snapshot list", "no snapshots"),
+        ("locks", "no transactions have locked anything"),
+    ):
+        text, status = terminal.run(f"{kvfs} {words}")
+        check(status == 0 and f"kvfs: {said}" in text, text)
+        for quiet in (f"{kvfs} -q {words}", f"{kvfs} {words} | cat"):
+            text, status = terminal.run(quiet)
+            check(status == 0 and "kvfs:" not in text, text)
+    text, status = terminal.run(f"mkdir cloned-from && {kvfs} txn run sh -c '{kvfs} clone cloned-from clone; {kvfs} rm -r cloned-from clone'")
+    check(status == 0 and "cloned, as a part" in text and "removed, as a part" in text, text)
+    terminal.close()
+
+
 def main():
     kvfs, mnt, case = sys.argv[1:4]
     name = sys.argv[4] if len(sys.argv) > 4 else ""
     if case == "shell" and not shutil.which(name):
         print(f"{name} is not installed")
         sys.exit(77)
-    {"shell": shell, "signals": signals, "left": left, "told": told}[case](kvfs, os.path.realpath(mnt), name)
+    {"shell": shell, "signals": signals, "left": left, "told": told, "empty": empty}[case](kvfs, os.path.realpath(mnt), name)
 
 
 main()

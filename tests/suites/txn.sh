@@ -727,6 +727,7 @@ alone "on a terminal: fish" on_terminal shell fish
 alone "on a terminal: signals and size" on_terminal signals
 alone "on a terminal: what is left is named" on_terminal left
 alone "on a terminal: a line says what has come of it" on_terminal told
+alone "on a terminal: lists with nothing in them say so" on_terminal empty
 alone "what has left its process group belongs to the run" reaped
 alone "kill -9 of the process above the command" init_killed
 alone "without --" without_dashes

@@ -19,6 +19,7 @@ macro_rules! eprintln {
     ($($text:tt)*) => { $crate::output::remark(format_args!($($text)*)) };
 }
 
+use std::borrow::Cow;
 use std::io::Write;
 use std::path::Path;
 
@@ -44,9 +45,37 @@ pub(crate) fn say(text: std::fmt::Arguments<'_>) {
     }
 }
 
-/// Writes a line to standard error, if that is read.
+/// Writes lines to standard error, if that is read. Names in them steer no terminal.
 pub(crate) fn remark(text: std::fmt::Arguments<'_>) {
-    let _ = std::io::stderr().lock().write_all(format!("{text}\n").as_bytes());
+    let text =
+        escaped(&text.to_string(), |c| c.is_control() && !matches!(c, '\n' | '\t')).into_owned() + "\n";
+    let _ = std::io::stderr().lock().write_all(text.as_bytes());
+}
+
+/// On one line: a name can neither steer a terminal nor look like several lines.
+pub(crate) fn printable(text: &str) -> Cow<'_, str> {
+    escaped(text, char::is_control)
+}
+
+/// As [`printable`], of bytes.
+pub(crate) fn printable_bytes(bytes: &[u8]) -> String {
+    printable(&String::from_utf8_lossy(bytes)).into_owned()
+}
+
+fn escaped(text: &str, is_meant: impl Fn(char) -> bool) -> Cow<'_, str> {
+    if text.contains(&is_meant) {
+        let escape = |c: char| if is_meant(c) { c.escape_default().to_string() } else { c.to_string() };
+        return text.chars().map(escape).collect::<String>().into();
+    }
+    text.into()
+}
+
+/// Puts bytes into an object as [`put_bytes`] does.
+pub(crate) fn with_bytes(mut value: Value, name: &str, bytes: Option<&[u8]>) -> Value {
+    if let Value::Object(object) = &mut value {
+        put_bytes(object, name, bytes);
+    }
+    value
 }
 
 /// Members of a JSON object.
@@ -120,6 +149,13 @@ mod tests {
         for bad in ["a", "Zg=", "Zg===", "Z!==", "===="] {
             assert_eq!(from_base64(bad), None, "{bad}");
         }
+    }
+
+    #[test]
+    fn names_are_shown_on_one_line_and_steer_no_terminal() {
+        assert_eq!(printable("a\n- etc \u{1b}[31m"), "a\\n- etc \\u{1b}[31m");
+        assert!(matches!(printable("dé \\ \"x\""), Cow::Borrowed("dé \\ \"x\"")));
+        assert_eq!(printable_bytes(b"\xff\r"), "\u{fffd}\\r");
     }
 
     #[test]

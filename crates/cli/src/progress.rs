@@ -44,6 +44,13 @@ pub(crate) fn tell(line: &str) {
     }
 }
 
+/// Says that a list has nothing to show, for people: where the list would be on a terminal.
+pub(crate) fn tell_none(what: &str) {
+    if std::io::stdout().is_terminal() {
+        tell(&format!("no {what}"));
+    }
+}
+
 /// Allows bars, if they would be seen.
 pub(crate) fn allow(is_quiet: bool, is_json: bool) {
     IS_QUIET.store(is_quiet, Ordering::Relaxed);

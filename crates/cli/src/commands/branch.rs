@@ -14,8 +14,9 @@ use crate::endpoint::{Endpoint, expect_main_line};
 use crate::error::{CliError, Code, Result};
 use crate::mounts;
 use crate::names::Table;
-use crate::output::print;
+use crate::output::{print, printable_bytes, with_bytes};
 use crate::places::{self, Limits};
+use crate::progress::tell_none;
 use crate::units::{date_time, human_bytes};
 
 pub(crate) fn run(args: &BranchArgs) -> Result<ExitCode> {
@@ -141,11 +142,15 @@ fn list(endpoint: &mut Endpoint, form: TableForm) -> Result<()> {
     let Response::Branches { lines, .. } = ask(endpoint, BranchRequest::List)? else {
         return Err(control::confused());
     };
-    let mut text = String::new();
+    if lines.is_empty() && !form.json {
+        tell_none("branches");
+        return Ok(());
+    }
+    let mut text;
     if form.json {
         let list: Vec<_> = lines.iter().map(as_json).collect();
         text = format!("{}\n", serde_json::Value::Array(list));
-    } else if !lines.is_empty() {
+    } else {
         let head = ("CREATED (UTC)", "USER", "SIZE", "NAME", "DIRECTORY");
         text = format!(
             "{:19}  {:>8}  {:>9}  {:20}  {:20}  MOUNTED ON\n",
@@ -167,10 +172,10 @@ fn list(endpoint: &mut Endpoint, form: TableForm) -> Result<()> {
 /// What it is a branch of, and what has become of that on the main line.
 fn directory_of(line: &BranchLine) -> String {
     let Some(DirectoryLine { path, now }) = &line.directory else { return "/".to_owned() };
-    let shown = String::from_utf8_lossy(path).escape_debug().to_string();
+    let shown = printable_bytes(path);
     match now {
         Some(now) if now == path => shown,
-        Some(now) => format!("{shown} (now {})", String::from_utf8_lossy(now).escape_debug()),
+        Some(now) => format!("{shown} (now {})", printable_bytes(now)),
         None => format!("{shown} (removed)"),
     }
 }
@@ -180,16 +185,16 @@ fn dir_of(line: &BranchLine) -> PathBuf {
 }
 
 fn as_json(line: &BranchLine) -> serde_json::Value {
-    let dir = Some(dir_of(line)).filter(|dir| !dir.as_os_str().is_empty());
-    let text = |path: &[u8]| String::from_utf8_lossy(path).into_owned();
-    serde_json::json!({
+    let value = serde_json::json!({
         "name": line.name,
         "transaction": line.id,
         "uid": line.uid,
         "created": line.created.as_secs_f64(),
         "bytes": line.bytes,
-        "directory": line.directory.as_ref().map_or_else(|| "/".into(), |of| text(&of.path)),
-        "directory_now": line.directory.as_ref().map_or_else(|| Some("/".into()), |of| of.now.as_deref().map(text)),
-        "mounted": dir.map(|dir| dir.display().to_string()),
-    })
+    });
+    let directory = line.directory.as_ref();
+    let now = directory.map_or(Some(b"/".as_slice()), |of| of.now.as_deref());
+    let value = with_bytes(value, "directory", Some(directory.map_or(b"/", |of| &of.path)));
+    let value = with_bytes(value, "directory_now", now);
+    with_bytes(value, "mounted", Some(&*line.dir).filter(|dir| !dir.is_empty()))
 }

@@ -10,6 +10,7 @@ use crate::control::{self, Request, Response};
 use crate::endpoint::Endpoint;
 use crate::error::{CliError, Code, Result};
 use crate::output::print;
+use crate::progress::tell;
 use crate::units::human_bytes;
 
 pub(crate) fn run(args: &CloneArgs) -> Result<ExitCode> {
@@ -56,6 +57,8 @@ fn clone_in_view(args: &CloneArgs, source: &Place, target: &Place) -> Result<Exi
     if args.json {
         let line = serde_json::json!({ "transaction": null, "can_be_undone": false });
         print(&format!("{line}\n"))?;
+    } else {
+        tell("cloned, as a part of this transaction or branch");
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -10,7 +10,7 @@ use kvfs_store::progress::Unit;
 
 use crate::args::{PlaceArgs, PruneArgs, RepositoryArgs, RepositoryCommand};
 use crate::error::{CliError, Code, Result};
-use crate::progress::{Bar, tell};
+use crate::progress::{Bar, tell, tell_none};
 use crate::units::{date_time, human_bytes};
 
 /// Of the file with a passphrase.
@@ -97,11 +97,15 @@ fn create(args: &PlaceArgs, encrypt: bool) -> Result<()> {
 
 fn list(args: &PlaceArgs, json: bool) -> Result<()> {
     let snapshots = open(args)?.snapshots()?;
+    if snapshots.is_empty() && !json {
+        tell_none("snapshots");
+        return Ok(());
+    }
     let mut text = String::new();
     if json {
         let lines: Vec<_> = snapshots.iter().map(as_json).collect();
         text = format!("{}\n", serde_json::Value::Array(lines));
-    } else if !snapshots.is_empty() {
+    } else {
         text.push_str("ID        CREATED (UTC)        PUSHED (UTC)               SIZE  STORE     NAME\n");
         for Summary { id, name, store, created, pushed, bytes, .. } in &snapshots {
             let (id, store) = (&id.to_string()[..8], &store[..8]);

@@ -13,6 +13,7 @@ use crate::endpoint::Endpoint;
 use crate::error::{CliError, Code, Result};
 use crate::mounts;
 use crate::output::print;
+use crate::progress::tell;
 
 /// A name that is to go.
 struct Doomed {
@@ -90,6 +91,8 @@ fn remove_in_view(found: &[Doomed], is_json: bool) -> Result<ExitCode> {
     if is_json {
         let line = serde_json::json!({ "transaction": null, "trees": found.len(), "can_be_undone": false });
         print(&format!("{line}\n"))?;
+    } else {
+        tell("removed, as a part of this transaction or branch");
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -18,7 +19,7 @@ use crate::control::Client;
 use crate::error::{Code, Result};
 use crate::mounts::{self, MountedStore};
 use crate::names::Table;
-use crate::output::print;
+use crate::output::{print, with_bytes};
 use crate::procs;
 use crate::store_dir::StoreDir;
 use crate::units::human_duration;
@@ -182,9 +183,7 @@ fn as_json(lines: &[Line]) -> String {
     let list: Vec<_> = lines
         .iter()
         .map(|line| {
-            serde_json::json!({
-                "store": line.mount.store.to_string_lossy(),
-                "mounted": line.mounted().map(Path::to_string_lossy),
+            let value = serde_json::json!({
                 "options": line.mount.options,
                 "state": line.state,
                 "namespace_of": line.elsewhere,
@@ -194,7 +193,9 @@ fn as_json(lines: &[Line]) -> String {
                 "trees_removing": line.removing.0,
                 "names_removed": line.removing.1,
                 "since": line.since.map(|at| at.as_secs_f64()),
-            })
+            });
+            let value = with_bytes(value, "store", Some(line.mount.store.as_os_str().as_bytes()));
+            with_bytes(value, "mounted", line.mounted().map(|dir| dir.as_os_str().as_bytes()))
         })
         .collect();
     format!("{}\n", serde_json::Value::Array(list))

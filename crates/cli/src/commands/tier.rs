@@ -21,7 +21,7 @@ use crate::control::{
 };
 use crate::endpoint::Endpoint;
 use crate::error::{CliError, Code, Result};
-use crate::output::print;
+use crate::output::{print, with_bytes};
 use crate::units::{human_bytes, human_duration};
 
 pub(crate) fn run(args: &TierArgs) -> Result<ExitCode> {
@@ -356,10 +356,9 @@ fn as_json(line: &DeviceLine) -> Value {
             "trouble": drain.trouble,
         })
     });
-    json!({
+    let value = json!({
         "id": line.id,
         "tier": line.tier,
-        "path": path_of(line).map(Path::to_string_lossy),
         "size_bytes": line.bytes_total,
         "stored_bytes": line.bytes_live,
         "free_bytes": line.bytes_free,
@@ -374,7 +373,8 @@ fn as_json(line: &DeviceLine) -> Value {
         "flushes": line.traffic.flushes,
         "failures": line.failures,
         "first_failure": line.failure,
-    })
+    });
+    with_bytes(value, "path", line.path.as_deref())
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use std::borrow::Cow;
 use serde_json::{Value, json};
 
 use crate::control::{DeviceHeatLine, HeatCellLine, HeatLines};
+use crate::output::with_bytes;
 use crate::units::human_bytes;
 pub(crate) use image::write_png;
 pub(crate) use text::as_text;
@@ -76,16 +77,16 @@ pub(crate) fn as_json(lines: &HeatLines) -> String {
         HeatCellLine::Counted(count) => json!(count),
     };
     let device = |device: &DeviceHeatLine| {
-        json!({
+        let value = json!({
             "id": device.id,
             "tier": device.tier,
-            "path": device.path.as_deref().map(String::from_utf8_lossy),
             "size_bytes": device.bytes_total,
             "content_bytes": device.bytes_counted,
             "hot_bytes": device.bytes_hot,
             "cell_bytes": device.cell_bytes,
             "cells": device.cells.iter().map(cell).collect::<Vec<_>>(),
-        })
+        });
+        with_bytes(value, "path", device.path.as_deref())
     };
     let devices: Vec<_> = lines.devices.iter().map(device).collect();
     format!("{}\n", json!({ "counted": lines.was_counted, "hot_from": lines.hot_from, "devices": devices }))

@@ -3,11 +3,13 @@
 //! Thread safety: pure functions.
 
 use std::fmt::Write;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use kvfs_fs::{AccessCount, AccessPattern, FileAccesses, StretchAccesses};
 use serde_json::{Value, json};
 
+use crate::output::with_bytes;
 use crate::units::{human_bytes, human_duration};
 
 /// A table: the whole file first, then each stretch that was accessed, or lies on a device.
@@ -55,9 +57,8 @@ pub(crate) fn as_json(files: &[(&Path, FileAccesses)]) -> String {
     let of_file = |(path, found): &(&Path, FileAccesses)| {
         let stretches: Vec<_> = found.stretches.iter().map(stretch_json).collect();
         let mut file = stretch_json(&found.total());
-        file["path"] = path.to_string_lossy().into();
         file["stretches"] = stretches.into();
-        file
+        with_bytes(file, "path", Some(path.as_os_str().as_bytes()))
     };
     format!("{}\n", Value::Array(files.iter().map(of_file).collect()))
 }

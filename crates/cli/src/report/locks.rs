@@ -1,10 +1,10 @@
 //! Locks as a table and as JSON.
 
-use std::borrow::Cow;
 use std::fmt::{self, Write};
 
 use crate::control::{DoomLine, LockLine, LockLines, PartyLine, WaiterLine};
 use crate::names::Table;
+use crate::output::printable;
 use crate::units::human_duration;
 
 /// A page as rows of a table, with a heading before the first lock of all pages; users by number
@@ -68,15 +68,6 @@ fn party(party: &PartyLine, numeric: bool) -> String {
         (None, _) if label.is_empty() => format!("main line (pid {})", party.pid),
         (None, _) => format!("main line ({label}, pid {})", party.pid),
     }
-}
-
-/// On one line.
-fn printable(text: &str) -> Cow<'_, str> {
-    if text.contains(char::is_control) {
-        let escape = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
-        return text.chars().map(escape).collect::<String>().into();
-    }
-    text.into()
 }
 
 /// A lock as one JSON object.

@@ -1,7 +1,9 @@
 //! What differs, and what becomes of conflicts: comparisons, undo with obstacles, merges that prefer a side, trees that go.
 
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
@@ -287,4 +289,52 @@ fn clone_makes_a_tree_of_its_own_that_shares_its_content() {
     assert!(fs::read(at("huge2")).unwrap() == huge);
     on(&dir, &["check", "."]).ok();
     kvfs(&["umount", &dir]).ok();
+}
+
+#[test]
+fn names_that_are_no_plain_text_stay_on_one_line_and_whole_in_json() {
+    if !can_mount("names_that_are_no_plain_text_stay_on_one_line_and_whole_in_json") {
+        return;
+    }
+    let world = World::new();
+    let (_store, dir) = world.mounted();
+    let (name, shown) = ("a\n- etc \x1b[31m", r"a\n- etc \u{1b}[31m");
+    let file = format!("{dir}/{name}");
+    fs::write(&file, "old\n").unwrap();
+    on(&dir, &["snapshot", "create", "before"]).ok();
+    on(&dir, &["branch", "create", "try"]).ok();
+    let at = world.dir("branch");
+    on(&dir, &["branch", "mount", "try", &at]).ok();
+    fs::write(format!("{at}/{name}"), "branch").unwrap();
+    let id = txn(&dir, "echo txn | tee a* >/dev/null");
+    let diff = on(&dir, &["snapshot", "diff", "before"]).ok();
+    assert!(diff.starts_with(&format!("~ /{shown}")) && diff.lines().count() == 1, "{diff:?}");
+    fs::write(&file, "main").unwrap();
+    for (refused, code, line) in [
+        (&["branch", "merge", "try"][..], CONFLICT, format!("\n  /{shown} was changed outside")),
+        (&["txn", "undo", &id.to_string()], BUILT_ON, format!("\n  ~ /{shown}")),
+        (&["clone", name, name], 1, "kvfs: a\n- etc \\u{1b}[31m: it is there".to_owned()),
+    ] {
+        on(&dir, refused).fails(code, &[&line]);
+    }
+    let open: u64 = on(&dir, &["txn", "begin"]).ok().lines().next().unwrap().parse().unwrap();
+    on(&dir, &["txn", "join", &open.to_string(), "--", "sh", "-c", "echo joined | tee -a a* >/dev/null"])
+        .ok();
+    let content = on(&dir, &["txn", "diff", "--content", &open.to_string()]).ok();
+    assert!(content.contains(&format!("--- a/{shown}\n+++ b/{shown}\n")), "{content:?}");
+
+    let raw = std::ffi::OsStr::from_bytes(b"d\xff");
+    fs::create_dir(Path::new(&dir).join(raw)).unwrap();
+    run(Command::new(KVFS).args(["quota", "project", "set"]).arg(raw).arg("7").current_dir(&dir)).ok();
+    run(Command::new(KVFS).args(["branch", "create", "of"]).arg(raw).current_dir(&dir)).ok();
+    for list in [&["quota", "project", "list"][..], &["branch", "list"]] {
+        let text = on(&dir, &[list, &["--json"]].concat()).ok();
+        let rows: Value = serde_json::from_str(&text).unwrap();
+        let row = rows.as_array().unwrap().last().unwrap();
+        assert_eq!(
+            (row["directory"].as_str(), row["directory_base64"].as_str()),
+            (Some("/d\u{fffd}"), Some("L2T/"))
+        );
+        assert!(on(&dir, list).ok().contains("/d\u{fffd}"), "{list:?}");
+    }
 }

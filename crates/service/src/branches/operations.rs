@@ -217,6 +217,11 @@ fn raw(dir: &Path) -> Vec<u8> {
     PathBuf::from(dir).into_os_string().into_encoded_bytes()
 }
 
+fn on_one_line(text: &str) -> String {
+    let escape = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
+    text.chars().map(escape).collect()
+}
+
 fn explain(name: &str, error: FsError) -> ServiceError {
     match error {
         FsError::NotFound => ServiceError::new(
@@ -225,6 +230,8 @@ fn explain(name: &str, error: FsError) -> ServiceError {
         ),
         FsError::MergeRefused { conflicts, more } => {
             let more = if more == 0 { String::new() } else { format!("\n  and {more} more changes") };
+            // One line for each, whatever is in names.
+            let conflicts: Vec<_> = conflicts.iter().map(|line| on_one_line(line)).collect();
             let message = format!(
                 "branch \"{name}\" was not merged, and is as it was:\n  {}{more}\n`kvfs branch merge {name} --prefer \
                  branch` takes the branch's side of these, `--prefer main` leaves them as they are outside; with \

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use crate::args::{ProjectCommand, TableForm};
 use crate::error::{CliError, Code, Result};
 use crate::names::Table;
-use crate::output::print as say;
+use crate::output::{print as say, printable_bytes, with_bytes};
 use crate::progress::Bar;
 use crate::tree::walk;
 
@@ -65,15 +65,15 @@ fn give(top: &Path, id: u32) -> Result<()> {
 pub(super) fn print(trees: &[(u32, Vec<u8>)], form: TableForm) -> Result<()> {
     if form.json {
         let line = |(id, path): &(u32, Vec<u8>)| {
-            let path = String::from_utf8_lossy(path);
-            serde_json::json!({ "id": id, "name": Table::Projects.name(*id), "directory": path })
+            let value = serde_json::json!({ "id": id, "name": Table::Projects.name(*id) });
+            with_bytes(value, "directory", Some(path))
         };
         return say(&format!("{}\n", serde_json::Value::Array(trees.iter().map(line).collect())));
     }
     let head = format!("{:>10}  {:16}  DIRECTORY\n", "PROJECT", "NAME");
     let line = |(id, path): &(u32, Vec<u8>)| {
         let name = if form.numeric { None } else { Table::Projects.name(*id) };
-        format!("{id:>10}  {:16}  {}\n", name.as_deref().unwrap_or("-"), path.escape_ascii())
+        format!("{id:>10}  {:16}  {}\n", name.as_deref().unwrap_or("-"), printable_bytes(path))
     };
     say(&(head + &trees.iter().map(line).collect::<String>()))
 }

@@ -16,6 +16,7 @@ use crate::control::{self, Request, Response, SnapshotLine, SnapshotRequest};
 use crate::endpoint::{Endpoint, expect_main_line};
 use crate::error::{CliError, Code, Result};
 use crate::places::{self, Limits};
+use crate::progress::tell_none;
 use crate::units::{date_time, human_duration};
 
 pub(crate) fn run(args: &SnapshotArgs) -> Result<ExitCode> {
@@ -81,7 +82,9 @@ fn list(endpoint: &mut Endpoint, json: bool) -> Result<()> {
     if json {
         let list: Vec<_> = lines.iter().map(as_json).collect();
         println!("{}", serde_json::Value::Array(list));
-    } else if !lines.is_empty() {
+    } else if lines.is_empty() {
+        tell_none("snapshots");
+    } else {
         println!("{:19}  {:>8}  NAME", "CREATED (UTC)", "AGE");
         for SnapshotLine { name, created, is_private, .. } in &lines {
             let (time, age) = (date_time(*created), human_duration(age(now, *created)));

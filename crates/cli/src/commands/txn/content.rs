@@ -18,6 +18,7 @@ use similar::TextDiff;
 use super::cover::{open_beneath, open_view};
 use crate::control::ChangeLine;
 use crate::error::{CliError, Code, Result};
+use crate::output::printable_bytes;
 
 /// Larger files are not compared (bytes).
 const BYTES_MAX: u64 = 4 << 20;
@@ -78,7 +79,7 @@ impl Contents {
 }
 
 fn named(side: &str, path: &[u8]) -> String {
-    format!("{side}/{}", String::from_utf8_lossy(path).trim_start_matches('/'))
+    format!("{side}/{}", printable_bytes(path).trim_start_matches('/'))
 }
 
 enum Side {

@@ -9,7 +9,7 @@ use super::content::Contents;
 use crate::control::{self, ChangeLine, Client, FactsLine, Request, Response};
 use crate::error::{CliError, Result};
 use crate::names;
-use crate::output::{Object, put_bytes};
+use crate::output::{Object, printable_bytes, put_bytes};
 use crate::places::{self, Limits};
 use crate::units::human_bytes;
 
@@ -153,10 +153,9 @@ impl Counts {
 }
 
 pub(super) fn as_text(line: &ChangeLine) -> String {
-    let place = String::from_utf8_lossy(&line.place);
+    let place = printable_bytes(&line.place);
     let slash = if line.kind == "directory" { "/" } else { "" };
-    let from =
-        line.from.as_ref().map_or_else(String::new, |from| format!("{} → ", String::from_utf8_lossy(from)));
+    let from = line.from.as_ref().map_or_else(String::new, |from| format!("{} → ", printable_bytes(from)));
     let key = if line.kind == "key" { "key " } else { "" };
     let mut text = format!("{} {key}{from}{place}{slash}", line.sign);
     let facts = facts_text(line);

@@ -1,8 +1,6 @@
 //! `kvfs txn list`.
 
-use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 use super::connect;
@@ -10,6 +8,8 @@ use crate::args::TableForm;
 use crate::control::{self, Request, Response, TxnLine};
 use crate::error::Result;
 use crate::names::Table;
+use crate::output::with_bytes;
+use crate::progress::tell_none;
 use crate::units::{human_bytes, human_duration};
 
 pub(super) fn run(store: Option<&Path>, form: TableForm) -> Result<ExitCode> {
@@ -20,7 +20,9 @@ pub(super) fn run(store: Option<&Path>, form: TableForm) -> Result<ExitCode> {
     if form.json {
         let list: Vec<_> = lines.iter().map(as_json).collect();
         println!("{}", serde_json::Value::Array(list));
-    } else if !lines.is_empty() {
+    } else if lines.is_empty() {
+        tell_none("transactions are open");
+    } else {
         println!(
             "{:>6}  {:12}  {:>8}  {:>8}  {:>9}  {:>7}  STATE, COMMAND",
             "ID", "ISOLATION", "USER", "AGE", "WRITTEN", "LOCKS"
@@ -48,8 +50,7 @@ fn isolation(line: &TxnLine) -> &'static str {
 }
 
 fn as_json(line: &TxnLine) -> serde_json::Value {
-    let view = PathBuf::from(OsString::from_vec(line.view.clone()));
-    serde_json::json!({
+    let value = serde_json::json!({
         "id": line.id,
         "isolation": isolation(line),
         "uid": line.uid,
@@ -60,6 +61,6 @@ fn as_json(line: &TxnLine) -> serde_json::Value {
         "operations": line.operations,
         "bytes_written": line.bytes_written,
         "locks": line.locks,
-        "view": if line.view.is_empty() { None } else { Some(view.to_string_lossy()) },
-    })
+    });
+    with_bytes(value, "view", Some(&*line.view).filter(|view| !view.is_empty()))
 }

@@ -14,6 +14,7 @@ use crate::control::{
 use crate::error::{Code, Result};
 use crate::names::{self, Table};
 use crate::places::{self, Limits};
+use crate::progress::tell_none;
 use crate::units::{date_time, human_bytes, human_duration};
 
 /// Most obstacles that a message names.
@@ -122,7 +123,9 @@ pub(super) fn list(store: Option<&Path>, form: TableForm) -> Result<ExitCode> {
         println!("{}", serde_json::Value::Array(list));
         return Ok(ExitCode::SUCCESS);
     }
-    if !lines.is_empty() {
+    if lines.is_empty() {
+        tell_none("committed transactions are kept");
+    } else {
         println!(
             "{:>6}  {:19}  {:>8}  {:>8}  {:>10}  {:>9}  COMMAND",
             "ID", "COMMITTED (UTC)", "AGE", "USER", "OPERATIONS", "KEPT"
