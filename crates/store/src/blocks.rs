@@ -4,9 +4,11 @@
 //!
 //! Thread safety: functions.
 
+use std::ops::Range;
+
 use bytes::{BufMut, Bytes, BytesMut};
 
-use crate::{BLOCK_BYTES, Extent, ExtentKind};
+use crate::{BLOCK_BYTES, Extent, ExtentKind, KeyRange};
 
 /// Longest extent of data that one call looks for (blocks), so that readers of huge files don't
 /// keep writers out for long.
@@ -54,6 +56,29 @@ pub fn block_key(prefix: &[u8], block: u64) -> Bytes {
 /// The block number in `key` if it is a key of exactly `prefix`.
 pub fn block_of(prefix: &[u8], key: &[u8]) -> Option<u64> {
     key.strip_prefix(prefix)?.try_into().ok().map(u64::from_be_bytes)
+}
+
+/// The prefix and the block number of a key of a block.
+pub fn block_of_key(key: &Bytes) -> Option<(Bytes, u64)> {
+    let (prefix, number) = key.split_last_chunk::<8>()?;
+    Some((key.slice(..prefix.len()), u64::from_be_bytes(*number)))
+}
+
+/// The block numbers of `prefix` whose keys lie in `range`; beyond the last one is 2⁶⁴.
+pub fn blocks_in(range: &KeyRange, prefix: &[u8]) -> Range<u128> {
+    let end = range.end.as_ref().map_or(1 << 64, |end| first_block_from(prefix, end));
+    first_block_from(prefix, &range.start)..end
+}
+
+/// The first block of `prefix` whose key is at or behind `key`.
+fn first_block_from(prefix: &[u8], key: &Bytes) -> u128 {
+    let Some(suffix) = key.strip_prefix(prefix) else {
+        return if **key < *prefix { 0 } else { 1 << 64 };
+    };
+    let mut number = [0; 8];
+    let len = suffix.len().min(8);
+    number[..len].copy_from_slice(&suffix[..len]);
+    u128::from(u64::from_be_bytes(number)) + u128::from(suffix.len() > 8)
 }
 
 /// A block (`None`: zeros) with `data` over it from `offset` on.

@@ -123,6 +123,17 @@ pub enum StoreError {
         /// Which record, and when.
         changed: Changed,
     },
+    /// Open transactions hold as much as their engine keeps for them, which is in memory.
+    #[error(
+        "open transactions hold more than {} MiB, which {engine} keeps in memory until they end; commit in smaller parts, or mount \
+         the store with more --memory", .bytes_max >> 20
+    )]
+    TransactionsFull {
+        /// As [`crate::Store::engine_name`].
+        engine: &'static str,
+        /// What they may hold (bytes).
+        bytes_max: u64,
+    },
     /// The transaction was committed or aborted before.
     #[error("transaction {0} has ended")]
     TxnEnded(TxnId),

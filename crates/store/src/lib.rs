@@ -59,6 +59,7 @@ mod tier;
 mod txn;
 mod types;
 mod undo;
+pub mod write_set;
 
 pub use batch::{Batch, Op, check_key};
 pub use compression::{Compress, Compression, UnknownCompression};

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::private::Layers;
 use super::snapshot::Pin;
+use super::table::Table;
 use crate::{Cursor, KeyRange, Result};
 
 /// Where the cursor stands.
@@ -24,67 +24,69 @@ enum Place {
 
 /// A walk over a range at one position.
 pub(super) struct ModelCursor {
-    layers: Layers,
-    _pin: Arc<Pin>,
+    table: Arc<Table>,
+    pin: Pin,
     range: KeyRange,
     place: Place,
 }
 
 impl ModelCursor {
-    pub(super) fn new(layers: Layers, pin: Arc<Pin>, range: KeyRange) -> Self {
-        Self { layers, _pin: pin, range, place: Place::Fresh }
+    pub(super) fn new(table: Arc<Table>, pin: Pin, range: KeyRange) -> Self {
+        Self { table, pin, range, place: Place::Fresh }
     }
 
-    fn forward(&mut self, lower: Bound<&[u8]>) -> Result<()> {
-        self.place = Place::Fresh;
-        self.place = match self.layers.entry_after(&self.range, lower)? {
+    fn forward(&mut self, lower: Bound<&[u8]>) {
+        self.place = match self.table.entry_after(&self.range, lower, self.pin.at()) {
             Some((key, value)) => Place::On(key, value),
             None => Place::Beyond,
         };
-        Ok(())
     }
 
-    fn back(&mut self, upper: Bound<&[u8]>) -> Result<()> {
-        self.place = Place::Fresh;
-        self.place = match self.layers.entry_before(&self.range, upper)? {
+    fn back(&mut self, upper: Bound<&[u8]>) {
+        self.place = match self.table.entry_before(&self.range, upper, self.pin.at()) {
             Some((key, value)) => Place::On(key, value),
             None => Place::Before,
         };
-        Ok(())
     }
 }
 
 impl Cursor for ModelCursor {
     fn seek(&mut self, key: &[u8]) -> Result<()> {
-        self.forward(Bound::Included(key))
+        self.forward(Bound::Included(key));
+        Ok(())
     }
 
     fn seek_back(&mut self, key: &[u8]) -> Result<()> {
-        self.back(Bound::Included(key))
+        self.back(Bound::Included(key));
+        Ok(())
     }
 
     fn first(&mut self) -> Result<()> {
-        self.forward(Bound::Unbounded)
+        self.forward(Bound::Unbounded);
+        Ok(())
     }
 
     fn last(&mut self) -> Result<()> {
-        self.back(Bound::Unbounded)
+        self.back(Bound::Unbounded);
+        Ok(())
     }
 
     fn next(&mut self) -> Result<()> {
         match std::mem::replace(&mut self.place, Place::Beyond) {
             Place::Fresh | Place::Before => self.forward(Bound::Unbounded),
             Place::On(key, _) => self.forward(Bound::Excluded(&key)),
-            Place::Beyond => Ok(()),
+            Place::Beyond => {}
         }
+        Ok(())
     }
 
     fn prev(&mut self) -> Result<()> {
         match std::mem::replace(&mut self.place, Place::Before) {
             Place::Fresh | Place::Beyond => self.back(Bound::Unbounded),
             Place::On(key, _) => self.back(Bound::Excluded(&key)),
-            Place::Before => Ok(()),
+            Place::Before => {}
         }
+        Ok(())
     }
 
     fn entry(&self) -> Option<(&[u8], &Bytes)> {

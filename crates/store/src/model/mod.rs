@@ -20,7 +20,6 @@
 mod apply;
 mod cursor;
 mod named;
-mod private;
 mod recent;
 mod snapshot;
 mod table;

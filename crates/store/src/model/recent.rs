@@ -7,10 +7,8 @@
 
 use std::collections::VecDeque;
 
-use bytes::Bytes;
-
 use super::table::Table;
-use crate::blocks::{block_key, block_of};
+use crate::blocks::{block_key, block_of, blocks_in};
 use crate::{Changed, KeyRange, Keyspace, Op, Records, Result, Seqno, Touch};
 
 /// One change.
@@ -93,21 +91,4 @@ fn meet(a: &Records, b: &Records) -> bool {
 
 fn is_block_of(block: u64, first: u64, count: u64) -> bool {
     block.checked_sub(first).is_some_and(|at| at < count)
-}
-
-/// The block numbers of `prefix` whose keys lie in `range`; beyond the last one is 2⁶⁴.
-fn blocks_in(range: &KeyRange, prefix: &[u8]) -> std::ops::Range<u128> {
-    let end = range.end.as_ref().map_or(1 << 64, |end| first_block_from(prefix, end));
-    first_block_from(prefix, &range.start)..end
-}
-
-/// The first block of `prefix` whose key is at or behind `key`.
-fn first_block_from(prefix: &[u8], key: &Bytes) -> u128 {
-    let Some(suffix) = key.strip_prefix(prefix) else {
-        return if **key < *prefix { 0 } else { 1 << 64 };
-    };
-    let mut number = [0; 8];
-    let len = suffix.len().min(8);
-    number[..len].copy_from_slice(&suffix[..len]);
-    u128::from(u64::from_be_bytes(number)) + u128::from(suffix.len() > 8)
 }

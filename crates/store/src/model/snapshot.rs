@@ -5,7 +5,6 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::cursor::ModelCursor;
-use super::private::Layers;
 use super::{Commit, Shared};
 use crate::{Cursor, Extent, ExtentKind, KeyRange, Keyspace, Read, Result, Seqno, Snapshot};
 
@@ -83,8 +82,7 @@ impl Read for Pin {
     }
 
     fn cursor(&self, keyspace: Keyspace, range: KeyRange) -> Result<Box<dyn Cursor>> {
-        let layers = Layers { table: self.shared.table(keyspace)?, at: self.seqno, own: None };
-        Ok(Box::new(ModelCursor::new(layers, Arc::new(self.again()), range)))
+        Ok(Box::new(ModelCursor::new(self.shared.table(keyspace)?, self.again(), range)))
     }
 
     fn read_blocks(&self, keyspace: Keyspace, prefix: &[u8], first: u64, buf: &mut [u8]) -> Result<()> {

@@ -9,6 +9,7 @@ use parking_lot::RwLock;
 
 use super::versions::Versions;
 use crate::blocks::{block_key, block_of, extent};
+use crate::write_set::Space;
 use crate::{
     BLOCK_BYTES, ChangedRanges, Extent, ExtentKind, KeyRange, Keyspace, KeyspaceInfo, KeyspaceKind,
     MergeFunction, Result, Seqno, StoreError,
@@ -64,6 +65,17 @@ impl Table {
         let changed = keys.filter(|(_, versions)| versions.is_touched(older, newer));
         let ranges = changed.map(|(key, _)| KeyRange::new(key.clone(), [&key[..], b"\0"].concat()));
         ModelChanged(ranges.collect())
+    }
+
+    /// The merge function, which merges need.
+    pub(super) fn merge_function(&self) -> Result<Arc<dyn MergeFunction>> {
+        self.merge.read().clone().ok_or_else(|| StoreError::NoMergeFunction(self.name.clone()))
+    }
+
+    /// What transactions have to know of it.
+    pub(super) fn space(&self) -> Arc<Space> {
+        let merge = self.merge.read().clone();
+        Arc::new(Space { keyspace: self.keyspace, name: self.name.clone(), kind: self.kind, merge })
     }
 
     /// Fails with `WrongKind` unless the keyspace holds `kind`.

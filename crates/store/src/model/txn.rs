@@ -9,21 +9,18 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use parking_lot::Mutex;
 
 use super::apply::{self, Tables};
-use super::cursor::ModelCursor;
-use super::private::{Layers, Own, OwnEntry};
 use super::recent::records_of;
 use super::snapshot::Pin;
-use super::table::{NEWEST, Table};
 use super::{Commit, Shared};
-use crate::blocks::{block_key, patched};
+use crate::write_set::{Overlay, WriteSets};
 use crate::{
-    BLOCK_BYTES, Batch, Change, ChangeCursor, Changed, CheckpointInfo, Cursor, Durability, Extent,
-    ExtentKind, Isolation, KeyRange, Keyspace, NOTE_LEN_MAX, Op, Position, Read, Records, Result, Seqno,
-    Snapshot, StoreError, Txn, TxnId, TxnOptions, TxnOutcome, TxnStats, check_owner,
+    Batch, Change, ChangeCursor, Changed, CheckpointInfo, Cursor, Durability, Extent, ExtentKind, Isolation,
+    KeyRange, Keyspace, NOTE_LEN_MAX, Position, Read, Records, Result, Seqno, Snapshot, StoreError, Txn,
+    TxnId, TxnOptions, TxnOutcome, TxnStats, check_owner,
 };
 
 /// Commits whose outcome is known.
@@ -43,7 +40,7 @@ pub(super) struct Transactions {
 /// What a transaction goes back to when it is dropped.
 struct Checkpoint {
     info: CheckpointInfo,
-    own: BTreeMap<Keyspace, Arc<Own>>,
+    own: WriteSets,
     /// For as long as no transaction has them open.
     charge: PrivateBytes,
     stats: TxnStats,
@@ -80,7 +77,7 @@ impl Transactions {
 /// What ends with the transaction.
 struct Live {
     pin: Arc<Pin>,
-    own: BTreeMap<Keyspace, Arc<Own>>,
+    own: WriteSets,
     charge: PrivateBytes,
     stats: TxnStats,
     note: Bytes,
@@ -124,7 +121,7 @@ impl ModelTxn {
         let snapshot = pin.at();
         let live = Live {
             pin: Arc::new(pin),
-            own: BTreeMap::new(),
+            own: WriteSets::default(),
             charge: PrivateBytes::new(shared, 0),
             stats: TxnStats::default(),
             note: Bytes::new(),
@@ -156,17 +153,19 @@ impl ModelTxn {
         }
     }
 
-    /// The layers that a read sees, and the pin that keeps them.
-    fn layers(&self, keyspace: Keyspace) -> Result<(Layers, Arc<Pin>)> {
-        let table = self.shared.table(keyspace)?;
-        self.with(|live| {
-            let pin = match self.isolation {
-                Isolation::Snapshot => Arc::clone(&live.pin),
-                Isolation::Serializable => Arc::new(Pin::newest(&self.shared)),
-            };
-            let own = live.own.get(&keyspace).cloned().unwrap_or_default();
-            Ok((Layers { table, at: pin.at(), own: Some(own) }, pin))
-        })
+    /// Reads a keyspace through what was written.
+    fn read<R>(&self, keyspace: Keyspace, read: impl FnOnce(Overlay<'_>) -> Result<R>) -> Result<R> {
+        let space = self.shared.table(keyspace)?.space();
+        let (pin, own) = self.with(|live| Ok((self.state(live), live.own.of(keyspace))))?;
+        read(Overlay::new(&*pin, space, own))
+    }
+
+    /// What it sees below its own writes.
+    fn state(&self, live: &Live) -> Arc<Pin> {
+        match self.isolation {
+            Isolation::Snapshot => Arc::clone(&live.pin),
+            Isolation::Serializable => Arc::new(Pin::newest(&self.shared)),
+        }
     }
 
     fn find_conflict(&self, tables: &Tables, batch: &Batch) -> Result<()> {
@@ -189,81 +188,6 @@ impl ModelTxn {
         let named = commit.named.oldest();
         let oldest = commit.transactions.open.values().min().copied().into_iter().chain(named).min();
         commit.recent.forget_up_to(oldest);
-    }
-}
-
-impl Live {
-    /// What `batch` does to each key and range, without doing it: merges on a private base are resolved, patches
-    /// on any, where `at` is the position that counts below the private writes.
-    fn plan(&self, tables: &Tables, batch: Batch, at: Seqno) -> Result<Vec<(Keyspace, Step)>> {
-        let mut staged: BTreeMap<Keyspace, Own> = BTreeMap::new();
-        let mut steps = Vec::new();
-        for op in batch.into_ops() {
-            let keyspace = op.keyspace();
-            let staged = staged.entry(keyspace).or_default();
-            let step = match op {
-                Op::Put { key, value, .. } => Step::Set(key, OwnEntry::Value(value)),
-                Op::Delete { key, .. } => Step::Set(key, OwnEntry::Deleted),
-                Op::DeleteRange { start, end, .. } => Step::DeleteRange(start, end),
-                Op::Merge { key, operand, .. } => {
-                    let below = staged.get(&key).or_else(|| self.own.get(&keyspace)?.get(&key));
-                    let entry = merged(tables.get(keyspace), &key, below, operand)?;
-                    Step::Set(key, entry)
-                }
-                Op::PutBlocks { prefix, first, data, .. } => {
-                    for at in 0..data.len() / BLOCK_BYTES {
-                        let value = data.slice(at * BLOCK_BYTES..(at + 1) * BLOCK_BYTES);
-                        let step = Step::Set(block_key(&prefix, first + at as u64), OwnEntry::Value(value));
-                        step.clone().on(staged);
-                        steps.push((keyspace, step));
-                    }
-                    continue;
-                }
-                Op::PatchBlock { prefix, block, offset, data, .. } => {
-                    let key = block_key(&prefix, block);
-                    let own = staged.get(&key).or_else(|| self.own.get(&keyspace)?.get(&key));
-                    let old = match own {
-                        Some(OwnEntry::Value(value)) => Some(value),
-                        Some(_) => None,
-                        None => tables.get(keyspace).get(&key, at),
-                    };
-                    Step::Set(key, OwnEntry::Value(patched(old.as_deref(), offset, &data)))
-                }
-            };
-            step.clone().on(staged);
-            steps.push((keyspace, step));
-        }
-        Ok(steps)
-    }
-
-    /// The net write set as one batch.
-    fn batch(&self, shared: &Shared) -> Result<Batch> {
-        let mut batch = Batch::new();
-        for (&keyspace, own) in &self.own {
-            let kind = shared.table(keyspace)?.kind;
-            for change in own.changes(kind) {
-                match change {
-                    Change::Put { key, value } => batch.put(keyspace, key, value),
-                    Change::Delete { key } => batch.delete(keyspace, key),
-                    Change::DeleteRange { start, end } => batch.delete_range(keyspace, start, end),
-                    Change::Merge { key, operands } => {
-                        for operand in operands {
-                            batch.merge(keyspace, key.clone(), operand);
-                        }
-                    }
-                    Change::Blocks { prefix, first, count } => {
-                        let mut data = BytesMut::new();
-                        for block in first..first + count {
-                            if let Some(OwnEntry::Value(value)) = own.get(&block_key(&prefix, block)) {
-                                data.extend_from_slice(&value);
-                            }
-                        }
-                        batch.put_blocks(keyspace, prefix, first, data.freeze());
-                    }
-                }
-            }
-        }
-        Ok(batch)
     }
 }
 
@@ -296,70 +220,25 @@ impl Drop for PrivateBytes {
     }
 }
 
-fn bytes_of(shared: &Shared, own: &BTreeMap<Keyspace, Arc<Own>>) -> u64 {
-    own.values().map(|own| own.bytes() + own.entry_count() * shared.options.entry_bytes).sum()
-}
-
-/// A private change.
-#[derive(Clone)]
-enum Step {
-    Set(Bytes, OwnEntry),
-    DeleteRange(Bytes, Bytes),
-}
-
-impl Step {
-    /// As it is kept.
-    fn kept(self, shared: &Shared) -> Self {
-        match self {
-            Self::Set(key, OwnEntry::Value(value)) => {
-                Self::Set(shared.kept(key), OwnEntry::Value(shared.kept(value)))
-            }
-            other => other,
-        }
-    }
-
-    fn on(self, own: &mut Own) {
-        match self {
-            Self::Set(key, entry) => own.set(key, entry),
-            Self::DeleteRange(start, end) => own.delete_range(start, end),
-        }
-    }
-}
-
-/// `operand` merged into what is privately known of `key`.
-fn merged(table: &Table, key: &Bytes, below: Option<OwnEntry>, operand: Bytes) -> Result<OwnEntry> {
-    let base = match below {
-        None => return Ok(OwnEntry::Operands(vec![operand])),
-        Some(OwnEntry::Operands(mut operands)) => {
-            operands.push(operand);
-            return Ok(OwnEntry::Operands(operands));
-        }
-        Some(OwnEntry::Value(value)) => Some(value),
-        Some(OwnEntry::Deleted) => None,
-    };
-    let value = table.merge_function()?.resolve(key, base.as_deref(), &[&operand])?;
-    Ok(value.map_or(OwnEntry::Deleted, OwnEntry::Value))
+fn bytes_of(shared: &Shared, own: &WriteSets) -> u64 {
+    own.bytes() + own.entry_count() * shared.options.entry_bytes
 }
 
 impl Read for ModelTxn {
     fn get(&self, keyspace: Keyspace, key: &[u8]) -> Result<Option<Bytes>> {
-        let (layers, _pin) = self.layers(keyspace)?;
-        layers.get(key)
+        self.read(keyspace, |overlay| overlay.get(key))
     }
 
     fn multi_get(&self, keyspace: Keyspace, keys: &[&[u8]]) -> Result<Vec<Option<Bytes>>> {
-        let (layers, _pin) = self.layers(keyspace)?;
-        keys.iter().map(|key| layers.get(key)).collect()
+        self.read(keyspace, |overlay| overlay.multi_get(keys))
     }
 
     fn cursor(&self, keyspace: Keyspace, range: KeyRange) -> Result<Box<dyn Cursor>> {
-        let (layers, pin) = self.layers(keyspace)?;
-        Ok(Box::new(ModelCursor::new(layers, pin, range)))
+        self.read(keyspace, |overlay| overlay.cursor(range))
     }
 
     fn read_blocks(&self, keyspace: Keyspace, prefix: &[u8], first: u64, buf: &mut [u8]) -> Result<()> {
-        let (layers, _pin) = self.layers(keyspace)?;
-        layers.read_blocks(prefix, first, buf)
+        self.read(keyspace, |overlay| overlay.read_blocks(prefix, first, buf))
     }
 
     fn next_extent(
@@ -369,8 +248,7 @@ impl Read for ModelTxn {
         from: u64,
         kind: ExtentKind,
     ) -> Result<Option<Extent>> {
-        let (layers, _pin) = self.layers(keyspace)?;
-        layers.next_extent(prefix, from, kind)
+        self.read(keyspace, |overlay| overlay.next_extent(prefix, from, kind))
     }
 }
 
@@ -405,13 +283,11 @@ impl Txn for ModelTxn {
                 self.find_conflict(&tables, &batch)?;
             }
             let (operations, bytes) = (batch.len() as u64, batch.payload_bytes() as u64);
-            let at = if self.isolation == Isolation::Snapshot { live.pin.at() } else { NEWEST };
             if apply::is_full_for(&self.shared, &batch) {
                 return Err(StoreError::Full);
             }
-            for (keyspace, step) in live.plan(&tables, batch, at)? {
-                step.kept(&self.shared).on(Arc::make_mut(live.own.entry(keyspace).or_default()));
-            }
+            let base = self.state(live);
+            live.own.apply(batch, &|keyspace| Ok(self.shared.table(keyspace)?.space()), &*base)?;
             live.charge.set(bytes_of(&self.shared, &live.own));
             live.stats.batches += 1;
             live.stats.operations += operations;
@@ -431,16 +307,16 @@ impl Txn for ModelTxn {
     fn changes(&self, keyspace: Keyspace) -> Result<Box<dyn ChangeCursor>> {
         let kind = self.shared.table(keyspace)?.kind;
         self.with(|live| {
-            let changes = live.own.get(&keyspace).map(|own| own.changes(kind)).unwrap_or_default();
+            let changes = live.own.of(keyspace).changes(kind);
             Ok(Box::new(ModelChanges(changes.into_iter())) as Box<dyn ChangeCursor>)
         })
     }
 
     fn stats(&self) -> TxnStats {
-        self.live.lock().as_ref().map_or_else(TxnStats::default, |live| TxnStats {
-            bytes_memory: live.own.values().map(|own| own.bytes()).sum(),
-            ..live.stats
-        })
+        self.live
+            .lock()
+            .as_ref()
+            .map_or_else(TxnStats::default, |live| TxnStats { bytes_memory: live.own.bytes(), ..live.stats })
     }
 
     fn prepare(&self) -> Result<()> {
@@ -479,7 +355,7 @@ impl Txn for ModelTxn {
     fn commit(&self, _durability: Durability) -> Result<Position> {
         let mut live = self.live.lock();
         let Some(open) = &mut *live else { return Err(StoreError::TxnEnded(self.id)) };
-        let batch = open.batch(&self.shared)?;
+        let batch = open.own.to_batch(&|keyspace| Ok(self.shared.table(keyspace)?.space()))?;
         let commit_of = Some((self.id, open.note.clone()));
         // What becomes visible is no longer private: it counts once.
         let bytes = open.charge.bytes;

@@ -36,8 +36,8 @@ fn private_writes_are_seen_inside_only_until_the_commit() {
             b.put(f.merging, "m", "base");
             b.put_blocks(f.blocks, "f", 0, vec![1; 4 * BLOCK_BYTES]);
         });
-        let before = f.store.position();
         let txn = begin(&f, isolation);
+        let before = f.store.position();
         write(&*txn, |b| {
             b.put(f.plain, "a", "2");
             b.delete(f.plain, "b");
@@ -340,8 +340,9 @@ fn a_transaction_ends_once() {
 #[test]
 fn a_commit_without_writes_moves_nothing() {
     let f = Fixture::new();
-    let before = f.put("a", "1");
+    f.put("a", "1");
     let txn = begin(&f, Isolation::Serializable);
+    let before = f.store.position();
     assert_eq!(txn.commit(Durability::Synced).unwrap(), before);
     assert_eq!(f.store.position(), before);
 }
