@@ -252,6 +252,7 @@ impl FsError {
             Self::Store(error) => match **error {
                 StoreError::Failed { .. } => errno::EROFS,
                 StoreError::Unsupported { .. } => errno::EOPNOTSUPP,
+                StoreError::TransactionsFull { .. } => errno::ENOSPC,
                 StoreError::SnapshotExists(_) => errno::EEXIST,
                 StoreError::NoSnapshot(_) | StoreError::NoCheckpoint(_) | StoreError::NotKept(_) => {
                     errno::ENOENT

@@ -165,6 +165,23 @@ fn engine_that_the_build_lacks_is_refused_with_its_feature() {
     }
 }
 
+/// Files and keys of the store mounted on `dir` change wholly or not at all.
+#[cfg(any(feature = "leveldb", feature = "rocksdb", feature = "slatedb"))]
+fn transactions_are_all_or_nothing(dir: &str) {
+    let run =
+        |script: &str| kvfs(&["txn", "run", "-s", dir, "--", "sh", "-c", &format!("cd {dir} && {script}")]);
+    let read = |name: &str| fs::read_to_string(format!("{dir}/{name}")).ok();
+    run("mkdir d && echo one > d/a && cp file d/copy && test $(cat d/a) = one").ok();
+    assert_eq!(read("d/a").as_deref(), Some("one\n"));
+    assert_eq!(fs::read(format!("{dir}/d/copy")).unwrap(), fs::read(format!("{dir}/file")).unwrap());
+    // What it has done is seen inside, and nowhere else, then or afterwards.
+    let failed = run("echo two > d/a && rm d/copy && mkdir e && test $(cat d/a) = two && exit 3");
+    assert_eq!(failed.code, Some(3), "{failed:?}");
+    assert_eq!(read("d/a").as_deref(), Some("one\n"));
+    assert!(fs::exists(format!("{dir}/d/copy")).unwrap() && !fs::exists(format!("{dir}/e")).unwrap());
+    kvfs(&["branch", "-s", dir, "create", "try"]).fails(FAILED, &["which has no transactions that outlast"]);
+}
+
 #[cfg(any(feature = "leveldb", feature = "rocksdb"))]
 fn store_keeps_files_and_keys_and_refuses_what_it_lacks(engine: &str) {
     let world = World::new();
@@ -174,9 +191,8 @@ fn store_keeps_files_and_keys_and_refuses_what_it_lacks(engine: &str) {
     kvfs(&["mount", &store, &dir]).ok();
     fs::write(format!("{dir}/file"), vec![7; 100_000]).unwrap();
     kvfs(&["mount", &store, &world.dir("second")]).fails(IN_USE, &["mounted on"]);
-    for args in
-        [&["snapshot", "-s", &dir, "create", "x"][..], &["txn", "-s", &dir, "begin"], &["defrag", &dir]]
-    {
+    transactions_are_all_or_nothing(&dir);
+    for args in [&["snapshot", "-s", &dir, "create", "x"][..], &["defrag", &dir]] {
         kvfs(args).fails(FAILED, &[&format!("is kept by {engine}, which has no"), "kvdb"]);
     }
     assert!(kvfs(&["stats", &dir]).ok().contains(&format!("{engine}.batches")));
@@ -224,7 +240,8 @@ fn slatedb_store_keeps_files_and_keys_and_refuses_what_it_lacks() {
     kvfs(&["mount", &store, &dir]).ok();
     fs::write(format!("{dir}/file"), vec![7; 100_000]).unwrap();
     kvfs(&["mount", &store, &world.dir("second")]).fails(IN_USE, &["mounted on"]);
-    for args in [&["txn", "-s", &dir, "begin"][..], &["defrag", &dir]] {
+    transactions_are_all_or_nothing(&dir);
+    for args in [&["grow", &dir][..], &["defrag", &dir]] {
         kvfs(args).fails(FAILED, &["is kept by slatedb, which has no", "kvdb"]);
     }
     assert!(kvfs(&["stats", &dir]).ok().contains("slatedb"));

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
+use kvfs_engine_transactions::Base;
 use kvfs_locks::{Mutex, class};
 use kvfs_store::{
     Batch, Capabilities, Cursor, Durability, EngineStore, KeyRange, Keyspace, KeyspaceInfo, KeyspaceKind,
@@ -94,19 +95,6 @@ impl<D: Database> DatabaseStore<D> {
         View::newest(&self.shared)
     }
 
-    /// Refuses what finds no room.
-    fn admit(&self, batch: &Batch) -> Result<()> {
-        let deletes = batch.ops().iter().any(|op| matches!(op, Op::Delete { .. } | Op::DeleteRange { .. }));
-        let bytes = batch.whole_bytes() as u64;
-        match self.room.admit(bytes, deletes) {
-            // Deleted keys take room until they are compacted, for which the database sees no reason by itself.
-            Err(StoreError::Full) if D::COMPACTS_IN_PIECES => {
-                reclaim::make_room(&self.shared, &mut self.reclaimer.lock(), &self.room, bytes, deletes)
-            }
-            admitted => admitted,
-        }
-    }
-
     /// Applies what is checked; the caller has been admitted.
     fn write(&self, batch: Batch) -> Result<Position> {
         let shared = &*self.shared;
@@ -191,8 +179,7 @@ impl<D: Database> Store for DatabaseStore<D> {
 
     fn apply(&self, batch: Batch, durability: Durability) -> Result<Position> {
         batch.check_limits()?;
-        self.shared.check_writable()?;
-        self.admit(&batch)?;
+        self.admit(&batch, durability)?;
         let position = self.write(batch)?;
         if durability == Durability::Synced {
             self.shared.sync(position)?;
@@ -238,6 +225,26 @@ impl<D: Database> Store for DatabaseStore<D> {
         stats.push(("syncs".to_owned(), self.shared.syncs()));
         stats.sort();
         stats.into_iter().map(|(name, value)| (format!("{}.{name}", D::NAME), value)).collect()
+    }
+}
+
+impl<D: Database> Base for DatabaseStore<D> {
+    /// Refuses what finds no room.
+    fn admit(&self, batch: &Batch, _durability: Durability) -> Result<()> {
+        self.shared.check_writable()?;
+        let deletes = batch.ops().iter().any(|op| matches!(op, Op::Delete { .. } | Op::DeleteRange { .. }));
+        let bytes = batch.whole_bytes() as u64;
+        match self.room.admit(bytes, deletes) {
+            // Deleted keys take room until they are compacted, for which the database sees no reason by itself.
+            Err(StoreError::Full) if D::COMPACTS_IN_PIECES => {
+                reclaim::make_room(&self.shared, &mut self.reclaimer.lock(), &self.room, bytes, deletes)
+            }
+            admitted => admitted,
+        }
+    }
+
+    fn apply_admitted(&self, batch: Batch) -> Result<Position> {
+        self.write(batch)
     }
 }
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::future::{Either, select};
 use kvfs_engine_common::Syncer;
+use kvfs_engine_transactions::Base;
 use kvfs_locks::{Mutex, class};
 use kvfs_objects::ObjectPlace;
 use kvfs_store::clock::SystemClock;
@@ -100,9 +101,10 @@ impl SlateStore {
     fn create_in(objects: Objects, options: &SlateOptions, uuid: [u8; 16]) -> Result<()> {
         let executor = Executor::start()?;
         let Objects { service, prefix, is_local } = objects;
+        let (service, observer) = observed(service, options);
         let failed = |error: slatedb::Error| of_slatedb("making a store", &error);
-        executor.wait(async {
-            let db = Db::builder(prefix, Arc::clone(&service))
+        let making = async {
+            let db = Db::builder(prefix, service)
                 .with_settings(options.settings(is_local))
                 .with_sst_block_size(BLOCK_SIZE)
                 .build()
@@ -113,7 +115,8 @@ impl SlateStore {
             write.put(keys::full(keys::META, meta::UUID), uuid);
             db.write(write).await.map_err(failed)?;
             db.close().await.map_err(failed)
-        })
+        };
+        executor.wait(open_within("making a store", options.timeout, &observer.health, making))
     }
 
     /// Whether a store was made at the place; that it can be reached, too.
@@ -166,10 +169,7 @@ impl SlateStore {
         let Objects { service, prefix, is_local } = objects;
         let cache = Arc::new(BlockCache::new(cache_bytes(options.memory_bytes)));
         let recorder = Arc::new(DefaultMetricsRecorder::new());
-        let health = Health::new(service.to_string(), options.timeout, Arc::new(SystemClock::new()));
-        let observer = Observer { health, traffic: Traffic::default(), request_time: options.request_time };
-        let observer = Arc::new(observer);
-        let service: Arc<dyn ObjectStore> = Arc::new(ObservedStore::new(service, Arc::clone(&observer)));
+        let (service, observer) = observed(service, options);
         let holder_place = holder::Place::of(&service, &prefix);
         let opener = Opener { prefix, service, cache: Arc::clone(&cache), recorder: Arc::clone(&recorder) };
         let opener = Arc::new(opener);
@@ -187,7 +187,8 @@ impl SlateStore {
             let db = builder.build().await.map_err(|error| of_slatedb("opening a store", &error))?;
             Ok(Database::Writer(db))
         };
-        let database = executor.wait(open_within(options.timeout, &observer.health, opening))?;
+        let database =
+            executor.wait(open_within("opening a store", options.timeout, &observer.health, opening))?;
         let newest = newest_of(&database)?;
         let backlog_bytes = options.backlog_bytes();
         let parts = Parts { executor, observer, timeout: options.timeout, backlog_bytes, opener };
@@ -276,8 +277,17 @@ struct Objects {
     is_local: bool,
 }
 
+/// The service, with what is noted of it; a request that stalls is made again.
+fn observed(service: Arc<dyn ObjectStore>, options: &SlateOptions) -> (Arc<dyn ObjectStore>, Arc<Observer>) {
+    let health = Health::new(service.to_string(), options.timeout, Arc::new(SystemClock::new()));
+    let observer = Observer { health, traffic: Traffic::default(), request_time: options.request_time };
+    let observer = Arc::new(observer);
+    (Arc::new(ObservedStore::new(service, Arc::clone(&observer))), observer)
+}
+
 /// Drives an opening, which would try for ever.
 async fn open_within<T>(
+    what: &str,
     timeout: Option<Duration>,
     health: &Health,
     opening: impl Future<Output = Result<T>>,
@@ -288,13 +298,13 @@ async fn open_within<T>(
         let answers = health.answers();
         match select(&mut opening, pin!(limit.run_out())).await {
             Either::Left((opened, _)) => return opened,
-            Either::Right(_) if health.answers() == answers => return Err(limit.error("opening a store")),
+            Either::Right(_) if health.answers() == answers => return Err(limit.error(what)),
             Either::Right(_) => {}
         }
     }
     let text =
         "it has taken too long; another mount that was taken over may still be at work there: try again";
-    Err(StoreError::io("opening a store", std::io::Error::new(std::io::ErrorKind::TimedOut, text)))
+    Err(StoreError::io(what, std::io::Error::new(std::io::ErrorKind::TimedOut, text)))
 }
 
 /// Of tables: what one request brings at least.
@@ -379,16 +389,8 @@ impl Store for SlateStore {
 
     fn apply(&self, batch: Batch, durability: Durability) -> Result<Position> {
         batch.check_limits()?;
-        self.shared.check_writable()?;
-        let limit = self.shared.wait_limit();
-        if batch.ops().iter().any(|op| matches!(op, Op::DeleteRange { .. })) {
-            self.shared.wait_for_reaper(&limit)?;
-        }
-        if durability == Durability::Synced && self.shared.observer.health.is_failing(Direction::Writes) {
-            // One that fails for want of an answer should not have been applied.
-            self.shared.sync(self.shared.newest())?;
-        }
-        let position = self.write(batch, limit)?;
+        self.admit(&batch, durability)?;
+        let position = self.apply_admitted(batch)?;
         if durability == Durability::Synced {
             self.sync(position)?;
         }
@@ -448,6 +450,26 @@ impl Store for SlateStore {
         let mut all: Vec<_> = own.chain(traffic).chain(stats::of_slatedb(&self.recorder)).collect();
         all.sort();
         all
+    }
+}
+
+impl Base for SlateStore {
+    /// Waits for the reaper, and for room.
+    fn admit(&self, batch: &Batch, durability: Durability) -> Result<()> {
+        self.shared.check_writable()?;
+        let mut limit = self.shared.wait_limit();
+        if batch.ops().iter().any(|op| matches!(op, Op::DeleteRange { .. })) {
+            self.shared.wait_for_reaper(&limit)?;
+        }
+        if durability == Durability::Synced && self.shared.observer.health.is_failing(Direction::Writes) {
+            // One that fails for want of an answer should not have been applied.
+            self.shared.sync(self.shared.newest())?;
+        }
+        self.shared.wait_for_room(&mut limit)
+    }
+
+    fn apply_admitted(&self, batch: Batch) -> Result<Position> {
+        self.write(batch, self.shared.wait_limit())
     }
 }
 

@@ -13,6 +13,7 @@ use adya::r#gen::{GenOpts, TxnOp};
 use adya::run::{Client, Outcome, RunOpts};
 use adya::{Error, History, Opts, Valid, Workload};
 use bytes::Bytes;
+use kvfs_engine_transactions::Transacted;
 use kvfs_fs::{
     Append, BeginOptions, Caller, FileSystem, FsError, MountOptions, NodeId, Owner, Result, WriteFlags,
 };
@@ -20,6 +21,7 @@ use kvfs_kvdb::Background;
 use kvfs_store::{Durability, Isolation, Keyspace, KeyspaceKind, Store};
 use parking_lot::Mutex;
 
+use crate::bare::Bare;
 use crate::engine;
 use crate::setup::{Setup, patiently};
 
@@ -156,16 +158,18 @@ fn anomalies(
     (history, report.anomaly_types)
 }
 
-/// Both kinds of stores, each with an empty file system.
-fn stores() -> [Setup; 2] {
+/// All kinds of stores, each with an empty file system.
+fn stores() -> [Setup; 3] {
     let device = engine::create();
     let db: Arc<dyn Store> = engine::open(&device, 64 << 10, Background::Threads);
-    [Setup::new(100), Setup::with(db, 100, MountOptions::default())]
+    let added = Arc::new(Transacted::new(Bare::default(), 64 << 20));
+    let over = |store| Setup::with(store, 100, MountOptions::default());
+    [Setup::new(100), over(db), over(added)]
 }
 
 fn assert_none(isolation: Isolation, model: &str) {
     for lists in [Lists::Files, Lists::Keys, Lists::Both] {
-        for (on, store) in stores().iter().zip(["model", "engine"]) {
+        for (on, store) in stores().iter().zip(["model", "engine", "engine with added transactions"]) {
             let (history, found) = anomalies(on, isolation, lists, model, 1);
             assert!(found.is_empty(), "{lists:?} on the {store}: {found:?}\n{history}");
             on.assert_sound("after all of them");

@@ -6,6 +6,8 @@ mod accesses;
 mod acls;
 mod anomalies;
 mod areas;
+#[path = "../../../engines/transactions/tests/it/bare.rs"]
+mod bare;
 mod branches;
 mod branches_of_directories;
 mod clones;

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kvfs_engine_common::{Database, DatabaseOptions, DatabaseStore};
+use kvfs_engine_transactions::Transacted;
 use kvfs_fs::MkfsOptions;
 use kvfs_kvdb::CreateOptions;
 use kvfs_service::ErrorKind;
@@ -30,14 +31,16 @@ pub(super) fn open<D: Database>(dir: &StoreDir, options: &OpenOptions) -> Result
     check_own(dir, D::NAME)?;
     let memory = options.memory;
     let (path, anchor) = reach(dir, D::NAME)?;
+    let memory_bytes = memory.engine_bytes(memory.reserve_bytes());
     let database = DatabaseOptions {
-        memory_bytes: memory.engine_bytes(memory.reserve_bytes()),
+        memory_bytes,
         read_only: options.read_only,
         commit_interval: options.commit_interval.unwrap_or(COMMIT_INTERVAL),
         io_limit: options.io_limit,
         anchor: Some(anchor),
     };
-    Ok(Arc::new(DatabaseStore::<D>::open(&path, database).map_err(|error| explain_open(dir, error))?))
+    let store = DatabaseStore::<D>::open(&path, database).map_err(|error| explain_open(dir, error))?;
+    Ok(Arc::new(Transacted::new(store, memory_bytes)))
 }
 
 /// Makes the database, and an empty file system in it (`None`: nothing).

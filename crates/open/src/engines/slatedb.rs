@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kvfs_engine_slatedb::{Claimant, LEASES, ObjectPlace, SlateOptions, SlateStore, TIMEOUTS};
+use kvfs_engine_transactions::Transacted;
 use kvfs_fs::MkfsOptions;
 use kvfs_kvdb::CreateOptions;
 use kvfs_service::ErrorKind;
@@ -62,13 +63,14 @@ pub(super) fn open(dir: &StoreDir, options: &OpenOptions) -> Result<Arc<dyn Engi
         ..defaults
     };
     let opened = SlateStore::open(&place, &slate);
-    Ok(Arc::new(opened.map_err(|error| match &error {
+    let store = opened.map_err(|error| match &error {
         StoreError::Io { source, .. } if source.kind() == io::ErrorKind::ResourceBusy => {
             let message = format!("cannot open the store {}: {source}", dir.path().display());
             Error::new(ErrorKind::InUse, message)
         }
         _ => explain_open(dir, error),
-    })?))
+    })?;
+    Ok(Arc::new(Transacted::new(store, memory_bytes)))
 }
 
 /// `None`: for ever.

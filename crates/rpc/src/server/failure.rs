@@ -119,7 +119,7 @@ fn code_of(error: &FsError) -> Code {
 fn code_of_store(error: &StoreError) -> Code {
     match error {
         StoreError::Corrupt { .. } => Code::DataLoss,
-        StoreError::Full => Code::ResourceExhausted,
+        StoreError::Full | StoreError::TransactionsFull { .. } => Code::ResourceExhausted,
         StoreError::Failed { .. } | StoreError::ReadOnly | StoreError::TxnEnded(_) => {
             Code::FailedPrecondition
         }

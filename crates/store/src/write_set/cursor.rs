@@ -93,9 +93,8 @@ impl OverlayCursor {
                 Written::Value(value) => Some(value),
                 Written::Deleted => None,
                 Written::Operands(operands) => {
-                    let base =
-                        self.below.entry().filter(|(below, _)| *below == key).map(|(_, value)| value.clone());
-                    resolved(&self.space, &key, base, &operands)?
+                    let base = self.below.entry().filter(|(below, _)| *below == key).map(|(_, value)| value);
+                    resolved(&self.space, &key, base.map(|base| &base[..]), &operands)?
                 }
             };
             if let Some(value) = value {
@@ -153,25 +152,22 @@ impl OverlayCursor {
 
     /// From an entry to the next one that way; `key` is that of a private one.
     fn step(&mut self, key: Option<Bytes>, way: Way) -> Result<()> {
-        let from = match key {
-            Some(key) => {
-                if self.way != way {
-                    match way {
-                        Way::Forward => self.below.seek(&key)?,
-                        Way::Back => self.below.seek_back(&key)?,
-                    }
-                }
-                self.pass(&key, way)?;
-                key
-            }
-            None => {
-                let Some(key) = self.key_below().map(Bytes::copy_from_slice) else { return Ok(()) };
+        let from = if let Some(key) = key {
+            if self.way != way {
                 match way {
-                    Way::Forward => self.below.next()?,
-                    Way::Back => self.below.prev()?,
+                    Way::Forward => self.below.seek(&key)?,
+                    Way::Back => self.below.seek_back(&key)?,
                 }
-                key
             }
+            self.pass(&key, way)?;
+            key
+        } else {
+            let Some(key) = self.key_below().map(Bytes::copy_from_slice) else { return Ok(()) };
+            match way {
+                Way::Forward => self.below.next()?,
+                Way::Back => self.below.prev()?,
+            }
+            key
         };
         self.settle(Bound::Excluded(from), way)
     }

@@ -151,16 +151,13 @@ impl WriteSet {
             return self.set(key.clone(), Written::Operands(vec![operand]));
         };
         let folded = operands.last().and_then(|last| Some((last.len(), fold(last, &operand)?)));
-        match folded {
-            Some((len, folded)) => {
-                self.bytes = self.bytes - len as u64 + folded.len() as u64;
-                operands.pop();
-                operands.push(folded);
-            }
-            None => {
-                self.bytes += operand.len() as u64;
-                operands.push(operand);
-            }
+        if let Some((len, folded)) = folded {
+            self.bytes = self.bytes - len as u64 + folded.len() as u64;
+            operands.pop();
+            operands.push(folded);
+        } else {
+            self.bytes += operand.len() as u64;
+            operands.push(operand);
         }
     }
 
@@ -227,7 +224,7 @@ fn push_block(changes: &mut Vec<Change>, key: &Bytes) {
     let Some((of, block)) = block_of_key(key) else { return };
     match changes.last_mut() {
         Some(Change::Blocks { prefix, first, count }) if *prefix == of && *first + *count == block => {
-            *count += 1
+            *count += 1;
         }
         _ => changes.push(Change::Blocks { prefix: of, first: block, count: 1 }),
     }

@@ -33,7 +33,8 @@ impl<'a> Overlay<'a> {
             Some(Written::Value(value)) => Ok(Some(value)),
             Some(Written::Deleted) => Ok(None),
             Some(Written::Operands(operands)) => {
-                resolved(&self.space, key, self.base.get(self.space.keyspace, key)?, &operands)
+                let base = self.base.get(self.space.keyspace, key)?;
+                resolved(&self.space, key, base.as_deref(), &operands)
             }
             None => self.base.get(self.space.keyspace, key),
         }
@@ -116,9 +117,9 @@ impl<'a> Overlay<'a> {
 pub(super) fn resolved(
     space: &Space,
     key: &[u8],
-    base: Option<Bytes>,
+    base: Option<&[u8]>,
     operands: &[Bytes],
 ) -> Result<Option<Bytes>> {
     let operands: Vec<&[u8]> = operands.iter().map(|operand| &operand[..]).collect();
-    space.merge_function()?.resolve(key, base.as_deref(), &operands)
+    space.merge_function()?.resolve(key, base, &operands)
 }

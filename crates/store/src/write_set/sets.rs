@@ -105,9 +105,9 @@ impl WriteSets {
                 match written {
                     Written::Deleted => batch.delete(keyspace, key.clone()),
                     Written::Operands(operands) => {
-                        operands
-                            .iter()
-                            .for_each(|operand| batch.merge(keyspace, key.clone(), operand.clone()));
+                        for operand in operands {
+                            batch.merge(keyspace, key.clone(), operand.clone());
+                        }
                     }
                     Written::Value(value) if kind == KeyspaceKind::Tuple => {
                         batch.put(keyspace, key.clone(), value.clone());

@@ -1,4 +1,4 @@
-//! What every engine must have: those parts of the contract that are on no extension.
+//! What every engine must have, and transactions, as they are added to it.
 
 type Fixture = crate::Fixture<crate::Plain>;
 
@@ -6,11 +6,17 @@ type Fixture = crate::Fixture<crate::Plain>;
 mod atomicity;
 #[path = "../../../../store/tests/it/contract/blocks.rs"]
 mod blocks;
+#[path = "../../../../store/tests/it/contract/clones.rs"]
+mod clones;
 #[path = "../../../../store/tests/it/contract/cursors.rs"]
 mod cursors;
 #[path = "../../../../store/tests/it/contract/limits.rs"]
 mod limits;
 #[path = "../../../../store/tests/it/contract/patches.rs"]
 mod patches;
+#[path = "../../../../store/tests/it/contract/transaction_patches.rs"]
+mod transaction_patches;
+#[path = "../../../../store/tests/it/contract/transactions.rs"]
+mod transactions;
 #[path = "../../../../store/tests/it/contract/tuples.rs"]
 mod tuples;

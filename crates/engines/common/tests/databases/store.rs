@@ -5,7 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use kvfs_engine_common::{DatabaseOptions, DatabaseStore};
-use kvfs_store::{Batch, Durability, Position, Read, Result, Store};
+use kvfs_engine_transactions::Transacted;
+use kvfs_store::{Batch, Durability, Position, Read, Result, Store, Transactions};
 use tempfile::TempDir;
 
 use crate::Tested;
@@ -24,14 +25,14 @@ pub(crate) fn open(path: &Path) -> TestStore {
 }
 
 struct Temporary {
-    store: TestStore,
+    store: Transacted<TestStore>,
     _dir: TempDir,
 }
 
 impl Deref for Temporary {
-    type Target = TestStore;
+    type Target = Transacted<TestStore>;
 
-    fn deref(&self) -> &TestStore {
+    fn deref(&self) -> &Self::Target {
         &self.store
     }
 }
@@ -48,15 +49,19 @@ impl Store for Temporary {
     fn apply(&self, batch: Batch, durability: Durability) -> Result<Position> {
         self.store.apply(batch, durability)
     }
+
+    fn transactions(&self) -> Option<&dyn Transactions> {
+        self.store.transactions()
+    }
 }
 
-/// An engine without extensions.
+/// An engine with transactions, and no other extension.
 pub(crate) struct Plain;
 
 impl Engine for Plain {
     fn keeping(_undo_count: usize) -> Arc<dyn Store> {
         let dir = TempDir::new().unwrap();
         create(dir.path());
-        Arc::new(Temporary { store: open(dir.path()), _dir: dir })
+        Arc::new(Temporary { store: Transacted::new(open(dir.path()), MEMORY_BYTES), _dir: dir })
     }
 }

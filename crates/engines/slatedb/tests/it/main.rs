@@ -30,9 +30,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kvfs_engine_slatedb::{Claimant, ObjectPlace, SlateOptions, SlateStore};
+use kvfs_engine_transactions::Transacted;
 use kvfs_store::clock::{Clock, SystemClock};
 use kvfs_store::{
     Batch, Durability, KeyspaceKind, NamedSnapshots, Position, Read, Result, Store, TrackChanges,
+    Transactions,
 };
 use tempfile::TempDir;
 
@@ -85,7 +87,7 @@ fn wait_until(what: &str, mut is_met: impl FnMut() -> bool) {
 
 /// A store in a directory of its own, which goes with it.
 struct Temporary {
-    store: SlateStore,
+    store: Transacted<SlateStore>,
     _dir: TempDir,
 }
 
@@ -93,7 +95,7 @@ impl Deref for Temporary {
     type Target = SlateStore;
 
     fn deref(&self) -> &SlateStore {
-        &self.store
+        self.store.base()
     }
 }
 
@@ -108,6 +110,10 @@ impl Store for Temporary {
 
     fn apply(&self, batch: Batch, durability: Durability) -> Result<Position> {
         self.store.apply(batch, durability)
+    }
+
+    fn transactions(&self) -> Option<&dyn Transactions> {
+        self.store.transactions()
     }
 
     fn snapshots(&self) -> Option<&dyn NamedSnapshots> {
@@ -125,6 +131,6 @@ impl Engine for Slate {
     fn keeping(_undo_count: usize) -> Arc<dyn Store> {
         let dir = TempDir::new().unwrap();
         create(dir.path());
-        Arc::new(Temporary { store: open(dir.path()), _dir: dir })
+        Arc::new(Temporary { store: Transacted::new(open(dir.path()), MEMORY_BYTES), _dir: dir })
     }
 }

@@ -6,6 +6,8 @@ type Fixture = crate::Fixture<crate::Slate>;
 mod atomicity;
 #[path = "../../../../store/tests/it/contract/blocks.rs"]
 mod blocks;
+#[path = "../../../../store/tests/it/contract/clones.rs"]
+mod clones;
 #[path = "../../../../store/tests/it/contract/cursors.rs"]
 mod cursors;
 #[path = "../../../../store/tests/it/contract/differences.rs"]
@@ -16,5 +18,9 @@ mod limits;
 mod patches;
 #[path = "../../../../store/tests/it/contract/snapshots.rs"]
 mod snapshots;
+#[path = "../../../../store/tests/it/contract/transaction_patches.rs"]
+mod transaction_patches;
+#[path = "../../../../store/tests/it/contract/transactions.rs"]
+mod transactions;
 #[path = "../../../../store/tests/it/contract/tuples.rs"]
 mod tuples;

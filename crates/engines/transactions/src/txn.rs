@@ -1,0 +1,244 @@
+//! A transaction whose writes are in memory.
+//!
+//! Thread safety: one lock for each transaction, before all others. Readers take what they need under it, and read without it. Invariant: an
+//! open transaction is on the list of the store; both end together.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use kvfs_locks::{Mutex, class};
+use kvfs_store::write_set::{Overlay, WriteSets};
+use kvfs_store::{
+    Batch, Change, ChangeCursor, Changed, Cursor, Durability, Extent, ExtentKind, Isolation, KeyRange,
+    Keyspace, Position, Read, Records, Result, Seqno, Snapshot, StoreError, Txn, TxnId, TxnStats,
+};
+
+use crate::Base;
+use crate::shared::Shared;
+
+/// What ends with the transaction.
+struct Live {
+    pin: Arc<dyn Snapshot>,
+    own: WriteSets,
+    /// What it counts for in what all transactions hold.
+    bytes: u64,
+    stats: TxnStats,
+}
+
+/// See the module.
+pub(crate) struct HeldTxn<S: Base> {
+    shared: Arc<Shared<S>>,
+    id: TxnId,
+    isolation: Isolation,
+    snapshot: Seqno,
+    live: Mutex<Option<Live>, class::EngineTransactionsLive>,
+}
+
+impl<S: Base> HeldTxn<S> {
+    pub(crate) fn begin(shared: &Arc<Shared<S>>, isolation: Isolation) -> Result<Self> {
+        let (id, pin) = shared.begin()?;
+        let snapshot = pin.seqno();
+        let live = Live { pin, own: WriteSets::default(), bytes: 0, stats: TxnStats::default() };
+        Ok(Self { shared: Arc::clone(shared), id, isolation, snapshot, live: Mutex::new(Some(live)) })
+    }
+
+    fn with<R>(&self, work: impl FnOnce(&mut Live) -> Result<R>) -> Result<R> {
+        match &mut *self.live.lock() {
+            Some(live) => work(live),
+            None => Err(StoreError::TxnEnded(self.id)),
+        }
+    }
+
+    /// Reads a keyspace through what was written. What needs one position for several looks `at_once` gets one.
+    fn read<R>(
+        &self,
+        keyspace: Keyspace,
+        at_once: bool,
+        read: impl FnOnce(Overlay<'_>) -> Result<R>,
+    ) -> Result<R> {
+        let space = self.shared.space(keyspace)?;
+        let (pin, own) = self.with(|live| Ok((Arc::clone(&live.pin), live.own.of(keyspace))))?;
+        match self.isolation {
+            Isolation::Snapshot => read(Overlay::new(&*pin, space, own)),
+            Isolation::Serializable if at_once => {
+                let newest = self.shared.base.snapshot()?;
+                read(Overlay::new(&*newest, space, own))
+            }
+            Isolation::Serializable => read(Overlay::new(&self.shared.base, space, own)),
+        }
+    }
+
+    fn find_conflict(&self, batch: &Batch) -> Result<()> {
+        for op in batch.ops() {
+            let records = self.shared.records_of(op)?;
+            if let Some(changed) = self.shared.find_change(op.keyspace(), &records, self.snapshot) {
+                return Err(StoreError::Conflict { changed });
+            }
+        }
+        Ok(())
+    }
+
+    fn charge(&self, live: &mut Live, bytes: u64) {
+        // Wrapping: the difference may be negative, the sum never is.
+        self.shared.bytes_private.fetch_add(bytes.wrapping_sub(live.bytes), Ordering::Relaxed);
+        live.bytes = bytes;
+    }
+
+    fn take(&self, live: &mut Option<Live>) {
+        if let Some(mut live) = live.take() {
+            self.charge(&mut live, 0);
+        }
+    }
+
+    /// Applies what was written; the lock is held.
+    fn commit_live(&self, live: &mut Option<Live>, durability: Durability) -> Result<Position> {
+        let Some(open) = live else { return Err(StoreError::TxnEnded(self.id)) };
+        let batch = open.own.to_batch(&|keyspace| self.shared.space(keyspace))?;
+        if batch.is_empty() {
+            let position = self.shared.base.position();
+            self.shared.end(self.id, Some(position));
+            self.take(live);
+            return Ok(position);
+        }
+        self.shared.base.admit(&batch, durability)?;
+        let committed = self.shared.commit(self.id, batch);
+        match &committed {
+            Ok(_) => self.take(live),
+            // Whether it was committed is not known.
+            Err(StoreError::Failed { .. }) => {
+                self.shared.end(self.id, None);
+                self.take(live);
+            }
+            Err(_) => {}
+        }
+        committed
+    }
+}
+
+impl<S: Base> Read for HeldTxn<S> {
+    fn get(&self, keyspace: Keyspace, key: &[u8]) -> Result<Option<Bytes>> {
+        self.read(keyspace, false, |overlay| overlay.get(key))
+    }
+
+    fn multi_get(&self, keyspace: Keyspace, keys: &[&[u8]]) -> Result<Vec<Option<Bytes>>> {
+        self.read(keyspace, true, |overlay| overlay.multi_get(keys))
+    }
+
+    fn cursor(&self, keyspace: Keyspace, range: KeyRange) -> Result<Box<dyn Cursor>> {
+        self.read(keyspace, true, |overlay| overlay.cursor(range))
+    }
+
+    fn read_blocks(&self, keyspace: Keyspace, prefix: &[u8], first: u64, buf: &mut [u8]) -> Result<()> {
+        self.read(keyspace, false, |overlay| overlay.read_blocks(prefix, first, buf))
+    }
+
+    fn next_extent(
+        &self,
+        keyspace: Keyspace,
+        prefix: &[u8],
+        from: u64,
+        kind: ExtentKind,
+    ) -> Result<Option<Extent>> {
+        self.read(keyspace, true, |overlay| overlay.next_extent(prefix, from, kind))
+    }
+}
+
+impl<S: Base> Txn for HeldTxn<S> {
+    fn id(&self) -> TxnId {
+        self.id
+    }
+
+    fn isolation(&self) -> Isolation {
+        self.isolation
+    }
+
+    fn snapshot_seqno(&self) -> Seqno {
+        self.snapshot
+    }
+
+    fn base(&self) -> Result<Arc<dyn Snapshot>> {
+        self.with(|live| Ok(Arc::clone(&live.pin)))
+    }
+
+    fn apply(&self, batch: Batch) -> Result<()> {
+        batch.check_limits()?;
+        self.with(|live| {
+            if self.isolation == Isolation::Snapshot {
+                self.find_conflict(&batch)?;
+            }
+            self.shared.check_memory(&batch)?;
+            let (operations, bytes) = (batch.len() as u64, batch.payload_bytes() as u64);
+            let spaces = |keyspace| self.shared.space(keyspace);
+            match self.isolation {
+                Isolation::Snapshot => live.own.apply(batch, &spaces, &*Arc::clone(&live.pin))?,
+                Isolation::Serializable => live.own.apply(batch, &spaces, &self.shared.base)?,
+            }
+            let held = Shared::<S>::bytes_of(&live.own);
+            self.charge(live, held);
+            live.stats.batches += 1;
+            live.stats.operations += operations;
+            live.stats.bytes_written += bytes;
+            Ok(())
+        })
+    }
+
+    fn changed_since_snapshot(&self, keyspace: Keyspace, records: &[Records]) -> Result<Option<Changed>> {
+        self.shared.space(keyspace)?;
+        let find = |records| self.shared.find_change(keyspace, records, self.snapshot);
+        self.with(|_| Ok(records.iter().find_map(find)))
+    }
+
+    fn changes(&self, keyspace: Keyspace) -> Result<Box<dyn ChangeCursor>> {
+        let kind = self.shared.space(keyspace)?.kind;
+        let own = self.with(|live| Ok(live.own.of(keyspace)))?;
+        Ok(Box::new(Changes(own.changes(kind).into_iter())))
+    }
+
+    fn stats(&self) -> TxnStats {
+        let of = |live: &Live| TxnStats { bytes_memory: live.bytes, ..live.stats };
+        self.live.lock().as_ref().map_or_else(TxnStats::default, of)
+    }
+
+    fn prepare(&self) -> Result<()> {
+        self.with(|_| Ok(()))
+    }
+
+    fn checkpoint(&self, _owner: &[u8]) -> Result<()> {
+        Err(StoreError::Unsupported {
+            engine: self.shared.base.engine_name(),
+            what: "transactions that outlast the mount, as branches do",
+        })
+    }
+
+    fn commit(&self, durability: Durability) -> Result<Position> {
+        let position = self.commit_live(&mut self.live.lock(), durability)?;
+        if durability == Durability::Synced {
+            self.shared.base.sync(position)?;
+        }
+        Ok(position)
+    }
+
+    fn abort(&self) {
+        let mut live = self.live.lock();
+        if live.is_some() {
+            self.take(&mut live);
+            self.shared.end(self.id, None);
+        }
+    }
+}
+
+impl<S: Base> Drop for HeldTxn<S> {
+    fn drop(&mut self) {
+        self.abort();
+    }
+}
+
+/// A walk over a list.
+struct Changes(std::vec::IntoIter<Change>);
+
+impl ChangeCursor for Changes {
+    fn next(&mut self) -> Result<Option<Change>> {
+        Ok(self.0.next())
+    }
+}

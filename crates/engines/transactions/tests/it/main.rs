@@ -1,0 +1,28 @@
+//! Stores without transactions get them: the contract of the traits over the reference model, whose own are hidden; memory, names, outcomes.
+#![expect(clippy::unwrap_used, reason = "a test that fails here has failed")]
+
+mod added;
+mod bare;
+#[path = "../../../../store/tests/it/contract/fixture.rs"]
+mod fixture;
+mod on_transacted;
+
+use std::sync::Arc;
+
+use kvfs_engine_transactions::Transacted;
+use kvfs_store::Store;
+
+use bare::Bare;
+use fixture::{Append, Engine, Fixture, listing, text};
+
+/// An engine that transactions were added to.
+struct Added;
+
+impl Engine for Added {
+    fn keeping(_undo_count: usize) -> Arc<dyn Store> {
+        Arc::new(Transacted::new(Bare::default(), MEMORY_BYTES))
+    }
+}
+
+/// Of which transactions may hold a quarter.
+const MEMORY_BYTES: u64 = 64 << 20;
