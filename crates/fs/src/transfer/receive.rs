@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use kvfs_kv::KeyspaceTable;
 use kvfs_store::{
-    Batch, Durability, KeyRange, Keyspace, KeyspaceKind, Op, SnapshotInfo, Store, Txn, TxnOptions,
+    Batch, Durability, KeyRange, Keyspace, KeyspaceKind, Op, SnapshotInfo, Store, StoreError, Txn, TxnOptions,
 };
 
 use super::changes::{Changes, is_empty};
@@ -144,6 +144,13 @@ impl<'f> Receiver<'f> {
 
     /// The snapshot that the stream goes on from, if it does.
     fn founded_on(&self, begin: &Begin) -> Result<Option<SnapshotInfo>, ReceiveError> {
+        let lacking = [
+            (self.store.transactions().is_none(), "transactions"),
+            (self.store.snapshots().is_none(), "named snapshots"),
+        ];
+        if let Some((_, what)) = lacking.into_iter().find(|(is_lacking, _)| *is_lacking) {
+            return Err(StoreError::Unsupported { engine: self.store.engine_name(), what }.into());
+        }
         let (to, name) = &begin.to;
         // Inode numbers made in a branch are not told to the sender, which may have given them to other files.
         if !self.store.checkpointed().is_empty() {

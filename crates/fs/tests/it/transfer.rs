@@ -1,7 +1,7 @@
 //! Sending snapshots and receiving them: what arrives, what is refused, and what a crash leaves.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use kvfs_device::{CrashDevice, CrashMode};
@@ -16,6 +16,7 @@ use kvfs_store::{Durability, KeyRange, Read, Store, Tier};
 
 use crate::driver::Driver;
 use crate::engine;
+use crate::prefix::Recorder;
 use crate::setup::{Random, Setup};
 use crate::snapshots::diff_from;
 use crate::tiers::told;
@@ -520,4 +521,15 @@ fn received_files_are_wished_to_lie_where_they_were() {
     pass_on(&source, Some("one"), "two", &mut target, false).unwrap();
     assert_eq!(told(&target.store), [(a.0, Tier::Fast)]);
     target.assert_sound("after both");
+}
+
+#[test]
+fn stream_to_a_store_without_what_receiving_takes_is_refused_before_its_content_comes() {
+    let source = model(1);
+    source.snapshots().create("s", false).unwrap();
+    let plain = Recorder { inner: ModelStore::new(), history: Mutex::default() };
+    let target = Setup::with(Arc::new(plain) as Arc<dyn Store>, 100, MountOptions::default());
+    let (begin, _) = begin_of(&stream(&source, None, "s"), &source, None, "s");
+    let refused = Receiver::new(&target.fs).check(&begin, false).unwrap_err();
+    assert!(refused.to_string().contains("has no transactions"), "{refused}");
 }
