@@ -150,6 +150,9 @@ fn collection(is_local: bool) -> GarbageCollectorOptions {
         wal_options: older_than(LOG_AGE_MIN),
         compacted_options: older_than(TABLE_AGE_MIN),
         compactions_options: older_than(MANIFEST_AGE_MIN),
+        // They would look at the manifest of each named snapshot, and do nothing: fences are kept, and there are no clones.
+        wal_fence_options: None,
+        detach_options: None,
         // Files can't be overwritten under a condition.
         boundary_files_enabled: !is_local,
         ..GarbageCollectorOptions::default()
