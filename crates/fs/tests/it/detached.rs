@@ -50,7 +50,7 @@ pub(crate) fn remove(main: &Setup, parent: NodeId, name: &str) -> TxnId {
 }
 
 /// Goes on with the removal: so many names, about.
-fn go_on(main: &Setup, names: u64) -> u64 {
+pub(crate) fn go_on(main: &Setup, names: u64) -> u64 {
     DetachedTrees::of(&main.fs).remove_some(names).unwrap()
 }
 
@@ -79,7 +79,7 @@ pub(crate) fn planted(main: &Setup) -> NodeId {
 }
 
 /// A random tree as `tree`, with links to what is beside it, and a mess there.
-fn grown(main: &Setup, random: &mut Random) -> NodeId {
+pub(crate) fn grown(main: &Setup, random: &mut Random) -> NodeId {
     let top = main.dir(ROOT, "tree");
     mess(main, random, ROOT, "n", 20);
     mess(main, random, top, "n", 60);

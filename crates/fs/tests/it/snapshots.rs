@@ -404,7 +404,7 @@ fn restore_over_a_concurrent_write_is_canceled() {
     assert!(matches!(refused, Err(FsError::Invalid(_))), "{refused:?}");
 }
 
-fn restore_paths(main: &Setup, name: &str, paths: &[&str]) -> Result<Restored> {
+pub(crate) fn restore_paths(main: &Setup, name: &str, paths: &[&str]) -> Result<Restored> {
     let then = view_of(main, name);
     let txn = begin(main, Isolation::Snapshot);
     let paths: Vec<Bytes> = paths.iter().map(|path| Bytes::copy_from_slice(path.as_bytes())).collect();

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use kvfs_store::progress;
 
 use super::super::compare::{Place, key_of};
+use super::super::paths::Paths;
 use super::Restore;
 use super::plan::Target;
 use crate::dir::Ascent;
@@ -173,11 +174,12 @@ impl Restore<'_> {
         if let Some(staging) = &self.staging {
             return Ok(staging.directory);
         }
-        // The highest directory in which something changes and that stays: nothing that is staged is above it.
-        let mut depths = depths(self.now());
+        // The highest directory in which something changes and that stays: nothing that is staged is above it. Of a
+        // detached tree even the top may be staged.
+        let (mut depths, mut paths) = (depths(self.now()), Paths::new(self.now()));
         let mut best = (u32::MAX, ROOT_INODE);
         for change in self.plan.names.iter().filter(|change| change.now.is_some()) {
-            if self.then().rows().has_own(change.place.0)? {
+            if self.then().rows().has_own(change.place.0)? && !paths.is_detached(&change.place)? {
                 best = best.min((depths.of(change.place.0)?, change.place.0));
             }
         }

@@ -62,7 +62,7 @@ impl Plan {
     /// Only what is inside of `scope`. The directories above stay as they are.
     pub(super) fn within(sides: Sides<'_>, scope: &Scope) -> Result<Self> {
         let mut plan = Self::of_rows(sides)?;
-        plan.names = scope.pick(std::mem::take(&mut plan.names))?;
+        plan.names = scope.pick(sides, std::mem::take(&mut plan.names))?;
         plan.touched.retain(|&inode, place| scope.has_inode(inode, place));
         plan.complete();
         plan.directories.retain(|&directory| scope.has_directory(directory));

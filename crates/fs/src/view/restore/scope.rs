@@ -2,7 +2,8 @@
 //!
 //! Purpose: a path stands for what it leads to and all that is below it, in the snapshot and now. Changes of names are
 //! inside when their place is, on the side that has something there. What was moved or linked from one part to the
-//! other since is refused: bringing back the one would need the other.
+//! other since is refused: bringing back the one would need the other. What is in a detached tree is nowhere as far as that
+//! goes: what is to be restored comes from there, without what was made, moved or changed there since the snapshot.
 //!
 //! Thread safety: belongs to one restore. Memory: the directories below the paths.
 
@@ -11,8 +12,9 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 
 use super::super::compare::{Place, Sides};
+use super::super::paths::Paths;
 use super::plan::{NameChange, Target};
-use crate::schema::{DETACHED_INODE, Placement, ROOT_INODE, Row};
+use crate::schema::{Placement, ROOT_INODE, Row};
 use crate::{FileSystem, FileType, FsError, Result};
 
 /// What is at and below some places on one side.
@@ -46,6 +48,13 @@ impl Scope {
             }
             scope.roots.insert(place);
         }
+        // What was detached since comes back with all that it has now.
+        let mut paths = Paths::new(sides.after);
+        for &directory in &scope.then.directories {
+            if paths.detached_tree(directory)?.is_some() {
+                scope.now.add_directory(sides.after, directory)?;
+            }
+        }
         Ok(scope)
     }
 
@@ -72,37 +81,39 @@ impl Scope {
     }
 
     /// Those of `changes` that are inside.
-    pub(super) fn pick(&self, changes: Vec<NameChange>) -> Result<Vec<NameChange>> {
-        // What was detached since is brought back from there.
-        let is_detached = |change: &NameChange| {
-            change.place.0 == DETACHED_INODE
-                && change.now.is_some_and(|target| self.then.directories.contains(&target.inode))
-        };
+    pub(super) fn pick(&self, sides: Sides<'_>, changes: Vec<NameChange>) -> Result<Vec<NameChange>> {
+        let mut paths = Paths::new(sides.after);
         let is_inside = |change: &NameChange| {
             (change.then.is_some() && self.is_then(&change.place))
                 || (change.now.is_some() && self.is_now(&change.place))
-                || is_detached(change)
         };
-        let (inside, outside): (Vec<_>, Vec<_>) = changes.into_iter().partition(is_inside);
-        let inodes = |side: fn(&NameChange) -> Option<Target>| -> BTreeSet<u64> {
-            inside.iter().filter_map(|change| side(change).map(|target| target.inode)).collect()
-        };
-        let (then, now) = (inodes(|change| change.then), inodes(|change| change.now));
-        for NameChange { place, then: was, now: is } in &outside {
-            if is.is_some_and(|target| then.contains(&target.inode)) {
-                return Err(refused(
-                    &place.1,
-                    "was moved or linked here from what is to be restored; restore both",
-                ));
-            }
-            if was.is_some_and(|target| now.contains(&target.inode)) {
-                return Err(refused(
-                    &place.1,
-                    "was moved or linked into what is to be restored; restore both",
-                ));
+        let (mut then, mut now) = (BTreeSet::new(), BTreeSet::new());
+        for change in changes.iter().filter(|change| is_inside(change)) {
+            then.extend(change.then.map(|target| target.inode));
+            if let Some(target) = change.now
+                && !paths.is_detached(&change.place)?
+            {
+                now.insert(target.inode);
             }
         }
-        Ok(inside)
+        let mut picked = Vec::with_capacity(changes.len());
+        for change in changes {
+            let NameChange { place, then: was, now: is } = &change;
+            if is_inside(&change) {
+                picked.push(change);
+            } else if is.is_some_and(|target| then.contains(&target.inode)) {
+                if !paths.is_detached(place)? {
+                    let why = "was moved or linked here from what is to be restored; restore both";
+                    return Err(refused(&place.1, why));
+                }
+                // It is brought back from there, and what was at that place does not return.
+                picked.push(NameChange { then: None, ..change });
+            } else if was.is_some_and(|target| now.contains(&target.inode)) {
+                let why = "was moved or linked into what is to be restored; restore both";
+                return Err(refused(&place.1, why));
+            }
+        }
+        Ok(picked)
     }
 }
 
@@ -114,7 +125,11 @@ impl Below {
             }
             return Ok(());
         }
-        let mut todo = vec![top.inode];
+        self.add_directory(side, top.inode)
+    }
+
+    fn add_directory(&mut self, side: &FileSystem, top: u64) -> Result<()> {
+        let mut todo = vec![top];
         while let Some(directory) = todo.pop() {
             if !self.directories.insert(directory) {
                 continue;
