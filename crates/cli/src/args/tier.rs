@@ -15,7 +15,7 @@ const EXAMPLES: &str = "\
 Examples:
   kvfs tier list ~/mnt
   kvfs tier add ~/mnt slow:/dev/sdb        a hard disk, while mounted
-  kvfs tier add ~/mnt slow:/hdd/more.img,size=500G fast:/dev/nvme1n1
+  kvfs tier add ~/mnt slow:/hdd/more.img fast:/dev/nvme1n1
   kvfs tier status ~/mnt                   what moves, how fast, and why not
   kvfs tier drain ~/mnt /dev/sdb           by its path, or its number
   kvfs tier remove ~/mnt 1
@@ -50,20 +50,36 @@ pub(crate) struct TierArgs {
 #[derive(Debug, Subcommand)]
 pub(crate) enum TierCommand {
     /// Which devices the store has
+    #[command(after_help = "Example:\n  kvfs tier list ~/mnt")]
     List(TierListArgs),
     /// What each holds, what moves, how fast, and why nothing does
+    #[command(after_help = "Examples:\n  kvfs tier status ~/mnt\n  kvfs tier status --json ~/mnt")]
     Status(TierListArgs),
     /// Take files or block devices into the store
+    #[command(
+        after_help = "Examples:\n  kvfs tier add ~/mnt slow:/dev/sdb\n  truncate -s 500G /hdd/more.img && kvfs tier add ~/mnt slow:/hdd/more.img"
+    )]
     Add(TierAddArgs),
     /// Move everything away from devices, and put nothing there
+    #[command(
+        after_help = "Examples:\n  kvfs tier drain ~/mnt /dev/sdb\n  kvfs tier drain --no-wait ~/mnt 1        by its number"
+    )]
     Drain(TierDrainArgs),
     /// Fill devices again that were to be drained
+    #[command(after_help = "Example:\n  kvfs tier refill ~/mnt /dev/sdb")]
     Refill(TierDevicesArgs),
     /// Drain devices, and let go of them
+    #[command(after_help = "Example:\n  kvfs tier remove ~/mnt /dev/sdb")]
     Remove(TierDevicesArgs),
     /// How content is placed for which `kvfs set` says nothing, and what moves
+    #[command(
+        after_help = "Examples:\n  kvfs tier placement ~/mnt                  how it is now\n  kvfs tier placement ~/mnt hot-cold+endurance:20G"
+    )]
     Placement(TierPlacementArgs),
     /// Limit how much is moved between tiers each second, until the unmount
+    #[command(
+        after_help = "Examples:\n  kvfs tier limit ~/mnt 50M\n  kvfs tier limit ~/mnt 0                  no limit"
+    )]
     Limit(TierLimitArgs),
 }
 

@@ -4,29 +4,26 @@ use crate::world::{World, kvfs};
 
 #[test]
 fn every_command_has_help_with_examples() {
-    for command in [
-        "mkfs",
-        "defrag",
-        "mount",
-        "serve",
-        "umount",
-        "check",
-        "stats",
-        "top",
-        "heat",
-        "trace",
-        "kv",
-        "locks",
-        "snapshot",
-        "txn",
-        "version",
-        "sync",
-        "completions",
-    ] {
-        let help = kvfs(&[command, "--help"]).ok();
-        assert!(help.contains("Example"), "{command}: {help}");
-        assert!(help.contains(&format!("kvfs {command}")), "{command}: {help}");
+    let mut commands: Vec<Vec<String>> = vec![Vec::new()];
+    let mut seen = 0;
+    while let Some(command) = commands.pop() {
+        let mut words = command.clone();
+        words.push("--help".to_owned());
+        let help = kvfs(&words).ok();
+        let listed =
+            help.split_once("\nCommands:\n").map(|(_, rest)| rest.split("\n\n").next().unwrap_or(rest));
+        let names = listed.unwrap_or("").lines().filter_map(|line| line.strip_prefix("  "));
+        let names = names.filter(|line| !line.starts_with(' ')).filter_map(|line| line.split(' ').next());
+        for name in names.filter(|&name| name != "help") {
+            commands.push([command.as_slice(), &[name.to_owned()]].concat());
+        }
+        let name = format!("kvfs {}", command.join(" "));
+        assert!(help.contains("Example"), "{name}: {help}");
+        let has_own = help.split("Example").skip(1).any(|examples| examples.contains(name.trim_end()));
+        assert!(has_own, "{name}: {help}");
+        seen += 1;
     }
+    assert!(seen > 60, "{seen} commands");
     let help = kvfs(&["--help"]).ok();
     for part in ["Examples:", "Exit codes:", "mkfs", "mount", "umount", "check", "stats", "kv", "version"] {
         assert!(help.contains(part), "{part}");
