@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Stores in object storage, and what may happen on the way there: the engine's contract, faults and crashes of a network in memory, suites
-# on mounts over a directory and over a server of S3, outages, kill -9, named snapshots, take-over.
+# on mounts over a directory and over a server of S3, outages, kill -9, transactions, named snapshots, take-over.
 # usage: scripts/beyond.sh [short|long]      default: short, at most six minutes once it is built
 #
 # KVFS          a binary with the engine slatedb (default: that of make build-slatedb, built here)
@@ -65,6 +65,7 @@ on() {
   step "$what: unmount" umount_store
   step "$what: check" check_store
   step "$what: kill -9" kill_after_fsync
+  step "$what: transactions" transactions
   step "$what: named snapshots" named_snapshots
   step "$what: take-over" take_over
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Engines other than kvdb: the contract of stores on each, pjdfstest and fsx on a mount of each, and kill -9 of a daemon.
+# Engines other than kvdb: the contract of stores on each, pjdfstest and fsx on a mount of each, kill -9 of a daemon, transactions.
 # usage: scripts/engines.sh [engine...]      default: memory rocksdb leveldb slatedb
 #
 # KVFS          a binary with the engines (default: those of make build-engines and build-slatedb, built here)
@@ -80,6 +80,8 @@ for engine in "${engines[@]}"; do
   if [ "$engine" != memory ]; then
     kill_after_fsync
     note "kill-$engine" $?
+    transactions
+    note "transactions-$engine" $?
   fi
   if [ -n "$server" ]; then
     outage

@@ -114,6 +114,24 @@ acknowledged_files() {
   echo "# $(wc -l <"$work/acknowledged") files were acknowledged before the kill, and are there"
 }
 
+# What a transaction does is there wholly or not at all: after a commit, a command that fails, and a kill before and behind the commit.
+transactions() {
+  local tree=$mnt/transactions from=$repo/docs runner
+  mount_store || return 1
+  "$KVFS" txn run -s "$mnt" -- cp -r "$from" "$tree" && diff -r "$from" "$tree" || return 1
+  ! "$KVFS" txn run -s "$mnt" -- sh -c "rm -r '$tree' && exit 3" && diff -r "$from" "$tree" || return 1
+  "$KVFS" txn run -s "$mnt" -- sh -c "rm -r '$tree' && echo >'$work/removed' && exec sleep 1000" 2>/dev/null &
+  runner=$!
+  until_ok test -e "$work/removed" || return 1
+  sync "$tree/FORMAT.md" || return 1
+  kill_daemon
+  wait "$runner" 2>/dev/null
+  rm "$work/removed"
+  mount_store && diff -r "$from" "$tree" && "$KVFS" txn run -s "$mnt" -- rm -r "$tree" && sync "$mnt" || return 1
+  kill_daemon
+  mount_store && [ ! -e "$tree" ] && umount_store && check_store
+}
+
 # A named snapshot is what it was made of after changes, a kill and a copy to another engine, until it is deleted.
 named_snapshots() {
   local tree=$mnt/snapshots then=$mnt/.kvfs/snapshots/then copy=$work/copy.$RANDOM before
