@@ -3,7 +3,8 @@
 use bytes::Bytes;
 
 use crate::{
-    BATCH_BYTES_MAX, BLOCK_BYTES, Compression, KEY_LEN_MAX, Keyspace, Result, StoreError, VALUE_LEN_MAX,
+    BATCH_BYTES_MAX, BLOCK_BYTES, Compression, KEY_LEN_MAX, Keyspace, KeyspaceKind, Result, StoreError,
+    VALUE_LEN_MAX,
 };
 
 /// One operation of a batch.
@@ -44,6 +45,21 @@ impl Op {
             | Self::PutBlocks { keyspace, .. }
             | Self::PatchBlock { keyspace, .. } => *keyspace,
         }
+    }
+
+    /// Whether it is an operation on a keyspace `name` that holds `kind`.
+    ///
+    /// # Errors
+    /// [`StoreError::WrongKind`].
+    pub fn check_kind(&self, kind: KeyspaceKind, name: &str) -> Result<()> {
+        let (operation, wanted) = match self {
+            Self::Put { .. } => ("put", KeyspaceKind::Tuple),
+            Self::Merge { .. } => ("merge", KeyspaceKind::Tuple),
+            Self::PutBlocks { .. } => ("put_blocks", KeyspaceKind::Block),
+            Self::PatchBlock { .. } => ("patch_block", KeyspaceKind::Block),
+            Self::Delete { .. } | Self::DeleteRange { .. } => return Ok(()),
+        };
+        if kind == wanted { Ok(()) } else { Err(StoreError::wrong_kind(operation, name, kind)) }
     }
 
     /// Key and value bytes that the operation carries.

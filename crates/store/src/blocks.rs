@@ -53,6 +53,13 @@ pub fn block_key(prefix: &[u8], block: u64) -> Bytes {
     key.freeze()
 }
 
+/// The keys of the blocks of `prefix` from `first` on; others may lie between them.
+pub fn blocks_from(prefix: &[u8], first: u64) -> KeyRange {
+    let mut end = BytesMut::from(&block_key(prefix, u64::MAX)[..]);
+    end.put_u8(0);
+    KeyRange::new(block_key(prefix, first), end.freeze())
+}
+
 /// The block number in `key` if it is a key of exactly `prefix`.
 pub fn block_of(prefix: &[u8], key: &[u8]) -> Option<u64> {
     key.strip_prefix(prefix)?.try_into().ok().map(u64::from_be_bytes)

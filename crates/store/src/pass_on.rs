@@ -105,4 +105,63 @@ macro_rules! pass_on {
             self.$($inner)+.stats()
         }
     };
+    (@ [$($inner:tt)+] apply) => {
+        fn apply(
+            &self,
+            batch: $crate::Batch,
+            durability: $crate::Durability,
+        ) -> $crate::Result<$crate::Position> {
+            self.$($inner)+.apply(batch, durability)
+        }
+    };
+    (@ [$($inner:tt)+] uuid) => {
+        fn uuid(&self) -> [u8; 16] {
+            self.$($inner)+.uuid()
+        }
+    };
+    (@ [$($inner:tt)+] engine_name) => {
+        fn engine_name(&self) -> &'static str {
+            self.$($inner)+.engine_name()
+        }
+    };
+    (@ [$($inner:tt)+] place) => {
+        fn place(&self) -> Option<&dyn $crate::Place> {
+            self.$($inner)+.place()
+        }
+    };
+    (@ [$($inner:tt)+] follow) => {
+        fn follow(&self) -> Option<&dyn $crate::Follow> {
+            self.$($inner)+.follow()
+        }
+    };
+    (@ [$($inner:tt)+] compress) => {
+        fn compress(&self) -> Option<&dyn $crate::Compress> {
+            self.$($inner)+.compress()
+        }
+    };
+    (@ [$($inner:tt)+] snapshots) => {
+        fn snapshots(&self) -> Option<&dyn $crate::NamedSnapshots> {
+            self.$($inner)+.snapshots()
+        }
+    };
+    (@ [$($inner:tt)+] changes) => {
+        fn changes(&self) -> Option<&dyn $crate::TrackChanges> {
+            self.$($inner)+.changes()
+        }
+    };
+    (@ [$($inner:tt)+] transactions) => {
+        fn transactions(&self) -> Option<&dyn $crate::Transactions> {
+            self.$($inner)+.transactions()
+        }
+    };
+    (@ [$($inner:tt)+] checkpoints) => {
+        fn checkpoints(&self) -> Option<&dyn $crate::Checkpoints> {
+            self.$($inner)+.checkpoints()
+        }
+    };
+    (@ [$($inner:tt)+] undo) => {
+        fn undo(&self) -> Option<&dyn $crate::UndoHistory> {
+            self.$($inner)+.undo()
+        }
+    };
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use kvfs_store::blocks::{block_key, patched};
-use kvfs_store::{BLOCK_BYTES, Batch, KeyRange, Keyspace, KeyspaceKind, Op, Result};
+use kvfs_store::{BLOCK_BYTES, Batch, KeyRange, Keyspace, Op, Result};
 
 use crate::changes::{Change, Changes};
 use crate::database::Database;
@@ -31,15 +31,11 @@ impl<D: Database> Spaces<D> {
                 Entry::Occupied(known) => known.into_mut(),
                 Entry::Vacant(new) => new.insert(shared.space(keyspace)?),
             };
+            op.check_kind(space.kind, &space.name)?;
             match op {
-                Op::Put { .. } => space.expect_kind(KeyspaceKind::Tuple, "put")?,
-                Op::PutBlocks { .. } => space.expect_kind(KeyspaceKind::Block, "put_blocks")?,
-                Op::PatchBlock { .. } => space.expect_kind(KeyspaceKind::Block, "patch_block")?,
-                Op::Merge { .. } => {
-                    space.expect_kind(KeyspaceKind::Tuple, "merge")?;
-                    space.merge_function()?;
-                }
+                Op::Merge { .. } => drop(space.merge_function()?),
                 Op::Delete { .. } | Op::DeleteRange { .. } => space.note_deleted(),
+                Op::Put { .. } | Op::PutBlocks { .. } | Op::PatchBlock { .. } => {}
             }
         }
         Ok(Self { by_keyspace })

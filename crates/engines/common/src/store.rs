@@ -94,25 +94,6 @@ impl<D: Database> DatabaseStore<D> {
     fn view(&self) -> View<'_, D> {
         View::newest(&self.shared)
     }
-
-    /// Applies what is checked; the caller has been admitted.
-    fn write(&self, batch: Batch) -> Result<Position> {
-        let shared = &*self.shared;
-        let spaces = Spaces::of(shared, &batch)?;
-        let count = batch.len() as u64;
-        let _order = shared.order.lock();
-        let mut staged = stage(shared, &spaces, batch)?;
-        let newest = shared.newest() + count;
-        staged.changes.meta.push((SEQNO, Some(Bytes::copy_from_slice(&newest.to_le_bytes()))));
-        let written = if staged.ranges.is_empty() {
-            shared.db.write(&staged.changes)
-        } else {
-            paged::apply(shared, &self.room, staged)
-        };
-        written.map_err(|error| shared.fail(&error))?;
-        shared.publish(newest);
-        Ok(Position(newest))
-    }
 }
 
 fn spaces_of<D: Database>(db: &D) -> Result<Vec<Arc<Space<D::Handle>>>> {
@@ -178,13 +159,7 @@ impl<D: Database> Store for DatabaseStore<D> {
     }
 
     fn apply(&self, batch: Batch, durability: Durability) -> Result<Position> {
-        batch.check_limits()?;
-        self.admit(&batch, durability)?;
-        let position = self.write(batch)?;
-        if durability == Durability::Synced {
-            self.shared.sync(position)?;
-        }
-        Ok(position)
+        self.apply_in_steps(batch, durability)
     }
 
     fn sync(&self, position: Position) -> Result<()> {
@@ -244,7 +219,21 @@ impl<D: Database> Base for DatabaseStore<D> {
     }
 
     fn apply_admitted(&self, batch: Batch) -> Result<Position> {
-        self.write(batch)
+        let shared = &*self.shared;
+        let spaces = Spaces::of(shared, &batch)?;
+        let count = batch.len() as u64;
+        let _order = shared.order.lock();
+        let mut staged = stage(shared, &spaces, batch)?;
+        let newest = shared.newest() + count;
+        staged.changes.meta.push((SEQNO, Some(Bytes::copy_from_slice(&newest.to_le_bytes()))));
+        let written = if staged.ranges.is_empty() {
+            shared.db.write(&staged.changes)
+        } else {
+            paged::apply(shared, &self.room, staged)
+        };
+        written.map_err(|error| shared.fail(&error))?;
+        shared.publish(newest);
+        Ok(Position(newest))
     }
 }
 

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use kvfs_store::blocks::{block_key, block_of, extent};
+use kvfs_store::blocks::{block_key, block_of, blocks_from, extent};
 use kvfs_store::{BLOCK_BYTES, Extent, ExtentKind, KeyRange, Keyspace, KeyspaceKind, Result, StoreError};
 
 use crate::database::{Database, Entries};
@@ -88,9 +88,7 @@ impl<'a, D: Database> View<'a, D> {
     ) -> Result<Option<Extent>> {
         let space = self.shared.space(keyspace)?;
         space.expect_kind(KeyspaceKind::Block, "next_extent")?;
-        let mut end = block_key(prefix, u64::MAX).to_vec();
-        end.push(0);
-        let mut entries = self.entries(&space, &KeyRange::new(block_key(prefix, from), end))?;
+        let mut entries = self.entries(&space, &blocks_from(prefix, from))?;
         entries.first();
         let mut is_first = true;
         let mut blocks = std::iter::from_fn(|| {

@@ -10,10 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kvfs_store::model::{ModelOptions, ModelStore};
-use kvfs_store::{
-    Batch, Checkpoints, Durability, EngineStore, NamedSnapshots, Position, Read, Result, Store, TrackChanges,
-    Transactions, Verified,
-};
+use kvfs_store::{EngineStore, Read, Result, Store, Verified};
 
 /// What a version of a key takes beside its bytes: its place in the map, a third of which is empty on average, the header of
 /// the value, and what the allocator rounds up (bytes; an estimate).
@@ -43,35 +40,12 @@ impl Read for MemoryStore {
 
 impl Store for MemoryStore {
     kvfs_store::pass_on!(
-        model: open_keyspace, keyspaces, snapshot, sync, position, capabilities, space, stats
+        model: open_keyspace, keyspaces, snapshot, apply, sync, position, uuid, capabilities, space, stats, snapshots, changes,
+        transactions, checkpoints
     );
-
-    fn apply(&self, batch: Batch, durability: Durability) -> Result<Position> {
-        self.model.apply(batch, durability)
-    }
 
     fn engine_name(&self) -> &'static str {
         "memory"
-    }
-
-    fn uuid(&self) -> [u8; 16] {
-        self.model.uuid()
-    }
-
-    fn snapshots(&self) -> Option<&dyn NamedSnapshots> {
-        self.model.snapshots()
-    }
-
-    fn changes(&self) -> Option<&dyn TrackChanges> {
-        self.model.changes()
-    }
-
-    fn transactions(&self) -> Option<&dyn Transactions> {
-        self.model.transactions()
-    }
-
-    fn checkpoints(&self) -> Option<&dyn Checkpoints> {
-        self.model.checkpoints()
     }
 }
 

@@ -1,5 +1,5 @@
 use bytes::Bytes;
-use kvfs_store::{Keyspace, KeyspaceKind, StoreError, TxnOptions};
+use kvfs_store::{Batch, Durability, Keyspace, KeyspaceKind, Position, StoreError, TxnOptions};
 
 use super::*;
 

@@ -54,6 +54,13 @@ struct State {
     opened: Vec<Weak<Opened>>,
 }
 
+impl State {
+    /// The snapshot, if it is read.
+    fn find_opened(&self, id: Uuid) -> Option<Arc<Opened>> {
+        self.opened.iter().filter_map(Weak::upgrade).find(|opened| opened.entry.id == id)
+    }
+}
+
 /// See the module.
 #[derive(Default)]
 pub(crate) struct Named {
@@ -73,11 +80,6 @@ impl Named {
             }
         }
         named
-    }
-
-    fn find_opened(&self, id: Uuid) -> Option<Arc<Opened>> {
-        let state = self.state.lock();
-        state.opened.iter().filter_map(Weak::upgrade).find(|opened| opened.entry.id == id)
     }
 
     fn add(&self, entry: Entry) {
@@ -194,7 +196,8 @@ async fn delete(
     let admin = opener.admin();
     let removed = async {
         // From here on nothing opens it.
-        if let Some(opened) = named.find_opened(entry.id) {
+        let opened = named.state.lock().find_opened(entry.id);
+        if let Some(opened) = opened {
             let options = CheckpointOptions {
                 source: Some(entry.id),
                 name: Some(KEPT.to_owned()),
@@ -262,13 +265,6 @@ impl Shared {
         }
     }
 
-    pub(crate) fn snapshots_len(&self) -> u64 {
-        match &self.database {
-            Database::Writer(_) => self.named.state.lock().list.len() as u64,
-            Database::Reader(follower) => follower.current().named.len() as u64,
-        }
-    }
-
     fn create_snapshot(&self, name: &str, created: Duration) -> Result<SnapshotInfo> {
         check_snapshot_name(name)?;
         self.check_writable()?;
@@ -332,9 +328,7 @@ impl Shared {
             let mut state = self.named.state.lock();
             let entry = find(shown.as_ref().map_or(&state.list, |shown| &shown.named)).ok_or_else(gone)?;
             state.opened.retain(|opened| opened.strong_count() > 0);
-            let known =
-                state.opened.iter().filter_map(Weak::upgrade).find(|opened| opened.entry.id == entry.id);
-            known.unwrap_or_else(|| {
+            state.find_opened(entry.id).unwrap_or_else(|| {
                 let opened = Arc::new(Opened {
                     entry,
                     opener: Arc::clone(&self.opener),

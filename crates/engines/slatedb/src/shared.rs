@@ -13,7 +13,7 @@ use futures::poll;
 use kvfs_locks::{Condvar, Mutex, RwLock, class};
 use kvfs_store::{Keyspace, Result, StoreError};
 use slatedb::config::WriteOptions;
-use slatedb::{CloseReason, Db, DbStatus, DbTransaction, WriteBatch};
+use slatedb::{CloseReason, Db, DbStatus, DbTransaction, VersionedManifest, WriteBatch};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
@@ -160,6 +160,14 @@ impl Shared {
     /// Drives `future` to its end on this thread, however long it takes.
     pub(crate) fn wait<F: Future>(&self, future: F) -> F::Output {
         self.executor.wait(future)
+    }
+
+    /// Of the newest state that is known or shown.
+    pub(crate) fn manifest(&self) -> VersionedManifest {
+        match &self.database {
+            Database::Writer(db) => db.manifest(),
+            Database::Reader(follower) => follower.current().reader.db.manifest(),
+        }
     }
 
     /// For tasks of the runtime.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use kvfs_store::blocks::{block_key, patched};
-use kvfs_store::{BLOCK_BYTES, Batch, KeyRange, Keyspace, KeyspaceKind, Op, Result};
+use kvfs_store::{BLOCK_BYTES, Batch, KeyRange, Keyspace, Op, Result};
 use slatedb::WriteBatch;
 
 use crate::backlog::Backlog;
@@ -36,15 +36,9 @@ impl Spaces {
                 Entry::Occupied(known) => known.into_mut(),
                 Entry::Vacant(new) => new.insert(shared.space(keyspace)?),
             };
-            match op {
-                Op::Put { .. } => space.expect_kind(KeyspaceKind::Tuple, "put")?,
-                Op::PutBlocks { .. } => space.expect_kind(KeyspaceKind::Block, "put_blocks")?,
-                Op::PatchBlock { .. } => space.expect_kind(KeyspaceKind::Block, "patch_block")?,
-                Op::Merge { .. } => {
-                    space.expect_kind(KeyspaceKind::Tuple, "merge")?;
-                    space.merge_function()?;
-                }
-                Op::Delete { .. } | Op::DeleteRange { .. } => {}
+            op.check_kind(space.kind, &space.name)?;
+            if matches!(op, Op::Merge { .. }) {
+                space.merge_function()?;
             }
         }
         Ok(Self { by_keyspace })

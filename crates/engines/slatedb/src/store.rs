@@ -217,29 +217,6 @@ impl SlateStore {
         View::newest(&self.shared)
     }
 
-    /// Applies what is checked.
-    fn write(&self, batch: Batch, mut limit: WaitLimit) -> Result<Position> {
-        if batch.is_empty() {
-            return Ok(self.position());
-        }
-        let spaces = Spaces::of(&self.shared, &batch)?;
-        let count = batch.len() as u64;
-        let _order = loop {
-            self.shared.wait_for_room(&mut limit)?;
-            let order = self.shared.order.lock();
-            // Its holder may have waited for what it reads.
-            limit.check("writing")?;
-            if self.shared.has_room()? {
-                break order;
-            }
-        };
-        let seqno = keys::seqno(self.shared.newest()) + count;
-        let sequence = keys::sequence(seqno);
-        let (write, dead, weight) = stage(&self.shared, &spaces, batch)?.into_write(sequence);
-        self.shared.commit(write, sequence, &dead, weight)?;
-        Ok(Position(seqno))
-    }
-
     /// Makes a keyspace. The caller holds the list of them.
     fn make_space(&self, number: u32, name: &str, kind: KeyspaceKind) -> Result<Arc<Space>> {
         self.shared.check_writable()?;
@@ -257,11 +234,7 @@ impl SlateStore {
 
     /// What tables take (bytes).
     fn table_bytes(&self) -> u64 {
-        let manifest = match &self.shared.database {
-            Database::Writer(db) => db.manifest(),
-            Database::Reader(follower) => follower.current().reader.db.manifest(),
-        };
-        manifest.all_sst_views().map(|view| view.sst.estimate_size()).sum()
+        self.shared.manifest().all_sst_views().map(|view| view.sst.estimate_size()).sum()
     }
 }
 
@@ -388,13 +361,7 @@ impl Store for SlateStore {
     }
 
     fn apply(&self, batch: Batch, durability: Durability) -> Result<Position> {
-        batch.check_limits()?;
-        self.admit(&batch, durability)?;
-        let position = self.apply_admitted(batch)?;
-        if durability == Durability::Synced {
-            self.sync(position)?;
-        }
-        Ok(position)
+        self.apply_in_steps(batch, durability)
     }
 
     fn sync(&self, position: Position) -> Result<()> {
@@ -441,7 +408,7 @@ impl Store for SlateStore {
             ("slatedb.cache_bytes", self.cache.bytes()),
             ("slatedb.deleted_ranges", self.view().dead.len() as u64),
             ("slatedb.outages", self.shared.observer.health.outages()),
-            ("slatedb.snapshots", self.shared.snapshots_len()),
+            ("slatedb.snapshots", self.shared.named_snapshots().len() as u64),
             ("slatedb.syncs", self.shared.syncs()),
             ("slatedb.tables_bytes", self.table_bytes()),
         ];
@@ -469,7 +436,26 @@ impl Base for SlateStore {
     }
 
     fn apply_admitted(&self, batch: Batch) -> Result<Position> {
-        self.write(batch, self.shared.wait_limit())
+        let mut limit = self.shared.wait_limit();
+        if batch.is_empty() {
+            return Ok(self.position());
+        }
+        let spaces = Spaces::of(&self.shared, &batch)?;
+        let count = batch.len() as u64;
+        let _order = loop {
+            self.shared.wait_for_room(&mut limit)?;
+            let order = self.shared.order.lock();
+            // Its holder may have waited for what it reads.
+            limit.check("writing")?;
+            if self.shared.has_room()? {
+                break order;
+            }
+        };
+        let seqno = keys::seqno(self.shared.newest()) + count;
+        let sequence = keys::sequence(seqno);
+        let (write, dead, weight) = stage(&self.shared, &spaces, batch)?.into_write(sequence);
+        self.shared.commit(write, sequence, &dead, weight)?;
+        Ok(Position(seqno))
     }
 }
 

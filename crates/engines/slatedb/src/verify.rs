@@ -9,17 +9,14 @@ use kvfs_store::{KeyRange, Result, StoreError, Verified};
 use slatedb::VersionedManifest;
 
 use crate::pin::Pin;
-use crate::shared::{Database, Shared};
+use crate::shared::Shared;
 
 /// Verifies a store.
 pub(crate) fn verify(shared: &Arc<Shared>) -> Result<Verified> {
     let mut verified = Verified::default();
     let newest = Pin::newest(shared)?;
     let (keys, bytes) = walk(&newest, "", &mut verified.findings)?;
-    let mut known = match &shared.database {
-        Database::Writer(db) => tables_of(&db.manifest()),
-        Database::Reader(follower) => tables_of(&follower.current().reader.db.manifest()),
-    };
+    let mut known = tables_of(&shared.manifest());
     let names: Vec<_> = shared.named_snapshots().into_iter().map(|info| info.name).collect();
     for name in &names {
         let of = format!("snapshot \"{name}\", ");

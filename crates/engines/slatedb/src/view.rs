@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::future::try_join_all;
-use kvfs_store::blocks::{block_key, block_of, extent};
+use kvfs_store::blocks::{block_key, block_of, blocks_from, extent};
 use kvfs_store::{BLOCK_BYTES, Extent, ExtentKind, KeyRange, KeyspaceKind, Result, StoreError};
 use slatedb::config::{ReadOptions, ScanOptions};
 use slatedb::{Db, DbIterator, DbSnapshot, IterationOrder, KeyValue};
@@ -162,10 +162,7 @@ impl<'a> View<'a> {
         kind: ExtentKind,
     ) -> Result<Option<Extent>> {
         space.expect_kind(KeyspaceKind::Block, "next_extent")?;
-        let mut end = block_key(prefix, u64::MAX).to_vec();
-        end.push(0);
-        let range = KeyRange::new(block_key(prefix, from), end);
-        let bounds = keys::bounds(space.number, &range);
+        let bounds = keys::bounds(space.number, &blocks_from(prefix, from));
         let mut scan = self.scan(bounds, IterationOrder::Ascending, 0)?;
         let mut failed = None;
         let mut blocks = std::iter::from_fn(|| {

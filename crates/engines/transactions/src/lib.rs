@@ -37,4 +37,18 @@ pub trait Base: EngineStore + 'static {
     /// # Errors
     /// As there.
     fn apply_admitted(&self, batch: Batch) -> Result<Position>;
+
+    /// As [`kvfs_store::Store::apply`], by these two.
+    ///
+    /// # Errors
+    /// As there.
+    fn apply_in_steps(&self, batch: Batch, durability: Durability) -> Result<Position> {
+        batch.check_limits()?;
+        self.admit(&batch, durability)?;
+        let position = self.apply_admitted(batch)?;
+        if durability == Durability::Synced {
+            self.sync(position)?;
+        }
+        Ok(position)
+    }
 }

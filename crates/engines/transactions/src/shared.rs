@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use kvfs_locks::{Mutex, RwLock, class};
 use kvfs_store::write_set::{Space, WriteSets};
@@ -37,16 +37,14 @@ pub(crate) struct Shared<S> {
     gate: RwLock<(), class::EngineTransactionsGate>,
     state: Mutex<State, class::EngineTransactionsState>,
     spaces: RwLock<BTreeMap<Keyspace, Arc<Space>>, class::EngineTransactionsSpaces>,
-    /// Transactions that are open. Becomes one with the gate held alone.
-    open: AtomicUsize,
-    /// What they hold (bytes).
-    pub(crate) bytes_private: AtomicU64,
+    /// What open transactions hold (bytes).
+    pub(crate) bytes_private: Arc<AtomicU64>,
     bytes_max: AtomicU64,
 }
 
 #[derive(Default)]
 struct State {
-    /// The snapshots of the open transactions.
+    /// The snapshots of the open transactions. One is added with the gate held alone.
     open: BTreeMap<TxnId, Seqno>,
     recent: RecentChanges,
     /// The last ones that were committed since the store was opened.
@@ -61,8 +59,7 @@ impl<S: Base> Shared<S> {
             gate: RwLock::default(),
             state: Mutex::default(),
             spaces: RwLock::default(),
-            open: AtomicUsize::new(0),
-            bytes_private: AtomicU64::new(0),
+            bytes_private: Arc::default(),
             bytes_max: AtomicU64::new(memory_bytes / MEMORY_DIVISOR),
         }
     }
@@ -101,7 +98,8 @@ impl<S: Base> Shared<S> {
         own: usize,
         then: impl FnOnce(&mut State, Position),
     ) -> Result<Position> {
-        let are_others = self.open.load(Ordering::Acquire) > own;
+        // None begins while the gate is held.
+        let are_others = self.state.lock().open.len() > own;
         let changes = if are_others {
             let of = |op: &Op| Ok((op.keyspace(), self.records_of(op)?));
             batch.ops().iter().map(of).collect::<Result<_>>()?
@@ -141,7 +139,6 @@ impl<S: Base> Shared<S> {
         let _gate = self.gate.write();
         let pin = self.base.snapshot()?;
         self.state.lock().open.insert(id, pin.seqno());
-        self.open.fetch_add(1, Ordering::AcqRel);
         Ok((id, pin))
     }
 
@@ -172,7 +169,6 @@ impl<S: Base> Shared<S> {
             }
         }
         if state.open.remove(&id).is_some() {
-            self.open.fetch_sub(1, Ordering::AcqRel);
             state.forget(self.changes_max());
         }
     }

@@ -7,9 +7,8 @@ use std::time::Duration;
 
 use kvfs_store::write_set::Space;
 use kvfs_store::{
-    Batch, BlockRange, Checkpoints, Compress, Durability, EngineStore, Follow, Keyspace, KeyspaceInfo,
-    KeyspaceKind, MergeFunction, NamedSnapshots, Place, Position, Read, Result, Store, StoreError,
-    TrackChanges, Transactions, Txn, TxnId, TxnOptions, TxnOutcome, UndoHistory, Verified,
+    Batch, BlockRange, Durability, EngineStore, Keyspace, KeyspaceInfo, KeyspaceKind, MergeFunction,
+    Position, Read, Result, Store, StoreError, Transactions, Txn, TxnId, TxnOptions, TxnOutcome, Verified,
 };
 
 use crate::Base;
@@ -41,7 +40,9 @@ impl<S: Base> Read for Transacted<S> {
 }
 
 impl<S: Base> Store for Transacted<S> {
-    kvfs_store::pass_on!(base(): snapshot, sync, position, capabilities, space);
+    kvfs_store::pass_on!(
+        base(): snapshot, sync, position, uuid, engine_name, capabilities, space, place, follow, compress, snapshots, changes, undo
+    );
 
     fn open_keyspace(
         &self,
@@ -70,14 +71,6 @@ impl<S: Base> Store for Transacted<S> {
         Ok(position)
     }
 
-    fn uuid(&self) -> [u8; 16] {
-        self.base().uuid()
-    }
-
-    fn engine_name(&self) -> &'static str {
-        self.base().engine_name()
-    }
-
     fn stats(&self) -> Vec<(String, u64)> {
         let name = self.engine_name();
         let own = self.0.counts().map(|(count, value)| (format!("{name}.{count}"), value));
@@ -87,36 +80,8 @@ impl<S: Base> Store for Transacted<S> {
         all
     }
 
-    fn place(&self) -> Option<&dyn Place> {
-        self.base().place()
-    }
-
-    fn follow(&self) -> Option<&dyn Follow> {
-        self.base().follow()
-    }
-
-    fn compress(&self) -> Option<&dyn Compress> {
-        self.base().compress()
-    }
-
-    fn snapshots(&self) -> Option<&dyn NamedSnapshots> {
-        self.base().snapshots()
-    }
-
-    fn changes(&self) -> Option<&dyn TrackChanges> {
-        self.base().changes()
-    }
-
     fn transactions(&self) -> Option<&dyn Transactions> {
         Some(self)
-    }
-
-    fn checkpoints(&self) -> Option<&dyn Checkpoints> {
-        None
-    }
-
-    fn undo(&self) -> Option<&dyn UndoHistory> {
-        self.base().undo()
     }
 }
 

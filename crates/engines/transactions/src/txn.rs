@@ -4,14 +4,13 @@
 //! open transaction is on the list of the store; both end together.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use kvfs_locks::{Mutex, class};
-use kvfs_store::write_set::{Overlay, WriteSets};
+use kvfs_store::write_set::{Charge, Overlay, WriteSets};
 use kvfs_store::{
-    Batch, Change, ChangeCursor, Changed, Cursor, Durability, Extent, ExtentKind, Isolation, KeyRange,
-    Keyspace, Position, Read, Records, Result, Seqno, Snapshot, StoreError, Txn, TxnId, TxnStats,
+    Batch, ChangeCursor, Changed, Cursor, Durability, Extent, ExtentKind, Isolation, KeyRange, Keyspace,
+    Position, Read, Records, Result, Seqno, Snapshot, StoreError, Txn, TxnId, TxnStats,
 };
 
 use crate::Base;
@@ -21,8 +20,7 @@ use crate::shared::Shared;
 struct Live {
     pin: Arc<dyn Snapshot>,
     own: WriteSets,
-    /// What it counts for in what all transactions hold.
-    bytes: u64,
+    charge: Charge,
     stats: TxnStats,
 }
 
@@ -38,8 +36,8 @@ pub(crate) struct HeldTxn<S: Base> {
 impl<S: Base> HeldTxn<S> {
     pub(crate) fn begin(shared: &Arc<Shared<S>>, isolation: Isolation) -> Result<Self> {
         let (id, pin) = shared.begin()?;
-        let snapshot = pin.seqno();
-        let live = Live { pin, own: WriteSets::default(), bytes: 0, stats: TxnStats::default() };
+        let (snapshot, charge) = (pin.seqno(), Charge::new(&shared.bytes_private, 0));
+        let live = Live { pin, own: WriteSets::default(), charge, stats: TxnStats::default() };
         Ok(Self { shared: Arc::clone(shared), id, isolation, snapshot, live: Mutex::new(Some(live)) })
     }
 
@@ -79,18 +77,6 @@ impl<S: Base> HeldTxn<S> {
         Ok(())
     }
 
-    fn charge(&self, live: &mut Live, bytes: u64) {
-        // Wrapping: the difference may be negative, the sum never is.
-        self.shared.bytes_private.fetch_add(bytes.wrapping_sub(live.bytes), Ordering::Relaxed);
-        live.bytes = bytes;
-    }
-
-    fn take(&self, live: &mut Option<Live>) {
-        if let Some(mut live) = live.take() {
-            self.charge(&mut live, 0);
-        }
-    }
-
     /// Applies what was written; the lock is held.
     fn commit_live(&self, live: &mut Option<Live>, durability: Durability) -> Result<Position> {
         let Some(open) = live else { return Err(StoreError::TxnEnded(self.id)) };
@@ -98,17 +84,17 @@ impl<S: Base> HeldTxn<S> {
         if batch.is_empty() {
             let position = self.shared.base.position();
             self.shared.end(self.id, Some(position));
-            self.take(live);
+            *live = None;
             return Ok(position);
         }
         self.shared.base.admit(&batch, durability)?;
         let committed = self.shared.commit(self.id, batch);
         match &committed {
-            Ok(_) => self.take(live),
+            Ok(_) => *live = None,
             // Whether it was committed is not known.
             Err(StoreError::Failed { .. }) => {
                 self.shared.end(self.id, None);
-                self.take(live);
+                *live = None;
             }
             Err(_) => {}
         }
@@ -174,8 +160,7 @@ impl<S: Base> Txn for HeldTxn<S> {
                 Isolation::Snapshot => live.own.apply(batch, &spaces, &*Arc::clone(&live.pin))?,
                 Isolation::Serializable => live.own.apply(batch, &spaces, &self.shared.base)?,
             }
-            let held = Shared::<S>::bytes_of(&live.own);
-            self.charge(live, held);
+            live.charge.set(Shared::<S>::bytes_of(&live.own));
             live.stats.batches += 1;
             live.stats.operations += operations;
             live.stats.bytes_written += bytes;
@@ -192,11 +177,11 @@ impl<S: Base> Txn for HeldTxn<S> {
     fn changes(&self, keyspace: Keyspace) -> Result<Box<dyn ChangeCursor>> {
         let kind = self.shared.space(keyspace)?.kind;
         let own = self.with(|live| Ok(live.own.of(keyspace)))?;
-        Ok(Box::new(Changes(own.changes(kind).into_iter())))
+        Ok(own.changes(kind))
     }
 
     fn stats(&self) -> TxnStats {
-        let of = |live: &Live| TxnStats { bytes_memory: live.bytes, ..live.stats };
+        let of = |live: &Live| TxnStats { bytes_memory: live.charge.bytes(), ..live.stats };
         self.live.lock().as_ref().map_or_else(TxnStats::default, of)
     }
 
@@ -220,9 +205,7 @@ impl<S: Base> Txn for HeldTxn<S> {
     }
 
     fn abort(&self) {
-        let mut live = self.live.lock();
-        if live.is_some() {
-            self.take(&mut live);
+        if self.live.lock().take().is_some() {
             self.shared.end(self.id, None);
         }
     }
@@ -231,14 +214,5 @@ impl<S: Base> Txn for HeldTxn<S> {
 impl<S: Base> Drop for HeldTxn<S> {
     fn drop(&mut self) {
         self.abort();
-    }
-}
-
-/// A walk over a list.
-struct Changes(std::vec::IntoIter<Change>);
-
-impl ChangeCursor for Changes {
-    fn next(&mut self) -> Result<Option<Change>> {
-        Ok(self.0.next())
     }
 }

@@ -126,17 +126,11 @@ impl Keyspaces {
 }
 
 fn check_op(op: &Op, meta: &KeyspaceMeta) -> Result<()> {
-    let wrong = |operation| Err(StoreError::wrong_kind(operation, &*meta.name, meta.kind));
-    match (op, meta.kind) {
-        (Op::Put { .. }, KeyspaceKind::Block) => wrong("put"),
-        (Op::Merge { .. }, KeyspaceKind::Block) => wrong("merge"),
-        (Op::PutBlocks { .. }, KeyspaceKind::Tuple) => wrong("put_blocks"),
-        (Op::PatchBlock { .. }, KeyspaceKind::Tuple) => wrong("patch_block"),
-        (Op::Merge { .. }, KeyspaceKind::Tuple) if !meta.has_function => {
-            Err(StoreError::NoMergeFunction(meta.name.to_string()))
-        }
-        (Op::Delete { key, .. }, KeyspaceKind::Block) if key.len() < 8 => {
-            wrong("delete of a key without a block number")
+    op.check_kind(meta.kind, &meta.name)?;
+    match op {
+        Op::Merge { .. } if !meta.has_function => Err(StoreError::NoMergeFunction(meta.name.to_string())),
+        Op::Delete { key, .. } if meta.kind == KeyspaceKind::Block && key.len() < 8 => {
+            Err(StoreError::wrong_kind("delete of a key without a block number", &*meta.name, meta.kind))
         }
         _ => Ok(()),
     }

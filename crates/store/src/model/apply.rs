@@ -13,9 +13,7 @@ use super::table::{Map, NEWEST, Table};
 use super::versions::Versions;
 use super::{Commit, Shared};
 use crate::blocks::{block_key, patched};
-use crate::{
-    BLOCK_BYTES, Batch, KeyRange, Keyspace, KeyspaceKind, Op, Position, Result, Seqno, StoreError, TxnId,
-};
+use crate::{BLOCK_BYTES, Batch, KeyRange, Keyspace, Op, Position, Result, Seqno, StoreError, TxnId};
 
 /// Outdated keys that one batch cleans up beyond two for each of its operations.
 const SWEEP_KEYS_MIN: usize = 64;
@@ -97,17 +95,9 @@ impl Tables {
                 tables.insert(index, shared.table(keyspace)?);
             }
             let table = &tables[index];
-            match op {
-                Op::Put { .. } => table.expect_kind(KeyspaceKind::Tuple, "put")?,
-                Op::PutBlocks { .. } => table.expect_kind(KeyspaceKind::Block, "put_blocks")?,
-                Op::PatchBlock { .. } => table.expect_kind(KeyspaceKind::Block, "patch_block")?,
-                Op::Merge { .. } => {
-                    table.expect_kind(KeyspaceKind::Tuple, "merge")?;
-                    if table.merge.read().is_none() {
-                        return Err(StoreError::NoMergeFunction(table.name.clone()));
-                    }
-                }
-                Op::Delete { .. } | Op::DeleteRange { .. } => {}
+            op.check_kind(table.kind, &table.name)?;
+            if matches!(op, Op::Merge { .. }) {
+                table.merge_function()?;
             }
         }
         Ok(Self(tables))

@@ -73,7 +73,7 @@ struct Shared {
     /// Newest seqno given; written under the commit lock while the batch's keyspaces are locked.
     newest: AtomicU64,
     bytes_used: AtomicU64,
-    bytes_private: AtomicU64,
+    bytes_private: Arc<AtomicU64>,
     options: ModelOptions,
 }
 
@@ -127,7 +127,7 @@ impl ModelStore {
             tables: RwLock::default(),
             newest: AtomicU64::new(0),
             bytes_used: AtomicU64::new(0),
-            bytes_private: AtomicU64::new(0),
+            bytes_private: Arc::default(),
             options,
         };
         Self { shared: Arc::new(shared) }

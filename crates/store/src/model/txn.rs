@@ -5,8 +5,7 @@
 //! since then are remembered; both end together. A checkpoint has a pin of its own, and stays on the list.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,9 +15,9 @@ use super::apply::{self, Tables};
 use super::recent::records_of;
 use super::snapshot::Pin;
 use super::{Commit, Shared};
-use crate::write_set::{Overlay, WriteSets};
+use crate::write_set::{Charge, Overlay, WriteSets};
 use crate::{
-    Batch, Change, ChangeCursor, Changed, CheckpointInfo, Cursor, Durability, Extent, ExtentKind, Isolation,
+    Batch, ChangeCursor, Changed, CheckpointInfo, Cursor, Durability, Extent, ExtentKind, Isolation,
     KeyRange, Keyspace, NOTE_LEN_MAX, Position, Read, Records, Result, Seqno, Snapshot, StoreError, Txn,
     TxnId, TxnOptions, TxnOutcome, TxnStats, check_owner,
 };
@@ -42,7 +41,7 @@ struct Checkpoint {
     info: CheckpointInfo,
     own: WriteSets,
     /// For as long as no transaction has them open.
-    charge: PrivateBytes,
+    charge: Charge,
     stats: TxnStats,
 }
 
@@ -78,7 +77,7 @@ impl Transactions {
 struct Live {
     pin: Arc<Pin>,
     own: WriteSets,
-    charge: PrivateBytes,
+    charge: Charge,
     stats: TxnStats,
     note: Bytes,
 }
@@ -122,7 +121,7 @@ impl ModelTxn {
         let live = Live {
             pin: Arc::new(pin),
             own: WriteSets::default(),
-            charge: PrivateBytes::new(shared, 0),
+            charge: Charge::new(&shared.bytes_private, 0),
             stats: TxnStats::default(),
             note: Bytes::new(),
         };
@@ -141,7 +140,7 @@ impl ModelTxn {
         let (own, stats) = (checkpoint.own.clone(), checkpoint.stats);
         let pin = Arc::new(Pin::another(shared, commit, snapshot));
         drop(guard);
-        let charge = PrivateBytes::new(shared, bytes_of(shared, &own));
+        let charge = Charge::new(&shared.bytes_private, bytes_of(shared, &own));
         let live = Mutex::new(Some(Live { pin, own, charge, stats, note: Bytes::new() }));
         Ok(Self { shared: Arc::clone(shared), id, isolation, snapshot, is_resumed: true, live })
     }
@@ -188,35 +187,6 @@ impl ModelTxn {
         let named = commit.named.oldest();
         let oldest = commit.transactions.open.values().min().copied().into_iter().chain(named).min();
         commit.recent.forget_up_to(oldest);
-    }
-}
-
-/// What private entries count for in `bytes_private` of the store, until it is dropped.
-struct PrivateBytes {
-    /// A checkpoint is part of the store that it counts in.
-    shared: Weak<Shared>,
-    bytes: u64,
-}
-
-impl PrivateBytes {
-    fn new(shared: &Arc<Shared>, bytes: u64) -> Self {
-        let mut charge = Self { shared: Arc::downgrade(shared), bytes: 0 };
-        charge.set(bytes);
-        charge
-    }
-
-    fn set(&mut self, bytes: u64) {
-        if let Some(shared) = self.shared.upgrade() {
-            // Wrapping: the difference may be negative, the sum never is.
-            shared.bytes_private.fetch_add(bytes.wrapping_sub(self.bytes), Ordering::Relaxed);
-        }
-        self.bytes = bytes;
-    }
-}
-
-impl Drop for PrivateBytes {
-    fn drop(&mut self) {
-        self.set(0);
     }
 }
 
@@ -306,10 +276,7 @@ impl Txn for ModelTxn {
 
     fn changes(&self, keyspace: Keyspace) -> Result<Box<dyn ChangeCursor>> {
         let kind = self.shared.table(keyspace)?.kind;
-        self.with(|live| {
-            let changes = live.own.of(keyspace).changes(kind);
-            Ok(Box::new(ModelChanges(changes.into_iter())) as Box<dyn ChangeCursor>)
-        })
+        self.with(|live| Ok(live.own.of(keyspace).changes(kind)))
     }
 
     fn stats(&self) -> TxnStats {
@@ -343,7 +310,7 @@ impl Txn for ModelTxn {
                 is_open: true,
                 owner: Bytes::copy_from_slice(owner),
             };
-            let charge = PrivateBytes::new(&self.shared, bytes_of(&self.shared, &live.own));
+            let charge = Charge::new(&self.shared.bytes_private, bytes_of(&self.shared, &live.own));
             let checkpoint = Checkpoint { info, own: live.own.clone(), charge, stats: live.stats };
             if commit.transactions.checkpoints.insert(self.id, checkpoint).is_none() {
                 commit.pin(self.snapshot);
@@ -358,7 +325,7 @@ impl Txn for ModelTxn {
         let batch = open.own.to_batch(&|keyspace| Ok(self.shared.table(keyspace)?.space()))?;
         let commit_of = Some((self.id, open.note.clone()));
         // What becomes visible is no longer private: it counts once.
-        let bytes = open.charge.bytes;
+        let bytes = open.charge.bytes();
         open.charge.set(0);
         let committed = apply::apply_any_size(&self.shared, batch, commit_of, |commit, position| {
             self.unlist(commit);
@@ -386,14 +353,5 @@ impl Drop for ModelTxn {
             return;
         }
         self.abort();
-    }
-}
-
-/// A walk over a list.
-struct ModelChanges(std::vec::IntoIter<Change>);
-
-impl ChangeCursor for ModelChanges {
-    fn next(&mut self) -> Result<Option<Change>> {
-        Ok(self.0.next())
     }
 }

@@ -122,29 +122,24 @@ impl OverlayCursor {
 
     /// Takes the cursor below out of a deleted range; false: it stands in none.
     fn skip_deleted(&mut self, way: Way) -> Result<bool> {
-        let Some((key, _)) = self.below.entry() else { return Ok(false) };
+        let deleted = self.key_below().and_then(|key| self.own.deleted_around(key));
+        let Some((start, end)) = deleted.map(|(start, end)| (start.clone(), end.clone())) else {
+            return Ok(false);
+        };
         match way {
-            Way::Forward => {
-                let Some(end) = self.own.deleted_around(key).cloned() else { return Ok(false) };
-                if self.range.end.as_ref().is_some_and(|range_end| end >= *range_end) {
-                    // There is none behind it.
-                    self.below.last()?;
-                    self.below.next()?;
-                } else {
-                    self.below.seek(&end)?;
-                }
+            // There is none behind it.
+            Way::Forward if self.range.end.as_ref().is_some_and(|range_end| end >= *range_end) => {
+                self.below.last()?;
+                self.below.next()?;
+            }
+            Way::Forward => self.below.seek(&end)?,
+            Way::Back if start <= self.range.start => {
+                self.below.first()?;
+                self.below.prev()?;
             }
             Way::Back => {
-                let Some(start) = self.own.deleted_from(key).cloned() else { return Ok(false) };
-                if start <= self.range.start {
-                    self.below.first()?;
-                    self.below.prev()?;
-                } else {
-                    self.below.seek_back(&start)?;
-                    if self.key_below() == Some(&start[..]) {
-                        self.below.prev()?;
-                    }
-                }
+                self.below.seek_back(&start)?;
+                self.pass(&start, way)?;
             }
         }
         Ok(true)

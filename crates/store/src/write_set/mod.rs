@@ -7,6 +7,7 @@
 //! no lock. Invariants: a key inside a deleted range has an entry only if it was written after the range was deleted, and none if it was
 //! deleted again; entries with operands have no private base, and lie in no deleted range; deleted ranges neither overlap nor touch.
 
+mod charge;
 mod cursor;
 mod overlay;
 mod sets;
@@ -18,8 +19,9 @@ use bytes::Bytes;
 use rpds::RedBlackTreeMapSync;
 
 use crate::blocks::block_of_key;
-use crate::{Change, KeyRange, Keyspace, KeyspaceKind, MergeFunction, Result, StoreError};
+use crate::{Change, ChangeCursor, KeyRange, Keyspace, KeyspaceKind, MergeFunction, Result, StoreError};
 
+pub use charge::Charge;
 pub use overlay::Overlay;
 pub use sets::WriteSets;
 
@@ -85,18 +87,10 @@ impl WriteSet {
         written.or_else(|| self.deleted_around(key).map(|_| Written::Deleted))
     }
 
-    /// The end of the deleted range that `key` lies in.
-    fn deleted_around(&self, key: &[u8]) -> Option<&Bytes> {
+    /// The deleted range that `key` lies in.
+    fn deleted_around(&self, key: &[u8]) -> Option<(&Bytes, &Bytes)> {
         let below = (Bound::Unbounded, Bound::Included(key));
-        let (_, end) = self.deleted.range::<[u8], _>(below).next_back()?;
-        (key < &end[..]).then_some(end)
-    }
-
-    /// The start of the deleted range that `key` lies in.
-    fn deleted_from(&self, key: &[u8]) -> Option<&Bytes> {
-        let below = (Bound::Unbounded, Bound::Included(key));
-        let (start, end) = self.deleted.range::<[u8], _>(below).next_back()?;
-        (key < &end[..]).then_some(start)
+        self.deleted.range::<[u8], _>(below).next_back().filter(|(_, end)| key < &end[..])
     }
 
     /// Whether anything was written in `range`.
@@ -194,7 +188,7 @@ impl WriteSet {
     }
 
     /// The net changes in key order, range deletes before what is inside of them.
-    pub fn changes(&self, kind: KeyspaceKind) -> Vec<Change> {
+    pub fn changes(&self, kind: KeyspaceKind) -> Box<dyn ChangeCursor> {
         let mut changes: Vec<Change> = Vec::new();
         let range =
             |(start, end): (&Bytes, &Bytes)| Change::DeleteRange { start: start.clone(), end: end.clone() };
@@ -215,7 +209,16 @@ impl WriteSet {
             }
         }
         changes.extend(deleted.map(range));
-        changes
+        Box::new(Changes(changes.into_iter()))
+    }
+}
+
+/// A walk over a list.
+struct Changes(std::vec::IntoIter<Change>);
+
+impl ChangeCursor for Changes {
+    fn next(&mut self) -> Result<Option<Change>> {
+        Ok(self.0.next())
     }
 }
 

@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use super::cursor::OverlayCursor;
 use super::{Space, WriteSet, Written};
-use crate::blocks::{block_key, block_of, extent};
+use crate::blocks::{block_key, block_of, blocks_from, extent};
 use crate::{BLOCK_BYTES, Cursor, Extent, ExtentKind, KeyRange, KeyspaceKind, Read, Result};
 
 /// One keyspace of `base`, with what was written over it.
@@ -69,7 +69,7 @@ impl<'a> Overlay<'a> {
     /// As [`Overlay::get`].
     pub fn read_blocks(&self, prefix: &[u8], first: u64, buf: &mut [u8]) -> Result<()> {
         self.base.read_blocks(self.space.keyspace, prefix, first, buf)?;
-        if self.own.is_empty() {
+        if !self.own.touches(&blocks_from(prefix, first)) {
             return Ok(());
         }
         for (data, block) in buf.chunks_mut(BLOCK_BYTES).zip(first..) {
@@ -88,9 +88,7 @@ impl<'a> Overlay<'a> {
     /// As [`Overlay::get`].
     pub fn next_extent(&self, prefix: &[u8], from: u64, kind: ExtentKind) -> Result<Option<Extent>> {
         self.space.expect_kind(KeyspaceKind::Block, "next_extent")?;
-        let mut end = block_key(prefix, u64::MAX).to_vec();
-        end.push(0);
-        let range = KeyRange::new(block_key(prefix, from), end);
+        let range = blocks_from(prefix, from);
         if !self.own.touches(&range) {
             return self.base.next_extent(self.space.keyspace, prefix, from, kind);
         }

@@ -57,26 +57,19 @@ impl WriteSets {
         base: &dyn Read,
     ) -> Result<()> {
         let space = spaces(op.keyspace())?;
+        op.check_kind(space.kind, &space.name)?;
         let own = self.0.entry(op.keyspace()).or_default();
         match op {
-            Op::Put { key, value, .. } => {
-                space.expect_kind(KeyspaceKind::Tuple, "put")?;
-                own.set(copied(&key), Written::Value(copied(&value)));
-            }
+            Op::Put { key, value, .. } => own.set(copied(&key), Written::Value(copied(&value))),
             Op::Delete { key, .. } => own.set(copied(&key), Written::Deleted),
             Op::DeleteRange { start, end, .. } => own.delete_range(copied(&start), copied(&end)),
-            Op::Merge { key, operand, .. } => {
-                space.expect_kind(KeyspaceKind::Tuple, "merge")?;
-                merge(own, &space, &copied(&key), &operand)?;
-            }
+            Op::Merge { key, operand, .. } => merge(own, &space, &copied(&key), &operand)?,
             Op::PutBlocks { prefix, first, data, .. } => {
-                space.expect_kind(KeyspaceKind::Block, "put_blocks")?;
                 for (value, block) in data.chunks_exact(BLOCK_BYTES).zip(first..) {
                     own.set(block_key(&prefix, block), Written::Value(Bytes::copy_from_slice(value)));
                 }
             }
             Op::PatchBlock { prefix, block, offset, data, .. } => {
-                space.expect_kind(KeyspaceKind::Block, "patch_block")?;
                 let key = block_key(&prefix, block);
                 let old = match own.get(&key) {
                     Some(Written::Value(value)) => Some(value),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use kvfs_engine_common::{DatabaseOptions, DatabaseStore};
 use kvfs_engine_transactions::Transacted;
-use kvfs_store::{Batch, Durability, Position, Read, Result, Store, Transactions};
+use kvfs_store::{Read, Store};
 use tempfile::TempDir;
 
 use crate::Tested;
@@ -43,16 +43,8 @@ impl Read for Temporary {
 
 impl Store for Temporary {
     kvfs_store::pass_on!(
-        store: open_keyspace, keyspaces, snapshot, sync, position, capabilities, space, stats
+        store: open_keyspace, keyspaces, snapshot, apply, sync, position, capabilities, space, stats, transactions
     );
-
-    fn apply(&self, batch: Batch, durability: Durability) -> Result<Position> {
-        self.store.apply(batch, durability)
-    }
-
-    fn transactions(&self) -> Option<&dyn Transactions> {
-        self.store.transactions()
-    }
 }
 
 /// An engine with transactions, and no other extension.

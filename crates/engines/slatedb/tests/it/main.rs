@@ -32,10 +32,7 @@ use std::time::Duration;
 use kvfs_engine_slatedb::{Claimant, ObjectPlace, SlateOptions, SlateStore};
 use kvfs_engine_transactions::Transacted;
 use kvfs_store::clock::{Clock, SystemClock};
-use kvfs_store::{
-    Batch, Durability, KeyspaceKind, NamedSnapshots, Position, Read, Result, Store, TrackChanges,
-    Transactions,
-};
+use kvfs_store::{Batch, Durability, KeyspaceKind, Read, Result, Store};
 use tempfile::TempDir;
 
 use fixture::{Append, Engine, Fixture, listing, text};
@@ -105,24 +102,8 @@ impl Read for Temporary {
 
 impl Store for Temporary {
     kvfs_store::pass_on!(
-        store: open_keyspace, keyspaces, snapshot, sync, position, capabilities, space, stats
+        store: open_keyspace, keyspaces, snapshot, apply, sync, position, capabilities, space, stats, snapshots, changes, transactions
     );
-
-    fn apply(&self, batch: Batch, durability: Durability) -> Result<Position> {
-        self.store.apply(batch, durability)
-    }
-
-    fn transactions(&self) -> Option<&dyn Transactions> {
-        self.store.transactions()
-    }
-
-    fn snapshots(&self) -> Option<&dyn NamedSnapshots> {
-        Store::snapshots(&self.store)
-    }
-
-    fn changes(&self) -> Option<&dyn TrackChanges> {
-        Store::changes(&self.store)
-    }
 }
 
 struct Slate;

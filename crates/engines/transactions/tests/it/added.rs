@@ -8,13 +8,13 @@ use kvfs_store::{
     BATCH_BYTES_MAX, Batch, Durability, Isolation, KeyRange, Records, StoreError, Txn, TxnOptions, TxnOutcome,
 };
 
-use crate::{Added, Bare, Fixture, MEMORY_BYTES, text};
+use crate::{Bare, Fixture, MEMORY_BYTES, Plain, text};
 
-fn over(bare: &Bare) -> Fixture<Added> {
+fn over(bare: &Bare) -> Fixture<Plain> {
     Fixture::over(Arc::new(Transacted::new(bare.clone(), MEMORY_BYTES)))
 }
 
-fn begin(f: &Fixture<Added>, isolation: Isolation) -> Arc<dyn Txn> {
+fn begin(f: &Fixture<Plain>, isolation: Isolation) -> Arc<dyn Txn> {
     f.store.begin(TxnOptions { isolation }).unwrap()
 }
 
@@ -79,7 +79,7 @@ fn transactions_hold_no_more_than_their_memory_and_give_it_back() {
 
 #[test]
 fn commit_may_be_larger_than_a_batch() {
-    let f = Fixture::<Added>::over(Arc::new(Transacted::new(Bare::default(), 16 * BATCH_BYTES_MAX as u64)));
+    let f = Fixture::<Plain>::over(Arc::new(Transacted::new(Bare::default(), 16 * BATCH_BYTES_MAX as u64)));
     let txn = begin(&f, Isolation::Snapshot);
     let each = BATCH_BYTES_MAX as u64 / 4096 / 8;
     for part in 0..12 {
@@ -115,7 +115,7 @@ fn commit_that_finds_no_room_can_be_tried_again() {
 #[test]
 fn transaction_that_is_too_old_to_know_its_conflicts_is_refused() {
     // Of which a quarter of a quarter is for 2,048 changes.
-    let f = Fixture::<Added>::over(Arc::new(Transacted::new(Bare::default(), 8 << 20)));
+    let f = Fixture::<Plain>::over(Arc::new(Transacted::new(Bare::default(), 8 << 20)));
     let old = begin(&f, Isolation::Snapshot);
     for number in 0..2049_u32 {
         f.apply(|b| b.put(f.plain, [b"k", &number.to_be_bytes()[..]].concat(), "1"));

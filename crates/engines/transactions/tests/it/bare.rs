@@ -25,12 +25,8 @@ impl Bare {
 
 impl Store for Bare {
     kvfs_store::pass_on!(
-        model(): open_keyspace, keyspaces, snapshot, sync, position, capabilities, space, stats
+        model(): open_keyspace, keyspaces, snapshot, apply, sync, position, capabilities, space, stats
     );
-
-    fn apply(&self, batch: Batch, durability: Durability) -> Result<Position> {
-        self.0.apply(batch, durability)
-    }
 }
 
 impl EngineStore for Bare {

@@ -3,9 +3,10 @@
 
 mod added;
 mod bare;
+#[path = "../../../common/tests/databases/contract.rs"]
+mod contract;
 #[path = "../../../../store/tests/it/contract/fixture.rs"]
 mod fixture;
-mod on_transacted;
 
 use std::sync::Arc;
 
@@ -16,9 +17,9 @@ use bare::Bare;
 use fixture::{Append, Engine, Fixture, listing, text};
 
 /// An engine that transactions were added to.
-struct Added;
+struct Plain;
 
-impl Engine for Added {
+impl Engine for Plain {
     fn keeping(_undo_count: usize) -> Arc<dyn Store> {
         Arc::new(Transacted::new(Bare::default(), MEMORY_BYTES))
     }
