@@ -223,6 +223,7 @@ classes! {
     EngineLeveldbLogs "engines/leveldb/logs.newest",
     EngineSpaceMerge "engines/common/space.merge",
     EngineSyncerWish "engines/common/syncer.wish",
+    EngineSlatedbAhead "engines/slatedb/ahead.streams",
     EngineSlatedbBacklog "engines/slatedb/backlog.written",
     EngineSlatedbCacheShard "engines/slatedb/cache.shard",
     EngineSlatedbDeadRanges "engines/slatedb/shared.dead",

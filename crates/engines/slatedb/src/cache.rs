@@ -64,6 +64,11 @@ impl BlockCache {
         }
     }
 
+    /// The bound.
+    pub(crate) fn bytes_max(&self) -> usize {
+        self.bytes_max.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn bytes(&self) -> u64 {
         self.shards.iter().map(|shard| shard.lock().bytes as u64).sum()
     }

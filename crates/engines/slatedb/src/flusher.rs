@@ -5,9 +5,11 @@
 //! Thread safety: one task of the runtime, which ends with the store that asks it. Invariant: what it tells to be durable only grows.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use slatedb::Db;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::error::of_slatedb;
 use crate::runtime::Executor;
@@ -29,11 +31,12 @@ pub(crate) struct Flusher {
 }
 
 impl Flusher {
-    /// Everything up to `durable` is so.
-    pub(crate) fn start(executor: &Executor, db: &Db, durable: u64) -> Self {
+    /// Everything up to `newest` is durable; what is written from now on is told there when it is visible.
+    pub(crate) fn start(executor: &Executor, db: &Db, newest: Arc<AtomicU64>) -> Self {
+        let durable = newest.load(Ordering::Acquire);
         let (asked, asks) = watch::channel(durable);
         let (tells, flushed) = watch::channel(Flushed { durable, ..Flushed::default() });
-        executor.spawn(run(db.clone(), asks, tells));
+        executor.spawn(run(db.clone(), newest, asks, tells));
         Self { asked, flushed }
     }
 
@@ -51,9 +54,20 @@ impl Flusher {
     }
 }
 
-async fn run(db: Db, mut asks: watch::Receiver<u64>, tells: watch::Sender<Flushed>) {
+/// Clients that sync again and again fall into two halves, each of which waits for the other's object. So where several are about, an object
+/// is held back for this part of the time that the last one took: those who were woken by that come along.
+const HELD_BACK: u32 = 4;
+
+/// Several are about when one has asked while an object was written, until so many objects later.
+const IN_COMPANY: u32 = 16;
+
+async fn run(db: Db, newest: Arc<AtomicU64>, mut asks: watch::Receiver<u64>, tells: watch::Sender<Flushed>) {
+    let mut in_company = 0;
     while asks.changed().await.is_ok() {
-        let sequence = *asks.borrow_and_update();
+        asks.borrow_and_update();
+        // More than was asked for: who asks for it while the object is written need not wait for another.
+        let sequence = newest.load(Ordering::Acquire);
+        let begun = Instant::now();
         let done = db.flush().await;
         tells.send_modify(|flushed| match &done {
             Ok(()) => {
@@ -70,6 +84,11 @@ async fn run(db: Db, mut asks: watch::Receiver<u64>, tells: watch::Sender<Flushe
         });
         if done.is_err() {
             return;
+        }
+        let has_company = asks.has_changed().unwrap_or(false);
+        in_company = if has_company { IN_COMPANY } else { in_company.saturating_sub(1) };
+        if in_company > 0 {
+            tokio::time::sleep(begun.elapsed() / HELD_BACK).await;
         }
     }
 }

@@ -25,6 +25,7 @@
 //! mount has taken over, takes no more. Without the feature `client` this crate is empty.
 #![cfg(feature = "client")]
 
+mod ahead;
 mod backlog;
 mod cache;
 mod changes;

@@ -165,7 +165,7 @@ impl ObservedStore {
         let (meta, range) = (got.meta.clone(), got.range.clone());
         let (attributes, extensions) = (got.attributes.clone(), got.extensions.clone());
         let promised = range.end - range.start;
-        let content = self.collect(got).await?;
+        let content = self.collect(got, promised).await?;
         if content.len() as u64 != promised {
             return Err(failure(format!("{location} has ended after {} of {promised} bytes", content.len())));
         }
@@ -174,7 +174,8 @@ impl ObservedStore {
         Ok(GetResult { payload, meta, range, attributes, extensions })
     }
 
-    async fn collect(&self, got: GetResult) -> Answer<Bytes> {
+    /// The content, of which so many bytes are to come.
+    async fn collect(&self, got: GetResult, promised: u64) -> Answer<Bytes> {
         if let GetResultPayload::File(..) = &got.payload {
             return self.observer.within(0, got.bytes()).await;
         }
@@ -182,7 +183,12 @@ impl ObservedStore {
         let Some(first) = self.observer.within(0, content.try_next()).await? else { return Ok(Bytes::new()) };
         let mut all: Option<BytesMut> = None;
         while let Some(more) = self.observer.within(0, content.try_next()).await? {
-            all.get_or_insert_with(|| BytesMut::from(&first[..])).extend_from_slice(&more);
+            let all = all.get_or_insert_with(|| {
+                let mut all = BytesMut::with_capacity(usize::try_from(promised).unwrap_or_default());
+                all.extend_from_slice(&first);
+                all
+            });
+            all.extend_from_slice(&more);
         }
         Ok(all.map_or(first, BytesMut::freeze))
     }

@@ -38,7 +38,7 @@ const TABLE_AGE_MIN: Duration = Duration::from_hours(1);
 const LOG_AGE_MIN: Duration = Duration::from_mins(5);
 
 /// How much of an object a local copy has at least (bytes).
-const CACHE_PART_BYTES: usize = 256 << 10;
+const CACHE_PART_BYTES: usize = 1 << 20;
 
 /// Files of the local cache that are open at once.
 const CACHE_FILES_MAX: usize = 256;

@@ -17,6 +17,7 @@ use slatedb::{CloseReason, Db, DbStatus, DbTransaction, VersionedManifest, Write
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
+use crate::ahead::{Ahead, Fetcher};
 use crate::backlog::Backlog;
 use crate::changes::Pins;
 use crate::error::{TAKEN_OVER, of_slatedb};
@@ -66,7 +67,7 @@ pub(crate) struct Shared {
     /// How long a call waits for object storage that does not answer; `None`: for ever.
     timeout: Option<Duration>,
     /// The newest sequence number. Written under the order lock, when the batch is visible.
-    newest: AtomicU64,
+    newest: Arc<AtomicU64>,
     dead: RwLock<Arc<DeadRanges>, class::EngineSlatedbDeadRanges>,
     /// Ranges come and go, or all is over.
     reaping: Mutex<(), class::EngineSlatedbReaping>,
@@ -75,6 +76,7 @@ pub(crate) struct Shared {
     pub(crate) named: Arc<Named>,
     pub(crate) pins: Pins,
     pub(crate) opener: Arc<Opener>,
+    pub(crate) ahead: Ahead,
     /// The first failure.
     failed: OnceLock<Arc<str>>,
     is_closed: AtomicBool,
@@ -85,9 +87,10 @@ impl Shared {
     pub(crate) fn new(database: Database, parts: Parts, newest: u64) -> Self {
         let Parts { executor, observer, timeout, backlog_bytes, opener } = parts;
         let named = Arc::new(Named::of(&database, &opener, &executor.handle()));
+        let newest = Arc::new(AtomicU64::new(newest));
         let flusher = match &database {
             // What was read from object storage is durable.
-            Database::Writer(db) => Some(Flusher::start(&executor, db, newest)),
+            Database::Writer(db) => Some(Flusher::start(&executor, db, Arc::clone(&newest))),
             Database::Reader(_) => None,
         };
         Self {
@@ -98,13 +101,14 @@ impl Shared {
             timeout,
             spaces: RwLock::default(),
             order: Mutex::default(),
-            newest: AtomicU64::new(newest),
+            newest,
             dead: RwLock::default(),
             reaping: Mutex::default(),
             dead_changed: Condvar::default(),
             batches: AtomicU64::new(0),
             named,
             pins: Pins::default(),
+            ahead: Ahead::new(Arc::clone(&opener.cache), executor.handle()),
             opener,
             failed: OnceLock::new(),
             is_closed: AtomicBool::new(false),
@@ -167,6 +171,14 @@ impl Shared {
         match &self.database {
             Database::Writer(db) => db.manifest(),
             Database::Reader(follower) => follower.current().reader.db.manifest(),
+        }
+    }
+
+    /// For what is read ahead: of the newest state, most of whose tables are those of all states.
+    pub(crate) fn fetcher(&self) -> Fetcher {
+        match &self.database {
+            Database::Writer(db) => Fetcher::Writer(db.clone()),
+            Database::Reader(follower) => Fetcher::Reader(Arc::clone(&follower.current().reader)),
         }
     }
 

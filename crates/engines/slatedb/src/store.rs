@@ -15,9 +15,9 @@ use kvfs_locks::{Mutex, class};
 use kvfs_objects::ObjectPlace;
 use kvfs_store::clock::SystemClock;
 use kvfs_store::{
-    Batch, Capabilities, Cursor, Durability, EngineStore, Extent, ExtentKind, Follow, KeyRange, Keyspace,
-    KeyspaceInfo, KeyspaceKind, MergeFunction, NamedSnapshots, Op, Position, Read, Result, Snapshot,
-    SpaceStats, Store, StoreError, TrackChanges, Verified,
+    Batch, BlockRange, Capabilities, Cursor, Durability, EngineStore, Extent, ExtentKind, Follow, KeyRange,
+    Keyspace, KeyspaceInfo, KeyspaceKind, MergeFunction, NamedSnapshots, Op, Position, Read, Result,
+    Snapshot, SpaceStats, Store, StoreError, TrackChanges, Verified,
 };
 use object_store::ObjectStore;
 use object_store::path::Path;
@@ -319,6 +319,13 @@ impl Read for SlateStore {
         kind: ExtentKind,
     ) -> Result<Option<Extent>> {
         Pin::newest(&self.shared)?.next_extent(keyspace, prefix, from, kind)
+    }
+
+    fn will_need(&self, keyspace: Keyspace, ranges: Vec<BlockRange>) {
+        // One that is not there is found out when it is read.
+        if let Ok(space) = self.shared.space(keyspace) {
+            self.shared.ahead.will_need(self.shared.fetcher(), space.number, ranges);
+        }
     }
 }
 

@@ -11,6 +11,7 @@ use kvfs_store::{BLOCK_BYTES, Extent, ExtentKind, KeyRange, KeyspaceKind, Result
 use slatedb::config::{ReadOptions, ScanOptions};
 use slatedb::{Db, DbIterator, DbSnapshot, IterationOrder, KeyValue};
 
+use crate::ahead::Fetcher;
 use crate::follower::Reader;
 use crate::keys::{self, Bounds};
 use crate::ranges::DeadRanges;
@@ -138,6 +139,17 @@ impl<'a> View<'a> {
         let Some(end) = first.checked_add(count).filter(|_| buf.len().is_multiple_of(BLOCK_BYTES)) else {
             return Err(StoreError::BlockShape { first, len: buf.len() });
         };
+        let fetcher = || match &self.source {
+            Source::Newest(_) | Source::Snapshot(_) => self.shared.fetcher(),
+            Source::Reader(reader) => Fetcher::Reader(Arc::clone(reader)),
+        };
+        let under_way = self.shared.ahead.reads(fetcher, space.number, prefix, first..end);
+        if !under_way.is_empty() {
+            self.shared.read("reading ahead", async {
+                under_way.end().await;
+                Ok(())
+            })?;
+        }
         if count == 1 {
             match self.get(space, &block_key(prefix, first))? {
                 Some(block) => place(&block, 0, buf)?,

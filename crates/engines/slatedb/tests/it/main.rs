@@ -4,23 +4,14 @@
 
 #[path = "../../../../fs/tests/it/driver.rs"]
 mod driver;
-mod failing;
-mod faults;
-mod files;
 #[path = "../../../../store/tests/it/contract/fixture.rs"]
 mod fixture;
-mod flaky;
-mod following;
-mod lasting;
-mod named;
-mod on_slatedb;
-mod outages;
 #[path = "../../../../fs/tests/it/reference.rs"]
 mod reference;
 #[path = "../../../../fs/tests/it/setup.rs"]
 #[expect(dead_code, reason = "some of it is for other tests of the file system")]
 mod setup;
-mod taking_over;
+mod slatedb;
 #[path = "../../../../fs/tests/it/threads.rs"]
 mod threads;
 

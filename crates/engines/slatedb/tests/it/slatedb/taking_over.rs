@@ -65,7 +65,7 @@ struct Writer {
 impl Writer {
     fn start(path: &Path, round: u64, takes_over: bool) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "taking_over::writer", "--nocapture"])
+            .args(["--exact", "slatedb::taking_over::writer", "--nocapture"])
             .env(WRITER, format!("{round} {takes_over} {}", path.display()))
             .stdout(Stdio::piped())
             .spawn()

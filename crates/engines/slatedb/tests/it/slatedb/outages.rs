@@ -3,8 +3,8 @@
 use kvfs_engine_slatedb::seam::object_store::ObjectStore;
 use kvfs_store::{EngineStore, StoreError};
 
+use super::faults::{Cloud, Outage};
 use super::*;
-use crate::faults::{Cloud, Outage};
 
 /// Calls give up after this: more than `SlateDB` waits between two attempts, which is two seconds at most.
 const TIMEOUT: Duration = Duration::from_secs(3);

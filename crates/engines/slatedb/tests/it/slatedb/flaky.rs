@@ -9,9 +9,9 @@ use kvfs_engine_slatedb::seam::object_store::ObjectStore;
 use kvfs_fs::{MountOptions, NodeId};
 use kvfs_store::{EngineStore, KeyRange, StoreError};
 
+use super::faults::{Cloud, FAULTS, Outage};
 use super::*;
 use crate::driver::Driver;
-use crate::faults::{Cloud, FAULTS, Outage};
 use crate::setup::Setup;
 
 /// Requests of a thousand that fail.

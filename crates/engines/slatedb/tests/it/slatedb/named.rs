@@ -10,8 +10,8 @@ use kvfs_engine_slatedb::seam::slatedb::config::{GarbageCollectorDirectoryOption
 use kvfs_engine_slatedb::seam::tokio;
 use kvfs_store::{EngineStore, Follow, KeyRange, SnapshotInfo, StoreError};
 
+use super::faults::{Cloud, Outage};
 use super::*;
-use crate::faults::{Cloud, Outage};
 
 const TIMEOUT: Duration = Duration::from_secs(3);
 

@@ -98,6 +98,8 @@ pub(crate) struct Cloud {
     /// Processes so far; those before the last one have crashed.
     processes: AtomicU64,
     requests: AtomicU64,
+    /// Contents that are on their way, now and at most.
+    reads: (AtomicU64, AtomicU64),
 }
 
 impl Cloud {
@@ -111,6 +113,7 @@ impl Cloud {
             network: Mutex::new(network),
             processes: AtomicU64::new(0),
             requests: AtomicU64::new(0),
+            reads: Default::default(),
         })
     }
 
@@ -140,6 +143,11 @@ impl Cloud {
 
     pub(crate) fn requests(&self) -> u64 {
         self.requests.load(Ordering::Relaxed)
+    }
+
+    /// So many contents were on their way at the same time, at most, since the last call.
+    pub(crate) fn reads_at_once_max(&self) -> u64 {
+        self.reads.1.swap(0, Ordering::SeqCst)
     }
 
     /// What becomes of the next request of this kind.
@@ -272,7 +280,11 @@ impl ObjectStore for Reached {
     }
 
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
-        let behind = self.arrive("get", location, false).await?;
+        let at_once = self.cloud.reads.0.fetch_add(1, Ordering::SeqCst) + 1;
+        self.cloud.reads.1.fetch_max(at_once, Ordering::SeqCst);
+        let arrived = self.arrive("get", location, false).await;
+        self.cloud.reads.0.fetch_sub(1, Ordering::SeqCst);
+        let behind = arrived?;
         let is_head = options.head;
         let got = self.cloud.inner.get_opts(location, options).await?;
         if is_head {

@@ -160,7 +160,7 @@ fn what_was_acknowledged_before_a_kill_is_there_and_batches_are_whole() {
     create(dir.path());
     for round in 0..3 {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "lasting::victim", "--nocapture"])
+            .args(["--exact", "slatedb::lasting::victim", "--nocapture"])
             .env(VICTIM, dir.path())
             .stdout(Stdio::piped())
             .spawn()
