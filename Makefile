@@ -22,7 +22,7 @@ VERSION   := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 MAJOR     := $(word 1,$(subst ., ,$(VERSION)))
 MINOR     := $(word 2,$(subst ., ,$(VERSION)))
 
-.PHONY: help run stop demo-dashboards build build-rocksdb build-leveldb build-engines build-cloud build-slatedb test test-engines test-beyond test-unit test-mount realwork fuzz torture bench-quick bench bench-aged profile bench-txn bench-papers bench-db bench-tiers lint docs install install-files install-library-files uninstall uninstall-library deb clean setup
+.PHONY: help run stop demo-dashboards build build-rocksdb build-leveldb build-engines build-cloud build-slatedb test test-engines test-beyond test-unit test-mount realwork fuzz torture bench-quick bench bench-aged profile bench-txn bench-papers bench-db bench-tiers bench-beyond lint docs install install-files install-library-files uninstall uninstall-library deb clean setup
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -149,9 +149,15 @@ bench-tiers: build ## kvfs on a fast and a slow device beside kvfs and ext4 on o
 	@cd bench && cargo run --release --locked --bin kvfs-bench-tiers -- --kvfs ../$(KVFS) \
 		--json ../$(BENCH_OUT)/tiers.json --plots ../$(BENCH_OUT)/tiers $(BENCH)
 
+bench-beyond: build-slatedb ## stores in object storage 1 ms and 20 ms away, beside JuiceFS and bare requests: hours; root, Go, an idle machine
+	@scripts/setup.sh bench-beyond
+	@programs=$$(tests/suites/tools.sh versitygw juicefs) && cd bench && \
+	cargo run --release --locked --features beyond --bin kvfs-bench-beyond -- --kvfs ../target/slatedb/release/kvfs \
+		--programs "$$programs" --json ../$(BENCH_OUT)/beyond.json --plots ../$(BENCH_OUT)/beyond $(BENCH)
+
 lint: ## rustfmt and clippy, no warning allowed
 	@cargo fmt --all -- --check
-	@cargo clippy --workspace --all-targets --locked -- -D warnings
+	@cargo clippy --workspace --all-targets --locked --features kvfs-cli/slatedb -- -D warnings
 
 docs: ## the API pages, no warning allowed
 	@RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Stores in object storage, and what may happen on the way there: the engine's contract, faults and crashes of a network in memory, suites
 # on mounts over a directory and over a server of S3, outages, kill -9, transactions, named snapshots, take-over.
-# usage: scripts/beyond.sh [short|long]      default: short, at most six minutes once it is built
+# usage: scripts/beyond.sh [short|long]      default: short, at most six minutes once it is built; a part of `make test`
 #
 # KVFS          a binary with the engine slatedb (default: that of make build-slatedb, built here)
 # SKIP_ENGINE_TESTS=1  mounts alone
@@ -24,20 +24,14 @@ fi
 # shellcheck source-path=SCRIPTDIR
 . "$here/objects.sh"
 suites=$repo/tests/suites
-VERSITYGW_VERSION=v1.8.0
 
 # Sets VERSITYGW, if there is one or one can be made.
 find_versitygw() {
   [ -z "${VERSITYGW:-}" ] || return 0
   VERSITYGW=$(command -v versitygw) && return 0
-  local tools=${KVFS_SUITES:-${XDG_CACHE_HOME:-$HOME/.cache}/kvfs-suites}/bin
+  local tools
+  tools=$("$suites/tools.sh" versitygw) || return 1
   VERSITYGW=$tools/versitygw
-  [ -x "$VERSITYGW" ] && return 0
-  if command -v go >/dev/null; then
-    GOBIN=$tools timeout 900 go install "github.com/versity/versitygw/cmd/versitygw@$VERSITYGW_VERSION" >&2 && return 0
-  fi
-  VERSITYGW=''
-  return 1
 }
 
 # More seeds and rounds in the long form.

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the system packages that are missing; prints nothing when none is.
-# usage: scripts/setup.sh [run|test|engines|rocksdb|leveldb|bench|bench-db]     run = mount a store; test = the suites as well; bench = rivals
-# as well; engines = RocksDB and LevelDB as well, or one of them; bench-db = databases
+# usage: scripts/setup.sh [run|test|engines|rocksdb|leveldb|bench|bench-db|bench-beyond]     run = mount a store; test = the suites as well; bench = rivals
+# as well; engines = RocksDB and LevelDB as well, or one of them; bench-db = databases; bench-beyond = s3fs
 set -euo pipefail
 
 want=${1:-run}
@@ -69,6 +69,11 @@ if [ "$want" = bench-db ]; then
   need postgresql has_postgres
   need mariadb-server has_admin mariadbd
   need xfsprogs has_admin mkfs.xfs
+  need fonts-dejavu-core test -e /usr/share/fonts/truetype/dejavu
+fi
+
+if [ "$want" = bench-beyond ]; then
+  need s3fs has s3fs
   need fonts-dejavu-core test -e /usr/share/fonts/truetype/dejavu
 fi
 

@@ -79,6 +79,14 @@ impl Daemon {
         }
     }
 
+    /// Kills it, as a machine that dies; what it has mounted goes, too.
+    pub fn kill(mut self) -> Result<()> {
+        self.child.kill()?;
+        self.child.wait()?;
+        self.has_ended = true;
+        Ok(())
+    }
+
     fn log_tail(&self) -> String {
         let log = fs::read_to_string(&self.log).unwrap_or_default();
         let lines: Vec<&str> = log.lines().collect();

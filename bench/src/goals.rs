@@ -36,8 +36,18 @@ const NEAR_FRESH: f64 = 1.0 / 1.3;
 const STEADY: f64 = 0.9;
 /// What is moved between tiers may make calls of others take so many times as long.
 const NEAR_STILL: f64 = 1.0 / 1.2;
-/// When other files become popular, a store on two tiers may take so long until it is nearly as fast as before (seconds).
-const RECOVERY_SECONDS: f64 = 300.0;
+/// Rows of kvfs that may take so many seconds.
+const SECONDS_MAX: &[(&str, f64)] = &[
+    // When other files become popular, until a store on two tiers is nearly as fast as before.
+    ("tiers-moved", 300.0),
+    ("beyond-take-over-1ms", 10.0),
+    ("beyond-take-over-20ms", 10.0),
+];
+/// What a row of kvfs may ask of object storage.
+const REQUESTS_MAX: &[(&str, &str, f64)] =
+    &[("beyond-create-1ms", PUT_PER_1000, 20.0), ("beyond-create-20ms", PUT_PER_1000, 20.0)];
+/// A detail of rows that make small files.
+pub const PUT_PER_1000: &str = "PUT for 1,000 files";
 /// So many times as long as before a change no row may take; a throughput may fall by as much.
 const NEAR_BEFORE: f64 = 1.05;
 
@@ -110,6 +120,22 @@ const GOALS: &[Goal] = &[
     goal("sqlite-delete", Against::One("ext4"), 1.0),
     goal("tiers-mix", Against::One("all fast"), 0.9),
     goal("tiers-mix", Against::One("all slow"), 3.0),
+    goal("beyond-create-1ms", Against::One("juicefs"), 2.0),
+    goal("beyond-create-20ms", Against::One("juicefs"), 2.0),
+    goal("beyond-create-sync-1ms", Against::One("juicefs"), 2.0),
+    goal("beyond-create-sync-20ms", Against::One("juicefs"), 2.0),
+    goal("beyond-untar-1ms", Against::One("juicefs"), 2.0),
+    goal("beyond-untar-20ms", Against::One("juicefs"), 2.0),
+    goal("beyond-grep-1ms", Against::One("juicefs"), 1.5),
+    goal("beyond-grep-20ms", Against::One("juicefs"), 1.5),
+    goal("beyond-write-1ms", Against::One("juicefs"), 1.0),
+    goal("beyond-write-20ms", Against::One("juicefs"), 1.0),
+    goal("beyond-read-1ms", Against::One("juicefs"), 1.0),
+    goal("beyond-read-20ms", Against::One("juicefs"), 1.0),
+    goal("beyond-write-1ms", Against::One("bare"), 0.8),
+    goal("beyond-write-20ms", Against::One("bare"), 0.8),
+    goal("beyond-read-1ms", Against::One("bare"), 0.8),
+    goal("beyond-read-20ms", Against::One("bare"), 0.8),
     goal("engine-fill-seq", Against::BestOf(ENGINES), 1.0),
     goal("engine-fill-random", Against::BestOf(ENGINES), 1.0),
     goal("engine-blocks-seq", Against::BestOf(ENGINES), 2.0),
@@ -185,6 +211,13 @@ const KEPT: &[&str] = &["overwrite.throughput"];
 /// Every value that there is a goal for.
 pub fn keys() -> impl Iterator<Item = &'static str> {
     LIMITS.iter().map(|(key, _)| *key).chain(KEPT.iter().copied())
+}
+
+/// Every row that there is a goal for.
+pub fn workloads() -> impl Iterator<Item = &'static str> {
+    let limited = SECONDS_MAX.iter().map(|(workload, _)| *workload);
+    let limited = limited.chain(REQUESTS_MAX.iter().map(|(workload, ..)| *workload));
+    GOALS.iter().map(|goal| goal.workload).chain(limited)
 }
 
 /// What a value is meant to be, if there is a goal for it; `before` are an earlier run's.
@@ -277,7 +310,7 @@ pub fn judge(results: &Results) -> Vec<Verdict> {
     let aged = results.rows().filter_map(|row| {
         judge_one(results, &row.key, "kvfs aged", ("kvfs", "kvfs, fresh".into()), NEAR_FRESH)
     });
-    fresh.chain(aged).chain(judge_twins(results)).chain(judge_recovery(results)).collect()
+    fresh.chain(aged).chain(judge_twins(results)).chain(judge_limits(results)).collect()
 }
 
 /// Rows of one file system that are the same work at another time, and what the first row's time is to be in times of the second's.
@@ -295,11 +328,17 @@ fn judge_twins(results: &Results) -> impl Iterator<Item = Verdict> {
     })
 }
 
-fn judge_recovery(results: &Results) -> Option<Verdict> {
-    let workload = "tiers-moved".to_owned();
-    let ratio = RECOVERY_SECONDS / results.seconds(&workload, "kvfs")?.median.max(1.0);
-    let against = format!("{RECOVERY_SECONDS} s");
-    Some(Verdict { workload, ours: "kvfs", other: "the limit", against, factor: 1.0, ratio })
+fn judge_limits(results: &Results) -> impl Iterator<Item = Verdict> {
+    let seconds = SECONDS_MAX.iter().filter_map(|&(workload, limit)| {
+        Some((workload, results.seconds(workload, "kvfs")?.median, limit, format!("{limit} s")))
+    });
+    let requests = REQUESTS_MAX.iter().filter_map(|&(workload, detail, limit)| {
+        Some((workload, results.detail(workload, "kvfs", detail)?, limit, format!("{limit} {detail}")))
+    });
+    seconds.chain(requests).map(|(workload, value, limit, against)| {
+        let (workload, ratio) = (workload.to_owned(), limit / value.max(1.0));
+        Verdict { workload, ours: "kvfs", other: "the limit", against, factor: 1.0, ratio }
+    })
 }
 
 fn judge_one(
@@ -317,7 +356,8 @@ fn judge_one(
 mod tests {
     use super::*;
     use crate::counters::Usage;
-    use crate::results::{Class, Sample, WorkloadInfo};
+    use crate::results::{Class, Detail, Sample, WorkloadInfo};
+    use crate::units::Unit;
     use crate::values::{Part, Value};
 
     fn results(times: &[(&str, &str, f64)]) -> Results {
@@ -385,6 +425,18 @@ mod tests {
         let verdicts = judge(&results(&times));
         let reached: Vec<_> = verdicts.iter().map(Verdict::is_reached).collect();
         assert_eq!(reached, [true, false, false, true]);
+    }
+
+    #[test]
+    fn requests_have_limits_as_seconds_have() {
+        let mut results =
+            results(&[("beyond-create-1ms", "kvfs", 9.0), ("beyond-take-over-1ms", "kvfs", 11.0)]);
+        let detail = |value| vec![Detail { name: PUT_PER_1000.into(), unit: Unit::Count, value }];
+        results.samples[0].details = detail(20.0);
+        let reached = |results: &Results| judge(results).iter().map(Verdict::is_reached).collect::<Vec<_>>();
+        assert_eq!(reached(&results), [false, true]);
+        results.samples[0].details = detail(21.0);
+        assert_eq!(reached(&results), [false, false]);
     }
 
     #[test]

@@ -68,7 +68,17 @@ pub fn run_with_codes<S: AsRef<OsStr>>(
     codes: &[i32],
 ) -> Result<String> {
     let mut command = Command::new(program);
-    command.args(args).stdin(Stdio::null()).env("LC_ALL", "C");
+    command.args(args);
+    end(&mut command, codes)
+}
+
+/// As [`run`], for a command that has an environment of its own.
+pub fn succeed(command: &mut Command) -> Result<String> {
+    end(command, &[0])
+}
+
+fn end(command: &mut Command, codes: &[i32]) -> Result<String> {
+    command.stdin(Stdio::null()).env("LC_ALL", "C");
     let output = command.output().with_context(|| format!("cannot run {command:?}"))?;
     if output.status.code().is_none_or(|code| !codes.contains(&code)) {
         bail!("{command:?} failed, {}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim());

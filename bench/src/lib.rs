@@ -14,6 +14,7 @@ pub mod json;
 pub mod latencies;
 pub mod memory;
 pub mod mount;
+pub mod options;
 pub mod outcome;
 pub mod page;
 pub mod programs;

@@ -4,14 +4,15 @@
 
 use crate::host;
 use anyhow::{Context, Result, ensure};
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// The Debian package that the default tree comes from if the cache holds none.
 const PACKAGE: &str = "linux-source-6.1";
-/// The directory of it that a quick run unpacks.
-const QUICK_PART: &str = "fs";
+/// The directories of it that a quick run unpacks.
+const QUICK_PARTS: &[&str] = &["fs"];
 
 /// The tarball given by the user, or the default one, decompressed: xz is not what we measure.
 pub fn tarball(given: Option<&Path>, is_quick: bool) -> Result<PathBuf> {
@@ -27,7 +28,7 @@ pub fn tarball(given: Option<&Path>, is_quick: bool) -> Result<PathBuf> {
                 Ok(path.to_owned())
             }
         }
-        None if is_quick => quick_tarball(&cache),
+        None if is_quick => part_tarball(QUICK_PARTS),
         None => default_tarball(&cache),
     }
 }
@@ -57,22 +58,25 @@ fn default_tarball(cache: &Path) -> Result<PathBuf> {
     unxz(&scratch.0.join(format!("usr/src/{PACKAGE}.tar.xz")), &cache.join(format!("{PACKAGE}.tar")))
 }
 
-/// Unpacks one directory of the default tree and packs it again.
-fn quick_tarball(cache: &Path) -> Result<PathBuf> {
-    if let Some(quick) = find(cache, "quick-", ".tar")? {
-        return Ok(quick);
+/// These directories of the default tree, packed again.
+pub fn part_tarball(parts: &[&str]) -> Result<PathBuf> {
+    let cache = cache_dir()?;
+    fs::create_dir_all(&cache)?;
+    let prefix = format!("part-{}-", parts.join("-"));
+    if let Some(part) = find(&cache, &prefix, ".tar")? {
+        return Ok(part);
     }
-    let whole = default_tarball(cache)?;
+    let whole = default_tarball(&cache)?;
     let name = whole.file_stem().context("the tarball has no name")?.to_string_lossy();
-    let part = format!("{name}/{QUICK_PART}");
-    let scratch = Scratch::new(cache)?;
-    let dir = scratch.0.as_os_str();
-    host::run("tar", &["-xf".as_ref(), whole.as_os_str(), "-C".as_ref(), dir, part.as_ref()])?;
+    let dirs: Vec<OsString> = parts.iter().map(|part| format!("{name}/{part}").into()).collect();
+    let scratch = Scratch::new(&cache)?;
+    let at: [OsString; 2] = ["-C".into(), scratch.0.clone().into()];
+    host::run("tar", &[&["-xf".into(), whole.clone().into()], at.as_slice(), &dirs].concat())?;
     let packed = scratch.0.join("packed.tar");
-    host::run("tar", &["-cf".as_ref(), packed.as_os_str(), "-C".as_ref(), dir, part.as_ref()])?;
-    let quick = cache.join(format!("quick-{name}.tar"));
-    fs::rename(&packed, &quick)?;
-    Ok(quick)
+    host::run("tar", &[&["-cf".into(), packed.clone().into()], at.as_slice(), &dirs].concat())?;
+    let part = cache.join(format!("{prefix}{name}.tar"));
+    fs::rename(&packed, &part)?;
+    Ok(part)
 }
 
 fn unxz(compressed: &Path, plain: &Path) -> Result<PathBuf> {

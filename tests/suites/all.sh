@@ -66,7 +66,7 @@ posix() {
 }
 
 # Both lanes take the next one from here. The longest come first, so that both end at about the same time.
-all=(realwork posix load torture lifecycle privileges txn rpc install transfer repository snapshot differential kernel container branch acl hostile calls hidden
+all=(realwork posix beyond load torture lifecycle privileges txn rpc install transfer repository snapshot differential kernel container branch acl hostile calls hidden
   quota fair formats writeback compress examples)
 printf '%s\n' "${all[@]}" >"$work/waiting"
 # Takes the first of those that wait out of the list and prints it.
@@ -77,6 +77,8 @@ run_lane() {
     case $name in
       posix) posix ;;
       realwork) suite realwork "$here/../../scripts/realwork.sh" --short ;;
+      # The tests' own binary has the engine slatedb; its tests have run.
+      beyond) suite beyond env SKIP_ENGINE_TESTS=1 KVFS="$repo/target/debug/kvfs" "$here/../../scripts/beyond.sh" short ;;
       torture) suite torture "$here/../../scripts/torture.sh" 50 ;;
       *) suite "$name" "$here/$name.sh" ;;
     esac

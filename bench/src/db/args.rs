@@ -10,6 +10,7 @@ use clap::{Parser, ValueEnum};
 use kvfs_bench::disk::{Device, EXT4, Kind, XFS};
 use kvfs_bench::host;
 use kvfs_bench::image::Image;
+use kvfs_bench::options::Options;
 use kvfs_bench::slow_disk::{HARD_DISK, SlowDisk};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -36,10 +37,6 @@ pub(crate) struct Args {
     /// Only these, separated by commas [default: all]
     #[arg(long, value_enum, value_delimiter = ',')]
     targets: Vec<TargetName>,
-
-    /// How often everything is measured
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..), overrides_with = "runs")]
-    pub(crate) runs: u32,
 
     /// How often on targets with a slow device, which have no goals
     #[arg(long, default_value_t = 1, overrides_with = "slow_runs")]
@@ -77,29 +74,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     seconds: Option<u32>,
 
-    /// Where images, stores and data directories go: a directory on the disk to measure
-    #[arg(long, value_name = "DIR", default_value = "/var/tmp/kvfs-bench")]
-    pub(crate) work: PathBuf,
-
     /// What the store of kvfs is kept in
     #[arg(long, value_enum, default_value_t = StoreIn::Loop)]
     store_in: StoreIn,
 
-    /// Also keep the results in this file, saved step by step
-    #[arg(long, value_name = "PATH", overrides_with = "json")]
-    pub(crate) json: Option<PathBuf>,
-
-    /// Keep what --json holds and measure only what is missing
-    #[arg(long, requires = "json")]
-    pub(crate) resume: bool,
-
-    /// Also write a page with tables and figures (SVG and PNG) into this directory
-    #[arg(long, value_name = "DIR", overrides_with = "plots")]
-    pub(crate) plots: Option<PathBuf>,
-
-    /// Measure nothing: show what this file holds
-    #[arg(long, value_name = "JSON")]
-    pub(crate) report: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) options: Options,
 
     /// Results of an earlier run on this machine with the same sizes: no row of kvfs may have become slower than these differ
     #[arg(long, value_name = "JSON")]
@@ -234,7 +214,7 @@ impl Args {
     pub(crate) fn targets(&self, run_dir: &Path) -> Result<Vec<Target>> {
         let all = TargetName::value_variants();
         let names = if self.targets.is_empty() { all } else { &self.targets };
-        let image = |name| Image::prepare(&self.work.join(name), self.sizes().image_bytes, self.keep);
+        let image = |name| Image::prepare(&self.options.work.join(name), self.sizes().image_bytes, self.keep);
         let (mut fast, mut slow) = (None, None);
         if names.iter().any(|name| name.is_on_fast()) {
             fast = Some(Rc::new(Disk::Fast(Device::new(image("db.img")?)?)));
@@ -288,7 +268,7 @@ mod tests {
     fn options_that_the_makefile_gives_may_be_given_again() {
         let line = "kvfs-bench-db --runs 3 --json a --runs 1 --json b --only sqlite --targets kvfs,ext4";
         let args = Args::parse_from(line.split(' '));
-        assert!(args.runs == 1 && args.json == Some("b".into()) && args.targets.len() == 2);
+        assert!(args.options.runs == 1 && args.options.json == Some("b".into()) && args.targets.len() == 2);
         assert!(args.wants(PartName::Sqlite));
     }
 }

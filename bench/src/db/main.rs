@@ -37,15 +37,15 @@ fn run(args: &Args) -> Result<bool> {
     if let Some(path) = &args.write_sqlite {
         sqlite::write_forever(path, args.journal_mode)?;
     }
-    if let Some(path) = &args.report {
-        return outcome::show(&Results::load(path)?, args.before.as_deref(), args.plots.as_deref());
+    if let Some(path) = &args.options.report {
+        return outcome::show(&Results::load(path)?, args.before.as_deref(), args.options.plots.as_deref());
     }
     host::check_rights()?;
     interrupt::install()?;
-    let mut results = Results::open(args.json.as_deref(), args.resume)?;
+    let mut results = Results::open(args.options.json.as_deref(), args.options.resume)?;
     results.machines.push(host::Machine::describe()?);
-    fs::create_dir_all(&args.work)?;
-    let work = WorkDir::new(&args.work, "db")?;
+    fs::create_dir_all(&args.options.work)?;
+    let work = WorkDir::new(&args.options.work, "db")?;
     let sizes = args.sizes();
     let mut rows = row::rows(&sizes);
     rows.retain(|row| args.wants(row.part) && !row.job.lacks_server());
@@ -53,13 +53,13 @@ fn run(args: &Args) -> Result<bool> {
     if targets.is_empty() || rows.is_empty() {
         bail!("there is nothing to measure");
     }
-    let templates = Templates::new(args.work.canonicalize()?.join("db-templates"), args.keep)?;
-    let (run_dir, runs, slow_runs) = (work.path(), args.runs, args.slow_runs);
+    let templates = Templates::new(args.options.work.canonicalize()?.join("db-templates"), args.keep)?;
+    let (run_dir, runs, slow_runs) = (work.path(), args.options.runs, args.slow_runs);
     let plan = Plan { rows: &rows, sizes: &sizes, runs, slow_runs, run_dir, templates: &templates };
     let measured = measure::measure(&plan, &mut targets, &mut results);
     drop(targets);
     results.save()?;
-    let is_sound = outcome::show(&results, args.before.as_deref(), args.plots.as_deref())?;
+    let is_sound = outcome::show(&results, args.before.as_deref(), args.options.plots.as_deref())?;
     measured?;
     Ok(is_sound)
 }

@@ -12,6 +12,7 @@ use clap::{Parser, ValueEnum};
 use kvfs_bench::disk::{BTRFS, Device, EXT4, Kind, XFS};
 use kvfs_bench::host;
 use kvfs_bench::image::Image;
+use kvfs_bench::options::Options;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -42,10 +43,6 @@ pub(crate) struct Args {
     #[arg(long, value_enum, value_delimiter = ',')]
     pub(crate) targets: Vec<TargetName>,
 
-    /// How often everything is measured
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..), overrides_with = "runs")]
-    pub(crate) runs: u32,
-
     /// How much the workloads do
     #[arg(long, value_enum, default_value_t = Suite::Full, overrides_with = "sizes")]
     pub(crate) sizes: Suite,
@@ -53,10 +50,6 @@ pub(crate) struct Args {
     /// Only these scenarios, separated by commas
     #[arg(long, value_name = "SCENARIO", value_enum, value_delimiter = ',')]
     pub(crate) only: Vec<ScenarioName>,
-
-    /// Where images, stores and mount points go: a directory on the disk to measure
-    #[arg(long, value_name = "DIR", default_value = "/var/tmp/kvfs-bench")]
-    pub(crate) work: PathBuf,
 
     /// Size of the image and of the store [default: by --sizes 20G, 4G, 2G, 8G]
     #[arg(long, value_parser = parse_bytes)]
@@ -83,25 +76,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PATH")]
     pub(crate) tar: Option<PathBuf>,
 
-    /// Also keep the results in this file, saved step by step
-    #[arg(long, value_name = "PATH", overrides_with = "json")]
-    pub(crate) json: Option<PathBuf>,
-
-    /// Keep what --json holds and measure only what is missing
-    #[arg(long, requires = "json")]
-    pub(crate) resume: bool,
-
-    /// Also write a page with tables and figures (SVG and PNG) into this directory
-    #[arg(long, value_name = "DIR", overrides_with = "plots")]
-    pub(crate) plots: Option<PathBuf>,
-
     /// Draw a flame graph of every workload into this directory; times are not to be quoted then
     #[arg(long, value_name = "DIR")]
     pub(crate) flames: Option<PathBuf>,
 
-    /// Measure nothing: show what this file holds
-    #[arg(long, value_name = "JSON")]
-    pub(crate) report: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) options: Options,
 
     /// Results of an earlier run on this machine with the same sizes: no row of kvfs may have become slower than these differ
     #[arg(long, value_name = "JSON")]
@@ -283,7 +263,7 @@ impl Maker<'_> {
     }
 
     fn image(&self, name: &str) -> Result<Image> {
-        Image::prepare(&self.args.work.join(name), self.size_bytes, self.args.keep_images)
+        Image::prepare(&self.args.options.work.join(name), self.size_bytes, self.args.keep_images)
     }
 
     fn device(&mut self, suffix: &str) -> Result<Rc<Device>> {
@@ -351,6 +331,6 @@ mod tests {
     fn what_the_makefile_gives_may_be_given_again() {
         let line = "kvfs-bench --sizes full --runs 3 --runs 1 --sizes trial";
         let args = Args::parse_from(line.split(' '));
-        assert!(args.runs == 1 && args.sizes == Suite::Trial);
+        assert!(args.options.runs == 1 && args.sizes == Suite::Trial);
     }
 }

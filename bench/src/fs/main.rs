@@ -30,12 +30,12 @@ fn main() -> ExitCode {
 
 /// Measures and reports; false when something failed on the way.
 fn run(args: &Args) -> Result<bool> {
-    if let Some(path) = &args.report {
-        return outcome::show(&Results::load(path)?, args.before.as_deref(), args.plots.as_deref());
+    if let Some(path) = &args.options.report {
+        return outcome::show(&Results::load(path)?, args.before.as_deref(), args.options.plots.as_deref());
     }
     host::check_rights()?;
     interrupt::install()?;
-    let mut results = Results::open(args.json.as_deref(), args.resume)?;
+    let mut results = Results::open(args.options.json.as_deref(), args.options.resume)?;
     results.machines.push(host::Machine::describe()?);
     let scenarios: Vec<ScenarioName> = match (args.only.as_slice(), args.sizes) {
         ([], Suite::Aged) => SCENARIOS
@@ -53,16 +53,17 @@ fn run(args: &Args) -> Result<bool> {
     };
     let sizes = Sizes::new(args.sizes.divisor(), tarball);
     let flames = args.flames.as_deref().map(Flames::new).transpose()?;
-    fs::create_dir_all(&args.work)?;
-    let run_dir = RunDir::new(&args.work)?;
+    fs::create_dir_all(&args.options.work)?;
+    let run_dir = RunDir::new(&args.options.work)?;
     let mut targets = args::targets(args, &run_dir.0)?;
     if targets.is_empty() {
         bail!("there is nothing to measure");
     }
-    let plan = Plan { scenarios: &scenarios, sizes: &sizes, runs: args.runs, flames: flames.as_ref() };
+    let plan =
+        Plan { scenarios: &scenarios, sizes: &sizes, runs: args.options.runs, flames: flames.as_ref() };
     let measured = measure::measure(&mut targets, &plan, &mut results);
     results.save()?;
-    let is_sound = outcome::show(&results, args.before.as_deref(), args.plots.as_deref())?;
+    let is_sound = outcome::show(&results, args.before.as_deref(), args.options.plots.as_deref())?;
     measured?;
     Ok(is_sound)
 }

@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail};
 use clap::Parser;
 use kvfs_bench::image::{Image, Loop};
 use kvfs_bench::mount::WorkDir;
+use kvfs_bench::options::Options;
 use kvfs_bench::results::{Failure, Results, Sample, TargetInfo, WorkloadInfo};
 use kvfs_bench::slow_disk::{self, HARD_DISK, Rates, SlowDisk};
 use kvfs_bench::units::Unit;
@@ -47,10 +48,6 @@ struct Args {
     #[arg(long, value_enum, value_delimiter = ',')]
     targets: Vec<TargetName>,
 
-    /// How often everything is measured
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..), overrides_with = "runs")]
-    runs: u32,
-
     /// How much is done
     #[arg(long, value_enum, default_value_t = Suite::Full, overrides_with = "sizes")]
     sizes: Suite,
@@ -59,29 +56,12 @@ struct Args {
     #[arg(long, default_value_t = 1)]
     seed: u64,
 
-    /// A directory on the disk to measure
-    #[arg(long, value_name = "DIR", default_value = "/var/tmp/kvfs-bench")]
-    work: PathBuf,
-
     /// The tarball to unpack [default: Debian's Linux source, fetched once; a part of it but with --sizes full]
     #[arg(long, value_name = "PATH")]
     tar: Option<PathBuf>,
 
-    /// Also keep the results in this file, saved target by target
-    #[arg(long, value_name = "PATH", overrides_with = "json")]
-    json: Option<PathBuf>,
-
-    /// Keep what --json holds and measure only what is missing
-    #[arg(long, requires = "json")]
-    resume: bool,
-
-    /// Also write a page with tables and figures (SVG and PNG) into this directory
-    #[arg(long, value_name = "DIR", overrides_with = "plots")]
-    plots: Option<PathBuf>,
-
-    /// Measure nothing: show what this file holds
-    #[arg(long, value_name = "JSON")]
-    report: Option<PathBuf>,
+    #[command(flatten)]
+    options: Options,
 }
 
 fn main() -> ExitCode {
@@ -93,21 +73,21 @@ fn main() -> ExitCode {
 
 /// Measures and reports; false when something failed on the way.
 fn run(args: &Args) -> Result<bool> {
-    if let Some(path) = &args.report {
-        return outcome::show(&Results::load(path)?, None, args.plots.as_deref());
+    if let Some(path) = &args.options.report {
+        return outcome::show(&Results::load(path)?, None, args.options.plots.as_deref());
     }
     host::check_rights()?;
     interrupt::install()?;
     let program = args.kvfs.as_ref().context("--kvfs is missing")?;
     let program = program.canonicalize().with_context(|| format!("there is no {}", program.display()))?;
     let tarball = source::tarball(args.tar.as_deref(), args.sizes != Suite::Full)?;
-    let mut results = Results::open(args.json.as_deref(), args.resume)?;
+    let mut results = Results::open(args.options.json.as_deref(), args.options.resume)?;
     results.machines.push(host::Machine::describe()?);
-    fs::create_dir_all(&args.work)?;
-    let work = WorkDir::new(&args.work, "tiers")?;
+    fs::create_dir_all(&args.options.work)?;
+    let work = WorkDir::new(&args.options.work, "tiers")?;
     let measured = measure(args, &program, &tarball, work.path(), &mut results);
     results.save()?;
-    let is_sound = outcome::show(&results, None, args.plots.as_deref())?;
+    let is_sound = outcome::show(&results, None, args.options.plots.as_deref())?;
     measured?;
     Ok(is_sound)
 }
@@ -133,7 +113,7 @@ fn measure(args: &Args, program: &Path, tarball: &Path, work: &Path, results: &m
     rates.check(HARD_DISK)?;
     let devices = Devices { fast: fast_loop.device(), fast_whole: whole_loop.device(), slow: slow.device() };
     let is_wanted = |name: &TargetName| args.targets.is_empty() || args.targets.contains(name);
-    for run in 0..args.runs {
+    for run in 0..args.options.runs {
         for name in TargetName::ALL.into_iter().filter(is_wanted) {
             // The last row: all others were measured before it.
             if ROWS.last().is_some_and(|row| results.holds(row.key, name.key(), run)) {
