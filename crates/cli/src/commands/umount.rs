@@ -4,7 +4,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::ExitCode;
 
-use kvfs_fuse::mount::{MountError, Unmount};
+use kvfs_fuse::mount::{Mount, MountError, Unmount};
 
 use crate::args::UmountArgs;
 use crate::control::{self, BranchRequest, Client, Daemon, Request, Response};
@@ -84,16 +84,22 @@ fn end((store, mut client): (StoreDir, Client), args: &UmountArgs) -> Result<Exi
     Ok(ExitCode::SUCCESS)
 }
 
-/// Why it stays mounted, and which processes keep it.
+/// Why it stays mounted, and which mounts and processes keep it.
 fn in_the_way(mount: &MountedStore, error: &MountError) -> CliError {
     let explained = CliError::from(explain_mount(error));
     if !matches!(error, MountError::Busy { .. }) {
         return explained;
     }
     let users = procs::users_of(&mount.dir);
-    let in_the_way = match users.len() {
-        0 => "; no process that this user may look at is in the way".to_owned(),
-        _ => format!("; in the way:{}", procs::describe(&users)),
+    // What can't be listed is not named.
+    let mut below = mounts::table().unwrap_or_default();
+    below.retain(|other| other.point != mount.dir && other.point.starts_with(&mount.dir));
+    let line = |other: &Mount| format!("\n  {} is mounted on {}", other.fs_type, other.point.display());
+    let below = below.iter().map(line).collect::<Vec<_>>().concat();
+    let in_the_way = if users.is_empty() && below.is_empty() {
+        "; no process that this user may look at is in the way".to_owned()
+    } else {
+        format!("; in the way:{below}{}", procs::describe(&users))
     };
     let message = format!("{}{in_the_way}\n`kvfs umount --lazy` detaches it all the same", explained.message);
     CliError::new(explained.code, message)

@@ -254,6 +254,7 @@ fn owner_of_a_store_that_root_serves_takes_no_disk_no_mounts_and_no_transactions
     let denied = ["only root and the user that has mounted the store"];
     as_nobody(&["grow", &dir, "1T"]).fails(DENIED, &denied);
     as_nobody(&["grow", &dir]).fails(DENIED, &denied);
+    as_nobody(&["umount", &dir]).fails(DENIED, &["you may not unmount", "its owner and root"]);
 
     as_nobody(&["branch", "create", "-s", &dir, "try"]).ok();
     kvfs(&["branch", "mount", "-s", &dir, "try", &at]).ok();

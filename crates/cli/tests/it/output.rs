@@ -129,8 +129,8 @@ fn status_tells_what_is_mounted_where_by_whom_since_when() {
 }
 
 #[test]
-fn umount_of_a_mount_in_use_names_the_processes() {
-    if !can_mount("umount_of_a_mount_in_use_names_the_processes") {
+fn umount_of_a_mount_in_use_names_processes_and_mounts_in_the_way() {
+    if !can_mount("umount_of_a_mount_in_use_names_processes_and_mounts_in_the_way") {
         return;
     }
     let world = World::new();
@@ -142,6 +142,10 @@ fn umount_of_a_mount_in_use_names_the_processes() {
     assert!(is_mounted(&dir));
     sleeper.kill().unwrap();
     sleeper.wait().unwrap();
+    let below = format!("{dir}/below");
+    run(Command::new("mount").args(["-t", "tmpfs", "tmpfs", &below])).ok();
+    kvfs(&["umount", &dir]).fails(IN_USE, &["in use", &format!("tmpfs is mounted on {below}")]);
+    run(Command::new("umount").arg(&below)).ok();
     kvfs(&["umount", &dir]).ok();
 }
 

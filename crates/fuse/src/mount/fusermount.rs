@@ -81,7 +81,13 @@ pub(super) fn unmount(point: &Path, lazy: bool) -> Result<(), MountError> {
         MountError::Busy { point }
     } else if message.contains("not found") || message.contains("not mounted") || message.contains("Invalid")
     {
-        MountError::NotMounted { point }
+        // It looks among the mounts of its caller alone.
+        match super::table() {
+            Ok(mounts) if mounts.iter().any(|mount| mount.point == point) => {
+                MountError::NotPermitted { point }
+            }
+            _ => MountError::NotMounted { point },
+        }
     } else {
         MountError::Fusermount { point, message }
     })
