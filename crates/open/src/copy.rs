@@ -18,7 +18,7 @@ use kvfs_service::{ErrorKind, ServiceError, units::human_bytes};
 use kvfs_store::clock::{Clock, SystemClock};
 use kvfs_store::{Store, StoreError};
 
-use crate::engines::{self, EngineKind, mark};
+use crate::engines::{self, EngineKind};
 use crate::error::{Error, Result};
 use crate::make::{NewStore, in_new_directory, make_kvdb};
 use crate::memory::Memory;
@@ -73,7 +73,7 @@ pub fn copy_store(
     let placement = order.new.placement.or_else(|| kept_placement(engine, &order.new));
     let new = NewStore { inline, placement, ..order.new };
     in_new_directory(path, &new, |dir| {
-        mark::begin_copy(dir)?;
+        dir.begin_copy()?;
         let capacity_bytes = if kind == EngineKind::Kvdb {
             let (device, capacity) = find_device(dir)?;
             make_kvdb(dir, device, capacity, &new, false)?
@@ -83,7 +83,7 @@ pub fn copy_store(
         };
         let (left, copied) = fill(fs, dir, &new, order)?;
         let files = verify(fs, dir, &new, order)?;
-        mark::end_copy(dir, (kind != EngineKind::Kvdb).then(|| engines::mark_of(&new)))?;
+        dir.end_copy((kind != EngineKind::Kvdb).then(|| engines::mark_of(&new)))?;
         Ok(CopiedStore { copied, capacity_bytes, left, files })
     })
 }

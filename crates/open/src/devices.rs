@@ -255,7 +255,7 @@ fn refused(path: &Path, error: StoreError) -> Error {
 /// Opens and locks it, and makes it as long as is to be used.
 fn prepare(new: &NewDevice) -> Result<Arc<FileDevice>> {
     let NewDevice { path, size_bytes, force, .. } = new;
-    let (device, file) = open_target(path).map_err(|error| explain_target(path, &error))?;
+    let (device, file) = open_target(path).map_err(|error| explain_target(new, &error))?;
     if !force {
         check_blank(path, &file)?;
     }
@@ -300,12 +300,18 @@ fn fit(device: &FileDevice, size_bytes: Option<u64>) -> io::Result<()> {
 }
 
 /// What a file or block device that can't be opened means to the user.
-pub(crate) fn explain_target(path: &Path, error: &OpenError) -> Error {
+pub(crate) fn explain_target(new: &NewDevice, error: &OpenError) -> Error {
     match error {
         OpenError::NotFound { path } => {
-            let message = format!("{error}; `truncate -s 100G {}` makes a file of 100 GiB", path.display());
-            Error::new(ErrorKind::Failed, message)
+            let path = path.display();
+            let made = match new.size_bytes {
+                Some(_) => {
+                    format!("`touch {path}` makes an empty file, which becomes as large as was asked for")
+                }
+                None => format!("`truncate -s 100G {path}` makes a file of 100 GiB"),
+            };
+            Error::new(ErrorKind::Failed, format!("{error}; {made}"))
         }
-        _ => Error::new(explain_device(path, error).kind(), error.to_string()),
+        _ => Error::new(explain_device(&new.path, error).kind(), error.to_string()),
     }
 }

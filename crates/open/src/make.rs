@@ -118,7 +118,7 @@ pub fn own_device(dir: &StoreDir, size: Option<u64>) -> Result<(FileDevice, u64)
 /// # Errors
 /// It holds something; it is in use, or can't be opened; I/O errors.
 pub fn linked_device(dir: &StoreDir, new: &NewDevice) -> Result<(FileDevice, u64)> {
-    let (device, file) = open_target(&new.path).map_err(|error| explain_target(&new.path, &error))?;
+    let (device, file) = open_target(&new.path).map_err(|error| explain_target(new, &error))?;
     let target = new.path.canonicalize().map_err(|error| Error::io("find", &new.path, &error))?;
     if !new.force {
         check_blank(&target, &file)?;

@@ -24,7 +24,7 @@ impl ServedStore<'_> {
     /// Grows the store to `bytes`; `None`: as far as its device, or the file system below, has room.
     ///
     /// # Errors
-    /// The caller may not; it would shrink; its block device is smaller.
+    /// The caller may not; it would shrink; its block device is smaller, or not its last device.
     pub fn grow(&self, caller: &Caller, bytes: Option<u64>) -> Result<Grown> {
         authorize_server(caller, "make it larger")?;
         let before = self.fs.store().space().capacity_bytes;
@@ -34,6 +34,10 @@ impl ServedStore<'_> {
         if wanted < before {
             let now = human_bytes(before);
             let message = format!("the store may take {now} already, and a store does not shrink");
+            return Err(ServiceError::new(ErrorKind::Usage, message));
+        }
+        if wanted > before && control.devices().len() > 1 {
+            let message = "the first device of the store can't grow, for others lie behind it; `kvfs tier add` gives the store another one";
             return Err(ServiceError::new(ErrorKind::Usage, message));
         }
         if let Some(device) = control.block_device().filter(|_| wanted > room) {

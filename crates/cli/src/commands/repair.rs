@@ -8,6 +8,7 @@ mod report;
 
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use bytes::Bytes;
 use kvfs_device::{Device, OverlayDevice};
@@ -17,7 +18,7 @@ use kvfs_store::clock::{Clock, SystemClock};
 use kvfs_store::{Op, Store};
 
 use crate::args::CheckArgs;
-use crate::endpoint::find_store;
+use crate::endpoint::{find_store, stop_by_signals};
 use crate::error::{CliError, Code, Result};
 use crate::mounts;
 use crate::progress::Bar;
@@ -80,10 +81,14 @@ fn by_way_of(args: &CheckArgs, store: &StoreDir) -> Result<Report> {
                        it tells before what that comes to";
         return Err(CliError::new(Code::Usage, message));
     }
+    let is_stopping = Arc::new(AtomicBool::new(false));
+    stop_by_signals(&is_stopping)?;
     let target = copy::prepare(target)?;
-    let report = copy::fill(&source.first, &target).and_then(|(first, findings)| {
+    let report = copy::fill(&source.first, &target, &is_stopping).and_then(|(first, findings)| {
         let mut report = repair(&target, Devices { first, others: Vec::new() })?;
         report.findings.splice(0..0, findings);
+        copy::check_stop(&is_stopping)?;
+        target.end_copy(None)?;
         Ok(report)
     });
     if report.is_err() {

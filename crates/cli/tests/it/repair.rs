@@ -2,13 +2,16 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 use kvfs_kvdb::format::SUPERBLOCK_ADDRS;
+use rustix::process::{Pid, Signal, kill_process};
 
-use crate::world::{World, can_mount, fingerprint, kvfs};
+use crate::world::{KVFS, World, can_mount, fingerprint, kvfs, wait_exit, wait_until};
 
 const SECTOR: usize = 4096;
 const IN_USE: i32 = 3;
+const NOT_A_STORE: i32 = 4;
 const DAMAGED: i32 = 5;
 const REPAIRED: i32 = 11;
 const IN_PART: i32 = 12;
@@ -85,6 +88,26 @@ fn what_is_lost_is_listed_and_the_rest_is_there_in_a_copy_and_in_place() {
     assert_eq!(kvfs(&["kv", "get", "-s", &store, "tags", "song"]).code, Some(1), "it is gone");
     assert_eq!(kvfs(&["kv", "get", "-s", &store, "notes", "note"]).ok(), "a note on something");
     kvfs(&["kv", "put", "-s", &store, "tags", "song", "again"]).ok();
+}
+
+#[test]
+fn copy_for_a_repair_that_is_cut_off_is_no_store_and_one_that_is_interrupted_is_gone() {
+    let world = World::new();
+    let store = made(&world);
+    // Holes take long to be read, and no space.
+    let device = fs::File::options().write(true).open(world.path("store/device")).unwrap();
+    device.set_len(256 << 30).unwrap();
+    let copy = world.text("copy");
+    for signal in [Signal::INT, Signal::TERM, Signal::KILL] {
+        let args = ["check", "--repair", "--copy-to", &copy, &store];
+        let mut child = Command::new(KVFS).args(args).stderr(Stdio::piped()).spawn().unwrap();
+        wait_until("the device of the copy", || world.path("copy/device").exists());
+        kill_process(Pid::from_child(&child), signal).unwrap();
+        assert!(!wait_exit(&mut child).success());
+        assert_eq!(Path::new(&copy).exists(), signal == Signal::KILL);
+    }
+    kvfs(&["check", &copy]).fails(NOT_A_STORE, &["unfinished copy", "remove it"]);
+    fs::remove_dir_all(&copy).unwrap();
 }
 
 #[test]

@@ -92,6 +92,10 @@ fn devices_come_and_go_under_a_mount_and_a_missing_slow_one_leaves_it_read_only(
     let second = device(&world, "second", 0);
     kvfs(&["tier", "add", &dir, &format!("slow:{second},size=512M")]).ok();
     kvfs(&["tier", "add", &dir, &format!("slow:{second}")]).fails(IN_USE, &["in use"]);
+    let third = world.text("third");
+    kvfs(&["tier", "add", &dir, &format!("slow:{third},size=1G")]).fails(1, &["touch", "third"]);
+    kvfs(&["tier", "add", &dir, &format!("slow:{third}")]).fails(1, &["truncate -s 100G"]);
+    kvfs(&["grow", &dir, "64G"]).fails(USAGE, &["first device", "kvfs tier add"]);
     kvfs(&["tier", "drain", "--no-wait", &dir, &slow]).ok();
     kill_process(daemon_of(&store), Signal::KILL).unwrap();
     kvfs(&["mount", &store, &dir]).ok();

@@ -24,14 +24,15 @@ pub(crate) const NAME: &str = "engine";
 const MAGIC: &str = "kvfs-engine ";
 const VERSION: &str = "1";
 
-/// The line of a directory in which `kvfs copy` has not come to its end. It comes first: a kvfs that does not know it refuses the store.
+/// The line of a directory in which a copy has not come to its end. It comes first: a kvfs that does not know it refuses the store.
 const COPYING: &str = "copying";
 
 /// What becomes the mark when it is whole.
 const NEXT: &str = "engine.new";
 
 /// Why a store is not opened that has that line.
-const UNFINISHED: &str = "it is an unfinished copy: `kvfs copy` is at work on it, or was cut off; in that case remove it, and copy again";
+const UNFINISHED: &str = "it is an unfinished copy: `kvfs copy` or `kvfs check --copy-to` is at work on it, or was cut off; in that \
+                          case remove it, and copy again";
 
 /// No mark is longer (bytes).
 const LEN_MAX: u64 = 4096;
@@ -81,6 +82,30 @@ impl StoreDir {
         let (path, name) = (self.path().display(), mark.kind.name());
         let message = format!("{path} is a store of engine {name}, which has no {what}; kvdb has");
         Err(Error::new(ErrorKind::Usage, message))
+    }
+
+    /// From now on nothing opens the store in the directory as one. Durable when this returns.
+    ///
+    /// # Errors
+    /// I/O errors.
+    pub fn begin_copy(&self) -> Result<()> {
+        let text = format!("{MAGIC}{VERSION}\n{COPYING}\n");
+        let written = write_file(self, NAME, &text).and_then(|()| sync(self));
+        written.map_err(|error| Error::io("make a store in", self.path(), &error))
+    }
+
+    /// What [`StoreDir::begin_copy`] has marked is a store of that engine (`None`: kvdb). Durable when this returns.
+    ///
+    /// # Errors
+    /// I/O errors.
+    pub fn end_copy(&self, mark: Option<EngineMark>) -> Result<()> {
+        let replaced = match mark {
+            None => remove(self),
+            Some(mark) => write_file(self, NEXT, &mark.text())
+                .and_then(|()| Ok(rustix::fs::renameat(self.directory(), NEXT, self.directory(), NAME)?)),
+        };
+        let ended = replaced.and_then(|()| sync(self));
+        ended.map_err(|error| Error::io("finish the copy in", self.path(), &error))
     }
 }
 
@@ -143,24 +168,6 @@ impl EngineMark {
             Err(errno) => Err(Error::io("lock", &dir.path().join(NAME), &errno.into())),
         }
     }
-}
-
-/// From now on nothing opens the store in the directory as one. Durable when this returns.
-pub(crate) fn begin_copy(dir: &StoreDir) -> Result<()> {
-    let text = format!("{MAGIC}{VERSION}\n{COPYING}\n");
-    let written = write_file(dir, NAME, &text).and_then(|()| sync(dir));
-    written.map_err(|error| Error::io("make a store in", dir.path(), &error))
-}
-
-/// What [`begin_copy`] has marked is a store of that engine (`None`: kvdb). Durable when this returns.
-pub(crate) fn end_copy(dir: &StoreDir, mark: Option<EngineMark>) -> Result<()> {
-    let replaced = match mark {
-        None => remove(dir),
-        Some(mark) => write_file(dir, NEXT, &mark.text())
-            .and_then(|()| Ok(rustix::fs::renameat(dir.directory(), NEXT, dir.directory(), NAME)?)),
-    };
-    let ended = replaced.and_then(|()| sync(dir));
-    ended.map_err(|error| Error::io("finish the copy in", dir.path(), &error))
 }
 
 fn write_file(dir: &StoreDir, name: &str, text: &str) -> io::Result<()> {

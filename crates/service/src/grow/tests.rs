@@ -1,7 +1,25 @@
 //! Who makes a store larger, and how far, without an engine.
 
 use super::*;
+use crate::lines::DeviceLine;
 use crate::testing::{TestEngine, World, assert_denied, stranger};
+
+#[test]
+fn store_of_several_devices_does_not_grow_and_says_what_to_do() {
+    let mut world = World::new(false);
+    let before = world.fs.store().space().capacity_bytes;
+    world.engine = TestEngine { room: u64::MAX, ..TestEngine::default() };
+    *world.engine.devices.lock() = vec![DeviceLine::default(); 2];
+    let store = world.unmounted();
+    for bytes in [None, before.checked_add(1)] {
+        let refused = store.grow(&Caller::own(), bytes).expect_err("others lie behind it");
+        assert!(
+            refused.kind() == ErrorKind::Usage && refused.to_string().contains("kvfs tier add"),
+            "{refused}"
+        );
+    }
+    assert_eq!(store.grow(&Caller::own(), Some(before)).expect("changes nothing").after, before);
+}
 
 #[test]
 fn store_grows_for_the_user_that_serves_it_only_and_within_a_block_device() {
