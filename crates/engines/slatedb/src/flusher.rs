@@ -58,7 +58,7 @@ impl Flusher {
 /// is held back for this part of the time that the last one took: those who were woken by that come along.
 const HELD_BACK: u32 = 4;
 
-/// Several are about when one has asked while an object was written, until so many objects later.
+/// Several are about when something was written while an object was, until so many objects later.
 const IN_COMPANY: u32 = 16;
 
 async fn run(db: Db, newest: Arc<AtomicU64>, mut asks: watch::Receiver<u64>, tells: watch::Sender<Flushed>) {
@@ -85,7 +85,8 @@ async fn run(db: Db, newest: Arc<AtomicU64>, mut asks: watch::Receiver<u64>, tel
         if done.is_err() {
             return;
         }
-        let has_company = asks.has_changed().unwrap_or(false);
+        // A client that waits for its sync writes nothing meanwhile.
+        let has_company = newest.load(Ordering::Acquire) > sequence;
         in_company = if has_company { IN_COMPANY } else { in_company.saturating_sub(1) };
         if in_company > 0 {
             tokio::time::sleep(begun.elapsed() / HELD_BACK).await;

@@ -1,4 +1,4 @@
-//! Threads beside the workers: one tries parked requests again, two wait for the disk, one keeps house.
+//! Threads beside the workers: one tries parked requests again, one waits for the disk, one keeps house.
 //!
 //! Thread safety: jobs are submitted from any thread and never wait there. Their number needs no bound of
 //! its own: each stands for a request, and the kernel bounds those by the number of callers.
@@ -15,10 +15,7 @@ use kvfs_locks::{Condvar, Mutex, class};
 
 use super::blocking_pool::BlockingPool;
 
-/// While one waits for the store, the other tells it of those who ask meanwhile: the store groups them better than a queue before it can.
-const SYNC_THREADS: usize = 2;
-
-/// A queue that threads of its own empty.
+/// A queue that one thread empties.
 pub(super) struct Queue<T> {
     state: Mutex<(VecDeque<T>, bool), class::FuseBridgeBackgroundState>,
     changed: Condvar,
@@ -107,11 +104,8 @@ impl Background {
         background.spawn("fuse-retry", move || {
             drain(&retries, |jobs| jobs.into_iter().for_each(guarded));
         })?;
-        for fs in std::iter::repeat_n(fs, SYNC_THREADS) {
-            let syncs = Arc::clone(&background.syncs);
-            background
-                .spawn("fuse-sync", move || drain(&syncs, |waiting| guarded(|| sync_all(&fs, waiting))))?;
-        }
+        let syncs = Arc::clone(&background.syncs);
+        background.spawn("fuse-sync", move || drain(&syncs, |waiting| guarded(|| sync_all(&fs, waiting))))?;
         let (timer, tenants) = (Arc::clone(&background.timer), Arc::clone(&background.tenants));
         background.spawn("fuse-housekeep", move || {
             while !timer.wait_for_end(period) {
