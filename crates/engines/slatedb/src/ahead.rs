@@ -93,7 +93,7 @@ impl Stream {
         }
         self.next = self.next.max(blocks.end);
         self.window = (self.window * 2).clamp(PIECE_BLOCKS, window_max);
-        let (from, to) = (self.fetched.max(self.next), self.next + self.window);
+        let (from, to) = (self.fetched.max(self.next), self.next.saturating_add(self.window));
         // In whole pieces: one is begun when as much was read.
         let whole = to.saturating_sub(from) / PIECE_BLOCKS * PIECE_BLOCKS;
         (whole > 0).then(|| {
@@ -154,9 +154,13 @@ impl Ahead {
         UnderWay(waits)
     }
 
-    /// Fetches these ranges, in the order of keys.
+    /// Fetches these ranges, in the order of keys, of each no more than a stream has under way.
     pub(crate) fn will_need(&self, fetcher: Fetcher, space: u32, mut ranges: Vec<BlockRange>) {
-        ranges.retain(|range| range.count > 0);
+        let blocks_max = self.window_max();
+        ranges.retain_mut(|range| {
+            range.count = range.count.min(blocks_max);
+            range.count > 0
+        });
         ranges.sort_unstable_by(|left, right| (&left.prefix, left.first).cmp(&(&right.prefix, right.first)));
         let mut streams = self.streams.lock();
         let noted = ranges.into_iter().map(|range| {

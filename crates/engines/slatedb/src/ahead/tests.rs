@@ -28,6 +28,8 @@ fn a_sequential_reader_is_ahead_of_more_and_more() {
 fn a_reader_here_and_there_has_nothing_fetched_ahead() {
     let reads = [70_000..70_001, 3000..3001, 90_000..90_008, 10_000..10_001];
     assert!(fetched(&reads).iter().all(Option::is_none));
+    let last = u64::MAX - 4..u64::MAX;
+    assert!(fetched(&[last.clone(), last]).iter().all(Option::is_none), "there is nothing behind it");
     assert!(fetched(&[0..2, 9000..9032]).iter().all(Option::is_none), "a short first read");
 }
 
