@@ -11,6 +11,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+/// What is made last to be synced.
+const LAST_FILE: &str = ".made-last";
+
 /// What a reader of the figures has to know about the machine.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Machine {
@@ -103,6 +106,17 @@ pub fn drop_caches() -> Result<()> {
 pub fn sync_file_system(dir: &Path) -> Result<()> {
     let dir_file = File::open(dir).with_context(|| format!("cannot open {}", dir.display()))?;
     rustix::fs::syncfs(&dir_file).with_context(|| format!("cannot sync {}", dir.display()))
+}
+
+/// Makes everything durable that was changed in the file system of `dir`. The kernel tells a FUSE daemon nothing of `syncfs`, and an fsync
+/// of a directory waits for what was changed of the directory: so a file is made last, and synced.
+pub fn make_durable(dir: &Path) -> Result<()> {
+    sync_file_system(dir)?;
+    let last = dir.join(LAST_FILE);
+    File::create(&last)
+        .and_then(|file| file.sync_all())
+        .with_context(|| format!("cannot sync {}", last.display()))?;
+    fs::remove_file(&last).with_context(|| format!("cannot remove {}", last.display()))
 }
 
 /// Reads a file through the page cache, where its pages stay.

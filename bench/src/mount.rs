@@ -9,7 +9,7 @@ use crate::host;
 use anyhow::{Context, Result, bail};
 use std::collections::HashMap;
 use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -132,8 +132,7 @@ impl Mounted {
 
     /// Writes out everything that was changed.
     pub fn sync(&self) -> Result<()> {
-        host::sync_file_system(&self.dir)?;
-        Ok(File::open(&self.dir)?.sync_all()?)
+        host::make_durable(&self.dir)
     }
 
     /// Holds all of the store as it is.

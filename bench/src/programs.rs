@@ -9,9 +9,9 @@ use anyhow::{Result, ensure};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-/// Runs its arguments, and then writes out all of the file system that `$0` is on. `sync -f` alone is not enough: the kernel tells a
-/// FUSE daemon nothing of `syncfs`.
-const DURABLY: &str = r#""$@" && sync -f "$0" && sync "$0""#;
+/// Runs its arguments, and then writes out all of the file system that `$0` is on, as [`host::make_durable`] does.
+const DURABLY: &str =
+    r#""$@" && sync -f "$0" && : >"$0/.made-last" && sync "$0/.made-last" && rm "$0/.made-last""#;
 
 /// See the module.
 #[derive(Clone, Debug)]

@@ -8,7 +8,7 @@ use anyhow::Result;
 use kvfs_bench::daemon::Daemon;
 use kvfs_bench::host;
 use kvfs_bench::memory::MemoryPeak;
-use std::fs::{self, File};
+use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -105,9 +105,7 @@ impl<'a> Target<'a> {
 
     /// Everything that was written is in object storage.
     pub(crate) fn sync(&self) -> Result<()> {
-        host::sync_file_system(&self.dir)?;
-        // The kernel tells most FUSE daemons nothing of the other kind.
-        Ok(File::open(&self.dir)?.sync_all()?)
+        host::make_durable(&self.dir)
     }
 
     /// Nothing is cached on this machine, of objects neither.

@@ -12,7 +12,7 @@ use kvfs_bench::image::Image;
 use kvfs_bench::memory::MemoryPeak;
 use kvfs_bench::mount::remove_store;
 use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::rc::Rc;
@@ -161,10 +161,8 @@ impl Target for Kvfs {
         Ok(Probe { device_stat, daemon: self.daemon.as_ref().map(Daemon::id) })
     }
 
-    /// By syncing a file: the kernel tells a FUSE daemon nothing of the other kinds.
     fn sync(&self) -> Result<()> {
-        host::sync_file_system(&self.dir)?;
-        Ok(File::open(&self.dir)?.sync_all()?)
+        host::make_durable(&self.dir)
     }
 
     fn memory_peak(&self) -> Option<MemoryPeak> {
