@@ -5,12 +5,12 @@
 //!
 //! Thread safety: a value belongs to one thread.
 
+use crate::host;
 use anyhow::{Context, Result, ensure};
 use kvfs_fs::SetTime;
 use kvfs_posix::{Directory, Fd, Place, Process, Volume};
 use rustix::fs::{AtFlags, Mode, OFlags, RawDir, Timespec, Timestamps};
-use std::fs::File;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 
 const NEW: OFlags = OFlags::CREATE.union(OFlags::EXCL).union(OFlags::WRONLY).union(OFlags::CLOEXEC);
@@ -138,10 +138,8 @@ impl Calls for System {
         Ok(rustix::fs::unlinkat(&self.0, path, AtFlags::REMOVEDIR)?)
     }
 
-    /// Also of a file: the kernel tells a FUSE daemon nothing of `syncfs`.
     fn sync(&self) -> Result<()> {
-        rustix::fs::syncfs(&self.0)?;
-        Ok(File::from(rustix::fs::openat(&self.0, ".", OFlags::RDONLY, Mode::empty())?).sync_all()?)
+        host::make_durable(&Path::new("/proc/self/fd").join(self.0.as_raw_fd().to_string()))
     }
 }
 

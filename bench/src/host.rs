@@ -119,6 +119,14 @@ pub fn make_durable(dir: &Path) -> Result<()> {
     fs::remove_file(&last).with_context(|| format!("cannot remove {}", last.display()))
 }
 
+/// Reads every file below `dir`: what grep looks for is nowhere, so it ends with 1.
+pub fn grep_in_vain(dir: &Path) -> Result<()> {
+    let words = ["-r".as_ref(), "-l".as_ref(), "kvfs-no-such-string".as_ref(), dir.as_os_str()];
+    let found = run_with_codes("grep", &words, &[1])?;
+    ensure!(found.is_empty(), "grep found what cannot be there: {found}");
+    Ok(())
+}
+
 /// Reads a file through the page cache, where its pages stay.
 pub fn read_through_cache(path: &Path) -> Result<()> {
     let mut file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;

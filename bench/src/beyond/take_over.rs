@@ -3,7 +3,7 @@
 //! Thread safety: functions.
 
 use crate::storage::Storage;
-use crate::target::{kvfs, mount_kvfs, store_url};
+use crate::target::{STORE_URL, kvfs, mount_kvfs};
 use anyhow::{Context, Result, ensure};
 use kvfs_bench::daemon::Daemon;
 use kvfs_bench::{host, interrupt};
@@ -23,7 +23,7 @@ pub(crate) fn measure(program: &Path, storage: &Storage, work: &Path, count: u32
     for dir in machines.iter().chain(&dirs) {
         fs::create_dir_all(dir)?;
     }
-    host::succeed(kvfs(program, storage, &machines[0]).args(["mkfs", store_url()]))?;
+    host::succeed(kvfs(program, storage, &machines[0]).args(["mkfs", STORE_URL]))?;
     let mount = |number: usize| -> Result<Daemon> {
         let mut command = mount_kvfs(program, storage, &machines[number]);
         command.arg(&dirs[number]);

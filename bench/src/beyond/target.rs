@@ -139,7 +139,7 @@ impl<'a> Target<'a> {
         let mut command = match self.name {
             TargetName::Kvfs => {
                 let mut command = kvfs(&self.programs.kvfs, self.storage, &self.local);
-                command.args(["mkfs", store_url()]);
+                command.args(["mkfs", STORE_URL]);
                 command
             }
             TargetName::Juicefs => {
@@ -214,9 +214,7 @@ impl<'a> Target<'a> {
 }
 
 /// Of the one store of a bucket.
-pub(crate) fn store_url() -> &'static str {
-    "s3://bucket/store"
-}
+pub(crate) const STORE_URL: &str = "s3://bucket/store";
 
 /// A command of kvfs that finds object storage, and has its local files in `local`.
 pub(crate) fn kvfs(program: &Path, storage: &Storage, local: &Path) -> Command {
@@ -232,6 +230,6 @@ pub(crate) fn kvfs(program: &Path, storage: &Storage, local: &Path) -> Command {
 /// As [`kvfs`]: mounts the store in the foreground; the directory is what is missing.
 pub(crate) fn mount_kvfs(program: &Path, storage: &Storage, local: &Path) -> Command {
     let mut command = kvfs(program, storage, local);
-    command.args(["mount", "--foreground", "-o", &format!("cache_size={CACHE_MIB}M"), store_url()]);
+    command.args(["mount", "--foreground", "-o", &format!("cache_size={CACHE_MIB}M"), STORE_URL]);
     command
 }

@@ -16,7 +16,7 @@ use kvfs_bench::slow_disk::SlowDisk;
 use rustix::process::{Pid, Signal};
 use std::collections::HashMap;
 use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::rc::Rc;
@@ -232,9 +232,7 @@ impl Target {
 
     /// Writes out everything that was changed.
     pub(crate) fn sync(&self) -> Result<()> {
-        host::sync_file_system(&self.dir)?;
-        // The kernel tells a FUSE daemon nothing of the above.
-        Ok(File::open(&self.dir)?.sync_all()?)
+        host::make_durable(&self.dir)
     }
 
     /// Its counters by name; empty for those of the kernel.

@@ -7,7 +7,7 @@ use kvfs_bench::disk::EXT4;
 use kvfs_bench::host;
 use kvfs_bench::mount::Mounted;
 use serde::Deserialize;
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
 
 /// A column.
@@ -111,8 +111,7 @@ impl Target {
     }
 
     pub(crate) fn sync(&self) -> Result<()> {
-        host::sync_file_system(self.dir())?;
-        Ok(File::open(self.dir())?.sync_all()?)
+        host::make_durable(self.dir())
     }
 
     /// Nothing is cached behind it.
