@@ -12,11 +12,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures::StreamExt;
-use futures::stream::FuturesUnordered;
 use kvfs_locks::{Mutex, class};
 use kvfs_store::blocks::block_key;
-use kvfs_store::{BLOCK_BYTES, BlockRange};
+use kvfs_store::{BLOCK_BYTES, BlockRange, KeyRange};
 use lru::LruCache;
 use slatedb::config::ScanOptions;
 use slatedb::{Db, Error};
@@ -193,8 +191,8 @@ impl Ahead {
 
 async fn fetch(fetcher: &Fetcher, space: u32, range: &BlockRange) -> Result<(), Error> {
     let end = range.first.saturating_add(range.count);
-    let (start, end) = (block_key(&range.prefix, range.first), block_key(&range.prefix, end));
-    let bounds = keys::full(space, &start)..keys::full(space, &end);
+    let keys = KeyRange::new(block_key(&range.prefix, range.first), block_key(&range.prefix, end));
+    let bounds = keys::bounds(space, &keys);
     let bytes = range.count as usize * BLOCK_BYTES;
     let options = ScanOptions::default().with_cache_blocks(true).with_read_ahead_bytes(bytes);
     let mut scan = match fetcher {
@@ -215,15 +213,10 @@ impl UnderWay {
 
     /// Returns when all of it has come, or will not.
     pub(crate) async fn end(self) {
-        let mut pieces: FuturesUnordered<_> = self
-            .0
-            .into_iter()
-            .map(|mut done| async move {
-                // Nothing is sent: it ends with its sender.
-                while done.changed().await.is_ok() {}
-            })
-            .collect();
-        while pieces.next().await.is_some() {}
+        for mut done in self.0 {
+            // Nothing is sent: it ends with its sender.
+            while done.changed().await.is_ok() {}
+        }
     }
 }
 

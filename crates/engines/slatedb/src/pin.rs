@@ -8,7 +8,6 @@ use bytes::Bytes;
 use kvfs_store::{BlockRange, Cursor, Extent, ExtentKind, KeyRange, Keyspace, Read, Result, Seqno, Snapshot};
 use slatedb::DbSnapshot;
 
-use crate::ahead::Fetcher;
 use crate::cursor::SlateCursor;
 use crate::error::of_slatedb;
 use crate::follower::Reader;
@@ -71,14 +70,6 @@ impl Pin {
         View { shared: &self.shared, source, dead: Arc::clone(&self.dead), at }
     }
 
-    fn fetcher(&self) -> Fetcher {
-        match &self.held {
-            Held::Snapshot(_) => self.shared.fetcher(),
-            Held::Reader(reader) => Fetcher::Reader(Arc::clone(reader)),
-            Held::Named(opened) => Fetcher::Reader(Arc::clone(&opened.shown().reader)),
-        }
-    }
-
     pub(crate) fn shared(&self) -> &Shared {
         &self.shared
     }
@@ -114,7 +105,7 @@ impl Read for Pin {
     fn will_need(&self, keyspace: Keyspace, ranges: Vec<BlockRange>) {
         // One that is not there is found out when it is read.
         if let Ok(space) = self.shared.space(keyspace) {
-            self.shared.ahead.will_need(self.fetcher(), space.number, ranges);
+            self.view().will_need(&space, ranges);
         }
     }
 }

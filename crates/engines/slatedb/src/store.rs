@@ -324,7 +324,7 @@ impl Read for SlateStore {
     fn will_need(&self, keyspace: Keyspace, ranges: Vec<BlockRange>) {
         // One that is not there is found out when it is read.
         if let Ok(space) = self.shared.space(keyspace) {
-            self.shared.ahead.will_need(self.shared.fetcher(), space.number, ranges);
+            self.view().will_need(&space, ranges);
         }
     }
 }

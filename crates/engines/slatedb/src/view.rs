@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::future::try_join_all;
 use kvfs_store::blocks::{block_key, block_of, blocks_from, extent};
-use kvfs_store::{BLOCK_BYTES, Extent, ExtentKind, KeyRange, KeyspaceKind, Result, StoreError};
+use kvfs_store::{BLOCK_BYTES, BlockRange, Extent, ExtentKind, KeyRange, KeyspaceKind, Result, StoreError};
 use slatedb::config::{ReadOptions, ScanOptions};
 use slatedb::{Db, DbIterator, DbSnapshot, IterationOrder, KeyValue};
 
@@ -139,11 +139,7 @@ impl<'a> View<'a> {
         let Some(end) = first.checked_add(count).filter(|_| buf.len().is_multiple_of(BLOCK_BYTES)) else {
             return Err(StoreError::BlockShape { first, len: buf.len() });
         };
-        let fetcher = || match &self.source {
-            Source::Newest(_) | Source::Snapshot(_) => self.shared.fetcher(),
-            Source::Reader(reader) => Fetcher::Reader(Arc::clone(reader)),
-        };
-        let under_way = self.shared.ahead.reads(fetcher, space.number, prefix, first..end);
+        let under_way = self.shared.ahead.reads(|| self.fetcher(), space.number, prefix, first..end);
         if !under_way.is_empty() {
             self.shared.read("reading ahead", async {
                 under_way.end().await;
@@ -198,6 +194,19 @@ impl<'a> View<'a> {
             ExtentKind::Hole => extent(from, kind, &mut blocks),
         };
         failed.map_or(Ok(found), Err)
+    }
+
+    /// Fetches these blocks meanwhile.
+    pub(crate) fn will_need(&self, space: &Space, ranges: Vec<BlockRange>) {
+        self.shared.ahead.will_need(self.fetcher(), space.number, ranges);
+    }
+
+    /// For what is read ahead: of the newest state, most of whose tables are those of its snapshots.
+    fn fetcher(&self) -> Fetcher {
+        match &self.source {
+            Source::Newest(_) | Source::Snapshot(_) => self.shared.fetcher(),
+            Source::Reader(reader) => Fetcher::Reader(Arc::clone(reader)),
+        }
     }
 
     /// Calls `visit` for each entry of `range` until it says no; about `bytes` will be read.
