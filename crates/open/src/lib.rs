@@ -21,7 +21,9 @@ pub use copy::{CopiedStore, CopyOrder, copy_store};
 pub use devices::{DeviceHealth, NewDevice, StoreDevices};
 pub use engines::{EngineKind, EngineMark, Objects, PluggedEngine};
 pub use error::{Error, Result, explain_device, explain_open};
-pub use make::{CAPACITY_BYTES_MIN, INLINE_DEFAULT, NewStore, linked_device, make_store, own_device};
+pub use make::{
+    CAPACITY_BYTES_MIN, INLINE_DEFAULT, NewStore, linked_device, make_store, own_device, remove_remains,
+};
 pub use memory::{MEMORY_BYTES_MIN, Memory};
 pub use open::{OpenOptions, OpenedEngine, OpenedStore};
 pub use store_dir::{DevicePlace, StoreDir};

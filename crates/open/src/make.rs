@@ -172,8 +172,12 @@ pub(crate) fn make_kvdb(
     Ok(capacity)
 }
 
-/// What says that the directory holds a store, or a copy that is none yet, goes last.
-fn remove_remains(dir: &StoreDir, existed: bool) -> std::io::Result<()> {
+/// Removes what there is of a store that has not come to be, and the directory unless it `existed` before. What says that it holds a store, or a
+/// copy that is none yet, goes last.
+///
+/// # Errors
+/// I/O errors.
+pub fn remove_remains(dir: &StoreDir, existed: bool) -> std::io::Result<()> {
     for other in dir.other_devices()? {
         other.remove()?;
     }

@@ -9,7 +9,7 @@ use kvfs_store::progress::{self, Unit};
 
 use crate::error::{CliError, Code, Result};
 use crate::store_dir::StoreDir;
-use kvfs_open::explain_device;
+use kvfs_open::{explain_device, remove_remains};
 
 /// Copied in one request (bytes).
 const CHUNK_BYTES: u64 = 4 << 20;
@@ -67,9 +67,7 @@ pub(super) fn check_stop(is_stopping: &AtomicBool) -> Result<()> {
 
 /// Takes an unfinished copy away.
 pub(super) fn remove(target: &StoreDir) {
-    let removed = target.device().remove().map_err(|error| error.to_string());
-    let removed = removed.and_then(|()| target.end_copy(None).map_err(|error| error.to_string()));
-    if let Err(error) = removed.and_then(|()| target.remove().map_err(|error| error.to_string())) {
+    if let Err(error) = remove_remains(target, false) {
         eprintln!("kvfs: could not clean up {}: {error}", target.path().display());
     }
 }
