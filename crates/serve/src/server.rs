@@ -1,6 +1,9 @@
 //! The server: accepts connections, and waits for their end.
 //!
-//! Thread safety: everything is `&self`. Invariant: no connection, and nothing of it, is left when [`Server::stop`] returns.
+//! Thread safety: everything is `&self`.
+//!
+//! Invariants: no connection, and nothing of it, is left when [`Server::stop`] returns. A server that stops answers no call of any
+//! connection once it ends the first one: what that one had locked is granted to no client.
 
 use std::collections::HashMap;
 use std::io;
@@ -9,7 +12,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -105,10 +108,16 @@ impl<F: Fn(&Identity) -> Process + Send + Sync> World for F {
     }
 }
 
+struct OpenConnection {
+    socket: UnixStream,
+    /// None: it has not been greeted yet.
+    session: Weak<Session>,
+}
+
 /// Connections that are there, or end.
 #[derive(Default)]
 struct Connections {
-    open: Mutex<HashMap<u64, UnixStream>, class::ServeServerOpen>,
+    open: Mutex<HashMap<u64, OpenConnection>, class::ServeServerOpen>,
     changed: Condvar,
     when_unused: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
@@ -151,6 +160,18 @@ impl Shared {
     /// What sessions share: open files, and memory of those that are mapped.
     fn files(&self) -> (Arc<Placeholders>, Arc<Images>) {
         (Arc::clone(&self.placeholders), Arc::clone(&self.images))
+    }
+
+    /// A connection was greeted, and is cut when the server stops.
+    fn greeted(&self, number: u64, session: &Arc<Session>) -> io::Result<()> {
+        let mut open = self.connections.open.lock();
+        if self.is_stopping.load(Ordering::SeqCst) {
+            return Err(Errno::SHUTDOWN.into());
+        }
+        if let Some(connection) = open.get_mut(&number) {
+            connection.session = Arc::downgrade(session);
+        }
+        Ok(())
     }
 }
 
@@ -249,11 +270,19 @@ impl Server {
             // One that fails was not listening.
             let _ = rustix::net::shutdown(&**listener, rustix::net::Shutdown::Both);
         }
+        let sessions: Vec<_> = {
+            let open = self.shared.connections.open.lock();
+            open.values().filter_map(|connection| connection.session.upgrade()).collect()
+        };
+        for session in &sessions {
+            session.cut();
+        }
+        drop(sessions);
         {
             let mut open = self.shared.connections.open.lock();
-            for socket in open.values() {
+            for connection in open.values() {
                 // One that fails has ended.
-                let _ = socket.shutdown(Shutdown::Both);
+                let _ = connection.socket.shutdown(Shutdown::Both);
             }
             while !open.is_empty() {
                 self.shared.connections.changed.wait(&mut open);
@@ -326,13 +355,13 @@ fn start(
         if shared.is_stopping.load(Ordering::SeqCst) {
             return Err(Errno::SHUTDOWN.into());
         }
-        open.insert(number, socket.try_clone()?);
+        open.insert(number, OpenConnection { socket: socket.try_clone()?, session: Weak::new() });
         Leaving { number, from: Arc::clone(&shared.connections), _share: share }
     };
     let shared = Arc::clone(shared);
     spawn("kvfs-client", move || {
         let ended = session(&shared, leaving, &socket).and_then(|session| {
-            let ended = converse(&shared, &session, &socket);
+            let ended = shared.greeted(number, &session).and_then(|()| converse(&shared, &session, &socket));
             session.end();
             ended
         });

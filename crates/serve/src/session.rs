@@ -62,12 +62,17 @@ impl Session {
         Ok(())
     }
 
-    /// The connection ends: so do its lanes, and what they wait for.
-    pub(crate) fn end(self: &Arc<Self>) {
-        interrupt(&self.process);
+    /// No call is answered from now on, and none waits for a lock.
+    pub(crate) fn cut(&self) {
         for lane in self.lanes.lock().take().into_iter().flatten() {
             lane.end();
         }
+        interrupt(&self.process);
+    }
+
+    /// The connection ends: so do its lanes, and what they wait for.
+    pub(crate) fn end(self: &Arc<Self>) {
+        self.cut();
         self.placeholders.leave(self);
     }
 

@@ -164,6 +164,32 @@ fn a_wait_for_a_lock_does_not_outlive_its_connection_nor_keep_the_server() {
 }
 
 #[test]
+fn a_server_that_stops_grants_no_lock_of_one_client_to_another() {
+    let lock = LockRange { start: 0, end: 10, is_exclusive: Some(true), of_file: false };
+    for _ in 0..20 {
+        let mut world = World::new();
+        let holder = world.connect();
+        let held = holder.open("/file", OFlags::CREATE | OFlags::RDWR, None).expect("opens");
+        holder.call(&Call::Lock { handle: held, lock, waits: false }, &[]).expect("is free");
+        let waiters: Vec<_> = std::iter::repeat_with(|| world.connect()).take(8).collect();
+        std::thread::scope(|scope| {
+            let waiting: Vec<_> = (waiters.iter())
+                .map(|waiter| {
+                    let handle = waiter.open("/file", OFlags::RDWR, None).expect("opens");
+                    let call = Call::Lock { handle, lock, waits: true };
+                    scope.spawn(move || waiter.0.call(&call, &[], |reply, _| reply))
+                })
+                .collect();
+            world.server.take().expect("runs").stop();
+            for waiter in waiting {
+                let outcome = waiter.join().expect("ends");
+                assert!(matches!(outcome, Err(LaneError::Over)), "{outcome:?}");
+            }
+        });
+    }
+}
+
+#[test]
 fn a_server_that_stops_leaves_no_process_on_the_volume() {
     let mut world = World::new();
     let client = world.connect();
