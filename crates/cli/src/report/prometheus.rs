@@ -87,6 +87,8 @@ const GAUGES: &[&str] = &[
     "slatedb.deleted_ranges",
     "slatedb.disk_cache_bytes",
     "slatedb.l0_tables",
+    "slatedb.segments_bytes",
+    "slatedb.segments_unsent_bytes",
     "slatedb.snapshots",
     "slatedb.storage_cost_microdollars_month",
     "slatedb.tables_bytes",

@@ -233,8 +233,7 @@ fn transactions_and_the_end_of_a_mount_reach_processes_without_one() {
         });
         kvfs(&["umount", &dir]).ok();
         let ended = waits.join().unwrap();
-        let interrupted = Reply::Failed { errno: Errno::INTR.raw_os_error() };
-        assert!(matches!(ended, Err(LaneError::Over)) || matches!(ended, Ok(reply) if reply == interrupted));
+        assert!(matches!(ended, Err(LaneError::Over)), "{ended:?}");
     });
     assert!(!is_mounted(&dir) && daemons_of(Path::new(&store)).is_empty());
     assert!(!public.exists() && !Path::new(&store).join("files.sock").exists());

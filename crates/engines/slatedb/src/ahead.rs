@@ -24,12 +24,16 @@ use tokio::sync::watch;
 use crate::cache::BlockCache;
 use crate::follower::Reader;
 use crate::keys;
+use crate::segments::{BlockRef, Segments};
 
 /// Sequences of blocks that are known at a time, by their files.
 const STREAMS_MAX: NonZeroUsize = NonZeroUsize::new(256).expect("not zero");
 
-/// What one task fetches (blocks): 1 MiB.
+/// What one task fetches at least (blocks): 1 MiB.
 const PIECE_BLOCKS: u64 = 256;
+
+/// Pieces that a long window has: each is one request, where it lies in a segment.
+const PIECES: u64 = 4;
 
 /// How far ahead of its reader a stream is fetched in the end (blocks): 16 MiB.
 const AHEAD_BLOCKS_MAX: u64 = 4096;
@@ -54,6 +58,7 @@ pub(crate) enum Fetcher {
 pub(crate) struct Ahead {
     streams: Mutex<LruCache<(u32, Bytes), Stream>, class::EngineSlatedbAhead>,
     cache: Arc<BlockCache>,
+    segments: Arc<Segments>,
     handle: Handle,
 }
 
@@ -93,11 +98,16 @@ impl Stream {
         self.window = (self.window * 2).clamp(PIECE_BLOCKS, window_max);
         let (from, to) = (self.fetched.max(self.next), self.next.saturating_add(self.window));
         // In whole pieces: one is begun when as much was read.
-        let whole = to.saturating_sub(from) / PIECE_BLOCKS * PIECE_BLOCKS;
+        let whole = to.saturating_sub(from) / self.piece() * self.piece();
         (whole > 0).then(|| {
             self.fetched = from + whole;
             from..from + whole
         })
+    }
+
+    /// What is fetched at a time (blocks).
+    fn piece(&self) -> u64 {
+        (self.window / PIECES).max(PIECE_BLOCKS)
     }
 
     fn add(&mut self, blocks: Range<u64>) -> watch::Sender<()> {
@@ -116,12 +126,13 @@ impl Stream {
 
 impl Ahead {
     /// What is read goes into `cache`.
-    pub(crate) fn new(cache: Arc<BlockCache>, handle: Handle) -> Self {
-        Self { streams: Mutex::new(LruCache::new(STREAMS_MAX)), cache, handle }
+    pub(crate) fn new(cache: Arc<BlockCache>, segments: Arc<Segments>, handle: Handle) -> Self {
+        Self { streams: Mutex::new(LruCache::new(STREAMS_MAX)), cache, segments, handle }
     }
 
     fn window_max(&self) -> u64 {
-        let blocks = self.cache.bytes_max() as u64 / BLOCK_BYTES as u64 / CACHE_PARTS;
+        let bytes_max = self.cache.bytes_max().min(self.segments.parts().bytes_max());
+        let blocks = bytes_max as u64 / BLOCK_BYTES as u64 / CACHE_PARTS;
         blocks.clamp(PIECE_BLOCKS, AHEAD_BLOCKS_MAX)
     }
 
@@ -138,8 +149,9 @@ impl Ahead {
         let waits = stream.waited_for(&blocks);
         if let Some(next) = stream.note(&blocks, self.window_max()) {
             let fetcher = fetcher();
-            let starts = (next.start..next.end).step_by(PIECE_BLOCKS as usize);
-            for piece in starts.map(|start| start..(start + PIECE_BLOCKS).min(next.end)) {
+            let length = stream.piece();
+            let starts = (next.start..next.end).step_by(length as usize);
+            for piece in starts.map(|start| start..(start + length).min(next.end)) {
                 let done = stream.add(piece.clone());
                 let range = BlockRange {
                     prefix: Bytes::copy_from_slice(prefix),
@@ -176,12 +188,14 @@ impl Ahead {
 
     /// Reads the ranges one after another; nothing is done with what is read, but that it is in the caches.
     fn spawn(&self, fetcher: Fetcher, space: u32, ranges: Vec<(BlockRange, watch::Sender<()>)>) {
+        let segments = Arc::clone(&self.segments);
         self.handle.spawn(async move {
             for (range, done) in ranges {
                 // Who reads it meets the same error.
-                let fetched = fetch(&fetcher, space, &range).await;
+                let Ok(referred) = fetch(&fetcher, space, &range).await else { return };
+                let warmed = segments.warm(&referred).await;
                 drop(done);
-                if fetched.is_err() {
+                if warmed.is_err() {
                     return;
                 }
             }
@@ -189,7 +203,8 @@ impl Ahead {
     }
 }
 
-async fn fetch(fetcher: &Fetcher, space: u32, range: &BlockRange) -> Result<(), Error> {
+/// Reads a range of blocks; returns what they refer to.
+async fn fetch(fetcher: &Fetcher, space: u32, range: &BlockRange) -> Result<Vec<BlockRef>, Error> {
     let end = range.first.saturating_add(range.count);
     let keys = KeyRange::new(block_key(&range.prefix, range.first), block_key(&range.prefix, end));
     let bounds = keys::bounds(space, &keys);
@@ -199,8 +214,11 @@ async fn fetch(fetcher: &Fetcher, space: u32, range: &BlockRange) -> Result<(), 
         Fetcher::Writer(db) => db.scan_with_options(bounds, &options).await?,
         Fetcher::Reader(reader) => reader.db.scan_with_options(bounds, &options).await?,
     };
-    while scan.next().await?.is_some() {}
-    Ok(())
+    let mut referred = Vec::new();
+    while let Some(entry) = scan.next().await? {
+        referred.extend(BlockRef::parse(&entry.value));
+    }
+    Ok(referred)
 }
 
 /// What a reader waits for.

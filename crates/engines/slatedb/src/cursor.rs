@@ -1,12 +1,14 @@
 //! The cursor: scans at a snapshot, one for as long as it goes one way.
 //!
-//! Thread safety: one thread at a time. Invariant: the scan, if there is one, has given the entry that is shown last.
+//! Thread safety: one thread at a time. Invariant: the scan, if there is one, has given the entry that is shown last, and those that are
+//! taken, which come next.
 
+use std::collections::VecDeque;
 use std::ops::Bound;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use kvfs_store::{Cursor, KeyRange, Keyspace, Result};
+use kvfs_store::{Cursor, KeyRange, Keyspace, KeyspaceKind, Result};
 use slatedb::{DbIterator, IterationOrder};
 
 use crate::keys::{self, Bounds};
@@ -33,38 +35,73 @@ pub(crate) struct SlateCursor {
     space: Arc<Space>,
     range: KeyRange,
     place: Place,
+    /// Entries of the scan behind the place, of a keyspace of blocks: what they refer to is read together.
+    coming: VecDeque<(Bytes, Bytes)>,
+    /// How many are taken from the scan at a time.
+    taken: usize,
 }
+
+/// Entries that are taken from a scan at a time, at most: one MiB of blocks.
+const TAKEN_MAX: usize = 256;
 
 impl SlateCursor {
     pub(crate) fn new(pin: Pin, keyspace: Keyspace, range: KeyRange) -> Result<Self> {
         let space = pin.shared().space(keyspace)?;
-        Ok(Self { scan: None, pin, space, range, place: Place::Fresh })
+        let (place, coming) = (Place::Fresh, VecDeque::new());
+        Ok(Self { scan: None, pin, space, range, place, coming, taken: 1 })
     }
 
     /// Stands on the next entry of the scan, or where there is none at its end.
     fn step(&mut self) -> Result<()> {
         self.place = Place::Fresh;
-        let Some((order, scan)) = &mut self.scan else { return Ok(()) };
-        let end = match order {
-            IterationOrder::Ascending => Place::Beyond,
-            IterationOrder::Descending => Place::Before,
+        if self.coming.is_empty()
+            && let Err(error) = self.take()
+        {
+            (self.scan, self.coming) = (None, VecDeque::new());
+            return Err(error);
+        }
+        let Some((order, _)) = &self.scan else { return Ok(()) };
+        self.place = match (self.coming.pop_front(), order) {
+            (Some((key, mut value)), _) => {
+                // It is, unless others that were taken with it can't be read.
+                if let Err(error) = self.pin.view().resolve(&self.space, [&mut value]) {
+                    (self.scan, self.coming) = (None, VecDeque::new());
+                    return Err(error);
+                }
+                Place::On(key, value)
+            }
+            (None, IterationOrder::Ascending) => Place::Beyond,
+            (None, IterationOrder::Descending) => Place::Before,
         };
-        let next = self.pin.view().next(&self.space, scan);
-        if !matches!(next, Ok(Some(_))) {
+        if !matches!(self.place, Place::On(..)) {
             self.scan = None;
         }
-        self.place = next?.map_or(end, |entry| {
+        Ok(())
+    }
+
+    /// Takes the next entries from the scan: one, or of blocks more each time.
+    fn take(&mut self) -> Result<()> {
+        let Some((_, scan)) = &mut self.scan else { return Ok(()) };
+        let view = self.pin.view();
+        while self.coming.len() < self.taken
+            && let Some(entry) = view.next(&self.space, scan)?
+        {
             // Copies: the originals keep blocks alive that they are parts of.
             let copy = Bytes::copy_from_slice;
-            Place::On(copy(keys::inner(&entry.key)), copy(&entry.value))
-        });
+            self.coming.push_back((copy(keys::inner(&entry.key)), copy(&entry.value)));
+        }
+        // What can't be read is told where it comes.
+        let _ = view.resolve(&self.space, self.coming.iter_mut().map(|(_, value)| value));
+        if self.space.kind == KeyspaceKind::Block {
+            self.taken = (self.taken * 2).min(TAKEN_MAX);
+        }
         Ok(())
     }
 
     /// Stands on the first entry of a new scan.
     fn begin(&mut self, order: IterationOrder, bounds: Bounds) -> Result<()> {
-        self.place = Place::Fresh;
-        self.scan = None;
+        (self.place, self.scan) = (Place::Fresh, None);
+        (self.coming, self.taken) = (VecDeque::new(), 1);
         self.scan = Some((order, self.pin.view().scan(bounds, order, 0)?));
         self.step()
     }

@@ -13,6 +13,8 @@
 //! `SlateDB` is asynchronous: each store has a runtime of its own for its requests and its background work. Calls are driven on the
 //! thread of the caller, which may belong to any runtime or none.
 //!
+//! Long runs of blocks go to objects of their own, once, and the database refers to them (`segments`).
+//!
 //! A named snapshot is a checkpoint of `SlateDB` (`named.rs`). It has no transactions or undo.
 //!
 //! While object storage does not answer, requests are made again and again (`observed.rs`); calls that need it wait up to a limit, fail, and may
@@ -47,6 +49,7 @@ mod pin;
 mod ranges;
 mod reaper;
 mod runtime;
+mod segments;
 mod shared;
 mod space;
 mod stage;
@@ -60,7 +63,7 @@ mod wait_limit;
 pub use kvfs_objects::ObjectPlace;
 
 pub use holder::{Claimant, LEASES};
-pub use options::{SlateOptions, TIMEOUTS};
+pub use options::{SegmentOptions, SlateOptions, TIMEOUTS};
 pub use store::SlateStore;
 
 /// What a service of one's own is made of, for [`SlateStore::open_over`].

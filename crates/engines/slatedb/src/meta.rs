@@ -1,4 +1,5 @@
-//! What the database says of itself: the identity of the store, its keyspaces, and the ranges that were deleted.
+//! What the database says of itself: the identity of the store, its keyspaces, the ranges that were deleted, and whether it has
+//! segments.
 //!
 //! Thread safety: plain values. Invariant: all of it is of one state.
 
@@ -8,6 +9,7 @@ use kvfs_store::{KeyRange, KeyspaceKind, Result, StoreError};
 
 use crate::keys;
 use crate::ranges::{self, DeadRange, DeadRanges};
+use crate::segments;
 use crate::space::{self, Space};
 use crate::view::View;
 
@@ -15,6 +17,8 @@ use crate::view::View;
 pub(crate) const UUID: &[u8] = b"uuid";
 pub(crate) const VERSION: &[u8] = b"version";
 pub(crate) const VERSION_NOW: &[u8] = b"1";
+/// Of a store that has segments, which it does not go back from.
+pub(crate) const VERSION_SEGMENTS: &[u8] = b"2";
 
 /// See the module.
 #[derive(Clone, Default)]
@@ -23,6 +27,9 @@ pub(crate) struct Meta {
     /// By number.
     pub(crate) spaces: Vec<Arc<Space>>,
     pub(crate) dead: Arc<DeadRanges>,
+    pub(crate) has_segments: bool,
+    /// All of them (bytes).
+    pub(crate) segment_bytes: u64,
 }
 
 impl Meta {
@@ -30,10 +37,13 @@ impl Meta {
     pub(crate) fn read(view: &View<'_>) -> Result<Self> {
         let meta = Space::new(keys::META, "", KeyspaceKind::Tuple);
         let version = view.get(&meta, VERSION)?;
-        if version.as_deref() != Some(VERSION_NOW) {
+        let has_segments = version.as_deref() == Some(VERSION_SEGMENTS);
+        if !has_segments && version.as_deref() != Some(VERSION_NOW) {
             let found = version.unwrap_or_default().escape_ascii().to_string();
-            return Err(StoreError::corrupt("SlateDB", format!("the store has version \"{found}\", not 1")));
+            let text = format!("the store has version \"{found}\", not 1 or 2");
+            return Err(StoreError::corrupt("SlateDB", text));
         }
+        let segment_bytes = segments::parse_number(view.get(&meta, segments::BYTES)?.as_deref())?;
         let uuid = view.get(&meta, UUID)?.unwrap_or_default();
         let uuid = <[u8; 16]>::try_from(&uuid[..])
             .map_err(|_| StoreError::corrupt("SlateDB", "the uuid of the store is missing"))?;
@@ -48,6 +58,6 @@ impl Meta {
             dead.push(Arc::new(DeadRange::parse(key, value)?));
             Ok(true)
         })?;
-        Ok(Self { uuid, spaces, dead: Arc::new(DeadRanges::new(dead)) })
+        Ok(Self { uuid, spaces, dead: Arc::new(DeadRanges::new(dead)), has_segments, segment_bytes })
     }
 }

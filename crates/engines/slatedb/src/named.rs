@@ -32,9 +32,11 @@ use crate::label::{self, Entry, KEPT, Label};
 use crate::meta::Meta;
 use crate::pin::Pin;
 use crate::ranges::DeadRanges;
+use crate::segments::Held;
 use crate::shared::{Database, Shared};
 use crate::store::SlateStore;
 use crate::view::View;
+use crate::wait_limit::Waiter;
 
 /// Of one store. Each is a part of the manifest, which is read each second, and costs two requests in five minutes.
 const SNAPSHOTS_MAX: usize = 1000;
@@ -98,6 +100,8 @@ pub(crate) struct Opened {
     shown: OnceLock<Shown>,
     /// The checkpoint that keeps its objects, since its own was removed.
     kept: OnceLock<Uuid>,
+    /// What it has stays, also when it is deleted.
+    _position: Held,
 }
 
 /// The state of a snapshot.
@@ -119,7 +123,7 @@ impl Opened {
         if self.shown.get().is_some() {
             return Ok(());
         }
-        let opened = shared.read(OPENING, self.opener.open_checkpoint(self.entry.id));
+        let opened = shared.read(Waiter::Caller, OPENING, self.opener.open_checkpoint(self.entry.id));
         let reader = match opened {
             Ok(reader) => reader,
             Err(error @ StoreError::Corrupt { .. }) => return Err(self.explain(shared, error)),
@@ -133,7 +137,7 @@ impl Opened {
 
     /// Why there is no such checkpoint: a mount elsewhere may have deleted it.
     fn explain(&self, shared: &Shared, error: StoreError) -> StoreError {
-        let listed = shared.read(OPENING, self.opener.admin().list_checkpoints(None));
+        let listed = shared.read(Waiter::Caller, OPENING, self.opener.admin().list_checkpoints(None));
         match listed {
             Ok(listed) if listed.iter().all(|checkpoint| checkpoint.id != self.entry.id) => {
                 StoreError::NoSnapshot(self.entry.label.name.clone())
@@ -170,7 +174,7 @@ async fn make(
     options: CheckpointOptions,
     bound: oneshot::Sender<()>,
     made: oneshot::Sender<Result<CheckpointCreateResult, slatedb::Error>>,
-    turn: Turn,
+    (turn, position): (Turn, Held),
 ) {
     let result = match db.begin_checkpoint(CheckpointScope::All, &options).await {
         Ok(begun) => {
@@ -183,7 +187,7 @@ async fn make(
     if let Err(Ok(unwanted)) = made.send(result) {
         remove(opener, unwanted.id).await;
     }
-    drop(turn);
+    drop((turn, position));
 }
 
 /// Removes the checkpoint of a snapshot that is out of the list, and has it in the list again if that fails.
@@ -192,6 +196,7 @@ async fn delete(
     opener: Arc<Opener>,
     entry: Entry,
     turn: Turn,
+    position: Held,
 ) -> Result<(), slatedb::Error> {
     let admin = opener.admin();
     let removed = async {
@@ -215,7 +220,7 @@ async fn delete(
     if removed.is_err() {
         named.add(entry);
     }
-    drop(turn);
+    drop((position, turn));
     removed
 }
 
@@ -257,6 +262,11 @@ impl Shared {
         })
     }
 
+    /// Positions of named snapshots.
+    pub(crate) fn named_sequences(&self) -> Vec<u64> {
+        self.named.state.lock().list.iter().map(|entry| entry.label.sequence).collect()
+    }
+
     pub(crate) fn named_snapshots(&self) -> Vec<SnapshotInfo> {
         let infos = |entries: &[Entry]| entries.iter().map(|entry| entry.label.info()).collect();
         match &self.database {
@@ -276,12 +286,14 @@ impl Shared {
         self.sync(self.newest())?;
         let (bound, is_bound) = oneshot::channel();
         let (made, is_made) = oneshot::channel();
+        // Until it is in the list, or removed again.
+        let (_position, position) = (self.hold_newest(), self.hold_newest());
         let label = {
             let _order = self.order.lock();
             let label = Label { sequence: self.newest(), created, name: name.to_owned() };
             let options = CheckpointOptions { name: Some(label.text()), ..CheckpointOptions::default() };
             let (db, opener) = (self.writer()?.clone(), Arc::clone(&self.opener));
-            self.handle().spawn(make(db, opener, options, bound, made, turn));
+            self.handle().spawn(make(db, opener, options, bound, made, (turn, position)));
             let limit = self.wait_limit();
             self.wait(async {
                 match select(is_bound, Box::pin(limit.run_out())).await {
@@ -301,12 +313,14 @@ impl Shared {
     fn delete_snapshot(&self, name: &str) -> Result<()> {
         self.check_writable()?;
         let turn = self.take_turn(DELETING)?;
+        // What it has stays until it is known not to come back.
+        let position = self.segments.positions().hold(|| 0);
         let entry = {
             let list = &mut self.named.state.lock().list;
             let at = list.iter().position(|entry| entry.label.name == name);
             list.remove(at.ok_or_else(|| StoreError::NoSnapshot(name.to_owned()))?)
         };
-        let deleting = delete(Arc::clone(&self.named), Arc::clone(&self.opener), entry, turn);
+        let deleting = delete(Arc::clone(&self.named), Arc::clone(&self.opener), entry, turn, position);
         let (deleted, is_deleted) = oneshot::channel();
         self.handle().spawn(async move {
             // A caller that has given up does not hear it.
@@ -329,7 +343,9 @@ impl Shared {
             let entry = find(shown.as_ref().map_or(&state.list, |shown| &shown.named)).ok_or_else(gone)?;
             state.opened.retain(|opened| opened.strong_count() > 0);
             state.find_opened(entry.id).unwrap_or_else(|| {
+                let sequence = entry.label.sequence;
                 let opened = Arc::new(Opened {
+                    _position: self.segments.positions().hold(|| sequence),
                     entry,
                     opener: Arc::clone(&self.opener),
                     handle: self.handle(),

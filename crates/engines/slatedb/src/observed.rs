@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use futures::stream::{self, BoxStream};
 use futures::{FutureExt, StreamExt, TryStreamExt};
 use object_store::path::Path;
@@ -165,32 +165,27 @@ impl ObservedStore {
         let (meta, range) = (got.meta.clone(), got.range.clone());
         let (attributes, extensions) = (got.attributes.clone(), got.extensions.clone());
         let promised = range.end - range.start;
-        let content = self.collect(got, promised).await?;
-        if content.len() as u64 != promised {
-            return Err(failure(format!("{location} has ended after {} of {promised} bytes", content.len())));
+        let content = self.collect(got).await?;
+        let came: usize = content.iter().map(Bytes::len).sum();
+        if came as u64 != promised {
+            return Err(failure(format!("{location} has ended after {came} of {promised} bytes")));
         }
         self.observer.traffic.count_received(promised);
-        let payload = GetResultPayload::Stream(stream::once(async { Ok(content) }).boxed());
+        let payload = GetResultPayload::Stream(stream::iter(content.into_iter().map(Ok)).boxed());
         Ok(GetResult { payload, meta, range, attributes, extensions })
     }
 
-    /// The content, of which so many bytes are to come.
-    async fn collect(&self, got: GetResult, promised: u64) -> Answer<Bytes> {
+    /// The content, as it comes.
+    async fn collect(&self, got: GetResult) -> Answer<Vec<Bytes>> {
         if let GetResultPayload::File(..) = &got.payload {
-            return self.observer.within(0, got.bytes()).await;
+            return Ok(vec![self.observer.within(0, got.bytes()).await?]);
         }
         let mut content = got.into_stream();
-        let Some(first) = self.observer.within(0, content.try_next()).await? else { return Ok(Bytes::new()) };
-        let mut all: Option<BytesMut> = None;
+        let mut all = Vec::new();
         while let Some(more) = self.observer.within(0, content.try_next()).await? {
-            let all = all.get_or_insert_with(|| {
-                let mut all = BytesMut::with_capacity(usize::try_from(promised).unwrap_or_default());
-                all.extend_from_slice(&first);
-                all
-            });
-            all.extend_from_slice(&more);
+            all.push(more);
         }
-        Ok(all.map_or(first, BytesMut::freeze))
+        Ok(all)
     }
 }
 

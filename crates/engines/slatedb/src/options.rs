@@ -1,11 +1,12 @@
 //! How a store is opened.
 //!
-//! Thread safety: plain values. Invariant: of the memory that the engine may take, half is for cached blocks, indexes and filters,
-//! a quarter for what is not in tables yet; the rest is for what compactions, scans and requests hold.
+//! Thread safety: plain values. Invariant: of the memory that the engine may take, three eighths are for cached blocks, indexes
+//! and filters, one for parts of segments, a quarter for what is not in tables yet; the rest is for what compactions, scans and requests hold.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
+use kvfs_store::BLOCK_BYTES;
 use slatedb::Settings;
 use slatedb::config::{
     CompactorOptions, GarbageCollectorDirectoryOptions, GarbageCollectorOptions, ObjectStoreCacheOptions,
@@ -52,6 +53,35 @@ pub const TIMEOUTS: std::ops::RangeInclusive<Duration> = Duration::from_secs(5).
 /// A request of which nothing has come for so long is made again, unless told otherwise.
 const REQUEST_TIME: Duration = Duration::from_secs(30);
 
+/// What of a large file goes to objects of its own, and when those go.
+#[derive(Debug, Clone, Copy)]
+pub struct SegmentOptions {
+    /// So many blocks of a file at least, one behind the other in one batch.
+    pub run_blocks_min: usize,
+    /// Blocks that such an object has at most; fewer where memory is small.
+    pub blocks_max: u16,
+    /// How long one is kept that nothing refers to any more, for readers elsewhere.
+    pub kept: Duration,
+}
+
+impl Default for SegmentOptions {
+    /// From 256 KiB on, objects of 8 MiB, kept as long as tables.
+    fn default() -> Self {
+        Self { run_blocks_min: 64, blocks_max: 2048, kept: TABLE_AGE_MIN }
+    }
+}
+
+/// Where memory is small, so much of it is in a segment at most (a part), and in the smallest one (blocks).
+const SEGMENT_MEMORY: u64 = 64;
+const SEGMENT_BLOCKS_MIN: u64 = 256;
+
+/// Below the directory of the local cache.
+const TABLES_DIRECTORY: &str = "tables";
+const PARTS_DIRECTORY: &str = "segments";
+
+/// Part of the local cache that is for parts of segments.
+const PARTS_OF_CACHE: u64 = 2;
+
 /// How a store is opened.
 #[derive(Debug, Clone)]
 pub struct SlateOptions {
@@ -71,6 +101,8 @@ pub struct SlateOptions {
     pub claimant: Claimant,
     /// Where parts of objects are kept on a local disk, and how much (bytes); `None`: nowhere. One store at a time may use it.
     pub cache: Option<(PathBuf, u64)>,
+    /// What of large files lies beside tables.
+    pub segments: SegmentOptions,
 }
 
 impl SlateOptions {
@@ -86,7 +118,25 @@ impl SlateOptions {
             request_time: REQUEST_TIME,
             claimant,
             cache: None,
+            segments: SegmentOptions::default(),
         }
+    }
+
+    /// Blocks that a segment has at most.
+    pub(crate) fn segment_blocks(&self) -> u16 {
+        let blocks = (self.memory_bytes / SEGMENT_MEMORY / BLOCK_BYTES as u64).max(SEGMENT_BLOCKS_MIN);
+        self.segments.blocks_max.min(u16::try_from(blocks).unwrap_or(u16::MAX))
+    }
+
+    /// For cached parts of segments (bytes).
+    pub(crate) fn parts_bytes(&self) -> usize {
+        parts_bytes(self.memory_bytes)
+    }
+
+    /// Where parts of segments are kept on the local disk, and how much (bytes).
+    pub(crate) fn parts_dir(&self) -> Option<(PathBuf, u64)> {
+        let (dir, bytes) = self.cache.as_ref()?;
+        Some((dir.join(PARTS_DIRECTORY), bytes / PARTS_OF_CACHE))
     }
 
     fn memtable_bytes(&self) -> usize {
@@ -124,8 +174,8 @@ impl SlateOptions {
     fn cache_options(&self) -> ObjectStoreCacheOptions {
         let Some((path, bytes)) = &self.cache else { return ObjectStoreCacheOptions::default() };
         ObjectStoreCacheOptions {
-            root_folder: Some(path.clone()),
-            max_cache_size_bytes: Some(*bytes as usize),
+            root_folder: Some(path.join(TABLES_DIRECTORY)),
+            max_cache_size_bytes: Some((bytes - bytes / PARTS_OF_CACHE) as usize),
             part_size_bytes: CACHE_PART_BYTES,
             max_open_file_handles: CACHE_FILES_MAX,
             cache_on_flush: true,
@@ -137,7 +187,12 @@ impl SlateOptions {
 
 /// For cached blocks, of so much memory (bytes).
 pub(crate) fn cache_bytes(memory_bytes: u64) -> usize {
-    (memory_bytes / 2) as usize
+    (memory_bytes / 8 * 3) as usize
+}
+
+/// For cached parts of segments (bytes).
+pub(crate) fn parts_bytes(memory_bytes: u64) -> usize {
+    (memory_bytes / 8) as usize
 }
 
 fn collection(is_local: bool) -> GarbageCollectorOptions {

@@ -14,12 +14,14 @@ use crate::follower::Reader;
 use crate::keys;
 use crate::named::Opened;
 use crate::ranges::DeadRanges;
+use crate::segments::Held;
 use crate::shared::{Database, Shared};
 use crate::view::{Source, View};
+use crate::wait_limit::Waiter;
 
 /// What stays as it is.
 #[derive(Clone)]
-enum Held {
+enum State {
     Snapshot(Arc<DbSnapshot>),
     Reader(Arc<Reader>),
     Named(Arc<Opened>),
@@ -29,45 +31,74 @@ enum Held {
 #[derive(Clone)]
 pub(crate) struct Pin {
     // Before the store, which it is of.
-    held: Held,
+    held: State,
     shared: Arc<Shared>,
     dead: Arc<DeadRanges>,
     /// Of the position.
     sequence: u64,
+    waiter: Waiter,
+    /// It is known to be read; `None`: what it is of knows that, or nothing is removed in this process.
+    _position: Option<Arc<Held>>,
 }
 
 impl Pin {
     /// Of the newest position.
     pub(crate) fn newest(shared: &Arc<Shared>) -> Result<Self> {
+        let mut position = None;
         let (held, dead, sequence) = match &shared.database {
             Database::Writer(db) => {
+                // Before the snapshot.
+                position = Some(Arc::new(shared.hold_newest()));
                 let (dead, snapshot) = shared.dead_with(|| db.snapshot());
                 let snapshot = snapshot.map_err(|error| of_slatedb("taking a snapshot", &error))?;
                 let sequence = snapshot.seq();
-                (Held::Snapshot(snapshot), dead, sequence)
+                (State::Snapshot(snapshot), dead, sequence)
             }
             Database::Reader(follower) => {
                 let state = follower.current();
-                (Held::Reader(Arc::clone(&state.reader)), Arc::clone(&state.meta.dead), state.sequence)
+                (State::Reader(Arc::clone(&state.reader)), Arc::clone(&state.meta.dead), state.sequence)
             }
         };
-        Ok(Self { held, shared: Arc::clone(shared), dead, sequence })
+        Ok(Self {
+            held,
+            shared: Arc::clone(shared),
+            dead,
+            sequence,
+            waiter: Waiter::Caller,
+            _position: position,
+        })
     }
 
     /// Of a named snapshot.
     pub(crate) fn of_named(shared: &Arc<Shared>, opened: Arc<Opened>) -> Self {
         let (dead, sequence) = (Arc::clone(&opened.shown().dead), opened.sequence());
-        Self { held: Held::Named(opened), shared: Arc::clone(shared), dead, sequence }
+        Self {
+            held: State::Named(opened),
+            shared: Arc::clone(shared),
+            dead,
+            sequence,
+            waiter: Waiter::Caller,
+            _position: None,
+        }
+    }
+
+    /// The same, to be read by a thread of the store.
+    pub(crate) fn of_background(self) -> Self {
+        Self { waiter: Waiter::Background, ..self }
     }
 
     pub(crate) fn view(&self) -> View<'_> {
         let (source, at) = match &self.held {
-            Held::Snapshot(snapshot) => (Source::Snapshot(snapshot), self.sequence),
+            State::Snapshot(snapshot) => (Source::Snapshot(snapshot), self.sequence),
             // All that it has is visible.
-            Held::Reader(reader) => (Source::Reader(Arc::clone(reader)), u64::MAX),
-            Held::Named(opened) => (Source::Reader(Arc::clone(&opened.shown().reader)), u64::MAX),
+            State::Reader(reader) => (Source::Reader(Arc::clone(reader)), u64::MAX),
+            State::Named(opened) => (Source::Reader(Arc::clone(&opened.shown().reader)), u64::MAX),
         };
-        View { shared: &self.shared, source, dead: Arc::clone(&self.dead), at }
+        View { shared: &self.shared, source, dead: Arc::clone(&self.dead), at, waiter: self.waiter }
+    }
+
+    pub(crate) fn sequence(&self) -> u64 {
+        self.sequence
     }
 
     pub(crate) fn shared(&self) -> &Shared {

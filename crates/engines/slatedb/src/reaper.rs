@@ -6,13 +6,14 @@
 //!
 //! Thread safety: one thread, ended by its owner. Invariant: a deleted range takes bounded memory, however much lies in it.
 
+use std::collections::BTreeSet;
 use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use bytes::Bytes;
-use kvfs_store::{Result, StoreError};
+use kvfs_store::{Keyspace, Result, StoreError};
 use slatedb::config::ScanOptions;
 use slatedb::{DbTransaction, Error, IsolationLevel};
 
@@ -20,8 +21,10 @@ use crate::backlog::Backlog;
 use crate::error::of_slatedb;
 use crate::keys;
 use crate::ranges::DeadRange;
+use crate::segments::Segments;
 use crate::shared::Shared;
-use crate::wait_limit::is_unanswered;
+use crate::space::Space;
+use crate::wait_limit::{Waiter, is_unanswered};
 
 /// Entries that one step looks at.
 const STEP_ENTRIES: usize = 1024;
@@ -50,6 +53,7 @@ impl Reaper {
 impl Drop for Reaper {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::Release);
+        self.shared.end_background();
         self.shared.notify_reaping();
         // A panic of the thread has been told of already.
         let _ = self.thread.take().map(JoinHandle::join);
@@ -84,17 +88,26 @@ fn reap(shared: &Shared, dead: &DeadRange, ends: &dyn Fn() -> bool) -> Result<()
     while !ends() {
         let txn = shared.writer()?.begin(IsolationLevel::Snapshot);
         let txn = txn.map_err(|error| of_slatedb("deleting a range", &error))?;
-        let looked = shared.read("deleting a range", look(&txn, dead, from.clone()))?;
-        let Looked { last, deleted, mut bytes } = looked;
+        let space = shared.space(Keyspace(dead.space))?;
+        let looked =
+            shared.read(Waiter::Background, "deleting a range", look(&txn, &space, dead, from.clone()))?;
+        let Looked { last, deleted, mut bytes, suspects } = looked;
         if last.is_none() {
             let record = keys::full(keys::META, &dead.key());
             bytes += record.len();
             txn.delete(record).map_err(|error| of_slatedb("deleting a range", &error))?;
         }
-        shared.wait_for_room(&mut shared.wait_limit())?;
+        for (key, value) in Segments::suspect_records(&suspects) {
+            bytes += key.len();
+            txn.put(key, value).map_err(|error| of_slatedb("deleting a range", &error))?;
+        }
+        shared.wait_for_room(&mut shared.limit_of(Waiter::Background))?;
         let is_done = {
             let _order = shared.order.lock();
-            shared.commit_transaction(txn, Backlog::weight(deleted + 1, bytes))?
+            let is_done =
+                shared.commit_transaction(txn, Backlog::weight(deleted + suspects.len() + 1, bytes))?;
+            shared.segments.suspect(suspects);
+            is_done
         };
         match (is_done, last) {
             (true, None) => {
@@ -116,10 +129,17 @@ struct Looked {
     /// Entries, and their keys (bytes).
     deleted: usize,
     bytes: usize,
+    /// Segments that they were in.
+    suspects: BTreeSet<u64>,
 }
 
 /// Deletes in `txn` what is older than the range among its next entries.
-async fn look(txn: &DbTransaction, dead: &DeadRange, from: Bound<Bytes>) -> Result<Looked, Error> {
+async fn look(
+    txn: &DbTransaction,
+    space: &Space,
+    dead: &DeadRange,
+    from: Bound<Bytes>,
+) -> Result<Looked, Error> {
     let (_, end) = keys::bounds(dead.space, &dead.range);
     let options = ScanOptions::default().with_read_ahead_bytes(READ_AHEAD_BYTES).with_max_fetch_tasks(2);
     let mut scan = txn.scan_with_options((from, end), &options).await?;
@@ -130,6 +150,7 @@ async fn look(txn: &DbTransaction, dead: &DeadRange, from: Bound<Bytes>) -> Resu
             txn.delete(&entry.key)?;
             found.deleted += 1;
             found.bytes += entry.key.len();
+            found.suspects.extend(space.segment_of(&entry.value));
         }
         if looked == STEP_ENTRIES {
             found.last = Some(entry.key);

@@ -29,8 +29,9 @@ use crate::named::Named;
 use crate::observed::Observer;
 use crate::ranges::{DeadRange, DeadRanges};
 use crate::runtime::Executor;
+use crate::segments::{Held, Segments};
 use crate::space::Space;
-use crate::wait_limit::WaitLimit;
+use crate::wait_limit::{WaitLimit, Waiter};
 
 /// So many deleted ranges may wait for the reaper; then a batch with another one waits for it.
 const DEAD_RANGES_MAX: usize = 256;
@@ -45,6 +46,12 @@ pub(crate) enum Database {
     Reader(Box<Follower>),
 }
 
+/// Signs of life of object storage, for those that wait.
+struct Signs {
+    status: watch::Receiver<DbStatus>,
+    sent: watch::Receiver<()>,
+}
+
 /// What a store is made of beside its database.
 pub(crate) struct Parts {
     pub(crate) executor: Executor,
@@ -52,6 +59,7 @@ pub(crate) struct Parts {
     pub(crate) timeout: Option<Duration>,
     pub(crate) backlog_bytes: u64,
     pub(crate) opener: Arc<Opener>,
+    pub(crate) segments: Arc<Segments>,
 }
 
 /// See the module.
@@ -77,15 +85,18 @@ pub(crate) struct Shared {
     pub(crate) pins: Pins,
     pub(crate) opener: Arc<Opener>,
     pub(crate) ahead: Ahead,
+    pub(crate) segments: Arc<Segments>,
     /// The first failure.
     failed: OnceLock<Arc<str>>,
     is_closed: AtomicBool,
+    /// Threads of the store are told to end.
+    end: watch::Sender<bool>,
     executor: Executor,
 }
 
 impl Shared {
     pub(crate) fn new(database: Database, parts: Parts, newest: u64) -> Self {
-        let Parts { executor, observer, timeout, backlog_bytes, opener } = parts;
+        let Parts { executor, observer, timeout, backlog_bytes, opener, segments } = parts;
         let named = Arc::new(Named::of(&database, &opener, &executor.handle()));
         let newest = Arc::new(AtomicU64::new(newest));
         let flusher = match &database {
@@ -108,10 +119,12 @@ impl Shared {
             batches: AtomicU64::new(0),
             named,
             pins: Pins::default(),
-            ahead: Ahead::new(Arc::clone(&opener.cache), executor.handle()),
+            ahead: Ahead::new(Arc::clone(&opener.cache), Arc::clone(&segments), executor.handle()),
+            segments,
             opener,
             failed: OnceLock::new(),
             is_closed: AtomicBool::new(false),
+            end: watch::channel(false).0,
             executor,
         }
     }
@@ -140,25 +153,53 @@ impl Shared {
         WaitLimit::begin(self.timeout)
     }
 
+    /// A limit for what `waiter` begins now.
+    pub(crate) fn limit_of(&self, waiter: Waiter) -> WaitLimit {
+        match waiter {
+            Waiter::Caller => self.wait_limit(),
+            Waiter::Background => self.wait_limit().until(self.end.subscribe()),
+        }
+    }
+
+    /// Threads of the store wait for object storage no longer.
+    pub(crate) fn end_background(&self) {
+        self.end.send_replace(true);
+    }
+
     /// Drives a read to its end on this thread, or gives up when object storage has not answered for too long. `what` is read.
     pub(crate) fn read<T>(
         &self,
+        waiter: Waiter,
         what: &str,
         read: impl Future<Output = Result<T, slatedb::Error>>,
     ) -> Result<T> {
-        let read = self.wait(async {
-            let mut read = pin!(read);
+        self.within_limit(waiter, what, async { read.await.map_err(|error| of_slatedb(what, &error)) })
+    }
+
+    /// As [`Shared::read`], of anything that object storage is asked for.
+    pub(crate) fn within_limit<T>(
+        &self,
+        waiter: Waiter,
+        what: &str,
+        answer: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        self.wait(async {
+            let mut answer = pin!(answer);
             // What is in memory costs no look at a clock.
-            if let std::task::Poll::Ready(read) = poll!(&mut read) {
-                return Ok(read);
+            if let std::task::Poll::Ready(answer) = poll!(&mut answer) {
+                return answer;
             }
-            let limit = self.wait_limit();
-            match select(read, pin!(limit.run_out())).await {
-                Either::Left((read, _)) => Ok(read),
+            let limit = self.limit_of(waiter);
+            match select(answer, pin!(limit.run_out())).await {
+                Either::Left((answer, _)) => answer,
                 Either::Right(_) => Err(limit.error(what)),
             }
-        });
-        read?.map_err(|error| of_slatedb(what, &error))
+        })
+    }
+
+    /// Holds the newest position for a reader that is about to look.
+    pub(crate) fn hold_newest(&self) -> Held {
+        self.segments.positions().hold(|| self.newest())
     }
 
     /// Drives `future` to its end on this thread, however long it takes.
@@ -205,6 +246,19 @@ impl Shared {
             Database::Writer(_) => self.newest.load(Ordering::Acquire),
             Database::Reader(follower) => follower.current().sequence,
         }
+    }
+
+    /// What segments take (bytes).
+    pub(crate) fn segments_bytes(&self) -> u64 {
+        match &self.database {
+            Database::Writer(_) => self.segments.stored_bytes(),
+            Database::Reader(follower) => follower.current().meta.segment_bytes,
+        }
+    }
+
+    /// Everything up to this sequence number is durable.
+    pub(crate) fn durable(&self) -> u64 {
+        self.flusher.as_ref().map_or_else(|| self.newest(), |flusher| flusher.flushed().borrow().durable)
     }
 
     pub(crate) fn syncs(&self) -> u64 {
@@ -368,7 +422,8 @@ impl Shared {
     pub(crate) fn has_room(&self) -> Result<bool> {
         let status = self.writer()?.subscribe();
         let status = status.borrow();
-        Ok(self.backlog.has_room(status.durable_seq, status.current_manifest.last_l0_seq()))
+        let has_room = self.backlog.has_room(status.durable_seq, status.current_manifest.last_l0_seq());
+        Ok(has_room && self.segments.has_room())
     }
 
     /// Returns when another batch may come.
@@ -376,12 +431,12 @@ impl Shared {
         if self.has_room()? {
             return Ok(());
         }
-        let mut status = self.writer()?.subscribe();
+        let mut signs = Signs { status: self.writer()?.subscribe(), sent: self.segments.sent() };
         while !self.has_room()? {
             self.check_writable()?;
             // What it has not seen yet is in the log alone.
             self.ask_flush();
-            self.wait(self.wait_for_progress(&mut status, limit, "writing"))?;
+            self.wait(self.wait_for_progress(&mut signs, limit, "writing"))?;
         }
         Ok(())
     }
@@ -392,14 +447,11 @@ impl Shared {
         }
     }
 
-    /// Returns when the database has told of something new, or after a moment.
-    async fn wait_for_progress(
-        &self,
-        status: &mut watch::Receiver<DbStatus>,
-        limit: &mut WaitLimit,
-        what: &str,
-    ) -> Result<()> {
-        let changed = tokio::time::timeout(FAILURE_POLL, status.changed());
+    /// Returns when the database has told of something new, a segment was sent, or after a moment.
+    async fn wait_for_progress(&self, signs: &mut Signs, limit: &mut WaitLimit, what: &str) -> Result<()> {
+        let Signs { status, sent } = signs;
+        let changed = async { select(pin!(status.changed()), pin!(sent.changed())).await.factor_first().0 };
+        let changed = tokio::time::timeout(FAILURE_POLL, changed);
         let has_changed = match select(pin!(changed), pin!(limit.run_out())).await {
             // One that has closed is found to have.
             Either::Left((changed, _)) => changed.is_ok(),
@@ -413,6 +465,11 @@ impl Shared {
 
     /// Returns when everything up to this sequence number is durable.
     pub(crate) fn sync(&self, sequence: u64) -> Result<()> {
+        self.sync_for(Waiter::Caller, sequence)
+    }
+
+    /// As [`Shared::sync`].
+    pub(crate) fn sync_for(&self, waiter: Waiter, sequence: u64) -> Result<()> {
         let (Database::Writer(db), Some(flusher)) = (&self.database, &self.flusher) else { return Ok(()) };
         if let Some(reason) = self.failure() {
             return Err(StoreError::Failed { reason });
@@ -422,9 +479,9 @@ impl Shared {
             return Ok(());
         }
         self.ask_flush();
-        let mut limit = self.wait_limit();
+        let mut limit = self.limit_of(waiter);
         self.wait(async {
-            let mut status = db.subscribe();
+            let mut signs = Signs { status: db.subscribe(), sent: self.segments.sent() };
             loop {
                 let Flushed { durable, failure, .. } = flushed.borrow_and_update().clone();
                 if durable >= sequence {
@@ -433,7 +490,7 @@ impl Shared {
                 if let Some(reason) = failure.or_else(|| self.failure()) {
                     return Err(self.fail(&StoreError::Failed { reason }));
                 }
-                let progress = self.wait_for_progress(&mut status, &mut limit, "syncing the log");
+                let progress = self.wait_for_progress(&mut signs, &mut limit, "syncing the log");
                 match select(pin!(flushed.changed()), pin!(progress)).await {
                     Either::Left(_) => {}
                     Either::Right((waited, _)) => waited?,

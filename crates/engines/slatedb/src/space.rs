@@ -10,6 +10,8 @@ use bytes::{BufMut, Bytes, BytesMut};
 use kvfs_locks::{RwLock, class};
 use kvfs_store::{Keyspace, KeyspaceInfo, KeyspaceKind, MergeFunction, Result, StoreError};
 
+use crate::segments::BlockRef;
+
 /// Before the name, in the key of the record.
 pub(crate) const RECORDS: &[u8] = b"keyspace/";
 
@@ -81,6 +83,16 @@ impl Space {
 
     pub(crate) fn merge_function(&self) -> Result<Arc<dyn MergeFunction>> {
         self.merge.read().clone().ok_or_else(|| StoreError::NoMergeFunction(self.name.clone()))
+    }
+
+    /// The segment that this value of the keyspace refers to.
+    pub(crate) fn segment_of(&self, value: &[u8]) -> Option<u64> {
+        self.reference(value).map(|reference| reference.segment)
+    }
+
+    /// What this value of the keyspace refers to; `None`: it is what it stands for.
+    pub(crate) fn reference(&self, value: &[u8]) -> Option<BlockRef> {
+        if self.kind == KeyspaceKind::Block { BlockRef::parse(value) } else { None }
     }
 
     /// Fails with `WrongKind` unless the keyspace holds `kind`.

@@ -2,18 +2,19 @@
 //!
 //! Thread safety: one thread, which holds the order lock. Invariant: nothing is written here, so a failure changes nothing.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use kvfs_store::blocks::{block_key, patched};
-use kvfs_store::{BLOCK_BYTES, Batch, KeyRange, Keyspace, Op, Result};
+use kvfs_store::blocks::{block_key, block_of_key, patched};
+use kvfs_store::{BLOCK_BYTES, Batch, KeyRange, Keyspace, KeyspaceKind, Op, Result};
 use slatedb::WriteBatch;
 
 use crate::backlog::Backlog;
 use crate::keys;
 use crate::ranges::DeadRange;
+use crate::segments::{BlockRef, Segments};
 use crate::shared::Shared;
 use crate::space::Space;
 use crate::view::View;
@@ -57,12 +58,45 @@ pub(crate) struct Staged<'a> {
     values: BTreeMap<(Keyspace, Bytes), Option<Bytes>>,
     /// Earlier than all of `values` that lie in them.
     deleted: Vec<(Keyspace, KeyRange)>,
+    /// Segments that deleted blocks were in.
+    suspects: BTreeSet<u64>,
+}
+
+/// What is written of a batch.
+pub(crate) struct Written {
+    pub(crate) write: WriteBatch,
+    /// The ranges that it deletes.
+    pub(crate) dead: Vec<Arc<DeadRange>>,
+    /// For the backlog.
+    pub(crate) weight: u64,
+    /// Segments that may be in no use behind it.
+    pub(crate) suspects: BTreeSet<u64>,
+}
+
+/// The batch as it comes to be, and what it weighs.
+#[derive(Default)]
+struct Sink {
+    write: WriteBatch,
+    entries: usize,
+    bytes: usize,
+}
+
+impl Sink {
+    fn put(&mut self, key: Bytes, value: Option<Bytes>) {
+        self.entries += 1;
+        self.bytes += key.len() + value.as_ref().map_or(0, Bytes::len);
+        match value {
+            Some(value) => self.write.put_bytes(key, value),
+            None => self.write.delete(key),
+        }
+    }
 }
 
 /// What `batch` does, for `SlateDB`.
 pub(crate) fn stage<'a>(shared: &'a Shared, spaces: &'a Spaces, batch: Batch) -> Result<Staged<'a>> {
     let view = View::newest(shared);
-    let mut staged = Staged { view, spaces, values: BTreeMap::new(), deleted: Vec::new() };
+    let mut staged =
+        Staged { view, spaces, values: BTreeMap::new(), deleted: Vec::new(), suspects: BTreeSet::new() };
     for op in batch.into_ops() {
         staged.add(op)?;
     }
@@ -115,9 +149,11 @@ impl Staged<'_> {
         if range.is_empty() {
             return Ok(());
         }
-        let mut keys = Vec::new();
-        self.view.walk(self.spaces.get(keyspace), &range, 0, &mut |key, _| {
+        let (mut keys, mut suspects) = (Vec::new(), BTreeSet::new());
+        let space = self.spaces.get(keyspace);
+        self.view.walk(space, &range, 0, &mut |key, value| {
             keys.push(Bytes::copy_from_slice(key));
+            suspects.extend(space.segment_of(value));
             Ok(keys.len() <= KEYS_DELETED_MAX)
         })?;
         let end = range.end.clone().unwrap_or_default();
@@ -128,35 +164,69 @@ impl Staged<'_> {
             for key in keys {
                 self.set(keyspace, key, None);
             }
+            self.suspects.append(&mut suspects);
         } else {
             self.deleted.push((keyspace, range));
         }
         Ok(())
     }
 
-    /// The batch, and the ranges that it deletes, with the sequence number that it will have, and what it weighs.
-    pub(crate) fn into_write(self, sequence: u64) -> (WriteBatch, Vec<Arc<DeadRange>>, u64) {
-        let mut write = WriteBatch::new();
-        let (mut entries, mut bytes) = (0, 0);
-        for ((keyspace, key), value) in self.values {
-            let full = keys::full(keyspace.0, &key);
-            entries += 1;
-            bytes += full.len() + value.as_ref().map_or(0, Bytes::len);
-            match value {
-                Some(value) => write.put_bytes(full, value),
-                None => write.delete(full),
+    /// What is written, with the sequence number that the batch will have. Long runs of blocks go to segments: the caller holds the order lock until it
+    /// is committed.
+    pub(crate) fn into_write(self, sequence: u64) -> Written {
+        let mut sink = Sink::default();
+        let mut values = self.values.into_iter().peekable();
+        let (mut has_runs, mut blocks_written) = (false, 0);
+        while let Some(((keyspace, key), value)) = values.next() {
+            let is_block = self.spaces.get(keyspace).kind == KeyspaceKind::Block;
+            let (true, Some(block)) = (is_block, value.clone()) else {
+                sink.put(keys::full(keyspace.0, &key), value);
+                continue;
+            };
+            // The run that begins with it.
+            let mut keys = vec![key];
+            let mut blocks = vec![block];
+            while let Some(next) = values.next_if(|((of, next), value)| {
+                *of == keyspace && value.is_some() && follows(&keys[keys.len() - 1], next)
+            }) && let ((_, next), Some(block)) = next
+            {
+                keys.push(next);
+                blocks.push(block);
+            }
+            blocks_written += blocks.len();
+            let references = if blocks.len() >= self.view.shared.segments.run_blocks_min() {
+                has_runs = true;
+                let appended = self.view.shared.segments.append_run(keyspace.0, &keys[0], sequence, &blocks);
+                appended.records.into_iter().for_each(|(key, value)| sink.put(key, Some(value)));
+                appended.references.into_iter().map(BlockRef::value).collect()
+            } else {
+                blocks
+            };
+            for (key, value) in keys.iter().zip(references) {
+                sink.put(keys::full(keyspace.0, key), Some(value));
             }
         }
+        self.view.shared.segments.written(blocks_written);
+        if has_runs {
+            self.view.shared.segments.records().for_each(|(key, value)| sink.put(key, Some(value)));
+        }
+        Segments::suspect_records(&self.suspects).for_each(|(key, value)| sink.put(key, Some(value)));
         let dead = |(index, (keyspace, range)): (u32, (Keyspace, KeyRange))| {
             Arc::new(DeadRange { space: keyspace.0, range, sequence, index })
         };
         let dead: Vec<_> = (0..).zip(self.deleted).map(dead).collect();
         for dead in &dead {
-            let (key, value) = (keys::full(keys::META, &dead.key()), dead.value());
-            entries += 1;
-            bytes += key.len() + value.len();
-            write.put_bytes(key, value);
+            sink.put(keys::full(keys::META, &dead.key()), Some(dead.value()));
         }
-        (write, dead, Backlog::weight(entries, bytes))
+        let weight = Backlog::weight(sink.entries, sink.bytes);
+        Written { write: sink.write, dead, weight, suspects: self.suspects }
     }
+}
+
+/// Whether the second one is the key of the block behind that of the first one.
+fn follows(key: &Bytes, next: &Bytes) -> bool {
+    let (Some((prefix, block)), Some((next_prefix, next))) = (block_of_key(key), block_of_key(next)) else {
+        return false;
+    };
+    prefix == next_prefix && block.checked_add(1) == Some(next)
 }

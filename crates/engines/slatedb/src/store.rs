@@ -35,10 +35,11 @@ use crate::holder::{self, Holder};
 use crate::keys;
 use crate::meta::{self, Meta};
 use crate::observed::{ObservedStore, Observer};
-use crate::options::{SlateOptions, cache_bytes};
+use crate::options::{SlateOptions, cache_bytes, parts_bytes};
 use crate::pin::Pin;
 use crate::reaper::Reaper;
 use crate::runtime::Executor;
+use crate::segments::{Gate, Segments, Sweeper};
 use crate::shared::{Database, Parts, Shared};
 use crate::space::Space;
 use crate::stage::{Spaces, stage};
@@ -46,7 +47,7 @@ use crate::stats;
 use crate::traffic::Traffic;
 use crate::verify::verify;
 use crate::view::View;
-use crate::wait_limit::{WaitLimit, is_unanswered};
+use crate::wait_limit::{WaitLimit, Waiter, is_unanswered};
 
 /// What a store may come to, of which object storage tells no bound (bytes).
 const CAPACITY_BYTES: u64 = 1 << 50;
@@ -67,6 +68,7 @@ pub struct SlateStore {
 struct Threads {
     syncer: Syncer,
     reaper: Reaper,
+    sweeper: Sweeper,
     holder: Holder,
 }
 
@@ -173,13 +175,16 @@ impl SlateStore {
         let holder_place = holder::Place::of(&service, &prefix);
         let opener = Opener { prefix, service, cache: Arc::clone(&cache), recorder: Arc::clone(&recorder) };
         let opener = Arc::new(opener);
+        let segments = Segments::new(Arc::clone(&opener.service), &opener.prefix, options, executor.handle());
+        let segments = Arc::new(segments);
         let opening = async {
             if options.read_only {
                 let follower = Follower::new(opener.open().await?, Arc::clone(&opener));
                 return Ok(Database::Reader(Box::new(follower)));
             }
             holder_place.wait(&options.claimant).await?;
-            let builder = Db::builder(opener.prefix.clone(), Arc::clone(&opener.service))
+            let gate = Gate::new(Arc::clone(&opener.service), Arc::clone(&segments));
+            let builder = Db::builder(opener.prefix.clone(), Arc::new(gate))
                 .with_settings(options.settings(is_local))
                 .with_sst_block_size(BLOCK_SIZE)
                 .with_db_cache(Arc::clone(&cache) as _, 0)
@@ -191,19 +196,26 @@ impl SlateStore {
             executor.wait(open_within("opening a store", options.timeout, &observer.health, opening))?;
         let newest = newest_of(&database)?;
         let backlog_bytes = options.backlog_bytes();
-        let parts = Parts { executor, observer, timeout: options.timeout, backlog_bytes, opener };
+        let timeout = options.timeout;
+        let parts = Parts { executor, observer, timeout, backlog_bytes, opener, segments };
         // To read what it holds before there is a store of it.
         let bare = Shared::new(database, parts, newest);
         let meta = Meta::read(&View::newest(&bare))?;
         let uuid = meta.uuid;
+        if let Database::Writer(db) = &bare.database {
+            bare.segments.begin(db.manifest().writer_epoch(), &meta)?;
+        }
         let shared = Arc::new(bare.with(meta));
         let threads = if shared.is_read_only() {
             None
         } else {
             let syncing = Arc::clone(&shared);
-            let syncer = Syncer::start(options.commit_interval, move || syncing.sync(syncing.newest()))?;
+            let syncer = Syncer::start(options.commit_interval, move || {
+                syncing.sync_for(Waiter::Background, syncing.newest())
+            })?;
             let holder = Holder::start(&shared, holder_place, options.claimant.clone())?;
-            Some(Threads { syncer, reaper: Reaper::start(&shared)?, holder })
+            let sweeper = Sweeper::start(&shared, options.segments.kept)?;
+            Some(Threads { syncer, reaper: Reaper::start(&shared)?, sweeper, holder })
         };
         let follows = options.read_only && options.follows;
         Ok(Self { threads: Mutex::new(threads), shared, cache, recorder, uuid, follows })
@@ -293,9 +305,21 @@ fn newest_of(database: &Database) -> Result<u64> {
     }
 }
 
+impl Drop for SlateStore {
+    fn drop(&mut self) {
+        // Its threads are waited for.
+        self.shared.end_background();
+    }
+}
+
 impl Read for SlateStore {
     fn get(&self, keyspace: Keyspace, key: &[u8]) -> Result<Option<Bytes>> {
-        self.view().get(&*self.shared.space(keyspace)?, key)
+        let space = self.shared.space(keyspace)?;
+        match space.kind {
+            KeyspaceKind::Tuple => self.view().get(&space, key),
+            // What it refers to stays while the position is held.
+            KeyspaceKind::Block => Pin::newest(&self.shared)?.get(keyspace, key),
+        }
     }
 
     fn multi_get(&self, keyspace: Keyspace, keys: &[&[u8]]) -> Result<Vec<Option<Bytes>>> {
@@ -404,7 +428,7 @@ impl Store for SlateStore {
     }
 
     fn space(&self) -> SpaceStats {
-        let used_bytes = self.table_bytes();
+        let used_bytes = self.table_bytes() + self.shared.segments_bytes();
         let available_bytes = CAPACITY_BYTES.saturating_sub(used_bytes);
         SpaceStats { capacity_bytes: CAPACITY_BYTES, used_bytes, available_bytes }
     }
@@ -412,15 +436,17 @@ impl Store for SlateStore {
     fn stats(&self) -> Vec<(String, u64)> {
         let own = [
             ("slatedb.batches", self.shared.batches.load(Ordering::Relaxed)),
-            ("slatedb.cache_bytes", self.cache.bytes()),
+            ("slatedb.cache_bytes", self.cache.bytes() + self.shared.segments.parts().bytes()),
             ("slatedb.deleted_ranges", self.view().dead.len() as u64),
             ("slatedb.outages", self.shared.observer.health.outages()),
+            ("slatedb.segments_bytes", self.shared.segments_bytes()),
+            ("slatedb.segments_unsent_bytes", self.shared.segments.pending_bytes()),
             ("slatedb.snapshots", self.shared.named_snapshots().len() as u64),
             ("slatedb.syncs", self.shared.syncs()),
             ("slatedb.tables_bytes", self.table_bytes()),
         ];
         let own = own.map(|(name, value)| (name.to_owned(), value)).into_iter();
-        let traffic = self.shared.observer.traffic.figures(self.table_bytes());
+        let traffic = self.shared.observer.traffic.figures(self.table_bytes() + self.shared.segments_bytes());
         let mut all: Vec<_> = own.chain(traffic).chain(stats::of_slatedb(&self.recorder)).collect();
         all.sort();
         all
@@ -460,8 +486,9 @@ impl Base for SlateStore {
         };
         let seqno = keys::seqno(self.shared.newest()) + count;
         let sequence = keys::sequence(seqno);
-        let (write, dead, weight) = stage(&self.shared, &spaces, batch)?.into_write(sequence);
-        self.shared.commit(write, sequence, &dead, weight)?;
+        let staged = stage(&self.shared, &spaces, batch)?.into_write(sequence);
+        self.shared.commit(staged.write, sequence, &staged.dead, staged.weight)?;
+        self.shared.segments.suspect(staged.suspects);
         Ok(Position(seqno))
     }
 }
@@ -494,6 +521,7 @@ impl EngineStore for SlateStore {
 
     fn set_memory_bytes(&self, bytes: u64) {
         self.cache.set_bytes_max(cache_bytes(bytes));
+        self.shared.segments.parts().set_bytes_max(parts_bytes(bytes));
     }
 
     fn set_commit_interval(&self, interval: Duration) {
@@ -509,8 +537,9 @@ impl EngineStore for SlateStore {
     fn close(&self) -> Result<()> {
         let threads = self.threads.lock().take();
         // The record of the holder goes when nothing is written any more.
-        let _holder = threads.map(|Threads { syncer, reaper, holder }| {
-            drop((syncer, reaper));
+        let _holder = threads.map(|Threads { syncer, reaper, sweeper, holder }| {
+            self.shared.end_background();
+            drop((syncer, reaper, sweeper));
             holder
         });
         let synced = self.shared.sync(self.shared.newest());

@@ -15,8 +15,10 @@ use crate::ahead::Fetcher;
 use crate::follower::Reader;
 use crate::keys::{self, Bounds};
 use crate::ranges::DeadRanges;
+use crate::segments::Wanted;
 use crate::shared::{Database, Shared};
 use crate::space::Space;
+use crate::wait_limit::Waiter;
 
 /// Called with a key and its value; says whether to go on.
 pub(crate) type Visit<'v> = &'v mut dyn FnMut(&[u8], &[u8]) -> Result<bool>;
@@ -51,6 +53,7 @@ pub(crate) struct View<'a> {
     pub(crate) dead: Arc<DeadRanges>,
     /// Sequence number of the position.
     pub(crate) at: u64,
+    pub(crate) waiter: Waiter,
 }
 
 impl<'a> View<'a> {
@@ -59,7 +62,7 @@ impl<'a> View<'a> {
             Database::Writer(db) => {
                 // In this order: what is visible at this position is in the list, or deleted.
                 let at = shared.newest();
-                Self { shared, source: Source::Newest(db), dead: shared.dead(), at }
+                Self { shared, source: Source::Newest(db), dead: shared.dead(), at, waiter: Waiter::Caller }
             }
             Database::Reader(follower) => {
                 let state = follower.current();
@@ -70,7 +73,8 @@ impl<'a> View<'a> {
 
     /// Of what a reader has, where nothing is hidden.
     pub(crate) fn of_reader(shared: &'a Shared, reader: &Arc<Reader>) -> Self {
-        Self { shared, source: Source::Reader(Arc::clone(reader)), dead: Arc::default(), at: u64::MAX }
+        let (source, waiter) = (Source::Reader(Arc::clone(reader)), Waiter::Caller);
+        Self { shared, source, dead: Arc::default(), at: u64::MAX, waiter }
     }
 
     /// Whether the view does not show this entry of `space`.
@@ -79,7 +83,9 @@ impl<'a> View<'a> {
     }
 
     pub(crate) fn get(&self, space: &Space, key: &[u8]) -> Result<Option<Bytes>> {
-        self.shared.read("reading a key", self.look_up(space, key))
+        let mut found = self.shared.read(self.waiter, "reading a key", self.look_up(space, key))?;
+        self.resolve(space, found.iter_mut())?;
+        Ok(found)
     }
 
     async fn look_up(&self, space: &Space, key: &[u8]) -> Result<Option<Bytes>, slatedb::Error> {
@@ -99,12 +105,43 @@ impl<'a> View<'a> {
         let mut values = Vec::with_capacity(keys.len());
         for some in keys.chunks(LOOKUPS_MAX) {
             let found = try_join_all(some.iter().map(|key| self.look_up(space, key)));
-            values.extend(self.shared.read("reading keys", found)?);
+            values.extend(self.shared.read(self.waiter, "reading keys", found)?);
         }
+        self.resolve(space, values.iter_mut().flatten())?;
         Ok(values)
     }
 
-    /// Over the entries within `bounds`, hidden ones included; about `bytes` will be read.
+    /// Replaces references by what they stand for.
+    pub(crate) fn resolve<'v>(
+        &self,
+        space: &Space,
+        values: impl IntoIterator<Item = &'v mut Bytes>,
+    ) -> Result<()> {
+        let mut referring: Vec<_> = values
+            .into_iter()
+            .filter_map(|value| space.reference(value).map(|reference| (reference, value)))
+            .collect();
+        if referring.is_empty() {
+            return Ok(());
+        }
+        let wanted: Vec<_> = (0..)
+            .zip(&referring)
+            .map(|(at, (reference, _))| Wanted { reference: *reference, offset: at * BLOCK_BYTES })
+            .collect();
+        let mut content = vec![0; wanted.len() * BLOCK_BYTES];
+        self.read_segments(&wanted, &mut content)?;
+        for ((_, value), block) in referring.iter_mut().zip(content.chunks(BLOCK_BYTES)) {
+            **value = Bytes::copy_from_slice(block);
+        }
+        Ok(())
+    }
+
+    /// Reads blocks of segments to their places.
+    pub(crate) fn read_segments(&self, wanted: &[Wanted], buf: &mut [u8]) -> Result<()> {
+        self.shared.within_limit(self.waiter, "reading a segment", self.shared.segments.read(wanted, buf))
+    }
+
+    /// Over the entries within `bounds`, hidden ones included, and with references as they are; about `bytes` will be read.
     pub(crate) fn scan(&self, bounds: Bounds, order: IterationOrder, bytes: usize) -> Result<DbIterator> {
         let ahead = bytes.clamp(*READ_AHEAD_BYTES.start(), *READ_AHEAD_BYTES.end());
         let options = ScanOptions::default()
@@ -112,7 +149,7 @@ impl<'a> View<'a> {
             .with_cache_blocks(true)
             .with_read_ahead_bytes(ahead)
             .with_max_fetch_tasks(FETCHES);
-        self.shared.read("beginning a scan", async {
+        self.shared.read(self.waiter, "beginning a scan", async {
             match &self.source {
                 Source::Newest(db) => db.scan_with_options(bounds, &options).await,
                 Source::Snapshot(snapshot) => snapshot.scan_with_options(bounds, &options).await,
@@ -123,7 +160,7 @@ impl<'a> View<'a> {
 
     /// The next entry of `scan` that the view shows.
     pub(crate) fn next(&self, space: &Space, scan: &mut DbIterator) -> Result<Option<KeyValue>> {
-        self.shared.read("scanning", async {
+        self.shared.read(self.waiter, "scanning", async {
             loop {
                 match scan.next().await? {
                     Some(entry) if self.hides(space, &entry) => {}
@@ -141,7 +178,7 @@ impl<'a> View<'a> {
         };
         let under_way = self.shared.ahead.reads(|| self.fetcher(), space.number, prefix, first..end);
         if !under_way.is_empty() {
-            self.shared.read("reading ahead", async {
+            self.shared.read(self.waiter, "reading ahead", async {
                 under_way.end().await;
                 Ok(())
             })?;
@@ -156,10 +193,18 @@ impl<'a> View<'a> {
         buf.fill(0);
         let range = KeyRange::new(block_key(prefix, first), block_key(prefix, end));
         let bytes = buf.len();
+        let mut wanted = Vec::new();
         self.walk(space, &range, bytes, &mut |key, value| {
-            let block = block_of(prefix, key).map(|block| (block - first) as usize * BLOCK_BYTES);
-            block.map_or(Ok(true), |offset| place(value, offset, buf).map(|()| true))
-        })
+            if let Some(block) = block_of(prefix, key) {
+                let offset = (block - first) as usize * BLOCK_BYTES;
+                match space.reference(value) {
+                    Some(reference) => wanted.push(Wanted { reference, offset }),
+                    None => place(value, offset, buf)?,
+                }
+            }
+            Ok(true)
+        })?;
+        if wanted.is_empty() { Ok(()) } else { self.read_segments(&wanted, buf) }
     }
 
     pub(crate) fn next_extent(
@@ -209,7 +254,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Calls `visit` for each entry of `range` until it says no; about `bytes` will be read.
+    /// Calls `visit` for each entry of `range`, with references as they are, until it says no; about `bytes` will be read.
     pub(crate) fn walk(&self, space: &Space, range: &KeyRange, bytes: usize, visit: Visit<'_>) -> Result<()> {
         if range.is_empty() {
             return Ok(());

@@ -1,24 +1,42 @@
 //! How long a call waits for object storage that does not answer.
 //!
-//! Thread safety: plain values. Invariant: a wait that sees progress begins anew, so a slow network is no outage.
+//! Thread safety: plain values. Invariants: a wait that sees progress begins anew, so a slow network is no outage; threads of the store wait until
+//! its end at most.
 
 use std::io;
+use std::pin::pin;
 use std::time::Duration;
 
+use futures::future::select;
 use kvfs_store::StoreError;
+use tokio::sync::watch;
 use tokio::time::Instant;
 
+/// Who waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Waiter {
+    Caller,
+    /// A thread of the store.
+    Background,
+}
+
 /// See the module.
-#[derive(Clone, Copy)]
 pub(crate) struct WaitLimit {
     /// `None`: for ever.
     limit: Option<Duration>,
     begun: Instant,
+    /// Tells that the wait is over; `None`: nothing does.
+    end: Option<watch::Receiver<bool>>,
 }
 
 impl WaitLimit {
     pub(crate) fn begin(limit: Option<Duration>) -> Self {
-        Self { limit, begun: Instant::now() }
+        Self { limit, begun: Instant::now(), end: None }
+    }
+
+    /// The same, until it is told to end.
+    pub(crate) fn until(self, end: watch::Receiver<bool>) -> Self {
+        Self { end: Some(end), ..self }
     }
 
     /// There was progress.
@@ -28,15 +46,26 @@ impl WaitLimit {
 
     /// Returns when the wait has been too long.
     pub(crate) async fn run_out(&self) {
-        match self.limit {
-            Some(limit) => tokio::time::sleep_until(self.begun + limit).await,
-            None => std::future::pending().await,
-        }
+        let time = async {
+            match self.limit {
+                Some(limit) => tokio::time::sleep_until(self.begun + limit).await,
+                None => std::future::pending().await,
+            }
+        };
+        let end = async {
+            match &self.end {
+                // One that can't be told any more is over, too.
+                Some(end) => drop(end.clone().wait_for(|is_over| *is_over).await),
+                None => std::future::pending().await,
+            }
+        };
+        select(pin!(time), pin!(end)).await;
     }
 
     /// An error if the wait has been too long. `what` was waited for.
     pub(crate) fn check(&self, what: &str) -> Result<(), StoreError> {
-        let is_over = self.limit.is_some_and(|limit| self.begun.elapsed() >= limit);
+        let is_over = self.limit.is_some_and(|limit| self.begun.elapsed() >= limit)
+            || self.end.as_ref().is_some_and(|end| *end.borrow());
         if is_over { Err(self.error(what)) } else { Ok(()) }
     }
 

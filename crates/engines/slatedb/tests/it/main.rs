@@ -20,7 +20,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kvfs_engine_slatedb::{Claimant, ObjectPlace, SlateOptions, SlateStore};
+use kvfs_engine_slatedb::{Claimant, ObjectPlace, SegmentOptions, SlateOptions, SlateStore};
 use kvfs_engine_transactions::Transacted;
 use kvfs_store::clock::{Clock, SystemClock};
 use kvfs_store::{Batch, Durability, KeyspaceKind, Read, Result, Store};
@@ -35,10 +35,12 @@ fn place(path: &Path) -> ObjectPlace {
     ObjectPlace::new(path.to_str().unwrap(), None).unwrap()
 }
 
-/// To be written to; those that are alive are found so within a moment.
+/// To be written to; those that are alive are found so within a moment. Short files have segments, too, small ones, and nothing that is in no use
+/// is kept.
 fn options() -> SlateOptions {
     let claimant = Claimant { lease: Duration::from_millis(400), ..Claimant::default() };
-    SlateOptions { claimant, ..SlateOptions::with_memory(MEMORY_BYTES) }
+    let segments = SegmentOptions { run_blocks_min: 2, blocks_max: 16, kept: Duration::ZERO };
+    SlateOptions { claimant, segments, ..SlateOptions::with_memory(MEMORY_BYTES) }
 }
 
 fn create(path: &Path) {

@@ -10,6 +10,7 @@ mod named;
 mod on_slatedb;
 mod outages;
 mod reading_ahead;
+mod segments;
 mod taking_over;
 
 use super::*;
