@@ -30,9 +30,9 @@ impl Positions {
         Held { of: Arc::clone(self), sequence }
     }
 
-    /// Whether no reader is older.
-    pub(crate) fn are_all_from(&self, sequence: u64) -> bool {
-        self.readers.lock().first_key_value().is_none_or(|(oldest, _)| *oldest >= sequence)
+    /// No reader is older; `u64::MAX`: there is none.
+    pub(crate) fn oldest(&self) -> u64 {
+        self.readers.lock().first_key_value().map_or(u64::MAX, |(oldest, _)| *oldest)
     }
 }
 
@@ -55,14 +55,14 @@ mod tests {
     #[test]
     fn oldest_position_counts_until_its_last_reader_goes() {
         let positions = Arc::new(Positions::default());
-        assert!(positions.are_all_from(u64::MAX));
+        assert_eq!(positions.oldest(), u64::MAX);
         let (first, same, later) = (positions.hold(|| 5), positions.hold(|| 5), positions.hold(|| 9));
-        assert!(positions.are_all_from(5) && !positions.are_all_from(6));
+        assert_eq!(positions.oldest(), 5);
         drop(first);
-        assert!(!positions.are_all_from(6));
+        assert_eq!(positions.oldest(), 5);
         drop(same);
-        assert!(positions.are_all_from(9) && !positions.are_all_from(10));
+        assert_eq!(positions.oldest(), 9);
         drop(later);
-        assert!(positions.are_all_from(u64::MAX));
+        assert_eq!(positions.oldest(), u64::MAX);
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use kvfs_locks::{Condvar, Mutex, class};
 
 /// How often it is looked whether dead segments may go, and whether object storage answers again.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+pub(super) const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Segments that are looked at for as many blocks as one has.
 const LOOKS: usize = 2;

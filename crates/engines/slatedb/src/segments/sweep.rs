@@ -26,7 +26,7 @@ use kvfs_store::{BLOCK_BYTES, KeyRange, Keyspace, KeyspaceKind, Result, StoreErr
 use object_store::ObjectStoreExt;
 use slatedb::WriteBatch;
 
-use super::queue::Task;
+use super::queue::{LOOK_AGAIN, Task};
 use super::record::{DEAD, Dead, EXTENTS, LOOKED_AT, SUSPECTS, extents_of, suspect_key, suspect_of};
 use super::{BlockRef, Extent, Segments, Wanted, parse_number};
 use crate::backlog::Backlog;
@@ -60,9 +60,7 @@ impl Sweeper {
         let thread = thread.map_err(|error| StoreError::io("starting a thread", error))?;
         Ok(Self { shared: Arc::clone(shared), is_over, thread: Some(thread) })
     }
-}
 
-impl Sweeper {
     /// It ends soon; its drop waits for that.
     pub(crate) fn end(&self) {
         self.is_over.store(true, Ordering::Release);
@@ -115,6 +113,8 @@ struct Sweep<'a> {
     meta: Space,
     clock: SystemClock,
     dead: BTreeMap<u64, Waiting>,
+    /// When it was looked last which of them may go.
+    removed_at: Duration,
     looked_at: u64,
 }
 
@@ -128,7 +128,8 @@ struct Waiting {
 impl<'a> Sweep<'a> {
     fn new(shared: &'a Arc<Shared>, kept: Duration) -> Self {
         let meta = Space::new(keys::META, "", KeyspaceKind::Tuple);
-        Self { shared, kept, meta, clock: SystemClock::new(), dead: BTreeMap::new(), looked_at: 0 }
+        let (clock, dead) = (SystemClock::new(), BTreeMap::new());
+        Self { shared, kept, meta, clock, dead, removed_at: Duration::ZERO, looked_at: 0 }
     }
 
     fn run(&mut self, ends: &dyn Fn() -> bool) {
@@ -163,7 +164,11 @@ impl<'a> Sweep<'a> {
                 Task::Next => self.is_done("a segment", Self::look_at_next),
                 Task::Wait => true,
             };
-            self.remove_dead();
+            let now = self.clock.monotonic();
+            if now.saturating_sub(self.removed_at) >= LOOK_AGAIN {
+                self.removed_at = now;
+                self.remove_dead();
+            }
             if !is_done {
                 self.shared.segments.queue.pause(ends);
             }
@@ -426,13 +431,15 @@ impl<'a> Sweep<'a> {
     /// Removes what nothing can refer to any more. What can't be removed now stays for a while.
     fn remove_dead(&mut self) {
         let now = self.clock.wall();
-        let (named, durable) = (self.shared.named_sequences(), self.shared.durable());
-        let positions = self.shared.segments.positions();
+        let durable = self.shared.durable();
+        // On both sides: a snapshot that is being made comes to the list before it is no reader, one that is read is a reader before it goes there.
+        let before = self.shared.segments.positions().oldest();
+        let named = self.shared.named_sequences();
+        let oldest = before.min(self.shared.segments.positions().oldest());
         for waiting in self.dead.values_mut() {
             let Dead { born, died, .. } = waiting.dead;
-            let is_free = died <= durable
-                && positions.are_all_from(died)
-                && !named.iter().any(|sequence| (born..died).contains(sequence));
+            let is_free =
+                died <= durable.min(oldest) && !named.iter().any(|sequence| (born..died).contains(sequence));
             waiting.free_since = is_free.then(|| waiting.free_since.unwrap_or(now));
         }
         let is_due = |waiting: &&Waiting| waiting.free_since.is_some_and(|since| since + self.kept <= now);
