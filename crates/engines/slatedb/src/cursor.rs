@@ -41,8 +41,8 @@ pub(crate) struct SlateCursor {
     taken: usize,
 }
 
-/// Entries that are taken from a scan at a time, at most: one MiB of blocks.
-const TAKEN_MAX: usize = 256;
+/// Entries that are taken from a scan at a time, at most: four MiB of blocks, as one request brings.
+const TAKEN_MAX: usize = 1024;
 
 impl SlateCursor {
     pub(crate) fn new(pin: Pin, keyspace: Keyspace, range: KeyRange) -> Result<Self> {

@@ -65,9 +65,9 @@ pub struct SegmentOptions {
 }
 
 impl Default for SegmentOptions {
-    /// From 256 KiB on, objects of 8 MiB, kept as long as tables.
+    /// From 128 KiB on, which is what cp(1) writes at a time, objects of 8 MiB, kept as long as tables.
     fn default() -> Self {
-        Self { run_blocks_min: 64, blocks_max: 2048, kept: TABLE_AGE_MIN }
+        Self { run_blocks_min: 32, blocks_max: 2048, kept: TABLE_AGE_MIN }
     }
 }
 
