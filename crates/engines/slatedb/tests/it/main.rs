@@ -15,6 +15,7 @@ mod slatedb;
 #[path = "../../../../fs/tests/it/threads.rs"]
 mod threads;
 
+use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
@@ -23,7 +24,7 @@ use std::time::Duration;
 use kvfs_engine_slatedb::{Claimant, ObjectPlace, SegmentOptions, SlateOptions, SlateStore};
 use kvfs_engine_transactions::Transacted;
 use kvfs_store::clock::{Clock, SystemClock};
-use kvfs_store::{Batch, Durability, KeyspaceKind, Read, Result, Store};
+use kvfs_store::{Batch, Durability, KeyRange, Keyspace, KeyspaceKind, Read, Result, Store};
 use tempfile::TempDir;
 
 use fixture::{Append, Engine, Fixture, listing, text};
@@ -63,6 +64,26 @@ fn take_over(path: &Path) -> (Fixture<Slate>, Arc<SlateStore>) {
 fn fixture(path: &Path) -> (Fixture<Slate>, Arc<SlateStore>) {
     let store = Arc::new(open(path));
     (Fixture::over(Arc::clone(&store) as Arc<dyn Store>), store)
+}
+
+/// In a directory of its own, which goes last.
+fn new_store() -> (TempDir, Fixture<Slate>, Arc<SlateStore>) {
+    let dir = TempDir::new().unwrap();
+    create(dir.path());
+    let (f, store) = fixture(dir.path());
+    (dir, f, store)
+}
+
+/// All of a keyspace, as a cursor shows it.
+fn entries(read: &dyn Read, keyspace: Keyspace) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    let mut cursor = read.cursor(keyspace, KeyRange::all()).unwrap();
+    let mut found = BTreeMap::new();
+    cursor.first().unwrap();
+    while let Some((key, value)) = cursor.entry() {
+        found.insert(key.to_vec(), value.to_vec());
+        cursor.next().unwrap();
+    }
+    found
 }
 
 /// Waits until `is_met`, for two minutes at most.

@@ -15,9 +15,7 @@ fn refusal<T>(result: Result<T>) -> String {
 
 #[test]
 fn store_that_another_mount_has_taken_over_takes_no_more_writes_and_says_why() {
-    let dir = TempDir::new().unwrap();
-    create(dir.path());
-    let (old, old_store) = fixture(dir.path());
+    let (dir, old, old_store) = new_store();
     old_store.sync(old.put("before", "1")).unwrap();
     let (new, new_store) = take_over(dir.path());
     assert_eq!(text(new_store.get(new.plain, b"before").unwrap()), Some("1".to_owned()));
@@ -43,9 +41,7 @@ fn store_that_another_mount_has_taken_over_takes_no_more_writes_and_says_why() {
 
 #[test]
 fn idle_store_notices_that_another_mount_has_taken_it_over() {
-    let dir = TempDir::new().unwrap();
-    create(dir.path());
-    let (_old, old_store) = fixture(dir.path());
+    let (dir, _old, old_store) = new_store();
     assert_eq!(old_store.failure(), None);
     let (_new, new_store) = take_over(dir.path());
     wait_until("it is noticed", || old_store.failure().is_some());
@@ -71,9 +67,7 @@ fn place_with_objects_is_no_place_for_a_store_and_an_empty_one_has_none() {
 
 #[test]
 fn missing_and_damaged_objects_are_found() {
-    let dir = TempDir::new().unwrap();
-    create(dir.path());
-    let (f, store) = fixture(dir.path());
+    let (dir, f, store) = new_store();
     for number in 0..1000_u32 {
         f.apply(|b| b.put(f.plain, number.to_be_bytes().to_vec(), vec![number as u8; 1000]));
     }

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use kvfs_device::Rng;
 use kvfs_engine_slatedb::seam::object_store::ObjectStore;
 use kvfs_fs::{MountOptions, NodeId};
-use kvfs_store::{EngineStore, KeyRange, StoreError};
+use kvfs_store::{EngineStore, StoreError};
 
 use super::faults::{Cloud, FAULTS, Outage};
 use super::*;
@@ -20,7 +20,7 @@ const RATE: u64 = 60;
 /// How many seeds are tried; a few unless this says otherwise.
 const SEEDS: &str = "KVFS_SLATEDB_SEEDS";
 
-fn seeds(few: u64) -> std::ops::RangeInclusive<u64> {
+pub(super) fn seeds(few: u64) -> std::ops::RangeInclusive<u64> {
     1..=std::env::var(SEEDS).map_or(few, |text| text.parse().unwrap())
 }
 
@@ -31,7 +31,7 @@ fn patient() -> SlateOptions {
 }
 
 /// Opens it as often as the network asks for.
-fn open_over(service: &Arc<dyn ObjectStore>, options: &SlateOptions) -> Arc<SlateStore> {
+pub(super) fn open_over(service: &Arc<dyn ObjectStore>, options: &SlateOptions) -> Arc<SlateStore> {
     for _ in 0..50 {
         match SlateStore::open_over(Arc::clone(service), options) {
             Ok(store) => return Arc::new(store),
@@ -72,17 +72,6 @@ struct History {
 
 /// Holds how many batches there were.
 const COUNT: &[u8] = b"~count";
-
-fn contents(f: &Fixture<Slate>) -> BTreeMap<Vec<u8>, Vec<u8>> {
-    let mut cursor = f.store.cursor(f.plain, KeyRange::all()).unwrap();
-    let mut found = BTreeMap::new();
-    cursor.first().unwrap();
-    while let Some((key, value)) = cursor.entry() {
-        found.insert(key.to_vec(), value.to_vec());
-        cursor.next().unwrap();
-    }
-    found
-}
 
 impl History {
     /// Applies a random batch; an error has changed nothing.
@@ -131,7 +120,7 @@ impl History {
 
     /// What is there after a crash is one of the states, not older than what was acknowledged, and from now on the last one.
     fn check(&mut self, f: &Fixture<Slate>, context: &str) {
-        let found = contents(f);
+        let found = entries(&*f.store, f.plain);
         let count: usize =
             found.get(COUNT).map_or(0, |count| std::str::from_utf8(count).unwrap().parse().unwrap());
         assert!(count >= self.acknowledged, "{context}: {count} of {} batches", self.acknowledged);
@@ -259,8 +248,8 @@ fn follower_behind_a_bad_network_shows_states_that_were_durable() {
         wait_until("it is shown", || {
             let found = follow.find_newer().unwrap();
             follow.show_newer();
-            let found = found || contents(&shown) == history.states[history.acknowledged];
-            found && contents(&shown) == history.states[history.acknowledged]
+            let found = found || entries(&*shown.store, shown.plain) == history.states[history.acknowledged];
+            found && entries(&*shown.store, shown.plain) == history.states[history.acknowledged]
         });
     }
     reader.close().unwrap();

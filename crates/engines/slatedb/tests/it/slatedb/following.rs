@@ -1,7 +1,6 @@
 //! Stores that are only read, and go on to what a writer elsewhere has made durable.
 
 use kvfs_store::{EngineStore, Follow, KeyRange, Keyspace};
-use tempfile::TempDir;
 
 use super::*;
 
@@ -55,9 +54,7 @@ fn put(f: &Fixture<Slate>, number: u64) {
 #[test]
 fn followers_show_a_prefix_of_what_is_durable_and_snapshots_of_theirs_stay() {
     const COUNT: u64 = 400;
-    let dir = TempDir::new().unwrap();
-    create(dir.path());
-    let (f, writer) = fixture(dir.path());
+    let (dir, f, writer) = new_store();
     put(&f, 0);
     writer.sync(writer.position()).unwrap();
     let readers = [Reader::open(dir.path()), Reader::open(dir.path())];
@@ -104,9 +101,7 @@ fn followers_show_a_prefix_of_what_is_durable_and_snapshots_of_theirs_stay() {
 
 #[test]
 fn follower_sees_ranges_go_and_keyspaces_come_and_goes_on_with_the_next_writer() {
-    let dir = TempDir::new().unwrap();
-    create(dir.path());
-    let (old, old_store) = fixture(dir.path());
+    let (dir, old, old_store) = new_store();
     old_store.set_commit_interval(Duration::from_hours(1));
     (0..500).for_each(|number| put(&old, number));
     old_store.sync(old_store.position()).unwrap();
@@ -156,9 +151,7 @@ fn follower_sees_ranges_go_and_keyspaces_come_and_goes_on_with_the_next_writer()
 
 #[test]
 fn store_that_does_not_follow_stays_as_it_was_opened() {
-    let dir = TempDir::new().unwrap();
-    create(dir.path());
-    let (f, writer) = fixture(dir.path());
+    let (dir, f, writer) = new_store();
     assert!(Store::follow(&*writer).is_none());
     let options = SlateOptions { read_only: true, ..SlateOptions::with_memory(MEMORY_BYTES) };
     put(&f, 0);

@@ -14,9 +14,7 @@ const VICTIM: &str = "KVFS_SLATEDB_VICTIM";
 
 #[test]
 fn reopened_store_has_its_keyspaces_values_merges_and_position() {
-    let dir = TempDir::new().unwrap();
-    create(dir.path());
-    let (f, store) = fixture(dir.path());
+    let (dir, f, store) = new_store();
     f.put("a", "1");
     f.apply(|b| b.merge(f.merging, "list", "x"));
     let position = f.apply(|b| {
@@ -46,9 +44,7 @@ fn reopened_store_has_its_keyspaces_values_merges_and_position() {
 
 #[test]
 fn read_only_store_shows_what_was_durable_and_refuses_writes() {
-    let dir = TempDir::new().unwrap();
-    create(dir.path());
-    let (f, store) = fixture(dir.path());
+    let (dir, f, store) = new_store();
     f.put("a", "1");
     store.close().unwrap();
     drop((f, store));
@@ -72,9 +68,7 @@ fn read_only_store_shows_what_was_durable_and_refuses_writes() {
 
 #[test]
 fn ranges_of_few_and_of_many_keys_are_deleted_alike() {
-    let dir = TempDir::new().unwrap();
-    create(dir.path());
-    let (f, _store) = fixture(dir.path());
+    let (_dir, f, _store) = new_store();
     for count in [3_u32, 63, 64, 65, 66, 67, 500] {
         let key = |number: u32| format!("{number:04}");
         f.apply(|b| (0..count).for_each(|number| b.put(f.plain, key(number), "v")));
@@ -99,9 +93,7 @@ fn ranges_of_few_and_of_many_keys_are_deleted_alike() {
 #[test]
 fn deleted_range_is_empty_at_once_for_new_readers_alone_and_its_keys_go_in_the_background() {
     const COUNT: u64 = 10_000;
-    let dir = TempDir::new().unwrap();
-    create(dir.path());
-    let (f, store) = fixture(dir.path());
+    let (dir, f, store) = new_store();
     for first in (0..COUNT).step_by(1000) {
         f.apply(|b| (first..first + 1000).for_each(|n| b.put(f.plain, n.to_be_bytes().to_vec(), "old")));
     }
@@ -113,15 +105,11 @@ fn deleted_range_is_empty_at_once_for_new_readers_alone_and_its_keys_go_in_the_b
     kept.clone().for_each(|n| _ = f.apply(|b| b.put(f.plain, n.to_be_bytes().to_vec(), "new")));
     let plain = f.plain;
     let count = |read: &dyn Read, value: &str| {
-        let mut cursor = read.cursor(plain, kvfs_store::KeyRange::all()).unwrap();
-        let mut count = 0;
-        cursor.first().unwrap();
-        while let Some((_, found)) = cursor.entry() {
-            assert_eq!(found, value);
-            count += 1;
-            cursor.next().unwrap();
+        let found = entries(read, plain);
+        for found in found.values() {
+            assert_eq!(found, value.as_bytes());
         }
-        count
+        found.len() as u64
     };
     assert_eq!(count(&*f.store, "new"), 100);
     wait_until("the range goes", || f.stat("slatedb.deleted_ranges") == 0);
@@ -176,7 +164,7 @@ fn what_was_acknowledged_before_a_kill_is_there_and_batches_are_whole() {
             assert!(value.is_some(), "{number} of {last} is lost");
         }
         // What is left of ranges is that of the newest batch, or of the last one of an earlier round.
-        let left = listing_len(&*f.store, f.merging);
+        let left = entries(&*f.store, f.merging).len();
         assert_eq!(left, 100 * (round + 1).min(left / 100), "a range is there in part");
         assert!(left / 100 <= round + 1, "{left} keys");
         let keys = store.verify().unwrap();
@@ -185,22 +173,9 @@ fn what_was_acknowledged_before_a_kill_is_there_and_batches_are_whole() {
     }
 }
 
-fn listing_len(read: &dyn Read, keyspace: kvfs_store::Keyspace) -> usize {
-    let mut cursor = read.cursor(keyspace, kvfs_store::KeyRange::all()).unwrap();
-    let mut count = 0;
-    cursor.first().unwrap();
-    while cursor.entry().is_some() {
-        count += 1;
-        cursor.next().unwrap();
-    }
-    count
-}
-
 #[test]
 fn what_nothing_syncs_is_durable_within_the_commit_interval() {
-    let dir = TempDir::new().unwrap();
-    create(dir.path());
-    let (f, store) = fixture(dir.path());
+    let (dir, f, store) = new_store();
     store.set_commit_interval(Duration::from_millis(10));
     let syncs = f.stat("slatedb.syncs");
     f.put("a", "1");
@@ -216,9 +191,7 @@ fn what_nothing_syncs_is_durable_within_the_commit_interval() {
 fn syncs_of_many_threads_are_shared() {
     const THREADS: u64 = 16;
     const BATCHES: u64 = 20;
-    let dir = TempDir::new().unwrap();
-    create(dir.path());
-    let (f, _store) = fixture(dir.path());
+    let (_dir, f, _store) = new_store();
     let syncs = f.stat("slatedb.syncs");
     let (done, acknowledged) = mpsc::channel();
     std::thread::scope(|scope| {

@@ -126,7 +126,7 @@ fn reads_of_what_is_not_in_memory_fail_after_their_timeout_and_are_right_afterwa
     cloud.set(Outage::Silent);
     let read = store.get(f.plain, &key(7));
     assert!(is_unanswered(&read), "{read:?}");
-    let mut cursor = store.cursor(f.plain, kvfs_store::KeyRange::all()).unwrap();
+    let mut cursor = store.cursor(f.plain, KeyRange::all()).unwrap();
     assert!(is_unanswered(&cursor.first()));
     // A write that needs the old value.
     assert!(is_unanswered(&f.try_apply(|b| b.delete_range(f.plain, key(3), key(9)))));

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use kvfs_device::Rng;
-use kvfs_engine_slatedb::seam::object_store::ObjectStore;
 use kvfs_store::{BLOCK_BYTES, EngineStore, KeyRange, StoreError};
 
 use super::faults::{Cloud, Outage};
+use super::flaky::{open_over, seeds};
 use super::*;
 
 /// Of a segment, by [`options`].
@@ -28,18 +28,6 @@ fn read(read: &dyn Read, f: &Fixture<Slate>, file: &str, first: u64, count: u64)
     read.read_blocks(f.blocks, file.as_bytes(), first, &mut buf).map(|()| buf)
 }
 
-/// All blocks of the keyspace, as a cursor shows them.
-fn all(read: &dyn Read, f: &Fixture<Slate>) -> BTreeMap<Vec<u8>, Vec<u8>> {
-    let mut cursor = read.cursor(f.blocks, KeyRange::all()).unwrap();
-    let mut found = BTreeMap::new();
-    cursor.first().unwrap();
-    while let Some((key, value)) = cursor.entry() {
-        found.insert(key.to_vec(), value.to_vec());
-        cursor.next().unwrap();
-    }
-    found
-}
-
 fn segments(dir: &TempDir) -> Vec<PathBuf> {
     let listed = std::fs::read_dir(dir.path().join("segments")).into_iter().flatten();
     listed.map(|entry| entry.unwrap().path()).collect()
@@ -57,9 +45,7 @@ fn look_at_all(f: &Fixture<Slate>) {
 #[test]
 fn long_runs_are_sent_once_and_read_as_others_are_before_and_after() {
     const COUNT: u64 = 4 * SEGMENT_BLOCKS + 3;
-    let dir = TempDir::new().unwrap();
-    create(dir.path());
-    let (f, store) = fixture(dir.path());
+    let (dir, f, store) = new_store();
     f.apply(|b| {
         b.put_blocks(f.blocks, "file", 7, content(100, COUNT));
         b.put_blocks(f.blocks, "short", 0, content(5, 1));
@@ -82,7 +68,7 @@ fn long_runs_are_sent_once_and_read_as_others_are_before_and_after() {
         let found = store.multi_get(f.blocks, &[&key(9), &key(6), &key(7)]).unwrap();
         assert_eq!(found[0].as_deref(), Some(&patched[..]));
         assert_eq!((found[1].as_deref(), found[2].as_deref()), (None, Some(&block_of(100)[..])));
-        let shown = all(store, f);
+        let shown = entries(store, f.blocks);
         assert_eq!((shown.len() as u64, &shown[&key(10)][..]), (COUNT + 1, &block_of(103)[..]));
         let mut cursor = store.cursor(f.blocks, KeyRange::prefix(b"file")).unwrap();
         cursor.last().unwrap();
@@ -170,15 +156,14 @@ impl History {
     }
 
     fn check(&self, read: &dyn Read, f: &Fixture<Slate>, at: usize) {
-        let found = all(read, f);
+        let found = entries(read, f.blocks);
         assert!(found == self.states[at], "it is not the state behind batch {at}");
     }
 }
 
 #[test]
 fn blocks_are_a_prefix_with_all_that_was_acknowledged_after_each_crash_whatever_becomes_of_segments() {
-    let seeds = std::env::var("KVFS_SLATEDB_SEEDS").map_or(4, |text| text.parse().unwrap());
-    for seed in 1..=seeds {
+    for seed in seeds(4) {
         let mut rng = Rng::new(seed);
         let rate = if seed % 2 == 0 { 0 } else { 20 };
         let cloud = Cloud::new(seed, rate);
@@ -188,16 +173,9 @@ fn blocks_are_a_prefix_with_all_that_was_acknowledged_after_each_crash_whatever_
         let timeout = Some(Duration::from_millis(2500));
         let request_time = Duration::from_millis(200);
         let options = SlateOptions { segments, timeout, request_time, ..options() };
-        let open = |service: &Arc<dyn ObjectStore>| loop {
-            match SlateStore::open_over(Arc::clone(service), &options) {
-                Ok(store) => break Arc::new(store),
-                Err(StoreError::Io { .. }) => {}
-                Err(error) => panic!("seed {seed}: {error}"),
-            }
-        };
         let service = cloud.crash();
         SlateStore::create_over(Arc::clone(&service), &options, [7; 16]).unwrap();
-        let mut store = open(&service);
+        let mut store = open_over(&service, &options);
         let mut f = Fixture::<Slate>::over(Arc::clone(&store) as Arc<dyn Store>);
         let mut history = History { states: vec![BTreeMap::new()], acknowledged: 0 };
         for _ in 0..5 {
@@ -223,9 +201,9 @@ fn blocks_are_a_prefix_with_all_that_was_acknowledged_after_each_crash_whatever_
             }
             let service = cloud.crash();
             drop((held, f, store));
-            store = open(&service);
+            store = open_over(&service, &options);
             f = Fixture::over(Arc::clone(&store) as Arc<dyn Store>);
-            let found = all(&*f.store, &f);
+            let found = entries(&*f.store, f.blocks);
             let at = history.states.iter().rposition(|state| *state == found);
             let at = at.unwrap_or_else(|| panic!("seed {seed}: it is no state of the store"));
             assert!(at >= history.acknowledged, "seed {seed}: {at} of {}", history.acknowledged);
@@ -238,9 +216,7 @@ fn blocks_are_a_prefix_with_all_that_was_acknowledged_after_each_crash_whatever_
 
 #[test]
 fn segments_go_when_nothing_refers_to_them_and_no_snapshot_does() {
-    let dir = TempDir::new().unwrap();
-    create(dir.path());
-    let (f, store) = fixture(dir.path());
+    let (dir, f, store) = new_store();
     let write = |seed| f.apply(|b| b.put_blocks(f.blocks, "file", 0, content(seed, SEGMENT_BLOCKS)));
     let has = |count: usize| {
         f.store.sync(f.store.position()).unwrap();
@@ -299,9 +275,7 @@ fn segments_go_when_nothing_refers_to_them_and_no_snapshot_does() {
 
 #[test]
 fn segment_that_is_hardly_in_use_is_written_anew_and_what_is_deleted_meanwhile_stays_deleted() {
-    let dir = TempDir::new().unwrap();
-    create(dir.path());
-    let (f, store) = fixture(dir.path());
+    let (dir, f, store) = new_store();
     let count = 4 * SEGMENT_BLOCKS;
     f.apply(|b| b.put_blocks(f.blocks, "file", 0, content(0, count)));
     f.store.sync(f.store.position()).unwrap();
@@ -329,15 +303,13 @@ fn segment_that_is_hardly_in_use_is_written_anew_and_what_is_deleted_meanwhile_s
     f.apply(|b| b.delete_range(f.blocks, "", "z"));
     look_at_all(&f);
     wait_until("all go", || segments(&dir).is_empty());
-    assert!(all(&*f.store, &f).is_empty());
+    assert!(entries(&*f.store, f.blocks).is_empty());
     store.close().unwrap();
 }
 
 #[test]
 fn segments_that_a_crash_has_left_go_at_the_next_opening_and_others_stay() {
-    let dir = TempDir::new().unwrap();
-    create(dir.path());
-    let (f, store) = fixture(dir.path());
+    let (dir, f, store) = new_store();
     // One that a snapshot alone needs.
     f.apply(|b| b.put_blocks(f.blocks, "old", 0, content(9, SEGMENT_BLOCKS)));
     f.store.snapshots().unwrap().create_snapshot("kept").unwrap();
@@ -363,9 +335,7 @@ fn segments_that_a_crash_has_left_go_at_the_next_opening_and_others_stay() {
 
 #[test]
 fn missing_and_damaged_segments_are_found() {
-    let dir = TempDir::new().unwrap();
-    create(dir.path());
-    let (f, store) = fixture(dir.path());
+    let (dir, f, store) = new_store();
     f.apply(|b| b.put_blocks(f.blocks, "file", 0, content(1, 3 * SEGMENT_BLOCKS)));
     f.store.sync(f.store.position()).unwrap();
     let mut sent = segments(&dir);
@@ -487,6 +457,6 @@ fn writers_of_long_runs_wait_in_an_outage_and_what_they_wrote_is_there_afterward
         read(&*f.store, &f, "file", 0, count + 1).unwrap()[..count as usize * BLOCK_BYTES],
         content(0, count)
     );
-    assert_eq!(all(&*f.store, &f).len() as u64, count);
+    assert_eq!(entries(&*f.store, f.blocks).len() as u64, count);
     store.close().unwrap();
 }
