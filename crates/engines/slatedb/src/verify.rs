@@ -77,7 +77,7 @@ fn walk(pin: &Pin, of: &str, referred: &mut Referred, findings: &mut Vec<String>
             }
             Ok(true)
         });
-        let walked = walked.and_then(|()| referred.check(pin.shared()));
+        let walked = walked.and(referred.check(pin.shared()));
         let mut found =
             |error: &StoreError| findings.push(format!("{of}keyspace \"{}\": {error}", space.name));
         for error in std::mem::take(&mut referred.findings) {
