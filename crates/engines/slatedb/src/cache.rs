@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use kvfs_locks::{Mutex, class};
-use lru::LruCache;
 use slatedb::Error;
 use slatedb::db_cache::{CachedEntry, CachedKey, DbCache};
+
+use crate::weighed::Weighed;
 
 /// A power of two.
 const SHARDS: usize = 16;
@@ -18,25 +19,7 @@ const SHARDS: usize = 16;
 /// What an entry takes beside its content (bytes).
 const ENTRY_BYTES: usize = 160;
 
-struct Shard {
-    entries: LruCache<CachedKey, CachedEntry>,
-    bytes: usize,
-}
-
-impl Shard {
-    fn remove(&mut self, key: &CachedKey) {
-        if let Some(old) = self.entries.pop(key) {
-            self.bytes -= weight(&old);
-        }
-    }
-
-    fn shrink(&mut self, bytes_max: usize) {
-        while self.bytes > bytes_max && self.entries.len() > 1 {
-            let Some((_, old)) = self.entries.pop_lru() else { return };
-            self.bytes -= weight(&old);
-        }
-    }
-}
+type Shard = Weighed<CachedKey, CachedEntry>;
 
 fn weight(entry: &CachedEntry) -> usize {
     entry.size() + ENTRY_BYTES
@@ -51,7 +34,7 @@ pub(crate) struct BlockCache {
 
 impl BlockCache {
     pub(crate) fn new(bytes_max: usize) -> Self {
-        let shard = || Mutex::new(Shard { entries: LruCache::unbounded(), bytes: 0 });
+        let shard = || Mutex::new(Shard::new());
         let shards = std::iter::repeat_with(shard).take(SHARDS).collect();
         Self { shards, hasher: RandomState::new(), bytes_max: AtomicUsize::new(bytes_max) }
     }
@@ -70,7 +53,7 @@ impl BlockCache {
     }
 
     pub(crate) fn bytes(&self) -> u64 {
-        self.shards.iter().map(|shard| shard.lock().bytes as u64).sum()
+        self.shards.iter().map(|shard| shard.lock().weight() as u64).sum()
     }
 
     fn shard(&self, key: &CachedKey) -> &Mutex<Shard, class::EngineSlatedbCacheShard> {
@@ -78,7 +61,7 @@ impl BlockCache {
     }
 
     fn find(&self, key: &CachedKey) -> Option<CachedEntry> {
-        self.shard(key).lock().entries.get(key).cloned()
+        self.shard(key).lock().get(key).cloned()
     }
 }
 
@@ -103,17 +86,16 @@ impl DbCache for BlockCache {
     async fn insert(&self, key: CachedKey, value: CachedEntry) {
         let bytes_max = self.bytes_max.load(Ordering::Relaxed) / SHARDS;
         let mut shard = self.shard(&key).lock();
-        shard.remove(&key);
-        shard.bytes += weight(&value);
-        shard.entries.put(key, value);
+        let weight = weight(&value);
+        shard.put(key, value, weight);
         shard.shrink(bytes_max);
     }
 
     async fn remove(&self, key: &CachedKey) {
-        self.shard(key).lock().remove(key);
+        self.shard(key).lock().pop(key);
     }
 
     fn entry_count(&self) -> u64 {
-        self.shards.iter().map(|shard| shard.lock().entries.len() as u64).sum()
+        self.shards.iter().map(|shard| shard.lock().len() as u64).sum()
     }
 }

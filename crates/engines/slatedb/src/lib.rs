@@ -59,6 +59,8 @@ mod traffic;
 mod verify;
 mod view;
 mod wait_limit;
+mod weighed;
+mod write;
 
 pub use kvfs_objects::ObjectPlace;
 

@@ -128,11 +128,6 @@ impl SlateOptions {
         self.segments.blocks_max.min(u16::try_from(blocks).unwrap_or(u16::MAX))
     }
 
-    /// For cached parts of segments (bytes).
-    pub(crate) fn parts_bytes(&self) -> usize {
-        parts_bytes(self.memory_bytes)
-    }
-
     /// Where parts of segments are kept on the local disk, and how much (bytes).
     pub(crate) fn parts_dir(&self) -> Option<(PathBuf, u64)> {
         let (dir, bytes) = self.cache.as_ref()?;

@@ -53,7 +53,6 @@ impl Reaper {
 impl Drop for Reaper {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::Release);
-        self.shared.end_background();
         self.shared.notify_reaping();
         // A panic of the thread has been told of already.
         let _ = self.thread.take().map(JoinHandle::join);

@@ -13,7 +13,7 @@ use futures::poll;
 use kvfs_locks::{Condvar, Mutex, RwLock, class};
 use kvfs_store::{Keyspace, Result, StoreError};
 use slatedb::config::WriteOptions;
-use slatedb::{CloseReason, Db, DbStatus, DbTransaction, VersionedManifest, WriteBatch};
+use slatedb::{CloseReason, Db, DbStatus, DbTransaction, VersionedManifest};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
@@ -32,6 +32,7 @@ use crate::runtime::Executor;
 use crate::segments::{Held, Segments};
 use crate::space::Space;
 use crate::wait_limit::{WaitLimit, Waiter};
+use crate::write::Write;
 
 /// So many deleted ranges may wait for the reaper; then a batch with another one waits for it.
 const DEAD_RANGES_MAX: usize = 256;
@@ -374,14 +375,9 @@ impl Shared {
     }
 
     /// Writes a batch with the sequence number `sequence`, and makes it visible with the ranges that it deletes. The caller holds the order lock.
-    pub(crate) fn commit(
-        &self,
-        write: WriteBatch,
-        sequence: u64,
-        deleted: &[Arc<DeadRange>],
-        weight: u64,
-    ) -> Result<()> {
+    pub(crate) fn commit(&self, write: Write, sequence: u64, deleted: &[Arc<DeadRange>]) -> Result<()> {
         let db = self.writer()?;
+        let (write, weight) = write.finish();
         if !deleted.is_empty() {
             self.change_dead(|dead| dead.with(deleted));
         }

@@ -9,15 +9,14 @@ use std::sync::Arc;
 use bytes::Bytes;
 use kvfs_store::blocks::{block_key, block_of_key, patched};
 use kvfs_store::{BLOCK_BYTES, Batch, KeyRange, Keyspace, KeyspaceKind, Op, Result};
-use slatedb::WriteBatch;
 
-use crate::backlog::Backlog;
 use crate::keys;
 use crate::ranges::DeadRange;
 use crate::segments::{BlockRef, Segments};
 use crate::shared::Shared;
 use crate::space::Space;
 use crate::view::View;
+use crate::write::Write;
 
 /// A range of at most so many keys is deleted key by key.
 const KEYS_DELETED_MAX: usize = 64;
@@ -64,32 +63,11 @@ pub(crate) struct Staged<'a> {
 
 /// What is written of a batch.
 pub(crate) struct Written {
-    pub(crate) write: WriteBatch,
+    pub(crate) write: Write,
     /// The ranges that it deletes.
     pub(crate) dead: Vec<Arc<DeadRange>>,
-    /// For the backlog.
-    pub(crate) weight: u64,
     /// Segments that may be in no use behind it.
     pub(crate) suspects: BTreeSet<u64>,
-}
-
-/// The batch as it comes to be, and what it weighs.
-#[derive(Default)]
-struct Sink {
-    write: WriteBatch,
-    entries: usize,
-    bytes: usize,
-}
-
-impl Sink {
-    fn put(&mut self, key: Bytes, value: Option<Bytes>) {
-        self.entries += 1;
-        self.bytes += key.len() + value.as_ref().map_or(0, Bytes::len);
-        match value {
-            Some(value) => self.write.put_bytes(key, value),
-            None => self.write.delete(key),
-        }
-    }
 }
 
 /// What `batch` does, for `SlateDB`.
@@ -174,52 +152,63 @@ impl Staged<'_> {
     /// What is written, with the sequence number that the batch will have. Long runs of blocks go to segments: the caller holds the order lock until it
     /// is committed.
     pub(crate) fn into_write(self, sequence: u64) -> Written {
-        let mut sink = Sink::default();
+        let segments = &self.view.shared.segments;
+        let mut write = Write::default();
+        let mut runs = Runs { segments, born: sequence, blocks: 0, has_segments: false };
         let mut values = self.values.into_iter().peekable();
-        let (mut has_runs, mut blocks_written) = (false, 0);
         while let Some(((keyspace, key), value)) = values.next() {
-            let is_block = self.spaces.get(keyspace).kind == KeyspaceKind::Block;
-            let (true, Some(block)) = (is_block, value.clone()) else {
-                sink.put(keys::full(keyspace.0, &key), value);
-                continue;
-            };
-            // The run that begins with it.
-            let mut keys = vec![key];
-            let mut blocks = vec![block];
-            while let Some(next) = values.next_if(|((of, next), value)| {
-                *of == keyspace && value.is_some() && follows(&keys[keys.len() - 1], next)
-            }) && let ((_, next), Some(block)) = next
-            {
-                keys.push(next);
-                blocks.push(block);
-            }
-            blocks_written += blocks.len();
-            let references = if blocks.len() >= self.view.shared.segments.run_blocks_min() {
-                has_runs = true;
-                let appended = self.view.shared.segments.append_run(keyspace.0, &keys[0], sequence, &blocks);
-                appended.records.into_iter().for_each(|(key, value)| sink.put(key, Some(value)));
-                appended.references.into_iter().map(BlockRef::value).collect()
-            } else {
-                blocks
-            };
-            for (key, value) in keys.iter().zip(references) {
-                sink.put(keys::full(keyspace.0, key), Some(value));
+            match value {
+                Some(block) if self.spaces.get(keyspace).kind == KeyspaceKind::Block => {
+                    let mut run = vec![(key, block)];
+                    while let Some(next) = values.next_if(|((of, next), value)| {
+                        *of == keyspace && value.is_some() && follows(&run[run.len() - 1].0, next)
+                    }) && let ((_, next), Some(block)) = next
+                    {
+                        run.push((next, block));
+                    }
+                    runs.put(keyspace.0, run, &mut write);
+                }
+                Some(value) => write.put(keys::full(keyspace.0, &key), value),
+                None => write.delete(keys::full(keyspace.0, &key)),
             }
         }
-        self.view.shared.segments.written(blocks_written);
-        if has_runs {
-            self.view.shared.segments.records().for_each(|(key, value)| sink.put(key, Some(value)));
+        segments.written(runs.blocks);
+        if runs.has_segments {
+            write.put_all(segments.records());
         }
-        Segments::suspect_records(&self.suspects).for_each(|(key, value)| sink.put(key, Some(value)));
+        write.put_all(Segments::suspect_records(&self.suspects));
         let dead = |(index, (keyspace, range)): (u32, (Keyspace, KeyRange))| {
             Arc::new(DeadRange { space: keyspace.0, range, sequence, index })
         };
         let dead: Vec<_> = (0..).zip(self.deleted).map(dead).collect();
-        for dead in &dead {
-            sink.put(keys::full(keys::META, &dead.key()), Some(dead.value()));
+        write.put_all(dead.iter().map(|dead| (keys::full(keys::META, &dead.key()), dead.value())));
+        Written { write, dead, suspects: self.suspects }
+    }
+}
+
+/// Where runs of blocks go.
+struct Runs<'a> {
+    segments: &'a Arc<Segments>,
+    /// Sequence number of the batch.
+    born: u64,
+    /// Blocks so far.
+    blocks: usize,
+    /// Some of them went to segments.
+    has_segments: bool,
+}
+
+impl Runs<'_> {
+    /// Puts a run of blocks, by their keys in the keyspace: as it is, or as references.
+    fn put(&mut self, space: u32, run: Vec<(Bytes, Bytes)>, write: &mut Write) {
+        self.blocks += run.len();
+        let (keys, mut values): (Vec<_>, Vec<_>) = run.into_iter().unzip();
+        if values.len() >= self.segments.run_blocks_min() {
+            self.has_segments = true;
+            let appended = self.segments.append_run(space, &keys[0], self.born, &values);
+            write.put_all(appended.records);
+            values = appended.references.into_iter().map(BlockRef::value).collect();
         }
-        let weight = Backlog::weight(sink.entries, sink.bytes);
-        Written { write: sink.write, dead, weight, suspects: self.suspects }
+        write.put_all(keys.iter().map(|key| keys::full(space, key)).zip(values));
     }
 }
 

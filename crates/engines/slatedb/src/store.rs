@@ -24,7 +24,6 @@ use object_store::path::Path;
 use slatedb::{Db, SstBlockSize, WriteBatch};
 use slatedb_common::metrics::DefaultMetricsRecorder;
 
-use crate::backlog::Backlog;
 use crate::cache::BlockCache;
 use crate::claim;
 use crate::cursor::SlateCursor;
@@ -48,6 +47,7 @@ use crate::traffic::Traffic;
 use crate::verify::verify;
 use crate::view::View;
 use crate::wait_limit::{WaitLimit, Waiter, is_unanswered};
+use crate::write::Write;
 
 /// What a store may come to, of which object storage tells no bound (bytes).
 const CAPACITY_BYTES: u64 = 1 << 50;
@@ -233,13 +233,11 @@ impl SlateStore {
     fn make_space(&self, number: u32, name: &str, kind: KeyspaceKind) -> Result<Arc<Space>> {
         self.shared.check_writable()?;
         let space = Arc::new(Space::new(number, name, kind));
-        let mut write = WriteBatch::new();
-        let (key, value) = (keys::full(keys::META, &space.key()), space.value());
-        let weight = Backlog::weight(1, key.len() + value.len());
-        write.put_bytes(key, value);
+        let mut write = Write::default();
+        write.put(keys::full(keys::META, &space.key()), space.value());
         let _order = self.shared.order.lock();
         let sequence = self.shared.newest() + 1;
-        self.shared.commit(write, sequence, &[], weight)?;
+        self.shared.commit(write, sequence, &[])?;
         space.set_made_at(sequence);
         Ok(space)
     }
@@ -487,7 +485,7 @@ impl Base for SlateStore {
         let seqno = keys::seqno(self.shared.newest()) + count;
         let sequence = keys::sequence(seqno);
         let staged = stage(&self.shared, &spaces, batch)?.into_write(sequence);
-        self.shared.commit(staged.write, sequence, &staged.dead, staged.weight)?;
+        self.shared.commit(staged.write, sequence, &staged.dead)?;
         self.shared.segments.suspect(staged.suspects);
         Ok(Position(seqno))
     }

@@ -35,6 +35,9 @@ const EXTENT_BLOCKS_MAX: usize = 64;
 /// Requests of a scan that are under way at the same time.
 const FETCHES: usize = 4;
 
+/// For messages.
+const READING_SEGMENT: &str = "reading a segment";
+
 /// What is read.
 #[derive(Clone)]
 pub(crate) enum Source<'a> {
@@ -124,21 +127,12 @@ impl<'a> View<'a> {
         if referring.is_empty() {
             return Ok(());
         }
-        let wanted: Vec<_> = (0..)
-            .zip(&referring)
-            .map(|(at, (reference, _))| Wanted { reference: *reference, offset: at * BLOCK_BYTES })
-            .collect();
-        let mut content = vec![0; wanted.len() * BLOCK_BYTES];
-        self.read_segments(&wanted, &mut content)?;
+        let content = self.shared.segments.read_all(referring.iter().map(|(reference, _)| *reference));
+        let content = self.shared.within_limit(self.waiter, READING_SEGMENT, content)?;
         for ((_, value), block) in referring.iter_mut().zip(content.chunks(BLOCK_BYTES)) {
             **value = Bytes::copy_from_slice(block);
         }
         Ok(())
-    }
-
-    /// Reads blocks of segments to their places.
-    pub(crate) fn read_segments(&self, wanted: &[Wanted], buf: &mut [u8]) -> Result<()> {
-        self.shared.within_limit(self.waiter, "reading a segment", self.shared.segments.read(wanted, buf))
     }
 
     /// Over the entries within `bounds`, hidden ones included, and with references as they are; about `bytes` will be read.
@@ -204,7 +198,10 @@ impl<'a> View<'a> {
             }
             Ok(true)
         })?;
-        if wanted.is_empty() { Ok(()) } else { self.read_segments(&wanted, buf) }
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        self.shared.within_limit(self.waiter, READING_SEGMENT, self.shared.segments.read(&wanted, buf))
     }
 
     pub(crate) fn next_extent(

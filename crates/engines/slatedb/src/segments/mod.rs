@@ -34,7 +34,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use crate::meta::Meta;
-use crate::options::SlateOptions;
+use crate::options::{SlateOptions, parts_bytes};
 use parts::{PART_BLOCKS, PART_BYTES, PartKey, Parts};
 use queue::Queue;
 
@@ -52,8 +52,22 @@ const FETCH_PARTS: u16 = 32;
 /// Requests that one reader has under way at the same time.
 const FETCHES: usize = 8;
 
-/// Between two attempts at a request.
+/// Between two attempts at a request: at first, and at most.
 const PAUSES: std::ops::RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(2);
+
+/// The next pause between attempts, twice as long as the last one.
+struct Pause(Duration);
+
+impl Pause {
+    fn first() -> Self {
+        Self(*PAUSES.start())
+    }
+
+    async fn take(&mut self) {
+        tokio::time::sleep(self.0).await;
+        self.0 = (self.0 * 2).min(*PAUSES.end());
+    }
+}
 
 /// Segments that are not sent yet, at most; then writers wait.
 const PENDING_MAX: usize = 8;
@@ -66,12 +80,11 @@ pub(crate) struct Wanted {
 }
 
 /// Blocks that were appended to one segment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Piece {
-    pub(crate) segment: u64,
+struct Piece {
+    segment: u64,
     /// Number of the first one in it.
-    pub(crate) index: u16,
-    pub(crate) count: u16,
+    index: u16,
+    count: u16,
 }
 
 /// What was written, and is not sent yet.
@@ -134,7 +147,7 @@ impl Segments {
             run_blocks_min: options.segments.run_blocks_min,
             pending: Mutex::default(),
             sent: watch::channel(()).0,
-            parts: Arc::new(Parts::new(options.parts_bytes(), options.parts_dir())),
+            parts: Arc::new(Parts::new(parts_bytes(options.memory_bytes), options.parts_dir())),
             positions: Arc::default(),
             queue: Queue::default(),
             handle,
@@ -198,7 +211,7 @@ impl Segments {
     }
 
     /// Appends blocks of one file; returns where they lie. The caller holds the order lock until what refers to them is committed.
-    pub(crate) fn append(self: &Arc<Self>, blocks: &[Bytes]) -> Vec<Piece> {
+    fn append(self: &Arc<Self>, blocks: &[Bytes]) -> Vec<Piece> {
         let mut pieces = Vec::new();
         let mut left = blocks;
         let mut pending = self.pending.lock();
@@ -253,7 +266,7 @@ impl Segments {
 
     /// So many blocks are written. Where there are segments, others are looked at for it.
     pub(crate) fn written(&self, blocks: usize) {
-        if self.stored_bytes() > 0 {
+        if blocks > 0 && self.stored_bytes() > 0 {
             self.queue.written(blocks, usize::from(self.blocks_max));
         }
     }
@@ -285,8 +298,8 @@ impl Segments {
         }
         // The copies that are near may be: once more, and then the object is.
         let keys = parts_of(damaged.iter().map(|wanted| &wanted.reference));
-        for key in &keys {
-            self.parts.forget(*key);
+        for segment in keys.iter().map(|key| key.segment).collect::<BTreeSet<_>>() {
+            self.parts.forget(segment);
         }
         let parts = self.fetch(keys).await?;
         match damaged.iter().find(|wanted| !place(&parts, wanted, buf)) {
@@ -296,6 +309,20 @@ impl Segments {
             }
             Some(Wanted { reference, .. }) => Err(damage(reference)),
         }
+    }
+
+    /// As [`Segments::read`], one behind the other.
+    ///
+    /// # Errors
+    /// As [`Segments::read`].
+    pub(crate) async fn read_all(&self, references: impl Iterator<Item = BlockRef>) -> Result<Bytes> {
+        let wanted: Vec<_> = (0..)
+            .zip(references)
+            .map(|(at, reference)| Wanted { reference, offset: at * BLOCK_BYTES })
+            .collect();
+        let mut content = vec![0; wanted.len() * BLOCK_BYTES];
+        self.read(&wanted, &mut content).await?;
+        Ok(content.into())
     }
 
     /// Reads blocks of one segment from object storage, and compares them with what was written.
@@ -399,9 +426,12 @@ impl Segments {
         for (key, part) in parts {
             self.parts.keep(*key, part.clone());
         }
-        if self.parts.begin_writing() {
+        if let Some(permit) = self.parts.permit() {
             let (near, parts) = (Arc::clone(&self.parts), parts.clone());
-            self.handle.spawn_blocking(move || near.write_all(&parts));
+            self.handle.spawn_blocking(move || {
+                near.write_all(&parts);
+                drop(permit);
+            });
         }
     }
 
@@ -409,7 +439,7 @@ impl Segments {
     async fn get(&self, segment: u64, range: std::ops::Range<u64>) -> Result<Vec<Bytes>> {
         let path = self.path(segment);
         let damaged = |what| Err(StoreError::corrupt(format!("segment {segment:016x}"), what));
-        let mut pause = *PAUSES.start();
+        let mut pause = Pause::first();
         loop {
             let options = GetOptions { range: Some(range.clone().into()), ..GetOptions::default() };
             let got = async { parted(self.service.get_opts(&path, options).await?).await };
@@ -424,8 +454,7 @@ impl Segments {
                     }
                 }
             }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(*PAUSES.end());
+            pause.take().await;
         }
     }
 }
@@ -458,11 +487,10 @@ async fn parted(got: GetResult) -> object_store::Result<Vec<Bytes>> {
 /// Sends a segment, however long that takes.
 async fn send(segments: Arc<Segments>, segment: u64, content: Bytes) {
     let path = segments.path(segment);
-    let mut pause = *PAUSES.start();
+    let mut pause = Pause::first();
     while let Err(error) = segments.service.put(&path, content.clone().into()).await {
         tracing::debug!(%path, %error, "a segment was sent in vain");
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(*PAUSES.end());
+        pause.take().await;
     }
     segments.pending.lock().sealed.remove(&segment);
     segments.sent.send_replace(());

@@ -10,13 +10,15 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use kvfs_locks::{Mutex, class};
 use kvfs_store::BLOCK_BYTES;
-use lru::LruCache;
 use rustix::fs::{SeekFrom, seek};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::weighed::Weighed;
 
 /// Blocks of a part: 128 KiB. One request brings so many at least.
 pub(crate) const PART_BLOCKS: u16 = 32;
@@ -51,56 +53,51 @@ impl PartKey {
 const WRITES_MAX: usize = 8;
 
 struct Memory {
-    parts: LruCache<PartKey, Bytes>,
-    bytes: usize,
+    parts: Weighed<PartKey, Bytes>,
     bytes_max: usize,
-}
-
-impl Memory {
-    fn shrink(&mut self) {
-        while self.bytes > self.bytes_max && self.parts.len() > 1 {
-            let Some((_, old)) = self.parts.pop_lru() else { return };
-            self.bytes -= old.len();
-        }
-    }
 }
 
 /// A file for each segment, with its parts where they are in that, and holes.
 struct Disk {
     dir: PathBuf,
-    bytes_max: u64,
-    known: Mutex<Known, class::EngineSlatedbSegmentsDisk>,
-}
-
-/// Files by their last use.
-struct Known {
-    files: LruCache<u64, Kept>,
-    bytes: u64,
+    bytes_max: usize,
+    /// By segment.
+    known: Mutex<Weighed<u64, Kept>, class::EngineSlatedbSegmentsDisk>,
 }
 
 /// The parts of a file, a bit for each.
 #[derive(Default)]
 struct Kept {
     parts: u64,
-    bytes: u64,
+    bytes: usize,
+}
+
+impl Kept {
+    /// Has a part, of so many bytes, if it has it not yet.
+    fn add(&mut self, bit: u64, bytes: usize) {
+        if self.parts & bit == 0 {
+            self.parts |= bit;
+            self.bytes += bytes;
+        }
+    }
 }
 
 /// See the module.
 pub(crate) struct Parts {
     memory: Mutex<Memory, class::EngineSlatedbSegmentsMemory>,
     disk: Option<Disk>,
-    /// Sets of parts that are being written to the disk.
-    writing: AtomicUsize,
+    /// One for each set of parts that may be written to the disk.
+    permits: Arc<Semaphore>,
 }
 
 impl Parts {
     /// In so much memory (bytes), and in a directory, if there is one, of so many bytes.
     pub(crate) fn new(bytes_max: usize, dir: Option<(PathBuf, u64)>) -> Self {
-        let memory = Memory { parts: LruCache::unbounded(), bytes: 0, bytes_max };
+        let memory = Memory { parts: Weighed::new(), bytes_max };
         Self {
             memory: Mutex::new(memory),
             disk: dir.and_then(|(dir, bytes)| Disk::open(dir, bytes)),
-            writing: AtomicUsize::new(0),
+            permits: Arc::new(Semaphore::new(WRITES_MAX)),
         }
     }
 
@@ -108,7 +105,7 @@ impl Parts {
     pub(crate) fn set_bytes_max(&self, bytes: usize) {
         let mut memory = self.memory.lock();
         memory.bytes_max = bytes;
-        memory.shrink();
+        memory.parts.shrink(bytes);
     }
 
     pub(crate) fn bytes_max(&self) -> usize {
@@ -116,7 +113,7 @@ impl Parts {
     }
 
     pub(crate) fn bytes(&self) -> u64 {
-        self.memory.lock().bytes as u64
+        self.memory.lock().parts.weight() as u64
     }
 
     pub(crate) fn in_memory(&self, key: PartKey) -> Option<Bytes> {
@@ -134,18 +131,16 @@ impl Parts {
 
     /// Has a part that was read from the disk in memory, too.
     pub(crate) fn keep(&self, key: PartKey, part: Bytes) {
-        let mut memory = self.memory.lock();
-        memory.bytes += part.len();
-        if let Some(old) = memory.parts.put(key, part) {
-            memory.bytes -= old.len();
-        }
-        memory.shrink();
+        let Memory { parts, bytes_max } = &mut *self.memory.lock();
+        let bytes = part.len();
+        parts.put(key, part, bytes);
+        parts.shrink(*bytes_max);
     }
 
-    /// Whether more is to be written to the disk now; [`Parts::write_all`] ends it. A disk that is slower than the network gets less.
-    pub(crate) fn begin_writing(&self) -> bool {
-        let more = |writing: usize| (writing < WRITES_MAX).then_some(writing + 1);
-        self.disk.is_some() && self.writing.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    /// To be held while parts are written to the disk; `None`: they are not to be. A disk that is slower than the network gets less.
+    pub(crate) fn permit(&self) -> Option<OwnedSemaphorePermit> {
+        self.disk.as_ref()?;
+        Arc::clone(&self.permits).try_acquire_owned().ok()
     }
 
     /// Writes parts to the disk; where that fails they are not there.
@@ -155,31 +150,18 @@ impl Parts {
                 disk.write(*key, part);
             }
         }
-        self.writing.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Nothing of the segment is near any more.
-    pub(crate) fn forget_segment(&self, segment: u64) {
-        for part in 0..u64::BITS as u16 {
-            self.forget_in_memory(PartKey { segment, part });
+    /// Nothing of the segment, which has gone or whose copies are damaged, is near any more.
+    pub(crate) fn forget(&self, segment: u64) {
+        {
+            let mut memory = self.memory.lock();
+            for part in 0..u64::BITS as u16 {
+                memory.parts.pop(&PartKey { segment, part });
+            }
         }
         if let Some(disk) = &self.disk {
             disk.forget(segment);
-        }
-    }
-
-    fn forget_in_memory(&self, key: PartKey) {
-        let mut memory = self.memory.lock();
-        if let Some(old) = memory.parts.pop(&key) {
-            memory.bytes -= old.len();
-        }
-    }
-
-    /// It is damaged; on the disk nothing is left of its segment.
-    pub(crate) fn forget(&self, key: PartKey) {
-        self.forget_in_memory(key);
-        if let Some(disk) = &self.disk {
-            disk.forget(key.segment);
         }
     }
 }
@@ -203,12 +185,12 @@ impl Disk {
         });
         let mut found: Vec<_> = found.collect();
         found.sort_unstable_by_key(|(modified, ..)| *modified);
-        let mut known = Known { files: LruCache::unbounded(), bytes: 0 };
+        let mut known = Weighed::new();
         for (_, segment, kept) in found {
-            known.bytes += kept.bytes;
-            known.files.put(segment, kept);
+            let bytes = kept.bytes;
+            known.put(segment, kept, bytes);
         }
-        Some(Self { dir, bytes_max, known: Mutex::new(known) })
+        Some(Self { dir, bytes_max: bytes_max as usize, known: Mutex::new(known) })
     }
 
     fn path(&self, segment: u64) -> PathBuf {
@@ -217,7 +199,7 @@ impl Disk {
 
     fn read(&self, key: PartKey) -> Option<Bytes> {
         let bit = key.bit()?;
-        self.known.lock().files.get(&key.segment).filter(|kept| kept.parts & bit != 0)?;
+        self.known.lock().get(&key.segment).filter(|kept| kept.parts & bit != 0)?;
         let read = || {
             let mut part = vec![0; PART_BYTES];
             let len = read_at(&File::open(self.path(key.segment))?, &mut part, key.offset())?;
@@ -246,16 +228,13 @@ impl Disk {
         let mut gone = Vec::new();
         {
             let mut known = self.known.lock();
-            let kept = known.files.get_or_insert_mut(key.segment, Kept::default);
-            if kept.parts & bit == 0 {
-                kept.parts |= bit;
-                kept.bytes += part.len() as u64;
-                known.bytes += part.len() as u64;
-            }
-            while known.bytes > self.bytes_max
-                && let Some((segment, kept)) = known.files.pop_lru()
+            let mut kept = known.pop(&key.segment).unwrap_or_default();
+            kept.add(bit, part.len());
+            let bytes = kept.bytes;
+            known.put(key.segment, kept, bytes);
+            while known.weight() > self.bytes_max
+                && let Some((segment, _)) = known.pop_oldest()
             {
-                known.bytes -= kept.bytes;
                 gone.push(segment);
             }
         }
@@ -266,12 +245,7 @@ impl Disk {
 
     /// Without all parts of a segment.
     fn forget(&self, segment: u64) {
-        {
-            let mut known = self.known.lock();
-            if let Some(kept) = known.files.pop(&segment) {
-                known.bytes -= kept.bytes;
-            }
-        }
+        self.known.lock().pop(&segment);
         self.remove(segment);
     }
 
@@ -303,9 +277,8 @@ fn kept_in(path: &Path) -> std::io::Result<Kept> {
         let end = seek(&file, SeekFrom::Hole(data))?;
         for part in (data / PART_BYTES as u64)..end.div_ceil(PART_BYTES as u64) {
             let key = PartKey { segment: 0, part: part as u16 };
-            if let Some(bit) = key.bit().filter(|bit| kept.parts & bit == 0) {
-                kept.parts |= bit;
-                kept.bytes += len.saturating_sub(key.offset()).min(PART_BYTES as u64);
+            if let Some(bit) = key.bit() {
+                kept.add(bit, len.saturating_sub(key.offset()).min(PART_BYTES as u64) as usize);
             }
         }
         from = end;
@@ -322,6 +295,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let open = || Parts::new(2 * PART_BYTES, Some((dir.path().join("parts"), 3 * PART_BYTES as u64)));
         let parts = open();
+        let permits: Vec<_> = (0..WRITES_MAX).map(|_| parts.permit().unwrap()).collect();
+        assert!(parts.permit().is_none());
+        drop(permits);
+        assert!(parts.permit().is_some());
         let key = |number: u16| PartKey { segment: number.into(), part: number };
         let part = |number: u16| Bytes::from(vec![number as u8; PART_BYTES]);
         for number in 0..4 {
@@ -336,7 +313,7 @@ mod tests {
         // A file without its end has not the part, and goes.
         std::fs::write(dir.path().join("parts/0000000000000002"), b"short").unwrap();
         assert_eq!(on_disk(&parts), [false, true, false, true]);
-        parts.forget(key(3));
+        parts.forget(3);
         assert_eq!(parts.in_memory(key(3)), None);
         let parts = open();
         assert_eq!(on_disk(&parts), [false, true, false, false]);

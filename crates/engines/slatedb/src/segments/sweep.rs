@@ -24,18 +24,17 @@ use kvfs_store::blocks::block_key;
 use kvfs_store::clock::{Clock, SystemClock};
 use kvfs_store::{BLOCK_BYTES, KeyRange, Keyspace, KeyspaceKind, Result, StoreError};
 use object_store::ObjectStoreExt;
-use slatedb::WriteBatch;
 
 use super::queue::{LOOK_AGAIN, Task};
 use super::record::{DEAD, Dead, EXTENTS, LOOKED_AT, SUSPECTS, extents_of, suspect_key, suspect_of};
-use super::{BlockRef, Extent, Segments, Wanted, parse_number};
-use crate::backlog::Backlog;
+use super::{BlockRef, Extent, Segments, parse_number};
 use crate::error::of_objects;
 use crate::keys;
 use crate::pin::Pin;
 use crate::shared::Shared;
 use crate::space::Space;
 use crate::wait_limit::{Waiter, is_unanswered};
+use crate::write::Write;
 
 /// A dead segment that could not be removed is left alone for so long.
 const REFUSED: Duration = Duration::from_mins(10);
@@ -60,18 +59,12 @@ impl Sweeper {
         let thread = thread.map_err(|error| StoreError::io("starting a thread", error))?;
         Ok(Self { shared: Arc::clone(shared), is_over, thread: Some(thread) })
     }
-
-    /// It ends soon; its drop waits for that.
-    pub(crate) fn end(&self) {
-        self.is_over.store(true, Ordering::Release);
-        self.shared.end_background();
-        self.shared.segments.queue.notify();
-    }
 }
 
 impl Drop for Sweeper {
     fn drop(&mut self) {
-        self.end();
+        self.is_over.store(true, Ordering::Release);
+        self.shared.segments.queue.notify();
         // A panic of the thread has been told of already.
         let _ = self.thread.take().map(JoinHandle::join);
     }
@@ -258,17 +251,15 @@ impl<'a> Sweep<'a> {
 
     fn look_at_suspect(&mut self, segment: u64) -> Result<()> {
         self.look_at(segment)?;
-        let mut write = WriteBatch::new();
-        let key = keys::full(keys::META, &suspect_key(segment));
-        let weight = Backlog::weight(1, key.len());
-        write.delete(key);
+        let mut write = Write::default();
+        write.delete(keys::full(keys::META, &suspect_key(segment)));
         self.wait_for_room()?;
         let _order = self.shared.order.lock();
         if self.shared.segments.queue.has(segment) {
             // The record is of another batch now.
             return Ok(());
         }
-        self.shared.commit(write, self.shared.newest() + 1, &[], weight)
+        self.shared.commit(write, self.shared.newest() + 1, &[])
     }
 
     fn wait_for_room(&self) -> Result<()> {
@@ -294,11 +285,9 @@ impl<'a> Sweep<'a> {
         let Some(next) = next else { return Ok(()) };
         self.look_at(next)?;
         self.looked_at = next;
-        let mut write = WriteBatch::new();
-        let key = keys::full(keys::META, LOOKED_AT);
-        let weight = Backlog::weight(1, key.len() + size_of::<u64>());
-        write.put_bytes(key, Bytes::copy_from_slice(&next.to_le_bytes()));
-        self.commit(write, weight)
+        let mut write = Write::default();
+        write.put(keys::full(keys::META, LOOKED_AT), Bytes::copy_from_slice(&next.to_le_bytes()));
+        self.commit(write)
     }
 
     fn look_at(&mut self, segment: u64) -> Result<()> {
@@ -342,25 +331,20 @@ impl<'a> Sweep<'a> {
         let at_secs = self.clock.wall().as_secs();
         let bytes = (found.blocks() * BLOCK_BYTES) as u64;
         let dead = Dead { segment, born: found.born(), died: found.at, at_secs, bytes };
-        let mut write = WriteBatch::new();
-        let (key, value) = (keys::full(keys::META, &dead.key()), dead.value());
-        let mut bytes = key.len() + value.len();
-        write.put_bytes(key, value);
+        let mut write = Write::default();
+        write.put(keys::full(keys::META, &dead.key()), dead.value());
         for extent in &found.extents {
-            let key = keys::full(keys::META, &extent.key());
-            bytes += key.len();
-            write.delete(key);
+            write.delete(keys::full(keys::META, &extent.key()));
         }
-        self.commit(write, Backlog::weight(1 + found.extents.len(), bytes))?;
+        self.commit(write)?;
         self.dead.insert(segment, Waiting { dead, free_since: None });
         Ok(())
     }
 
-    fn commit(&self, write: WriteBatch, weight: u64) -> Result<()> {
+    fn commit(&self, write: Write) -> Result<()> {
         self.wait_for_room()?;
         let _order = self.shared.order.lock();
-        let sequence = self.shared.newest() + 1;
-        self.shared.commit(write, sequence, &[], weight)
+        self.shared.commit(write, self.shared.newest() + 1, &[])
     }
 
     /// Writes the blocks that are in use to other segments.
@@ -371,43 +355,33 @@ impl<'a> Sweep<'a> {
         // Those that are still in use: it is looked once more, and nothing comes in between.
         let live = live_in(&self.pin()?, &found.extents, &found.spaces)?;
         let sequence = self.shared.newest() + 1;
-        let Anew { entries, segments } = self.append(segment, &live, &content, sequence);
-        let weight = weight_of(&entries);
-        let mut write = WriteBatch::new();
-        for (key, value) in entries {
-            write.put_bytes(key, value);
-        }
-        self.shared.commit(write, sequence, &[], weight)?;
-        self.shared.segments.suspect(segments);
+        let mut write = Write::default();
+        self.append(&live, &content, sequence, &mut write);
+        let suspects = BTreeSet::from([segment]);
+        write.put_all(Segments::suspect_records(&suspects));
+        self.shared.commit(write, sequence, &[])?;
+        self.shared.segments.suspect(suspects);
         Ok(())
     }
 
     /// The blocks that are in use, by their numbers in the segment.
     fn content_of(&self, found: &Found) -> Result<BTreeMap<u16, Bytes>> {
-        let references: Vec<_> =
-            found.live.iter().flat_map(|(_, live)| live).map(|live| live.reference).collect();
-        let wanted: Vec<_> = (0..)
-            .zip(&references)
-            .map(|(at, reference)| Wanted { reference: *reference, offset: at * BLOCK_BYTES })
-            .collect();
-        let mut content = vec![0; wanted.len() * BLOCK_BYTES];
-        let read = self.shared.segments.read(&wanted, &mut content);
-        self.shared.within_limit(Waiter::Background, "reading a segment", read)?;
-        let content = Bytes::from(content);
+        let references = || found.live.iter().flat_map(|(_, live)| live).map(|live| live.reference);
+        let content = self.shared.segments.read_all(references());
+        let content = self.shared.within_limit(Waiter::Background, "reading a segment", content)?;
         let block = |at: usize| content.slice(at * BLOCK_BYTES..(at + 1) * BLOCK_BYTES);
-        Ok((0..).zip(&references).map(|(at, reference)| (reference.index, block(at))).collect())
+        Ok((0..).zip(references()).map(|(at, reference)| (reference.index, block(at))).collect())
     }
 
-    /// Appends what of `content` is in use to segments. The caller holds the order lock until what comes of it is committed.
+    /// Appends what of `content` is in use to segments, and puts what comes of it. The caller holds the order lock until that is committed.
     fn append(
         &self,
-        segment: u64,
         live: &[(Extent, Vec<Live>)],
         content: &BTreeMap<u16, Bytes>,
         sequence: u64,
-    ) -> Anew {
+        write: &mut Write,
+    ) {
         let segments = &self.shared.segments;
-        let mut anew = Anew { entries: Vec::new(), segments: BTreeSet::from([segment]) };
         for (extent, live) in live {
             for run in runs(live) {
                 let blocks: Vec<_> =
@@ -418,14 +392,12 @@ impl<'a> Sweep<'a> {
                 }
                 let appended = segments.append_run(extent.space, &run[0].key, sequence, &blocks);
                 for (live, reference) in run.iter().zip(appended.references) {
-                    anew.entries.push((keys::full(extent.space, &live.key), reference.value()));
+                    write.put(keys::full(extent.space, &live.key), reference.value());
                 }
-                anew.entries.extend(appended.records);
+                write.put_all(appended.records);
             }
         }
-        anew.entries.push(segments.stored_record());
-        anew.entries.extend(Segments::suspect_records(&anew.segments));
-        anew
+        write.put_all([segments.stored_record()]);
     }
 
     /// Removes what nothing can refer to any more. What can't be removed now stays for a while.
@@ -459,17 +431,14 @@ impl<'a> Sweep<'a> {
 
     fn remove(&self, dead: &Dead) -> Result<()> {
         self.delete(dead.segment)?;
-        self.shared.segments.parts().forget_segment(dead.segment);
-        let mut write = WriteBatch::new();
-        let key = keys::full(keys::META, &dead.key());
-        let weight = Backlog::weight(2, 2 * key.len());
-        write.delete(key);
+        self.shared.segments.parts().forget(dead.segment);
+        let mut write = Write::default();
+        write.delete(keys::full(keys::META, &dead.key()));
         self.wait_for_room()?;
         let _order = self.shared.order.lock();
         self.shared.segments.removed(dead.bytes);
-        let (key, value) = self.shared.segments.stored_record();
-        write.put_bytes(key, value);
-        self.shared.commit(write, self.shared.newest() + 1, &[], weight)
+        write.put_all([self.shared.segments.stored_record()]);
+        self.shared.commit(write, self.shared.newest() + 1, &[])
     }
 
     /// Deletes the object, which may be gone already.
@@ -500,7 +469,7 @@ fn live_in(
         let range = KeyRange::new(block_key(&extent.prefix, extent.first), block_key(&extent.prefix, end));
         let mut live = Vec::new();
         view.walk(space, &range, usize::from(extent.count), &mut |key, value| {
-            if let Some(reference) = BlockRef::parse(value).filter(|found| found.segment == extent.segment) {
+            if let Some(reference) = space.reference(value).filter(|found| found.segment == extent.segment) {
                 live.push(Live { key: Bytes::copy_from_slice(key), reference });
             }
             Ok(true)
@@ -510,17 +479,6 @@ fn live_in(
         }
     }
     Ok(all)
-}
-
-/// What is written for blocks that move to other segments, as keys of the database and values.
-struct Anew {
-    entries: Vec<(Bytes, Bytes)>,
-    /// Where they were, to be looked at then.
-    segments: BTreeSet<u64>,
-}
-
-fn weight_of(entries: &[(Bytes, Bytes)]) -> u64 {
-    Backlog::weight(entries.len(), entries.iter().map(|(key, value)| key.len() + value.len()).sum())
 }
 
 /// Those of `live` that are one after another in their file.
