@@ -4,6 +4,7 @@
 # What one finds is kept in fuzz/artifacts/TARGET; `cargo fuzz run TARGET FILE` repeats it.
 #
 # FUZZ_PROFILE   dev (default: quick to build) or release (quick to run)
+# FUZZ_NOTES     a directory: what has passed is noted there, and not done again
 # FUZZ_SEED      a number: the same inputs each time; default: other ones each time
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
@@ -34,7 +35,10 @@ fuzz_one() {
     -seed="${FUZZ_SEED:-0}" -max_total_time="$seconds" -timeout=20 -rss_limit_mb=2048 -max_len=8192 -print_final_stats=1 >"$logs/$target" 2>&1 </dev/null ||
     status=$?
   if [ "$status" = 0 ]; then
-    echo "  ok      $target: $(awk '/stat::number_of_executed_units/ { print $2 }' "$logs/$target") inputs in $seconds s"
+    local inputs
+    inputs=$(awk '/stat::number_of_executed_units/ { print $2 }' "$logs/$target")
+    echo "  ok      $target: $inputs inputs in $seconds s"
+    [ -z "${FUZZ_NOTES:-}" ] || echo "$inputs inputs in $seconds s" >"$FUZZ_NOTES/fuzz-$target"
   else
     echo "  FAILED  $target"
     grep -aE 'panicked|ERROR|SUMMARY|Test unit written' -A2 "$logs/$target" | tail -n 30 | sed 's/^/          | /'
@@ -43,6 +47,10 @@ fuzz_one() {
 }
 running=0
 for target in "${targets[@]}"; do
+  if [ -n "${FUZZ_NOTES:-}" ] && [ -e "$FUZZ_NOTES/fuzz-$target" ]; then
+    echo "  ok      $target: passed before ($(cat "$FUZZ_NOTES/fuzz-$target"))"
+    continue
+  fi
   fuzz_one "$target" &
   running=$((running + 1))
   if [ "$running" = 2 ]; then

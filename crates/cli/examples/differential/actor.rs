@@ -110,6 +110,7 @@ impl Place {
             Op::Open { slot, path, flags, mode } => self.open(*slot, path, *flags, *mode),
             Op::TmpFile { slot, path, mode } => self.open(*slot, path, OFlags::TMPFILE | OFlags::RDWR, *mode),
             Op::LinkSlot { slot, path } => {
+                fs::fstat(self.slot(*slot)?)?;
                 unit(fs::linkat(self.slot(*slot)?, "", CWD, self.at(path), AtFlags::EMPTY_PATH))
             }
             Op::Close { slot } => {
@@ -161,6 +162,8 @@ impl Place {
             }
             Op::Link { from, to, follow } => {
                 let flags = if *follow { AtFlags::SYMLINK_FOLLOW } else { AtFlags::empty() };
+                // Whether users may link to what is another's the kernel judges by the mode that it has last seen.
+                fs::stat(self.at(from)).ok();
                 unit(fs::linkat(CWD, self.at(from), CWD, self.at(to), flags))
             }
             Op::Symlink { target, path } => unit(fs::symlink(target, self.at(path))),
