@@ -1,7 +1,7 @@
 //! Staging of block changes.
 
 use bytes::Bytes;
-use kvfs_store::{BLOCK_BYTES, Batch, ExtentKind, Op};
+use kvfs_store::{BLOCK_BYTES, Batch, Compression, ExtentKind, Op};
 
 use super::{BLOCK, Contents, block_count};
 use crate::Result;
@@ -58,7 +58,8 @@ impl Contents<'_> {
     }
 
     /// The block of which a write of bytes `offset .. end` changes `len` bytes. In a transaction the store would read
-    /// it, too.
+    /// it, too. What goes on at the end of a file is patches of any length: they are less than their blocks, and make these up
+    /// together with what comes next.
     pub(super) fn edge(
         &self,
         header: &Header,
@@ -69,6 +70,10 @@ impl Contents<'_> {
         let start = block * BLOCK;
         let is_beyond = start >= header.size;
         let is_covered = offset <= start && end >= header.size;
+        let goes_on = offset == header.size && offset > 0 && header.flags.compression() == Compression::None;
+        if self.is_main && goes_on {
+            return Ok(Edge::Unread);
+        }
         if is_beyond || is_covered {
             return Ok(Edge::Known(None));
         }

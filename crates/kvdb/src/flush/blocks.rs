@@ -1,6 +1,6 @@
 //! The blocks of a memtable become layers of regions: what is bound is taken over where it lies, the rest is written.
 //!
-//! A *stretch* takes consecutive blocks of one bound operation that lie together on the device to one layer. It is taken
+//! A *stretch* takes consecutive blocks of one place that lie together on the device to one layer. It is taken
 //! over as it is when it is long enough; else its blocks are copied from memory, so that what little of them was not
 //! overwritten keeps no space in use, and reads find it beside its neighbours. Where space is short all are taken over:
 //! what is bound has its space already, and no flush must fail for want of more.
@@ -8,6 +8,7 @@
 //! Thread safety: one thread.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use kvfs_store::{BLOCK_BYTES, Compression, Result, Seqno, Tier};
@@ -16,8 +17,8 @@ use crate::compaction::{Output, Totals};
 use crate::flush::patches::WINDOW_RECORDS;
 use crate::format::{Region, SeqnoSpan};
 use crate::iter::{CompactionIter, Kept};
-use crate::memtable::{BoundOp, MemTable, split_block_key};
-use crate::space::NewBlocks;
+use crate::memtable::{MemTable, split_block_key};
+use crate::space::{BoundOp, NewBlocks};
 
 /// A stretch is cut there, so that what is under way stays small.
 const STRETCH_BLOCKS_MAX: usize = 1024;
@@ -103,10 +104,10 @@ fn rows_of(row: &mut Row, window: &[Kept]) -> Vec<u64> {
     rows
 }
 
-/// Consecutive blocks of one bound operation in one extent.
+/// Consecutive blocks of one place in one extent.
 struct Stretch {
     op: BoundOp,
-    seqno: Seqno,
+    seqnos: Vec<SeqnoSpan>,
     first: u64,
     /// The number of the extent.
     extent: usize,
@@ -121,12 +122,20 @@ impl Stretch {
         (self.blocks.len() * BLOCK_BYTES) as u64
     }
 
-    /// Whether `block` of that extent is the next one. (The seqno is that of the operation.)
-    fn goes_on(&self, seqno: Seqno, block: u64, extent: usize) -> bool {
-        self.seqno == seqno
+    /// Whether `block` of that extent is the next one.
+    fn goes_on(&self, op: &BoundOp, block: u64, extent: usize) -> bool {
+        Arc::ptr_eq(&self.op.bound, &op.bound)
             && self.first + self.blocks.len() as u64 == block
             && self.extent == extent
             && self.blocks.len() < STRETCH_BLOCKS_MAX
+    }
+
+    fn push(&mut self, record: Kept) {
+        match self.seqnos.last_mut() {
+            Some(span) if span.seqno == record.seqno => span.count += 1,
+            _ => self.seqnos.push(SeqnoSpan { count: 1, seqno: record.seqno }),
+        }
+        self.blocks.push(record.value);
     }
 }
 
@@ -183,14 +192,15 @@ impl<'a> Writer<'a> {
             return writer.add_blocks(layer, prefix, block, &[span], &[&record.value], wish);
         };
         if let Some(stretch) = self.stretches.get_mut(&layer)
-            && stretch.goes_on(record.seqno, block, extent)
+            && stretch.goes_on(&op, block, extent)
         {
-            stretch.blocks.push(record.value);
+            stretch.push(record);
             return Ok(());
         }
         self.end(layer)?;
-        let (seqno, blocks) = (record.seqno, vec![record.value]);
-        let stretch = Stretch { op, seqno, first: block, extent, blocks, wish, bytes_in_row };
+        let (seqnos, blocks) = (Vec::new(), Vec::new());
+        let mut stretch = Stretch { op, seqnos, first: block, extent, blocks, wish, bytes_in_row };
+        stretch.push(record);
         self.stretches.insert(layer, stretch);
         Ok(())
     }
@@ -214,9 +224,8 @@ impl<'a> Writer<'a> {
         let (Some(stretch), Some(prefix)) = (self.stretches.remove(&layer), &self.prefix) else {
             return Ok(());
         };
-        let Stretch { op, seqno, first, blocks, wish, .. } = &stretch;
-        let (seqno, first, wish, count) = (*seqno, *first, *wish, blocks.len() as u32);
-        let seqnos = &[SeqnoSpan { count, seqno }];
+        let Stretch { op, seqnos, first, blocks, wish, .. } = &stretch;
+        let (first, wish, count) = (*first, *wish, blocks.len() as u32);
         let is_packed = wish.or(self.output.compression()) != Compression::None;
         if let Some((_, addr)) = op.find(first)
             && self.output.takes_over(stretch.bytes(), is_packed)

@@ -12,13 +12,14 @@ pub const FORMAT_VERSION_PLAIN: u32 = 1;
 pub const FORMAT_VERSION: u32 = ANNOUNCED[ANNOUNCED.len() - 1].0;
 
 /// Which version announces what, ascending.
-const ANNOUNCED: [(u32, Feature); 6] = [
+const ANNOUNCED: [(u32, Feature); 7] = [
     (2, Feature::Packed),
     (3, Feature::Patches),
     (4, Feature::Bound),
     (5, Feature::Steps),
     (6, Feature::Members),
     (7, Feature::Clones),
+    (8, Feature::BoundPatches),
 ];
 
 /// Something that a store of the first version does not have.
@@ -36,11 +37,13 @@ pub enum Feature {
     Members,
     /// A piece may refer to the same bytes for several prefixes. It stays for good.
     Clones,
+    /// The journal refers to blocks in their final place that several patches make up. It does not when it is empty.
+    BoundPatches,
 }
 
 impl Feature {
     /// What only the journal ever has.
-    pub const OF_JOURNAL: [Self; 2] = [Self::Patches, Self::Bound];
+    pub const OF_JOURNAL: [Self; 3] = [Self::Patches, Self::Bound, Self::BoundPatches];
 
     const fn bit(self) -> u8 {
         1 << self as u8

@@ -2,27 +2,97 @@
 //!
 //! Thread safety: one thread; only reads.
 
+use std::collections::HashMap;
+
 use bytes::Bytes;
 use kvfs_device::{AlignedBuf, Device};
-use kvfs_store::{BLOCK_BYTES, Op, Result, StoreError};
+use kvfs_store::{BLOCK_BYTES, Keyspace, Op, Result, Seqno, StoreError};
 
 use super::codec::Read;
 use crate::format::crc32c;
 use crate::space::Place;
 
-/// Puts the bound blocks of a batch into its operations, as far as `find` has them. Says how many operations lack theirs.
+/// An operation of a group whose data is not in its record: the number of its batch, and its own.
+type Number = (usize, usize);
+
+/// Where that data is.
+enum Elsewhere {
+    Placed(Place),
+    /// A part of this length of the block that a later operation binds.
+    Later(usize),
+}
+
+/// Puts what lies in its final place into the operations of a group, as far as `find` has it; not of batches up to `flushed`.
+/// Says how many operations lack theirs: these change nothing.
 ///
 /// # Errors
 /// Those of `find`.
-pub(super) fn fetch(read: &mut Read, find: impl Fn(&Place) -> Result<Option<Bytes>>) -> Result<u64> {
+pub(super) fn fetch(
+    reads: &mut [Read],
+    flushed: Seqno,
+    find: impl Fn(&Place) -> Result<Option<Bytes>>,
+) -> Result<u64> {
     let mut missing = 0;
-    for (at, place) in &read.places {
-        match (find(place)?, read.ops.get_mut(*at)) {
-            (Some(found), Some(Op::PutBlocks { data, .. })) => *data = found,
-            _ => missing += 1,
+    // Patches that are before the one that completes their block.
+    let mut waiting: HashMap<(Keyspace, Bytes, u64), Vec<(Number, usize)>> = HashMap::new();
+    for (number, elsewhere) in all_elsewhere(reads, flushed) {
+        let block = match &reads[number.0].ops[number.1] {
+            Op::PatchBlock { keyspace, prefix, block, .. } => Some((*keyspace, prefix.clone(), *block)),
+            _ => None,
+        };
+        let place = match (elsewhere, block.clone()) {
+            (Elsewhere::Placed(place), _) => place,
+            (Elsewhere::Later(len), Some(block)) => {
+                waiting.entry(block).or_default().push((number, len));
+                continue;
+            }
+            (Elsewhere::Later(_), None) => continue,
+        };
+        let found = find(&place)?;
+        let parts = block.and_then(|block| waiting.remove(&block)).unwrap_or_default();
+        missing += if found.is_none() { 1 + parts.len() as u64 } else { 0 };
+        for (part, len) in parts {
+            fill(&mut reads[part.0].ops[part.1], found.as_ref(), Some(len));
         }
+        fill(&mut reads[number.0].ops[number.1], found.as_ref(), None);
+    }
+    for (part, _) in waiting.into_values().flatten() {
+        missing += 1;
+        fill(&mut reads[part.0].ops[part.1], None, None);
     }
     Ok(missing)
+}
+
+/// What of the batches behind `flushed` is elsewhere, in order.
+fn all_elsewhere(reads: &[Read], flushed: Seqno) -> Vec<(Number, Elsewhere)> {
+    let mut all = Vec::new();
+    for (batch, read) in reads.iter().enumerate().filter(|(_, read)| read.base > flushed) {
+        let from = all.len();
+        all.extend(read.places.iter().map(|(op, place)| ((batch, *op), Elsewhere::Placed(place.clone()))));
+        all.extend(read.later.iter().map(|(op, len)| ((batch, *op), Elsewhere::Later(*len))));
+        all[from..].sort_by_key(|(number, _)| *number);
+    }
+    all
+}
+
+/// Puts its part of what was found into an operation: `len` bytes of it, or all up to the end. What was not found
+/// becomes a put of no blocks.
+fn fill(op: &mut Op, found: Option<&Bytes>, len: Option<usize>) {
+    match (op, found) {
+        (Op::PutBlocks { data, .. }, Some(found)) => *data = found.clone(),
+        (Op::PatchBlock { offset, data, .. }, Some(found)) => {
+            let offset = usize::from(*offset);
+            *data = found.slice(offset..len.map_or(found.len(), |len| offset + len));
+        }
+        (op, None) => {
+            if let Op::PatchBlock { keyspace, prefix, block: first, compression, .. } = op {
+                let (keyspace, prefix, first, compression) =
+                    (*keyspace, prefix.clone(), *first, *compression);
+                *op = Op::PutBlocks { keyspace, prefix, first, data: Bytes::new(), compression };
+            }
+        }
+        _ => {}
+    }
 }
 
 /// The blocks of a place, if they are what was bound. A device that ends before it did not get that far.

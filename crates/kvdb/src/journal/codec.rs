@@ -6,11 +6,13 @@
 //! of a transaction that has spilled has another tag, its id and its runs, in the place of all operations. Before
 //! either of them may be a tag with what is to be remembered of the commit.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
-use kvfs_store::{BLOCK_BYTES, Batch, Compression, Keyspace, NOTE_LEN_MAX, Op, Seqno, TxnId};
+use kvfs_store::{BLOCK_BYTES, Batch, Compression, Keyspace, NOTE_LEN_MAX, Op, Seqno, Tier, TxnId};
 
 use crate::format::{DecodeError, Decoder, Extent, SECTOR_BYTES, Sink};
-use crate::space::{Bindings, Place};
+use crate::space::{Bindings, HoldsBound, Place};
 
 const PUT: u8 = 1;
 const DELETE: u8 = 2;
@@ -35,6 +37,14 @@ const PATCH_BLOCK: u8 = 10;
 /// As `PUT_BLOCKS`, but the data lies in its final place: extents and checksums in its stead. Only where both superblocks
 /// announce it ([`crate::format::Feature::Bound`]).
 const PUT_BLOCKS_BOUND: u8 = 11;
+
+/// As `PATCH_BLOCK`, without wish and without data: that is a part of the block that a later operation of its group completes
+/// and binds. Only where both superblocks announce it ([`crate::format::Feature::BoundPatches`]).
+const PATCH_BLOCK_LATER: u8 = 12;
+
+/// As `PATCH_BLOCK`, without wish, up to the end of a block that lies in its final place, whole: extents and checksum in the
+/// data's stead. Only where both superblocks announce it.
+const PATCH_BLOCK_BOUND: u8 = 13;
 
 /// Most bytes of an extent: its address and its length, in sectors.
 const EXTENT_BYTES_MAX: usize = 10 + 5;
@@ -88,6 +98,17 @@ pub(crate) struct Record<'a> {
     pub bindings: &'a Bindings,
     /// The transaction whose commit they are.
     pub mark: Option<&'a CommitMark>,
+    /// `None`: those that are not bound are not to be.
+    pub gather: Option<Gather<'a>>,
+}
+
+/// How the journal may bind small operations together that follow each other in their file.
+#[derive(Clone, Copy)]
+pub(crate) struct Gather<'a> {
+    /// Has their blocks in memory, and is told.
+    pub holder: &'a Arc<dyn HoldsBound>,
+    /// Where they are wished to lie.
+    pub wish: Option<Tier>,
 }
 
 impl Record<'_> {
@@ -151,13 +172,26 @@ fn place_len_max(place: &Place) -> usize {
     5 + place.extents.len() * EXTENT_BYTES_MAX + place.crcs.len() * CRC_BYTES
 }
 
+/// Where records are appended.
+pub(super) trait RecordSink: Sink {
+    /// What comes now is this operation, whole: with its data, or bound by itself.
+    fn begin_op(&mut self, _seqno: Seqno, _op: &Op, _is_bound: bool) {}
+    /// The operation that began last ends here.
+    fn end_op(&mut self) {}
+    /// What comes now has operations that lie elsewhere.
+    fn begin_spilled(&mut self) {}
+}
+
+impl RecordSink for Vec<u8> {}
+
 /// Appends `entry`, whose first seqno is `base`, to `sink`.
-pub(super) fn encode(base: Seqno, entry: Entry<'_>, sink: &mut impl Sink) {
+pub(super) fn encode(base: Seqno, entry: Entry<'_>, sink: &mut impl RecordSink) {
     sink.put_varint(base);
     sink.put_varint(entry.operations());
     match entry {
-        Entry::Batch(record) => encode_batch(record, sink),
+        Entry::Batch(record) => encode_batch(base, record, sink),
         Entry::Spilled(commit) => {
+            sink.begin_spilled();
             encode_note(commit.note.as_ref(), sink);
             sink.put_u8(SPILLED);
             sink.put_varint(commit.txn.0);
@@ -177,25 +211,68 @@ fn encode_note(note: Option<&CommitNote>, sink: &mut impl Sink) {
     }
 }
 
-fn encode_batch(record: Record<'_>, sink: &mut impl Sink) {
+fn encode_batch(base: Seqno, record: Record<'_>, sink: &mut impl RecordSink) {
     if let Some(CommitMark { txn, note }) = record.mark {
         encode_note(note.as_ref(), sink);
         sink.put_u8(TXN);
         sink.put_varint(txn.0);
     }
     let mut bindings = record.bindings.iter().peekable();
-    for (at, op) in record.batch.ops().iter().enumerate() {
-        match (op, bindings.next_if(|(bound, _)| *bound == at)) {
+    for ((at, op), seqno) in record.batch.ops().iter().enumerate().zip(base..) {
+        let binding = bindings.next_if(|(bound, _)| *bound == at);
+        sink.begin_op(seqno, op, binding.is_some());
+        match (op, binding) {
             (Op::PutBlocks { keyspace, prefix, first, .. }, Some((_, bound))) => {
-                sink.put_u8(PUT_BLOCKS_BOUND);
-                sink.put_varint(u64::from(keyspace.0));
-                sink.put_bytes(prefix);
-                sink.put_varint(*first);
-                encode_place(bound.place(), sink);
+                encode_bound(*keyspace, prefix, *first, bound.place(), sink);
             }
             _ => encode_op(op, sink),
         }
+        sink.end_op();
     }
+}
+
+/// Appends a put of blocks that lie in their place.
+pub(super) fn encode_bound(
+    keyspace: Keyspace,
+    prefix: &[u8],
+    first: u64,
+    place: &Place,
+    sink: &mut impl Sink,
+) {
+    sink.put_u8(PUT_BLOCKS_BOUND);
+    sink.put_varint(u64::from(keyspace.0));
+    sink.put_bytes(prefix);
+    sink.put_varint(first);
+    encode_place(place, sink);
+}
+
+/// A patch whose bytes lie in the block that it is a part of.
+#[derive(Clone, Copy)]
+pub(super) struct PlacedPatch<'a> {
+    pub(super) keyspace: Keyspace,
+    pub(super) prefix: &'a [u8],
+    pub(super) block: u64,
+    pub(super) offset: usize,
+}
+
+/// Appends a patch of `len` bytes that lies in a block that a later operation binds.
+pub(super) fn encode_patch_later(patch: PlacedPatch<'_>, len: usize, sink: &mut impl Sink) {
+    encode_patch(PATCH_BLOCK_LATER, patch, sink);
+    sink.put_varint(len as u64);
+}
+
+/// Appends a patch that completes its block, which lies in its place.
+pub(super) fn encode_patch_bound(patch: PlacedPatch<'_>, place: &Place, sink: &mut impl Sink) {
+    encode_patch(PATCH_BLOCK_BOUND, patch, sink);
+    encode_place(place, sink);
+}
+
+fn encode_patch(tag: u8, patch: PlacedPatch<'_>, sink: &mut impl Sink) {
+    sink.put_u8(tag);
+    sink.put_varint(patch.keyspace.0.into());
+    sink.put_bytes(patch.prefix);
+    sink.put_varint(patch.block);
+    sink.put_varint(patch.offset as u64);
 }
 
 fn encode_place(place: &Place, sink: &mut impl Sink) {
@@ -266,6 +343,8 @@ pub(super) struct Read {
     pub(super) ops: Vec<Op>,
     /// Where those lie, by the numbers of their operations, ascending.
     pub(super) places: Vec<(usize, Place)>,
+    /// Patches whose bytes are in a block that a later operation of the group binds: their numbers, ascending, and lengths.
+    pub(super) later: Vec<(usize, usize)>,
     pub(super) mark: Option<CommitMark>,
     pub(super) spilled: Option<SpilledCommit>,
 }
@@ -275,6 +354,22 @@ impl Read {
     pub(super) fn last_seqno(&self) -> Seqno {
         self.base + self.operations.max(1) - 1
     }
+}
+
+/// Where the data of an operation is.
+enum Data {
+    Here,
+    /// In its final place.
+    Placed(Place),
+    /// In the block that a later operation of the group binds: so many bytes.
+    Later(usize),
+}
+
+fn check_patch(offset: usize, len: usize) -> Result<(), DecodeError> {
+    if len == 0 || offset >= BLOCK_BYTES || len > BLOCK_BYTES - offset {
+        return Err(DecodeError("a patch is no part of its block"));
+    }
+    Ok(())
 }
 
 /// Reads the batches of one group in order. Long values share the group's memory.
@@ -317,8 +412,13 @@ impl<'a> BatchReader<'a> {
                 read.mark = Some(CommitMark { txn: TxnId(self.decoder.varint()?), note });
                 tag = self.decoder.u8()?;
             }
-            let (op, place) = self.op(tag)?;
-            read.places.extend(place.map(|place| (read.ops.len(), place)));
+            let number = read.ops.len();
+            let (op, elsewhere) = self.op(tag)?;
+            match elsewhere {
+                Data::Here => {}
+                Data::Placed(place) => read.places.push((number, place)),
+                Data::Later(len) => read.later.push((number, len)),
+            }
             read.ops.push(op);
         }
         Ok(Some(read))
@@ -332,15 +432,17 @@ impl<'a> BatchReader<'a> {
         Ok(SpilledCommit { txn, note, operations, runs })
     }
 
-    /// An operation; where its blocks are bound, without them, and their place.
-    fn op(&mut self, tag: u8) -> Result<(Op, Option<Place>), DecodeError> {
+    /// An operation, and where its data is; without it where that is not here.
+    fn op(&mut self, tag: u8) -> Result<(Op, Data), DecodeError> {
         let keyspace = Keyspace(self.decoder.varint_u32()?);
-        if tag == PUT_BLOCKS_BOUND {
-            let (prefix, first) = (self.bytes()?, self.decoder.varint()?);
-            let (data, compression) = (Bytes::new(), Compression::None);
-            return Ok((Op::PutBlocks { keyspace, prefix, first, data, compression }, Some(self.place()?)));
-        }
         let op = match tag {
+            PUT_BLOCKS_BOUND => {
+                let (prefix, first) = (self.bytes()?, self.decoder.varint()?);
+                let (data, compression) = (Bytes::new(), Compression::None);
+                let op = Op::PutBlocks { keyspace, prefix, first, data, compression };
+                return Ok((op, Data::Placed(self.place()?)));
+            }
+            PATCH_BLOCK_LATER | PATCH_BLOCK_BOUND => return self.placed_patch(tag, keyspace),
             PUT => Op::Put { keyspace, key: self.bytes()?, value: self.bytes()? },
             DELETE => Op::Delete { keyspace, key: self.bytes()? },
             DELETE_RANGE => Op::DeleteRange { keyspace, start: self.bytes()?, end: self.bytes()? },
@@ -357,14 +459,31 @@ impl<'a> BatchReader<'a> {
                 let (prefix, block) = (self.bytes()?, self.decoder.varint()?);
                 let offset = self.decoder.varint_u32()? as usize;
                 let data = self.bytes()?;
-                if data.is_empty() || offset >= BLOCK_BYTES || data.len() > BLOCK_BYTES - offset {
-                    return Err(DecodeError("a patch is no part of its block"));
-                }
+                check_patch(offset, data.len())?;
                 Op::PatchBlock { keyspace, prefix, block, offset: offset as u16, data, compression }
             }
             _ => return Err(DecodeError("an operation has an unknown tag")),
         };
-        Ok((op, None))
+        Ok((op, Data::Here))
+    }
+
+    /// A patch whose data lies in the block that it is a part of.
+    fn placed_patch(&mut self, tag: u8, keyspace: Keyspace) -> Result<(Op, Data), DecodeError> {
+        let (prefix, block) = (self.bytes()?, self.decoder.varint()?);
+        let offset = self.decoder.varint_u32()? as usize;
+        let data = if tag == PATCH_BLOCK_LATER {
+            let len = self.decoder.varint_u32()? as usize;
+            check_patch(offset, len)?;
+            Data::Later(len)
+        } else {
+            let place = self.place()?;
+            if offset >= BLOCK_BYTES || place.crcs.len() != 1 {
+                return Err(DecodeError("a bound patch does not end its block"));
+            }
+            Data::Placed(place)
+        };
+        let (offset, empty, compression) = (offset as u16, Bytes::new(), Compression::None);
+        Ok((Op::PatchBlock { keyspace, prefix, block, offset, data: empty, compression }, data))
     }
 
     fn place(&mut self) -> Result<Place, DecodeError> {

@@ -3,20 +3,25 @@
 //! The chunks never move, so a payload is copied once, from the batch into the buffer that is
 //! written; and they are used again, so that nothing is zeroed or allocated per group. Blocks that are
 //! bound are not copied at all: they stay where the memtable has them, until they are written in their place.
+//! Small writes that are bound when the group is complete are taken out of it again ([`super::gather`]).
+//!
+//! Thread safety: belongs to one thread, or is behind the log's lock.
 
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use kvfs_device::{AlignedBuf, Device};
-use kvfs_store::{Op, Seqno};
+use kvfs_store::{BLOCK_BYTES, Op, Seqno};
 use zerocopy::IntoBytes;
 
 use super::JournalArea;
-use super::codec::Record;
+use super::codec::{Entry, RecordSink, encode};
+use super::gather::{BoundRun, Gathering, Run, Told};
 use super::header::{GroupFields, Header};
 use crate::cache::{Accountant, Charge, Pool};
-use crate::format::{Crc32c, FRAME_HEADER_BYTES as HEADER_BYTES, Sink, group_len};
+use crate::format::{Crc32c, FRAME_HEADER_BYTES as HEADER_BYTES, Sink, crc32c, group_len};
 use crate::space::Bound;
 
 /// Size of a chunk, and so of a device write (bytes).
@@ -44,6 +49,14 @@ pub(super) struct Group {
     /// Blocks that are written, in their place, before the group is.
     bound: Vec<(Bytes, Arc<Bound>)>,
     bytes_bound: usize,
+    /// Which of its writes are small.
+    small: Gathering,
+    /// Small writes that lie in a place of their own when the group is written.
+    runs: Vec<(Run, Bound)>,
+    /// What the group is shorter without their data (bytes).
+    bytes_saved: usize,
+    /// Who is to know of them when that is written.
+    told: Vec<Told>,
     pub(super) first_seqno: Seqno,
     pub(super) batches: u32,
 }
@@ -59,6 +72,10 @@ impl Group {
             accountant: None,
             bound: Vec::new(),
             bytes_bound: 0,
+            small: Gathering::default(),
+            runs: Vec::new(),
+            bytes_saved: 0,
+            told: Vec::new(),
             first_seqno: 0,
             batches: 0,
         }
@@ -88,32 +105,109 @@ impl Group {
         self.bytes_bound
     }
 
-    /// Takes the blocks of a batch along that are bound.
-    pub(super) fn bind(&mut self, record: Record<'_>) {
-        for (at, bound) in record.bindings.iter() {
-            if let Some(Op::PutBlocks { data, .. }) = record.batch.ops().get(at) {
-                self.bytes_bound += data.len();
-                self.bound.push((data.clone(), Arc::clone(bound)));
+    /// Appends a record, whose first seqno is `base`.
+    pub(super) fn append(&mut self, base: Seqno, entry: Entry<'_>) {
+        if self.is_empty() {
+            self.first_seqno = base;
+        }
+        if let Entry::Batch(record) = entry {
+            self.small.begin_record(record.gather);
+            for (at, bound) in record.bindings.iter() {
+                if let Some(Op::PutBlocks { data, .. }) = record.batch.ops().get(at) {
+                    self.bytes_bound += data.len();
+                    self.bound.push((data.clone(), Arc::clone(bound)));
+                }
+            }
+        }
+        encode(base, entry, self);
+        self.small.end_record();
+        self.batches += 1;
+    }
+
+    /// Its small writes.
+    pub(super) fn small(&self) -> &Gathering {
+        &self.small
+    }
+
+    /// These runs of it have been given places. The next thing is [`Group::take`].
+    pub(super) fn bind(&mut self, found: Vec<(Run, Bound)>) {
+        for (run, bound) in found {
+            let (mut before, mut after) = (0, Counter(0));
+            for op in self.small.ops(&run) {
+                before += op.encoded.len();
+                op.encode(run.first, bound.place(), &mut after);
+            }
+            // Else they are patches of so few bytes that their places are longer.
+            if after.0 < before {
+                self.bytes_saved += before - after.0;
+                self.bytes_bound += run.blocks * BLOCK_BYTES;
+                self.runs.push((run, bound));
             }
         }
     }
 
     /// Where the next group begins; `lsn` while this one is empty.
     pub(super) fn end(&self) -> u64 {
-        if self.is_empty() { self.lsn } else { self.lsn + group_len(self.len as u64) }
+        if self.is_empty() { self.lsn } else { self.lsn + group_len((self.len - self.bytes_saved) as u64) }
     }
 
     /// Takes the content out, to be written; leaves an empty group behind it.
     pub(super) fn take(&mut self) -> Self {
         let mut next = Self::new(self.end());
         next.spare = std::mem::take(&mut self.spare);
+        // What is left of it then goes to other chunks.
+        self.spare.extend(if self.runs.is_empty() { None } else { next.spare.pop() });
         next.accountant.clone_from(&self.accountant);
         std::mem::replace(self, next)
+    }
+
+    /// Takes the small writes out that were given places, and puts these in.
+    pub(super) fn gather(&mut self) {
+        if self.runs.is_empty() {
+            return;
+        }
+        let small = std::mem::take(&mut self.small);
+        let (chunks, len) = (std::mem::take(&mut self.chunks), self.len);
+        let mut runs = Vec::new();
+        for (run, mut bound) in std::mem::take(&mut self.runs) {
+            let mut data = AlignedBuf::zeroed(run.blocks * BLOCK_BYTES);
+            let mut rest = data.as_mut();
+            for part in small.ops(&run).flat_map(|op| parts(&chunks, op.data())) {
+                let (here, more) = rest.split_at_mut(part.len());
+                here.copy_from_slice(part);
+                rest = more;
+            }
+            bound.set_crcs(data.as_ref().chunks_exact(BLOCK_BYTES).map(crc32c).collect());
+            let bound = Arc::new(bound);
+            self.bound.push((Bytes::from_owner(data), Arc::clone(&bound)));
+            runs.push(BoundRun { run, bound });
+        }
+        self.len = HEADER_BYTES;
+        let mut from = HEADER_BYTES;
+        for (op, BoundRun { run, bound }) in small.in_order(&runs) {
+            self.put_parts(&chunks, from..op.encoded.start);
+            op.encode(run.first, bound.place(), self);
+            from = op.encoded.end;
+        }
+        self.put_parts(&chunks, from..len);
+        assert_eq!(self.len + self.bytes_saved, len, "a group is as long as it said");
+        self.spare.extend(chunks);
+        self.told = small.to_tell(&runs);
+    }
+
+    fn put_parts(&mut self, chunks: &[Chunk], range: Range<usize>) {
+        parts(chunks, range).for_each(|part| self.put(part));
+    }
+
+    /// Tells who has the small writes where they lie now, and are written.
+    pub(super) fn tell_holders(&mut self) {
+        self.told.drain(..).for_each(Told::tell);
     }
 
     /// The chunks of a written group serve again. Its bound blocks belong to the memtable alone from here on.
     pub(super) fn recycle(&mut self, written: Self) {
         self.spare.extend(written.chunks);
+        self.spare.extend(written.spare);
         self.spare.truncate(SPARE_CHUNKS_MAX);
     }
 
@@ -179,6 +273,39 @@ impl Group {
         };
         let header = Header::new(fields, self.len - HEADER_BYTES, crc.finish(), salt);
         self.chunks[0].buf.as_mut()[..HEADER_BYTES].copy_from_slice(header.as_bytes());
+    }
+}
+
+/// The bytes of a range that lies in these chunks.
+fn parts(chunks: &[Chunk], range: Range<usize>) -> impl Iterator<Item = &[u8]> {
+    let (first, last) = (range.start / CHUNK_BYTES, range.end.div_ceil(CHUNK_BYTES));
+    chunks[first..last.max(first)].iter().zip(first..).map(move |(chunk, index)| {
+        let begin = index * CHUNK_BYTES;
+        let (from, to) = (range.start.max(begin) - begin, range.end.min(begin + CHUNK_BYTES) - begin);
+        &chunk.buf.as_ref()[from..to]
+    })
+}
+
+/// Counts what is appended to it (bytes).
+struct Counter(usize);
+
+impl Sink for Counter {
+    fn put(&mut self, bytes: &[u8]) {
+        self.0 += bytes.len();
+    }
+}
+
+impl RecordSink for Group {
+    fn begin_op(&mut self, seqno: Seqno, op: &Op, is_bound: bool) {
+        self.small.begin_op(self.len, seqno, op, is_bound);
+    }
+
+    fn end_op(&mut self) {
+        self.small.end_op(self.len);
+    }
+
+    fn begin_spilled(&mut self) {
+        self.small.part_all();
     }
 }
 

@@ -7,7 +7,7 @@
 //! before it began. Whether the clients that have gathered wait for more says [`GroupCommitDelay`]; then the last
 //! one leads, or the first one when the time is over.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use kvfs_device::Device;
@@ -16,9 +16,10 @@ use kvfs_store::clock::Clock;
 use kvfs_store::{Result, Seqno, StoreError};
 
 use super::allocation::Allocation;
-use super::codec::{Entry, encode, encoded_len_max};
+use super::codec::{Entry, encoded_len_max};
 use super::end::{END_BYTES, write_end};
 use super::gate::{Gate, Wake};
+use super::gather::Binder;
 use super::group::Group;
 use super::group_commit_delay::GroupCommitDelay;
 use super::monitor::Monitor;
@@ -209,6 +210,8 @@ pub(super) struct Log<M> {
     epoch: u64,
     clock: Arc<dyn Clock>,
     state: M,
+    /// Finds places for small writes.
+    binder: OnceLock<Arc<dyn Binder>>,
     /// Held while a part of the area is allocated; taken before `state`.
     allocating: kvfs_locks::Mutex<(), class::KvdbJournalLogAllocating>,
 }
@@ -221,7 +224,20 @@ impl<M: Monitor<State>> Log<M> {
         clock: Arc<dyn Clock>,
         state: State,
     ) -> Self {
-        Self { device, area, epoch, clock, state: M::new(state), allocating: kvfs_locks::Mutex::new(()) }
+        let (state, allocating) = (M::new(state), kvfs_locks::Mutex::new(()));
+        Self { device, area, epoch, clock, state, binder: OnceLock::new(), allocating }
+    }
+
+    /// Small writes that follow each other get their places there from now on.
+    pub(super) fn bind_by(&self, binder: Arc<dyn Binder>) {
+        if self.binder.set(binder).is_err() {
+            tracing::debug!("the journal has been told before who finds places");
+        }
+    }
+
+    /// Whether anything that was appended may be bound yet.
+    pub(super) fn may_bind(&self) -> bool {
+        self.read(|state| state.is_writing || !state.open.small().is_empty())
     }
 
     pub(super) fn area(&self) -> JournalArea {
@@ -262,14 +278,7 @@ impl<M: Monitor<State>> Log<M> {
         }
         assert!(base > state.appended, "batches are appended in seqno order");
         let lsn = Lsn(state.open.lsn);
-        if state.open.is_empty() {
-            state.open.first_seqno = base;
-        }
-        encode(base, entry, &mut state.open);
-        if let Entry::Batch(record) = entry {
-            state.open.bind(record);
-        }
-        state.open.batches += 1;
+        state.open.append(base, entry);
         state.stats.batches += 1;
         state.appended = base + entry.operations().max(1) - 1;
         Ok(Appended { lsn, is_due: state.becomes_due() })
@@ -384,15 +393,20 @@ impl<M: Monitor<State>> Log<M> {
         if state.open.is_empty() || state.failed.is_some() {
             return state;
         }
+        state.is_writing = true;
+        state = self.place_runs(state);
         let mut group = state.open.take();
         let (appended, flushed_before) = (state.appended, state.durable.1);
-        state.is_writing = true;
         drop(state);
         let device = self.device.as_ref();
+        group.gather();
         // First what the group refers to: a flush that covers the group then covers that, too.
         let result = group
             .write_bound(device)
             .and_then(|()| group.write(device, self.area, self.epoch, flushed_before));
+        if result.is_ok() {
+            group.tell_holders();
+        }
         state = self.state.lock();
         state.is_writing = false;
         match result {
@@ -412,6 +426,22 @@ impl<M: Monitor<State>> Log<M> {
         if state.writers_waiting > 0 {
             self.state.notify_all();
         }
+        state
+    }
+
+    /// Finds places for the small writes of the open group that come to enough. No other thread writes meanwhile; what is
+    /// appended meanwhile stays as it is.
+    fn place_runs<'a>(&'a self, state: M::Guard<'a>) -> M::Guard<'a> {
+        let Some(binder) = self.binder.get() else { return state };
+        let wanted = state.open.small().runs(binder.bytes_min());
+        if wanted.is_empty() {
+            return state;
+        }
+        drop(state);
+        let place = |(run, wanted)| Some((run, binder.place(wanted)?));
+        let found = wanted.into_iter().filter_map(place).collect();
+        let mut state = self.state.lock();
+        state.open.bind(found);
         state
     }
 

@@ -23,6 +23,7 @@ mod bound;
 mod codec;
 mod end;
 mod gate;
+mod gather;
 mod group;
 mod group_commit_delay;
 mod header;
@@ -40,19 +41,29 @@ use kvfs_store::{Result, Seqno, StoreError};
 use crate::cache::Accountant;
 use crate::format::{FRAME_HEADER_BYTES, Superblock, group_len};
 use codec::Entry;
-pub(crate) use codec::{CommitMark, CommitNote, Record, SpilledCommit};
+pub(crate) use codec::{CommitMark, CommitNote, Gather, Record, SpilledCommit};
+pub(crate) use gather::{Binder, Wanted};
 use log::{Log, State};
 use monitor::Waking;
 pub(crate) use recovery::{Recovered, Replayed};
 
-/// Reads every record of a group's payload; the records come to no more than the payload holds.
+/// Reads every record of a group's payload; the records come to no more than the payload holds. Then finds all that lies elsewhere,
+/// and nothing of it.
 #[cfg(feature = "fuzzing")]
 pub(crate) fn read_payload(payload: &bytes::Bytes) {
-    let mut reader = codec::BatchReader::new(payload);
+    let (mut reader, mut reads) = (codec::BatchReader::new(payload), Vec::new());
     while let Ok(Some(read)) = reader.next() {
         let bytes: usize = read.ops.iter().map(kvfs_store::Op::payload_bytes).sum();
         let crcs: usize = read.places.iter().map(|(_, place)| place.crcs.len()).sum();
         assert!(bytes + 4 * crcs <= payload.len(), "a record holds more than its payload");
+        reads.push(read);
+    }
+    for finds in [true, false] {
+        let zeros = |place: &crate::space::Place| {
+            bytes::Bytes::from(vec![0; place.crcs.len().min(16) * kvfs_store::BLOCK_BYTES])
+        };
+        let missing = bound::fetch(&mut reads, 0, |place| Ok(finds.then(|| zeros(place))));
+        assert!(missing.is_ok(), "nothing was read");
     }
 }
 
@@ -62,7 +73,12 @@ pub(crate) fn payload_of(batch: &kvfs_store::Batch) -> Vec<u8> {
     let mut payload = Vec::new();
     codec::encode(
         1,
-        Entry::Batch(Record { batch, bindings: &crate::space::Bindings::default(), mark: None }),
+        Entry::Batch(Record {
+            batch,
+            bindings: &crate::space::Bindings::default(),
+            mark: None,
+            gather: None,
+        }),
         &mut payload,
     );
     payload
@@ -236,6 +252,16 @@ impl Journal {
     pub(crate) fn charged_to(self, accountant: Arc<Accountant>) -> Self {
         self.log.charge_to(accountant);
         self
+    }
+
+    /// Small writes that follow each other in their file get their places there from now on.
+    pub(crate) fn bind_by(&self, binder: Arc<dyn Binder>) {
+        self.log.bind_by(binder);
+    }
+
+    /// Whether a place may still be found for anything that was appended: not behind [`Journal::write_out`].
+    pub(crate) fn may_bind(&self) -> bool {
+        self.log.may_bind()
     }
 
     /// As [`Journal::open`], but only reads: for stores that are opened read-only, and for checks.

@@ -122,7 +122,10 @@ impl Replayed {
     pub(crate) fn bindings(&self, zones: &Arc<Zones>) -> Result<Bindings> {
         let mut bindings = Bindings::default();
         for (op, place) in &self.places {
-            if matches!(self.batch.ops().get(*op), Some(Op::PutBlocks { data, .. }) if !data.is_empty()) {
+            let found = self.batch.ops().get(*op);
+            if let Some(Op::PutBlocks { data, .. } | Op::PatchBlock { data, .. }) = found
+                && !data.is_empty()
+            {
                 bindings.push(*op, Bound::restore(zones, place.clone())?);
             }
         }
@@ -150,12 +153,8 @@ fn read_group(
     }
     let Some(payload) = header.payload(&reader.group(&header)?, reader.area.salt) else { return Ok(None) };
     let mut reads = batches(&header, &payload, log)?;
-    for read in reads.iter_mut().filter(|read| read.base > flushed) {
-        if bound::fetch(read, |place| bound::read_place(reader.device, place))? > 0 {
-            return Ok(None);
-        }
-    }
-    Ok(Some((header, reads)))
+    let missing = bound::fetch(&mut reads, flushed, |place| bound::read_place(reader.device, place))?;
+    Ok((missing == 0).then_some((header, reads)))
 }
 
 /// The batches of a group that is what was written.

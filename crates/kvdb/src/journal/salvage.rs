@@ -72,11 +72,9 @@ pub(crate) fn salvage(
             is_broken = true;
             continue;
         };
-        let mut missing = 0;
-        for read in reads.iter_mut().filter(|read| read.base > flushed) {
-            // What can't be read is not what was written, either.
-            missing += bound::fetch(read, |place| Ok(bound::read_place(device, place).unwrap_or(None)))?;
-        }
+        // What can't be read is not what was written, either.
+        let missing =
+            bound::fetch(&mut reads, flushed, |place| Ok(bound::read_place(device, place).unwrap_or(None)))?;
         is_broken |= is_tail_certain && missing > 0;
         let lsn = Lsn(header.lsn());
         if is_broken {

@@ -2,6 +2,7 @@
 
 mod commit;
 mod crash;
+mod gather;
 mod group_commit_delay;
 
 use std::sync::{Arc, LazyLock};
@@ -82,7 +83,7 @@ fn random_bindings(seed: u64, batch: &Batch) -> Bindings {
 /// A record of which nothing is bound, and which is no commit.
 fn plain(batch: &Batch) -> Record<'_> {
     static NONE: LazyLock<Bindings> = LazyLock::new(Bindings::default);
-    Record { batch, bindings: &NONE, mark: None }
+    Record { batch, bindings: &NONE, mark: None, gather: None }
 }
 
 fn put(value: &[u8]) -> Batch {
@@ -136,7 +137,8 @@ fn batches_survive_encoding() {
         let bindings = random_bindings(seed, &batch);
         let mut encoded = Vec::new();
         let mark = (!seed.is_multiple_of(4)).then(|| CommitMark { txn: TxnId(seed << 40), note: note(seed) });
-        let entry = Entry::Batch(Record { batch: &batch, bindings: &bindings, mark: mark.as_ref() });
+        let entry =
+            Entry::Batch(Record { batch: &batch, bindings: &bindings, mark: mark.as_ref(), gather: None });
         codec::encode(seed << 20, entry, &mut encoded);
         assert!(encoded.len() <= codec::encoded_len_max(entry), "seed {seed}");
         let payload = Bytes::from(encoded);
@@ -149,7 +151,8 @@ fn batches_survive_encoding() {
             }
         }
         let (base, operations) = (seed << 20, batch.len() as u64);
-        let read = codec::Read { base, operations, ops, places, mark: mark.clone(), spilled: None };
+        let read =
+            codec::Read { base, operations, ops, places, mark: mark.clone(), ..codec::Read::default() };
         assert_eq!(reader.next(), Ok(Some(read)), "seed {seed}");
         assert_eq!(reader.next(), Ok(None), "seed {seed}");
     }
@@ -194,7 +197,8 @@ fn decoding_survives_any_bytes() {
         let batch = random_batch(seed, 100);
         let mark = CommitMark { txn: TxnId(seed), note: note(3 * seed) };
         let bindings = random_bindings(seed, &batch);
-        let entry = Entry::Batch(Record { batch: &batch, bindings: &bindings, mark: Some(&mark) });
+        let entry =
+            Entry::Batch(Record { batch: &batch, bindings: &bindings, mark: Some(&mark), gather: None });
         codec::encode(1, entry, &mut encoded);
         codec::encode(200, Entry::Spilled(&spilled(seed)), &mut encoded);
         for _ in 0..rng.range(1, 4) {

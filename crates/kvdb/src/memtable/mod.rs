@@ -31,7 +31,7 @@ pub(crate) use lookup::Lookup;
 #[cfg(test)]
 pub(crate) use lookup::Outcome;
 pub(crate) use merge::Merger;
-pub(crate) use table::{BoundOp, MemTable};
+pub(crate) use table::MemTable;
 pub(crate) use tombstones::{Fragment, RangeTombstone, TombstoneSet};
 pub(crate) use writers::{WriteGuard, Writers};
 

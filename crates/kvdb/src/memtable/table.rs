@@ -31,29 +31,8 @@ use super::{
 use crate::{
     cache::{Accountant, Charge, Pool},
     format::{RecordIter, RecordKind},
-    space::{Bindings, Bound},
+    space::{Bindings, BoundOp, HoldsBound},
 };
-
-/// An operation whose blocks lie in their final place already.
-#[derive(Clone)]
-pub(crate) struct BoundOp {
-    /// Its first block.
-    pub first: u64,
-    /// Where they lie.
-    pub bound: Arc<Bound>,
-}
-
-impl BoundOp {
-    /// Where `block` lies; see [`Bound::find`].
-    pub(crate) fn find(&self, block: u64) -> Option<(usize, u64)> {
-        self.bound.find(block.checked_sub(self.first)?)
-    }
-
-    /// The checksums of `count` blocks from `first` on, which are all of the operation.
-    pub(crate) fn crcs(&self, first: u64, count: usize) -> &[u32] {
-        &self.bound.place().crcs[(first - self.first) as usize..][..count]
-    }
-}
 
 /// A write buffer: the newest records of all keyspaces, in memory.
 pub(crate) struct MemTable {
@@ -83,6 +62,13 @@ impl fmt::Debug for MemTable {
             .field("bytes", &self.bytes())
             .field("seqno_range", &self.seqno_range())
             .finish_non_exhaustive()
+    }
+}
+
+impl HoldsBound for MemTable {
+    fn hold(&self, ops: Vec<(Seqno, BoundOp)>, blocks: u64) {
+        self.bound.lock().extend(ops);
+        self.bytes_bound.fetch_add(blocks * BLOCK_BYTES as u64, Ordering::Release);
     }
 }
 
@@ -148,17 +134,16 @@ impl MemTable {
         if bindings.is_empty() {
             return;
         }
-        let mut ops = self.bound.lock();
-        for (at, bound) in bindings.iter() {
-            if let Some(&Op::PutBlocks { first, .. }) = batch.ops().get(at) {
-                ops.insert(base + at as u64, BoundOp { first, bound: Arc::clone(bound) });
+        let ops = bindings.iter().filter_map(|(at, bound)| match batch.ops().get(at) {
+            Some(&Op::PutBlocks { first, .. } | &Op::PatchBlock { block: first, .. }) => {
+                Some((base + at as u64, BoundOp { first, bound: Arc::clone(bound) }))
             }
-        }
-        drop(ops);
-        self.bytes_bound.fetch_add(bindings.blocks() * BLOCK_BYTES as u64, Ordering::Release);
+            _ => None,
+        });
+        self.hold(ops.collect(), bindings.blocks());
     }
 
-    /// The operation of this seqno, if its blocks are bound.
+    /// The operation of this seqno, if its blocks are bound. Of a patch it is the block that it completes, as it is then.
     pub(crate) fn bound(&self, seqno: Seqno) -> Option<BoundOp> {
         self.bound.lock().get(&seqno).cloned()
     }

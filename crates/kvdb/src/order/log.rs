@@ -26,7 +26,8 @@ impl Log {
 
     /// Everything that `table` has bound is written when this returns, and so will be durable with its runs.
     pub(crate) fn write_bound(&self, table: &MemTable) -> Result<()> {
-        if table.bytes_bound() == 0 { Ok(()) } else { self.journal()?.write_out() }
+        let journal = self.journal()?;
+        if table.bytes_bound() > 0 || journal.may_bind() { journal.write_out() } else { Ok(()) }
     }
 
     /// The journal of a writable store.

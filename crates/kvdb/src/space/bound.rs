@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use kvfs_store::{BLOCK_BYTES, Result, StoreError};
+use kvfs_store::{BLOCK_BYTES, Result, Seqno, StoreError};
 
 use super::{Budget, Destination, Zones};
 use crate::format::Extent;
@@ -30,6 +30,21 @@ impl Place {
         };
         let bytes: u64 = self.extents.iter().map(|extent| u64::from(extent.len)).sum();
         self.extents.iter().all(fits) && bytes == self.crcs.len() as u64 * BLOCK_BYTES as u64
+    }
+
+    /// Where `count` blocks from block `at` on lie. O(extents + count).
+    pub(crate) fn part(&self, at: usize, count: usize) -> Self {
+        let (mut skipped, mut left) = ((at * BLOCK_BYTES) as u64, (count * BLOCK_BYTES) as u64);
+        let mut extents = Vec::new();
+        for extent in &self.extents {
+            let before = skipped.min(extent.len.into());
+            let len = left.min(u64::from(extent.len) - before);
+            if len > 0 {
+                extents.push(Extent { addr: extent.addr + before, len: len as u32 });
+            }
+            (skipped, left) = (skipped - before, left - len);
+        }
+        Self { extents, crcs: self.crcs[at..at + count].to_vec() }
     }
 }
 
@@ -88,6 +103,12 @@ impl Bound {
         Ok(bound)
     }
 
+    /// Says what the checksums are that were not known when the space was allocated; as many as there were.
+    pub(crate) fn set_crcs(&mut self, crcs: Vec<u32>) {
+        debug_assert_eq!(crcs.len(), self.place.crcs.len());
+        self.place.crcs = crcs;
+    }
+
     /// Where the blocks lie.
     pub(crate) fn place(&self) -> &Place {
         &self.place
@@ -117,6 +138,33 @@ impl Drop for Bound {
             self.zones.release(extent);
         }
     }
+}
+
+/// An operation whose blocks lie in their final place already, alone or with others that its place is for, too.
+#[derive(Clone)]
+pub(crate) struct BoundOp {
+    /// The first block of the place.
+    pub first: u64,
+    /// Where the blocks lie.
+    pub bound: Arc<Bound>,
+}
+
+impl BoundOp {
+    /// Where `block` lies; see [`Bound::find`].
+    pub(crate) fn find(&self, block: u64) -> Option<(usize, u64)> {
+        self.bound.find(block.checked_sub(self.first)?)
+    }
+
+    /// The checksums of `count` blocks from `first` on, which are all in the place.
+    pub(crate) fn crcs(&self, first: u64, count: usize) -> &[u32] {
+        &self.bound.place().crcs[(first - self.first) as usize..][..count]
+    }
+}
+
+/// Holds blocks that were bound after it had taken them in.
+pub(crate) trait HoldsBound: Send + Sync {
+    /// The operations of these seqnos are bound, and what they bind is written: so many blocks in all.
+    fn hold(&self, ops: Vec<(Seqno, BoundOp)>, blocks: u64);
 }
 
 /// Which operations of a batch are bound: by their numbers, ascending.

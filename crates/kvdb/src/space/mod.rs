@@ -35,7 +35,7 @@ use kvfs_store::{Result, StoreError};
 
 pub(crate) use crate::format::ZoneUse;
 use crate::format::{Extent, SECTOR_BYTES, ZoneId};
-pub(crate) use bound::{Bindings, Bound, Place};
+pub(crate) use bound::{Bindings, Bound, BoundOp, HoldsBound, Place};
 pub use endurance::BudgetInfo;
 pub(crate) use endurance::{Endurance, WrittenToFast};
 pub(crate) use heat::{FastSpace, Heat, SHARE_LEFT_FREE, STRETCH_BLOCKS};

@@ -7,9 +7,15 @@
 //!
 //! Thread safety: no lock is held while space is found and checksums are computed; writers do so in parallel.
 
-use kvfs_store::{BLOCK_BYTES, Batch, Compression, Op, Result, StoreError};
+use std::sync::Arc;
+
+use kvfs_store::{BLOCK_BYTES, Batch, Compression, Op, Result, StoreError, Tier};
 
 use crate::format::{Feature, crc32c};
+use crate::journal::{Binder, Wanted};
+use crate::live::LiveSet;
+use crate::live::keyspaces::Keyspaces;
+use crate::runtime::Runtime;
 use crate::space::{Bindings, Bound, Budget, NewBlocks, Stream};
 use crate::write::Writer;
 
@@ -28,10 +34,8 @@ impl Writer {
                 continue;
             }
             let crcs = data.chunks_exact(BLOCK_BYTES).map(crc32c).collect();
-            let zones = &self.runtime.ctx.zones;
             let wish = self.live.tier_wished_with(batch, keyspace.0, prefix);
-            let blocks = NewBlocks { wish, bytes_in_row: data.len() as u64 };
-            match Bound::allocate(zones, zones.for_new(Stream::FlushBlock, blocks), Budget::Ordinary, crcs) {
+            match allocate(&self.runtime, wish, crcs) {
                 Ok(bound) => bindings.push(at, bound),
                 Err(StoreError::Full) => {
                     tracing::debug!(bytes = data.len(), "blocks find no place, and go through the journal");
@@ -44,5 +48,64 @@ impl Writer {
             self.live.announce(Feature::Bound)?;
         }
         Ok(bindings)
+    }
+
+    /// Where the blocks of a batch are wished to lie, those of its first file.
+    pub(super) fn tier_wished_of(&self, batch: &Batch) -> Option<Tier> {
+        let mut ops = batch.ops().iter();
+        let (keyspace, prefix) = ops.find_map(|op| match op {
+            Op::PutBlocks { keyspace, prefix, .. } | Op::PatchBlock { keyspace, prefix, .. } => {
+                Some((keyspace, prefix))
+            }
+            _ => None,
+        })?;
+        self.live.tier_wished_with(batch, keyspace.0, prefix)
+    }
+}
+
+fn allocate(runtime: &Runtime, wish: Option<Tier>, crcs: Vec<u32>) -> Result<Bound> {
+    let zones = &runtime.ctx.zones;
+    let blocks = NewBlocks { wish, bytes_in_row: (crcs.len() * BLOCK_BYTES) as u64 };
+    Bound::allocate(zones, zones.for_new(Stream::FlushBlock, blocks), Budget::Ordinary, crcs)
+}
+
+/// Finds places for small writes that follow each other, when the group of the journal that has them is written.
+pub(crate) struct GroupBinder {
+    runtime: Arc<Runtime>,
+    live: Arc<LiveSet>,
+    keyspaces: Arc<Keyspaces>,
+}
+
+impl GroupBinder {
+    /// In the zones of this store.
+    pub(crate) fn new(live: &Arc<LiveSet>, keyspaces: &Arc<Keyspaces>) -> Self {
+        let runtime = Arc::clone(&live.runtime);
+        Self { runtime, live: Arc::clone(live), keyspaces: Arc::clone(keyspaces) }
+    }
+
+    fn find(&self, wanted: Wanted) -> Result<Option<Bound>> {
+        let Wanted { keyspace, blocks, has_patches, wish } = wanted;
+        if self.live.packing(&self.keyspaces.get(keyspace.0)?).compression != Compression::None {
+            return Ok(None);
+        }
+        // Withdrawn only when the journal is empty: it has the group that waits for this.
+        self.live.announce(Feature::Bound)?;
+        if has_patches {
+            self.live.announce(Feature::BoundPatches)?;
+        }
+        allocate(&self.runtime, wish, vec![0; blocks]).map(Some)
+    }
+}
+
+impl Binder for GroupBinder {
+    fn bytes_min(&self) -> usize {
+        self.runtime.options.bind_bytes_min
+    }
+
+    fn place(&self, wanted: Wanted) -> Option<Bound> {
+        self.find(wanted).unwrap_or_else(|error| {
+            tracing::debug!(?wanted, %error, "small writes find no place, and stay in the journal");
+            None
+        })
     }
 }

@@ -17,7 +17,7 @@ use crate::commits::undo::Undo;
 use crate::flush::Flusher;
 use crate::format::Feature;
 use crate::history::History;
-use crate::journal::{AppendError, Appended, CommitMark, Record};
+use crate::journal::{AppendError, Appended, CommitMark, Gather, Record};
 use crate::live::LiveSet;
 use crate::live::keyspaces::Keyspaces;
 use crate::merge::deleted::Deleted;
@@ -26,8 +26,10 @@ use crate::order::log::Log;
 use crate::pressure::throttle::SEALED_MAX;
 use crate::runtime::Runtime;
 use crate::runtime::stalls::StallTimer;
+use crate::space::HoldsBound;
 use crate::write::admission::Admission;
 use crate::write::admission::budget_of;
+use crate::write::binding::GroupBinder;
 
 /// See the module.
 pub(crate) struct Writer {
@@ -45,8 +47,11 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    /// Behind this admission.
+    /// Behind this admission. From now on the journal has small writes bound, too.
     pub(crate) fn new(flusher: &Arc<Flusher>, admission: &Arc<Admission>, deleted: &Arc<Deleted>) -> Self {
+        if let Ok(journal) = flusher.log.journal() {
+            journal.bind_by(Arc::new(GroupBinder::new(&flusher.live, &flusher.keyspaces)));
+        }
         Self {
             runtime: Arc::clone(&flusher.runtime),
             live: Arc::clone(&flusher.live),
@@ -145,7 +150,7 @@ impl Writer {
         let kinds = self.keyspaces.kinds_of(batch)?;
         let journal = self.log.journal()?;
         let bindings = self.bind(batch)?;
-        let record = Record { batch, bindings: &bindings, mark };
+        let wish = self.tier_wished_of(batch);
         let needed = [
             batch.has_patches().then_some(Feature::Patches),
             (!bindings.is_empty()).then_some(Feature::Bound),
@@ -156,10 +161,12 @@ impl Writer {
                 return Err(StoreError::Failed { reason: "the store was closed".into() });
             }
             let base = order.next_seqno;
-            match journal.append(base, record) {
+            let table = Arc::clone(&self.live.view().active);
+            let holder: Arc<dyn HoldsBound> = table.clone();
+            let gather = Some(Gather { holder: &holder, wish });
+            match journal.append(base, Record { batch, bindings: &bindings, mark, gather }) {
                 Ok(Appended { is_due, .. }) => {
                     order.next_seqno += count;
-                    let table = Arc::clone(&self.live.view().active);
                     let ticket = self.history.begin(base, count);
                     break (base, table, ticket, is_due, order);
                 }

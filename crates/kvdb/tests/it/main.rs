@@ -7,6 +7,7 @@ mod checkpoints;
 mod clones;
 mod clones_of_clones;
 mod folds;
+mod gathering;
 mod overwritten;
 mod paging;
 mod patches;

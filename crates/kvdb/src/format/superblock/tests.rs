@@ -83,11 +83,11 @@ fn errors_tell_what_is_there() {
     assert_eq!(read().unwrap(), superblock(0));
 
     let mut other = slot(&superblock(1));
-    other[12] = 8;
+    other[12] = 9;
     let crc = crc32c(&other[12..]);
     other[8..12].copy_from_slice(&crc.to_le_bytes());
     device.write_at(AlignedBuf::from_slice(&other).as_ref(), SUPERBLOCK_ADDRS[1]).unwrap();
-    assert!(matches!(read(), Err(SuperblockError::OtherVersion { found: 8, known: 7 })));
+    assert!(matches!(read(), Err(SuperblockError::OtherVersion { found: 9, known: 8 })));
 
     for addr in SUPERBLOCK_ADDRS {
         let mut bytes = slot(&superblock(0));

@@ -64,12 +64,15 @@ fn deleted_range_counts_as_free_at_once_unless_a_snapshot_sees_it() {
     }
     db.flush().expect("flushes");
     let full = db.space();
+    // At the ends of zones a few blocks were copied: the space that they were bound in goes with their zones.
+    let copied =
+        db.stats().into_iter().find(|(name, _)| *name == "flush.bytes").map_or(0, |(_, bytes)| bytes);
     for file in 0..16 {
         delete(&db, blocks, file, 0);
     }
     let deleted = db.space();
     let gained = full.used_bytes - deleted.used_bytes;
-    assert!((15 * FILE_BYTES..=16 * FILE_BYTES).contains(&gained), "{gained} bytes are free");
+    assert!((15 * FILE_BYTES..=16 * FILE_BYTES + copied).contains(&gained), "{gained} bytes are free");
     db.create_snapshot("kept").expect("makes it");
     delete(&db, blocks, 16, 0);
     delete(&db, blocks, 17, FILE_BLOCKS / 2);

@@ -1,0 +1,319 @@
+//! Small writes of one group that follow each other in their file, bound together when the group is written (late binding
+//! of streams: BetrFS 0.2 section 3).
+//!
+//! A group notes its puts and patches of blocks. Before it is written, [`Gathering::runs`] says which of them come to whole
+//! blocks enough for a place of their own. There they are written, and only their place stands in the group; of a patch that
+//! does not end its block not even that: the one that does has the place of the whole block.
+//!
+//! Thread safety: plain data. Invariant: between the operations of a run lies none that changes the same file otherwise. So a
+//! block of a run is what the operation that ends it leaves, whatever lay below.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use kvfs_store::{BLOCK_BYTES, Compression, Keyspace, Op, Seqno, Tier};
+
+use super::codec::{Gather, PlacedPatch, encode_bound, encode_patch_bound, encode_patch_later};
+use crate::format::Sink;
+use crate::space::{Bound, BoundOp, HoldsBound, Place};
+
+/// What is to find a place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    /// Of blocks, all of one file.
+    pub keyspace: Keyspace,
+    /// So many of them, one after the other.
+    pub blocks: usize,
+    /// Some are made up of patches.
+    pub has_patches: bool,
+    /// Where they are wished to lie.
+    pub wish: Option<Tier>,
+}
+
+/// Finds places for runs.
+pub(crate) trait Binder: Send + Sync {
+    /// Runs of fewer bytes stay in their group.
+    fn bytes_min(&self) -> usize;
+
+    /// A place, without its checksums; `None`: there is none, or the blocks are to be packed. When this returns, the journal may
+    /// have what it says.
+    fn place(&self, wanted: Wanted) -> Option<Bound>;
+}
+
+/// A put of blocks, or a patch of one, that is to be stored as it is.
+pub(super) struct Small {
+    /// Where it lies in the group, its data at the end.
+    pub(super) encoded: Range<usize>,
+    pub(super) seqno: Seqno,
+    pub(super) keyspace: Keyspace,
+    pub(super) prefix: Bytes,
+    pub(super) block: u64,
+    /// In the block; of a put 0.
+    pub(super) offset: usize,
+    /// Of its data (bytes).
+    pub(super) len: usize,
+    pub(super) is_patch: bool,
+    pub(super) wish: Option<Tier>,
+    /// Which holder has it.
+    pub(super) holder: usize,
+}
+
+impl Small {
+    /// What `op`, which is encoded from `at` on, is if it is small.
+    fn of(op: &Op, (at, seqno): (usize, Seqno), (holder, wish): (usize, Option<Tier>)) -> Option<Self> {
+        let (keyspace, prefix, block, offset, data, is_patch) = match op {
+            Op::PutBlocks { keyspace, prefix, first, data, compression: Compression::None } => {
+                (*keyspace, prefix, *first, 0, data, false)
+            }
+            Op::PatchBlock { keyspace, prefix, block, offset, data, compression: Compression::None } => {
+                (*keyspace, prefix, *block, usize::from(*offset), data, true)
+            }
+            _ => return None,
+        };
+        let (prefix, len, encoded) = (prefix.clone(), data.len(), at..at);
+        Some(Self { encoded, seqno, keyspace, prefix, block, offset, len, is_patch, wish, holder })
+    }
+
+    fn start(&self) -> u128 {
+        u128::from(self.block) * BLOCK_BYTES as u128 + self.offset as u128
+    }
+
+    fn end(&self) -> u128 {
+        self.start() + self.len as u128
+    }
+
+    /// Where its data lies in the group.
+    pub(super) fn data(&self) -> Range<usize> {
+        self.encoded.end - self.len..self.encoded.end
+    }
+
+    /// Blocks that are complete with it.
+    fn blocks(&self) -> usize {
+        if self.is_patch { usize::from(self.ends_block()) } else { self.len / BLOCK_BYTES }
+    }
+
+    fn ends_block(&self) -> bool {
+        self.end().is_multiple_of(BLOCK_BYTES as u128)
+    }
+
+    /// Appends it as it is in a run that begins with block `first` and lies there.
+    pub(super) fn encode(&self, first: u64, place: &Place, sink: &mut impl Sink) {
+        let part = |count| place.part((self.block - first) as usize, count);
+        let (keyspace, prefix, block, offset) = (self.keyspace, &self.prefix[..], self.block, self.offset);
+        let patch = PlacedPatch { keyspace, prefix, block, offset };
+        match (self.is_patch, self.ends_block()) {
+            (false, _) => encode_bound(keyspace, prefix, block, &part(self.blocks()), sink),
+            (true, true) => encode_patch_bound(patch, &part(1), sink),
+            (true, false) => encode_patch_later(patch, self.len, sink),
+        }
+    }
+}
+
+/// What a group remembers of an operation.
+pub(super) enum Note {
+    Small(Small),
+    /// The file of this prefix, or any one of the keyspace, is changed in another way.
+    Part(Keyspace, Option<Bytes>),
+    /// Any file may be.
+    PartAll,
+}
+
+/// Whole blocks that follow each other in a file.
+pub(super) struct Run {
+    /// The first block.
+    pub(super) first: u64,
+    pub(super) blocks: usize,
+    /// The operations: their numbers among the notes.
+    pub(super) ops: Vec<usize>,
+}
+
+/// A run in its place, whose checksums are known.
+pub(super) struct BoundRun {
+    pub(super) run: Run,
+    pub(super) bound: Arc<Bound>,
+}
+
+/// What a holder is to know.
+pub(super) struct Told {
+    holder: Arc<dyn HoldsBound>,
+    ops: Vec<(Seqno, BoundOp)>,
+    blocks: u64,
+}
+
+impl Told {
+    pub(super) fn tell(self) {
+        self.holder.hold(self.ops, self.blocks);
+    }
+}
+
+/// The small writes of a group.
+#[derive(Default)]
+pub(super) struct Gathering {
+    /// They, and what parts them.
+    notes: Vec<Note>,
+    /// Their data (bytes).
+    bytes: usize,
+    /// Who has their blocks in memory.
+    holders: Vec<Arc<dyn HoldsBound>>,
+    /// Those of the record that is appended may be bound: who has them, and where they are wished to lie.
+    record: Option<(Arc<dyn HoldsBound>, Option<Tier>)>,
+}
+
+impl Gathering {
+    pub(super) fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// `None`: what comes now is not to be bound.
+    pub(super) fn begin_record(&mut self, gather: Option<Gather<'_>>) {
+        self.record = gather.map(|gather| (Arc::clone(gather.holder), gather.wish));
+    }
+
+    /// Who has no small writes in the group is not kept.
+    pub(super) fn end_record(&mut self) {
+        self.record = None;
+    }
+
+    /// This operation comes at byte `at` of the group.
+    pub(super) fn begin_op(&mut self, at: usize, seqno: Seqno, op: &Op, is_bound: bool) {
+        if let Some((holder, wish)) = self.record.as_ref().filter(|_| !is_bound) {
+            let is_last = self.holders.last().is_some_and(|last| Arc::ptr_eq(last, holder));
+            let number = self.holders.len() - usize::from(is_last);
+            if let Some(small) = Small::of(op, (at, seqno), (number, *wish)) {
+                self.holders.extend((!is_last).then(|| Arc::clone(holder)));
+                self.bytes += small.len;
+                self.notes.push(Note::Small(small));
+                return;
+            }
+        }
+        match op {
+            Op::PutBlocks { keyspace, prefix, .. } | Op::PatchBlock { keyspace, prefix, .. } => {
+                self.part(*keyspace, Some(prefix));
+            }
+            Op::Delete { keyspace, .. } | Op::DeleteRange { keyspace, .. } => self.part(*keyspace, None),
+            Op::Put { .. } | Op::Merge { .. } => {}
+        }
+    }
+
+    /// The operation that began last ends before byte `at`.
+    pub(super) fn end_op(&mut self, at: usize) {
+        if let Some(Note::Small(op)) = self.notes.last_mut()
+            && op.encoded.is_empty()
+        {
+            op.encoded.end = at;
+        }
+    }
+
+    fn part(&mut self, keyspace: Keyspace, prefix: Option<&Bytes>) {
+        match self.notes.last() {
+            // There is nothing to part, or it was parted just now.
+            None => {}
+            Some(Note::Part(last, None)) if *last == keyspace => {}
+            _ => self.notes.push(Note::Part(keyspace, prefix.cloned())),
+        }
+    }
+
+    /// What follows may change anything.
+    pub(super) fn part_all(&mut self) {
+        self.notes.extend((!self.notes.is_empty()).then_some(Note::PartAll));
+    }
+
+    /// The runs of at least so many bytes, with what they want. O(n log n) in the small writes, at once where they come to less.
+    pub(super) fn runs(&self, bytes_min: usize) -> Vec<(Run, Wanted)> {
+        if self.bytes < bytes_min {
+            return Vec::new();
+        }
+        let with_wish = |run: Run| {
+            let Small { keyspace, wish, .. } = *self.ops(&run).next()?;
+            let (blocks, has_patches) = (run.blocks, self.ops(&run).any(|op| op.is_patch));
+            Some((run, Wanted { keyspace, blocks, has_patches, wish }))
+        };
+        runs(&self.notes, bytes_min).into_iter().filter_map(with_wish).collect()
+    }
+
+    /// The operations of a run, in order.
+    pub(super) fn ops(&self, run: &Run) -> impl Iterator<Item = &Small> {
+        run.ops.iter().filter_map(|&number| match self.notes.get(number) {
+            Some(Note::Small(op)) => Some(op),
+            _ => None,
+        })
+    }
+
+    /// The operations of all runs, each with its own, as they lie in the group.
+    pub(super) fn in_order<'a>(&'a self, runs: &'a [BoundRun]) -> Vec<(&'a Small, &'a BoundRun)> {
+        let mut all: Vec<_> =
+            runs.iter().flat_map(|run| self.ops(&run.run).map(move |op| (op, run))).collect();
+        all.sort_unstable_by_key(|(op, _)| op.encoded.start);
+        all
+    }
+
+    /// What each holder is to know of them.
+    pub(super) fn to_tell(&self, runs: &[BoundRun]) -> Vec<Told> {
+        let mut told: Vec<Told> = (self.holders.iter())
+            .map(|holder| Told { holder: Arc::clone(holder), ops: Vec::new(), blocks: 0 })
+            .collect();
+        for (op, BoundRun { run, bound }) in self.in_order(runs) {
+            let (first, bound, blocks) = (run.first, Arc::clone(bound), op.blocks() as u64);
+            if blocks > 0 {
+                told[op.holder].ops.push((op.seqno, BoundOp { first, bound }));
+                told[op.holder].blocks += blocks;
+            }
+        }
+        told.retain(|told| told.blocks > 0);
+        told
+    }
+}
+
+/// Operations each of which begins where the one before it ends.
+#[derive(Default)]
+struct Row {
+    end: u128,
+    bytes: usize,
+    ops: Vec<usize>,
+}
+
+/// Every run of at least `bytes_min`, in the order of their first operations. O(n log n).
+pub(super) fn runs(notes: &[Note], bytes_min: usize) -> Vec<Run> {
+    let mut rows: BTreeMap<(Keyspace, &[u8]), Row> = BTreeMap::new();
+    let mut done = Vec::new();
+    let mut end = |row: Row| done.extend((row.bytes >= bytes_min).then_some(row.ops));
+    for (number, note) in notes.iter().enumerate() {
+        match note {
+            Note::Small(op) => {
+                let row = rows.entry((op.keyspace, &op.prefix)).or_default();
+                if row.end != op.start() {
+                    end(std::mem::take(row));
+                }
+                row.end = op.end();
+                row.bytes += op.len;
+                row.ops.push(number);
+            }
+            Note::Part(keyspace, Some(prefix)) => {
+                rows.remove(&(*keyspace, &prefix[..])).into_iter().for_each(&mut end);
+            }
+            Note::Part(keyspace, None) => {
+                rows.extract_if(.., |(of, _), _| of == keyspace).for_each(|(_, row)| end(row));
+            }
+            Note::PartAll => std::mem::take(&mut rows).into_values().for_each(&mut end),
+        }
+    }
+    rows.into_values().for_each(&mut end);
+    done.sort_unstable_by_key(|ops: &Vec<usize>| ops.first().copied());
+    done.into_iter().filter_map(|ops| whole_blocks(notes, &ops, bytes_min)).collect()
+}
+
+/// What of a row is whole blocks.
+fn whole_blocks(notes: &[Note], ops: &[usize], bytes_min: usize) -> Option<Run> {
+    let op = |number: &usize| match &notes[*number] {
+        Note::Small(op) => Some(op),
+        _ => None,
+    };
+    let from = ops.iter().position(|number| op(number).is_some_and(|op| op.offset == 0))?;
+    let to = ops.iter().rposition(|number| op(number).is_some_and(Small::ends_block))?;
+    let ops = ops.get(from..=to)?;
+    let (first, last) = (op(ops.first()?)?, op(ops.last()?)?);
+    let bytes = usize::try_from(last.end() - first.start()).ok()?;
+    (bytes >= bytes_min).then(|| Run { first: first.block, blocks: bytes / BLOCK_BYTES, ops: ops.to_vec() })
+}
