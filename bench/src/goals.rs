@@ -88,6 +88,7 @@ const GOALS: &[Goal] = &[
     goal("append-fsync", Against::One("xfs"), 2.2),
     goal("overwrite-4b", Against::BestOf(KERNEL), 8.0),
     goal("stream-write", Against::One("ext4"), 1.2),
+    goal("stream-write-10k", Against::One("ext4"), 0.8),
     goal("stream-read-cold", Against::One("ext4"), 0.95),
     goal("random-read-qd1", Against::One("ext4"), 1.0),
     goal("random-read-qd16", Against::One("ext4"), 0.9),

@@ -15,6 +15,8 @@ const STEP_BYTES: usize = 1 << 20;
 /// Length of a random one.
 const PAGE_BYTES: usize = 4 << 10;
 const READERS: usize = 16;
+/// tar(1) writes so much at a time: two blocks and a half.
+const TAR_BYTES: usize = 10 << 10;
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: ScenarioName::Stream,
@@ -83,6 +85,14 @@ pub(super) const SCENARIO: Scenario = Scenario {
             prepare: nothing,
             run: |job| Ok(fs::remove_file(path(job))?),
         },
+        Workload {
+            key: "stream-write-10k",
+            title: |sizes| format!("write {}, 10 KiB at a time, + fsync", size(sizes)),
+            class: Class::SyncAtEnd,
+            start: Start::Settled,
+            prepare: nothing,
+            run: |job| write_small(job, TAR_BYTES),
+        },
     ],
 };
 
@@ -122,6 +132,19 @@ fn write(job: &Job) -> Result<()> {
         interrupt::check()?;
         stamp(&mut step, first);
         file.write_all(&step)?;
+    }
+    Ok(file.sync_all()?)
+}
+
+fn write_small(job: &Job, bytes: usize) -> Result<()> {
+    let mut file = File::create_new(path(job))?;
+    let mut piece = vec![0x5a; bytes];
+    for number in 0..job.sizes.stream_bytes / bytes as u64 {
+        if number % 1024 == 0 {
+            interrupt::check()?;
+        }
+        piece[..8].copy_from_slice(&number.to_le_bytes());
+        file.write_all(&piece)?;
     }
     Ok(file.sync_all()?)
 }

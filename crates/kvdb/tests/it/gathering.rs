@@ -229,9 +229,9 @@ fn snapshots_between_small_writes_see_what_was_there() {
 #[test]
 fn store_that_fills_up_by_small_writes_loses_none_and_takes_deletions() {
     let device = make(80);
-    let db = open(&device, gathering);
+    let mut db = open(&device, gathering);
     let data = data(&db);
-    for round in 0..3 {
+    for round in 0..4 {
         let mut files = Files::from([("f".into(), Vec::new())]);
         let file = files.get_mut("f").expect("is there");
         loop {
@@ -244,6 +244,11 @@ fn store_that_fills_up_by_small_writes_loses_none_and_takes_deletions() {
             file.extend(bytes);
         }
         assert!(file.len() as u64 > 20 * ZONE_BYTES, "round {round}: {} bytes fitted", file.len());
+        if round % 2 == 1 {
+            db.sync(db.position()).expect("syncs");
+            drop(db);
+            db = open(&device, gathering);
+        }
         db.flush().expect("flushes");
         assert_holds(&*db, data, &files, &format!("round {round}"));
         let mut batch = Batch::new();
