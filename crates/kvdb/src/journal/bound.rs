@@ -2,6 +2,7 @@
 //!
 //! Thread safety: one thread; only reads.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 
 use bytes::Bytes;
@@ -9,7 +10,7 @@ use kvfs_device::{AlignedBuf, Device};
 use kvfs_store::{BLOCK_BYTES, Keyspace, Op, Result, Seqno, StoreError};
 
 use super::codec::Read;
-use crate::format::crc32c;
+use crate::format::{Extent, crc32c};
 use crate::space::Place;
 
 /// An operation of a group whose data is not in its record: the number of its batch, and its own.
@@ -95,32 +96,75 @@ fn fill(op: &mut Op, found: Option<&Bytes>, len: Option<usize>) {
     }
 }
 
-/// The blocks of a place, if they are what was bound. A device that ends before it did not get that far.
-///
-/// # Errors
-/// I/O errors.
-pub(super) fn read_place(device: &dyn Device, place: &Place) -> Result<Option<Bytes>> {
-    let end = |addr: u64, len: u32| addr.checked_add(len.into());
-    let is_there = place
-        .extents
-        .iter()
-        .all(|extent| end(extent.addr, extent.len).is_some_and(|end| end <= device.len_bytes()));
-    if !is_there {
-        return Ok(None);
+/// Reads places. Those of small writes lie one behind the other, so more is read than is asked for.
+pub(super) struct PlaceReader<'a> {
+    device: &'a dyn Device,
+    /// What was read last, and from where.
+    window: RefCell<(u64, Bytes)>,
+}
+
+/// So much is read at once for less than [`SMALL_BYTES`].
+const WINDOW_BYTES: u64 = 1 << 20;
+/// See [`WINDOW_BYTES`].
+const SMALL_BYTES: u32 = 64 << 10;
+
+impl<'a> PlaceReader<'a> {
+    pub(super) fn new(device: &'a dyn Device) -> Self {
+        Self { device, window: RefCell::default() }
     }
-    let mut buf = AlignedBuf::zeroed(place.crcs.len() * BLOCK_BYTES);
-    let mut rest = buf.as_mut();
-    for extent in &place.extents {
-        let (here, more) = rest.split_at_mut(extent.len as usize);
-        device.read_at(here, extent.addr).map_err(|error| {
-            StoreError::io(
-                format!("reading blocks of the journal at device address {:#x}", extent.addr),
-                error,
-            )
+
+    /// The blocks of a place, if they are what was bound. A device that ends before it did not get that far.
+    ///
+    /// # Errors
+    /// I/O errors.
+    pub(super) fn read(&self, place: &Place) -> Result<Option<Bytes>> {
+        let end = |addr: u64, len: u32| addr.checked_add(len.into());
+        let is_there = place
+            .extents
+            .iter()
+            .all(|extent| end(extent.addr, extent.len).is_some_and(|end| end <= self.device.len_bytes()));
+        if !is_there {
+            return Ok(None);
+        }
+        let found = match &place.extents[..] {
+            [extent] => self.read_extent(*extent)?,
+            extents => {
+                let mut all = Vec::with_capacity(place.crcs.len() * BLOCK_BYTES);
+                for extent in extents {
+                    all.extend_from_slice(&self.read_extent(*extent)?);
+                }
+                Bytes::from(all)
+            }
+        };
+        let is_right =
+            found.chunks_exact(BLOCK_BYTES).zip(&place.crcs).all(|(block, crc)| crc32c(block) == *crc);
+        Ok(is_right.then_some(found))
+    }
+
+    fn read_extent(&self, Extent { addr, len }: Extent) -> Result<Bytes> {
+        let mut window = self.window.borrow_mut();
+        let is_within = |(from, bytes): &(u64, Bytes)| {
+            addr >= *from && addr + u64::from(len) <= *from + bytes.len() as u64
+        };
+        if !is_within(&window) {
+            let ahead = if len < SMALL_BYTES { WINDOW_BYTES } else { len.into() };
+            let blocks_left = (self.device.len_bytes() - addr) / BLOCK_BYTES as u64;
+            let len_max = (blocks_left * BLOCK_BYTES as u64).min(ahead).max(len.into());
+            // What lies behind it may be unreadable.
+            let read = self.read_at(addr, len_max).or_else(|_| self.read_at(addr, len.into()));
+            *window = (addr, read?);
+        }
+        let from = (addr - window.0) as usize;
+        let part = &window.1[from..from + len as usize];
+        // A part is copied: the window would live as long.
+        Ok(if part.len() == window.1.len() { window.1.clone() } else { Bytes::copy_from_slice(part) })
+    }
+
+    fn read_at(&self, addr: u64, len: u64) -> Result<Bytes> {
+        let mut buf = AlignedBuf::zeroed(len as usize);
+        self.device.read_at(buf.as_mut(), addr).map_err(|error| {
+            StoreError::io(format!("reading blocks of the journal at device address {addr:#x}"), error)
         })?;
-        rest = more;
+        Ok(Bytes::from_owner(buf))
     }
-    let blocks = buf.as_ref().chunks_exact(BLOCK_BYTES);
-    let is_right = blocks.zip(&place.crcs).all(|(block, crc)| crc32c(block) == *crc);
-    Ok(is_right.then(|| Bytes::from_owner(buf)))
 }

@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use kvfs_store::{BLOCK_BYTES, Batch, Compression, Keyspace, NOTE_LEN_MAX, Op, Seqno, Tier, TxnId};
+use kvfs_store::{BLOCK_BYTES, Batch, Compression, Keyspace, NOTE_LEN_MAX, Op, Seqno, TxnId};
 
 use crate::format::{DecodeError, Decoder, Extent, SECTOR_BYTES, Sink};
 use crate::space::{Bindings, HoldsBound, Place};
@@ -98,17 +98,9 @@ pub(crate) struct Record<'a> {
     pub bindings: &'a Bindings,
     /// The transaction whose commit they are.
     pub mark: Option<&'a CommitMark>,
-    /// `None`: those that are not bound are not to be.
-    pub gather: Option<Gather<'a>>,
-}
-
-/// How the journal may bind small operations together that follow each other in their file.
-#[derive(Clone, Copy)]
-pub(crate) struct Gather<'a> {
-    /// Has their blocks in memory, and is told.
-    pub holder: &'a Arc<dyn HoldsBound>,
-    /// Where they are wished to lie.
-    pub wish: Option<Tier>,
+    /// Has their blocks in memory, and is told when the journal binds small ones together that follow each other in their file;
+    /// `None`: it is not to.
+    pub holder: Option<&'a Arc<dyn HoldsBound>>,
 }
 
 impl Record<'_> {

@@ -13,23 +13,25 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use kvfs_store::{BLOCK_BYTES, Compression, Keyspace, Op, Seqno, Tier};
+use kvfs_store::{BLOCK_BYTES, Compression, Keyspace, Op, Seqno};
 
-use super::codec::{Gather, PlacedPatch, encode_bound, encode_patch_bound, encode_patch_later};
+use super::codec::{PlacedPatch, encode_bound, encode_patch_bound, encode_patch_later};
 use crate::format::Sink;
 use crate::space::{Bound, BoundOp, HoldsBound, Place};
 
 /// What is to find a place.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) struct Wanted {
-    /// Of blocks, all of one file.
+    /// Of blocks.
     pub keyspace: Keyspace,
+    /// Of the one file that they are of.
+    pub prefix: Bytes,
     /// So many of them, one after the other.
     pub blocks: usize,
     /// Some are made up of patches.
     pub has_patches: bool,
-    /// Where they are wished to lie.
-    pub wish: Option<Tier>,
+    /// No lock is held under which nothing may be looked up.
+    pub may_read: bool,
 }
 
 /// Finds places for runs.
@@ -55,14 +57,13 @@ pub(super) struct Small {
     /// Of its data (bytes).
     pub(super) len: usize,
     pub(super) is_patch: bool,
-    pub(super) wish: Option<Tier>,
     /// Which holder has it.
     pub(super) holder: usize,
 }
 
 impl Small {
     /// What `op`, which is encoded from `at` on, is if it is small.
-    fn of(op: &Op, (at, seqno): (usize, Seqno), (holder, wish): (usize, Option<Tier>)) -> Option<Self> {
+    fn of(op: &Op, (at, seqno): (usize, Seqno), holder: usize) -> Option<Self> {
         let (keyspace, prefix, block, offset, data, is_patch) = match op {
             Op::PutBlocks { keyspace, prefix, first, data, compression: Compression::None } => {
                 (*keyspace, prefix, *first, 0, data, false)
@@ -73,7 +74,7 @@ impl Small {
             _ => return None,
         };
         let (prefix, len, encoded) = (prefix.clone(), data.len(), at..at);
-        Some(Self { encoded, seqno, keyspace, prefix, block, offset, len, is_patch, wish, holder })
+        Some(Self { encoded, seqno, keyspace, prefix, block, offset, len, is_patch, holder })
     }
 
     fn start(&self) -> u128 {
@@ -114,8 +115,10 @@ impl Small {
 /// What a group remembers of an operation.
 pub(super) enum Note {
     Small(Small),
-    /// The file of this prefix, or any one of the keyspace, is changed in another way.
-    Part(Keyspace, Option<Bytes>),
+    /// The file of this prefix is changed in another way.
+    Part(Keyspace, Bytes),
+    /// So are those that have keys from the first to the last.
+    PartRange(Keyspace, Bytes, Bytes),
     /// Any file may be.
     PartAll,
 }
@@ -139,12 +142,11 @@ pub(super) struct BoundRun {
 pub(super) struct Told {
     holder: Arc<dyn HoldsBound>,
     ops: Vec<(Seqno, BoundOp)>,
-    blocks: u64,
 }
 
 impl Told {
     pub(super) fn tell(self) {
-        self.holder.hold(self.ops, self.blocks);
+        self.holder.hold(self.ops);
     }
 }
 
@@ -157,8 +159,10 @@ pub(super) struct Gathering {
     bytes: usize,
     /// Who has their blocks in memory.
     holders: Vec<Arc<dyn HoldsBound>>,
-    /// Those of the record that is appended may be bound: who has them, and where they are wished to lie.
-    record: Option<(Arc<dyn HoldsBound>, Option<Tier>)>,
+    /// The keyspaces that they are of.
+    keyspaces: Vec<Keyspace>,
+    /// Those of the record that is appended may be bound: who has them.
+    record: Option<Arc<dyn HoldsBound>>,
 }
 
 impl Gathering {
@@ -167,8 +171,8 @@ impl Gathering {
     }
 
     /// `None`: what comes now is not to be bound.
-    pub(super) fn begin_record(&mut self, gather: Option<Gather<'_>>) {
-        self.record = gather.map(|gather| (Arc::clone(gather.holder), gather.wish));
+    pub(super) fn begin_record(&mut self, holder: Option<&Arc<dyn HoldsBound>>) {
+        self.record = holder.cloned();
     }
 
     /// Who has no small writes in the group is not kept.
@@ -178,22 +182,22 @@ impl Gathering {
 
     /// This operation comes at byte `at` of the group.
     pub(super) fn begin_op(&mut self, at: usize, seqno: Seqno, op: &Op, is_bound: bool) {
-        if let Some((holder, wish)) = self.record.as_ref().filter(|_| !is_bound) {
+        if let Some(holder) = self.record.as_ref().filter(|_| !is_bound) {
             let is_last = self.holders.last().is_some_and(|last| Arc::ptr_eq(last, holder));
             let number = self.holders.len() - usize::from(is_last);
-            if let Some(small) = Small::of(op, (at, seqno), (number, *wish)) {
+            if let Some(small) = Small::of(op, (at, seqno), number) {
                 self.holders.extend((!is_last).then(|| Arc::clone(holder)));
+                if !self.keyspaces.contains(&small.keyspace) {
+                    self.keyspaces.push(small.keyspace);
+                }
                 self.bytes += small.len;
                 self.notes.push(Note::Small(small));
                 return;
             }
         }
-        match op {
-            Op::PutBlocks { keyspace, prefix, .. } | Op::PatchBlock { keyspace, prefix, .. } => {
-                self.part(*keyspace, Some(prefix));
-            }
-            Op::Delete { keyspace, .. } | Op::DeleteRange { keyspace, .. } => self.part(*keyspace, None),
-            Op::Put { .. } | Op::Merge { .. } => {}
+        // Else there is nothing to part.
+        if self.keyspaces.contains(&op.keyspace()) {
+            self.part(op);
         }
     }
 
@@ -206,13 +210,18 @@ impl Gathering {
         }
     }
 
-    fn part(&mut self, keyspace: Keyspace, prefix: Option<&Bytes>) {
-        match self.notes.last() {
-            // There is nothing to part, or it was parted just now.
-            None => {}
-            Some(Note::Part(last, None)) if *last == keyspace => {}
-            _ => self.notes.push(Note::Part(keyspace, prefix.cloned())),
-        }
+    fn part(&mut self, op: &Op) {
+        self.notes.push(match op {
+            Op::PutBlocks { keyspace, prefix, .. } | Op::PatchBlock { keyspace, prefix, .. } => {
+                Note::Part(*keyspace, prefix.clone())
+            }
+            Op::Delete { keyspace, key } => Note::PartRange(*keyspace, key.clone(), key.clone()),
+            Op::DeleteRange { keyspace, start, end } => {
+                Note::PartRange(*keyspace, start.clone(), end.clone())
+            }
+            // Such keyspaces have no blocks.
+            Op::Put { .. } | Op::Merge { .. } => return,
+        });
     }
 
     /// What follows may change anything.
@@ -221,16 +230,24 @@ impl Gathering {
     }
 
     /// The runs of at least so many bytes, with what they want. O(n log n) in the small writes, at once where they come to less.
-    pub(super) fn runs(&self, bytes_min: usize) -> Vec<(Run, Wanted)> {
+    pub(super) fn runs(&self, bytes_min: usize, may_read: bool) -> Vec<(Run, Wanted)> {
         if self.bytes < bytes_min {
             return Vec::new();
         }
         let with_wish = |run: Run| {
-            let Small { keyspace, wish, .. } = *self.ops(&run).next()?;
+            let Small { keyspace, prefix, .. } = self.ops(&run).next()?;
+            let (keyspace, prefix) = (*keyspace, prefix.clone());
             let (blocks, has_patches) = (run.blocks, self.ops(&run).any(|op| op.is_patch));
-            Some((run, Wanted { keyspace, blocks, has_patches, wish }))
+            Some((run, Wanted { keyspace, prefix, blocks, has_patches, may_read }))
         };
         runs(&self.notes, bytes_min).into_iter().filter_map(with_wish).collect()
+    }
+
+    /// This run has found a place: its holders are told how much that is.
+    pub(super) fn count(&self, run: &Run) {
+        for op in self.ops(run).filter(|op| op.blocks() > 0) {
+            self.holders[op.holder].count(op.blocks() as u64);
+        }
     }
 
     /// The operations of a run, in order.
@@ -252,16 +269,15 @@ impl Gathering {
     /// What each holder is to know of them.
     pub(super) fn to_tell(&self, runs: &[BoundRun]) -> Vec<Told> {
         let mut told: Vec<Told> = (self.holders.iter())
-            .map(|holder| Told { holder: Arc::clone(holder), ops: Vec::new(), blocks: 0 })
+            .map(|holder| Told { holder: Arc::clone(holder), ops: Vec::new() })
             .collect();
         for (op, BoundRun { run, bound }) in self.in_order(runs) {
-            let (first, bound, blocks) = (run.first, Arc::clone(bound), op.blocks() as u64);
-            if blocks > 0 {
+            if op.blocks() > 0 {
+                let (first, bound) = (run.first, Arc::clone(bound));
                 told[op.holder].ops.push((op.seqno, BoundOp { first, bound }));
-                told[op.holder].blocks += blocks;
             }
         }
-        told.retain(|told| told.blocks > 0);
+        told.retain(|told| !told.ops.is_empty());
         told
     }
 }
@@ -290,11 +306,15 @@ pub(super) fn runs(notes: &[Note], bytes_min: usize) -> Vec<Run> {
                 row.bytes += op.len;
                 row.ops.push(number);
             }
-            Note::Part(keyspace, Some(prefix)) => {
+            Note::Part(keyspace, prefix) => {
                 rows.remove(&(*keyspace, &prefix[..])).into_iter().for_each(&mut end);
             }
-            Note::Part(keyspace, None) => {
-                rows.extract_if(.., |(of, _), _| of == keyspace).for_each(|(_, row)| end(row));
+            Note::PartRange(keyspace, first, last) => {
+                let touches = |prefix: &[u8]| {
+                    last[..] >= *prefix && (first.starts_with(prefix) || first[..] <= *prefix)
+                };
+                rows.extract_if(.., |(of, prefix), _| of == keyspace && touches(prefix))
+                    .for_each(|(_, row)| end(row));
             }
             Note::PartAll => std::mem::take(&mut rows).into_values().for_each(&mut end),
         }

@@ -111,7 +111,7 @@ impl Group {
             self.first_seqno = base;
         }
         if let Entry::Batch(record) = entry {
-            self.small.begin_record(record.gather);
+            self.small.begin_record(record.holder);
             for (at, bound) in record.bindings.iter() {
                 if let Some(Op::PutBlocks { data, .. }) = record.batch.ops().get(at) {
                     self.bytes_bound += data.len();
@@ -141,6 +141,7 @@ impl Group {
             if after.0 < before {
                 self.bytes_saved += before - after.0;
                 self.bytes_bound += run.blocks * BLOCK_BYTES;
+                self.small.count(&run);
                 self.runs.push((run, bound));
             }
         }

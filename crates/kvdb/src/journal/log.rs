@@ -274,7 +274,8 @@ impl<M: Monitor<State>> Log<M> {
             }
             // Also when the area is full: what the caller can retire ends where the open group
             // begins, so an open group must not stand in the way of a batch that fits alone.
-            state = self.write_open(state);
+            // The caller may hold locks.
+            state = self.write_open(state, false);
         }
         assert!(base > state.appended, "batches are appended in seqno order");
         let lsn = Lsn(state.open.lsn);
@@ -285,7 +286,7 @@ impl<M: Monitor<State>> Log<M> {
     }
 
     pub(super) fn write_out(&self) -> Result<()> {
-        self.write_open(self.state.lock()).check()
+        self.write_open(self.state.lock(), true).check()
     }
 
     pub(super) fn sync(&self, seqno: Seqno) -> Result<()> {
@@ -342,10 +343,14 @@ impl<M: Monitor<State>> Log<M> {
     fn lead<'a>(&'a self, mut state: M::Guard<'a>) -> M::Guard<'a> {
         let begun = self.clock.monotonic();
         state.is_led = true;
-        state = self.wait_for_writer(state);
+        let (opened, is_begun) = self.begin_write(state, true);
+        state = opened;
+        // In one breath with the taking of the group: who comes behind that is not served by this flush.
         let clients = std::mem::take(&mut state.gathering);
         state.flight = Some(Flight { seqno: state.appended, clients });
-        state = self.write_open(state);
+        if is_begun {
+            state = self.write_begun(state);
+        }
         if state.failed.is_none() {
             let target = state.written;
             drop(state);
@@ -388,13 +393,24 @@ impl<M: Monitor<State>> Log<M> {
     }
 
     /// Waits until no other thread writes, then writes the open group, if it holds anything.
-    fn write_open<'a>(&'a self, state: M::Guard<'a>) -> M::Guard<'a> {
+    fn write_open<'a>(&'a self, state: M::Guard<'a>, may_read: bool) -> M::Guard<'a> {
+        let (state, is_begun) = self.begin_write(state, may_read);
+        if is_begun { self.write_begun(state) } else { state }
+    }
+
+    /// Waits until no other thread writes. Then the open group is this thread's to write, with places for its small writes, if it
+    /// holds anything; says whether.
+    fn begin_write<'a>(&'a self, state: M::Guard<'a>, may_read: bool) -> (M::Guard<'a>, bool) {
         let mut state = self.wait_for_writer(state);
         if state.open.is_empty() || state.failed.is_some() {
-            return state;
+            return (state, false);
         }
         state.is_writing = true;
-        state = self.place_runs(state);
+        (self.place_runs(state, may_read), true)
+    }
+
+    /// Takes and writes the open group.
+    fn write_begun<'a>(&'a self, mut state: M::Guard<'a>) -> M::Guard<'a> {
         let mut group = state.open.take();
         let (appended, flushed_before) = (state.appended, state.durable.1);
         drop(state);
@@ -431,9 +447,9 @@ impl<M: Monitor<State>> Log<M> {
 
     /// Finds places for the small writes of the open group that come to enough. No other thread writes meanwhile; what is
     /// appended meanwhile stays as it is.
-    fn place_runs<'a>(&'a self, state: M::Guard<'a>) -> M::Guard<'a> {
+    fn place_runs<'a>(&'a self, state: M::Guard<'a>, may_read: bool) -> M::Guard<'a> {
         let Some(binder) = self.binder.get() else { return state };
-        let wanted = state.open.small().runs(binder.bytes_min());
+        let wanted = state.open.small().runs(binder.bytes_min(), may_read);
         if wanted.is_empty() {
             return state;
         }

@@ -41,7 +41,7 @@ use kvfs_store::{Result, Seqno, StoreError};
 use crate::cache::Accountant;
 use crate::format::{FRAME_HEADER_BYTES, Superblock, group_len};
 use codec::Entry;
-pub(crate) use codec::{CommitMark, CommitNote, Gather, Record, SpilledCommit};
+pub(crate) use codec::{CommitMark, CommitNote, Record, SpilledCommit};
 pub(crate) use gather::{Binder, Wanted};
 use log::{Log, State};
 use monitor::Waking;

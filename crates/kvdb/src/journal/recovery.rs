@@ -23,10 +23,11 @@ use bytes::Bytes;
 use kvfs_device::{AlignedBuf, Device};
 use kvfs_store::{Batch, Op, Result, Seqno, StoreError};
 
+use super::bound::{self, PlaceReader};
 use super::codec::{BatchReader, CommitMark, Read, SpilledCommit};
 use super::end::is_end;
 use super::header::Header;
-use super::{JournalArea, Lsn, bound};
+use super::{JournalArea, Lsn};
 use crate::format::SECTOR_BYTES;
 use crate::space::{Bindings, Bound, Place, Zones};
 
@@ -153,7 +154,8 @@ fn read_group(
     }
     let Some(payload) = header.payload(&reader.group(&header)?, reader.area.salt) else { return Ok(None) };
     let mut reads = batches(&header, &payload, log)?;
-    let missing = bound::fetch(&mut reads, flushed, |place| bound::read_place(reader.device, place))?;
+    let places = PlaceReader::new(reader.device);
+    let missing = bound::fetch(&mut reads, flushed, |place| places.read(place))?;
     Ok((missing == 0).then_some((header, reads)))
 }
 

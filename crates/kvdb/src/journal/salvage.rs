@@ -11,10 +11,11 @@ use bytes::Bytes;
 use kvfs_device::Device;
 use kvfs_store::{Batch, Result, Seqno};
 
+use super::bound::{self, PlaceReader};
 use super::codec::{BatchReader, Read};
 use super::header::Header;
 use super::recovery::Replayed;
-use super::{JournalArea, Lsn, bound};
+use super::{JournalArea, Lsn};
 use crate::salvage::SalvageStream;
 use crate::space::Place;
 
@@ -73,8 +74,8 @@ pub(crate) fn salvage(
             continue;
         };
         // What can't be read is not what was written, either.
-        let missing =
-            bound::fetch(&mut reads, flushed, |place| Ok(bound::read_place(device, place).unwrap_or(None)))?;
+        let places = PlaceReader::new(device);
+        let missing = bound::fetch(&mut reads, flushed, |place| Ok(places.read(place).unwrap_or(None)))?;
         is_broken |= is_tail_certain && missing > 0;
         let lsn = Lsn(header.lsn());
         if is_broken {

@@ -83,7 +83,7 @@ fn random_bindings(seed: u64, batch: &Batch) -> Bindings {
 /// A record of which nothing is bound, and which is no commit.
 fn plain(batch: &Batch) -> Record<'_> {
     static NONE: LazyLock<Bindings> = LazyLock::new(Bindings::default);
-    Record { batch, bindings: &NONE, mark: None, gather: None }
+    Record { batch, bindings: &NONE, mark: None, holder: None }
 }
 
 fn put(value: &[u8]) -> Batch {
@@ -138,7 +138,7 @@ fn batches_survive_encoding() {
         let mut encoded = Vec::new();
         let mark = (!seed.is_multiple_of(4)).then(|| CommitMark { txn: TxnId(seed << 40), note: note(seed) });
         let entry =
-            Entry::Batch(Record { batch: &batch, bindings: &bindings, mark: mark.as_ref(), gather: None });
+            Entry::Batch(Record { batch: &batch, bindings: &bindings, mark: mark.as_ref(), holder: None });
         codec::encode(seed << 20, entry, &mut encoded);
         assert!(encoded.len() <= codec::encoded_len_max(entry), "seed {seed}");
         let payload = Bytes::from(encoded);
@@ -198,7 +198,7 @@ fn decoding_survives_any_bytes() {
         let mark = CommitMark { txn: TxnId(seed), note: note(3 * seed) };
         let bindings = random_bindings(seed, &batch);
         let entry =
-            Entry::Batch(Record { batch: &batch, bindings: &bindings, mark: Some(&mark), gather: None });
+            Entry::Batch(Record { batch: &batch, bindings: &bindings, mark: Some(&mark), holder: None });
         codec::encode(1, entry, &mut encoded);
         codec::encode(200, Entry::Spilled(&spilled(seed)), &mut encoded);
         for _ in 0..rng.range(1, 4) {

@@ -39,11 +39,16 @@ impl Announced {
 impl LiveSet {
     /// Announces `feature`, durably when this returns. Two flushes the first time, then nothing.
     pub(crate) fn announce(&self, feature: Feature) -> Result<()> {
-        if self.announced.has(feature) {
+        self.announce_all(&[feature])
+    }
+
+    /// As [`LiveSet::announce`], several at once.
+    pub(crate) fn announce_all(&self, announced: &[Feature]) -> Result<()> {
+        if announced.iter().all(|&feature| self.announced.has(feature)) {
             return Ok(());
         }
         let ledger = self.ledger.lock();
-        let features = self.announced.get().with(feature);
+        let features = announced.iter().fold(self.announced.get(), |all, &feature| all.with(feature));
         self.runtime.health.observe(ledger.manifest.set_version(features.version()))?;
         self.announced.set(features);
         Ok(())

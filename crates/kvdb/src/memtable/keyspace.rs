@@ -87,7 +87,7 @@ impl KeyspaceTable {
     }
 
     /// One record for a patch. More than it takes here its flush may have to write: a whole block, unless the flush
-    /// writes one for a version above `pinned` anyway.
+    /// writes one for patches above `pinned` anyway. (What was put there may be bound, and be written already.)
     pub(super) fn insert_patch(
         &self,
         prefix: &[u8],
@@ -98,8 +98,10 @@ impl KeyspaceTable {
     ) -> Growth {
         let key = super::block_key(prefix, block);
         let newest = self.records.seek(&key, Seqno::MAX);
-        let newest = newest.filter(|node| node.record().key == key).map(|node| node.record().seqno);
-        let patched_bytes = if newest.is_some_and(|newest| newest > pinned) { 0 } else { BLOCK_BYTES };
+        let newest = newest.map(|node| node.record()).filter(|record| record.key == key);
+        let is_patched =
+            newest.is_some_and(|newest| newest.seqno > pinned && newest.kind == RecordKind::Merge);
+        let patched_bytes = if is_patched { 0 } else { BLOCK_BYTES };
         Growth { patched_bytes, ..self.insert(&key, seqno, RecordKind::Merge, operand) }
     }
 

@@ -66,9 +66,12 @@ impl fmt::Debug for MemTable {
 }
 
 impl HoldsBound for MemTable {
-    fn hold(&self, ops: Vec<(Seqno, BoundOp)>, blocks: u64) {
-        self.bound.lock().extend(ops);
+    fn count(&self, blocks: u64) {
         self.bytes_bound.fetch_add(blocks * BLOCK_BYTES as u64, Ordering::Release);
+    }
+
+    fn hold(&self, ops: Vec<(Seqno, BoundOp)>) {
+        self.bound.lock().extend(ops);
     }
 }
 
@@ -140,7 +143,8 @@ impl MemTable {
             }
             _ => None,
         });
-        self.hold(ops.collect(), bindings.blocks());
+        self.hold(ops.collect());
+        self.count(bindings.blocks());
     }
 
     /// The operation of this seqno, if its blocks are bound. Of a patch it is the block that it completes, as it is then.

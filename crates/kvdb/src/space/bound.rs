@@ -163,8 +163,11 @@ impl BoundOp {
 
 /// Holds blocks that were bound after it had taken them in.
 pub(crate) trait HoldsBound: Send + Sync {
-    /// The operations of these seqnos are bound, and what they bind is written: so many blocks in all.
-    fn hold(&self, ops: Vec<(Seqno, BoundOp)>, blocks: u64);
+    /// So many blocks have their place: a flush need not find any for them.
+    fn count(&self, blocks: u64);
+
+    /// The operations of these seqnos are bound, and what they bind is written.
+    fn hold(&self, ops: Vec<(Seqno, BoundOp)>);
 }
 
 /// Which operations of a batch are bound: by their numbers, ascending.

@@ -49,18 +49,6 @@ impl Writer {
         }
         Ok(bindings)
     }
-
-    /// Where the blocks of a batch are wished to lie, those of its first file.
-    pub(super) fn tier_wished_of(&self, batch: &Batch) -> Option<Tier> {
-        let mut ops = batch.ops().iter();
-        let (keyspace, prefix) = ops.find_map(|op| match op {
-            Op::PutBlocks { keyspace, prefix, .. } | Op::PatchBlock { keyspace, prefix, .. } => {
-                Some((keyspace, prefix))
-            }
-            _ => None,
-        })?;
-        self.live.tier_wished_with(batch, keyspace.0, prefix)
-    }
 }
 
 fn allocate(runtime: &Runtime, wish: Option<Tier>, crcs: Vec<u32>) -> Result<Bound> {
@@ -83,17 +71,24 @@ impl GroupBinder {
         Self { runtime, live: Arc::clone(live), keyspaces: Arc::clone(keyspaces) }
     }
 
-    fn find(&self, wanted: Wanted) -> Result<Option<Bound>> {
-        let Wanted { keyspace, blocks, has_patches, wish } = wanted;
+    fn find(&self, wanted: &Wanted) -> Result<Option<Bound>> {
+        let Wanted { keyspace, prefix, blocks, has_patches, may_read } = wanted;
         if self.live.packing(&self.keyspaces.get(keyspace.0)?).compression != Compression::None {
             return Ok(None);
         }
-        // Withdrawn only when the journal is empty: it has the group that waits for this.
-        self.live.announce(Feature::Bound)?;
-        if has_patches {
-            self.live.announce(Feature::BoundPatches)?;
+        if !may_read && self.runtime.ctx.zones.are_of_both_tiers() {
+            // Where they are wished to lie is in a row.
+            return Ok(None);
         }
-        allocate(&self.runtime, wish, vec![0; blocks]).map(Some)
+        let wish = self.live.tier_wished_with(&Batch::new(), keyspace.0, prefix);
+        let bound = allocate(&self.runtime, wish, vec![0; *blocks])?;
+        // Withdrawn only when the journal is empty: it has the group that waits for this.
+        self.live.announce_all(if *has_patches {
+            &[Feature::Bound, Feature::BoundPatches]
+        } else {
+            &[Feature::Bound]
+        })?;
+        Ok(Some(bound))
     }
 }
 
@@ -103,8 +98,8 @@ impl Binder for GroupBinder {
     }
 
     fn place(&self, wanted: Wanted) -> Option<Bound> {
-        self.find(wanted).unwrap_or_else(|error| {
-            tracing::debug!(?wanted, %error, "small writes find no place, and stay in the journal");
+        self.find(&wanted).unwrap_or_else(|error| {
+            tracing::debug!(blocks = wanted.blocks, %error, "small writes find no place, and stay in the journal");
             None
         })
     }

@@ -17,7 +17,7 @@ use crate::commits::undo::Undo;
 use crate::flush::Flusher;
 use crate::format::Feature;
 use crate::history::History;
-use crate::journal::{AppendError, Appended, CommitMark, Gather, Record};
+use crate::journal::{AppendError, Appended, CommitMark, Record};
 use crate::live::LiveSet;
 use crate::live::keyspaces::Keyspaces;
 use crate::merge::deleted::Deleted;
@@ -150,7 +150,6 @@ impl Writer {
         let kinds = self.keyspaces.kinds_of(batch)?;
         let journal = self.log.journal()?;
         let bindings = self.bind(batch)?;
-        let wish = self.tier_wished_of(batch);
         let needed = [
             batch.has_patches().then_some(Feature::Patches),
             (!bindings.is_empty()).then_some(Feature::Bound),
@@ -163,8 +162,8 @@ impl Writer {
             let base = order.next_seqno;
             let table = Arc::clone(&self.live.view().active);
             let holder: Arc<dyn HoldsBound> = table.clone();
-            let gather = Some(Gather { holder: &holder, wish });
-            match journal.append(base, Record { batch, bindings: &bindings, mark, gather }) {
+            let record = Record { batch, bindings: &bindings, mark, holder: Some(&holder) };
+            match journal.append(base, record) {
                 Ok(Appended { is_due, .. }) => {
                     order.next_seqno += count;
                     let ticket = self.history.begin(base, count);

@@ -259,3 +259,41 @@ fn store_that_fills_up_by_small_writes_loses_none_and_takes_deletions() {
     }
     assert!(db.check().expect("checks").findings.is_empty());
 }
+
+#[test]
+fn full_store_flushes_what_was_patched_after_it_was_bound() {
+    let device = make(120);
+    let db = open(&device, |options| {
+        gathering(options);
+        options.memtable_bytes = 64 << 20;
+    });
+    let data = data(&db);
+    let blocks = 2000;
+    for number in 0..blocks {
+        let mut batch = Batch::new();
+        batch.put_blocks(data, "f", number, vec![1; BLOCK]);
+        db.apply(batch, Durability::Buffered).expect("there is space");
+    }
+    db.sync(db.position()).expect("syncs");
+    assert!(stat(&db, "journal.bytes_bound") > blocks * 3000, "most of it is bound");
+    for number in 0..blocks {
+        let mut batch = Batch::new();
+        batch.patch_block(data, "f", number, 7, vec![2; 16]);
+        db.apply(batch, Durability::Buffered).expect("there is space");
+    }
+    let mut more = 0;
+    loop {
+        let mut batch = Batch::new();
+        batch.put_blocks(data, "g", more, vec![3; 4 * BLOCK]);
+        if db.apply(batch, Durability::Buffered).is_err() {
+            break;
+        }
+        more += 4;
+    }
+    db.flush().expect("has its space");
+    let mut batch = Batch::new();
+    batch.delete_range(data, "f", "z");
+    db.apply(batch, Durability::Synced).expect("a full store takes deletions");
+    db.flush().expect("flushes");
+    assert!(db.check().expect("checks").findings.is_empty());
+}

@@ -11,6 +11,9 @@ use super::*;
 use crate::journal::gate::{Gate, Pass};
 use crate::journal::log::{Log, State};
 use crate::journal::monitor::Monitor;
+use crate::journal::{Binder, Wanted};
+use crate::space::{BoundOp, HoldsBound};
+use kvfs_store::BLOCK_BYTES;
 
 /// A device whose flushes wait until the gate is open.
 struct GateDevice {
@@ -203,18 +206,47 @@ fn explored_log<const TIME_PASSES: bool>(
 /// One that leads, one that is to lead next, one that waits behind it, and one that only writes.
 const THREADS: u64 = 4;
 
+/// Lets others run while it looks for places, and finds none.
+struct NoPlaces;
+
+impl Binder for NoPlaces {
+    fn bytes_min(&self) -> usize {
+        BLOCK_BYTES
+    }
+
+    fn place(&self, _: Wanted) -> Option<Bound> {
+        shuttle::thread::yield_now();
+        None
+    }
+}
+
+struct Unheld;
+
+impl HoldsBound for Unheld {
+    fn count(&self, _: u64) {}
+    fn hold(&self, _: Vec<(Seqno, BoundOp)>) {}
+}
+
 /// Threads append and sync; whenever a sync returns, what it promised is in the durable image.
 fn explore(fails_at: Option<Fault>) {
+    explore_batches(fails_at, &put(b"value"));
+}
+
+fn explore_batches(fails_at: Option<Fault>, batch: &Batch) {
     let device = ExploredDevice::new(fails_at);
     let log = explored_log::<true>(&device, State::new(&AREA, Lsn(0), Lsn(0), 0));
+    log.bind_by(Arc::new(NoPlaces));
+    let holder: Arc<dyn HoldsBound> = Arc::new(Unheld);
     let order = Arc::new(shuttle::sync::Mutex::new(0));
     let threads: Vec<_> = (0..THREADS)
         .map(|thread| {
             let (log, order, device) = (log.clone(), order.clone(), device.clone());
+            let (batch, holder) = (batch.clone(), holder.clone());
             shuttle::thread::spawn(move || {
                 for _ in 0..2 {
                     let mut last = order.lock().unwrap();
-                    let Ok(_) = log.append(*last + 1, Entry::Batch(plain(&put(b"value")))) else {
+                    let record = Record { holder: Some(&holder), ..plain(&batch) };
+                    let Ok(_) = log.append(*last + 1, Entry::Batch(record)) else {
                         assert!(fails_at.is_some());
                         return;
                     };
@@ -248,6 +280,18 @@ fn explore(fails_at: Option<Fault>) {
 fn a_sync_keeps_its_promise_in_every_interleaving() {
     shuttle::check_random(|| explore(None), 1000);
     shuttle::check_pct(|| explore(None), 500, 3);
+}
+
+/// What is appended while places are looked for goes with the group, and is served by its flush.
+#[test]
+fn a_sync_keeps_its_promise_while_places_are_looked_for_in_every_interleaving() {
+    let explore = || {
+        let mut batch = Batch::new();
+        batch.put_blocks(KEYSPACE, "f", 0, vec![1; BLOCK_BYTES]);
+        explore_batches(None, &batch);
+    };
+    shuttle::check_random(explore, 1000);
+    shuttle::check_pct(explore, 500, 3);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use kvfs_store::BLOCK_BYTES;
 
 use super::*;
 use crate::journal::gather::{Note, Run, Small, runs};
-use crate::journal::{Binder, Gather, Wanted};
+use crate::journal::{Binder, Wanted};
 use crate::space::{BoundOp, HoldsBound};
 
 const ZONE_BYTES: u32 = 64 << 10;
@@ -47,11 +47,18 @@ impl Binder for Places {
 }
 
 #[derive(Default)]
-struct Holder(Mutex<Vec<(Seqno, BoundOp)>, class::KvdbMemtableTableBound>);
+struct Holder {
+    held: Mutex<Vec<(Seqno, BoundOp)>, class::KvdbMemtableTableBound>,
+    blocks: AtomicU64,
+}
 
 impl HoldsBound for Holder {
-    fn hold(&self, ops: Vec<(Seqno, BoundOp)>, _: u64) {
-        self.0.lock().extend(ops);
+    fn count(&self, blocks: u64) {
+        self.blocks.fetch_add(blocks, Ordering::Relaxed);
+    }
+
+    fn hold(&self, ops: Vec<(Seqno, BoundOp)>) {
+        self.held.lock().extend(ops);
     }
 }
 
@@ -95,7 +102,6 @@ fn noted(prefix: &'static str, at: u64, len: usize) -> Note {
         offset,
         len,
         is_patch,
-        wish: None,
         holder: 0,
     })
 }
@@ -125,12 +131,20 @@ fn runs_are_of_whole_blocks_that_follow_each_other() {
 #[test]
 fn what_changes_a_file_otherwise_parts_its_run() {
     let other = Keyspace(KEYSPACE.0 + 1);
-    let prefix = |prefix: &'static str| Some(Bytes::from(prefix));
+    let prefix = |prefix: &'static str| Bytes::from(prefix);
+    let range = |of, first: &'static [u8], last: &'static [u8]| {
+        Note::PartRange(of, Bytes::from_static(first), Bytes::from_static(last))
+    };
     let between = |note| found(&[noted("f", 0, 8 << 10), note, noted("f", 8 << 10, 12 << 10)]).len();
     assert_eq!(between(Note::Part(KEYSPACE, prefix("f"))), 0);
     assert_eq!(between(Note::Part(KEYSPACE, prefix("g"))), 1);
-    assert_eq!(between(Note::Part(KEYSPACE, None)), 0);
-    assert_eq!(between(Note::Part(other, None)), 1);
+    for (first, last) in [("a", "z"), ("f", "f"), ("f\0\0", "z"), ("a", "f\0"), ("f\0\0\0\0\0\0\0\u{1}", "g")]
+    {
+        assert_eq!(between(range(KEYSPACE, first.as_bytes(), last.as_bytes())), 0, "{first:?} to {last:?}");
+    }
+    assert_eq!(between(range(KEYSPACE, b"a", b"e\xff")), 1);
+    assert_eq!(between(range(KEYSPACE, b"g", b"z")), 1);
+    assert_eq!(between(range(other, b"a", b"z")), 1);
     assert_eq!(between(Note::Part(other, prefix("f"))), 1);
     assert_eq!(between(Note::PartAll), 0);
 }
@@ -163,8 +177,8 @@ fn random_life(
         push_write(&mut batch, prefix, ends[file], &data);
         ends[file] += data.len() as u64;
         let bindings = Bindings::default();
-        let gather = (!rng.chance(1, 20)).then_some(Gather { holder, wish: None });
-        let record = Record { batch: &batch, bindings: &bindings, mark: None, gather };
+        let holder = (!rng.chance(1, 20)).then_some(holder);
+        let record = Record { batch: &batch, bindings: &bindings, mark: None, holder };
         match journal.append(next, record) {
             Ok(_) => {}
             // The area is small.
@@ -196,7 +210,7 @@ fn small_writes_that_were_bound_are_replayed_as_they_were_appended() {
         for read in &replayed {
             for (at, place) in &read.places {
                 let seqno = read.base + *at as u64;
-                let held = holds.0.lock();
+                let held = holds.held.lock();
                 let (_, op) = held.iter().find(|(held, _)| *held == seqno).expect("is told");
                 let first = match &read.batch.ops()[*at] {
                     Op::PutBlocks { first, .. } | Op::PatchBlock { block: first, .. } => *first,
@@ -208,7 +222,8 @@ fn small_writes_that_were_bound_are_replayed_as_they_were_appended() {
                 blocks += count;
             }
         }
-        assert_eq!(replayed.iter().map(|read| read.places.len()).sum::<usize>(), holds.0.lock().len());
+        assert_eq!(replayed.iter().map(|read| read.places.len()).sum::<usize>(), holds.held.lock().len());
+        assert_eq!(holds.blocks.load(Ordering::Relaxed), blocks as u64, "seed {seed}");
         if blocks > 0 {
             with_patches += places.with_patches.load(Ordering::Relaxed);
         }
@@ -228,8 +243,8 @@ fn group_ends_the_log_when_a_block_that_patches_make_up_is_not_what_it_was() {
     for part in 0..10 {
         let mut batch = Batch::new();
         push_write(&mut batch, "f", part * 10_240, &[part as u8 + 1; 10_240]);
-        let gather = Some(Gather { holder: &holder, wish: None });
-        journal.append(next, Record { batch: &batch, bindings: &bindings, mark: None, gather }).unwrap();
+        let record = Record { batch: &batch, bindings: &bindings, mark: None, holder: Some(&holder) };
+        journal.append(next, record).unwrap();
         next += batch.len() as u64;
     }
     journal.sync(next - 1).unwrap();

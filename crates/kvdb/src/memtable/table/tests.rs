@@ -310,7 +310,8 @@ fn a_patch_counts_for_the_flush_as_the_block_that_it_becomes() {
     let mut batch = Batch::new();
     batch.put_blocks(BLOCKS, "f", 9, vec![1; BLOCK_BYTES]);
     table.apply(&batch, 8, kind_of);
-    assert_eq!(patch(9, 9) / 4096, 3);
+    // What was put may be bound, and the flush then writes no block but for the patches.
+    assert_eq!([patch(9, 9), patch(10, 9)].map(|more| more / 4096), [4, 4]);
 }
 
 #[test]
