@@ -1,12 +1,12 @@
 //! Small writes of one group that follow each other in their file, bound together when the group is written (late binding
 //! of streams: BetrFS 0.2 section 3).
 //!
-//! A group notes its puts and patches of blocks. Before it is written, [`Gathering::runs`] says which of them come to whole
+//! A group notes its puts and patches of blocks. Before it is written, [`Gathering::sequences`] says which of them come to whole
 //! blocks enough for a place of their own. There they are written, and only their place stands in the group; of a patch that
 //! does not end its block not even that: the one that does has the place of the whole block.
 //!
-//! Thread safety: plain data. Invariant: between the operations of a run lies none that changes the same file otherwise. So a
-//! block of a run is what the operation that ends it leaves, whatever lay below.
+//! Thread safety: plain data. Invariant: between the operations of a sequence lies none that changes the same file otherwise. So a
+//! block of a sequence is what the operation that ends it leaves, whatever lay below.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -34,7 +34,7 @@ pub(crate) struct Wanted {
     pub may_read: bool,
 }
 
-/// Finds places for runs.
+/// Finds places for sequences.
 pub(crate) trait Binder: Send + Sync {
     /// Runs of fewer bytes stay in their group.
     fn bytes_min(&self) -> usize;
@@ -99,7 +99,7 @@ impl Small {
         self.end().is_multiple_of(BLOCK_BYTES as u128)
     }
 
-    /// Appends it as it is in a run that begins with block `first` and lies there.
+    /// Appends it as it is in a sequence that begins with block `first` and lies there.
     pub(super) fn encode(&self, first: u64, place: &Place, sink: &mut impl Sink) {
         let part = |count| place.part((self.block - first) as usize, count);
         let (keyspace, prefix, block, offset) = (self.keyspace, &self.prefix[..], self.block, self.offset);
@@ -124,7 +124,7 @@ pub(super) enum Note {
 }
 
 /// Whole blocks that follow each other in a file.
-pub(super) struct Run {
+pub(super) struct Sequence {
     /// The first block.
     pub(super) first: u64,
     pub(super) blocks: usize,
@@ -132,9 +132,9 @@ pub(super) struct Run {
     pub(super) ops: Vec<usize>,
 }
 
-/// A run in its place, whose checksums are known.
-pub(super) struct BoundRun {
-    pub(super) run: Run,
+/// A sequence in its place, whose checksums are known.
+pub(super) struct PlacedSequence {
+    pub(super) sequence: Sequence,
     pub(super) bound: Arc<Bound>,
 }
 
@@ -229,51 +229,56 @@ impl Gathering {
         self.notes.extend((!self.notes.is_empty()).then_some(Note::PartAll));
     }
 
-    /// The runs of at least so many bytes, with what they want. O(n log n) in the small writes, at once where they come to less.
-    pub(super) fn runs(&self, bytes_min: usize, may_read: bool) -> Vec<(Run, Wanted)> {
+    /// The sequences of at least so many bytes, with what they want. O(n log n) in the small writes, at once where they come to less.
+    pub(super) fn sequences(&self, bytes_min: usize, may_read: bool) -> Vec<(Sequence, Wanted)> {
         if self.bytes < bytes_min {
             return Vec::new();
         }
-        let with_wish = |run: Run| {
-            let Small { keyspace, prefix, .. } = self.ops(&run).next()?;
+        let with_wish = |sequence: Sequence| {
+            let Small { keyspace, prefix, .. } = self.ops(&sequence).next()?;
             let (keyspace, prefix) = (*keyspace, prefix.clone());
-            let (blocks, has_patches) = (run.blocks, self.ops(&run).any(|op| op.is_patch));
-            Some((run, Wanted { keyspace, prefix, blocks, has_patches, may_read }))
+            let (blocks, has_patches) = (sequence.blocks, self.ops(&sequence).any(|op| op.is_patch));
+            Some((sequence, Wanted { keyspace, prefix, blocks, has_patches, may_read }))
         };
-        runs(&self.notes, bytes_min).into_iter().filter_map(with_wish).collect()
+        sequences(&self.notes, bytes_min).into_iter().filter_map(with_wish).collect()
     }
 
-    /// This run has found a place: its holders are told how much that is.
-    pub(super) fn count(&self, run: &Run) {
-        for op in self.ops(run).filter(|op| op.blocks() > 0) {
+    /// This sequence has found a place: its holders are told how much that is.
+    pub(super) fn count(&self, sequence: &Sequence) {
+        for op in self.ops(sequence).filter(|op| op.blocks() > 0) {
             self.holders[op.holder].count(op.blocks() as u64);
         }
     }
 
-    /// The operations of a run, in order.
-    pub(super) fn ops(&self, run: &Run) -> impl Iterator<Item = &Small> {
-        run.ops.iter().filter_map(|&number| match self.notes.get(number) {
+    /// The operations of a sequence, in order.
+    pub(super) fn ops(&self, sequence: &Sequence) -> impl Iterator<Item = &Small> {
+        sequence.ops.iter().filter_map(|&number| match self.notes.get(number) {
             Some(Note::Small(op)) => Some(op),
             _ => None,
         })
     }
 
-    /// The operations of all runs, each with its own, as they lie in the group.
-    pub(super) fn in_order<'a>(&'a self, runs: &'a [BoundRun]) -> Vec<(&'a Small, &'a BoundRun)> {
-        let mut all: Vec<_> =
-            runs.iter().flat_map(|run| self.ops(&run.run).map(move |op| (op, run))).collect();
+    /// The operations of all sequences, each with its own, as they lie in the group.
+    pub(super) fn in_order<'a>(
+        &'a self,
+        sequences: &'a [PlacedSequence],
+    ) -> Vec<(&'a Small, &'a PlacedSequence)> {
+        let mut all: Vec<_> = sequences
+            .iter()
+            .flat_map(|sequence| self.ops(&sequence.sequence).map(move |op| (op, sequence)))
+            .collect();
         all.sort_unstable_by_key(|(op, _)| op.encoded.start);
         all
     }
 
     /// What each holder is to know of them.
-    pub(super) fn to_tell(&self, runs: &[BoundRun]) -> Vec<Told> {
+    pub(super) fn to_tell(&self, sequences: &[PlacedSequence]) -> Vec<Told> {
         let mut told: Vec<Told> = (self.holders.iter())
             .map(|holder| Told { holder: Arc::clone(holder), ops: Vec::new() })
             .collect();
-        for (op, BoundRun { run, bound }) in self.in_order(runs) {
+        for (op, PlacedSequence { sequence, bound }) in self.in_order(sequences) {
             if op.blocks() > 0 {
-                let (first, bound) = (run.first, Arc::clone(bound));
+                let (first, bound) = (sequence.first, Arc::clone(bound));
                 told[op.holder].ops.push((op.seqno, BoundOp { first, bound }));
             }
         }
@@ -290,8 +295,8 @@ struct Row {
     ops: Vec<usize>,
 }
 
-/// Every run of at least `bytes_min`, in the order of their first operations. O(n log n).
-pub(super) fn runs(notes: &[Note], bytes_min: usize) -> Vec<Run> {
+/// Every sequence of at least `bytes_min`, in the order of their first operations. O(n log n).
+pub(super) fn sequences(notes: &[Note], bytes_min: usize) -> Vec<Sequence> {
     let mut rows: BTreeMap<(Keyspace, &[u8]), Row> = BTreeMap::new();
     let mut done = Vec::new();
     let mut end = |row: Row| done.extend((row.bytes >= bytes_min).then_some(row.ops));
@@ -325,7 +330,7 @@ pub(super) fn runs(notes: &[Note], bytes_min: usize) -> Vec<Run> {
 }
 
 /// What of a row is whole blocks.
-fn whole_blocks(notes: &[Note], ops: &[usize], bytes_min: usize) -> Option<Run> {
+fn whole_blocks(notes: &[Note], ops: &[usize], bytes_min: usize) -> Option<Sequence> {
     let op = |number: &usize| match &notes[*number] {
         Note::Small(op) => Some(op),
         _ => None,
@@ -335,5 +340,9 @@ fn whole_blocks(notes: &[Note], ops: &[usize], bytes_min: usize) -> Option<Run> 
     let ops = ops.get(from..=to)?;
     let (first, last) = (op(ops.first()?)?, op(ops.last()?)?);
     let bytes = usize::try_from(last.end() - first.start()).ok()?;
-    (bytes >= bytes_min).then(|| Run { first: first.block, blocks: bytes / BLOCK_BYTES, ops: ops.to_vec() })
+    (bytes >= bytes_min).then(|| Sequence {
+        first: first.block,
+        blocks: bytes / BLOCK_BYTES,
+        ops: ops.to_vec(),
+    })
 }

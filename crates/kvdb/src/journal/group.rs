@@ -18,7 +18,7 @@ use zerocopy::IntoBytes;
 
 use super::JournalArea;
 use super::codec::{Entry, RecordSink, encode};
-use super::gather::{BoundRun, Gathering, Run, Told};
+use super::gather::{Gathering, PlacedSequence, Sequence, Told};
 use super::header::{GroupFields, Header};
 use crate::cache::{Accountant, Charge, Pool};
 use crate::format::{Crc32c, FRAME_HEADER_BYTES as HEADER_BYTES, Sink, crc32c, group_len};
@@ -52,7 +52,7 @@ pub(super) struct Group {
     /// Which of its writes are small.
     small: Gathering,
     /// Small writes that lie in a place of their own when the group is written.
-    runs: Vec<(Run, Bound)>,
+    sequences: Vec<(Sequence, Bound)>,
     /// What the group is shorter without their data (bytes).
     bytes_saved: usize,
     /// Who is to know of them when that is written.
@@ -73,7 +73,7 @@ impl Group {
             bound: Vec::new(),
             bytes_bound: 0,
             small: Gathering::default(),
-            runs: Vec::new(),
+            sequences: Vec::new(),
             bytes_saved: 0,
             told: Vec::new(),
             first_seqno: 0,
@@ -129,20 +129,20 @@ impl Group {
         &self.small
     }
 
-    /// These runs of it have been given places. The next thing is [`Group::take`].
-    pub(super) fn bind(&mut self, found: Vec<(Run, Bound)>) {
-        for (run, bound) in found {
+    /// These sequences of it have been given places. The next thing is [`Group::take`].
+    pub(super) fn bind(&mut self, found: Vec<(Sequence, Bound)>) {
+        for (sequence, bound) in found {
             let (mut before, mut after) = (0, Counter(0));
-            for op in self.small.ops(&run) {
+            for op in self.small.ops(&sequence) {
                 before += op.encoded.len();
-                op.encode(run.first, bound.place(), &mut after);
+                op.encode(sequence.first, bound.place(), &mut after);
             }
             // Else they are patches of so few bytes that their places are longer.
             if after.0 < before {
                 self.bytes_saved += before - after.0;
-                self.bytes_bound += run.blocks * BLOCK_BYTES;
-                self.small.count(&run);
-                self.runs.push((run, bound));
+                self.bytes_bound += sequence.blocks * BLOCK_BYTES;
+                self.small.count(&sequence);
+                self.sequences.push((sequence, bound));
             }
         }
     }
@@ -157,23 +157,23 @@ impl Group {
         let mut next = Self::new(self.end());
         next.spare = std::mem::take(&mut self.spare);
         // What is left of it then goes to other chunks.
-        self.spare.extend(if self.runs.is_empty() { None } else { next.spare.pop() });
+        self.spare.extend(if self.sequences.is_empty() { None } else { next.spare.pop() });
         next.accountant.clone_from(&self.accountant);
         std::mem::replace(self, next)
     }
 
     /// Takes the small writes out that were given places, and puts these in.
     pub(super) fn gather(&mut self) {
-        if self.runs.is_empty() {
+        if self.sequences.is_empty() {
             return;
         }
         let small = std::mem::take(&mut self.small);
         let (chunks, len) = (std::mem::take(&mut self.chunks), self.len);
-        let mut runs = Vec::new();
-        for (run, mut bound) in std::mem::take(&mut self.runs) {
-            let mut data = AlignedBuf::zeroed(run.blocks * BLOCK_BYTES);
+        let mut sequences = Vec::new();
+        for (sequence, mut bound) in std::mem::take(&mut self.sequences) {
+            let mut data = AlignedBuf::zeroed(sequence.blocks * BLOCK_BYTES);
             let mut rest = data.as_mut();
-            for part in small.ops(&run).flat_map(|op| parts(&chunks, op.data())) {
+            for part in small.ops(&sequence).flat_map(|op| parts(&chunks, op.data())) {
                 let (here, more) = rest.split_at_mut(part.len());
                 here.copy_from_slice(part);
                 rest = more;
@@ -181,19 +181,19 @@ impl Group {
             bound.set_crcs(data.as_ref().chunks_exact(BLOCK_BYTES).map(crc32c).collect());
             let bound = Arc::new(bound);
             self.bound.push((Bytes::from_owner(data), Arc::clone(&bound)));
-            runs.push(BoundRun { run, bound });
+            sequences.push(PlacedSequence { sequence, bound });
         }
         self.len = HEADER_BYTES;
         let mut from = HEADER_BYTES;
-        for (op, BoundRun { run, bound }) in small.in_order(&runs) {
+        for (op, PlacedSequence { sequence, bound }) in small.in_order(&sequences) {
             self.put_parts(&chunks, from..op.encoded.start);
-            op.encode(run.first, bound.place(), self);
+            op.encode(sequence.first, bound.place(), self);
             from = op.encoded.end;
         }
         self.put_parts(&chunks, from..len);
         assert_eq!(self.len + self.bytes_saved, len, "a group is as long as it said");
         self.spare.extend(chunks);
-        self.told = small.to_tell(&runs);
+        self.told = small.to_tell(&sequences);
     }
 
     fn put_parts(&mut self, chunks: &[Chunk], range: Range<usize>) {

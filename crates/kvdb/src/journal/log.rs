@@ -406,7 +406,7 @@ impl<M: Monitor<State>> Log<M> {
             return (state, false);
         }
         state.is_writing = true;
-        (self.place_runs(state, may_read), true)
+        (self.place_sequences(state, may_read), true)
     }
 
     /// Takes and writes the open group.
@@ -447,14 +447,14 @@ impl<M: Monitor<State>> Log<M> {
 
     /// Finds places for the small writes of the open group that come to enough. No other thread writes meanwhile; what is
     /// appended meanwhile stays as it is.
-    fn place_runs<'a>(&'a self, state: M::Guard<'a>, may_read: bool) -> M::Guard<'a> {
+    fn place_sequences<'a>(&'a self, state: M::Guard<'a>, may_read: bool) -> M::Guard<'a> {
         let Some(binder) = self.binder.get() else { return state };
-        let wanted = state.open.small().runs(binder.bytes_min(), may_read);
+        let wanted = state.open.small().sequences(binder.bytes_min(), may_read);
         if wanted.is_empty() {
             return state;
         }
         drop(state);
-        let place = |(run, wanted)| Some((run, binder.place(wanted)?));
+        let place = |(sequence, wanted)| Some((sequence, binder.place(wanted)?));
         let found = wanted.into_iter().filter_map(place).collect();
         let mut state = self.state.lock();
         state.open.bind(found);

@@ -77,7 +77,7 @@ pub(crate) fn payload_of(batch: &kvfs_store::Batch) -> Vec<u8> {
             batch,
             bindings: &crate::space::Bindings::default(),
             mark: None,
-            gather: None,
+            holder: None,
         }),
         &mut payload,
     );

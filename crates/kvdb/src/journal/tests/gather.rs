@@ -6,7 +6,7 @@ use kvfs_locks::{Mutex, class};
 use kvfs_store::BLOCK_BYTES;
 
 use super::*;
-use crate::journal::gather::{Note, Run, Small, runs};
+use crate::journal::gather::{Note, Sequence, Small, sequences};
 use crate::journal::{Binder, Wanted};
 use crate::space::{BoundOp, HoldsBound};
 
@@ -107,11 +107,14 @@ fn noted(prefix: &'static str, at: u64, len: usize) -> Note {
 }
 
 fn found(notes: &[Note]) -> Vec<(u64, usize, Vec<usize>)> {
-    runs(notes, BYTES_MIN).into_iter().map(|Run { first, blocks, ops }| (first, blocks, ops)).collect()
+    sequences(notes, BYTES_MIN)
+        .into_iter()
+        .map(|Sequence { first, blocks, ops }| (first, blocks, ops))
+        .collect()
 }
 
 #[test]
-fn runs_are_of_whole_blocks_that_follow_each_other() {
+fn sequences_are_of_whole_blocks_that_follow_each_other() {
     let kib = |number: u64| number << 10;
     let write = |at, len: usize| noted("f", kib(at), len << 10);
     assert_eq!(found(&[write(0, 20)]), [(0, 5, vec![0])]);
@@ -129,7 +132,7 @@ fn runs_are_of_whole_blocks_that_follow_each_other() {
 }
 
 #[test]
-fn what_changes_a_file_otherwise_parts_its_run() {
+fn what_changes_a_file_otherwise_parts_its_sequence() {
     let other = Keyspace(KEYSPACE.0 + 1);
     let prefix = |prefix: &'static str| Bytes::from(prefix);
     let range = |of, first: &'static [u8], last: &'static [u8]| {
@@ -228,7 +231,7 @@ fn small_writes_that_were_bound_are_replayed_as_they_were_appended() {
             with_patches += places.with_patches.load(Ordering::Relaxed);
         }
     }
-    assert!(with_patches > 100, "{with_patches} runs had patches");
+    assert!(with_patches > 100, "{with_patches} sequences had patches");
 }
 
 #[test]
