@@ -357,7 +357,7 @@ impl Store for Db {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { durable: true, range_delete_constant: true }
+        Capabilities { durable: true, range_delete_constant: true, blind_patches: true }
     }
 
     fn space(&self) -> SpaceStats {

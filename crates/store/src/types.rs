@@ -134,6 +134,8 @@ pub struct Capabilities {
     pub durable: bool,
     /// `DeleteRange` costs the same for any number of keys.
     pub range_delete_constant: bool,
+    /// A patch of a block reads nothing of it.
+    pub blind_patches: bool,
 }
 
 /// Capacity and use of a store (bytes).

@@ -179,7 +179,7 @@ impl<D: Database> Store for DatabaseStore<D> {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { durable: true, range_delete_constant: false }
+        Capabilities { durable: true, range_delete_constant: false, blind_patches: false }
     }
 
     fn space(&self) -> SpaceStats {

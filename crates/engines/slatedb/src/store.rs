@@ -422,7 +422,7 @@ impl Store for SlateStore {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { durable: true, range_delete_constant: false }
+        Capabilities { durable: true, range_delete_constant: false, blind_patches: false }
     }
 
     fn space(&self) -> SpaceStats {

@@ -57,7 +57,7 @@ impl Contents<'_> {
         Ok(block_count(header.size).min(end).saturating_sub(first))
     }
 
-    /// The block of which a write of bytes `offset .. end` changes `len` bytes. In a transaction the store would read
+    /// The block of which a write of bytes `offset .. end` changes `len` bytes. Where patches are not blind the store would read
     /// it, too. What goes on at the end of a file is patches of any length: they are less than their blocks, and make these up
     /// together with what comes next.
     pub(super) fn edge(
@@ -71,13 +71,13 @@ impl Contents<'_> {
         let is_beyond = start >= header.size;
         let is_covered = offset <= start && end >= header.size;
         let goes_on = offset == header.size && offset > 0 && header.flags.compression() == Compression::None;
-        if self.is_main && goes_on {
+        if self.patches_blindly && goes_on {
             return Ok(Edge::Unread);
         }
         if is_beyond || is_covered {
             return Ok(Edge::Known(None));
         }
-        if self.is_main && len <= PATCH_BYTES_MAX {
+        if self.patches_blindly && len <= PATCH_BYTES_MAX {
             return Ok(Edge::Unread);
         }
         Ok(Edge::Known(self.block(header.inode, block)?))
@@ -154,7 +154,7 @@ impl Contents<'_> {
         to: usize,
     ) -> Result<()> {
         let is_present = !header.flags.has(RowFlags::SPARSE) && block < block_count(header.size);
-        if is_present && self.is_main {
+        if is_present && self.patches_blindly {
             self.stage_part(batch, header, block, from, vec![0; to - from].into());
         } else if let Some(old) = self.block(header.inode, block)? {
             let mut new = old.to_vec();

@@ -13,7 +13,7 @@ pub(crate) struct Contents<'v> {
     pub(super) keyspaces: Keyspaces,
     pub(super) inline_len_max: u32,
     /// Whether a block can be changed in part without being read.
-    pub(super) is_main: bool,
+    pub(super) patches_blindly: bool,
 }
 
 impl<'v> Contents<'v> {
@@ -23,7 +23,7 @@ impl<'v> Contents<'v> {
             read: fs.origin.read(),
             keyspaces: fs.keyspaces,
             inline_len_max: fs.shared.superblock.inline_len_max(),
-            is_main: fs.origin.is_main(),
+            patches_blindly: fs.origin.patches_blindly(),
         }
     }
 

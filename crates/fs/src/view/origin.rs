@@ -100,6 +100,11 @@ impl Origin {
         Ok(fs)
     }
 
+    /// Whether a block can be changed in part without being read. A transaction reads it, and so do some engines.
+    pub(crate) fn patches_blindly(&self) -> bool {
+        matches!(self, Self::Main(store) if store.capabilities().blind_patches)
+    }
+
     /// Whether this is the main line.
     pub(crate) fn is_main(&self) -> bool {
         matches!(self, Self::Main(_))

@@ -244,7 +244,7 @@ impl Store for ModelStore {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { durable: false, range_delete_constant: false }
+        Capabilities { durable: false, range_delete_constant: false, blind_patches: true }
     }
 
     fn space(&self) -> SpaceStats {
