@@ -166,8 +166,8 @@ fn place_len_max(place: &Place) -> usize {
 
 /// Where records are appended.
 pub(super) trait RecordSink: Sink {
-    /// What comes now is this operation, whole: with its data, or bound by itself.
-    fn begin_op(&mut self, _seqno: Seqno, _op: &Op, _is_bound: bool) {}
+    /// What comes now is this operation. `_holder`: it may be bound yet, and who has its blocks then.
+    fn begin_op(&mut self, _seqno: Seqno, _op: &Op, _holder: Option<&Arc<dyn HoldsBound>>) {}
     /// The operation that began last ends here.
     fn end_op(&mut self) {}
     /// What comes now has operations that lie elsewhere.
@@ -212,7 +212,7 @@ fn encode_batch(base: Seqno, record: Record<'_>, sink: &mut impl RecordSink) {
     let mut bindings = record.bindings.iter().peekable();
     for ((at, op), seqno) in record.batch.ops().iter().enumerate().zip(base..) {
         let binding = bindings.next_if(|(bound, _)| *bound == at);
-        sink.begin_op(seqno, op, binding.is_some());
+        sink.begin_op(seqno, op, record.holder.filter(|_| binding.is_none()));
         match (op, binding) {
             (Op::PutBlocks { keyspace, prefix, first, .. }, Some((_, bound))) => {
                 encode_bound(*keyspace, prefix, *first, bound.place(), sink);

@@ -123,6 +123,15 @@ pub(super) enum Note {
     PartAll,
 }
 
+impl Note {
+    fn small(&self) -> Option<&Small> {
+        match self {
+            Self::Small(op) => Some(op),
+            Self::Part(..) | Self::PartRange(..) | Self::PartAll => None,
+        }
+    }
+}
+
 /// Whole blocks that follow each other in a file.
 pub(super) struct Sequence {
     /// The first block.
@@ -161,8 +170,6 @@ pub(super) struct Gathering {
     holders: Vec<Arc<dyn HoldsBound>>,
     /// The keyspaces that they are of.
     keyspaces: Vec<Keyspace>,
-    /// Those of the record that is appended may be bound: who has them.
-    record: Option<Arc<dyn HoldsBound>>,
 }
 
 impl Gathering {
@@ -170,22 +177,19 @@ impl Gathering {
         self.bytes == 0
     }
 
-    /// `None`: what comes now is not to be bound.
-    pub(super) fn begin_record(&mut self, holder: Option<&Arc<dyn HoldsBound>>) {
-        self.record = holder.cloned();
-    }
-
-    /// Who has no small writes in the group is not kept.
-    pub(super) fn end_record(&mut self) {
-        self.record = None;
-    }
-
-    /// This operation comes at byte `at` of the group.
-    pub(super) fn begin_op(&mut self, at: usize, seqno: Seqno, op: &Op, is_bound: bool) {
-        if let Some(holder) = self.record.as_ref().filter(|_| !is_bound) {
+    /// This operation comes at byte `at` of the group; without a holder it stays as it is.
+    pub(super) fn begin_op(
+        &mut self,
+        at: usize,
+        seqno: Seqno,
+        op: &Op,
+        holder: Option<&Arc<dyn HoldsBound>>,
+    ) {
+        if let Some(holder) = holder {
             let is_last = self.holders.last().is_some_and(|last| Arc::ptr_eq(last, holder));
             let number = self.holders.len() - usize::from(is_last);
             if let Some(small) = Small::of(op, (at, seqno), number) {
+                // Who has no small writes in the group is not kept.
                 self.holders.extend((!is_last).then(|| Arc::clone(holder)));
                 if !self.keyspaces.contains(&small.keyspace) {
                     self.keyspaces.push(small.keyspace);
@@ -252,10 +256,7 @@ impl Gathering {
 
     /// The operations of a sequence, in order.
     pub(super) fn ops(&self, sequence: &Sequence) -> impl Iterator<Item = &Small> {
-        sequence.ops.iter().filter_map(|&number| match self.notes.get(number) {
-            Some(Note::Small(op)) => Some(op),
-            _ => None,
-        })
+        sequence.ops.iter().filter_map(|&number| self.notes.get(number)?.small())
     }
 
     /// The operations of all sequences, each with its own, as they lie in the group.
@@ -271,12 +272,12 @@ impl Gathering {
         all
     }
 
-    /// What each holder is to know of them.
-    pub(super) fn to_tell(&self, sequences: &[PlacedSequence]) -> Vec<Told> {
+    /// What each holder is to know of the operations of sequences.
+    pub(super) fn to_tell(&self, placed: &[(&Small, &PlacedSequence)]) -> Vec<Told> {
         let mut told: Vec<Told> = (self.holders.iter())
             .map(|holder| Told { holder: Arc::clone(holder), ops: Vec::new() })
             .collect();
-        for (op, PlacedSequence { sequence, bound }) in self.in_order(sequences) {
+        for (op, PlacedSequence { sequence, bound }) in placed {
             if op.blocks() > 0 {
                 let (first, bound) = (sequence.first, Arc::clone(bound));
                 told[op.holder].ops.push((op.seqno, BoundOp { first, bound }));
@@ -331,10 +332,7 @@ pub(super) fn sequences(notes: &[Note], bytes_min: usize) -> Vec<Sequence> {
 
 /// What of a row is whole blocks.
 fn whole_blocks(notes: &[Note], ops: &[usize], bytes_min: usize) -> Option<Sequence> {
-    let op = |number: &usize| match &notes[*number] {
-        Note::Small(op) => Some(op),
-        _ => None,
-    };
+    let op = |number: &usize| notes[*number].small();
     let from = ops.iter().position(|number| op(number).is_some_and(|op| op.offset == 0))?;
     let to = ops.iter().rposition(|number| op(number).is_some_and(Small::ends_block))?;
     let ops = ops.get(from..=to)?;

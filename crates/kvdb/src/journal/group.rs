@@ -22,7 +22,7 @@ use super::gather::{Gathering, PlacedSequence, Sequence, Told};
 use super::header::{GroupFields, Header};
 use crate::cache::{Accountant, Charge, Pool};
 use crate::format::{Crc32c, FRAME_HEADER_BYTES as HEADER_BYTES, Sink, crc32c, group_len};
-use crate::space::Bound;
+use crate::space::{Bound, HoldsBound};
 
 /// Size of a chunk, and so of a device write (bytes).
 pub(super) const CHUNK_BYTES: usize = 1 << 20;
@@ -111,7 +111,6 @@ impl Group {
             self.first_seqno = base;
         }
         if let Entry::Batch(record) = entry {
-            self.small.begin_record(record.holder);
             for (at, bound) in record.bindings.iter() {
                 if let Some(Op::PutBlocks { data, .. }) = record.batch.ops().get(at) {
                     self.bytes_bound += data.len();
@@ -120,7 +119,6 @@ impl Group {
             }
         }
         encode(base, entry, self);
-        self.small.end_record();
         self.batches += 1;
     }
 
@@ -185,7 +183,8 @@ impl Group {
         }
         self.len = HEADER_BYTES;
         let mut from = HEADER_BYTES;
-        for (op, PlacedSequence { sequence, bound }) in small.in_order(&sequences) {
+        let moved = small.in_order(&sequences);
+        for (op, PlacedSequence { sequence, bound }) in &moved {
             self.put_parts(&chunks, from..op.encoded.start);
             op.encode(sequence.first, bound.place(), self);
             from = op.encoded.end;
@@ -193,7 +192,7 @@ impl Group {
         self.put_parts(&chunks, from..len);
         assert_eq!(self.len + self.bytes_saved, len, "a group is as long as it said");
         self.spare.extend(chunks);
-        self.told = small.to_tell(&sequences);
+        self.told = small.to_tell(&moved);
     }
 
     fn put_parts(&mut self, chunks: &[Chunk], range: Range<usize>) {
@@ -297,8 +296,8 @@ impl Sink for Counter {
 }
 
 impl RecordSink for Group {
-    fn begin_op(&mut self, seqno: Seqno, op: &Op, is_bound: bool) {
-        self.small.begin_op(self.len, seqno, op, is_bound);
+    fn begin_op(&mut self, seqno: Seqno, op: &Op, holder: Option<&Arc<dyn HoldsBound>>) {
+        self.small.begin_op(self.len, seqno, op, holder);
     }
 
     fn end_op(&mut self) {
