@@ -438,6 +438,7 @@ impl Store for SlateStore {
             ("slatedb.deleted_ranges", self.view().dead.len() as u64),
             ("slatedb.outages", self.shared.observer.health.outages()),
             ("slatedb.segments_bytes", self.shared.segments_bytes()),
+            ("slatedb.segments_received_bytes", self.shared.segments.received_bytes()),
             ("slatedb.segments_unsent_bytes", self.shared.segments.pending_bytes()),
             ("slatedb.snapshots", self.shared.named_snapshots().len() as u64),
             ("slatedb.syncs", self.shared.syncs()),

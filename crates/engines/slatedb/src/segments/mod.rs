@@ -22,6 +22,7 @@ mod sweep;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -127,6 +128,8 @@ pub(crate) struct Segments {
     /// Told of each segment that is sent.
     sent: watch::Sender<()>,
     parts: Arc<Parts>,
+    /// Of all requests for parts (bytes).
+    received: AtomicU64,
     positions: Arc<Positions>,
     queue: Queue,
     handle: Handle,
@@ -148,6 +151,7 @@ impl Segments {
             pending: Mutex::default(),
             sent: watch::channel(()).0,
             parts: Arc::new(Parts::new(parts_bytes(options.memory_bytes), options.parts_dir())),
+            received: AtomicU64::new(0),
             positions: Arc::default(),
             queue: Queue::default(),
             handle,
@@ -194,6 +198,11 @@ impl Segments {
     /// Written and not sent yet (bytes).
     pub(crate) fn pending_bytes(&self) -> u64 {
         self.pending.lock().bytes() as u64
+    }
+
+    /// Asked of object storage, because they were not near (bytes).
+    pub(crate) fn received_bytes(&self) -> u64 {
+        self.received.load(Ordering::Relaxed)
     }
 
     /// Whether more may be appended now.
@@ -444,7 +453,11 @@ impl Segments {
             let options = GetOptions { range: Some(range.clone().into()), ..GetOptions::default() };
             let got = async { parted(self.service.get_opts(&path, options).await?).await };
             match got.await {
-                Ok(parts) => return Ok(parts),
+                Ok(parts) => {
+                    let bytes: usize = parts.iter().map(Bytes::len).sum();
+                    self.received.fetch_add(bytes as u64, Ordering::Relaxed);
+                    return Ok(parts);
+                }
                 Err(object_store::Error::NotFound { .. }) => return damaged("it is missing"),
                 Err(error) => {
                     tracing::debug!(%path, %error, "a part of a segment was asked for in vain");

@@ -408,9 +408,14 @@ fn parts_of_segments_on_the_local_disk_are_bounded_and_their_loss_or_damage_is_o
     let bytes =
         || -> u64 { parts().iter().filter_map(|path| path.metadata().ok()).map(|found| found.len()).sum() };
     wait_until("it is used, and bounded", || (1..=BYTES_MAX / 2).contains(&bytes()));
-    let asked = f.stat("slatedb.requests_get");
-    (0..4).for_each(|_| drop(read(&*f.store, &f, "7", 0, count).unwrap()));
-    assert_eq!(f.stat("slatedb.requests_get"), asked);
+    let received_for_last = || {
+        let before = f.stat("slatedb.segments_received_bytes");
+        read(&*f.store, &f, "7", 0, count).unwrap();
+        f.stat("slatedb.segments_received_bytes") - before
+    };
+    // What was read is written to the disk behind its reader.
+    wait_until("what was read is on the disk", || received_for_last() == 0);
+    assert_eq!([(); 4].map(|()| received_for_last()), [0; 4]);
     for path in parts() {
         let len = path.metadata().map_or(0, |found| found.len());
         std::fs::write(&path, vec![0xa5; len as usize]).unwrap();
