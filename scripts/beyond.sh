@@ -80,6 +80,7 @@ if [ -n "$VERSITYGW" ]; then
   step "s3: outage, shorter than the timeout" outage
   step "s3: outage, longer than the timeout" long_outage
   step "s3: unmount in an outage" umount_in_outage
+  step "s3: journal on the local disk" local_journal
   stop_s3
 else
   step "s3" sh -c 'echo "no versitygw, and no Go to build it"; exit 77'

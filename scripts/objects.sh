@@ -1,4 +1,4 @@
-# Shared by the scripts that test stores in object storage: a server of S3, files whose fsync counts, named snapshots, outages, take-over.
+# Shared by the scripts that test stores in object storage: a server of S3, files whose fsync counts, named snapshots, outages, journals, take-over.
 # Source it behind lib.sh.
 # shellcheck shell=bash disable=SC2154
 #
@@ -79,6 +79,27 @@ umount_in_outage() {
   [ "$(cat "$mnt/kept")" = kept ] && umount_store && check_store
 }
 
+# With a journal on the local disk an fsync and a commit are acknowledged while the server is gone, and are there after kill -9. A mount of
+# another machine is refused until this one has brought them there.
+local_journal() {
+  local elsewhere=$work/elsewhere.$RANDOM
+  mount_store "$(mount_options),durability=local,timeout=5s" || return 1
+  echo before >"$mnt/before" && sync "$mnt/before" || return 1
+  stop_s3
+  head -c 3000000 /dev/urandom >"$work/large"
+  cp "$work/large" "$mnt/large" && timeout 4 sync "$mnt/large" || { echo "an fsync waits for the server"; return 1; }
+  timeout 4 "$KVFS" txn run -s "$mnt" -- sh -c "rm '$mnt/before' && echo committed >'$mnt/after'" || return 1
+  kill_daemon
+  serve_s3
+  another_machine "$elsewhere" || return 1
+  "$KVFS" mount "$elsewhere.store" "$elsewhere.mnt" 2>"$work/said" && { echo "another machine goes on without the journal"; return 1; }
+  said "mount it there, or give them up with -o take_over" || { cat "$work/said"; return 1; }
+  mount_store || return 1
+  cmp "$work/large" "$mnt/large" && [ "$(cat "$mnt/after")" = committed ] && [ ! -e "$mnt/before" ] && umount_store && check_store || return 1
+  [ -z "$(ls "$store/slatedb/journal")" ] || return 1
+  "$KVFS" mount "$elsewhere.store" "$elsewhere.mnt" && cmp "$work/large" "$elsewhere.mnt/large" && "$KVFS" umount "$elsewhere.mnt"
+}
+
 # Files whose fsync has returned are named in the list; each must be there, and whole, after the daemon was killed.
 kill_after_fsync() {
   rm -f "$work/acknowledged"
@@ -149,15 +170,19 @@ named_snapshots() {
   "$KVFS" snapshot -s "$mnt" delete then && [ ! -e "$then" ] && [ "$("$KVFS" snapshot -s "$mnt" list | awk 'NR > 1 { print $NF }')" = now ] && umount_store && check_store
 }
 
+# Makes NAME.store, a directory of the same store as another machine has it, and NAME.mnt.
+another_machine() {
+  mkdir -p "$1.store/slatedb" "$1.mnt"
+  cp "$store/engine" "$1.store/" && cp "$store/slatedb/place" "$1.store/slatedb/" && chmod 700 "$1.store" "$1.store/slatedb"
+}
+
 # Another store directory, as one of another machine, takes the store over from a mount that is alive and writes.
 take_over() {
   local first_mnt=$mnt first_store=$store second=$work/second.$RANDOM first
   mount_store || return 1
   first=$daemon
   echo before >"$mnt/before" && sync "$mnt/before" || return 1
-  mkdir -p "$second.store/slatedb" "$second.mnt"
-  cp "$store/engine" "$second.store/" && cp "$store/slatedb/place" "$second.store/slatedb/" || return 1
-  chmod 700 "$second.store" "$second.store/slatedb"
+  another_machine "$second" || return 1
   store=$second.store mnt=$second.mnt
   mount_store "$(mount_options),take_over" || return 1
   [ "$(cat "$mnt/before")" = before ] && echo after >"$mnt/after" && sync "$mnt/after" || return 1

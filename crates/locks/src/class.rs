@@ -231,6 +231,7 @@ classes! {
     EngineSlatedbDeadRanges "engines/slatedb/shared.dead",
     EngineSlatedbFollowerCurrent "engines/slatedb/follower.current",
     EngineSlatedbHolderOver "engines/slatedb/holder.over",
+    EngineSlatedbJournal "engines/slatedb/journal.state",
     EngineSlatedbOutage "engines/slatedb/health.outages",
     EngineSlatedbPins "engines/slatedb/changes.known",
     EngineSlatedbSegmentsDisk "engines/slatedb/segments/parts.disk",

@@ -57,6 +57,8 @@ pub struct OpenOptions {
     pub lease: Option<Duration>,
     /// How long a call waits for object storage that does not answer, until it fails; zero: for ever; `None`: as its engine has it.
     pub timeout: Option<Duration>,
+    /// What is synced is durable when a journal on the local disk has it, not object storage.
+    pub journals_locally: bool,
     /// A store that another mount has open elsewhere is taken from it.
     pub takes_over: bool,
     /// Snapshots are shown to root and the store's owner alone.

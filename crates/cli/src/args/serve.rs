@@ -21,8 +21,8 @@ fusermount3 is needed. `kvfs mount` serves all of this, too.
 Options for -o, separated by commas, as for `kvfs mount`: ro, relatime, noatime,
 nodiratime, lazytime, noacl, commit=, dirty_bytes=, undo_count=, undo_age=,
 txn_idle=, slow=, metrics=, io_limit=, cache=, cache_trace=, placement=,
-cache_size=, lease=, timeout=, take_over, private_snapshots, store_owner=,
-no_allow_other, memory=, size=, create.";
+cache_size=, durability=, lease=, timeout=, take_over, private_snapshots,
+store_owner=, no_allow_other, memory=, size=, create.";
 
 /// `kvfs serve`.
 #[derive(Debug, Args)]

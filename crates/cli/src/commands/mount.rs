@@ -168,6 +168,7 @@ impl Wish<'_> {
                 cache_bytes: ours.cache_bytes,
                 lease: ours.lease,
                 timeout: ours.timeout,
+                journals_locally: ours.local_journal,
                 takes_over: ours.take_over,
                 private_snapshots: ours.private_snapshots,
             },

@@ -86,6 +86,7 @@ const GAUGES: &[&str] = &[
     "slatedb.cache_bytes",
     "slatedb.deleted_ranges",
     "slatedb.disk_cache_bytes",
+    "slatedb.journal_bytes",
     "slatedb.l0_tables",
     "slatedb.segments_bytes",
     "slatedb.segments_unsent_bytes",

@@ -42,6 +42,10 @@ impl Backlog {
         Self { bytes_max, written: Mutex::default() }
     }
 
+    pub(crate) fn bytes_max(&self) -> u64 {
+        self.bytes_max
+    }
+
     /// What a batch counts for that has so many entries, with so many bytes of keys and values.
     pub(crate) fn weight(entries: usize, bytes: usize) -> u64 {
         bytes as u64 + entries as u64 * ENTRY_BYTES

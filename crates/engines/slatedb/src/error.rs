@@ -10,7 +10,7 @@ use slatedb::{CloseReason, Error, ErrorKind};
 
 /// Why a store that was fenced takes no more writes.
 pub(crate) const TAKEN_OVER: &str =
-    "another mount has taken this store over; what was not synced by then is lost to this one";
+    "another mount has taken this store over; what object storage did not have by then is not there";
 
 /// `what` was being done.
 pub(crate) fn of_slatedb(what: &str, error: &Error) -> StoreError {

@@ -38,6 +38,7 @@ mod flusher;
 mod follower;
 mod health;
 mod holder;
+mod journal;
 mod keys;
 mod label;
 mod meta;
@@ -65,6 +66,7 @@ mod write;
 pub use kvfs_objects::ObjectPlace;
 
 pub use holder::{Claimant, LEASES};
+pub use journal::JournalOptions;
 pub use options::{SegmentOptions, SlateOptions, TIMEOUTS};
 pub use store::SlateStore;
 

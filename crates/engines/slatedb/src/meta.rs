@@ -1,5 +1,5 @@
 //! What the database says of itself: the identity of the store, its keyspaces, the ranges that were deleted, and whether it has
-//! segments.
+//! segments, or a journal elsewhere.
 //!
 //! Thread safety: plain values. Invariant: all of it is of one state.
 
@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use kvfs_store::{KeyRange, KeyspaceKind, Result, StoreError};
 
+use crate::journal::OpenJournal;
 use crate::keys;
 use crate::ranges::{self, DeadRange, DeadRanges};
 use crate::segments;
@@ -19,6 +20,8 @@ pub(crate) const VERSION: &[u8] = b"version";
 pub(crate) const VERSION_NOW: &[u8] = b"1";
 /// Of a store that has segments, which it does not go back from.
 pub(crate) const VERSION_SEGMENTS: &[u8] = b"2";
+/// Of a store, with segments or without, while the journal of a local disk may hold more than it has.
+pub(crate) const VERSION_JOURNAL: &[u8] = b"3";
 
 /// See the module.
 #[derive(Clone, Default)]
@@ -27,8 +30,10 @@ pub(crate) struct Meta {
     /// By number.
     pub(crate) spaces: Vec<Arc<Space>>,
     pub(crate) dead: Arc<DeadRanges>,
+    /// Its version says that it may have some.
     pub(crate) has_segments: bool,
-    /// All of them (bytes).
+    pub(crate) journal: Option<OpenJournal>,
+    /// All segments (bytes).
     pub(crate) segment_bytes: u64,
 }
 
@@ -37,12 +42,15 @@ impl Meta {
     pub(crate) fn read(view: &View<'_>) -> Result<Self> {
         let meta = Space::new(keys::META, "", KeyspaceKind::Tuple);
         let version = view.get(&meta, VERSION)?;
-        let has_segments = version.as_deref() == Some(VERSION_SEGMENTS);
-        if !has_segments && version.as_deref() != Some(VERSION_NOW) {
-            let found = version.unwrap_or_default().escape_ascii().to_string();
-            let text = format!("the store has version \"{found}\", not 1 or 2");
-            return Err(StoreError::corrupt("SlateDB", text));
-        }
+        let has_segments = match version.as_deref().unwrap_or_default() {
+            VERSION_NOW => false,
+            VERSION_SEGMENTS | VERSION_JOURNAL => true,
+            other => {
+                let text = format!("the store has version \"{}\", not 1, 2 or 3", other.escape_ascii());
+                return Err(StoreError::corrupt("SlateDB", text));
+            }
+        };
+        let journal = OpenJournal::read(view, &meta)?;
         let segment_bytes = segments::parse_number(view.get(&meta, segments::BYTES)?.as_deref())?;
         let uuid = view.get(&meta, UUID)?.unwrap_or_default();
         let uuid = <[u8; 16]>::try_from(&uuid[..])
@@ -58,6 +66,6 @@ impl Meta {
             dead.push(Arc::new(DeadRange::parse(key, value)?));
             Ok(true)
         })?;
-        Ok(Self { uuid, spaces, dead: Arc::new(DeadRanges::new(dead)), has_segments, segment_bytes })
+        Ok(Self { uuid, spaces, dead: Arc::new(DeadRanges::new(dead)), has_segments, journal, segment_bytes })
     }
 }

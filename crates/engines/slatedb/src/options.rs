@@ -13,6 +13,7 @@ use slatedb::config::{
 };
 
 use crate::holder::Claimant;
+use crate::journal::JournalOptions;
 
 /// A memtable, at most and at least (bytes).
 const MEMTABLE_BYTES: std::ops::RangeInclusive<u64> = 4 << 20..=64 << 20;
@@ -103,6 +104,8 @@ pub struct SlateOptions {
     pub cache: Option<(PathBuf, u64)>,
     /// What of large files lies beside tables.
     pub segments: SegmentOptions,
+    /// On a local disk, for one opening at a time; `None`: there is none, whatever the store says.
+    pub journal: Option<JournalOptions>,
 }
 
 impl SlateOptions {
@@ -119,6 +122,7 @@ impl SlateOptions {
             claimant,
             cache: None,
             segments: SegmentOptions::default(),
+            journal: None,
         }
     }
 

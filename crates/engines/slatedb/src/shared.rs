@@ -24,6 +24,7 @@ use crate::error::{TAKEN_OVER, of_slatedb};
 use crate::flusher::{Flushed, Flusher};
 use crate::follower::{Follower, Opener};
 use crate::health::Direction;
+use crate::journal::Journal;
 use crate::meta::Meta;
 use crate::named::Named;
 use crate::observed::Observer;
@@ -72,6 +73,8 @@ pub(crate) struct Shared {
     /// `None`: nothing is written.
     flusher: Option<Flusher>,
     backlog: Backlog,
+    /// `None`: syncs wait for object storage.
+    journal: Option<Arc<Journal>>,
     pub(crate) observer: Arc<Observer>,
     /// How long a call waits for object storage that does not answer; `None`: for ever.
     timeout: Option<Duration>,
@@ -109,6 +112,7 @@ impl Shared {
             database,
             flusher,
             backlog: Backlog::new(backlog_bytes),
+            journal: None,
             observer,
             timeout,
             spaces: RwLock::default(),
@@ -138,6 +142,29 @@ impl Shared {
             writer @ Database::Writer(_) => writer,
         };
         Self { database, spaces: RwLock::new(spaces), dead: RwLock::new(dead), ..self }
+    }
+
+    /// With a journal on a local disk.
+    pub(crate) fn with_journal(self, journal: Option<Arc<Journal>>) -> Self {
+        if let (Some(journal), Some(flusher)) = (&journal, &self.flusher) {
+            let (journal, mut flushed) = (Arc::clone(journal), flusher.flushed());
+            self.executor.spawn(async move {
+                while flushed.changed().await.is_ok() {
+                    let durable = flushed.borrow_and_update().durable;
+                    journal.stored(durable);
+                }
+            });
+        }
+        Self { journal, ..self }
+    }
+
+    pub(crate) fn journal(&self) -> Option<&Journal> {
+        self.journal.as_deref()
+    }
+
+    /// What may be in memory alone (bytes).
+    pub(crate) fn backlog_bytes(&self) -> u64 {
+        self.backlog.bytes_max()
     }
 
     /// Shows the state that was found, and knows its keyspaces.
@@ -459,7 +486,19 @@ impl Shared {
         Ok(())
     }
 
-    /// Returns when everything up to this sequence number is durable.
+    /// Returns when everything up to this sequence number is as durable as the mount promises: on the local disk, where there is a journal, or in
+    /// object storage.
+    pub(crate) fn sync_as_promised(&self, sequence: u64) -> Result<()> {
+        if let Some(reason) = self.failure() {
+            return Err(StoreError::Failed { reason });
+        }
+        match self.journal() {
+            Some(journal) if journal.sync(sequence) => Ok(()),
+            _ => self.sync(sequence),
+        }
+    }
+
+    /// Returns when everything up to this sequence number is in object storage.
     pub(crate) fn sync(&self, sequence: u64) -> Result<()> {
         self.sync_for(Waiter::Caller, sequence)
     }

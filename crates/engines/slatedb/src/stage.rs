@@ -10,6 +10,7 @@ use bytes::Bytes;
 use kvfs_store::blocks::{block_key, block_of_key, patched};
 use kvfs_store::{BLOCK_BYTES, Batch, KeyRange, Keyspace, KeyspaceKind, Op, Result};
 
+use crate::journal::Record;
 use crate::keys;
 use crate::ranges::DeadRange;
 use crate::segments::{BlockRef, Segments};
@@ -27,6 +28,15 @@ pub(crate) struct Spaces {
 }
 
 impl Spaces {
+    /// Finds those of a record of the journal.
+    pub(crate) fn of_record(shared: &Shared, record: &Record) -> Result<Self> {
+        let of_values = record.values.iter().map(|(number, ..)| *number);
+        let numbers: BTreeSet<_> =
+            of_values.chain(record.deleted.iter().map(|(number, _)| *number)).collect();
+        let found = numbers.into_iter().map(|number| Ok((Keyspace(number), shared.space(Keyspace(number))?)));
+        Ok(Self { by_keyspace: found.collect::<Result<_>>()? })
+    }
+
     /// Finds those of `batch`, and checks that its operations fit them.
     pub(crate) fn of(shared: &Shared, batch: &Batch) -> Result<Self> {
         let mut by_keyspace = BTreeMap::new();
@@ -79,6 +89,34 @@ pub(crate) fn stage<'a>(shared: &'a Shared, spaces: &'a Spaces, batch: Batch) ->
         staged.add(op)?;
     }
     Ok(staged)
+}
+
+impl<'a> Staged<'a> {
+    /// What a record of the journal says that a batch came to.
+    pub(crate) fn of_record(shared: &'a Shared, spaces: &'a Spaces, record: Record) -> Result<Self> {
+        let view = View::newest(shared);
+        let mut suspects = BTreeSet::new();
+        for (number, key, value) in &record.values {
+            let space = spaces.get(Keyspace(*number));
+            if value.is_none() && space.kind == KeyspaceKind::Block {
+                let only = KeyRange::new(key.clone(), [key, &[0][..]].concat());
+                view.walk(space, &only, 0, &mut |_, value| {
+                    suspects.extend(space.segment_of(value));
+                    Ok(true)
+                })?;
+            }
+        }
+        let values = record.values.into_iter().map(|(number, key, value)| ((Keyspace(number), key), value));
+        let deleted = record.deleted.into_iter().map(|(number, range)| (Keyspace(number), range));
+        Ok(Self { view, spaces, values: values.collect(), deleted: deleted.collect(), suspects })
+    }
+
+    /// For the journal, of a batch that will have this sequence number.
+    pub(crate) fn record(&self, sequence: u64) -> Record {
+        let values = self.values.iter().map(|((space, key), value)| (space.0, key.clone(), value.clone()));
+        let deleted = self.deleted.iter().map(|(space, range)| (space.0, range.clone()));
+        Record { sequence, values: values.collect(), deleted: deleted.collect() }
+    }
 }
 
 impl Staged<'_> {

@@ -1,6 +1,8 @@
-//! The store: making, opening, batches, what it tells of itself.
+//! The store: batches, what it tells of itself, its end.
 //!
 //! Thread safety: see the crate.
+
+mod opening;
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -12,41 +14,31 @@ use futures::future::{Either, select};
 use kvfs_engine_common::Syncer;
 use kvfs_engine_transactions::Base;
 use kvfs_locks::{Mutex, class};
-use kvfs_objects::ObjectPlace;
-use kvfs_store::clock::SystemClock;
 use kvfs_store::{
     Batch, BlockRange, Capabilities, Cursor, Durability, EngineStore, Extent, ExtentKind, Follow, KeyRange,
     Keyspace, KeyspaceInfo, KeyspaceKind, MergeFunction, NamedSnapshots, Op, Position, Read, Result,
-    Snapshot, SpaceStats, Store, StoreError, TrackChanges, Verified,
+    Snapshot, SpaceStats, Store, TrackChanges, Verified,
 };
-use object_store::ObjectStore;
-use object_store::path::Path;
-use slatedb::{Db, SstBlockSize, WriteBatch};
 use slatedb_common::metrics::DefaultMetricsRecorder;
 
 use crate::cache::BlockCache;
-use crate::claim;
 use crate::cursor::SlateCursor;
 use crate::error::of_slatedb;
-use crate::follower::{Follower, Opener};
-use crate::health::{Direction, Health};
-use crate::holder::{self, Holder};
+use crate::health::Direction;
+use crate::holder::Holder;
+use crate::journal::{self, Journal};
 use crate::keys;
-use crate::meta::{self, Meta};
-use crate::observed::{ObservedStore, Observer};
-use crate::options::{SlateOptions, cache_bytes, parts_bytes};
+use crate::options::{cache_bytes, parts_bytes};
 use crate::pin::Pin;
 use crate::reaper::Reaper;
-use crate::runtime::Executor;
-use crate::segments::{Gate, Segments, Sweeper};
-use crate::shared::{Database, Parts, Shared};
+use crate::segments::Sweeper;
+use crate::shared::{Database, Shared};
 use crate::space::Space;
 use crate::stage::{Spaces, stage};
 use crate::stats;
-use crate::traffic::Traffic;
 use crate::verify::verify;
 use crate::view::View;
-use crate::wait_limit::{WaitLimit, Waiter, is_unanswered};
+use crate::wait_limit::is_unanswered;
 use crate::write::Write;
 
 /// What a store may come to, of which object storage tells no bound (bytes).
@@ -73,154 +65,6 @@ struct Threads {
 }
 
 impl SlateStore {
-    /// Claims the place for a new store: it is removed again where the store does not come to be.
-    ///
-    /// # Errors
-    /// There are objects already; the place can't be reached or written to.
-    pub fn claim(place: &ObjectPlace) -> Result<()> {
-        let executor = Executor::start()?;
-        let (service, prefix) = claim::connect(place)?;
-        executor.wait(claim::make(place, &*service, &prefix))
-    }
-
-    /// Makes an empty store in the place, which the caller has claimed, and closes it.
-    ///
-    /// # Errors
-    /// The place can't be reached or written to.
-    pub fn create(place: &ObjectPlace, options: &SlateOptions, uuid: [u8; 16]) -> Result<()> {
-        let (service, prefix) = claim::connect(place)?;
-        Self::create_in(Objects { service, prefix, is_local: place.is_local() }, options, uuid)
-    }
-
-    /// As [`SlateStore::create`], in any `service`, where nothing is.
-    ///
-    /// # Errors
-    /// It can't be reached or written to.
-    pub fn create_over(service: Arc<dyn ObjectStore>, options: &SlateOptions, uuid: [u8; 16]) -> Result<()> {
-        Self::create_in(Objects { service, prefix: Path::default(), is_local: false }, options, uuid)
-    }
-
-    fn create_in(objects: Objects, options: &SlateOptions, uuid: [u8; 16]) -> Result<()> {
-        let executor = Executor::start()?;
-        let Objects { service, prefix, is_local } = objects;
-        let (service, observer) = observed(service, options);
-        let failed = |error: slatedb::Error| of_slatedb("making a store", &error);
-        let making = async {
-            let db = Db::builder(prefix, service)
-                .with_settings(options.settings(is_local))
-                .with_sst_block_size(BLOCK_SIZE)
-                .build()
-                .await
-                .map_err(failed)?;
-            let mut write = WriteBatch::new();
-            write.put(keys::full(keys::META, meta::VERSION), meta::VERSION_NOW);
-            write.put(keys::full(keys::META, meta::UUID), uuid);
-            db.write(write).await.map_err(failed)?;
-            db.close().await.map_err(failed)
-        };
-        executor.wait(open_within("making a store", options.timeout, &observer.health, making))
-    }
-
-    /// Whether a store was made at the place; that it can be reached, too.
-    ///
-    /// # Errors
-    /// There is none; the place can't be reached.
-    pub fn find(place: &ObjectPlace) -> Result<()> {
-        let executor = Executor::start()?;
-        let (service, prefix) = claim::connect(place)?;
-        executor.wait(claim::check(place, &*service, &prefix))
-    }
-
-    /// Removes all objects of the place.
-    ///
-    /// # Errors
-    /// The place can't be reached or written to.
-    pub fn remove(place: &ObjectPlace) -> Result<()> {
-        let executor = Executor::start()?;
-        let (service, prefix) = claim::connect(place)?;
-        executor.wait(claim::remove_objects(place, &*service, &prefix))
-    }
-
-    /// Opens the store at the place. Where `options` asks to read only it is opened as it is, and stays so.
-    ///
-    /// # Errors
-    /// There is none, or one of another version; another mount has it open, and is not to be taken over; the place can't be reached;
-    /// damage.
-    pub fn open(place: &ObjectPlace, options: &SlateOptions) -> Result<Self> {
-        let executor = Executor::start()?;
-        let (claimed, prefix) = claim::connect(place)?;
-        // The engine would try for ever to reach what is not there.
-        executor.wait(claim::check(place, &*claimed, &prefix))?;
-        let (service, prefix) = claim::connect_observed(place)?;
-        Self::open_in(Objects { service, prefix, is_local: place.is_local() }, executor, options)
-    }
-
-    /// Opens the store, of which no claim is looked for, whose objects are in any `service`.
-    ///
-    /// # Errors
-    /// As [`SlateStore::open`].
-    pub fn open_over(service: Arc<dyn ObjectStore>, options: &SlateOptions) -> Result<Self> {
-        Self::open_in(
-            Objects { service, prefix: Path::default(), is_local: false },
-            Executor::start()?,
-            options,
-        )
-    }
-
-    fn open_in(objects: Objects, executor: Executor, options: &SlateOptions) -> Result<Self> {
-        let Objects { service, prefix, is_local } = objects;
-        let cache = Arc::new(BlockCache::new(cache_bytes(options.memory_bytes)));
-        let recorder = Arc::new(DefaultMetricsRecorder::new());
-        let (service, observer) = observed(service, options);
-        let holder_place = holder::Place::of(&service, &prefix);
-        let opener = Opener { prefix, service, cache: Arc::clone(&cache), recorder: Arc::clone(&recorder) };
-        let opener = Arc::new(opener);
-        let segments = Segments::new(Arc::clone(&opener.service), &opener.prefix, options, executor.handle());
-        let segments = Arc::new(segments);
-        let opening = async {
-            if options.read_only {
-                let follower = Follower::new(opener.open().await?, Arc::clone(&opener));
-                return Ok(Database::Reader(Box::new(follower)));
-            }
-            holder_place.wait(&options.claimant).await?;
-            let gate = Gate::new(Arc::clone(&opener.service), Arc::clone(&segments));
-            let builder = Db::builder(opener.prefix.clone(), Arc::new(gate))
-                .with_settings(options.settings(is_local))
-                .with_sst_block_size(BLOCK_SIZE)
-                .with_db_cache(Arc::clone(&cache) as _, 0)
-                .with_metrics_recorder(Arc::clone(&recorder) as _);
-            let db = builder.build().await.map_err(|error| of_slatedb("opening a store", &error))?;
-            Ok(Database::Writer(db))
-        };
-        let database =
-            executor.wait(open_within("opening a store", options.timeout, &observer.health, opening))?;
-        let newest = newest_of(&database)?;
-        let backlog_bytes = options.backlog_bytes();
-        let timeout = options.timeout;
-        let parts = Parts { executor, observer, timeout, backlog_bytes, opener, segments };
-        // To read what it holds before there is a store of it.
-        let bare = Shared::new(database, parts, newest);
-        let meta = Meta::read(&View::newest(&bare))?;
-        let uuid = meta.uuid;
-        if let Database::Writer(db) = &bare.database {
-            bare.segments.begin(db.manifest().writer_epoch(), &meta)?;
-        }
-        let shared = Arc::new(bare.with(meta));
-        let threads = if shared.is_read_only() {
-            None
-        } else {
-            let syncing = Arc::clone(&shared);
-            let syncer = Syncer::start(options.commit_interval, move || {
-                syncing.sync_for(Waiter::Background, syncing.newest())
-            })?;
-            let holder = Holder::start(&shared, holder_place, options.claimant.clone())?;
-            let sweeper = Sweeper::start(&shared, options.segments.kept)?;
-            Some(Threads { syncer, reaper: Reaper::start(&shared)?, sweeper, holder })
-        };
-        let follows = options.read_only && options.follows;
-        Ok(Self { threads: Mutex::new(threads), shared, cache, recorder, uuid, follows })
-    }
-
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
@@ -242,64 +86,14 @@ impl SlateStore {
         Ok(space)
     }
 
+    /// Object storage has everything.
+    fn end_journal(&self) -> Result<()> {
+        self.shared.journal().map_or(Ok(()), |journal| journal::end(&self.shared, journal))
+    }
+
     /// What tables take (bytes).
     fn table_bytes(&self) -> u64 {
         self.shared.manifest().all_sst_views().map(|view| view.sst.estimate_size()).sum()
-    }
-}
-
-/// An opening during which nothing was answered for `timeout` fails, and one that has taken this many times as long: requests that are answered
-/// may still lead nowhere, where a writer that has been taken over goes on compacting.
-const OPENINGS_MAX: u32 = 10;
-
-/// Where objects are.
-struct Objects {
-    service: Arc<dyn ObjectStore>,
-    prefix: Path,
-    /// They are files.
-    is_local: bool,
-}
-
-/// The service, with what is noted of it; a request that stalls is made again.
-fn observed(service: Arc<dyn ObjectStore>, options: &SlateOptions) -> (Arc<dyn ObjectStore>, Arc<Observer>) {
-    let health = Health::new(service.to_string(), options.timeout, Arc::new(SystemClock::new()));
-    let observer = Observer { health, traffic: Traffic::default(), request_time: options.request_time };
-    let observer = Arc::new(observer);
-    (Arc::new(ObservedStore::new(service, Arc::clone(&observer))), observer)
-}
-
-/// Drives an opening, which would try for ever.
-async fn open_within<T>(
-    what: &str,
-    timeout: Option<Duration>,
-    health: &Health,
-    opening: impl Future<Output = Result<T>>,
-) -> Result<T> {
-    let mut opening = pin!(opening);
-    for _ in 0..OPENINGS_MAX {
-        let limit = WaitLimit::begin(timeout);
-        let answers = health.answers();
-        match select(&mut opening, pin!(limit.run_out())).await {
-            Either::Left((opened, _)) => return opened,
-            Either::Right(_) if health.answers() == answers => return Err(limit.error(what)),
-            Either::Right(_) => {}
-        }
-    }
-    let text =
-        "it has taken too long; another mount that was taken over may still be at work there: try again";
-    Err(StoreError::io(what, std::io::Error::new(std::io::ErrorKind::TimedOut, text)))
-}
-
-/// Of tables: what one request brings at least.
-const BLOCK_SIZE: SstBlockSize = SstBlockSize::Block32Kib;
-
-fn newest_of(database: &Database) -> Result<u64> {
-    match database {
-        Database::Writer(db) => {
-            let snapshot = db.snapshot().map_err(|error| of_slatedb("opening a store", &error))?;
-            Ok(snapshot.seq())
-        }
-        Database::Reader(follower) => Ok(follower.current().sequence),
     }
 }
 
@@ -394,7 +188,7 @@ impl Store for SlateStore {
     }
 
     fn sync(&self, position: Position) -> Result<()> {
-        self.shared.sync(keys::sequence(position.0))
+        self.shared.sync_as_promised(keys::sequence(position.0))
     }
 
     fn position(&self) -> Position {
@@ -432,10 +226,13 @@ impl Store for SlateStore {
     }
 
     fn stats(&self) -> Vec<(String, u64)> {
+        let (journal_bytes, journal_syncs) = self.shared.journal().map_or((0, 0), Journal::figures);
         let own = [
             ("slatedb.batches", self.shared.batches.load(Ordering::Relaxed)),
             ("slatedb.cache_bytes", self.cache.bytes() + self.shared.segments.parts().bytes()),
             ("slatedb.deleted_ranges", self.view().dead.len() as u64),
+            ("slatedb.journal_bytes", journal_bytes),
+            ("slatedb.journal_syncs", journal_syncs),
             ("slatedb.outages", self.shared.observer.health.outages()),
             ("slatedb.segments_bytes", self.shared.segments_bytes()),
             ("slatedb.segments_received_bytes", self.shared.segments.received_bytes()),
@@ -460,7 +257,8 @@ impl Base for SlateStore {
         if batch.ops().iter().any(|op| matches!(op, Op::DeleteRange { .. })) {
             self.shared.wait_for_reaper(&limit)?;
         }
-        if durability == Durability::Synced && self.shared.observer.health.is_failing(Direction::Writes) {
+        let needs_storage = durability == Durability::Synced && self.shared.journal().is_none();
+        if needs_storage && self.shared.observer.health.is_failing(Direction::Writes) {
             // One that fails for want of an answer should not have been applied.
             self.shared.sync(self.shared.newest())?;
         }
@@ -474,20 +272,31 @@ impl Base for SlateStore {
         }
         let spaces = Spaces::of(&self.shared, &batch)?;
         let count = batch.len() as u64;
-        let _order = loop {
+        let order = loop {
             self.shared.wait_for_room(&mut limit)?;
             let order = self.shared.order.lock();
-            // Its holder may have waited for what it reads.
+            // Its holder may have waited for what it reads, or closed the store.
             limit.check("writing")?;
+            self.shared.check_open()?;
             if self.shared.has_room()? {
                 break order;
             }
         };
         let seqno = keys::seqno(self.shared.newest()) + count;
         let sequence = keys::sequence(seqno);
-        let staged = stage(&self.shared, &spaces, batch)?.into_write(sequence);
-        self.shared.commit(staged.write, sequence, &staged.dead)?;
-        self.shared.segments.suspect(staged.suspects);
+        let staged = stage(&self.shared, &spaces, batch)?;
+        let journal = self.shared.journal();
+        if let Some(journal) = journal {
+            // Before it is visible: who syncs what it sees waits for it.
+            journal.append(staged.record(sequence));
+        }
+        let written = staged.into_write(sequence);
+        self.shared.commit(written.write, sequence, &written.dead)?;
+        self.shared.segments.suspect(written.suspects);
+        drop(order);
+        if let Some(journal) = journal {
+            journal.make_room();
+        }
         Ok(Position(seqno))
     }
 }
@@ -541,11 +350,20 @@ impl EngineStore for SlateStore {
             drop((syncer, reaper, sweeper));
             holder
         });
-        let synced = self.shared.sync(self.shared.newest());
+        let newest = self.shared.newest();
+        let synced = self.shared.sync(newest);
         self.shared.close();
+        let synced = synced.and_then(|()| self.end_journal());
         if synced.as_ref().is_err_and(is_unanswered) {
             // The database would wait for as long as this has.
-            return synced;
+            return synced.or_else(|error| match self.shared.journal() {
+                Some(journal) if journal.sync(newest) => {
+                    let dir = journal.dir().display();
+                    tracing::warn!(%dir, %error, "what object storage lacks is in the journal there, until the next mount");
+                    Ok(())
+                }
+                _ => Err(error),
+            });
         }
         let limit = self.shared.wait_limit();
         let closed = self.shared.wait(async {

@@ -35,6 +35,10 @@ impl Write {
         self.batch.delete(key);
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries == 0
+    }
+
     /// The batch, and its weight.
     pub(crate) fn finish(self) -> (WriteBatch, u64) {
         (self.batch, Backlog::weight(self.entries, self.bytes))

@@ -271,6 +271,7 @@ pub(crate) fn check_options(engine: EngineKind, options: &OpenOptions) -> Result
         (options.cache_bytes.is_some(), "cache on a local disk (-o cache_size)"),
         (options.lease.is_some(), "mount elsewhere that could take it over (-o lease)"),
         (options.timeout.is_some(), "object storage to wait for (-o timeout)"),
+        (options.journals_locally, "other place to be durable in (-o durability=local)"),
         (options.takes_over, "mount elsewhere that it could be taken from (-o take_over)"),
         (options.follows, "mount elsewhere whose changes it could show (-o follow)"),
     ];

@@ -10,7 +10,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kvfs_engine_slatedb::{Claimant, LEASES, ObjectPlace, SlateOptions, SlateStore, TIMEOUTS};
+use kvfs_engine_slatedb::{
+    Claimant, JournalOptions, LEASES, ObjectPlace, SlateOptions, SlateStore, TIMEOUTS,
+};
 use kvfs_engine_transactions::Transacted;
 use kvfs_fs::MkfsOptions;
 use kvfs_kvdb::CreateOptions;
@@ -31,6 +33,9 @@ const PLACE: &str = "slatedb/place";
 
 /// The directory of the local cache there.
 const CACHE: &str = "slatedb/cache";
+
+/// The directory of the journal on the local disk there.
+const JOURNAL: &str = "slatedb/journal";
 
 /// Bound of the local cache unless told otherwise (bytes).
 const CACHE_BYTES: u64 = 1 << 30;
@@ -60,6 +65,7 @@ pub(super) fn open(dir: &StoreDir, options: &OpenOptions) -> Result<Arc<dyn Engi
         timeout: timeout(options, defaults.timeout)?,
         claimant: claimant(dir, options)?,
         cache: cache(dir, &place, options),
+        journal: Some(journal(dir, options)),
         ..defaults
     };
     let opened = SlateStore::open(&place, &slate);
@@ -115,6 +121,11 @@ fn cache(dir: &StoreDir, place: &ObjectPlace, options: &OpenOptions) -> Option<(
     let default = if place.is_local() { 0 } else { CACHE_BYTES };
     let bytes = options.cache_bytes.unwrap_or(default);
     (bytes > 0 && !options.read_only).then(|| (dir.path().join(CACHE), bytes))
+}
+
+/// Where the journal is. One that was left there counts, whatever is asked for now.
+fn journal(dir: &StoreDir, options: &OpenOptions) -> JournalOptions {
+    JournalOptions { dir: dir.path().join(JOURNAL), is_written: options.journals_locally }
 }
 
 fn place_of(objects: &Objects<'_>) -> Result<ObjectPlace> {
@@ -181,9 +192,11 @@ pub(super) fn remove(dir: &StoreDir) -> io::Result<()> {
     let place = read_place(dir).map_err(|error| io::Error::other(error.to_string()))?;
     if let Some(place) = place {
         SlateStore::remove(&place).map_err(|error| io::Error::other(error.to_string()))?;
-        match std::fs::remove_dir_all(dir.path().join(CACHE)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
+        for within in [CACHE, JOURNAL] {
+            match std::fs::remove_dir_all(dir.path().join(within)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
         }
         rustix::fs::unlinkat(dir.directory(), PLACE, AtFlags::empty())?;
     }

@@ -69,6 +69,7 @@ pub(crate) struct Ours {
     pub(super) cache_trace: Option<PathBuf>,
     pub(super) private_snapshots: bool,
     pub(super) cache_bytes: Option<u64>,
+    pub(super) local_journal: bool,
     pub(super) take_over: bool,
     pub(super) lease: Option<Duration>,
     pub(super) timeout: Option<Duration>,
@@ -101,6 +102,7 @@ impl Ours {
             None if option == "take_over" => self.take_over = true,
             Some(("timeout", time)) => self.timeout = Some(parse_timeout(time)?),
             Some(("lease", time)) => self.lease = Some(parse_lease(time)?),
+            Some(("durability", place)) => self.local_journal = parse_durability(place)?,
             None if option == "follow" => self.follow = true,
             Some(("cache_size", size)) => self.cache_bytes = Some(parse_bytes(option, size)?),
             None if option == "create" => self.create = true,
@@ -207,6 +209,7 @@ impl Asked {
             ("cache_size", format!("{:?}", ours.cache_bytes)),
             ("timeout", format!("{:?}", ours.timeout)),
             ("lease", format!("{:?}", ours.lease)),
+            ("durability", ours.local_journal.to_string()),
             ("follow", ours.follow.to_string()),
             ("cache_trace", format!("{:?}", ours.cache_trace)),
             ("store_owner", format!("{:?}", ours.store_owner)),
@@ -288,6 +291,20 @@ fn parse_txn_idle(text: &str) -> Result<Duration> {
 
 fn parse_slow(text: &str) -> Result<Duration> {
     parse_duration_or_ever(text).map_err(|error| CliError::new(Code::Usage, format!("slow={text}: {error}")))
+}
+
+/// Whether the local disk is enough.
+fn parse_durability(text: &str) -> Result<bool> {
+    match text {
+        "local" => Ok(true),
+        "storage" => Ok(false),
+        _ => Err(CliError::new(
+            Code::Usage,
+            format!(
+                "durability={text}: storage (a sync waits for object storage) or local (for a journal on the local disk)"
+            ),
+        )),
+    }
 }
 
 fn parse_lease(text: &str) -> Result<Duration> {

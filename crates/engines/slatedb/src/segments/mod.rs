@@ -172,6 +172,11 @@ impl Segments {
         !std::mem::replace(&mut self.pending.lock().is_told, true)
     }
 
+    /// The store says already that it may have segments.
+    pub(crate) fn tell(&self) {
+        self.pending.lock().is_told = true;
+    }
+
     /// Shorter runs of blocks stay in the database.
     pub(crate) fn run_blocks_min(&self) -> usize {
         self.run_blocks_min

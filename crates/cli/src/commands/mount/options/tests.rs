@@ -47,6 +47,7 @@ fn options_of_a_remount_change_something_equal_what_is_or_are_refused_by_name() 
         ("cache_size=1G", "cache_size=0"),
         ("lease=5s", "lease=6s"),
         ("timeout=90s", "timeout=0"),
+        ("durability=local", "durability=storage"),
         ("follow", ""),
         ("cache_trace=/trace", ""),
         ("store_owner=1", ""),

@@ -15,7 +15,7 @@ use crate::driver::Driver;
 use crate::setup::Setup;
 
 /// Requests of a thousand that fail.
-const RATE: u64 = 60;
+pub(super) const RATE: u64 = 60;
 
 /// How many seeds are tried; a few unless this says otherwise.
 const SEEDS: &str = "KVFS_SLATEDB_SEEDS";
@@ -24,7 +24,7 @@ pub(super) fn seeds(few: u64) -> std::ops::RangeInclusive<u64> {
     1..=std::env::var(SEEDS).map_or(few, |text| text.parse().unwrap())
 }
 
-fn patient() -> SlateOptions {
+pub(super) fn patient() -> SlateOptions {
     // Stalls are noticed soon.
     let segments = SegmentOptions { run_blocks_min: 4, blocks_max: 256, ..options().segments };
     SlateOptions { memory_bytes: 16 << 20, request_time: Duration::from_millis(400), segments, ..options() }
@@ -42,7 +42,7 @@ pub(super) fn open_over(service: &Arc<dyn ObjectStore>, options: &SlateOptions) 
     panic!("it can't be opened");
 }
 
-fn made(cloud: &Arc<Cloud>, options: &SlateOptions) -> Arc<SlateStore> {
+pub(super) fn made(cloud: &Arc<Cloud>, options: &SlateOptions) -> Arc<SlateStore> {
     let service = cloud.crash();
     SlateStore::create_over(Arc::clone(&service), options, [7; 16]).unwrap();
     open_over(&service, options)
@@ -65,7 +65,7 @@ fn files_behind_a_bad_network_behave_like_the_reference_also_after_crashes() {
 }
 
 /// What a store holds after each batch.
-struct History {
+pub(super) struct History {
     states: Vec<BTreeMap<Vec<u8>, Vec<u8>>>,
     acknowledged: usize,
 }
@@ -74,8 +74,12 @@ struct History {
 const COUNT: &[u8] = b"~count";
 
 impl History {
+    pub(super) fn new() -> Self {
+        Self { states: vec![BTreeMap::new()], acknowledged: 0 }
+    }
+
     /// Applies a random batch; an error has changed nothing.
-    fn apply(&mut self, f: &Fixture<Slate>, rng: &mut Rng) {
+    pub(super) fn apply(&mut self, f: &Fixture<Slate>, rng: &mut Rng) {
         let mut state = self.states.last().unwrap().clone();
         let key = |number: u64| format!("{number:03}").into_bytes();
         let applied = f.try_apply(|b| {
@@ -109,17 +113,19 @@ impl History {
         }
     }
 
-    fn sync(&mut self, store: &SlateStore) {
+    /// Whether it is acknowledged.
+    pub(super) fn sync(&mut self, store: &SlateStore) -> bool {
         let count = self.states.len() - 1;
         match store.sync(store.position()) {
             Ok(()) => self.acknowledged = count,
             Err(StoreError::Io { .. }) => {}
             Err(error) => panic!("{error}"),
         }
+        self.acknowledged == count
     }
 
     /// What is there after a crash is one of the states, not older than what was acknowledged, and from now on the last one.
-    fn check(&mut self, f: &Fixture<Slate>, context: &str) {
+    pub(super) fn check(&mut self, f: &Fixture<Slate>, context: &str) {
         let found = entries(&*f.store, f.plain);
         let count: usize =
             found.get(COUNT).map_or(0, |count| std::str::from_utf8(count).unwrap().parse().unwrap());
@@ -131,7 +137,7 @@ impl History {
 }
 
 /// Lets go of a store that has crashed, which takes until its calls have given up.
-fn abandon(f: Fixture<Slate>, store: Arc<SlateStore>) -> JoinHandle<()> {
+pub(super) fn abandon(f: Fixture<Slate>, store: Arc<SlateStore>) -> JoinHandle<()> {
     std::thread::spawn(move || drop((f, store)))
 }
 
@@ -139,7 +145,7 @@ fn work_through(seed: u64) -> Arc<Cloud> {
     let mut rng = Rng::new(seed);
     let cloud = Cloud::new(seed, RATE);
     let options = SlateOptions { timeout: Some(Duration::from_millis(2500)), ..patient() };
-    let mut history = History { states: vec![BTreeMap::new()], acknowledged: 0 };
+    let mut history = History::new();
     let mut store = made(&cloud, &options);
     let mut abandoned = Vec::new();
     for life in 0..6 {
@@ -147,7 +153,7 @@ fn work_through(seed: u64) -> Arc<Cloud> {
         history.check(&f, &format!("seed {seed}, life {life}"));
         for _ in 0..rng.below(60) {
             match rng.below(40) {
-                0..=4 => history.sync(&store),
+                0..=4 => drop(history.sync(&store)),
                 5 => {
                     let outages =
                         [Outage::Down, Outage::Silent, Outage::Full, Outage::Expired, Outage::NoBucket];
@@ -234,7 +240,7 @@ fn follower_behind_a_bad_network_shows_states_that_were_durable() {
     let cloud = Cloud::new(9, RATE);
     let store = made(&cloud, &patient());
     let f = Fixture::<Slate>::over(Arc::clone(&store) as Arc<dyn Store>);
-    let mut history = History { states: vec![BTreeMap::new()], acknowledged: 0 };
+    let mut history = History::new();
     let mut rng = Rng::new(9);
     let reading = SlateOptions { read_only: true, follows: true, ..patient() };
     history.apply(&f, &mut rng);

@@ -5,6 +5,7 @@ mod faults;
 mod files;
 mod flaky;
 mod following;
+mod journal;
 mod lasting;
 mod named;
 mod on_slatedb;

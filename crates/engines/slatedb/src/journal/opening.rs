@@ -1,0 +1,251 @@
+//! What becomes of journals at an opening, and at a close.
+//!
+//! Purpose: the store says whose journal may hold more than object storage has: the record `journal`, with the opening that writes it. While that stands there,
+//! and no other, nothing was written since by another mount, so what the journal holds is the continuation of what is in the store. Who
+//! opens the store without having that journal gives up what is in it, which has to be asked for, and leaves a note for its owner.
+//!
+//! ```text
+//!                 record `journal`        files of the opening
+//! clean           none                    none
+//! open, crashed   that opening            there: applied by the next opening
+//! lost            none, or another one    there: refused, where the record `journal-lost` of that opening says that something is missing
+//! closed          none                    may be left: removed
+//! ```
+//!
+//! Thread safety: functions; nothing else writes to the store meanwhile. Invariants: files are there, on the disk, before the record names their opening, and
+//! until it names another one, or none; a version of kvfs that knows no journals does not write to a store whose record names one.
+
+use std::io;
+use std::sync::Arc;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use kvfs_store::{KeyspaceKind, Result, StoreError};
+use slatedb::Db;
+
+use super::files::{Set, Writer};
+use super::{Journal, JournalOptions, Record};
+use crate::keys;
+use crate::meta::{self, Meta};
+use crate::segments::{self, parse_number};
+use crate::shared::Shared;
+use crate::space::Space;
+use crate::stage::{Spaces, Staged};
+use crate::view::View;
+use crate::write::Write;
+
+/// The key of the record of the journal that may hold more than the store: its opening (little-endian `u64`), and who writes it.
+const JOURNAL: &[u8] = b"journal";
+
+/// Before an opening (big-endian `u64`), in the key of what the store had (sequence number, little-endian `u64`) when its journal was given up.
+const LOST: &[u8] = b"journal-lost/";
+
+/// In memory, of what the engine may take: a part of so many.
+const QUEUE_OF_BACKLOG: u64 = 4;
+
+/// The journal that the store names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct OpenJournal {
+    opening: u64,
+    /// For messages.
+    holder: String,
+}
+
+impl OpenJournal {
+    /// `None`: the store names none.
+    pub(crate) fn read(view: &View<'_>, meta: &Space) -> Result<Option<Self>> {
+        let Some(value) = view.get(meta, JOURNAL)? else { return Ok(None) };
+        let Some((opening, holder)) = value.split_first_chunk() else {
+            return Err(StoreError::corrupt("SlateDB", "the record of the journal is damaged"));
+        };
+        let holder = String::from_utf8_lossy(holder).chars().filter(|c| !c.is_control()).take(200).collect();
+        Ok(Some(Self { opening: u64::from_le_bytes(*opening), holder }))
+    }
+
+    fn value(&self) -> Bytes {
+        let mut value = BytesMut::new();
+        value.put_u64_le(self.opening);
+        value.put_slice(self.holder.as_bytes());
+        value.freeze()
+    }
+}
+
+fn lost_key(opening: u64) -> Bytes {
+    keys::full(keys::META, &[LOST, &opening.to_be_bytes()].concat())
+}
+
+/// What is to be done with what was found.
+#[derive(Default)]
+struct Found {
+    /// The journal that goes on where the store ends.
+    own: Option<Set>,
+    /// All of which is in the store, or not wanted any more.
+    done: Vec<Set>,
+    /// Opening of the journal elsewhere that is given up.
+    given_up: Option<u64>,
+}
+
+/// Brings what an earlier journal of this machine holds into the store, and begins one if it is asked for.
+///
+/// # Errors
+/// It can't be read; a journal elsewhere may hold more than the store, and is not to be given up; another mount has written to the store since
+/// this one's journal was; object storage does not answer.
+pub(crate) fn begin(
+    shared: &Shared,
+    meta: &Meta,
+    options: Option<&JournalOptions>,
+    holder: &str,
+    takes_over: bool,
+) -> Result<Option<Arc<Journal>>> {
+    let found = find(shared, meta, options, takes_over)?;
+    if let Some(own) = &found.own {
+        replay(shared, meta, own)?;
+    }
+    let opening = epoch(shared.writer()?);
+    let journal = match options {
+        Some(JournalOptions { dir, is_written: true }) => {
+            let writer = Writer::create(dir, meta.uuid, opening);
+            let failed = |error| StoreError::io(format!("making a journal in {}", dir.display()), error);
+            Some(Journal::new(dir, writer.map_err(failed)?, shared.backlog_bytes() / QUEUE_OF_BACKLOG))
+        }
+        _ => None,
+    };
+    let mut write = Write::default();
+    if let Some(given_up) = found.given_up {
+        write.put(lost_key(given_up), Bytes::copy_from_slice(&shared.newest().to_le_bytes()));
+    }
+    for done in &found.done {
+        write.delete(lost_key(done.opening));
+    }
+    if journal.is_some() {
+        shared.segments.tell();
+        let record = OpenJournal { opening, holder: holder.to_owned() };
+        write.put(keys::full(keys::META, JOURNAL), record.value());
+        write.put(keys::full(keys::META, meta::VERSION), meta::VERSION_JOURNAL.into());
+    } else if meta.journal.is_some() {
+        forget(shared, &mut write)?;
+    }
+    write_meta(shared, write)?;
+    found.own.iter().chain(&found.done).for_each(Set::remove);
+    Ok(journal.map(Arc::new))
+}
+
+/// Tells that a store which is only read lacks what a journal here holds.
+pub(crate) fn note(meta: &Meta, options: Option<&JournalOptions>) {
+    let sets = options.map(|options| Set::find(&options.dir)).and_then(Result::ok).unwrap_or_default();
+    let is_named = |set: &&Set| meta.journal.as_ref().is_some_and(|journal| journal.opening == set.opening);
+    if let Some(set) = sets.iter().find(is_named) {
+        tracing::warn!(%set, "the journal on the local disk may hold changes that are shown when the store was mounted to be written to");
+    }
+}
+
+/// The store is closed, and object storage has all of it.
+pub(crate) fn end(shared: &Shared, journal: &Journal) -> Result<()> {
+    let mut write = Write::default();
+    forget(shared, &mut write)?;
+    write_meta(shared, write)?;
+    Set::find(journal.dir())?.iter().for_each(Set::remove);
+    Ok(())
+}
+
+/// By what `SlateDB` calls it: no other opening has had it, or will.
+fn epoch(db: &Db) -> u64 {
+    db.manifest().writer_epoch()
+}
+
+fn find(shared: &Shared, meta: &Meta, options: Option<&JournalOptions>, takes_over: bool) -> Result<Found> {
+    let mut found = Found::default();
+    let space = Space::new(keys::META, "", KeyspaceKind::Tuple);
+    let sets = options.map_or_else(|| Ok(Vec::new()), |options| Set::find(&options.dir))?;
+    for set in sets {
+        if meta.journal.as_ref().is_some_and(|journal| journal.opening == set.opening) {
+            found.own = Some(set);
+            continue;
+        }
+        let key = [LOST, &set.opening.to_be_bytes()].concat();
+        if let Some(kept) = View::newest(shared).get(&space, &key)? {
+            let mut lost = 0_u64;
+            set.read(meta.uuid, parse_number(Some(&kept))?, &mut |_| {
+                lost += 1;
+                Ok(())
+            })?;
+            if lost > 0 {
+                return Err(refused(format!(
+                    "{set} holds {lost} changes that this mount has acknowledged and object storage lacks: another mount took the store \
+                     over before they were there, and has gone on without them; move these files away to give them up"
+                )));
+            }
+        }
+        found.done.push(set);
+    }
+    if let Some(journal) = &meta.journal
+        && found.own.is_none()
+    {
+        if !takes_over {
+            return Err(refused(format!(
+                "the mount before has not closed it, and its journal on its local disk may hold changes that it has acknowledged and object \
+                 storage lacks: {}; mount it there, or give them up with -o take_over",
+                journal.holder
+            )));
+        }
+        tracing::warn!(
+            holder = journal.holder,
+            "changes that the mount before has acknowledged, and not sent, are given up"
+        );
+        found.given_up = Some(journal.opening);
+    }
+    Ok(found)
+}
+
+fn refused(text: String) -> StoreError {
+    StoreError::io("opening a store", io::Error::new(io::ErrorKind::ResourceBusy, text))
+}
+
+/// Applies what the store lacks, with the sequence numbers that it had.
+fn replay(shared: &Shared, meta: &Meta, own: &Set) -> Result<()> {
+    let mut count = 0_u64;
+    own.read(meta.uuid, shared.newest(), &mut |record| {
+        apply(shared, record)?;
+        count += 1;
+        Ok(())
+    })?;
+    if count > 0 {
+        shared.sync(shared.newest())?;
+        tracing::info!(
+            count,
+            "changes of the journal on the local disk, which object storage lacked, are there now"
+        );
+    }
+    Ok(())
+}
+
+fn apply(shared: &Shared, record: Record) -> Result<()> {
+    let sequence = record.sequence;
+    let spaces = Spaces::of_record(shared, &record)?;
+    shared.wait_for_room(&mut shared.wait_limit())?;
+    let _order = shared.order.lock();
+    let written = Staged::of_record(shared, &spaces, record)?.into_write(sequence);
+    shared.commit(written.write, sequence, &written.dead)?;
+    shared.segments.suspect(written.suspects);
+    Ok(())
+}
+
+/// The store names no journal any more.
+fn forget(shared: &Shared, write: &mut Write) -> Result<()> {
+    let space = Space::new(keys::META, "", KeyspaceKind::Tuple);
+    let has_segments = View::newest(shared).get(&space, segments::BYTES)?.is_some();
+    let version = if has_segments { meta::VERSION_SEGMENTS } else { meta::VERSION_NOW };
+    write.put(keys::full(keys::META, meta::VERSION), version.into());
+    write.delete(keys::full(keys::META, JOURNAL));
+    Ok(())
+}
+
+fn write_meta(shared: &Shared, write: Write) -> Result<()> {
+    if write.is_empty() {
+        return Ok(());
+    }
+    {
+        let _order = shared.order.lock();
+        shared.commit(write, shared.newest() + 1, &[])?;
+    }
+    shared.sync(shared.newest())
+}
