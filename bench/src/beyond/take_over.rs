@@ -25,7 +25,7 @@ pub(crate) fn measure(program: &Path, storage: &Storage, work: &Path, count: u32
     }
     host::succeed(kvfs(program, storage, &machines[0]).args(["mkfs", STORE_URL]))?;
     let mount = |number: usize| -> Result<Daemon> {
-        let mut command = mount_kvfs(program, storage, &machines[number]);
+        let mut command = mount_kvfs(program, storage, &machines[number], "storage");
         command.arg(&dirs[number]);
         Daemon::start(command, &dirs[number], &machines[number].with_extension("log"))
     };

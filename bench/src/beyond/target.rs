@@ -18,6 +18,8 @@ use std::process::Command;
 pub(crate) enum TargetName {
     /// kvfs, engine slatedb
     Kvfs,
+    /// The same with a journal on the local disk, which is what fsync waits for; not by default, since no rival promises so little
+    KvfsLocal,
     /// `JuiceFS` with its metadata in `SQLite`
     Juicefs,
     /// s3fs, each file an object; not by default, for the time that it takes
@@ -31,6 +33,7 @@ impl TargetName {
     pub(crate) fn key(self) -> &'static str {
         match self {
             Self::Kvfs => "kvfs",
+            Self::KvfsLocal => "kvfs-local",
             Self::Juicefs => "juicefs",
             Self::S3fs => "s3fs",
             Self::Bare => "bare",
@@ -42,6 +45,11 @@ impl TargetName {
         match self {
             Self::Kvfs => format!(
                 "{}; engine slatedb, local cache of {CACHE_MIB} MiB; fsync: in object storage",
+                version(&programs.kvfs)
+            ),
+            Self::KvfsLocal => format!(
+                "{}; engine slatedb, local cache of {CACHE_MIB} MiB; fsync: in a journal on the local disk, and in object storage a \
+                 second later",
                 version(&programs.kvfs)
             ),
             Self::Juicefs => format!(
@@ -103,7 +111,7 @@ impl<'a> Target<'a> {
         &self.dir
     }
 
-    /// Everything that was written is in object storage.
+    /// Everything that was written is durable, wherever the file system promises that.
     pub(crate) fn sync(&self) -> Result<()> {
         host::make_durable(&self.dir)
     }
@@ -113,7 +121,7 @@ impl<'a> Target<'a> {
         self.unmount()?;
         let cache = match self.name {
             // It has nothing there that is not in object storage.
-            TargetName::Kvfs => self.local.clone(),
+            TargetName::Kvfs | TargetName::KvfsLocal => self.local.clone(),
             _ => self.local.join("cache"),
         };
         if cache.exists() {
@@ -137,7 +145,7 @@ impl<'a> Target<'a> {
 
     fn make(&self) -> Result<()> {
         let mut command = match self.name {
-            TargetName::Kvfs => {
+            TargetName::Kvfs | TargetName::KvfsLocal => {
                 let mut command = kvfs(&self.programs.kvfs, self.storage, &self.local);
                 command.args(["mkfs", STORE_URL]);
                 command
@@ -163,7 +171,8 @@ impl<'a> Target<'a> {
     fn mount(&mut self) -> Result<()> {
         let log = self.local.with_extension("log");
         let mut command = match self.name {
-            TargetName::Kvfs => mount_kvfs(&self.programs.kvfs, self.storage, &self.local),
+            TargetName::Kvfs => mount_kvfs(&self.programs.kvfs, self.storage, &self.local, "storage"),
+            TargetName::KvfsLocal => mount_kvfs(&self.programs.kvfs, self.storage, &self.local, "local"),
             TargetName::Juicefs => {
                 let mut command = Command::new(&self.programs.juicefs);
                 command.args([
@@ -202,7 +211,9 @@ impl<'a> Target<'a> {
         let (name, dir, programs) = (self.name, self.dir.as_os_str(), self.programs);
         let peak = daemon.stop(|_| {
             match name {
-                TargetName::Kvfs => host::run(&programs.kvfs, &["umount".as_ref(), dir]),
+                TargetName::Kvfs | TargetName::KvfsLocal => {
+                    host::run(&programs.kvfs, &["umount".as_ref(), dir])
+                }
                 TargetName::Juicefs => host::run(&programs.juicefs, &["umount".as_ref(), dir]),
                 TargetName::S3fs | TargetName::Bare => host::run("umount", &[dir]),
             }
@@ -227,9 +238,10 @@ pub(crate) fn kvfs(program: &Path, storage: &Storage, local: &Path) -> Command {
     command
 }
 
-/// As [`kvfs`]: mounts the store in the foreground; the directory is what is missing.
-pub(crate) fn mount_kvfs(program: &Path, storage: &Storage, local: &Path) -> Command {
+/// As [`kvfs`]: mounts the store in the foreground; the directory is what is missing. Syncs wait for `durability`.
+pub(crate) fn mount_kvfs(program: &Path, storage: &Storage, local: &Path, durability: &str) -> Command {
     let mut command = kvfs(program, storage, local);
-    command.args(["mount", "--foreground", "-o", &format!("cache_size={CACHE_MIB}M"), STORE_URL]);
+    let options = format!("cache_size={CACHE_MIB}M,durability={durability}");
+    command.args(["mount", "--foreground", "-o", &options, STORE_URL]);
     command
 }

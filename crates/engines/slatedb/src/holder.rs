@@ -20,6 +20,7 @@ use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
 
 use crate::error::of_objects;
+use crate::journal;
 use crate::shared::Shared;
 
 /// The object, beside those of `SlateDB`.
@@ -40,7 +41,7 @@ pub struct Claimant {
     pub identity: String,
     /// It is dead when its record has not changed for so long.
     pub lease: Duration,
-    /// It takes the store over from one that is alive.
+    /// It takes the store over from one that is alive, and gives up what that one's journal alone holds.
     pub takes_over: bool,
 }
 
@@ -51,10 +52,28 @@ impl Default for Claimant {
     }
 }
 
-impl Claimant {
+/// What the record of a holder ends with that has a journal on its local disk.
+const JOURNAL: &str = "journal";
+
+/// Who holds a store, and how.
+#[derive(Debug, Clone)]
+pub(crate) struct Holding {
+    pub(crate) claimant: Claimant,
+    /// Its journal may hold more than object storage does.
+    pub(crate) has_journal: bool,
+}
+
+impl Holding {
     fn record(&self, beat: u64) -> String {
-        format!("{}\n{}\n{beat}\n{}\n", self.name, self.identity, self.lease.as_millis())
+        let Claimant { name, identity, lease, .. } = &self.claimant;
+        let journal = if self.has_journal { format!("{JOURNAL}\n") } else { String::new() };
+        format!("{name}\n{identity}\n{beat}\n{}\n{journal}", lease.as_millis())
     }
+}
+
+/// Of the record of another holder, for messages.
+fn shown(name: &str) -> String {
+    name.chars().filter(|c| !c.is_control()).take(200).collect()
 }
 
 /// The lease in a record; `None`: it has none, as those of older versions.
@@ -84,11 +103,12 @@ impl Place {
         Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
     }
 
-    /// Returns when `claimant` may open the store to write to it.
+    /// Returns when `claimant` may open the store to write to it, which ends the writes of the mount that has it open. `has_journals`: there are some on
+    /// this machine, maybe of the store's last holder.
     ///
     /// # Errors
-    /// Another one has it open, and is alive.
-    pub(crate) async fn wait(&self, claimant: &Claimant) -> Result<()> {
+    /// Another one has it open, and is alive, or has a journal.
+    pub(crate) async fn wait(&self, claimant: &Claimant, has_journals: bool) -> Result<()> {
         let Some(known) = self.read().await? else { return Ok(()) };
         let mut lines = known.lines();
         let (name, identity) = (lines.next().unwrap_or_default(), lines.next().unwrap_or_default());
@@ -103,26 +123,27 @@ impl Place {
                 None => return Ok(()),
                 Some(record) if record == known => {}
                 Some(_) => {
-                    let name: String = name.chars().filter(|c| !c.is_control()).take(200).collect();
                     let text = format!(
-                        "it is open elsewhere, and alive: {name}; unmount it there, or take it over with -o take_over"
+                        "it is open elsewhere, and alive: {}; unmount it there, or take it over with -o take_over",
+                        shown(name)
                     );
                     let error = std::io::Error::new(std::io::ErrorKind::ResourceBusy, text);
                     return Err(StoreError::io("looking who has the store open", error));
                 }
             }
         }
-        Ok(())
+        // It may be alive, and cut off: it is left alone.
+        if lines.nth(2) == Some(JOURNAL) && !has_journals { Err(journal::held(&shown(name))) } else { Ok(()) }
     }
 
     /// Whether it was written within a lease does not matter: the next one may be.
-    async fn write(&self, claimant: &Claimant, beat: u64) {
-        let put = self.service.put(&self.object, claimant.record(beat).into());
-        let _ = tokio::time::timeout(claimant.lease, put).await;
+    async fn write(&self, holding: &Holding, beat: u64) {
+        let put = self.service.put(&self.object, holding.record(beat).into());
+        let _ = tokio::time::timeout(holding.claimant.lease, put).await;
     }
 
-    async fn remove(&self, claimant: &Claimant) {
-        let _ = tokio::time::timeout(claimant.lease, self.service.delete(&self.object)).await;
+    async fn remove(&self, holding: &Holding) {
+        let _ = tokio::time::timeout(holding.claimant.lease, self.service.delete(&self.object)).await;
     }
 }
 
@@ -138,11 +159,11 @@ pub(crate) struct Holder {
 }
 
 impl Holder {
-    pub(crate) fn start(shared: &Arc<Shared>, place: Place, claimant: Claimant) -> Result<Self> {
+    pub(crate) fn start(shared: &Arc<Shared>, place: Place, holding: Holding) -> Result<Self> {
         let asked = Arc::new(Asked { is_over: Mutex::default(), changed: Condvar::default() });
         let (theirs, shared) = (Arc::clone(&asked), Arc::clone(shared));
         let thread = std::thread::Builder::new().name("kvfs-slate-hold".into());
-        let thread = thread.spawn(move || run(&shared, &theirs, &place, &claimant));
+        let thread = thread.spawn(move || run(&shared, &theirs, &place, &holding));
         let thread = thread.map_err(|error| StoreError::io("starting a thread", error))?;
         Ok(Self { asked, thread: Some(thread) })
     }
@@ -157,22 +178,22 @@ impl Drop for Holder {
     }
 }
 
-fn run(shared: &Shared, asked: &Asked, place: &Place, claimant: &Claimant) {
+fn run(shared: &Shared, asked: &Asked, place: &Place, holding: &Holding) {
     for beat in 0.. {
         // The record is another one's by now, if there is one.
         if shared.failure().is_some() {
             return;
         }
-        shared.wait(place.write(claimant, beat));
+        shared.wait(place.write(holding, beat));
         let mut is_over = asked.is_over.lock();
         if !*is_over {
-            asked.changed.wait_for(&mut is_over, claimant.lease / BEATS);
+            asked.changed.wait_for(&mut is_over, holding.claimant.lease / BEATS);
         }
         if *is_over {
             break;
         }
     }
     if shared.failure().is_none() {
-        shared.wait(place.remove(claimant));
+        shared.wait(place.remove(holding));
     }
 }

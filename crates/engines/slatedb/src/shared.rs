@@ -73,8 +73,8 @@ pub(crate) struct Shared {
     /// `None`: nothing is written.
     flusher: Option<Flusher>,
     backlog: Backlog,
-    /// `None`: syncs wait for object storage.
-    journal: Option<Arc<Journal>>,
+    /// Without one syncs wait for object storage.
+    journal: OnceLock<Arc<Journal>>,
     pub(crate) observer: Arc<Observer>,
     /// How long a call waits for object storage that does not answer; `None`: for ever.
     timeout: Option<Duration>,
@@ -112,7 +112,7 @@ impl Shared {
             database,
             flusher,
             backlog: Backlog::new(backlog_bytes),
-            journal: None,
+            journal: OnceLock::new(),
             observer,
             timeout,
             spaces: RwLock::default(),
@@ -144,22 +144,20 @@ impl Shared {
         Self { database, spaces: RwLock::new(spaces), dead: RwLock::new(dead), ..self }
     }
 
-    /// With a journal on a local disk.
-    pub(crate) fn with_journal(self, journal: Option<Arc<Journal>>) -> Self {
-        if let (Some(journal), Some(flusher)) = (&journal, &self.flusher) {
-            let (journal, mut flushed) = (Arc::clone(journal), flusher.flushed());
-            self.executor.spawn(async move {
-                while flushed.changed().await.is_ok() {
-                    let durable = flushed.borrow_and_update().durable;
-                    journal.stored(durable);
-                }
-            });
-        }
-        Self { journal, ..self }
+    /// From now on there is a journal on a local disk; no batch has come yet.
+    pub(crate) fn set_journal(&self, journal: Journal) {
+        let journal = Arc::clone(self.journal.get_or_init(|| Arc::new(journal)));
+        let Some(mut flushed) = self.flusher.as_ref().map(Flusher::flushed) else { return };
+        self.executor.spawn(async move {
+            while flushed.changed().await.is_ok() {
+                let durable = flushed.borrow_and_update().durable;
+                journal.stored(durable);
+            }
+        });
     }
 
     pub(crate) fn journal(&self) -> Option<&Journal> {
-        self.journal.as_deref()
+        self.journal.get().map(|journal| &**journal)
     }
 
     /// What may be in memory alone (bytes).

@@ -291,7 +291,10 @@ impl Base for SlateStore {
             journal.append(staged.record(sequence));
         }
         let written = staged.into_write(sequence);
-        self.shared.commit(written.write, sequence, &written.dead)?;
+        if let Err(error) = self.shared.commit(written.write, sequence, &written.dead) {
+            journal.inspect(|journal| journal.take_back(sequence));
+            return Err(error);
+        }
         self.shared.segments.suspect(written.suspects);
         drop(order);
         if let Some(journal) = journal {

@@ -7,7 +7,7 @@
 
 use std::fmt;
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -77,6 +77,10 @@ impl Writer {
         let file = begin(dir, uuid, opening, 0)?;
         let dir = dir.to_owned();
         Ok(Self { dir, uuid, opening, number: 0, file, bytes: HEADER_BYTES as u64, last: 0 })
+    }
+
+    pub(crate) fn opening(&self) -> u64 {
+        self.opening
     }
 
     /// Of the file that is appended to.
@@ -199,18 +203,9 @@ impl Set {
                 content.map_err(|error| StoreError::io(format!("reading {}", path.display()), error));
             let mut content = Bytes::from(content?);
             let damaged = |what: &str| StoreError::corrupt(path.display().to_string(), what);
-            if is_last && content.iter().take(HEADER_BYTES).all(|byte| *byte == 0) {
+            if !self.check_header(uuid, path, &content)? {
                 // It was being made.
-                return Ok(());
-            }
-            let Ok((header, _)) = RawHeader::read_from_prefix(&content) else {
                 return if is_last { Ok(()) } else { Err(damaged("its header is missing")) };
-            };
-            if (header.magic, header.version.get()) != (MAGIC, VERSION) {
-                return Err(damaged("it is no journal that this kvfs knows"));
-            }
-            if (header.uuid, header.opening.get()) != (uuid, self.opening) {
-                return Err(damaged("it is of another store"));
             }
             content.advance(HEADER_BYTES);
             while let Some(record) = Record::read(&mut content) {
@@ -222,10 +217,52 @@ impl Set {
                 if !is_last {
                     return Err(damaged("a record is damaged, and others come behind it"));
                 }
-                tracing::info!(path = %path.display(), "the journal ends with a part of a change, which no sync has acknowledged");
+                let left = content.len();
+                tracing::warn!(path = %path.display(), left, "the journal ends with a part of a change: a crash has torn it, or it is damaged");
             }
         }
         Ok(())
+    }
+
+    /// How many records are newer than `after`.
+    ///
+    /// # Errors
+    /// As [`Set::read`].
+    pub(crate) fn count(&self, uuid: [u8; 16], after: u64) -> Result<u64> {
+        let mut count = 0;
+        self.read(uuid, after, &mut |_| {
+            count += 1;
+            Ok(())
+        })?;
+        Ok(count)
+    }
+
+    /// Refuses one of another store.
+    ///
+    /// # Errors
+    /// It is; it can't be read.
+    pub(crate) fn expect_of(&self, uuid: [u8; 16]) -> Result<()> {
+        let Some(path) = self.paths.first() else { return Ok(()) };
+        let mut header = Vec::new();
+        let read = File::open(path).and_then(|file| file.take(HEADER_BYTES as u64).read_to_end(&mut header));
+        read.map_err(|error| StoreError::io(format!("reading {}", path.display()), error))?;
+        self.check_header(uuid, path, &header).map(drop)
+    }
+
+    /// Whether the file has one.
+    fn check_header(&self, uuid: [u8; 16], path: &Path, content: &[u8]) -> Result<bool> {
+        let damaged = |what: &str| Err(StoreError::corrupt(path.display().to_string(), what));
+        if content.iter().take(HEADER_BYTES).all(|byte| *byte == 0) {
+            return Ok(false);
+        }
+        let Ok((header, _)) = RawHeader::read_from_prefix(content) else { return Ok(false) };
+        if (header.magic, header.version.get()) != (MAGIC, VERSION) {
+            return damaged("it is no journal that this kvfs knows");
+        }
+        if (header.uuid, header.opening.get()) != (uuid, self.opening) {
+            return damaged("it is of another store; move it away to give up what it holds");
+        }
+        Ok(true)
     }
 
     /// Removes the files. One that stays is found at the next opening.

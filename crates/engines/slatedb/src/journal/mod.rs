@@ -21,9 +21,9 @@ use std::path::{Path, PathBuf};
 
 use kvfs_locks::{Condvar, Mutex, class};
 
-use files::{Finished, Writer};
+use files::{Finished, Set, Writer};
 
-pub(crate) use opening::{OpenJournal, begin, end, note};
+pub(crate) use opening::{OpenJournal, begin, end, expect_applied, has_some, held};
 pub(crate) use record::Record;
 
 /// Where it lies, and whether one is written.
@@ -73,6 +73,7 @@ enum Purpose {
 /// See the module.
 pub(crate) struct Journal {
     dir: PathBuf,
+    opening: u64,
     /// That may wait in memory (bytes).
     queue_bytes_max: u64,
     state: Mutex<State, class::EngineSlatedbJournal>,
@@ -82,6 +83,7 @@ pub(crate) struct Journal {
 
 impl Journal {
     fn new(dir: &Path, writer: Writer, queue_bytes_max: u64) -> Self {
+        let opening = writer.opening();
         let state = State {
             queue: VecDeque::new(),
             queue_bytes: 0,
@@ -93,7 +95,13 @@ impl Journal {
             has_failed: false,
             syncs: 0,
         };
-        Self { dir: dir.to_owned(), queue_bytes_max, state: Mutex::new(state), changed: Condvar::default() }
+        Self {
+            dir: dir.to_owned(),
+            opening,
+            queue_bytes_max,
+            state: Mutex::new(state),
+            changed: Condvar::default(),
+        }
     }
 
     /// For messages.
@@ -101,13 +109,28 @@ impl Journal {
         &self.dir
     }
 
+    /// Removes its files, all of which object storage has.
+    fn remove(&self) {
+        // What stays is found at the next opening.
+        let sets = Set::find(&self.dir).unwrap_or_default();
+        sets.iter().filter(|set| set.opening == self.opening).for_each(Set::remove);
+    }
+
     /// A batch is about to be committed. The caller holds the order lock.
     pub(crate) fn append(&self, record: Record) {
         let mut state = self.state.lock();
-        if !state.has_failed {
+        let has_content = !record.values.is_empty() || !record.deleted.is_empty();
+        if has_content && !state.has_failed {
             state.queue_bytes += record.bytes() as u64;
             state.queue.push_back(record);
         }
+    }
+
+    /// The batch was not committed, and the store has failed. The caller still holds the order lock.
+    pub(crate) fn take_back(&self, sequence: u64) {
+        let mut state = self.state.lock();
+        state.queue.pop_back_if(|record| record.sequence == sequence);
+        state.has_failed = true;
     }
 
     /// Returns when everything up to this sequence number is durable here or in object storage; false: this can't be told, the journal has failed.

@@ -16,7 +16,6 @@
 //! until it names another one, or none; a version of kvfs that knows no journals does not write to a store whose record names one.
 
 use std::io;
-use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use kvfs_store::{KeyspaceKind, Result, StoreError};
@@ -24,6 +23,7 @@ use slatedb::Db;
 
 use super::files::{Set, Writer};
 use super::{Journal, JournalOptions, Record};
+use crate::holder::Claimant;
 use crate::keys;
 use crate::meta::{self, Meta};
 use crate::segments::{self, parse_number};
@@ -93,10 +93,9 @@ pub(crate) fn begin(
     shared: &Shared,
     meta: &Meta,
     options: Option<&JournalOptions>,
-    holder: &str,
-    takes_over: bool,
-) -> Result<Option<Arc<Journal>>> {
-    let found = find(shared, meta, options, takes_over)?;
+    claimant: &Claimant,
+) -> Result<Option<Journal>> {
+    let found = find(shared, meta, options, claimant.takes_over)?;
     if let Some(own) = &found.own {
         replay(shared, meta, own)?;
     }
@@ -104,8 +103,12 @@ pub(crate) fn begin(
     let journal = match options {
         Some(JournalOptions { dir, is_written: true }) => {
             let writer = Writer::create(dir, meta.uuid, opening);
-            let failed = |error| StoreError::io(format!("making a journal in {}", dir.display()), error);
-            Some(Journal::new(dir, writer.map_err(failed)?, shared.backlog_bytes() / QUEUE_OF_BACKLOG))
+            // What is promised without one is more. A disk that is full of an earlier one has space by the next mount.
+            let failed = |error: &io::Error| {
+                tracing::error!(dir = %dir.display(), %error, "no journal can be made: until the next mount syncs wait for object storage");
+            };
+            let writer = writer.inspect_err(failed).ok();
+            writer.map(|writer| Journal::new(dir, writer, shared.backlog_bytes() / QUEUE_OF_BACKLOG))
         }
         _ => None,
     };
@@ -116,9 +119,13 @@ pub(crate) fn begin(
     for done in &found.done {
         write.delete(lost_key(done.opening));
     }
+    if let Some(own) = &found.own {
+        // A copy of it that was made before its end, or behind this one's, is none.
+        write.put(lost_key(own.opening), Bytes::copy_from_slice(&shared.newest().to_le_bytes()));
+    }
     if journal.is_some() {
-        shared.segments.tell();
-        let record = OpenJournal { opening, holder: holder.to_owned() };
+        shared.segments.set_told(true);
+        let record = OpenJournal { opening, holder: claimant.name.clone() };
         write.put(keys::full(keys::META, JOURNAL), record.value());
         write.put(keys::full(keys::META, meta::VERSION), meta::VERSION_JOURNAL.into());
     } else if meta.journal.is_some() {
@@ -126,16 +133,25 @@ pub(crate) fn begin(
     }
     write_meta(shared, write)?;
     found.own.iter().chain(&found.done).for_each(Set::remove);
-    Ok(journal.map(Arc::new))
+    Ok(journal)
 }
 
-/// Tells that a store which is only read lacks what a journal here holds.
-pub(crate) fn note(meta: &Meta, options: Option<&JournalOptions>) {
-    let sets = options.map(|options| Set::find(&options.dir)).and_then(Result::ok).unwrap_or_default();
-    let is_named = |set: &&Set| meta.journal.as_ref().is_some_and(|journal| journal.opening == set.opening);
-    if let Some(set) = sets.iter().find(is_named) {
-        tracing::warn!(%set, "the journal on the local disk may hold changes that are shown when the store was mounted to be written to");
+/// Refuses to show a store that is only read as it is in object storage, where a journal here has more.
+///
+/// # Errors
+/// So it is; the journal can't be read.
+pub(crate) fn expect_applied(newest: u64, meta: &Meta, options: Option<&JournalOptions>) -> Result<()> {
+    let (Some(journal), Some(options)) = (&meta.journal, options) else { return Ok(()) };
+    for set in Set::find(&options.dir)?.iter().filter(|set| set.opening == journal.opening) {
+        let lacking = set.count(meta.uuid, newest)?;
+        if lacking > 0 {
+            return Err(refused(format!(
+                "{set} holds {lacking} changes that object storage lacks; mount it once, so that it has them (or with -o ro,follow, which \
+                 shows it without them)"
+            )));
+        }
     }
+    Ok(())
 }
 
 /// The store is closed, and object storage has all of it.
@@ -143,7 +159,7 @@ pub(crate) fn end(shared: &Shared, journal: &Journal) -> Result<()> {
     let mut write = Write::default();
     forget(shared, &mut write)?;
     write_meta(shared, write)?;
-    Set::find(journal.dir())?.iter().for_each(Set::remove);
+    journal.remove();
     Ok(())
 }
 
@@ -161,17 +177,14 @@ fn find(shared: &Shared, meta: &Meta, options: Option<&JournalOptions>, takes_ov
             found.own = Some(set);
             continue;
         }
+        set.expect_of(meta.uuid)?;
         let key = [LOST, &set.opening.to_be_bytes()].concat();
         if let Some(kept) = View::newest(shared).get(&space, &key)? {
-            let mut lost = 0_u64;
-            set.read(meta.uuid, parse_number(Some(&kept))?, &mut |_| {
-                lost += 1;
-                Ok(())
-            })?;
+            let lost = set.count(meta.uuid, parse_number(Some(&kept))?)?;
             if lost > 0 {
                 return Err(refused(format!(
-                    "{set} holds {lost} changes that this mount has acknowledged and object storage lacks: another mount took the store \
-                     over before they were there, and has gone on without them; move these files away to give them up"
+                    "{set} holds {lost} changes that this mount has acknowledged and object storage lacks: another one, on another machine or with \
+                     a copy of this directory, has gone on without them; move these files away to give them up"
                 )));
             }
         }
@@ -181,11 +194,7 @@ fn find(shared: &Shared, meta: &Meta, options: Option<&JournalOptions>, takes_ov
         && found.own.is_none()
     {
         if !takes_over {
-            return Err(refused(format!(
-                "the mount before has not closed it, and its journal on its local disk may hold changes that it has acknowledged and object \
-                 storage lacks: {}; mount it there, or give them up with -o take_over",
-                journal.holder
-            )));
+            return Err(held(&journal.holder));
         }
         tracing::warn!(
             holder = journal.holder,
@@ -196,8 +205,24 @@ fn find(shared: &Shared, meta: &Meta, options: Option<&JournalOptions>, takes_ov
     Ok(found)
 }
 
+/// What an opening is refused with where `holder` has a journal.
+pub(crate) fn held(holder: &str) -> StoreError {
+    refused(format!(
+        "the mount before has not closed it, and its journal on its local disk may hold changes that it has acknowledged and object storage \
+         lacks: {holder}; mount it there, or give them up with -o take_over"
+    ))
+}
+
 fn refused(text: String) -> StoreError {
     StoreError::io("opening a store", io::Error::new(io::ErrorKind::ResourceBusy, text))
+}
+
+/// Whether there are journals on this machine.
+///
+/// # Errors
+/// They can't be looked for.
+pub(crate) fn has_some(options: Option<&JournalOptions>) -> Result<bool> {
+    options.map_or(Ok(false), |options| Ok(!Set::find(&options.dir)?.is_empty()))
 }
 
 /// Applies what the store lacks, with the sequence numbers that it had.
@@ -233,6 +258,7 @@ fn apply(shared: &Shared, record: Record) -> Result<()> {
 fn forget(shared: &Shared, write: &mut Write) -> Result<()> {
     let space = Space::new(keys::META, "", KeyspaceKind::Tuple);
     let has_segments = View::newest(shared).get(&space, segments::BYTES)?.is_some();
+    shared.segments.set_told(has_segments);
     let version = if has_segments { meta::VERSION_SEGMENTS } else { meta::VERSION_NOW };
     write.put(keys::full(keys::META, meta::VERSION), version.into());
     write.delete(keys::full(keys::META, JOURNAL));

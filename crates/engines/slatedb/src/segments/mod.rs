@@ -172,9 +172,9 @@ impl Segments {
         !std::mem::replace(&mut self.pending.lock().is_told, true)
     }
 
-    /// The store says already that it may have segments.
-    pub(crate) fn tell(&self) {
-        self.pending.lock().is_told = true;
+    /// Whether the store says that it may have segments.
+    pub(crate) fn set_told(&self, is_told: bool) {
+        self.pending.lock().is_told = is_told;
     }
 
     /// Shorter runs of blocks stay in the database.

@@ -24,7 +24,7 @@ use crate::claim;
 use crate::error::of_slatedb;
 use crate::follower::{Follower, Opener};
 use crate::health::Health;
-use crate::holder::{self, Claimant, Holder};
+use crate::holder::{self, Holder, Holding};
 use crate::journal;
 use crate::keys;
 use crate::meta::{self, Meta};
@@ -143,12 +143,14 @@ impl SlateStore {
         let opener = Arc::new(opener);
         let segments = Segments::new(Arc::clone(&opener.service), &opener.prefix, options, executor.handle());
         let segments = Arc::new(segments);
+        let has_journals = journal::has_some(options.journal.as_ref())?;
+        let writes_journal = options.journal.as_ref().is_some_and(|journal| journal.is_written);
         let opening = async {
             if options.read_only {
                 let follower = Follower::new(opener.open().await?, Arc::clone(&opener));
                 return Ok(Database::Reader(Box::new(follower)));
             }
-            holder_place.wait(&options.claimant).await?;
+            holder_place.wait(&options.claimant, has_journals).await?;
             let gate = Gate::new(Arc::clone(&opener.service), Arc::clone(&segments));
             let builder = Db::builder(opener.prefix.clone(), Arc::new(gate))
                 .with_settings(options.settings(is_local))
@@ -171,23 +173,25 @@ impl SlateStore {
         if let Database::Writer(db) = &bare.database {
             bare.segments.begin(db.manifest().writer_epoch(), &meta)?;
         }
-        let shared = bare.with(meta.clone());
-        let journal = if shared.is_read_only() {
-            journal::note(&meta, options.journal.as_ref());
+        let shared = Arc::new(bare.with(meta.clone()));
+        let threads = if options.read_only {
+            if !options.follows {
+                journal::expect_applied(shared.newest(), &meta, options.journal.as_ref())?;
+            }
             None
         } else {
-            let Claimant { name, takes_over, .. } = &options.claimant;
-            journal::begin(&shared, &meta, options.journal.as_ref(), name, *takes_over)?
-        };
-        let shared = Arc::new(shared.with_journal(journal));
-        let threads = if shared.is_read_only() {
-            None
-        } else {
+            let claimant = options.claimant.clone();
+            // Before the journal of before is applied, which may take longer than a lease.
+            let holder =
+                Holder::start(&shared, holder_place, Holding { claimant, has_journal: writes_journal })?;
+            let journal = journal::begin(&shared, &meta, options.journal.as_ref(), &options.claimant)?;
+            if let Some(journal) = journal {
+                shared.set_journal(journal);
+            }
             let syncing = Arc::clone(&shared);
             let syncer = Syncer::start(options.commit_interval, move || {
                 syncing.sync_for(Waiter::Background, syncing.newest())
             })?;
-            let holder = Holder::start(&shared, holder_place, options.claimant.clone())?;
             let sweeper = Sweeper::start(&shared, options.segments.kept)?;
             Some(Threads { syncer, reaper: Reaper::start(&shared)?, sweeper, holder })
         };

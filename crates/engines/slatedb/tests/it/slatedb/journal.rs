@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use kvfs_device::Rng;
 use kvfs_engine_slatedb::JournalOptions;
 use kvfs_engine_slatedb::seam::object_store::ObjectStore;
+use kvfs_engine_slatedb::seam::{slatedb, tokio};
 use kvfs_fs::MountOptions;
 use kvfs_store::{BLOCK_BYTES, EngineStore, StoreError};
 
@@ -40,6 +41,13 @@ impl Machine {
         let mut files: Vec<_> = listed.map(|entry| entry.unwrap().path()).collect();
         files.sort();
         files
+    }
+
+    /// Of the journal that is there, by its first file.
+    fn opening(&self) -> u64 {
+        let first = &self.files()[0];
+        let name = first.file_name().unwrap().to_str().unwrap();
+        u64::from_str_radix(name.split_once('-').unwrap().0, 16).unwrap()
     }
 
     /// Where the last file ends.
@@ -104,6 +112,13 @@ fn what_is_synced_in_an_outage_is_there_after_a_crash_and_then_the_journal_is_go
     let service = cloud.crash();
     let gone = abandon(f, store);
     cloud.set(Outage::None);
+    // What shows less than was acknowledged is refused, unless it asks for that.
+    let reading = |follows| SlateOptions { read_only: true, follows, ..machine.options(false) };
+    let refused = SlateStore::open_over(Arc::clone(&service), &reading(false)).err().unwrap().to_string();
+    assert!(refused.contains("holds 22 changes") && refused.contains("mount it once"), "{refused}");
+    let reader = open_over(&service, &reading(true));
+    assert!(!has(&over(&reader), "key 0"));
+    reader.close().unwrap();
     // Another machine does not go on without it.
     let refused = open_elsewhere(&service).err().unwrap().to_string();
     assert!(refused.contains("a mount; mount it there"), "{refused}");
@@ -220,6 +235,8 @@ fn journal_of_a_store_that_was_taken_over_is_refused_until_it_is_moved_away() {
     let refused = refused.err().unwrap().to_string();
     assert!(refused.contains("host one") && refused.contains("take_over"), "{refused}");
     let store = open_over(&service, &named(&other, "host two", true));
+    // The one that was refused has fenced no mount, which may be alive.
+    assert_eq!(other.opening(), machine.opening() + 1);
     let f = over(&store);
     assert!(has(&f, "sent") && !has(&f, "kept"));
     put(&f, "new");
@@ -266,6 +283,79 @@ fn journal_of_a_store_that_was_taken_over_with_everything_in_it_goes() {
 }
 
 #[test]
+fn copy_of_a_journal_does_not_make_the_whole_one_go() {
+    let (cloud, machine, copy) = (Cloud::new(1, 0), Machine::new(), Machine::new());
+    let store = made(&cloud, &machine.options(true));
+    let f = over(&store);
+    cloud.set(Outage::Down);
+    put(&f, "first");
+    store.sync(store.position()).unwrap();
+    std::fs::create_dir(copy.journal()).unwrap();
+    for path in machine.files() {
+        std::fs::copy(&path, copy.journal().join(path.file_name().unwrap())).unwrap();
+    }
+    put(&f, "second");
+    store.sync(store.position()).unwrap();
+    let service = cloud.crash();
+    let gone = abandon(f, store);
+    cloud.set(Outage::None);
+    let store = open_over(&service, &copy.options(false));
+    assert!(has(&over(&store), "first"));
+    store.close().unwrap();
+    let refused = SlateStore::open_over(Arc::clone(&service), &machine.options(false)).err().unwrap();
+    assert!(refused.to_string().contains("holds 1 changes"), "{refused}");
+    gone.join().unwrap();
+}
+
+#[test]
+fn journal_of_another_store_is_left_alone() {
+    let (cloud, machine) = (Cloud::new(1, 0), Machine::new());
+    let store = made(&cloud, &machine.options(true));
+    put(&over(&store), "kept");
+    store.sync(store.position()).unwrap();
+    let gone = abandon(over(&store), store);
+    let files = machine.files();
+    let other = Cloud::new(2, 0).crash();
+    SlateStore::create_over(Arc::clone(&other), &options(), [8; 16]).unwrap();
+    let refused = SlateStore::open_over(other, &machine.options(true)).err().unwrap();
+    assert!(refused.to_string().contains("of another store"), "{refused}");
+    assert_eq!(machine.files(), files);
+    gone.join().unwrap();
+}
+
+#[test]
+fn store_says_what_it_holds_when_a_journal_is_over() {
+    let (cloud, machine) = (Cloud::new(1, 0), Machine::new());
+    // What an older kvfs would look at, and refuse or not.
+    let version = |service: &Arc<dyn ObjectStore>| {
+        let db = slatedb::Db::open("", Arc::clone(service));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let db = db.await.unwrap();
+            let version = db.get(b"\0\0\0\0version").await.unwrap().unwrap();
+            db.close().await.unwrap();
+            version
+        })
+    };
+    drop(made(&cloud, &machine.options(true)));
+    let service = cloud.crash();
+    assert_eq!(version(&service), "3");
+    let store = open_over(&service, &machine.options(false));
+    store.sync(store.position()).unwrap();
+    assert_eq!(version(&cloud.crash()), "1");
+    drop(store);
+    let service = cloud.crash();
+    let store = open_over(&service, &machine.options(false));
+    let f = over(&store);
+    f.apply(|b| b.put_blocks(f.blocks, "file", 0, vec![1; 8 * BLOCK_BYTES]));
+    store.close().unwrap();
+    assert_eq!(version(&service), "2");
+    let store = open_over(&service, &machine.options(true));
+    store.close().unwrap();
+    assert_eq!(version(&service), "2");
+}
+
+#[test]
 fn store_that_is_closed_in_an_outage_goes_on_from_its_journal() {
     let (cloud, machine) = (Cloud::new(1, 0), Machine::new());
     let store = made(&cloud, &machine.options(true));
@@ -285,17 +375,14 @@ fn journal_that_can_not_be_written_makes_syncs_wait_for_object_storage() {
     let (cloud, machine) = (Cloud::new(1, 0), Machine::new());
     let store = made(&cloud, &machine.options(true));
     let f = over(&store);
-    // Behind so much another file is begun, which is not possible there.
+    // Behind so much, which object storage does not get first, another file is begun, which is not possible there.
     std::fs::remove_dir_all(machine.journal()).unwrap();
-    f.apply(|b| (0..9).for_each(|number| b.put(f.plain, format!("large {number}"), vec![1; 1 << 20])));
-    store.sync(store.position()).unwrap();
-    put(&f, "first");
-    store.sync(store.position()).unwrap();
     cloud.set(Outage::Down);
-    put(&f, "second");
+    f.apply(|b| (0..9).for_each(|number| b.put(f.plain, format!("large {number}"), vec![1; 1 << 20])));
     let error = store.sync(store.position()).unwrap_err();
     assert!(matches!(error, StoreError::Io { .. }), "{error}");
     cloud.set(Outage::None);
+    put(&f, "small");
     store.sync(store.position()).unwrap();
     let service = cloud.crash();
     let gone = abandon(f, store);
@@ -303,7 +390,7 @@ fn journal_that_can_not_be_written_makes_syncs_wait_for_object_storage() {
     let claimant = Claimant { takes_over: true, ..options().claimant };
     let store = open_over(&service, &SlateOptions { claimant, ..machine.options(true) });
     let f = over(&store);
-    assert!(has(&f, "first") && has(&f, "second"));
+    assert!(has(&f, "large 8") && has(&f, "small"));
     store.close().unwrap();
     gone.join().unwrap();
 }
