@@ -20,7 +20,6 @@ use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
 
 use crate::error::of_objects;
-use crate::journal;
 use crate::shared::Shared;
 
 /// The object, beside those of `SlateDB`.
@@ -52,14 +51,13 @@ impl Default for Claimant {
     }
 }
 
-/// What the record of a holder ends with that has a journal on its local disk.
+/// The last line in the record of a holder that has a journal on its local disk.
 const JOURNAL: &str = "journal";
 
 /// Who holds a store, and how.
 #[derive(Debug, Clone)]
 pub(crate) struct Holding {
     pub(crate) claimant: Claimant,
-    /// Its journal may hold more than object storage does.
     pub(crate) has_journal: bool,
 }
 
@@ -69,11 +67,6 @@ impl Holding {
         let journal = if self.has_journal { format!("{JOURNAL}\n") } else { String::new() };
         format!("{name}\n{identity}\n{beat}\n{}\n{journal}", lease.as_millis())
     }
-}
-
-/// Of the record of another holder, for messages.
-fn shown(name: &str) -> String {
-    name.chars().filter(|c| !c.is_control()).take(200).collect()
 }
 
 /// The lease in a record; `None`: it has none, as those of older versions.
@@ -103,37 +96,36 @@ impl Place {
         Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
     }
 
-    /// Returns when `claimant` may open the store to write to it, which ends the writes of the mount that has it open. `has_journals`: there are some on
-    /// this machine, maybe of the store's last holder.
+    /// Returns when `claimant` may open the store to write to it, which ends the writes of the mount that has it open. Whether that may be alive, cut
+    /// off, and have a journal.
     ///
     /// # Errors
-    /// Another one has it open, and is alive, or has a journal.
-    pub(crate) async fn wait(&self, claimant: &Claimant, has_journals: bool) -> Result<()> {
-        let Some(known) = self.read().await? else { return Ok(()) };
+    /// Another one has it open, and is alive.
+    pub(crate) async fn wait(&self, claimant: &Claimant) -> Result<bool> {
+        let Some(known) = self.read().await? else { return Ok(false) };
         let mut lines = known.lines();
         let (name, identity) = (lines.next().unwrap_or_default(), lines.next().unwrap_or_default());
         let is_own = !identity.is_empty() && identity == claimant.identity;
         if claimant.takes_over || is_own {
-            return Ok(());
+            return Ok(false);
         }
         let lease = lease_of(&known).unwrap_or(claimant.lease);
         for _ in 0..BEATS {
             tokio::time::sleep(lease / BEATS).await;
             match self.read().await? {
-                None => return Ok(()),
+                None => return Ok(false),
                 Some(record) if record == known => {}
                 Some(_) => {
                     let text = format!(
                         "it is open elsewhere, and alive: {}; unmount it there, or take it over with -o take_over",
-                        shown(name)
+                        name.chars().filter(|c| !c.is_control()).take(200).collect::<String>()
                     );
                     let error = std::io::Error::new(std::io::ErrorKind::ResourceBusy, text);
                     return Err(StoreError::io("looking who has the store open", error));
                 }
             }
         }
-        // It may be alive, and cut off: it is left alone.
-        if lines.nth(2) == Some(JOURNAL) && !has_journals { Err(journal::held(&shown(name))) } else { Ok(()) }
+        Ok(lines.nth(2) == Some(JOURNAL))
     }
 
     /// Whether it was written within a lease does not matter: the next one may be.

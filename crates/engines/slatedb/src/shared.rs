@@ -160,6 +160,13 @@ impl Shared {
         self.journal.get().map(|journal| &**journal)
     }
 
+    /// Object storage is asked to take what a journal holds before that is more than what may be in memory.
+    pub(crate) fn bound_journal(&self) {
+        if self.journal().is_some_and(|journal| journal.figures().0 > self.backlog_bytes()) {
+            self.ask_flush();
+        }
+    }
+
     /// What may be in memory alone (bytes).
     pub(crate) fn backlog_bytes(&self) -> u64 {
         self.backlog.bytes_max()

@@ -111,11 +111,11 @@ impl<'a> Staged<'a> {
         Ok(Self { view, spaces, values: values.collect(), deleted: deleted.collect(), suspects })
     }
 
-    /// For the journal, of a batch that will have this sequence number.
+    /// For the journal, which knows what was before, of a batch that will have this sequence number.
     pub(crate) fn record(&self, sequence: u64) -> Record {
         let values = self.values.iter().map(|((space, key), value)| (space.0, key.clone(), value.clone()));
         let deleted = self.deleted.iter().map(|(space, range)| (space.0, range.clone()));
-        Record { sequence, values: values.collect(), deleted: deleted.collect() }
+        Record { sequence, previous: 0, values: values.collect(), deleted: deleted.collect() }
     }
 }
 

@@ -257,7 +257,11 @@ impl Base for SlateStore {
         if batch.ops().iter().any(|op| matches!(op, Op::DeleteRange { .. })) {
             self.shared.wait_for_reaper(&limit)?;
         }
-        let needs_storage = durability == Durability::Synced && self.shared.journal().is_none();
+        let journal = self.shared.journal();
+        if let Some(journal) = journal {
+            journal.make_room();
+        }
+        let needs_storage = durability == Durability::Synced && journal.is_none_or(Journal::has_failed);
         if needs_storage && self.shared.observer.health.is_failing(Direction::Writes) {
             // One that fails for want of an answer should not have been applied.
             self.shared.sync(self.shared.newest())?;
@@ -297,9 +301,7 @@ impl Base for SlateStore {
         }
         self.shared.segments.suspect(written.suspects);
         drop(order);
-        if let Some(journal) = journal {
-            journal.make_room();
-        }
+        self.shared.bound_journal();
         Ok(Position(seqno))
     }
 }

@@ -224,29 +224,29 @@ impl Set {
         Ok(())
     }
 
-    /// How many records are newer than `after`.
+    /// How many records are newer than `after`, and change anything.
     ///
     /// # Errors
     /// As [`Set::read`].
     pub(crate) fn count(&self, uuid: [u8; 16], after: u64) -> Result<u64> {
         let mut count = 0;
-        self.read(uuid, after, &mut |_| {
-            count += 1;
+        self.read(uuid, after, &mut |record| {
+            count += u64::from(record.has_content());
             Ok(())
         })?;
         Ok(count)
     }
 
-    /// Refuses one of another store.
+    /// Refuses one of another store. Whether it was begun: a set that the store names was.
     ///
     /// # Errors
     /// It is; it can't be read.
-    pub(crate) fn expect_of(&self, uuid: [u8; 16]) -> Result<()> {
-        let Some(path) = self.paths.first() else { return Ok(()) };
+    pub(crate) fn is_begun(&self, uuid: [u8; 16]) -> Result<bool> {
+        let Some(path) = self.paths.first() else { return Ok(false) };
         let mut header = Vec::new();
         let read = File::open(path).and_then(|file| file.take(HEADER_BYTES as u64).read_to_end(&mut header));
         read.map_err(|error| StoreError::io(format!("reading {}", path.display()), error))?;
-        self.check_header(uuid, path, &header).map(drop)
+        self.check_header(uuid, path, &header)
     }
 
     /// Whether the file has one.
@@ -302,6 +302,7 @@ mod tests {
         let value = vec![sequence as u8; 3 << 20];
         Record {
             sequence,
+            previous: sequence - 1,
             values: vec![(1, Bytes::from_static(b"key"), Some(value.into()))],
             deleted: Vec::new(),
         }

@@ -23,7 +23,7 @@ use kvfs_locks::{Condvar, Mutex, class};
 
 use files::{Finished, Set, Writer};
 
-pub(crate) use opening::{OpenJournal, begin, end, expect_applied, has_some, held};
+pub(crate) use opening::{OpenJournal, begin, end, expect_applied, expect_here, find};
 pub(crate) use record::Record;
 
 /// Where it lies, and whether one is written.
@@ -46,6 +46,8 @@ struct State {
     /// Everything up to this sequence number is in object storage.
     stored: u64,
     finished: VecDeque<Finished>,
+    /// Sequence number of the last record, or of what the store had before.
+    last: u64,
     /// Of the file that is appended to.
     file_bytes: u64,
     has_failed: bool,
@@ -82,7 +84,8 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    fn new(dir: &Path, writer: Writer, queue_bytes_max: u64) -> Self {
+    /// Behind what the store has up to the sequence number `last`.
+    fn new(dir: &Path, writer: Writer, last: u64, queue_bytes_max: u64) -> Self {
         let opening = writer.opening();
         let state = State {
             queue: VecDeque::new(),
@@ -91,6 +94,7 @@ impl Journal {
             writer: Some(writer),
             unsynced: None,
             stored: 0,
+            last,
             finished: VecDeque::new(),
             has_failed: false,
             syncs: 0,
@@ -117,10 +121,10 @@ impl Journal {
     }
 
     /// A batch is about to be committed. The caller holds the order lock.
-    pub(crate) fn append(&self, record: Record) {
+    pub(crate) fn append(&self, mut record: Record) {
         let mut state = self.state.lock();
-        let has_content = !record.values.is_empty() || !record.deleted.is_empty();
-        if has_content && !state.has_failed {
+        record.previous = std::mem::replace(&mut state.last, record.sequence);
+        if !state.has_failed {
             state.queue_bytes += record.bytes() as u64;
             state.queue.push_back(record);
         }
@@ -131,6 +135,11 @@ impl Journal {
         let mut state = self.state.lock();
         state.queue.pop_back_if(|record| record.sequence == sequence);
         state.has_failed = true;
+    }
+
+    /// Syncs wait for object storage.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.state.lock().has_failed
     }
 
     /// Returns when everything up to this sequence number is durable here or in object storage; false: this can't be told, the journal has failed.

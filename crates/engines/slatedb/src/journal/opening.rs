@@ -23,6 +23,8 @@ use slatedb::Db;
 
 use super::files::{Set, Writer};
 use super::{Journal, JournalOptions, Record};
+use crate::error::of_slatedb;
+use crate::follower::Opener;
 use crate::holder::Claimant;
 use crate::keys;
 use crate::meta::{self, Meta};
@@ -53,12 +55,15 @@ pub(crate) struct OpenJournal {
 impl OpenJournal {
     /// `None`: the store names none.
     pub(crate) fn read(view: &View<'_>, meta: &Space) -> Result<Option<Self>> {
-        let Some(value) = view.get(meta, JOURNAL)? else { return Ok(None) };
+        view.get(meta, JOURNAL)?.map(|value| Self::parse(&value)).transpose()
+    }
+
+    fn parse(value: &[u8]) -> Result<Self> {
         let Some((opening, holder)) = value.split_first_chunk() else {
             return Err(StoreError::corrupt("SlateDB", "the record of the journal is damaged"));
         };
         let holder = String::from_utf8_lossy(holder).chars().filter(|c| !c.is_control()).take(200).collect();
-        Ok(Some(Self { opening: u64::from_le_bytes(*opening), holder }))
+        Ok(Self { opening: u64::from_le_bytes(*opening), holder })
     }
 
     fn value(&self) -> Bytes {
@@ -75,7 +80,7 @@ fn lost_key(opening: u64) -> Bytes {
 
 /// What is to be done with what was found.
 #[derive(Default)]
-struct Found {
+pub(crate) struct Found {
     /// The journal that goes on where the store ends.
     own: Option<Set>,
     /// All of which is in the store, or not wanted any more.
@@ -87,15 +92,14 @@ struct Found {
 /// Brings what an earlier journal of this machine holds into the store, and begins one if it is asked for.
 ///
 /// # Errors
-/// It can't be read; a journal elsewhere may hold more than the store, and is not to be given up; another mount has written to the store since
-/// this one's journal was; object storage does not answer.
+/// It can't be read, or something is missing before what it holds; object storage does not answer.
 pub(crate) fn begin(
     shared: &Shared,
     meta: &Meta,
+    found: &Found,
     options: Option<&JournalOptions>,
     claimant: &Claimant,
 ) -> Result<Option<Journal>> {
-    let found = find(shared, meta, options, claimant.takes_over)?;
     if let Some(own) = &found.own {
         replay(shared, meta, own)?;
     }
@@ -108,30 +112,26 @@ pub(crate) fn begin(
                 tracing::error!(dir = %dir.display(), %error, "no journal can be made: until the next mount syncs wait for object storage");
             };
             let writer = writer.inspect_err(failed).ok();
-            writer.map(|writer| Journal::new(dir, writer, shared.backlog_bytes() / QUEUE_OF_BACKLOG))
+            let queue_bytes_max = shared.backlog_bytes() / QUEUE_OF_BACKLOG;
+            writer.map(|writer| Journal::new(dir, writer, shared.newest(), queue_bytes_max))
         }
         _ => None,
     };
-    let mut write = Write::default();
-    if let Some(given_up) = found.given_up {
-        write.put(lost_key(given_up), Bytes::copy_from_slice(&shared.newest().to_le_bytes()));
-    }
-    for done in &found.done {
-        write.delete(lost_key(done.opening));
-    }
-    if let Some(own) = &found.own {
-        // A copy of it that was made before its end, or behind this one's, is none.
-        write.put(lost_key(own.opening), Bytes::copy_from_slice(&shared.newest().to_le_bytes()));
-    }
-    if journal.is_some() {
-        shared.segments.set_told(true);
-        let record = OpenJournal { opening, holder: claimant.name.clone() };
-        write.put(keys::full(keys::META, JOURNAL), record.value());
-        write.put(keys::full(keys::META, meta::VERSION), meta::VERSION_JOURNAL.into());
-    } else if meta.journal.is_some() {
-        forget(shared, &mut write)?;
-    }
-    write_meta(shared, write)?;
+    write_meta(shared, |write| {
+        // Notes stay: there may be several copies of a journal, each of which is refused if it has more.
+        for opening in found.given_up.into_iter().chain(found.own.as_ref().map(|own| own.opening)) {
+            write.put(lost_key(opening), Bytes::copy_from_slice(&shared.newest().to_le_bytes()));
+        }
+        if journal.is_some() {
+            shared.segments.set_told(true);
+            let record = OpenJournal { opening, holder: claimant.name.clone() };
+            write.put(keys::full(keys::META, JOURNAL), record.value());
+            write.put(keys::full(keys::META, meta::VERSION), meta::VERSION_JOURNAL.into());
+        } else if meta.journal.is_some() {
+            forget(shared, write)?;
+        }
+        Ok(())
+    })?;
     found.own.iter().chain(&found.done).for_each(Set::remove);
     Ok(journal)
 }
@@ -156,9 +156,7 @@ pub(crate) fn expect_applied(newest: u64, meta: &Meta, options: Option<&JournalO
 
 /// The store is closed, and object storage has all of it.
 pub(crate) fn end(shared: &Shared, journal: &Journal) -> Result<()> {
-    let mut write = Write::default();
-    forget(shared, &mut write)?;
-    write_meta(shared, write)?;
+    write_meta(shared, |write| forget(shared, write))?;
     journal.remove();
     Ok(())
 }
@@ -168,25 +166,37 @@ fn epoch(db: &Db) -> u64 {
     db.manifest().writer_epoch()
 }
 
-fn find(shared: &Shared, meta: &Meta, options: Option<&JournalOptions>, takes_over: bool) -> Result<Found> {
+/// Looks for journals here, and at what the store says of them.
+///
+/// # Errors
+/// A journal elsewhere may hold more than the store, and is not to be given up; one here has more, and the store has gone on without it; one can't be read.
+pub(crate) fn find(
+    shared: &Shared,
+    meta: &Meta,
+    options: Option<&JournalOptions>,
+    takes_over: bool,
+) -> Result<Found> {
     let mut found = Found::default();
     let space = Space::new(keys::META, "", KeyspaceKind::Tuple);
     let sets = options.map_or_else(|| Ok(Vec::new()), |options| Set::find(&options.dir))?;
     for set in sets {
+        let is_begun = set.is_begun(meta.uuid)?;
         if meta.journal.as_ref().is_some_and(|journal| journal.opening == set.opening) {
+            if !is_begun {
+                return Err(StoreError::corrupt(set.to_string(), "the first file is damaged"));
+            }
             found.own = Some(set);
             continue;
         }
-        set.expect_of(meta.uuid)?;
-        let key = [LOST, &set.opening.to_be_bytes()].concat();
-        if let Some(kept) = View::newest(shared).get(&space, &key)? {
-            let lost = set.count(meta.uuid, parse_number(Some(&kept))?)?;
-            if lost > 0 {
-                return Err(refused(format!(
-                    "{set} holds {lost} changes that this mount has acknowledged and object storage lacks: another one, on another machine or with \
-                     a copy of this directory, has gone on without them; move these files away to give them up"
-                )));
-            }
+        // Without a note it was closed, and has no more than the store.
+        let note = View::newest(shared).get(&space, &[LOST, &set.opening.to_be_bytes()].concat())?;
+        let kept = note.map_or(Ok(shared.newest()), |note| parse_number(Some(&note)))?;
+        let lost = set.count(meta.uuid, kept)?;
+        if lost > 0 {
+            return Err(refused(format!(
+                "{set} holds {lost} changes that this mount has acknowledged and object storage lacks: another one, on another machine or with a \
+                 copy of this directory, has gone on without them, or object storage was set back; move these files away to give them up"
+            )));
         }
         found.done.push(set);
     }
@@ -217,18 +227,30 @@ fn refused(text: String) -> StoreError {
     StoreError::io("opening a store", io::Error::new(io::ErrorKind::ResourceBusy, text))
 }
 
-/// Whether there are journals on this machine.
+/// Refuses a store whose last mount may be alive, and cut off, and has a journal that is not on this machine: opening it would end that mount.
 ///
 /// # Errors
-/// They can't be looked for.
-pub(crate) fn has_some(options: Option<&JournalOptions>) -> Result<bool> {
-    options.map_or(Ok(false), |options| Ok(!Set::find(&options.dir)?.is_empty()))
+/// It has; the store can't be read.
+pub(crate) async fn expect_here(opener: &Opener, options: Option<&JournalOptions>) -> Result<()> {
+    let failed = |error: slatedb::Error| of_slatedb("looking for a journal", &error);
+    let reader = opener.open().await?;
+    let named = reader.db.get(keys::full(keys::META, JOURNAL)).await.map_err(failed);
+    reader.db.close().await.map_err(failed)?;
+    let Some(journal) = named?.map(|value| OpenJournal::parse(&value)).transpose()? else { return Ok(()) };
+    let sets = options.map_or_else(|| Ok(Vec::new()), |options| Set::find(&options.dir))?;
+    let is_here = sets.iter().any(|set| set.opening == journal.opening);
+    if is_here { Ok(()) } else { Err(held(&journal.holder)) }
 }
 
 /// Applies what the store lacks, with the sequence numbers that it had.
 fn replay(shared: &Shared, meta: &Meta, own: &Set) -> Result<()> {
     let mut count = 0_u64;
     own.read(meta.uuid, shared.newest(), &mut |record| {
+        if record.previous > shared.newest() {
+            let text =
+                "object storage, and the journal, lack changes before others; one of both was set back";
+            return Err(StoreError::corrupt(own.to_string(), text));
+        }
         apply(shared, record)?;
         count += 1;
         Ok(())
@@ -265,12 +287,15 @@ fn forget(shared: &Shared, write: &mut Write) -> Result<()> {
     Ok(())
 }
 
-fn write_meta(shared: &Shared, write: Write) -> Result<()> {
-    if write.is_empty() {
-        return Ok(());
-    }
+/// Writes what `fill` says, which no batch comes between.
+fn write_meta(shared: &Shared, fill: impl FnOnce(&mut Write) -> Result<()>) -> Result<()> {
     {
         let _order = shared.order.lock();
+        let mut write = Write::default();
+        fill(&mut write)?;
+        if write.is_empty() {
+            return Ok(());
+        }
         shared.commit(write, shared.newest() + 1, &[])?;
     }
     shared.sync(shared.newest())

@@ -16,6 +16,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 pub(crate) struct Record {
     /// Of the batch.
     pub(crate) sequence: u64,
+    /// Of the one before it, whether that was written or not: the store, or the journal, has everything up to there.
+    pub(crate) previous: u64,
     /// What keys of keyspaces (by number) hold behind it; `None`: nothing.
     pub(crate) values: Vec<(u32, Bytes, Option<Bytes>)>,
     /// Ranges that are deleted before that.
@@ -29,6 +31,7 @@ struct RawRecord {
     /// xxh3-64 of what follows, and of the body.
     checksum: U64,
     sequence: U64,
+    previous: U64,
     /// Of the body (bytes).
     len: U32,
     /// Values in it; ranges are behind them.
@@ -47,7 +50,7 @@ struct RawPair {
 
 const HEADER_BYTES: usize = size_of::<RawRecord>();
 const PAIR_BYTES: usize = size_of::<RawPair>();
-const _: () = assert!(HEADER_BYTES == 24 && PAIR_BYTES == 12);
+const _: () = assert!(HEADER_BYTES == 32 && PAIR_BYTES == 12);
 
 /// The length of what is not there.
 const NONE: u32 = u32::MAX;
@@ -63,6 +66,11 @@ impl Record {
         HEADER_BYTES + values + deleted
     }
 
+    /// Whether it changes anything.
+    pub(crate) fn has_content(&self) -> bool {
+        !self.values.is_empty() || !self.deleted.is_empty()
+    }
+
     /// Appends it to `out`. `None`: it is longer than a record can be.
     pub(crate) fn write(&self, out: &mut Vec<u8>) -> Option<()> {
         let len = u32::try_from(self.bytes() - HEADER_BYTES).ok()?;
@@ -71,6 +79,7 @@ impl Record {
         let header = RawRecord {
             checksum: U64::ZERO,
             sequence: self.sequence.into(),
+            previous: self.previous.into(),
             len: len.into(),
             values: values.into(),
         };
@@ -97,13 +106,13 @@ impl Record {
     /// Takes the next one from the front; `None`: there is none, or not all of it.
     pub(crate) fn read(from: &mut Bytes) -> Option<Self> {
         let (header, _) = RawRecord::ref_from_prefix(from).ok()?;
-        let (sequence, values, end) =
-            (header.sequence.get(), header.values.get(), HEADER_BYTES + header.len.get() as usize);
+        let (sequence, previous) = (header.sequence.get(), header.previous.get());
+        let (values, end) = (header.values.get(), HEADER_BYTES + header.len.get() as usize);
         if from.len() < end || header.checksum.get() != xxh3_64(&from[8..end]) {
             return None;
         }
         let mut body = from.slice(HEADER_BYTES..end);
-        let mut record = Self { sequence, values: Vec::new(), deleted: Vec::new() };
+        let mut record = Self { sequence, previous, values: Vec::new(), deleted: Vec::new() };
         for _ in 0..values {
             record.values.push(read_pair(&mut body)?);
         }
@@ -122,7 +131,8 @@ fn read_pair(body: &mut Bytes) -> Option<(u32, Bytes, Option<Bytes>)> {
     body.advance(PAIR_BYTES);
     let mut take = |len: u32| {
         let len = usize::try_from(len).ok().filter(|len| *len <= body.len())?;
-        Some(body.split_to(len))
+        // A copy: what is kept of it is not to keep all of a file in memory.
+        Some(Bytes::copy_from_slice(&body.split_to(len)))
     };
     let first = take(first)?;
     let second = if second == NONE { None } else { Some(take(second)?) };
@@ -136,6 +146,7 @@ mod tests {
     fn record(sequence: u64) -> Record {
         Record {
             sequence,
+            previous: sequence - 1,
             values: vec![
                 (1, Bytes::from_static(b"key"), Some(Bytes::from_static(b"value"))),
                 (2, Bytes::from_static(b"gone"), None),
@@ -151,7 +162,7 @@ mod tests {
         record(7).write(&mut out).unwrap();
         assert_eq!(out.len(), record(7).bytes());
         let end = out.len();
-        Record { sequence: 8, values: Vec::new(), deleted: Vec::new() }.write(&mut out).unwrap();
+        Record { sequence: 8, previous: 7, values: Vec::new(), deleted: Vec::new() }.write(&mut out).unwrap();
         let mut from = Bytes::from(out.clone());
         assert_eq!(Record::read(&mut from), Some(record(7)));
         assert_eq!(Record::read(&mut from).unwrap().sequence, 8);

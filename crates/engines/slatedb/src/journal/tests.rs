@@ -11,13 +11,14 @@ fn record(sequence: u64, len: usize) -> Record {
     let value = Bytes::from(vec![sequence as u8; len]);
     Record {
         sequence,
+        previous: sequence - 1,
         values: vec![(1, Bytes::from_static(b"key"), Some(value))],
         deleted: vec![(1, KeyRange::all())],
     }
 }
 
 fn journal(dir: &TempDir, queue_bytes_max: u64) -> Journal {
-    Journal::new(dir.path(), Writer::create(dir.path(), [1; 16], 3).unwrap(), queue_bytes_max)
+    Journal::new(dir.path(), Writer::create(dir.path(), [1; 16], 3).unwrap(), 0, queue_bytes_max)
 }
 
 fn written(dir: &TempDir) -> Vec<u64> {

@@ -143,14 +143,14 @@ impl SlateStore {
         let opener = Arc::new(opener);
         let segments = Segments::new(Arc::clone(&opener.service), &opener.prefix, options, executor.handle());
         let segments = Arc::new(segments);
-        let has_journals = journal::has_some(options.journal.as_ref())?;
-        let writes_journal = options.journal.as_ref().is_some_and(|journal| journal.is_written);
         let opening = async {
             if options.read_only {
                 let follower = Follower::new(opener.open().await?, Arc::clone(&opener));
                 return Ok(Database::Reader(Box::new(follower)));
             }
-            holder_place.wait(&options.claimant, has_journals).await?;
+            if holder_place.wait(&options.claimant).await? {
+                journal::expect_here(&opener, options.journal.as_ref()).await?;
+            }
             let gate = Gate::new(Arc::clone(&opener.service), Arc::clone(&segments));
             let builder = Db::builder(opener.prefix.clone(), Arc::new(gate))
                 .with_settings(options.settings(is_local))
@@ -180,11 +180,13 @@ impl SlateStore {
             }
             None
         } else {
-            let claimant = options.claimant.clone();
+            let (claimant, journal) = (&options.claimant, options.journal.as_ref());
+            let found = journal::find(&shared, &meta, journal, claimant.takes_over)?;
+            let has_journal = journal.is_some_and(|journal| journal.is_written);
             // Before the journal of before is applied, which may take longer than a lease.
-            let holder =
-                Holder::start(&shared, holder_place, Holding { claimant, has_journal: writes_journal })?;
-            let journal = journal::begin(&shared, &meta, options.journal.as_ref(), &options.claimant)?;
+            let holding = Holding { claimant: claimant.clone(), has_journal };
+            let holder = Holder::start(&shared, holder_place, holding)?;
+            let journal = journal::begin(&shared, &meta, &found, journal, claimant)?;
             if let Some(journal) = journal {
                 shared.set_journal(journal);
             }

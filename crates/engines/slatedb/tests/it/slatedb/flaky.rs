@@ -32,14 +32,15 @@ pub(super) fn patient() -> SlateOptions {
 
 /// Opens it as often as the network asks for.
 pub(super) fn open_over(service: &Arc<dyn ObjectStore>, options: &SlateOptions) -> Arc<SlateStore> {
+    let mut last = None;
     for _ in 0..50 {
         match SlateStore::open_over(Arc::clone(service), options) {
             Ok(store) => return Arc::new(store),
-            Err(StoreError::Io { .. }) => {}
+            Err(error @ StoreError::Io { .. }) => last = Some(error),
             Err(error) => panic!("{error}"),
         }
     }
-    panic!("it can't be opened");
+    panic!("it can't be opened: {last:?}");
 }
 
 pub(super) fn made(cloud: &Arc<Cloud>, options: &SlateOptions) -> Arc<SlateStore> {

@@ -231,10 +231,15 @@ fn journal_of_a_store_that_was_taken_over_is_refused_until_it_is_moved_away() {
     let gone = abandon(f, store);
     cloud.set(Outage::None);
 
+    // Also of one that has a journal of something else.
+    let stale = other.journal().join("00000000000000ff-00000000");
+    std::fs::create_dir(other.journal()).unwrap();
+    std::fs::write(&stale, "").unwrap();
     let refused = SlateStore::open_over(Arc::clone(&service), &named(&other, "host two", false));
     let refused = refused.err().unwrap().to_string();
     assert!(refused.contains("host one") && refused.contains("take_over"), "{refused}");
     let store = open_over(&service, &named(&other, "host two", true));
+    assert!(!stale.exists());
     // The one that was refused has fenced no mount, which may be alive.
     assert_eq!(other.opening(), machine.opening() + 1);
     let f = over(&store);
@@ -299,11 +304,50 @@ fn copy_of_a_journal_does_not_make_the_whole_one_go() {
     let service = cloud.crash();
     let gone = abandon(f, store);
     cloud.set(Outage::None);
-    let store = open_over(&service, &copy.options(false));
-    assert!(has(&over(&store), "first"));
-    store.close().unwrap();
+    // A second copy is as good as none by then, and changes nothing.
+    let second = Machine::new();
+    std::fs::create_dir(second.journal()).unwrap();
+    for path in copy.files() {
+        std::fs::copy(&path, second.journal().join(path.file_name().unwrap())).unwrap();
+    }
+    for copy in [copy, second] {
+        let store = open_over(&service, &copy.options(false));
+        assert!(has(&over(&store), "first"));
+        store.close().unwrap();
+        assert_eq!(copy.files().len(), 0);
+    }
     let refused = SlateStore::open_over(Arc::clone(&service), &machine.options(false)).err().unwrap();
     assert!(refused.to_string().contains("holds 1 changes"), "{refused}");
+    gone.join().unwrap();
+}
+
+#[test]
+fn journal_that_lacks_changes_before_others_is_refused() {
+    let (cloud, machine) = (Cloud::new(1, 0), Machine::new());
+    // So that there is room for two files of it.
+    let store = made(&cloud, &SlateOptions { memory_bytes: 256 << 20, ..machine.options(true) });
+    let f = over(&store);
+    cloud.set(Outage::Down);
+    f.apply(|b| (0..9).for_each(|number| b.put(f.plain, format!("large {number}"), vec![1; 1 << 20])));
+    store.sync(store.position()).unwrap();
+    put(&f, "small");
+    store.sync(store.position()).unwrap();
+    let service = cloud.crash();
+    let gone = abandon(f, store);
+    cloud.set(Outage::None);
+    let files = machine.files();
+    assert_eq!(files.len(), 2);
+    let aside = machine.dir.path().join("aside");
+    std::fs::rename(&files[0], &aside).unwrap();
+    for _ in 0..2 {
+        let refused = SlateStore::open_over(Arc::clone(&service), &machine.options(true)).err().unwrap();
+        assert!(matches!(refused, StoreError::Corrupt { .. }), "{refused}");
+    }
+    std::fs::rename(&aside, &files[0]).unwrap();
+    let store = open_over(&service, &machine.options(true));
+    let f = over(&store);
+    assert!(has(&f, "large 8") && has(&f, "small"));
+    store.close().unwrap();
     gone.join().unwrap();
 }
 
@@ -373,16 +417,17 @@ fn store_that_is_closed_in_an_outage_goes_on_from_its_journal() {
 #[test]
 fn journal_that_can_not_be_written_makes_syncs_wait_for_object_storage() {
     let (cloud, machine) = (Cloud::new(1, 0), Machine::new());
-    let store = made(&cloud, &machine.options(true));
+    let store = made(&cloud, &SlateOptions { memory_bytes: 256 << 20, ..machine.options(true) });
     let f = over(&store);
     // Behind so much, which object storage does not get first, another file is begun, which is not possible there.
     std::fs::remove_dir_all(machine.journal()).unwrap();
     cloud.set(Outage::Down);
     f.apply(|b| (0..9).for_each(|number| b.put(f.plain, format!("large {number}"), vec![1; 1 << 20])));
+    store.sync(store.position()).unwrap();
+    put(&f, "small");
     let error = store.sync(store.position()).unwrap_err();
     assert!(matches!(error, StoreError::Io { .. }), "{error}");
     cloud.set(Outage::None);
-    put(&f, "small");
     store.sync(store.position()).unwrap();
     let service = cloud.crash();
     let gone = abandon(f, store);
