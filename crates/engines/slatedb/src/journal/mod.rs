@@ -1,11 +1,11 @@
 //! The journal on a local disk: batches are durable there before object storage has them.
 //!
-//! Purpose: a sync costs one write to a disk instead of one to object storage. What the promise is: what was synced outlives the process and a
+//! Purpose: a sync costs one write to a disk instead of one to object storage. The promise: what was synced outlives the process and a
 //! loss of power, and is in the store again when this machine opens it; who reads the store elsewhere sees it when object storage has it,
 //! which is within the commit interval while that answers. If another machine takes the store over before that, it is not there; the journal is
 //! then refused, and never applied to what others have written since (`opening.rs`).
 //!
-//! Batches wait in memory until a sync, or their number, asks for a write; those that object storage gets meanwhile are never written. One thread writes
+//! Batches wait in memory until a sync, or what they take, asks for a write; those that object storage gets meanwhile are never written. One thread writes
 //! for all that wait. A journal that has failed to write is used no more: from then on a sync waits for object storage.
 //!
 //! Thread safety: shared; one short lock, which is not held while the disk is written. Invariants: records stand in the order of batches, without a
