@@ -18,6 +18,9 @@ mod with {
 
     use crate::{ObjectPlace, Patience};
 
+    /// In the environment: where a server is that speaks S3, if the place does not say so.
+    const ENDPOINTS: [&str; 2] = ["AWS_ENDPOINT_URL", "AWS_ENDPOINT"];
+
     enum Builder {
         S3(Box<AmazonS3Builder>),
         Google(Box<GoogleCloudStorageBuilder>),
@@ -54,9 +57,13 @@ mod with {
         place: &ObjectPlace,
         patience: Patience,
     ) -> object_store::Result<Arc<dyn ObjectStore>> {
+        let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        // Who names an endpoint without encryption has asked for that.
+        let endpoint =
+            place.endpoint().map(str::to_owned).or_else(|| ENDPOINTS.into_iter().find_map(variable));
         let client = ClientOptions::default().with_timeout(patience.request_time_max).with_allow_http(
-            place.endpoint().is_some_and(|endpoint| endpoint.starts_with("http:"))
-                || std::env::var("AWS_ALLOW_HTTP").is_ok_and(|value| value == "true"),
+            endpoint.is_some_and(|endpoint| endpoint.starts_with("http:"))
+                || variable("AWS_ALLOW_HTTP").is_some_and(|value| value == "true"),
         );
         let (max_retries, retry_timeout) = (patience.retries_max, patience.age_max);
         let retry = RetryConfig { max_retries, retry_timeout, ..RetryConfig::default() };
