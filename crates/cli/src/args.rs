@@ -218,11 +218,12 @@ Options for -o, separated by commas:
                       store keeps it)
   cache_size=SIZE     how much of a store in object storage is kept on the local
                       disk, in its directory, at most (1G); 0: nothing
-  durability=WHERE    of a store in object storage: what fsync waits for. storage
-                      (the default): the object storage; local: a journal in the
-                      store's directory on the local disk, much sooner. Object
-                      storage has it within the commit interval; until then it
-                      is lost with this disk, and to a mount elsewhere
+  durability=WHERE    of a store in object storage: what fsync waits for.
+                      storage (the default): the object storage; local: a
+                      journal in the store's directory on the local disk, much
+                      sooner. Object storage has it within the commit interval;
+                      until then it is lost with this disk, and to a mount
+                      elsewhere
   follow              with ro: what a mount elsewhere writes to a store in
                       object storage is shown, at most 2 s after it was made
                       durable (default: the state of the opening stays)
