@@ -69,6 +69,11 @@ impl Holding {
     }
 }
 
+/// The name of another holder, for messages.
+pub(crate) fn shown(name: &str) -> String {
+    name.chars().filter(|c| !c.is_control()).take(200).collect()
+}
+
 /// The lease in a record; `None`: it has none, as those of older versions.
 fn lease_of(record: &str) -> Option<Duration> {
     let millis = record.lines().nth(3)?.parse().ok()?;
@@ -118,7 +123,7 @@ impl Place {
                 Some(_) => {
                     let text = format!(
                         "it is open elsewhere, and alive: {}; unmount it there, or take it over with -o take_over",
-                        name.chars().filter(|c| !c.is_control()).take(200).collect::<String>()
+                        shown(name)
                     );
                     let error = std::io::Error::new(std::io::ErrorKind::ResourceBusy, text);
                     return Err(StoreError::io("looking who has the store open", error));

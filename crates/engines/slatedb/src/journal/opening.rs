@@ -25,7 +25,7 @@ use super::files::{Set, Writer};
 use super::{Journal, JournalOptions, Record};
 use crate::error::of_slatedb;
 use crate::follower::Opener;
-use crate::holder::Claimant;
+use crate::holder::{Claimant, shown};
 use crate::keys;
 use crate::meta::{self, Meta};
 use crate::segments::{self, parse_number};
@@ -62,7 +62,7 @@ impl OpenJournal {
         let Some((opening, holder)) = value.split_first_chunk() else {
             return Err(StoreError::corrupt("SlateDB", "the record of the journal is damaged"));
         };
-        let holder = String::from_utf8_lossy(holder).chars().filter(|c| !c.is_control()).take(200).collect();
+        let holder = shown(&String::from_utf8_lossy(holder));
         Ok(Self { opening: u64::from_le_bytes(*opening), holder })
     }
 

@@ -26,6 +26,16 @@ impl Machine {
         Self { dir: TempDir::new().unwrap() }
     }
 
+    /// Another one with a copy of the journal.
+    fn copied(&self) -> Self {
+        let copy = Self::new();
+        std::fs::create_dir(copy.journal()).unwrap();
+        for path in self.files() {
+            std::fs::copy(&path, copy.journal().join(path.file_name().unwrap())).unwrap();
+        }
+        copy
+    }
+
     fn journal(&self) -> PathBuf {
         self.dir.path().join("journal")
     }
@@ -73,6 +83,11 @@ fn over(store: &Arc<SlateStore>) -> Fixture<Slate> {
 
 fn put(f: &Fixture<Slate>, key: &'static str) {
     f.apply(|b| b.put(f.plain, key, key));
+}
+
+/// As much as a file of the journal takes before another one is begun.
+fn put_file_full(f: &Fixture<Slate>) {
+    f.apply(|b| (0..9).for_each(|number| b.put(f.plain, format!("large {number}"), vec![1; 1 << 20])));
 }
 
 fn has(f: &Fixture<Slate>, key: &str) -> bool {
@@ -289,27 +304,20 @@ fn journal_of_a_store_that_was_taken_over_with_everything_in_it_goes() {
 
 #[test]
 fn copy_of_a_journal_does_not_make_the_whole_one_go() {
-    let (cloud, machine, copy) = (Cloud::new(1, 0), Machine::new(), Machine::new());
+    let (cloud, machine) = (Cloud::new(1, 0), Machine::new());
     let store = made(&cloud, &machine.options(true));
     let f = over(&store);
     cloud.set(Outage::Down);
     put(&f, "first");
     store.sync(store.position()).unwrap();
-    std::fs::create_dir(copy.journal()).unwrap();
-    for path in machine.files() {
-        std::fs::copy(&path, copy.journal().join(path.file_name().unwrap())).unwrap();
-    }
+    let copy = machine.copied();
     put(&f, "second");
     store.sync(store.position()).unwrap();
     let service = cloud.crash();
     let gone = abandon(f, store);
     cloud.set(Outage::None);
     // A second copy is as good as none by then, and changes nothing.
-    let second = Machine::new();
-    std::fs::create_dir(second.journal()).unwrap();
-    for path in copy.files() {
-        std::fs::copy(&path, second.journal().join(path.file_name().unwrap())).unwrap();
-    }
+    let second = copy.copied();
     for copy in [copy, second] {
         let store = open_over(&service, &copy.options(false));
         assert!(has(&over(&store), "first"));
@@ -328,7 +336,7 @@ fn journal_that_lacks_changes_before_others_is_refused() {
     let store = made(&cloud, &SlateOptions { memory_bytes: 256 << 20, ..machine.options(true) });
     let f = over(&store);
     cloud.set(Outage::Down);
-    f.apply(|b| (0..9).for_each(|number| b.put(f.plain, format!("large {number}"), vec![1; 1 << 20])));
+    put_file_full(&f);
     store.sync(store.position()).unwrap();
     put(&f, "small");
     store.sync(store.position()).unwrap();
@@ -422,7 +430,7 @@ fn journal_that_can_not_be_written_makes_syncs_wait_for_object_storage() {
     // Behind so much, which object storage does not get first, another file is begun, which is not possible there.
     std::fs::remove_dir_all(machine.journal()).unwrap();
     cloud.set(Outage::Down);
-    f.apply(|b| (0..9).for_each(|number| b.put(f.plain, format!("large {number}"), vec![1; 1 << 20])));
+    put_file_full(&f);
     store.sync(store.position()).unwrap();
     put(&f, "small");
     let error = store.sync(store.position()).unwrap_err();
