@@ -66,6 +66,11 @@ encrypted() {
   push monday "$secret" && ends 0 pull --create --size 1G -s "$work/secret.store" "$secret" monday &&
     is_restored "$work/secret.store" monday && ends 0 repository verify --data "$secret" && repository list "$place" || return 1
   unset KVFS_PASSPHRASE_FILE
+  ends "$usage" repository passphrase --passphrase-file "$work/phrase" "$secret" </dev/null && said 'new-passphrase-file' &&
+    ends "$denied" repository passphrase --passphrase-file "$work/wrong" --new-passphrase-file "$work/wrong" "$secret" &&
+    repository passphrase --passphrase-file "$work/phrase" --new-passphrase-file "$work/wrong" "$secret" &&
+    ends "$denied" repository list --passphrase-file "$work/phrase" "$secret" && said 'not the passphrase' &&
+    ends 0 repository verify --data --passphrase-file "$work/wrong" "$secret" && said 'all is there' || return 1
   [ -n "${REPOSITORY_URL:-}" ] || ! grep -rlF -e 'file 17' -e monday "$secret" || return 1
 }
 # Killed in the middle: there is no snapshot, and what was written is not written again.

@@ -82,19 +82,24 @@ impl Config {
     pub(crate) fn new(passphrase: Option<&Passphrase>) -> Result<(Self, Option<MasterKey>)> {
         let mut id = [0; 16];
         random(&mut id)?;
-        let mut config = Self { format: FORMAT, id: hex(&id), encryption: None };
+        let config = Self { format: FORMAT, id: hex(&id), encryption: None };
         let Some(passphrase) = passphrase else { return Ok((config, None)) };
-        let (mut key, mut salt, mut nonce) = (MasterKey([0; 32]), [0; 16], [0; 24]);
+        let mut key = MasterKey([0; 32]);
         random(&mut key.0)?;
+        Ok((config.keeping(&key, passphrase)?, Some(key)))
+    }
+
+    /// The same repository, whose key is kept under this passphrase alone.
+    pub(crate) fn keeping(&self, key: &MasterKey, passphrase: &Passphrase) -> Result<Self> {
+        let (mut salt, mut nonce) = ([0; 16], [0; 24]);
         random(&mut salt)?;
         random(&mut nonce)?;
-        let lock = derive(passphrase, &salt, COST)?;
-        let payload = Payload { msg: &key.0, aad: config.id.as_bytes() };
-        let kept = lock
+        let payload = Payload { msg: &key.0, aad: self.id.as_bytes() };
+        let kept = derive(passphrase, &salt, COST)?
             .encrypt(&XNonce::from(nonce), payload)
             .map_err(|_| RepositoryError::Machine("cannot encrypt the key of the repository".into()))?;
         let (memory_kib, passes, lanes) = COST;
-        config.encryption = Some(Encryption {
+        let encryption = Encryption {
             cipher: CIPHER.into(),
             derivation: DERIVATION.into(),
             memory_kib,
@@ -103,8 +108,8 @@ impl Config {
             salt: hex(&salt),
             nonce: hex(&nonce),
             key: hex(&kept),
-        });
-        Ok((config, Some(key)))
+        };
+        Ok(Self { encryption: Some(encryption), ..self.clone() })
     }
 
     pub(crate) fn encode(&self) -> Result<Vec<u8>> {
@@ -187,6 +192,20 @@ mod tests {
         let (open, key) = Config::new(None).unwrap();
         assert!(key.is_none() && open.unlock(None).unwrap().is_none());
         assert!(matches!(open.unlock(Some(&phrase("x"))), Err(RepositoryError::NotEncrypted)));
+    }
+
+    #[test]
+    fn the_same_key_is_kept_under_another_passphrase() {
+        let phrase = |text: &str| Passphrase::new(text.into());
+        let (config, key) = Config::new(Some(&phrase("first"))).unwrap();
+        let key = key.unwrap();
+        let changed = config.keeping(&key, &phrase("second")).unwrap();
+        let changed = Config::decode(&changed.encode().unwrap()).unwrap();
+        assert_eq!(changed.id, config.id);
+        assert_eq!(changed.unlock(Some(&phrase("second"))).unwrap().unwrap().0, key.0);
+        assert!(matches!(changed.unlock(Some(&phrase("first"))), Err(RepositoryError::WrongPassphrase)));
+        let (before, after) = (config.encryption.unwrap(), changed.encryption.unwrap());
+        assert!(before.salt != after.salt && before.nonce != after.nonce, "each has its own");
     }
 
     #[test]

@@ -87,6 +87,12 @@ impl Remote {
         }
     }
 
+    /// Writes an object in the place of another one, which all see until they see this one, whole.
+    pub(crate) fn replace(&self, object: &str, content: Vec<u8>) -> Result<()> {
+        let written = self.runtime.block_on(self.service.put(&self.path(object), content.into()));
+        written.map(drop).map_err(|error| error_of(format!("writing {object}"), &error))
+    }
+
     /// Removes objects, many by one request where the service can; that one is gone already is no error.
     pub(crate) fn delete(&self, objects: impl IntoIterator<Item = String>) -> Result<()> {
         let paths: Vec<_> = objects.into_iter().map(|object| Ok(self.path(&object))).collect();

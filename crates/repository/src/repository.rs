@@ -53,6 +53,16 @@ impl Reached {
         let key = self.config.unlock(passphrase)?;
         Ok(Repository { remote: self.remote, sealer: Arc::new(Sealer::new(key.as_ref())) })
     }
+
+    /// Keeps the key under another passphrase: nothing else is written anew. Who has a copy of what the repository said of itself before
+    /// still opens it by the former passphrase. Of two changes at once the later one stays.
+    ///
+    /// # Errors
+    /// [`RepositoryError::WrongPassphrase`] and its relatives; the place can't be written to. The former one is the passphrase then.
+    pub fn change_passphrase(self, former: &Passphrase, passphrase: &Passphrase) -> Result<()> {
+        let key = self.config.unlock(Some(former))?.ok_or(RepositoryError::NotEncrypted)?;
+        self.remote.replace(CONFIG, self.config.keeping(&key, passphrase)?.encode()?)
+    }
 }
 
 impl Repository {

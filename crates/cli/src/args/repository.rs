@@ -32,6 +32,17 @@ a day later: a push on another machine may be about to refer to it. With --now
 it goes at once; then nothing may be pushed meanwhile, or what is pushed may
 lack something.";
 
+const PASSPHRASE_EXAMPLES: &str = "\
+Examples:
+  kvfs repository passphrase s3://bucket/kvfs
+  kvfs repository passphrase --passphrase-file old --new-passphrase-file new \\
+    /mnt/backup/kvfs
+
+What is there stays as it is, and so does the key that the passphrase keeps:
+who knows the former passphrase and has a copy of the object `kvfs-repository`
+as it was still reads all, also what comes later. Against such a reader a new
+repository helps.";
+
 /// Where a repository is, and what opens it.
 #[derive(Debug, Args)]
 pub(crate) struct PlaceArgs {
@@ -107,6 +118,16 @@ pub(crate) enum RepositoryCommand {
         /// Names, or the first eight digits of ids or more
         #[arg(required = true, value_name = "NAME")]
         names: Vec<String>,
+    },
+    /// Give an encrypted repository another passphrase; nothing else is written anew
+    #[command(after_help = PASSPHRASE_EXAMPLES)]
+    Passphrase {
+        /// Where
+        #[command(flatten)]
+        place: PlaceArgs,
+        /// File with the new one (default: asked for on the terminal, twice)
+        #[arg(long, value_name = "FILE")]
+        new_passphrase_file: Option<PathBuf>,
     },
     /// Take away what is not to be kept, and what nothing refers to
     #[command(after_help = PRUNE_EXAMPLES)]

@@ -5,7 +5,7 @@ use std::io::{IsTerminal, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use kvfs_repository::{ObjectPlace, Passphrase, Policy, Repository, RepositoryError, Summary};
+use kvfs_repository::{ObjectPlace, Passphrase, Policy, Reached, Repository, RepositoryError, Summary};
 use kvfs_store::progress::Unit;
 
 use crate::args::{PlaceArgs, PruneArgs, RepositoryArgs, RepositoryCommand};
@@ -22,6 +22,9 @@ pub(crate) fn run(args: &RepositoryArgs) -> Result<ExitCode> {
         RepositoryCommand::List { place, json } => list(place, *json),
         RepositoryCommand::Verify { place, data, json } => return verify(place, *data, *json),
         RepositoryCommand::Delete { place, names } => delete(place, names),
+        RepositoryCommand::Passphrase { place, new_passphrase_file } => {
+            change_passphrase(place, new_passphrase_file.as_deref())
+        }
         RepositoryCommand::Prune(args) => prune(args),
     }?;
     Ok(ExitCode::SUCCESS)
@@ -35,16 +38,20 @@ fn place_of(args: &PlaceArgs) -> Result<ObjectPlace> {
 /// Opens the repository; asks for its passphrase where it has one that is not in a file.
 pub(crate) fn open(args: &PlaceArgs) -> Result<Repository> {
     let reached = Repository::reach(&place_of(args)?)?;
-    let passphrase = match passphrase_file(args) {
-        // One in the environment is for those repositories that have one.
-        Some(_) if args.passphrase_file.is_none() && !reached.is_encrypted() => None,
-        Some(path) => Some(read_passphrase(&path)?),
-        None if std::io::stdin().is_terminal() && reached.is_encrypted() => {
-            Some(ask_passphrase("passphrase of the repository: ")?)
-        }
-        None => None,
-    };
+    let passphrase = passphrase_of(args, &reached)?;
     Ok(reached.open(passphrase.as_ref())?)
+}
+
+fn passphrase_of(args: &PlaceArgs, reached: &Reached) -> Result<Option<Passphrase>> {
+    match passphrase_file(args) {
+        // One in the environment is for those repositories that have one.
+        Some(_) if args.passphrase_file.is_none() && !reached.is_encrypted() => Ok(None),
+        Some(path) => read_passphrase(&path).map(Some),
+        None if std::io::stdin().is_terminal() && reached.is_encrypted() => {
+            ask_passphrase("passphrase of the repository: ").map(Some)
+        }
+        None => Ok(None),
+    }
 }
 
 fn passphrase_file(args: &PlaceArgs) -> Option<PathBuf> {
@@ -62,6 +69,14 @@ fn ask_passphrase(prompt: &str) -> Result<Passphrase> {
     check_passphrase(Passphrase::new(asked.into_bytes()))
 }
 
+fn ask_new_passphrase() -> Result<Passphrase> {
+    let first = ask_passphrase("new passphrase: ")?;
+    if !first.is_same(&ask_passphrase("the same again: ")?) {
+        return Err(CliError::new(Code::Usage, "the passphrases differ"));
+    }
+    Ok(first)
+}
+
 fn check_passphrase(passphrase: Passphrase) -> Result<Passphrase> {
     if passphrase.is_empty() {
         return Err(CliError::new(Code::Usage, "the passphrase is empty"));
@@ -73,13 +88,7 @@ fn create(args: &PlaceArgs, encrypt: bool) -> Result<()> {
     let place = place_of(args)?;
     let passphrase = match (encrypt, passphrase_file(args)) {
         (true, Some(path)) => Some(read_passphrase(&path)?),
-        (true, None) if std::io::stdin().is_terminal() => {
-            let first = ask_passphrase("new passphrase: ")?;
-            if !first.is_same(&ask_passphrase("the same again: ")?) {
-                return Err(CliError::new(Code::Usage, "the passphrases differ"));
-            }
-            Some(first)
-        }
+        (true, None) if std::io::stdin().is_terminal() => Some(ask_new_passphrase()?),
         (true, None) => {
             let message = "an encrypted repository needs a passphrase: --passphrase-file FILE, or a terminal";
             return Err(CliError::new(Code::Usage, message));
@@ -92,6 +101,25 @@ fn create(args: &PlaceArgs, encrypt: bool) -> Result<()> {
     };
     Repository::create(&place, passphrase.as_ref())?;
     tell(&format!("made a repository at {}", place.url()));
+    Ok(())
+}
+
+fn change_passphrase(args: &PlaceArgs, new_file: Option<&Path>) -> Result<()> {
+    let reached = Repository::reach(&place_of(args)?)?;
+    if !reached.is_encrypted() {
+        return Err(RepositoryError::NotEncrypted.into());
+    }
+    let former = passphrase_of(args, &reached)?.ok_or(RepositoryError::NeedsPassphrase)?;
+    let passphrase = match new_file {
+        Some(path) => read_passphrase(path)?,
+        None if std::io::stdin().is_terminal() => ask_new_passphrase()?,
+        None => {
+            let message = "which passphrase is to be the new one? --new-passphrase-file FILE, or a terminal";
+            return Err(CliError::new(Code::Usage, message));
+        }
+    };
+    reached.change_passphrase(&former, &passphrase)?;
+    tell("the repository has another passphrase");
     Ok(())
 }
 

@@ -161,6 +161,35 @@ fn a_snapshot_comes_back_byte_for_byte_encrypted_or_not() {
 }
 
 #[test]
+fn another_passphrase_opens_what_was_pushed_before_and_the_former_one_nothing() {
+    let (source, service) = (Source::new(1), Service::new());
+    source.fill(1);
+    source.snapshot("one");
+    let [first, second, wrong] = ["first", "second", "wrong"].map(|text| Passphrase::new(text.into()));
+    let repository = Repository::create_at(remote(&service), Some(&first)).unwrap();
+    source.push(&repository, "one").unwrap();
+    let change = |former: &Passphrase, passphrase: &Passphrase| {
+        Repository::reach_at(remote(&service)).unwrap().change_passphrase(former, passphrase)
+    };
+    assert!(matches!(change(&wrong, &second), Err(RepositoryError::WrongPassphrase)));
+    drop(open(&service, Some(&first)).unwrap());
+    let names = service.names();
+    change(&first, &second).unwrap();
+    assert_eq!(service.names(), names);
+    assert!(matches!(open(&service, Some(&first)), Err(RepositoryError::WrongPassphrase)));
+    assert_whole(&open(&service, Some(&second)).unwrap(), &source, "one");
+    // A process that had it open goes on.
+    source.write("new", 0, b"later");
+    source.snapshot("two");
+    source.push(&repository, "two").unwrap();
+    assert_whole(&open(&service, Some(&second)).unwrap(), &source, "two");
+    let plain = Service::new();
+    drop(Repository::create_at(remote(&plain), None).unwrap());
+    let refused = Repository::reach_at(remote(&plain)).unwrap().change_passphrase(&first, &second);
+    assert!(matches!(refused, Err(RepositoryError::NotEncrypted)));
+}
+
+#[test]
 fn what_snapshots_share_is_written_once() {
     let (source, service) = (Source::new(1), Service::new());
     source.fill(1);
