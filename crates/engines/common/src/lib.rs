@@ -22,6 +22,7 @@ mod database;
 mod paged;
 mod pin;
 mod reclaim;
+mod resolving;
 mod room;
 mod shared;
 mod space;
@@ -32,6 +33,7 @@ mod view;
 
 pub use changes::{Change, Changes};
 pub use database::{Database, DatabaseOptions, Entries, Reserve};
+pub use resolving::Resolving;
 pub use room::file_system_bytes;
 pub use space::Space;
 pub use store::DatabaseStore;

@@ -7,11 +7,11 @@ use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use kvfs_store::blocks::{block_key, patched};
-use kvfs_store::{BLOCK_BYTES, Batch, KeyRange, Keyspace, Op, Result};
+use kvfs_store::{Batch, KeyRange, Keyspace, MergeFunction, Op, Result};
 
 use crate::changes::{Change, Changes};
 use crate::database::Database;
+use crate::resolving::Resolving;
 use crate::shared::Shared;
 use crate::space::Space;
 use crate::view::View;
@@ -119,35 +119,7 @@ pub(crate) fn stage<D: Database>(shared: &Shared<D>, spaces: &Spaces<D>, batch: 
     Ok(stage.staged)
 }
 
-impl<D: Database> Stage<'_, D> {
-    fn add(&mut self, op: Op) -> Result<()> {
-        match op {
-            Op::Put { keyspace, key, value } => self.set(keyspace, key, Some(value)),
-            Op::Delete { keyspace, key } => self.set(keyspace, key, None),
-            Op::DeleteRange { keyspace, start, end } => {
-                return self.delete_range(keyspace, &KeyRange::new(start, end));
-            }
-            Op::Merge { keyspace, key, operand } => {
-                let base = self.current(keyspace, &key)?;
-                let function = self.spaces.by_keyspace[&keyspace].merge_function()?;
-                let value = function.resolve(&key, base.as_deref(), &[&operand])?;
-                self.set(keyspace, key, value);
-            }
-            Op::PutBlocks { keyspace, prefix, first, data, .. } => {
-                for index in 0..data.len() / BLOCK_BYTES {
-                    let value = data.slice(index * BLOCK_BYTES..(index + 1) * BLOCK_BYTES);
-                    self.set(keyspace, block_key(&prefix, first + index as u64), Some(value));
-                }
-            }
-            Op::PatchBlock { keyspace, prefix, block, offset, data, .. } => {
-                let key = block_key(&prefix, block);
-                let old = self.current(keyspace, &key)?;
-                self.set(keyspace, key, Some(patched(old.as_deref(), offset, &data)));
-            }
-        }
-        Ok(())
-    }
-
+impl<D: Database> Resolving for Stage<'_, D> {
     fn set(&mut self, keyspace: Keyspace, key: Bytes, value: Option<Bytes>) {
         let space = Arc::clone(&self.spaces.by_keyspace[&keyspace]);
         if self.looks_back {
@@ -164,27 +136,28 @@ impl<D: Database> Stage<'_, D> {
         self.written.get(keyspace, key, || self.view.get(space, key))
     }
 
-    fn delete_range(&mut self, keyspace: Keyspace, range: &KeyRange) -> Result<()> {
-        if range.is_empty() {
-            return Ok(());
-        }
+    fn merge_function(&self, keyspace: Keyspace) -> Result<Arc<dyn MergeFunction>> {
+        self.spaces.by_keyspace[&keyspace].merge_function()
+    }
+
+    fn delete_range(&mut self, keyspace: Keyspace, range: KeyRange) -> Result<()> {
         let space = &self.spaces.by_keyspace[&keyspace];
         let mut keys = Vec::new();
-        self.view.walk(space, range, &mut |key, _| {
+        self.view.walk(space, &range, &mut |key, _| {
             keys.push(Bytes::copy_from_slice(key));
             Ok(keys.len() <= D::KEYS_DELETED_MAX)
         })?;
         let is_long = keys.len() > D::KEYS_DELETED_MAX;
         // What the batch itself has written is in no state of the database.
-        let own = if self.looks_back { self.written.delete_range(keyspace, range) } else { Vec::new() };
+        let own = if self.looks_back { self.written.delete_range(keyspace, &range) } else { Vec::new() };
         let staged = &mut self.staged;
         if is_long && D::DELETES_RANGES {
-            let (space, range) = (Arc::clone(space), range.clone());
+            let space = Arc::clone(space);
             staged.changes.changes.push(Change::DeleteRange { space, range });
             return Ok(());
         }
         if is_long {
-            staged.ranges.push((Arc::clone(space), range.clone()));
+            staged.ranges.push((Arc::clone(space), range));
             keys.clear();
         }
         let delete = |key| Change::Delete { space: Arc::clone(space), key };

@@ -7,8 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use kvfs_store::blocks::{block_key, block_of_key, patched};
-use kvfs_store::{BLOCK_BYTES, Batch, KeyRange, Keyspace, KeyspaceKind, Op, Result};
+use kvfs_engine_common::Resolving;
+use kvfs_store::blocks::block_of_key;
+use kvfs_store::{Batch, KeyRange, Keyspace, KeyspaceKind, MergeFunction, Op, Result};
 
 use crate::journal::Record;
 use crate::keys;
@@ -119,40 +120,11 @@ impl<'a> Staged<'a> {
     }
 }
 
-impl Staged<'_> {
-    fn add(&mut self, op: Op) -> Result<()> {
-        match op {
-            Op::Put { keyspace, key, value } => self.set(keyspace, key, Some(value)),
-            Op::Delete { keyspace, key } => self.set(keyspace, key, None),
-            Op::DeleteRange { keyspace, start, end } => {
-                return self.delete_range(keyspace, KeyRange::new(start, end));
-            }
-            Op::Merge { keyspace, key, operand } => {
-                let base = self.current(keyspace, &key)?;
-                let function = self.spaces.get(keyspace).merge_function()?;
-                let value = function.resolve(&key, base.as_deref(), &[&operand])?;
-                self.set(keyspace, key, value);
-            }
-            Op::PutBlocks { keyspace, prefix, first, data, .. } => {
-                for index in 0..data.len() / BLOCK_BYTES {
-                    let value = data.slice(index * BLOCK_BYTES..(index + 1) * BLOCK_BYTES);
-                    self.set(keyspace, block_key(&prefix, first + index as u64), Some(value));
-                }
-            }
-            Op::PatchBlock { keyspace, prefix, block, offset, data, .. } => {
-                let key = block_key(&prefix, block);
-                let old = self.current(keyspace, &key)?;
-                self.set(keyspace, key, Some(patched(old.as_deref(), offset, &data)));
-            }
-        }
-        Ok(())
-    }
-
+impl Resolving for Staged<'_> {
     fn set(&mut self, keyspace: Keyspace, key: Bytes, value: Option<Bytes>) {
         self.values.insert((keyspace, key), value);
     }
 
-    /// The value of `key` after the operations so far.
     fn current(&self, keyspace: Keyspace, key: &Bytes) -> Result<Option<Bytes>> {
         if let Some(value) = self.values.get(&(keyspace, key.clone())) {
             return Ok(value.clone());
@@ -161,10 +133,11 @@ impl Staged<'_> {
         if is_deleted { Ok(None) } else { self.view.get(self.spaces.get(keyspace), key) }
     }
 
+    fn merge_function(&self, keyspace: Keyspace) -> Result<Arc<dyn MergeFunction>> {
+        self.spaces.get(keyspace).merge_function()
+    }
+
     fn delete_range(&mut self, keyspace: Keyspace, range: KeyRange) -> Result<()> {
-        if range.is_empty() {
-            return Ok(());
-        }
         let (mut keys, mut suspects) = (Vec::new(), BTreeSet::new());
         let space = self.spaces.get(keyspace);
         self.view.walk(space, &range, 0, &mut |key, value| {
@@ -186,7 +159,9 @@ impl Staged<'_> {
         }
         Ok(())
     }
+}
 
+impl Staged<'_> {
     /// What is written, with the sequence number that the batch will have. Long runs of blocks go to segments: the caller holds the order lock until it
     /// is committed.
     pub(crate) fn into_write(self, sequence: u64) -> Written {
