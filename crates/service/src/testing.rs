@@ -1,14 +1,10 @@
 //! A store in memory, without a kernel side, for tests.
 
-use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use kvfs_fs::{
-    Durability, FileSystem, FsError, KnownNode, MkfsOptions, MountOptions, NodeId, Position, settled,
-};
+use kvfs_fs::{FileSystem, FsError, KnownNode, MkfsOptions, MountOptions, NodeId, settled};
 use kvfs_store::clock::SystemClock;
 use kvfs_store::model::ModelStore;
 use kvfs_store::{Store, StoreError};
@@ -18,89 +14,17 @@ use crate::branches::Branches;
 use crate::caller::Caller;
 use crate::defrag::DefragGate;
 use crate::engine::{DefragOrder, DefragStep, Engine, EngineCheck, SpaceControl};
-use crate::error::{ErrorKind, Result, ServiceError};
+use crate::error::{ErrorKind, Result};
 use crate::lines::{
     ChargeLines, DefragPlanLine, DefragmentedLine, DeviceLine, DrainLine, HealthLine, HeatLines,
     NewDeviceLine, PlacementLine, ZoneLines,
 };
-use crate::mounts::{MainLine, Mounts, ViewMount};
+use crate::mounts::MainLine;
+use crate::no_mounts::NoMounts;
 use crate::operations::Operations;
 use crate::served::ServedStore;
 use crate::transactions::Transactions;
 use crate::undo::UndoLimits;
-
-/// No kernel side at all.
-struct NoMounts {
-    is_writeback: bool,
-}
-
-fn none<T>() -> Result<T> {
-    Err(ServiceError::new(ErrorKind::MountPoint, "nothing is mounted here"))
-}
-
-impl Mounts for NoMounts {
-    fn is_writeback(&self) -> bool {
-        self.is_writeback
-    }
-
-    fn write_back(&self) -> Result<(), FsError> {
-        Ok(())
-    }
-
-    fn commit(
-        &self,
-        view: &Arc<FileSystem>,
-        durability: Durability,
-        _: Option<Duration>,
-    ) -> Result<Position, FsError> {
-        Ok(view.expect_txn()?.freeze()?.plan()?.commit(durability, || ())?.position)
-    }
-
-    fn close_deleted_snapshots(&self) {}
-
-    fn mount_view(&self, _: u64, _: u32, _: Arc<FileSystem>) -> Result<Box<dyn ViewMount>> {
-        none()
-    }
-
-    fn view_path(&self, id: u64) -> PathBuf {
-        format!("/views/{id}").into()
-    }
-
-    fn copy_view(&self, _: u64) -> Result<OwnedFd> {
-        none()
-    }
-
-    fn attach_view(
-        &self,
-        _: Arc<FileSystem>,
-        _: OwnedFd,
-        _: Option<(u32, u32)>,
-    ) -> Result<Box<dyn ViewMount>> {
-        none()
-    }
-
-    fn mount_detached(&self, _: Arc<FileSystem>, _: u32) -> Result<(OwnedFd, Box<dyn ViewMount>)> {
-        none()
-    }
-
-    fn check_free(&self, _: &Path) -> Result<()> {
-        none()
-    }
-
-    fn is_free(&self, _: &Path) -> bool {
-        true
-    }
-
-    fn mount_branch(
-        &self,
-        _: &Path,
-        _: Arc<FileSystem>,
-        _: u32,
-        _: Option<u32>,
-    ) -> Result<Box<dyn ViewMount>> {
-        none()
-    }
-}
 
 /// An engine that does as the test says, and notes what it was asked for.
 #[derive(Default)]
@@ -300,8 +224,11 @@ impl World {
         let fs = Arc::new(FileSystem::open(store, clock, options).expect("opens"));
         let operations = Arc::new(Operations::default());
         operations.watch(&fs);
-        let main =
-            MainLine { fs: Arc::clone(&fs), mounts: Arc::new(NoMounts { is_writeback }), views_max: 16 };
+        let main = MainLine {
+            fs: Arc::clone(&fs),
+            mounts: Arc::new(NoMounts::with_writeback(is_writeback)),
+            views_max: 16,
+        };
         let branches = Branches::new(main.clone()).expect("starts");
         let transactions = Transactions::new(main, &branches).expect("starts");
         Self {

@@ -1,18 +1,16 @@
 //! Which users may ask what by the control socket: every request, asked by each kind of user.
 
-use std::os::fd::OwnedFd;
-use std::path::Path;
 use std::time::Duration;
 
-use kvfs_fs::{FileSystem, FsError, MkfsOptions, MountOptions, Position};
+use kvfs_fs::{FileSystem, MkfsOptions, MountOptions};
 use kvfs_service::lines::{
     ChargeLines, DefragPlanLine, DefragRequest, DefragmentedLine, DeviceLine, HealthLine, HeatLines,
     LimitChanges, NewDeviceLine, PlacementLine, QuotaOwner, QuotaRequest, SelectionLine, TierRequest,
     TraceRequest, ZoneLines,
 };
 use kvfs_service::{
-    Branches, DefragOrder, DefragStep, Engine, EngineCheck, MainLine, Mounts, Opened, SpaceControl,
-    Transactions, UndoLimits, ViewMount,
+    Branches, DefragOrder, DefragStep, Engine, EngineCheck, MainLine, NoMounts, Opened, SpaceControl,
+    Transactions, UndoLimits,
 };
 use kvfs_store::clock::SystemClock;
 use kvfs_store::model::ModelStore;
@@ -124,74 +122,6 @@ impl SpaceControl for NoEngine {
     }
 }
 
-/// No kernel side.
-struct NoMounts;
-
-const NO_KERNEL: FsError = FsError::Invalid("there is no kernel");
-
-fn none<T>() -> Result<T> {
-    Err(NO_KERNEL.into())
-}
-
-impl Mounts for NoMounts {
-    fn is_writeback(&self) -> bool {
-        false
-    }
-
-    fn write_back(&self) -> Result<(), FsError> {
-        Ok(())
-    }
-
-    fn commit(&self, _: &Arc<FileSystem>, _: Durability, _: Option<Duration>) -> Result<Position, FsError> {
-        Err(NO_KERNEL)
-    }
-
-    fn close_deleted_snapshots(&self) {}
-
-    fn mount_view(&self, _: u64, _: u32, _: Arc<FileSystem>) -> Result<Box<dyn ViewMount>> {
-        none()
-    }
-
-    fn view_path(&self, id: u64) -> PathBuf {
-        format!("/views/{id}").into()
-    }
-
-    fn copy_view(&self, _: u64) -> Result<OwnedFd> {
-        none()
-    }
-
-    fn attach_view(
-        &self,
-        _: Arc<FileSystem>,
-        _: OwnedFd,
-        _: Option<(u32, u32)>,
-    ) -> Result<Box<dyn ViewMount>> {
-        none()
-    }
-
-    fn mount_detached(&self, _: Arc<FileSystem>, _: u32) -> Result<(OwnedFd, Box<dyn ViewMount>)> {
-        none()
-    }
-
-    fn check_free(&self, _: &Path) -> Result<()> {
-        none()
-    }
-
-    fn is_free(&self, _: &Path) -> bool {
-        true
-    }
-
-    fn mount_branch(
-        &self,
-        _: &Path,
-        _: Arc<FileSystem>,
-        _: u32,
-        _: Option<u32>,
-    ) -> Result<Box<dyn ViewMount>> {
-        none()
-    }
-}
-
 /// A mounted store of user `owner_uid`, with a transaction of `other`'s.
 struct World {
     handler: RequestHandler,
@@ -208,7 +138,7 @@ impl World {
         FileSystem::mkfs(&store, &*clock, &MkfsOptions::default()).expect("makes a file system");
         let options = MountOptions { owner_uid, ..MountOptions::default() };
         let fs = Arc::new(FileSystem::open(store, clock, options).expect("opens"));
-        let main = MainLine { fs: Arc::clone(&fs), mounts: Arc::new(NoMounts), views_max: 16 };
+        let main = MainLine { fs: Arc::clone(&fs), mounts: Arc::new(NoMounts::default()), views_max: 16 };
         let branches = Branches::new(main.clone()).expect("starts");
         let transactions = Transactions::new(main, &branches).expect("starts");
         let undo = UndoLimits { count_max: 10, age_max: Duration::from_mins(1) };
