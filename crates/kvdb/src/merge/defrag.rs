@@ -10,12 +10,12 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use kvfs_store::Result;
 
 use super::limited::Limited;
 use super::reclaim::ReclaimReason;
+use super::rounds::Rounds;
 use super::victims::uses_of;
 use super::{Merger, StepConfig};
 use crate::compaction::Victims;
@@ -34,15 +34,6 @@ const ZONES_KEPT: u64 = 5;
 
 /// What is chosen to be copied in a round (bytes): pieces with data in several of its zones are written once for all of them.
 const ROUND_BYTES_MAX: u64 = 1 << 30;
-
-/// Rounds that free nothing, while no merge is under way, before it ends: others may take what becomes free.
-const ROUNDS_IN_VAIN_MAX: u32 = 8;
-/// How long a round that has freed nothing waits for others.
-pub(super) const WAIT_FOR_OTHERS: Duration = Duration::from_millis(20);
-
-/// Looks at merges under way before anything is chosen: between two steps of one there is none. At most ten seconds.
-const LOOKS_QUIET: u32 = 3;
-const LOOKS_AT_MERGES_MAX: u32 = 500;
 
 /// It is worth it from so many zones that could be free on, and from this part of those in use on.
 const WORTH_ZONES_MIN: u64 = 8;
@@ -193,7 +184,7 @@ impl Merger {
     ) -> Result<Defragmented> {
         self.runtime.check_writable()?;
         let before = self.fragmentation();
-        self.let_merges_end(goes_on);
+        Rounds::let_merges_end(self, || goes_on(DefragProgress { bytes_done: 0, bytes: 0 }));
         // What is dead goes first: it is not to be copied.
         ok_unless_full(self.background_reclaim(ReclaimReason::OldGarbage))?;
         let zones = &self.runtime.ctx.zones;
@@ -201,7 +192,7 @@ impl Merger {
         let bytes = targets.iter().map(|zone| zone.bytes_live).sum();
         let mut left: Vec<(ZoneId, u32)> =
             targets.into_iter().map(|zone| (zone.zone, zones.generation(zone.zone))).collect();
-        let (mut bytes_done, mut in_vain) = (0, 0);
+        let (mut bytes_done, mut rounds) = (0, Rounds::of(self));
         let mut is_complete = true;
         while !left.is_empty() && is_complete {
             let (victims, budget, bytes_round) = self.next_round(&mut left);
@@ -222,34 +213,21 @@ impl Merger {
             }
             let count = left.len();
             self.drop_emptied(&mut left);
+            let mut gets_on = true;
             if left.len() < count {
-                (bytes_done, in_vain) = ((bytes_done + bytes_round).min(bytes), 0);
+                bytes_done = (bytes_done + bytes_round).min(bytes);
+                rounds.got_on();
             } else if !left.is_empty() {
                 // Runs that are merged just now were passed over: that ends by itself. That readers hold much, or that there is
                 // too little space, may not.
-                in_vain += u32::from(self.claims() == 0);
                 left.rotate_left(1);
-                self.runtime.timer.wait(WAIT_FOR_OTHERS);
+                gets_on = rounds.wait_for_others();
             }
-            is_complete = !is_told_to_end && !self.runtime.is_stopping() && in_vain < ROUNDS_IN_VAIN_MAX;
+            is_complete = !is_told_to_end && !self.runtime.is_stopping() && gets_on;
         }
         goes_on(DefragProgress { bytes_done, bytes });
         let after = self.fragmentation();
         Ok(Defragmented { before, after, bytes_moved: bytes_done, is_complete })
-    }
-
-    /// What merges under way drop is not to be copied, and what they leave is another store than the one that a choice was made
-    /// of: after an opening they have much to do. Where writers keep them at work for long, they are not waited for.
-    fn let_merges_end(&self, goes_on: &mut dyn FnMut(DefragProgress) -> bool) {
-        let mut quiet = 0;
-        for _ in 0..LOOKS_AT_MERGES_MAX {
-            quiet = if self.claims() == 0 { quiet + 1 } else { 0 };
-            let is_told_to_end = !goes_on(DefragProgress { bytes_done: 0, bytes: 0 });
-            if quiet == LOOKS_QUIET || is_told_to_end || self.runtime.is_stopping() {
-                return;
-            }
-            self.runtime.timer.wait(WAIT_FOR_OTHERS);
-        }
     }
 
     /// Takes those off the list that are free, or can't be emptied any more; all that can, by number.

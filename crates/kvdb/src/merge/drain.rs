@@ -7,13 +7,10 @@ use std::ops::Range;
 
 use kvfs_store::{Result, StoreError};
 
-use super::defrag::WAIT_FOR_OTHERS;
+use super::rounds::Rounds;
 use super::{Merger, StepConfig};
 use crate::compaction::Victims;
 use crate::space::{Budget, Lane, ZoneState, Zones};
-
-/// Rounds that free nothing, while no merge is under way, before it ends: others may hold what is left.
-const ROUNDS_IN_VAIN_MAX: u32 = 16;
 
 /// How a drain has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,7 +36,7 @@ pub(crate) fn drain(
     goes_on: &mut dyn FnMut(u64) -> bool,
 ) -> Result<Drained> {
     let runtime = &merger.runtime;
-    let mut in_vain = 0;
+    let mut rounds = Rounds::of(merger);
     let mut left = in_use(&runtime.ctx.zones, zones);
     while !left.is_empty() {
         runtime.check_writable()?;
@@ -58,19 +55,21 @@ pub(crate) fn drain(
         let emptied = if tell(0, 1) { merger.empty(&config, false, &mut tell).map(drop) } else { Ok(()) };
         let before = left.len();
         left = in_use(&runtime.ctx.zones, zones);
-        if left.len() < before {
-            in_vain = 0;
+        let gets_on = if left.len() < before {
+            rounds.got_on();
+            true
         } else {
-            in_vain += u32::from(merger.claims() == 0);
-            runtime.timer.wait(WAIT_FOR_OTHERS);
-        }
+            rounds.wait_for_others()
+        };
         match emptied {
             _ if left.is_empty() => {}
             _ if is_told_to_end || runtime.is_stopping() => return Ok(Drained::Ended),
             // Others may make space.
-            Err(StoreError::Full) if in_vain >= ROUNDS_IN_VAIN_MAX => return Ok(Drained::NoSpace),
-            Ok(()) if in_vain >= ROUNDS_IN_VAIN_MAX => return Ok(Drained::Held),
-            Err(error) if in_vain > 0 && !matches!(error, StoreError::Full) => return Err(error),
+            Err(StoreError::Full) if !gets_on => return Ok(Drained::NoSpace),
+            Ok(()) if !gets_on => return Ok(Drained::Held),
+            Err(error) if rounds.is_last_in_vain() && !matches!(error, StoreError::Full) => {
+                return Err(error);
+            }
             Ok(()) | Err(_) => {}
         }
     }

@@ -16,10 +16,10 @@ use std::time::Duration;
 use kvfs_locks::{Mutex, class};
 use kvfs_store::{BLOCK_BYTES, Cursor, KeyRange, KeyspaceKind, Result, Seqno, Tier};
 
-use super::defrag::WAIT_FOR_OTHERS;
 use super::giving_way::GivingWay;
 use super::limited::Limited;
 use super::rewrite::{Target, pass_over};
+use super::rounds::Rounds;
 use super::{Merger, StepConfig};
 use crate::compaction::{Pace, Victims};
 use crate::format::PieceDesc;
@@ -29,9 +29,6 @@ use crate::runtime::ok_unless_full;
 use crate::space::{Budget, Lane, TierWishes, Zones};
 use crate::table::Piece;
 use crate::version::{Run, RunId};
-
-/// Rounds that move nothing, while no merge is under way, before it ends: others may hold what is left.
-const ROUNDS_IN_VAIN_MAX: u32 = 8;
 
 /// What lies on another tier than it wishes to, and could lie there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -350,7 +347,7 @@ impl Migrator {
 
     fn move_all(&self, mut found: Vec<Found>, goes_on: &mut dyn FnMut(u64) -> bool) -> Result<Moved> {
         let runtime = &self.merger.runtime;
-        let (mut in_vain, mut has_moved) = (0, false);
+        let (mut rounds, mut has_moved) = (Rounds::of(&self.merger), false);
         while !found.is_empty() {
             let before = bytes_of(&found);
             let mut left = before;
@@ -373,13 +370,12 @@ impl Migrator {
             // What becomes hot meanwhile may be more than what was moved.
             if bytes_of(&found) >= before {
                 unread?;
-                in_vain += u32::from(self.merger.claims() == 0);
-                let is_over = !had_room || in_vain == ROUNDS_IN_VAIN_MAX;
-                match (is_over, has_moved, had_room) {
-                    (false, ..) => runtime.timer.wait(WAIT_FOR_OTHERS),
-                    (true, true, _) => return Ok(Moved::Some),
-                    (true, false, true) => return Ok(Moved::Held),
-                    (true, false, false) => return Ok(Moved::NoRoom),
+                let gets_on = had_room && rounds.wait_for_others();
+                match (gets_on, has_moved, had_room) {
+                    (true, ..) => {}
+                    (false, true, _) => return Ok(Moved::Some),
+                    (false, false, true) => return Ok(Moved::Held),
+                    (false, false, false) => return Ok(Moved::NoRoom),
                 }
             }
         }

@@ -30,6 +30,7 @@ pub(crate) mod migrate;
 pub(crate) mod reclaim;
 pub(crate) mod registry;
 mod rewrite;
+mod rounds;
 mod shared;
 mod step;
 mod victims;
