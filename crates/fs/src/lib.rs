@@ -90,11 +90,11 @@ pub use types::{
 };
 pub use view::{
     Area, AsFsError, BRANCHES_MAX, BeginOptions, BranchInfo, Branches, CommitPlan, Committed, DiffKind,
-    DiffStream, Difference, FACTS_VALUE_LEN_MAX, Facts, FrozenView, Invalidations, LockWords, Obstacle,
-    Owner, PlannedCommit, Restored, Selection, TakenBack, TxnView, Undo, UserLocks, begin_merge,
-    begin_merge_preferring, diff, follows, hide_unreadable, hold_state, is_read_only, name_processes,
-    owner_of_note, renew_cached, restore, restore_paths, show_newer, show_snapshot, take_renewed,
-    undo_points,
+    DiffStream, Difference, Effects, FACTS_VALUE_LEN_MAX, Facts, FrozenView, Invalidations, LockWords,
+    Obstacle, Owner, Planned, PlannedCommit, Restored, Selection, TakenBack, TxnView, Undo, UserLocks,
+    begin_merge, begin_merge_preferring, diff, follows, hide_unreadable, hold_state, is_read_only,
+    name_processes, owner_of_note, renew_cached, restore, restore_paths, show_newer, show_snapshot,
+    take_renewed, undo_points,
 };
 pub use xattr::{ACCESSES_ATTRIBUTE, COMPRESSION_ATTRIBUTE, PROJECT_ATTRIBUTE, TIER_ATTRIBUTE};
 

@@ -71,6 +71,6 @@ pub(crate) use publish::each_change;
 pub use restore::{Restored, restore, restore_paths};
 pub use stream::DiffStream;
 pub use txn::{BeginOptions, Owner, TxnView, is_read_only, show_snapshot};
-pub use undo::{Area, Obstacle, Selection, TakenBack, Undo, owner_of_note, undo_points};
+pub use undo::{Area, Effects, Obstacle, Planned, Selection, TakenBack, Undo, owner_of_note, undo_points};
 pub use user_locks::UserLocks;
 pub(crate) use writer::NodeWriter;

@@ -344,7 +344,7 @@ fn undo(main: &Setup, id: TxnId) {
 fn undo_selected(main: &Setup, id: TxnId, selection: &Selection) {
     let undo = Undo::open(&main.fs, id).unwrap();
     let view = begin(main, Isolation::Snapshot);
-    let done = undo.take_back(&view.fs, selection).unwrap();
+    let done = undo.plan(&view.fs, selection).unwrap().carry_out().unwrap();
     assert!(matches!(done, TakenBack::Done(_)), "{done:?}");
     commit(&view.fs).unwrap();
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use kvfs_fs::{
-    Area, FileType, FsError, MountOptions, NodeId, Result, Selection, SetAttr, TakenBack, Timestamp, TxnId,
-    Undo, XattrMode, settled, undo_points,
+    Area, FileType, FsError, MountOptions, NodeId, Planned, Result, Selection, SetAttr, TakenBack, Timestamp,
+    TxnId, Undo, XattrMode, settled, undo_points,
 };
 use kvfs_kvdb::Background;
 use kvfs_store::model::ModelStore;
@@ -50,8 +50,8 @@ pub(crate) fn undo(main: &Setup, id: TxnId) -> Result<Vec<String>> {
 pub(crate) fn undo_selected(main: &Setup, id: TxnId, selection: &Selection) -> Result<Vec<String>> {
     let undo = Undo::open(&main.fs, id)?;
     let view = begin(main, Isolation::Snapshot);
-    let found = undo.obstacles(&view.fs, selection)?;
-    match undo.take_back(&view.fs, selection)? {
+    let found = undo.plan(&view.fs, selection)?.into_obstacles();
+    match undo.plan(&view.fs, selection)?.carry_out()? {
         TakenBack::Refused(obstacles) => {
             assert_eq!(found, obstacles);
             let what: Vec<_> = obstacles.into_iter().map(|obstacle| obstacle.what).collect();
@@ -309,7 +309,7 @@ fn what_was_built_on_it_is_named() {
     assert_eq!(tree(&main).0, now, "nothing was done");
     let undo = Undo::open(&main.fs, id).unwrap();
     let view = begin(&main, Isolation::Snapshot);
-    for obstacle in undo.obstacles(&view.fs, &Selection::default()).unwrap() {
+    for obstacle in undo.plan(&view.fs, &Selection::default()).unwrap().into_obstacles() {
         assert_eq!(obstacle.by.map(|point| point.txn), Some(later), "{:?}", obstacle.what);
     }
     drop(view);
@@ -353,7 +353,7 @@ fn what_changes_meanwhile_is_a_conflict_and_what_is_not_kept_is_told() {
     let kept = Undo::open(&main.fs, id).unwrap();
     let view = begin(&main, Isolation::Snapshot);
     main.write_at(file, 0, b"own").unwrap();
-    let refused = kept.take_back(&view.fs, &Selection::default());
+    let refused = kept.plan(&view.fs, &Selection::default()).and_then(Planned::carry_out);
     assert!(matches!(refused, Err(FsError::Canceled(_))), "{refused:?}");
     drop(view);
     assert_eq!(main.read_all(file), b"own");
@@ -367,7 +367,7 @@ fn what_changes_meanwhile_is_a_conflict_and_what_is_not_kept_is_told() {
         matches!(&gone, Err(FsError::Store(error)) if matches!(**error, StoreError::NotKept(_))),
         "{gone:?}"
     );
-    let refused = kept.take_back(&main.fs, &Selection::default());
+    let refused = kept.plan(&main.fs, &Selection::default()).and_then(Planned::carry_out);
     assert!(matches!(refused, Err(FsError::Invalid(_))), "{refused:?}");
 }
 

@@ -8,8 +8,8 @@ mod rights;
 use std::time::Duration;
 
 use kvfs_fs::{
-    DetachedTrees, Difference, FsError, Obstacle, Owner, Restored, Selection, TakenBack, TxnId, Undo,
-    owner_of_note, undo_points,
+    DetachedTrees, Difference, FileSystem, FsError, Obstacle, Owner, Planned, Restored, Selection, TakenBack,
+    TxnId, Undo, owner_of_note, undo_points,
 };
 use kvfs_store::{StoreError, TxnOutcome, UndoPoint};
 
@@ -100,7 +100,9 @@ impl ServedStore<'_> {
     ) -> Result<Vec<UndoObstacle>> {
         let (undo, selection) = self.undoable(caller, id, selection)?;
         let view = self.fs.begin(&undoing(caller, id))?;
-        Ok(told(undo.obstacles(&view, &selection)?))
+        let planned = undo.plan(&view, &selection)?;
+        self.check_effects(caller, &view, &planned)?;
+        Ok(told(planned.into_obstacles()))
     }
 
     /// Takes back a transaction of the caller's, in one of its own.
@@ -109,9 +111,14 @@ impl ServedStore<'_> {
     /// As [`Self::undo_obstacles`], and as a commit.
     pub fn take_back(&self, caller: &Caller, id: TxnId, selection: SelectionLine) -> Result<Undone> {
         let (undo, selection) = self.undoable(caller, id, selection)?;
-        let (mut obstacles, mut done) = (Vec::new(), Restored::default());
+        let (mut obstacles, mut denied, mut done) = (Vec::new(), None, Restored::default());
         let committed = self.transactions()?.carry_out(&undoing(caller, id), |view| {
-            match undo.take_back(view, &selection)? {
+            let planned = undo.plan(view, &selection)?;
+            if let Err(error) = self.check_effects(caller, view, &planned) {
+                denied = Some(error);
+                return Err(FsError::NotPermitted("it is more than the user could do by hand"));
+            }
+            match planned.carry_out()? {
                 TakenBack::Done(restored) => {
                     done = restored;
                     Ok(())
@@ -122,6 +129,9 @@ impl ServedStore<'_> {
                 }
             }
         });
+        if let Some(error) = denied {
+            return Err(error);
+        }
         let undone = match committed {
             Err(_) if !obstacles.is_empty() => Undone::Refused(told(obstacles)),
             committed => Undone::Done(or_nothing(committed, "nothing was taken back")?, done),
@@ -182,6 +192,14 @@ impl ServedStore<'_> {
             places.into_iter().any(|place| selection.selects(place, change.file.is_none()))
         });
         rights::check(self.fs, undo.before(), caller, &changes)
+    }
+
+    /// Refuses a user that could not do by hand what is planned: force and a selection add to what the changes of the transaction tell.
+    fn check_effects(&self, caller: &Caller, view: &FileSystem, planned: &Planned<'_>) -> Result<()> {
+        if !planned.is_free() || is_master(self.fs, caller.uid) {
+            return Ok(());
+        }
+        rights::check_effects(view, caller, &planned.effects()?)
     }
 
     fn not_kept(&self, id: TxnId) -> ServiceError {

@@ -3,13 +3,14 @@
 //! The transaction was that user's, but rights may have been taken away since. So every file and directory that would be
 //! made, removed, moved or changed must belong to the user, now and in the state that comes back; every directory whose
 //! names would change must be writable, and the way to it open; keyspaces must be writable. Of a tree that was removed as a whole the
-//! changes tell only the top; what comes back with it is looked through.
+//! changes tell only the top; what comes back with it is looked through. That is asked of the transaction's changes, before anything is planned, and
+//! then of what the plan does in the present (`check_effects`), which may be more, and may meet files under other names.
 //!
 //! Thread safety: for threads that may block. Not atomic with what follows, as no check of a path is.
 
 use kvfs_fs::{
-    Attr, DiffKind, Difference, FileSystem, FileType, FsError, KnownNode, NodeId, TreeError, TreeRights,
-    settled,
+    Attr, DiffKind, Difference, Effects, FileSystem, FileType, FsError, KnownNode, NodeId, TreeError,
+    TreeRights, settled,
 };
 use kvfs_kv::{Access, KeyspaceOwner};
 
@@ -52,6 +53,20 @@ pub(super) fn check(
                     return Err(denied());
                 }
             }
+        }
+    }
+    Ok(())
+}
+
+/// Refuses what `peer` could not do by hand to the present `view`.
+pub(super) fn check_effects(view: &FileSystem, peer: &Caller, effects: &Effects) -> Result<()> {
+    if let Some((path, _)) = effects.owned.iter().find(|(_, uid)| *uid != peer.uid) {
+        return Err(denied(path));
+    }
+    for directory in &effects.directories {
+        let inside = [directory, &b"/."[..]].concat();
+        if find(view, directory)?.is_none() || !is_reachable(view, peer, &inside, true)? {
+            return Err(denied(directory));
         }
     }
     Ok(())

@@ -1,6 +1,6 @@
 //! Who may take back what, without a front end.
 
-use kvfs_fs::{NodeId, SetAttr, settled, settled_for};
+use kvfs_fs::{NodeId, SetAttr, WriteFlags, settled, settled_for};
 use kvfs_store::Durability;
 
 use super::*;
@@ -15,6 +15,53 @@ fn make_in_txn(world: &World, caller: &Caller, name: &str) -> TxnId {
     make_file(&world.transactions.view(caller, id).expect("is open"), name, caller.uid);
     world.transactions.commit(caller, id, Durability::Buffered, None).expect("commits");
     TxnId(id)
+}
+
+/// Commits a transaction of `caller`'s that does `work`.
+fn in_txn(world: &World, caller: &Caller, work: impl FnOnce(&FileSystem)) -> TxnId {
+    let id = world.transactions.begin(caller, Begin::default()).expect("begins");
+    work(&world.transactions.view(caller, id).expect("is open"));
+    world.transactions.commit(caller, id, Durability::Buffered, None).expect("commits");
+    TxnId(id)
+}
+
+fn made_by(fs: &FileSystem, uid: u32, parent: NodeId, name: &str, mode: u32) -> NodeId {
+    let user = kvfs_fs::Caller { uid, ..kvfs_fs::Caller::default() };
+    let made = settled_for(&user, |caller| fs.create(caller, parent, name.as_bytes(), mode, true));
+    made.expect("is made").0.node
+}
+
+fn directory_of(fs: &FileSystem, uid: u32, parent: NodeId, name: &str, mode: u32) -> NodeId {
+    let user = kvfs_fs::Caller { uid, ..kvfs_fs::Caller::default() };
+    settled_for(&user, |caller| fs.mkdir(caller, parent, name.as_bytes(), mode)).expect("is made").node
+}
+
+fn node_at(fs: &FileSystem, names: &[&str]) -> NodeId {
+    let look =
+        |at, name: &&str| settled(|caller| fs.lookup(caller, at, name.as_bytes())).expect("is there").node;
+    names.iter().fold(NodeId::ROOT, look)
+}
+
+fn set(fs: &FileSystem, node: NodeId, change: SetAttr) {
+    settled(|caller| fs.setattr(caller, node, &change)).expect("is changed");
+}
+
+fn write(fs: &FileSystem, node: NodeId, content: &'static [u8]) {
+    let written = settled(|caller| fs.write(caller, node, 0, content.into(), WriteFlags::default()));
+    written.expect("is written");
+}
+
+fn content(fs: &FileSystem, node: NodeId) -> Vec<u8> {
+    let mut buffer = vec![0; 9];
+    let len = settled(|caller| fs.read(caller, node, 0, &mut buffer)).expect("is read");
+    buffer.truncate(len);
+    buffer
+}
+
+fn assert_not_yours(result: Result<Undone>, path: &str) {
+    let error = result.expect_err("is refused");
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    assert!(error.to_string().starts_with(&format!("{path} is not yours")), "{error}");
 }
 
 /// Everything.
@@ -86,4 +133,82 @@ fn removed_tree_with_files_of_others_comes_back_by_root_alone() {
     assert!(error.to_string().starts_with("/tree/theirs is not yours"), "{error}");
     assert!(matches!(store.take_back(&Caller::of_mount(0, 1), removed.txn, all()), Ok(Undone::Done(..))));
     assert!(has_file(&world.fs, "tree"));
+}
+
+#[test]
+fn undo_changes_no_file_of_others_by_another_of_its_names() {
+    let world = open_world();
+    let (store, owner) = (world.mounted(), stranger());
+    let file = made_by(&world.fs, 0, NodeId::ROOT, "f", 0o666);
+    settled(|caller| world.fs.link(caller, file, NodeId::ROOT, b"g")).expect("is linked");
+    write(&world.fs, file, b"old");
+    let id = in_txn(&world, &owner, |view| write(view, node_at(view, &["f"]), b"new"));
+    set(&world.fs, file, SetAttr { mode: Some(0o644), ..SetAttr::default() });
+    let refused = store.take_back(&owner, id, all()).expect_err("is refused");
+    assert_eq!(refused.kind(), ErrorKind::Denied);
+    assert_eq!(store.undo_obstacles(&owner, id, all()).expect_err("is refused").kind(), ErrorKind::Denied);
+    assert_eq!(content(&world.fs, file), b"new");
+    assert!(matches!(store.take_back(&Caller::of_mount(0, 1), id, all()), Ok(Undone::Done(..))));
+}
+
+#[test]
+fn undo_changes_no_directory_of_others_that_has_another_name_by_now() {
+    let world = open_world();
+    let (store, owner) = (world.mounted(), stranger());
+    let above = directory_of(&world.fs, owner.uid, NodeId::ROOT, "a", 0o755);
+    let directory = directory_of(&world.fs, owner.uid, above, "d", 0o777);
+    let id = in_txn(&world, &owner, |view| {
+        set(view, node_at(view, &["a", "d"]), SetAttr { mode: Some(0o755), ..SetAttr::default() });
+    });
+    set(&world.fs, directory, SetAttr { uid: Some(0), ..SetAttr::default() });
+    let moved =
+        settled(|caller| world.fs.rename(caller, above, b"d", above, b"e", kvfs_fs::RenameMode::Replace));
+    moved.expect("is moved");
+    assert_not_yours(store.take_back(&owner, id, all()), "/a/e");
+    let attr = settled(|caller| world.fs.getattr(caller, directory)).expect("is there");
+    assert_eq!((attr.uid, attr.mode & 0o7777), (0, 0o755));
+}
+
+#[test]
+fn part_of_a_removed_tree_that_is_not_the_users_does_not_come_back() {
+    let world = open_world();
+    let (store, owner) = (world.mounted(), stranger());
+    let tree = directory_of(&world.fs, owner.uid, NodeId::ROOT, "tree", 0o777);
+    made_by(&world.fs, owner.uid + 1, tree, "theirs", 0o4755);
+    let removed = remove_trees(&store, &owner, &[b"/tree".to_vec()]).expect("is removed");
+    let only = vec![PlaceLine::Path(b"/tree/theirs".to_vec())];
+    let part = SelectionLine { only, ..SelectionLine::default() };
+    assert_not_yours(store.take_back(&owner, removed.txn, part), "/tree/theirs");
+    assert!(!has_file(&world.fs, "tree"));
+}
+
+#[test]
+fn force_gives_no_name_in_a_directory_that_the_user_may_not_write_to() {
+    let world = open_world();
+    let (store, owner) = (world.mounted(), stranger());
+    let spool = directory_of(&world.fs, 0, NodeId::ROOT, "spool", 0o755);
+    let file = made_by(&world.fs, owner.uid, spool, "u", 0o644);
+    write(&world.fs, file, b"old");
+    let id = in_txn(&world, &owner, |view| write(view, node_at(view, &["spool", "u"]), b"new"));
+    settled(|caller| world.fs.unlink(caller, spool, b"u")).expect("is removed");
+    let forced = SelectionLine { force: vec![PlaceLine::All], ..all() };
+    assert_not_yours(store.take_back(&owner, id, forced), "/spool");
+    assert!(matches!(store.take_back(&owner, id, all()), Ok(Undone::Refused(_))));
+    let found = settled(|caller| world.fs.lookup(caller, spool, b"u"));
+    assert!(matches!(found, Err(FsError::NotFound)), "{found:?}");
+}
+
+#[test]
+fn users_take_back_by_force_what_is_theirs() {
+    let world = open_world();
+    let (store, owner) = (world.mounted(), stranger());
+    let home = directory_of(&world.fs, owner.uid, NodeId::ROOT, "home", 0o755);
+    let file = made_by(&world.fs, owner.uid, home, "u", 0o644);
+    write(&world.fs, file, b"old");
+    let id = in_txn(&world, &owner, |view| write(view, node_at(view, &["home", "u"]), b"new"));
+    settled(|caller| world.fs.unlink(caller, home, b"u")).expect("is removed");
+    let forced = SelectionLine { force: vec![PlaceLine::All], ..all() };
+    assert!(matches!(store.take_back(&owner, id, forced), Ok(Undone::Done(..))));
+    let back = node_at(&world.fs, &["home", "u"]);
+    assert_eq!(content(&world.fs, back), b"old");
 }

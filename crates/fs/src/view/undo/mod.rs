@@ -13,9 +13,11 @@
 
 mod detached;
 mod obstacles;
+mod planned;
 mod resolve;
 mod selection;
 
+pub use planned::{Effects, Planned};
 pub use selection::{Area, Selection};
 
 use std::sync::Arc;
@@ -27,11 +29,10 @@ use kvfs_txn::Rival;
 use super::DiffStream;
 use super::compare::Sides;
 use super::diff::Difference;
-use super::restore::{Restored, take_back};
+use super::restore::Restored;
 use super::txn::Owner;
 use crate::detached::Pause;
 use crate::{FileSystem, FsError, Result};
-use obstacles::Search;
 
 /// Something that was built on a transaction, so that it can't be taken back.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -104,21 +105,13 @@ impl Undo {
         DiffStream::new(&*self.after, &*self.before).next_page(usize::MAX, usize::MAX)
     }
 
-    /// What stands in the way of taking it back in `view`, of a transaction that has written nothing yet. O(what it wrote).
+    /// How it is taken back in `view`, of a transaction that has written nothing yet, as far as `selection` says. O(what it wrote), and memory
+    /// for the names among it.
     ///
     /// # Errors
     /// Not a transaction with snapshot isolation; store errors.
-    pub fn obstacles(&self, view: &FileSystem, selection: &Selection) -> Result<Vec<Obstacle>> {
-        Ok(Search::new(self.sides(view)?, view, selection)?.run()?.0)
-    }
-
-    /// Takes it back in `view`, of a transaction that has written nothing yet, as far as `selection` says; or tells why
-    /// not. Nothing is committed. May block. O(what it wrote), and memory for the names among it.
-    ///
-    /// # Errors
-    /// As [`crate::restore`].
-    pub fn take_back(&self, view: &FileSystem, selection: &Selection) -> Result<TakenBack> {
-        apply_reversed(self.sides(view)?, view, selection)
+    pub fn plan<'f>(&'f self, view: &'f FileSystem, selection: &Selection) -> Result<Planned<'f>> {
+        Planned::new(self.sides(view)?, view, selection)
     }
 
     fn sides(&self, view: &FileSystem) -> Result<Sides<'_>> {
@@ -135,11 +128,7 @@ pub(super) fn apply_reversed(
     view: &FileSystem,
     selection: &Selection,
 ) -> Result<TakenBack> {
-    let (obstacles, alone, plan) = Search::new(sides, view, selection)?.run()?;
-    if !obstacles.is_empty() {
-        return Ok(TakenBack::Refused(obstacles));
-    }
-    take_back(sides, view, alone, plan).map(TakenBack::Done)
+    Planned::new(sides, view, selection)?.carry_out()
 }
 
 /// The transaction that made the change at `seqno`, if it is known yet.

@@ -478,7 +478,8 @@ fn inode_of(target: Option<Target>) -> Option<u64> {
     target.map(|target| target.inode)
 }
 
-fn rights(header: &Header) -> (u32, u32, u32, Project) {
+/// What of an inode says who may do what with it.
+pub(super) fn rights(header: &Header) -> (u32, u32, u32, Project) {
     (header.mode, header.uid, header.gid, header.project())
 }
 
