@@ -335,7 +335,7 @@ fn restores_and_undo_bring_projects_back() {
     limit(&main, 1, |limits| (limits.inodes_hard, limits.bytes_hard) = (1, 4096));
     let undo = Undo::open(&main.fs, id).unwrap();
     let undoing = begin(&main, Isolation::Snapshot);
-    let done = undo.take_back(&undoing.fs, &Selection::default()).unwrap();
+    let done = undo.plan(&undoing.fs, &Selection::default()).unwrap().carry_out().unwrap();
     assert!(matches!(done, TakenBack::Done(_)), "{done:?}");
     commit(&undoing.fs).unwrap();
     drop((undo, undoing));
@@ -429,7 +429,8 @@ fn a_change_of_project_shows_in_comparisons_and_stands_in_the_way_of_undo() {
     commit(&txn.fs).unwrap();
     give(&main, top, 8);
     let undo = Undo::open(&main.fs, id).unwrap();
-    let obstacles = undo.obstacles(&begin(&main, Isolation::Snapshot).fs, &Selection::default()).unwrap();
+    let obstacles =
+        undo.plan(&begin(&main, Isolation::Snapshot).fs, &Selection::default()).unwrap().into_obstacles();
     assert_eq!(obstacles.len(), 1, "{obstacles:?}");
 }
 
@@ -578,7 +579,7 @@ fn usage_of_projects_is_exact_in_transactions_and_after_taking_them_back() {
                 } else if random.one_in(2) {
                     let undo = Undo::open(&main.fs, id).unwrap();
                     let undoing = begin(&main, Isolation::Snapshot);
-                    let done = undo.take_back(&undoing.fs, &Selection::default()).unwrap();
+                    let done = undo.plan(&undoing.fs, &Selection::default()).unwrap().carry_out().unwrap();
                     assert!(matches!(done, TakenBack::Done(_)), "{context}: {done:?}");
                     commit(&undoing.fs).unwrap();
                 }

@@ -117,7 +117,10 @@ fn a_tier_is_set_in_a_transaction_and_taken_back_with_it() {
 
     let undo = Undo::open(&setup.fs, id).unwrap();
     let view = begin(&setup, Isolation::Snapshot);
-    assert!(matches!(undo.take_back(&view.fs, &Selection::default()).unwrap(), TakenBack::Done(_)));
+    assert!(matches!(
+        undo.plan(&view.fs, &Selection::default()).unwrap().carry_out().unwrap(),
+        TakenBack::Done(_)
+    ));
     commit(&view.fs).unwrap();
     assert_eq!([get(&setup, file), get(&setup, dir)], ["auto", "auto"]);
     setup.housekeep().unwrap();
