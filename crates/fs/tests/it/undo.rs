@@ -543,6 +543,45 @@ fn undo_of_paths_takes_back_only_what_was_done_there() {
 }
 
 #[test]
+fn files_with_several_names_are_meant_and_left_out_by_each_of_them() {
+    for inline in [0, 1000] {
+        let main = keeping(inline);
+        let (dir, file) = (main.dir(ROOT, "d"), main.file(ROOT, "f"));
+        main.write_at(file, 0, b"old").unwrap();
+        main.link(&main.caller, file, dir, b"g").unwrap();
+        let other = main.file(ROOT, "h");
+        main.write_at(other, 0, b"old").unwrap();
+        let change = |text: &'static [u8]| {
+            txn(&main, |view| {
+                for name in ["f", "h"] {
+                    view.write_at(look(view, ROOT, name), 0, text).unwrap();
+                }
+            })
+        };
+        let content =
+            || [main.read_all(file), main.read_all(other)].map(|all| String::from_utf8(all).unwrap());
+        let id = change(b"new");
+        let skip = Selection { skip: below(&["/d/g"]), ..Selection::default() };
+        assert_eq!(undo_selected(&main, id, &skip).unwrap(), [""; 0]);
+        assert_eq!(content(), ["new", "old"]);
+        let id = change(b"NEW");
+        let only = Selection { only: below(&["/f"]), ..Selection::default() };
+        assert_eq!(undo_selected(&main, id, &only).unwrap(), [""; 0]);
+        assert_eq!(content(), ["new", "NEW"]);
+        let id = change(b"yes");
+        main.write_at(file, 0, b"own").unwrap();
+        assert_eq!(undo(&main, id).unwrap().len(), 1);
+        let keep = Selection { keep: below(&["/d"]), ..Selection::default() };
+        assert_eq!(undo_selected(&main, id, &keep).unwrap(), [""; 0]);
+        assert_eq!(content(), ["own", "NEW"]);
+        let force = Selection { force: below(&["/f"]), ..Selection::default() };
+        assert_eq!(undo_selected(&main, id, &force).unwrap(), [""; 0]);
+        assert_eq!(content(), ["new", "NEW"]);
+        main.assert_sound("taken back in parts");
+    }
+}
+
+#[test]
 fn undo_that_skips_a_path_leaves_it_with_what_it_needs() {
     let main = keeping(1000);
     let (id, tags) = many_changes(&main);

@@ -73,6 +73,8 @@ pub(super) struct Search<'f> {
     pub(super) before: Paths<&'f FileSystem>,
     pub(super) then: Paths<&'f FileSystem>,
     pub(super) now: Paths<&'f FileSystem>,
+    /// Of files with several names, all that they had before the transaction; `None`: not asked for yet.
+    pub(super) names: Option<BTreeMap<u64, Vec<Place>>>,
     /// By path or key.
     pub(super) found: BTreeMap<Vec<u8>, Found>,
     /// Obstacles that have been dealt with.
@@ -99,6 +101,7 @@ impl<'f> Search<'f> {
             before: Paths::below(done.before, root),
             then: Paths::below(done.after, root),
             now: Paths::below(now, root),
+            names: None,
             found: BTreeMap::new(),
             settled: BTreeSet::new(),
             left: BTreeSet::new(),

@@ -6,11 +6,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
+use kvfs_store::KeyRange;
 
 use super::super::compare::{Place, key_of};
 use super::super::restore::{NameChange, Plan, Target};
 use super::obstacles::{Cause, Found, Search, settled_key};
-use super::selection::closest;
+use super::selection::{Area, closest};
 use crate::schema::{Placement, ROOT_INODE, Row};
 use crate::{FileSystem, FileType, Result};
 
@@ -18,10 +19,14 @@ impl Search<'_> {
     /// Applies what the selection says of obstacles. Returns whether the plan has changed: then look again.
     pub(super) fn resolve(&mut self, plan: &mut Plan) -> Result<bool> {
         let mut has_changed = false;
+        if !self.found.is_empty() {
+            self.learn_names(plan)?;
+        }
         for (path, found) in std::mem::take(&mut self.found) {
             let is_key = found.cause == Cause::Key;
-            let keep = closest(&self.selection.keep, &path, is_key);
-            let force = closest(&self.selection.force, &path, is_key);
+            let paths = self.paths_of_cause(&path, &found.cause)?;
+            let nearest = |areas: &[Area]| paths.iter().filter_map(|path| closest(areas, path, is_key)).max();
+            let (keep, force) = (nearest(&self.selection.keep), nearest(&self.selection.force));
             let is_settled = if keep.is_some() && keep >= force {
                 self.keep(plan, &found);
                 true
@@ -248,8 +253,12 @@ impl Search<'_> {
         }
     }
 
-    /// The paths of a name on both sides.
+    /// The paths of a name on both sides; of a file with several names, all of them.
     pub(super) fn paths_of(&mut self, place: &Place) -> Result<Vec<Vec<u8>>> {
+        let several = if place.1.is_empty() { self.paths_of_inode(place.0)? } else { Vec::new() };
+        if !several.is_empty() {
+            return Ok(several);
+        }
         let mut paths = Vec::with_capacity(2);
         for (side, names) in [(self.done.before, &mut self.before), (self.done.after, &mut self.then)] {
             if side.rows().get(&key_of(place))?.is_some() {
@@ -258,6 +267,50 @@ impl Search<'_> {
         }
         paths.dedup();
         Ok(paths)
+    }
+
+    /// Where an obstacle is that is told of as `path`.
+    fn paths_of_cause(&mut self, path: &[u8], cause: &Cause) -> Result<Vec<Vec<u8>>> {
+        let several = match *cause {
+            Cause::Inode(inode, _) | Cause::Gone(inode, _) | Cause::Links(inode) => {
+                self.paths_of_inode(inode)?
+            }
+            _ => Vec::new(),
+        };
+        Ok(if several.is_empty() { vec![path.to_vec()] } else { several })
+    }
+
+    fn paths_of_inode(&mut self, inode: u64) -> Result<Vec<Vec<u8>>> {
+        let places = self.names.as_ref().and_then(|names| names.get(&inode)).cloned().unwrap_or_default();
+        places.iter().map(|place| self.before.path(place)).collect()
+    }
+
+    /// Learns the names before the transaction of files that have several: their rows do not tell them. O(names in the store), once, and only where
+    /// paths are asked for and such a file was changed.
+    pub(super) fn learn_names(&mut self, plan: &Plan) -> Result<()> {
+        if self.names.is_some() || !self.selection.has_paths() {
+            return Ok(());
+        }
+        let several = plan.touched.iter().filter(|(_, place)| place.1.is_empty()).map(|(&inode, _)| inode);
+        let several: BTreeSet<u64> = several.collect();
+        let mut names: BTreeMap<u64, Vec<Place>> = BTreeMap::new();
+        if !several.is_empty() {
+            let side = self.done.before;
+            let mut cursor = side.origin.read().cursor(side.keyspaces.meta, KeyRange::all())?;
+            cursor.next()?;
+            while let Some((key, value)) = cursor.entry() {
+                if let Some((directory, name)) = Placement::parse_key(key)
+                    && !name.is_empty()
+                    && let Row::Link { inode, .. } = Row::decode(key, value)?
+                    && several.contains(&inode)
+                {
+                    names.entry(inode).or_default().push((directory, Bytes::copy_from_slice(name)));
+                }
+                cursor.next()?;
+            }
+        }
+        self.names = Some(names);
+        Ok(())
     }
 }
 

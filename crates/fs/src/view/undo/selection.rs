@@ -64,6 +64,18 @@ impl Selection {
         (self.only.is_empty() || covers(&self.only, place, is_key)) && !covers(&self.skip, place, is_key)
     }
 
+    /// Whether a file at these paths is to be changed: one of them is meant, and none is left out.
+    fn selects_one_of(&self, paths: &[Vec<u8>]) -> bool {
+        let any = |areas: &[Area]| paths.iter().any(|path| covers(areas, path, false));
+        (self.only.is_empty() || any(&self.only)) && !any(&self.skip)
+    }
+
+    /// Whether it depends on paths, beyond all and nothing.
+    pub(super) fn has_paths(&self) -> bool {
+        let lists = [&self.only, &self.skip, &self.force, &self.keep];
+        lists.into_iter().flatten().any(|area| matches!(area, Area::Path(_)))
+    }
+
     /// Whether something is left out.
     pub fn is_limited(&self) -> bool {
         !self.only.is_empty() || !self.skip.is_empty()
@@ -89,6 +101,7 @@ impl Search<'_> {
         if !self.selection.is_limited() {
             return Ok(());
         }
+        self.learn_names(plan)?;
         let mut paths = Vec::with_capacity(plan.names.len());
         for change in &plan.names {
             paths.push(self.paths_of(&change.place)?);
@@ -107,7 +120,8 @@ impl Search<'_> {
         self.leave(plan, seeds);
         let mut touched = std::mem::take(&mut plan.touched);
         for (inode, place) in std::mem::take(&mut touched) {
-            if self.paths_of(&place)?.iter().all(|path| self.selection.selects(path, false)) {
+            let paths = self.paths_of(&place)?;
+            if self.selection.selects_one_of(&paths) {
                 plan.touched.insert(inode, place);
             }
         }
