@@ -19,6 +19,7 @@
 mod changes;
 mod cursor;
 mod database;
+mod held;
 mod paged;
 mod pin;
 mod reclaim;

@@ -5,7 +5,7 @@
 //! last write makes the changes, with the seqno, and removes the record. An opening that finds one ends what was begun.
 //!
 //! Thread safety: the caller holds the order lock. Readers see the state from before until the last write. A snapshot of it keeps the room that
-//! the deletes are to give back, so where room is short they wait for that write instead.
+//! the deletes are to give back, so where room is short they wait for that write instead, and are refused if it fails.
 //!
 //! Invariants: at most one record; while it is there, nothing else is written. Memory is bounded by a page and the batch.
 
@@ -33,14 +33,9 @@ const DELETE: u8 = 2;
 /// Applies what is staged.
 pub(crate) fn apply<D: Database>(shared: &Shared<D>, room: &Room, staged: Staged<D>) -> Result<()> {
     let record = encode(&staged)?;
-    *shared.held.write() = Some(Arc::new(shared.db.snapshot()?));
-    shared.db.write(&Changes { changes: Vec::new(), meta: vec![(REDO, Some(record))] })?;
-    let mut barrier = None;
-    finish(&shared.db, room, staged, &mut || {
-        **barrier.get_or_insert_with(|| shared.held.write()) = None;
-    })?;
-    *barrier.unwrap_or_else(|| shared.held.write()) = None;
-    Ok(())
+    shared.held.hold(shared.db.snapshot()?);
+    let begun = shared.db.write(&Changes { changes: Vec::new(), meta: vec![(REDO, Some(record))] });
+    shared.held.until_done(|give_up| begun.and_then(|()| finish(&shared.db, room, staged, give_up)))
 }
 
 /// Ends what an earlier process has begun, if it has; `spaces` are in the order of their numbers.

@@ -25,14 +25,15 @@ impl<D: Database> Pin<D> {
         let pin = |snapshot| Self { shared: Arc::clone(shared), snapshot, seqno: shared.newest() };
         if !D::DELETES_RANGES {
             // The position stays that of the state while the lock is held.
-            let held = shared.held.read();
-            if let Some(snapshot) = &*held {
-                return Ok(pin(Arc::clone(snapshot)));
+            if let Some(held) = shared.held.read(|held| Ok(held.map(|held| pin(Arc::clone(held)))))? {
+                return Ok(held);
             }
         }
         // No batch is between its visibility and its seqno.
         let _order = shared.order.lock();
-        Ok(pin(Arc::new(shared.db.snapshot()?)))
+        shared
+            .held
+            .read(|held| Ok(pin(held.cloned().map_or_else(|| shared.db.snapshot().map(Arc::new), Ok)?)))
     }
 
     pub(crate) fn view(&self) -> View<'_, D> {

@@ -9,6 +9,7 @@ use kvfs_locks::{Mutex, RwLock, class};
 use kvfs_store::{Keyspace, Position, Result, Seqno, StoreError};
 
 use crate::database::Database;
+use crate::held::Held;
 use crate::space::Space;
 
 /// See the module.
@@ -18,7 +19,7 @@ pub(crate) struct Shared<D: Database> {
     /// Batches take their turn on it.
     pub(crate) order: Mutex<(), class::EngineOrder>,
     /// What is read instead of the newest state.
-    pub(crate) held: RwLock<Option<Arc<D::Snapshot>>, class::EngineHeld>,
+    pub(crate) held: Held<D::Snapshot>,
     /// Held across a sync; the newest seqno that is durable.
     syncing: Mutex<Seqno, class::EngineSyncing>,
     /// Written under the order lock, when the batch is visible.
@@ -42,7 +43,7 @@ impl<D: Database> Shared<D> {
             db,
             spaces: RwLock::new(spaces),
             order: Mutex::default(),
-            held: RwLock::new(None),
+            held: Held::new(),
             // What was read from files is durable only behind a sync of the log that it was replayed from.
             syncing: Mutex::new(0),
             newest: AtomicU64::new(newest),

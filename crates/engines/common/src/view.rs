@@ -32,9 +32,7 @@ impl<'a, D: Database> View<'a, D> {
         if self.at.is_some() || D::DELETES_RANGES {
             return read(self.at);
         }
-        // No page is deleted between the look and the read.
-        let held = self.shared.held.read();
-        read(held.as_ref())
+        self.shared.held.read(read)
     }
 
     pub(crate) fn get(&self, space: &Space<D::Handle>, key: &[u8]) -> Result<Option<Bytes>> {
