@@ -4,7 +4,8 @@
 //! holds.
 //!
 //! Invariants: where a segment lies never changes, so an address means the same byte for as long as the store has it; addresses
-//! between segments are on no device. A flush reaches every device that was written to since its last one.
+//! between segments are on no device. A flush reaches every device that was written to since its last one; flushes come one after another,
+//! and from a failed one on all fail ([`Flushes`]).
 
 use std::io;
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use kvfs_locks::{RwLock, class};
 
 use crate::Device;
+use crate::flushes::Flushes;
 use crate::request::check_grow;
 
 /// A stretch of the address space.
@@ -53,13 +55,14 @@ pub struct JoinedDevice {
     first: Arc<Placed>,
     /// In the order of their addresses.
     others: RwLock<Vec<Arc<Placed>>, class::DeviceJoinedOthers>,
+    flushes: Flushes,
 }
 
 impl JoinedDevice {
     /// `first` alone; what is written to it is added to `written`.
     pub fn new(first: Arc<dyn Device>, written: Arc<AtomicU64>) -> Self {
         let first = Placed::new(Segment { start: 0, device: first, offset: 0, len: u64::MAX, written });
-        Self { first, others: RwLock::default() }
+        Self { first, others: RwLock::default(), flushes: Flushes::default() }
     }
 
     /// The address space has this segment, too, which must lie behind all others and behind all that the first device may grow to.
@@ -107,6 +110,21 @@ impl JoinedDevice {
         Ok(())
     }
 
+    /// Flushes every device that was written to.
+    fn flush_dirty(&self) -> io::Result<()> {
+        let others = self.others.read().clone();
+        if others.is_empty() {
+            return self.first.segment.device.flush();
+        }
+        for placed in std::iter::once(&self.first).chain(&others) {
+            // What is written from here on is dirty again, whether this flush covers it or not.
+            if placed.is_dirty.swap(false, Ordering::AcqRel) {
+                placed.segment.device.flush()?;
+            }
+        }
+        Ok(())
+    }
+
     /// Refuses to let the first device reach into what lies behind it.
     fn check_first(&self, len: u64) -> io::Result<()> {
         check_grow(len)?;
@@ -143,18 +161,7 @@ impl Device for JoinedDevice {
     }
 
     fn flush(&self) -> io::Result<()> {
-        let others = self.others.read().clone();
-        if others.is_empty() {
-            return self.first.segment.device.flush();
-        }
-        for placed in std::iter::once(&self.first).chain(&others) {
-            // What is written from here on is dirty again, whether this flush covers it or not.
-            if placed.is_dirty.swap(false, Ordering::AcqRel) {
-                let flushed = placed.segment.device.flush();
-                flushed.inspect_err(|_| placed.is_dirty.store(true, Ordering::Release))?;
-            }
-        }
-        Ok(())
+        self.flushes.flush(|| self.flush_dirty())
     }
 
     fn grow(&self, len: u64) -> io::Result<()> {

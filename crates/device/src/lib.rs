@@ -15,6 +15,7 @@ mod counting;
 mod crash;
 mod fault;
 mod file;
+mod flushes;
 mod joined;
 mod memory;
 mod overlay;

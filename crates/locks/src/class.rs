@@ -263,6 +263,7 @@ classes! {
     KvdbSpaceSmallMediumSpace "kvdb/space/small_medium.space",
     KvdbWriteAdmissionRate "kvdb/write/admission.rate",
     KvdbMergeMigrateMovingSince "kvdb/merge/migrate.moving_since",
+    DeviceFlushesState "device/flushes.state",
     DeviceFileGrowLock "device/file.grow_lock",
     DeviceJoinedOthers "device/joined.others",
 

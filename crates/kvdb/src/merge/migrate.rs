@@ -361,7 +361,7 @@ impl Migrator {
                     had_room = true;
                     match self.rewrite(*target) {
                         Ok(moved) => has_moved |= moved,
-                        error => pass_over(&mut unread, error.map(drop))?,
+                        error => pass_over(&mut unread, error.map(drop), &runtime.health)?,
                     }
                 }
                 left -= plan.bytes();

@@ -16,6 +16,7 @@ use crate::compaction::{Finished, MergeJob, MergeOptions, Sharing, Sink, Victims
 use crate::format::{Feature, PieceId};
 use crate::iter::KeepRules;
 use crate::layers::view::View;
+use crate::runtime::health::Health;
 use crate::table::Piece;
 use crate::version::{Edit, Run, RunId};
 
@@ -79,11 +80,13 @@ impl Merger {
             let mut rebased = Vec::new();
             let found =
                 claimed(&self.merging, target, config, has_all, |config| self.stepper.rebase(target, config));
-            pass_over(&mut unread, found.map(|found| rebased.extend(found.unwrap_or_default())))?;
+            let found = found.map(|found| rebased.extend(found.unwrap_or_default()));
+            pass_over(&mut unread, found, &self.runtime.health)?;
             for target in rebased {
                 let sharing = sharing.as_ref();
                 let rewrite = |config: &StepConfig| self.stepper.rewrite_all_of(target, config, sharing);
-                pass_over(&mut unread, claimed(&self.merging, target, config, has_all, rewrite).map(drop))?;
+                let rewritten = claimed(&self.merging, target, config, has_all, rewrite);
+                pass_over(&mut unread, rewritten.map(drop), &self.runtime.health)?;
             }
         }
         self.stepper.copies.forget_emptied();
@@ -123,10 +126,11 @@ fn targets_of(view: &View, victims: &Victims) -> Vec<Target> {
     targets
 }
 
-/// What can't be read stays where it is, and is told of behind everything else.
-pub(super) fn pass_over(unread: &mut Result<()>, rewritten: Result<()>) -> Result<()> {
+/// What can't be read stays where it is, and is told of behind everything else. Nothing goes on behind a failure of the store.
+pub(super) fn pass_over(unread: &mut Result<()>, rewritten: Result<()>, health: &Health) -> Result<()> {
     match rewritten {
         Err(error @ (StoreError::Io { .. } | StoreError::Corrupt { .. })) => {
+            health.check()?;
             if unread.is_ok() {
                 *unread = Err(error);
             }

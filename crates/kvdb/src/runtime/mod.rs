@@ -133,9 +133,12 @@ impl Runtime {
         }
     }
 
+    /// What was written before is durable. A failure is the store's: nothing is known of what it lost.
     pub(crate) fn flush_device(&self, what: &str) -> Result<()> {
         let flushed = self.ctx.device.flush();
-        flushed.map_err(|error| StoreError::io(format!("flushing {what} to the device"), error))
+        let flushed =
+            flushed.map_err(|error| StoreError::io(format!("flushing {what} to the device"), error));
+        self.health.observe(flushed).or_else(|_| self.health.check())
     }
 
     #[track_caller]

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use kvfs_device::{CountingDevice, CrashDevice, CrashMode, Device, Rng};
+use kvfs_device::{
+    Call, CountingDevice, CrashDevice, CrashMode, Device, FaultDevice, FaultError, FaultRule, Rng,
+};
 use kvfs_kvdb::{Background, Db, Options};
 use kvfs_store::{BLOCK_BYTES, Batch, Durability, Keyspace, Read, Store};
 
@@ -50,6 +52,33 @@ fn assert_holds(db: &(impl Read + ?Sized), data: Keyspace, files: &Files, what: 
             let is_zero = found.is_empty() && wanted.iter().all(|byte| *byte == 0);
             assert!(found == wanted || is_zero, "{what}: block {number} of {file}");
         }
+    }
+}
+
+#[test]
+fn sync_fails_whichever_of_its_flushes_has_failed() {
+    for nth in 0.. {
+        let device = Arc::new(FaultDevice::new(make(ZONES)));
+        let db = open(&(Arc::clone(&device) as Arc<dyn Device>), gathering);
+        let data = data(&db);
+        db.sync(db.position()).expect("syncs");
+        let mut batch = Batch::new();
+        push_write(&mut batch, data, "f", 0, &[7; 8 * BLOCK]);
+        db.apply(batch, Durability::Buffered).expect("applies");
+        let mut batch = Batch::new();
+        push_write(&mut batch, data, "f", 8 * BLOCK as u64, &[8; 8 * BLOCK]);
+        db.apply(batch, Durability::Buffered).expect("applies");
+        // Blocks are bound for the first time, so the superblocks are flushed before the journal is.
+        device.add(FaultRule::once(Call::Flush, nth, FaultError::EIO));
+        let synced = db.sync(db.position());
+        device.clear();
+        if db.failure().is_none() {
+            synced.expect("no flush has failed");
+            assert!(nth > 1, "the superblocks and the journal are flushed");
+            break;
+        }
+        synced.expect_err("what was to be flushed may be lost");
+        db.sync(db.position()).expect_err("and later, too");
     }
 }
 
