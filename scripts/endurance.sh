@@ -27,7 +27,7 @@ run_part() {
       cargo build --release --locked -p kvfs-cli --example differential &&
         LIMIT=7200 DIFFERENTIAL=target/release/examples/differential tests/suites/differential.sh "${DIFFERENTIAL_OPERATIONS:-5000000}" "$RANDOM"
       ;;
-    privileges) tests/suites/privileges.sh 10000 ;;
+    privileges) LIMIT=7200 tests/suites/privileges.sh 10000 ;;
     kills) scripts/torture.sh "${KILLS:-1000}" ;;
     fuzz) FUZZ_NOTES=$notes FUZZ_PROFILE=release scripts/fuzz.sh "${FUZZ_SECONDS:-3600}" ;;
     *) echo "no such part: $1" >&2; return 2 ;;
