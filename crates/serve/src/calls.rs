@@ -24,6 +24,9 @@ const HEAD_BYTES: usize = 256;
 /// Most bytes of a payload.
 const PAYLOAD_MAX: usize = LANE_DATA_BYTES - HEAD_BYTES;
 
+/// Of fallocate(2): the file does not become longer.
+const KEEPS_SIZE: u32 = 1;
+
 /// What is answered if all is well.
 pub(crate) enum Answered {
     With(Reply),
@@ -170,8 +173,9 @@ impl Caller<'_> {
             }
             Call::Settle => self.session.settle_all().map(done),
             Call::SyncAll => {
-                self.session.settle_all()?;
-                process.sync().map(done)
+                let settled = self.session.settle_all();
+                process.sync()?;
+                settled.map(done)
             }
             Call::Stat { .. }
             | Call::Access { .. }
@@ -260,7 +264,10 @@ impl Caller<'_> {
             Call::Truncate { at, size } => {
                 let place = self.place(&at)?;
                 let image = self.image_at(place)?;
-                image.as_ref().map_or(Ok(()), |image| image.write_back())?;
+                if let Some(image) = &image {
+                    image.reserve(size)?;
+                    image.write_back()?;
+                }
                 process.truncate(place, size)?;
                 image.map_or(Ok(()), |image| image.reload(0..0)).map(done)
             }
@@ -361,6 +368,15 @@ impl Caller<'_> {
             image.write_back()?;
         }
         let Some(image) = image(written) else { return self.move_content(call, payload, space) };
+        let end = match *call {
+            Call::Write { offset, .. } => offset.map(|offset| offset.saturating_add(payload.len() as u64)),
+            Call::Allocate { mode, offset, len, .. } if mode & KEEPS_SIZE == 0 => {
+                Some(offset.saturating_add(len))
+            }
+            // Its end is that of what is copied, too, which is not known.
+            _ => None,
+        };
+        end.map_or(Ok(()), |end| image.reserve(end))?;
         image.write_back()?;
         let answered = self.move_content(call, payload, space)?;
         let moved = match (*call, &answered) {

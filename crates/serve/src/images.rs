@@ -7,7 +7,8 @@
 //! Thread safety: one lock for the list, one for each image, held while content is copied.
 //!
 //! Invariants: a file has one image at most, for as long as an open file that was mapped is there. Nothing here maps the memory, so a
-//! client that shortens it hurts itself alone. All images together are bounded, and a user takes half at most.
+//! client that shortens it hurts itself alone. All images together are bounded, and a user takes half at most, however long files become:
+//! what is behind the last page that was granted is not in the memory.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hasher};
@@ -45,9 +46,30 @@ pub(crate) struct Image {
     /// Writes what comes from it.
     process: Process,
     fd: Fd,
-    /// Hashes of its pages when they held what the file does: another one was written by a program.
-    pages: Mutex<Vec<u64>, class::ServeImagesPages>,
-    _share: Share,
+    /// Whose it is.
+    uid: u32,
+    pages: Mutex<Pages, class::ServeImagesPages>,
+}
+
+/// The pages of an image.
+struct Pages {
+    /// Hashes of them when they held what the file does: another one was written by a program.
+    hashes: Vec<u64>,
+    /// So many were granted.
+    count_max: usize,
+    share: Share,
+}
+
+impl Pages {
+    /// Takes what `count` pages need. False: there is not so much.
+    fn grant(&mut self, count: usize) -> bool {
+        let more = count.saturating_sub(self.count_max);
+        let is_granted = more.checked_mul(PAGE).is_some_and(|bytes| self.share.grow(bytes));
+        if is_granted {
+            self.count_max = self.count_max.max(count);
+        }
+        is_granted
+    }
 }
 
 fn hash(page: &[u8]) -> u64 {
@@ -77,6 +99,11 @@ impl Images {
         let image = Arc::new(Image::new(process, &file, uid, &self.shares)?);
         known.insert(file.identity(), Arc::downgrade(&image));
         self.count.store(known.len(), Ordering::Release);
+        // Others find it, and wait for its content; who asks for another file does not.
+        let mut pages = image.pages.lock();
+        drop(known);
+        image.load_all(&mut pages)?;
+        drop(pages);
         Ok(image)
     }
 
@@ -94,10 +121,22 @@ impl Images {
         self.known.lock().get(&identity).and_then(Weak::upgrade)
     }
 
-    /// Of all files.
-    pub(crate) fn write_all(&self) -> Result<()> {
+    /// Of all files. Of failures those with memory of user `uid` are told.
+    pub(crate) fn write_all(&self, uid: u32) -> Result<()> {
         let all: Vec<Arc<Image>> = self.known.lock().values().filter_map(Weak::upgrade).collect();
-        all.iter().try_for_each(|image| image.write_back())
+        let mut told = Ok(());
+        for image in all {
+            match image.write_back() {
+                // Its view has ended, and all that was written there.
+                Err(error) if error.errno() == Errno::CANCELED => {}
+                Err(error) if image.uid == uid && told.is_ok() => told = Err(error),
+                Err(error) => {
+                    tracing::warn!(%error, uid = image.uid, "memory of a mapped file can't be written")
+                }
+                Ok(()) => {}
+            }
+        }
+        told
     }
 }
 
@@ -107,12 +146,23 @@ impl Image {
         close_all(&writer);
         let fd = file.adopt(&writer, true)?;
         let size = writer.stat(fd)?.size;
-        let amount = usize::try_from(size).map_err(|_| refused(Errno::NOMEM))?;
-        let share = shares.take(uid, amount.max(PAGE)).ok_or(refused(Errno::NOMEM))?;
+        let share = shares.take(uid, 0).ok_or(refused(Errno::NOMEM))?;
+        let mut pages = Pages { hashes: Vec::new(), count_max: 0, share };
+        if !pages.grant(page_count(size).max(1)) {
+            return Err(refused(Errno::NOMEM));
+        }
         let memory = memfd_create("kvfs-image", MemfdFlags::CLOEXEC).map_err(refused)?;
-        let image = Self { memory, process: writer, fd, pages: Mutex::default(), _share: share };
-        image.reload(0..size)?;
-        Ok(image)
+        Ok(Self { memory, process: writer, fd, uid, pages: Mutex::new(pages) })
+    }
+
+    /// Reads the file for the first time.
+    fn load_all(&self, pages: &mut Pages) -> Result<()> {
+        self.reload_in(pages, 0..u64::MAX)
+    }
+
+    /// Takes what the memory needs when the file ends at `end` or behind. Refused: nothing has changed, and the file is not to grow so far.
+    pub(crate) fn reserve(&self, end: u64) -> Result<()> {
+        if self.pages.lock().grant(page_count(end)) { Ok(()) } else { Err(refused(Errno::NOMEM)) }
     }
 
     /// The memory, to be mapped.
@@ -122,20 +172,27 @@ impl Image {
 
     /// The file was written in `range`, or has another size.
     pub(crate) fn reload(&self, range: Range<u64>) -> Result<()> {
-        let mut pages = self.pages.lock();
+        self.reload_in(&mut self.pages.lock(), range)
+    }
+
+    fn reload_in(&self, pages: &mut Pages, range: Range<u64>) -> Result<()> {
         let size = self.process.stat(self.fd)?.size;
-        let count = page_count(size);
+        let mut count = page_count(size);
+        // It may have been lengthened elsewhere.
+        if !pages.grant(count) {
+            count = count.min(pages.count_max);
+        }
         // What a program has written there is not read anew.
-        let kept = pages.len().min(count);
+        let kept = pages.hashes.len().min(count);
         ftruncate(&self.memory, (count * PAGE) as u64).map_err(refused)?;
-        pages.resize(count, hash(&[0; PAGE]));
+        pages.hashes.resize(count, hash(&[0; PAGE]));
         let first = (range.start / PAGE as u64) as usize;
-        let last = page_count(range.end.min(size));
-        self.load(&mut pages, first..last)?;
+        let last = page_count(range.end.min(size)).min(count);
+        self.load(&mut pages.hashes, first..last)?;
         // The old end and the new one lie within a page each.
         let ends = [kept.checked_sub(1), count.checked_sub(1)].into_iter().flatten();
         ends.filter(|page| !(first..last).contains(page))
-            .try_for_each(|page| self.load(&mut pages, page..page + 1))
+            .try_for_each(|page| self.load(&mut pages.hashes, page..page + 1))
     }
 
     fn load(&self, pages: &mut [u64], mut range: Range<usize>) -> Result<()> {
@@ -159,7 +216,7 @@ impl Image {
 
     /// What programs have written into the memory reaches the file. O(size of the file).
     pub(crate) fn write_back(&self) -> Result<()> {
-        let mut pages = self.pages.lock();
+        let pages = &mut self.pages.lock().hashes;
         let size = self.process.stat(self.fd)?.size;
         let mut space = vec![0; PIECE];
         let mut first = 0;

@@ -159,7 +159,7 @@ impl Session {
     /// Files end that clients have closed, and what was written into mapped memory reaches its file.
     pub(crate) fn settle_all(&self) -> kvfs_posix::Result<()> {
         self.settle();
-        self.images.write_all()
+        self.images.write_all(self.uid())
     }
 
     /// The last placeholder was closed.

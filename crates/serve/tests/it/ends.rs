@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use crate::world::{Client, World, at};
 
-fn placeholder(client: &Client) -> (u64, OwnedFd) {
+pub(crate) fn placeholder(client: &Client) -> (u64, OwnedFd) {
     let (handle, directory) = given(client);
     (handle, open(&directory, handle))
 }
