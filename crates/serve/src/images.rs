@@ -131,7 +131,7 @@ impl Images {
                 Err(error) if error.errno() == Errno::CANCELED => {}
                 Err(error) if image.uid == uid && told.is_ok() => told = Err(error),
                 Err(error) => {
-                    tracing::warn!(%error, uid = image.uid, "memory of a mapped file can't be written")
+                    tracing::warn!(%error, uid = image.uid, "memory of a mapped file can't be written");
                 }
                 Ok(()) => {}
             }

@@ -62,12 +62,11 @@ fn sync_fails_whichever_of_its_flushes_has_failed() {
         let db = open(&(Arc::clone(&device) as Arc<dyn Device>), gathering);
         let data = data(&db);
         db.sync(db.position()).expect("syncs");
-        let mut batch = Batch::new();
-        push_write(&mut batch, data, "f", 0, &[7; 8 * BLOCK]);
-        db.apply(batch, Durability::Buffered).expect("applies");
-        let mut batch = Batch::new();
-        push_write(&mut batch, data, "f", 8 * BLOCK as u64, &[8; 8 * BLOCK]);
-        db.apply(batch, Durability::Buffered).expect("applies");
+        for block in 0..32 {
+            let mut batch = Batch::new();
+            push_write(&mut batch, data, "f", block * BLOCK as u64, &[7; BLOCK]);
+            db.apply(batch, Durability::Buffered).expect("applies");
+        }
         // Blocks are bound for the first time, so the superblocks are flushed before the journal is.
         device.add(FaultRule::once(Call::Flush, nth, FaultError::EIO));
         let synced = db.sync(db.position());
