@@ -18,11 +18,19 @@ pub(crate) const READ: u32 = 4;
 pub(crate) const WRITE: u32 = 2;
 pub(crate) const EXECUTE: u32 = 1;
 
+const S_ISUID: u32 = 0o4000;
 const S_ISGID: u32 = 0o2000;
 const S_ISVTX: u32 = 0o1000;
 const S_IXGRP: u32 = 0o010;
 /// Execute bits.
 const S_IXUGO: u32 = 0o111;
+const S_IWGRP: u32 = 0o020;
+const S_IWOTH: u32 = 0o002;
+
+/// Whether a file with this mode is a program that runs with the ids of its owner or group.
+pub(crate) fn lends_ids(mode: u32) -> bool {
+    mode & S_ISUID != 0 || mode & (S_ISGID | S_IXGRP) == S_ISGID | S_IXGRP
+}
 
 /// Whom a process acts for.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -147,6 +155,33 @@ impl Actor {
             Ok(())
         } else {
             refuse(Errno::PERM, "the directory is sticky, and another user's")
+        }
+    }
+
+    /// Whether a symbolic link at the end of a path is followed: in a sticky directory in which all may write, that of the user or of
+    /// the owner of the directory. As the kernel has it with `fs.protected_symlinks`.
+    pub(crate) fn check_follow(&self, directory: &Attr, link: &Attr) -> Result<()> {
+        let is_shared = directory.mode & (S_ISVTX | S_IWOTH) == S_ISVTX | S_IWOTH;
+        if !is_shared || [directory.uid, self.caller.uid].contains(&link.uid) {
+            Ok(())
+        } else {
+            refuse(Errno::ACCESS, "another user's link in a sticky directory")
+        }
+    }
+
+    /// Whether what is there is opened where a file would be made: in a sticky directory in which others may write, if it is the user's
+    /// or of the owner of the directory. As the kernel has it with `fs.protected_regular` and `fs.protected_fifos` of 2.
+    pub(crate) fn check_found(&self, directory: &Attr, found: &Attr) -> Result<()> {
+        let writers = if matches!(found.kind, FileType::Regular | FileType::Fifo) {
+            S_IWOTH | S_IWGRP
+        } else {
+            S_IWOTH
+        };
+        let is_shared = directory.mode & S_ISVTX != 0 && directory.mode & writers != 0;
+        if !is_shared || [directory.uid, self.caller.uid].contains(&found.uid) {
+            Ok(())
+        } else {
+            refuse(Errno::ACCESS, "another user's file in a sticky directory")
         }
     }
 

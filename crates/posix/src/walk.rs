@@ -1,7 +1,8 @@
 //! From a path to a node.
 //!
 //! Purpose: the walk of POSIX: each directory on the way must be searchable, symbolic links are followed, at most
-//! [`LINKS_MAX`] of them, a slash in the end asks for a directory.
+//! [`LINKS_MAX`] of them, a slash in the end asks for a directory. The last one is followed in a sticky directory as the kernel does
+//! where links are protected.
 //!
 //! Thread safety: stateless; a name may be another file's when the walk has ended.
 
@@ -133,6 +134,9 @@ impl Walker<'_> {
                 links += 1;
                 if links > LINKS_MAX {
                     return refuse(Errno::LOOP, "more than 40 symbolic links");
+                }
+                if is_last {
+                    self.actor.check_follow(&at.attr, &found.attr)?;
                 }
                 let (caller, node) = (&self.actor.caller, found.held.node());
                 let target = settled(caller, |caller| self.fs.readlink(caller, node))?;

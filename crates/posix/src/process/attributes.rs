@@ -9,13 +9,8 @@ use super::{Process, Scope};
 use crate::Place;
 use crate::error::{Result, refuse};
 use crate::held::with_space;
-use crate::identity::{EXECUTE, READ, WRITE};
+use crate::identity::{EXECUTE, READ, WRITE, lends_ids};
 use crate::walk::Found;
-
-const S_IXGRP: u32 = 0o010;
-/// Set-user-id and set-group-id.
-const S_ISUID: u32 = 0o4000;
-const S_ISGID: u32 = 0o2000;
 
 /// What `access` asks for; all `false`: whether it is there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -65,7 +60,8 @@ impl Process {
     /// Sets owner and group; `None` leaves one. Set-id bits go.
     ///
     /// # Errors
-    /// EPERM: a user other than root gives away a file, or to a group without being in it; those of the walk.
+    /// EPERM: a user other than root gives away a file, or to a group without being in it, or leaves both of another user's program
+    /// with set-id bits; those of the walk.
     pub fn chown<'a>(&self, place: impl Into<Place<'a>>, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
         let found = self.scope.to_change(place.into())?;
         let attr = &found.attr;
@@ -76,8 +72,11 @@ impl Process {
         if !self.scope.actor.is_root() && (gives_away || changes_group) {
             return refuse(Errno::PERM, "only root gives files away");
         }
-        let loses = attr.kind != FileType::Directory
-            && (attr.mode & S_ISUID != 0 || attr.mode & (S_ISGID | S_IXGRP) == S_ISGID | S_IXGRP);
+        let loses = attr.kind != FileType::Directory && lends_ids(attr.mode);
+        if loses {
+            // Also where neither owner nor group is given.
+            self.scope.actor.check_owner(attr)?;
+        }
         self.scope.set(&found, &SetAttr { uid, gid, kill_suidgid: loses, ..SetAttr::default() })
     }
 

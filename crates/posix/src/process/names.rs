@@ -9,7 +9,7 @@ use super::{Process, Scope};
 use crate::Place;
 use crate::error::{PosixError, Result, refuse};
 use crate::held::{Held, settled, with_space};
-use crate::identity::{EXECUTE, WRITE};
+use crate::identity::{EXECUTE, READ, WRITE, lends_ids};
 use crate::walk::{End, Found};
 
 fn is_directory(attr: &Attr) -> bool {
@@ -69,13 +69,15 @@ impl Process {
     /// Gives a file another name. A symbolic link gets one itself, unless `old` says that it is followed.
     ///
     /// # Errors
-    /// As [`Process::mkdir`]; EPERM: a directory; EMLINK.
+    /// As [`Process::mkdir`]; EPERM: a directory, or another user's file that lends its ids, is no regular one, or can't be both read
+    /// and written; EMLINK.
     pub fn link<'a, 'b>(&self, old: impl Into<Place<'a>>, new: impl Into<Place<'b>>) -> Result<()> {
         let file = self.scope.find(old.into())?;
         let (directory, name) = self.scope.place_of_new(new.into(), false)?;
         if is_directory(&file.attr) {
             return refuse(Errno::PERM, "a directory has one name");
         }
+        self.scope.check_link(&file)?;
         let (node, parent) = (file.held.node(), directory.held.node());
         let made = with_space(self.scope.fs(), self.scope.caller(), |caller| {
             self.scope.fs().link(caller, node, parent, &name)
@@ -232,6 +234,16 @@ impl Scope {
             };
         }
         walked.named(Errno::INVAL)
+    }
+
+    /// Whether a file gets a further name: one of another user only if it is a regular one that lends no ids, and that the user may
+    /// read and write. As the kernel has it with `fs.protected_hardlinks`.
+    fn check_link(&self, file: &Found) -> Result<()> {
+        let is_plain = file.attr.kind == FileType::Regular && !lends_ids(file.attr.mode);
+        if is_plain && self.check(file, READ | WRITE).is_ok() {
+            return Ok(());
+        }
+        self.actor.check_owner(&file.attr)
     }
 
     /// Whether `directory` is `above`, or lies beneath it. O(depth).

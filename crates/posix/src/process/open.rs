@@ -258,6 +258,7 @@ impl Scope {
                 if found.attr.kind == FileType::Directory {
                     return Err(FsError::IsDirectory.into());
                 }
+                self.actor.check_found(&walked.directory.attr, &found.attr)?;
                 return Ok(Opened::There(found));
             }
             let (directory, name, ..) = walked.named(Errno::ISDIR)?;

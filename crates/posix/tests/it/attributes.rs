@@ -163,3 +163,19 @@ fn sizes_are_set_by_path_and_by_descriptor() {
     assert_eq!(errno(process.truncate("/", 0)), Some(Errno::ISDIR));
     assert!(process.statvfs("/file").expect("tells").blocks > 0);
 }
+
+#[test]
+fn set_id_bits_of_others_stay_where_neither_owner_nor_group_is_given() {
+    let volume = volume();
+    let root = volume.process(&kvfs_posix::Identity::root());
+    root.mknod("/p", 0o100_755, 0).expect("is made");
+    let other = user(&volume, 1000, &[0]);
+    for mode in [0o4755, 0o2755] {
+        root.chmod("/p", mode).expect("is set");
+        assert_eq!(errno(other.chown("/p", None, None)), Some(Errno::PERM));
+        assert_eq!(root.stat("/p").expect("is there").mode, mode);
+    }
+    root.chown("/p", None, None).expect("root may");
+    assert_eq!(root.stat("/p").expect("is there").mode, 0o755);
+    other.chown("/p", None, None).expect("there is nothing to lose");
+}

@@ -128,3 +128,80 @@ fn users_may_do_in_directories_what_their_bits_say() {
     anna.rmdir("/tmp/hers").expect("is hers");
     assert_eq!(errno(anna.mknod("/tmp/device", 0o020_666, 0x103)), Some(Errno::PERM));
 }
+
+#[test]
+fn files_of_others_get_names_from_those_alone_who_may_read_and_write_them() {
+    let volume = volume();
+    let root = volume.process(&kvfs_posix::Identity::root());
+    let anna = user(&volume, 1000, &[]);
+    root.mkdir("/hers", 0o755).expect("is made");
+    root.chown("/hers", Some(1000), Some(1000)).expect("is given");
+    root.mknod("/file", 0o100_600, 0).expect("is made");
+    root.mknod("/fifo", 0o010_600, 0).expect("is made");
+    root.chmod("/fifo", 0o666).expect("is set");
+    root.symlink(b"file", "/link").expect("is made");
+    let named = |path: &str| errno(anna.link(Place::from(path).no_follow(), "/hers/name"));
+    for mode in [0o600, 0o644, 0o622, 0o4666, 0o2676] {
+        root.chmod("/file", mode).expect("is set");
+        assert_eq!(named("/file"), Some(Errno::PERM), "{mode:o}");
+    }
+    assert_eq!(named("/fifo"), Some(Errno::PERM));
+    assert_eq!(named("/link"), Some(Errno::PERM));
+    // Without the right to execute it lends nothing.
+    root.chmod("/file", 0o2666).expect("is set");
+    assert_eq!(named("/file"), None);
+    anna.unlink("/hers/name").expect("is hers");
+    root.chmod("/file", 0o4600).expect("is set");
+    root.chown("/file", Some(1000), None).expect("is given");
+    root.chmod("/file", 0o4600).expect("is set");
+    assert_eq!(named("/file"), None, "its owner may");
+    root.link("/file", "/hers/another").expect("root may");
+}
+
+/// Owners: 0 of the directory, 1000 of what lies there, 1001 of none of it.
+#[test]
+fn what_others_leave_in_a_sticky_directory_is_neither_followed_nor_opened_as_new() {
+    let volume = volume();
+    let root = volume.process(&kvfs_posix::Identity::root());
+    let (anna, bert) = (user(&volume, 1000, &[]), user(&volume, 1001, &[1000]));
+    for process in [&root, &anna] {
+        process.umask(0);
+    }
+    root.mkdir("/target", 0o777).expect("is made");
+    root.mknod("/target/file", 0o100_666, 0).expect("is made");
+    root.mkdir("/tmp", 0o777).expect("is made");
+    root.symlink(b"/target", "/tmp/roots").expect("is made");
+    anna.symlink(b"/target", "/tmp/link").expect("all may");
+    anna.symlink(b"/target/file", "/tmp/to-file").expect("all may");
+    anna.symlink(b"/target/new", "/tmp/to-new").expect("all may");
+    anna.mknod("/tmp/file", 0o100_666, 0).expect("all may");
+    anna.mknod("/tmp/fifo", 0o010_666, 0).expect("all may");
+    let made = OFlags::CREATE | OFlags::WRONLY;
+    let open = |who: &kvfs_posix::Process, path: &str, flags| {
+        errno(who.open(path, flags, 0o666).and_then(|fd| who.close(fd)))
+    };
+    // What the bits of the directory protect: links; files and fifos.
+    let cases = [(0o777, [false; 2]), (0o755, [false; 2]), (0o1775, [false, true]), (0o1777, [true; 2])];
+    for (mode, [links, files]) in cases {
+        root.chmod("/tmp", mode).expect("is set");
+        root.chown("/tmp", None, Some(1000)).expect("is given");
+        let refused = |is_refused: bool| is_refused.then_some(Errno::ACCESS);
+        for who in [&root, &bert] {
+            for path in ["/tmp/link", "/tmp/link/"] {
+                assert_eq!(errno(who.stat(path)), refused(links), "{mode:o} {path}");
+            }
+            assert_eq!(open(who, "/tmp/to-file", OFlags::RDONLY), refused(links), "{mode:o}");
+            assert_eq!(open(who, "/tmp/to-new", made), refused(links), "{mode:o}");
+            assert_eq!(open(who, "/tmp/file", made), refused(files), "{mode:o}");
+            let fifo = open(who, "/tmp/fifo", made);
+            assert_eq!(fifo, Some(if files { Errno::ACCESS } else { Errno::NXIO }), "{mode:o}");
+            // Neither of these is what the kernel guards against.
+            assert_eq!(errno(who.stat("/tmp/link/file")), None, "{mode:o}");
+            assert_eq!(errno(who.readlink("/tmp/link")), None, "{mode:o}");
+            assert_eq!(open(who, "/tmp/file", OFlags::WRONLY), None, "{mode:o}");
+            assert_eq!(errno(who.stat("/tmp/roots")), None, "{mode:o}");
+        }
+        assert_eq!(errno(anna.stat("/tmp/link")), None, "{mode:o}");
+        assert_eq!(open(&anna, "/tmp/file", made), None, "{mode:o}");
+    }
+}
