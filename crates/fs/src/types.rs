@@ -1,5 +1,6 @@
 //! Plain types of the file-system interface.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use kvfs_store::Position;
@@ -58,6 +59,8 @@ pub struct Caller {
     pub pid: u32,
     /// What the kernel knows of it beyond the ids. `None`: the file system itself, which may do everything.
     pub credentials: Option<&'static dyn Credentials>,
+    /// All its groups, ascending, where its [`Credentials`] go by what the front end brings along.
+    pub groups: Option<Arc<[u32]>>,
     /// Reading leaves the time of the last access as it is (`O_NOATIME`).
     pub keeps_atime: bool,
     /// The ticket of [`crate::FsError::Parked`], when the request is tried again: it keeps its place in

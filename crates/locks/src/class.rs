@@ -67,7 +67,6 @@ classes! {
     PosixProcessCwd "posix/process.cwd",
     PosixVolumeOrders "posix/volume.orders",
     PosixVolumeThread "posix/volume.thread",
-    PosixGroups "posix/identity",
 
     // Held while others are taken: by crate, from above to below.
     ServiceServiceStore "service/service.store",

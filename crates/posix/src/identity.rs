@@ -3,13 +3,9 @@
 //! Purpose: user 0 may do everything, others what permission bits and access-control lists allow. Capabilities apart from
 //! those of user 0 are not known here: the ids are given by the program, which owns the store, not by a kernel.
 //!
-//! Thread safety: immutable values; the table of groups is locked for a few instructions.
-
-use std::collections::BTreeMap;
-use std::sync::Arc;
+//! Thread safety: immutable values.
 
 use kvfs_fs::{Attr, Caller, Credentials, FileSystem, FileType, FsError, NodeId};
-use kvfs_locks::{Mutex, class};
 use rustix::io::Errno;
 
 use crate::error::{Result, refuse};
@@ -63,39 +59,29 @@ impl Identity {
     }
 }
 
-/// Groups, ascending: what the file system asks about a caller.
+/// Users by their own ids and the groups that they bring along.
 #[derive(Debug)]
-struct Groups(Box<[u32]>);
+struct OfActors;
 
-impl Credentials for Groups {
+impl Credentials for OfActors {
     fn keeps_set_id(&self, caller: &Caller) -> bool {
         caller.uid == 0
     }
 
     fn is_in_group(&self, caller: &Caller, gid: u32) -> bool {
-        caller.gid == gid || self.0.binary_search(&gid).is_ok()
+        caller.gid == gid || groups_of(caller).binary_search(&gid).is_ok()
     }
 }
 
-/// The one value with these groups. It is kept for good: callers refer to it, and a program has few.
-fn interned(groups: &[u32]) -> &'static Groups {
-    static KNOWN: Mutex<BTreeMap<Box<[u32]>, &'static Groups>, class::PosixGroups> =
-        Mutex::new(BTreeMap::new());
-    let mut known = KNOWN.lock();
-    if let Some(found) = known.get(groups) {
-        return found;
-    }
-    let made: &'static Groups = Box::leak(Box::new(Groups(groups.into())));
-    known.insert(groups.into(), made);
-    made
+fn groups_of(caller: &Caller) -> &[u32] {
+    caller.groups.as_deref().unwrap_or_default()
 }
 
 /// A user at work.
 #[derive(Debug, Clone)]
 pub(crate) struct Actor {
+    /// With all its groups, the first one among them.
     pub(crate) caller: Caller,
-    /// All of them, the first one among them.
-    groups: Arc<[u32]>,
 }
 
 impl Actor {
@@ -108,10 +94,11 @@ impl Actor {
             uid: identity.uid,
             gid: identity.gid,
             pid: std::process::id(),
-            credentials: Some(interned(&groups)),
+            credentials: Some(&OfActors),
+            groups: Some(groups.into()),
             ..Caller::default()
         };
-        Self { caller, groups: groups.into() }
+        Self { caller }
     }
 
     pub(crate) fn is_root(&self) -> bool {
@@ -119,11 +106,11 @@ impl Actor {
     }
 
     pub(crate) fn groups(&self) -> &[u32] {
-        &self.groups
+        groups_of(&self.caller)
     }
 
     pub(crate) fn is_member(&self, gid: u32) -> bool {
-        self.is_root() || self.groups.contains(&gid)
+        self.is_root() || self.groups().contains(&gid)
     }
 
     /// EACCES unless `access` (of 4, 2, 1) is allowed. Root may all, but run what no user may run. EROFS: nothing is changed there.
@@ -133,7 +120,7 @@ impl Actor {
             return Err(FsError::ReadOnly.into());
         }
         if !self.is_root() {
-            return Ok(fs.check_access(&self.caller, &self.groups, node, attr, access)?);
+            return Ok(fs.check_access(&self.caller, self.groups(), node, attr, access)?);
         }
         let runs = access & EXECUTE != 0 && attr.kind != FileType::Directory;
         if runs && attr.mode & S_IXUGO == 0 { refuse(Errno::ACCESS, "no user may run it") } else { Ok(()) }
@@ -197,3 +184,6 @@ impl Actor {
         if self.is_member(attr.gid) { mode } else { mode & !S_ISGID }
     }
 }
+
+#[cfg(test)]
+mod tests;
