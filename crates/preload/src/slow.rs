@@ -36,7 +36,7 @@ pub(crate) fn slow(nr: Number, args: &Args) -> Verdict {
         libc::SYS_fcntl if matches!(args[1] as i32, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) => {
             duplicate(nr, args)
         }
-        libc::SYS_recvmsg => receive(nr, args),
+        libc::SYS_recvmsg | libc::SYS_recvmmsg => receive(nr, args),
         libc::SYS_pidfd_getfd => {
             let result = sys::call(nr, args);
             state::mark(result as i32);
@@ -157,7 +157,10 @@ fn duplicate(nr: Number, args: &Args) -> Verdict {
     Verdict::Done(result)
 }
 
-/// Descriptors that arrive in a message may belong to the store.
+/// Bytes of struct mmsghdr.
+const MESSAGE_BYTES: u64 = 64;
+
+/// Descriptors that arrive in messages may belong to the store.
 fn receive(nr: Number, args: &Args) -> Verdict {
     let fd = args[0] as i32;
     if state::is_marked(fd)
@@ -167,11 +170,22 @@ fn receive(nr: Number, args: &Args) -> Verdict {
         return Verdict::Done(result);
     }
     let result = sys::call(nr, args);
-    if result < 0 {
-        return Verdict::Done(result);
+    // recvmmsg tells how many there are, recvmsg how long the only one is.
+    let count = if nr as i64 == libc::SYS_recvmmsg { result } else { (result >= 0).into() };
+    for message in 0..count {
+        mark_arrivals(args[1] + message as u64 * MESSAGE_BYTES);
     }
+    Verdict::Done(result)
+}
+
+/// Marks the descriptors of a message that has arrived.
+fn mark_arrivals(message: u64) {
     // struct msghdr: control and its length are the words 4 and 5; struct cmsghdr: length, level, type, data.
-    let control = sys::bytes(word(args[1], 4), word(args[1], 5) as usize);
+    let (control, length) = (word(message, 4), word(message, 5) as usize);
+    if control == 0 {
+        return;
+    }
+    let control = sys::bytes(control, length);
     let mut at = 0;
     while let Some(head) = control.get(at..at + 16) {
         let number =
@@ -185,5 +199,4 @@ fn receive(nr: Number, args: &Args) -> Verdict {
         }
         at += length.max(16).next_multiple_of(8);
     }
-    Verdict::Done(result)
 }

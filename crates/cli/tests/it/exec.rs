@@ -97,3 +97,22 @@ fn ordinary_users_need_no_fuse_device() {
         .env("KVFS_PRELOAD", &library));
     assert_eq!(ran.ok(), "nobody\n");
 }
+
+#[test]
+fn output_of_another_user_to_an_open_file_is_refused_and_not_lost() {
+    let test = "output_of_another_user_to_an_open_file_is_refused_and_not_lost";
+    if !is_served_here(test) || !can_be_nobody(test) {
+        return;
+    }
+    let world = World::new();
+    let store = world.text("store");
+    let library = world.path("libkvfs_preload.so");
+    fs::copy(self::library(), &library).unwrap();
+    let script = "setpriv --reuid=65534 --regid=65534 --clear-groups sh -c 'cd /; echo hi' > /kvfs/log";
+    let mut command = Command::new(KVFS);
+    command.args(["exec", "--create", "-s", &store, "--", "sh", "-uc", script]);
+    let ran = run(command.env("KVFS_PRELOAD", &library));
+    assert!(ran.code.is_some_and(|code| code != 0) && !ran.stderr.contains("preload"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("I/O error"), "{}", ran.stderr);
+    assert_eq!(exec(&store, &[], "cat /kvfs/log").ok(), "");
+}

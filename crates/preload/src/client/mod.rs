@@ -6,7 +6,8 @@
 //!
 //! Thread safety: any thread, signal handler, child of vfork. Nothing is allocated, nothing of libc is called.
 //!
-//! Invariant: a descriptor that the server does not know is the program's own affair.
+//! Invariants: a placeholder never reaches the kernel as the file that it is: a call on one that the server does not know, or that the
+//! user may not have, fails. A descriptor of anything else is the program's own affair.
 
 mod attributes;
 mod content;
@@ -99,7 +100,7 @@ fn route(call: &Call<'_>) -> Done {
 
 fn by_path(call: &Call<'_>) -> Done {
     if call.paths.iter().flatten().all(|(_, place)| *place == Place::Outside) {
-        return Err(Verdict::Native);
+        return if opening::leads_to_placeholder(call) { error(libc::ENXIO) } else { Err(Verdict::Native) };
     }
     match call.nr as i64 {
         libc::SYS_open | libc::SYS_openat | libc::SYS_openat2 | libc::SYS_creat => opening::open(call),
@@ -163,14 +164,9 @@ fn by_descriptor(call: &Call<'_>) -> Done {
     }
 }
 
-/// Whether a descriptor that the process was started with belongs to the store.
+/// Whether a descriptor that the process was started with belongs to a store, also where its user may not use it.
 pub(crate) fn may_own_descriptor(fd: i32) -> bool {
     let Ok(handle) = handle(fd) else { return false };
-    let asked = kvfs_lane::Call::Flags { handle };
-    let is_ours = server::exchange(&asked, |_| 0, |reply, _| matches!(reply, Reply::Number(_)));
-    if is_ours != Ok(true) {
-        return false;
-    }
     if hidden::is_high(fd) && directory::is_of(handle) {
         hidden::inherit_directory(fd);
     }
@@ -204,8 +200,8 @@ fn ask<T>(
     ask_with(call, asked, |_| 0, read)
 }
 
-/// Asks the server. A path that leads out of the store is followed by the kernel, an open file that the server does not know is none
-/// of the store's.
+/// Asks the server. A path that leads out of the store is followed by the kernel. An open file that the server does not know is another
+/// server's or user's: EIO, since what the kernel would write into the placeholder is lost.
 fn ask_with<T>(
     call: &Call<'_>,
     asked: &kvfs_lane::Call<'_>,
@@ -214,7 +210,7 @@ fn ask_with<T>(
 ) -> Result<T, Verdict> {
     let answered = server::exchange(asked, fill, |reply, payload| match reply {
         Reply::Failed { errno } => Err(fail(errno)),
-        Reply::Unknown => Err(Verdict::Native),
+        Reply::Unknown => Err(fail(libc::EIO)),
         Reply::Outside => Err(outside(call, payload.as_ptr() as u64)),
         reply => read(reply, payload).ok_or(fail(libc::EIO)),
     });

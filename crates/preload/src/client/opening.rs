@@ -3,6 +3,7 @@
 //! Thread safety: see the back end. Invariant: the program gets the lowest number that is free, as POSIX wants it.
 
 use kvfs_lane::Reply;
+use kvfs_lane::greeting::PLACEHOLDER_MODE;
 
 use super::server::spare;
 use super::{Done, UMASK, ask, at, error, fail};
@@ -48,6 +49,21 @@ pub(super) fn open(call: &Call<'_>) -> Done {
             Err(verdict)
         }
     }
+}
+
+/// Whether a path elsewhere is opened that leads to a placeholder: `/proc/PID/fd/N`. What is written there is lost.
+pub(super) fn leads_to_placeholder(call: &Call<'_>) -> bool {
+    let which = match call.nr as i64 {
+        libc::SYS_open | libc::SYS_creat => 0,
+        libc::SYS_openat | libc::SYS_openat2 => 1,
+        _ => return false,
+    };
+    let address = call.args[which];
+    let mut found = sys::Stat::new();
+    address >= 4096
+        && sys::string(address).is_some_and(|path| path.starts_with(b"/proc/"))
+        && found.of_path(address)
+        && found.mode() == PLACEHOLDER_MODE
 }
 
 /// A descriptor is about to be closed: locks of ranges that the process has on the file end.

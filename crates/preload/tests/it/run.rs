@@ -44,13 +44,18 @@ impl Served {
         Self { _server: Server::start(listener, world).expect("starts"), _db: db, run }
     }
 
+    /// Where it is served.
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.run.path().join("socket")
+    }
+
     /// A command under the library.
     pub(crate) fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         command
             .env("LD_PRELOAD", library())
             .env("KVFS_EXEC_PREFIX", PREFIX)
-            .env("KVFS_EXEC_SOCKET", self.run.path().join("socket"))
+            .env("KVFS_EXEC_SOCKET", self.socket())
             .env("KVFS_EXEC_RUN", self.run.path().canonicalize().expect("is there"));
         command
     }

@@ -1,0 +1,67 @@
+//! Descriptors that come from other processes, and those that the server does not know.
+
+use std::process::Output;
+
+use crate::run::{Served, compare};
+
+/// Two descriptors of the store arrive by one call of recvmmsg, and are written to.
+const RECEIVES: &str = r#"
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+int main(int c, char **v) {
+  (void)c; int s[2]; if (socketpair(AF_UNIX, SOCK_DGRAM, 0, s)) return 1;
+  for (int i = 0; i < 2; i++) {
+    int fd = open(v[1], O_CREAT | O_WRONLY | O_APPEND, 0600); char b[CMSG_SPACE(sizeof fd)] = {0};
+    struct iovec o = {"x", 1}; struct msghdr m = {.msg_iov = &o, .msg_iovlen = 1, .msg_control = b, .msg_controllen = sizeof b};
+    struct cmsghdr *h = CMSG_FIRSTHDR(&m); h->cmsg_level = SOL_SOCKET; h->cmsg_type = SCM_RIGHTS; h->cmsg_len = CMSG_LEN(sizeof fd);
+    memcpy(CMSG_DATA(h), &fd, sizeof fd); if (sendmsg(s[0], &m, 0) != 1) return 2; close(fd);
+  }
+  // What arrives gets numbers that were never of the store.
+  for (int i = 0; i < 90; i++) if (fcntl(0, F_DUPFD, 3) < 0) return 3;
+  char d[2], b[2][CMSG_SPACE(sizeof(int))]; struct iovec o[2] = {{d, 1}, {d + 1, 1}}; struct mmsghdr m[2]; memset(m, 0, sizeof m);
+  for (int i = 0; i < 2; i++) m[i].msg_hdr = (struct msghdr){.msg_iov = o + i, .msg_iovlen = 1, .msg_control = b[i], .msg_controllen = sizeof b[i]};
+  if (recvmmsg(s[1], m, 2, 0, 0) != 2) return 4;
+  for (int i = 0; i < 2; i++) {
+    int fd; memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&m[i].msg_hdr)), sizeof fd);
+    printf("%ld\n", (long)write(fd, "hi\n", 3));
+  }
+  return 0;
+}
+"#;
+
+#[test]
+fn descriptors_that_arrive_in_several_messages_are_those_of_the_store() {
+    compare(
+        &["gcc"],
+        &format!(
+            "gcc -o $D/prog -x c - <<'C_END'\n{RECEIVES}\nC_END\n$D/prog $D/log; cat $D/log; rm $D/prog"
+        ),
+    );
+}
+
+fn run(served: &Served, script: &str) -> Output {
+    served.command("bash").args(["-c", script]).output().expect("bash runs")
+}
+
+#[test]
+fn what_is_written_to_an_open_file_of_another_server_is_refused() {
+    let (one, other) = (Served::new(), Served::new());
+    let socket = other.socket();
+    let script = format!("KVFS_EXEC_SOCKET={} bash -c 'echo hi; echo $?  >&2' > /kvfs/log", socket.display());
+    let ran = run(&one, &script);
+    let message = String::from_utf8_lossy(&ran.stderr);
+    assert!(message.contains("Input/output error") && message.ends_with("1\n"), "{message}");
+    assert_eq!(run(&one, "cat /kvfs/log").stdout, b"");
+}
+
+#[test]
+fn open_file_of_another_process_is_not_opened_by_its_number() {
+    let script = "exec 5> /kvfs/log; echo hi > /proc/$$/fd/5 && echo written; echo self >&5; cat /kvfs/log";
+    let ran = run(&Served::new(), script);
+    assert_eq!(String::from_utf8_lossy(&ran.stdout), "self\n");
+    assert!(String::from_utf8_lossy(&ran.stderr).contains("No such device or address"));
+}
