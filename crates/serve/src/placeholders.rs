@@ -141,9 +141,9 @@ impl Placeholders {
             let places = match users.entry(uid) {
                 std::collections::hash_map::Entry::Occupied(places) => places.into_mut(),
                 std::collections::hash_map::Entry::Vacant(vacant) => {
-                    let places = vacant.insert(self.directory.places(uid)?);
+                    let places = self.directory.places(uid)?;
                     epoll::add(&self.epoll, places.reports(), EventData::new_u64(0), EventFlags::IN)?;
-                    places
+                    vacant.insert(places)
                 }
             };
             let handle = places.take()?;

@@ -67,14 +67,18 @@ impl Directory {
         Err(Errno::EXIST.into())
     }
 
-    /// The files of a user.
+    /// The files of a user. Where they can't be watched now, a later call may have them.
     pub(crate) fn places(&self, uid: u32) -> io::Result<Places> {
-        let path = self.path.join(uid.to_string());
-        DirBuilder::new().create(&path)?;
-        fs::set_permissions(&path, Permissions::from_mode(0o711))?;
         let (kind, new) = (OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, inotify::CreateFlags::CLOEXEC);
-        let directory = Arc::new(rustix::fs::open(&path, kind, Mode::empty())?);
         let reports = inotify::init(new | inotify::CreateFlags::NONBLOCK)?;
+        let path = self.path.join(uid.to_string());
+        match DirBuilder::new().create(&path) {
+            // A call made it that could not end. No other process makes anything in here.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            made => made?,
+        }
+        fs::set_permissions(&path, Permissions::from_mode(0o711))?;
+        let directory = Arc::new(rustix::fs::open(&path, kind, Mode::empty())?);
         inotify::add_watch(&reports, &path, inotify::WatchFlags::OPEN | inotify::WatchFlags::CLOSE_WRITE)?;
         Ok(Places { directory, reports, free: Vec::new() })
     }
