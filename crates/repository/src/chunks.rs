@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use fastcdc::v2020::{FastCDC, Normalization};
@@ -83,10 +84,10 @@ impl<'r> ChunkStore<'r> {
     pub(crate) fn new(remote: &'r Remote, sealer: &Arc<Sealer>) -> Result<Self> {
         let mut generation = [0; 4];
         random(&mut generation)?;
-        // Marks first: what is marked later is not gone for a day.
+        // Marks first: what is marked later is not gone for a day. What was marked once is so for as long as it is there.
         let marked: HashSet<_> = marks(remote, sealer)?.into_values().flatten().collect();
         let mut known = HashMap::new();
-        each_chunk(remote, |id| {
+        each_chunk(remote, |id, _| {
             if !marked.contains(&id) {
                 known.insert(id.hash, id.generation);
             }
@@ -123,7 +124,7 @@ impl<'r> ChunkStore<'r> {
     pub(crate) fn is_sound(&self) -> Result<bool> {
         let marked = marks(self.remote, &self.sealer)?;
         let mut missing = self.used.clone();
-        each_chunk(self.remote, |id| {
+        each_chunk(self.remote, |id, _| {
             missing.remove(&id);
         })?;
         Ok(missing.is_empty() && !marked.values().flatten().any(|id| self.used.contains(id)))
@@ -179,12 +180,12 @@ impl Cutter {
     }
 }
 
-/// Calls `each` for every chunk that is there.
-pub(crate) fn each_chunk(remote: &Remote, mut each: impl FnMut(ChunkId)) -> Result<()> {
-    remote.list(CHUNKS, |name| {
+/// Calls `each` for every chunk that is there, and when it was written.
+pub(crate) fn each_chunk(remote: &Remote, mut each: impl FnMut(ChunkId, Duration)) -> Result<()> {
+    remote.list(CHUNKS, |name, written| {
         let file = name.rsplit('/').next().unwrap_or(name);
         if let Some(id) = ChunkId::parse(file) {
-            each(id);
+            each(id, written);
         }
         Ok(())
     })
@@ -193,7 +194,7 @@ pub(crate) fn each_chunk(remote: &Remote, mut each: impl FnMut(ChunkId)) -> Resu
 /// All chunks that are marked, by the objects that mark them.
 pub(crate) fn marks(remote: &Remote, sealer: &Sealer) -> Result<BTreeMap<String, Vec<ChunkId>>> {
     let mut objects = Vec::new();
-    remote.list(MARKS, |name| {
+    remote.list(MARKS, |name, _| {
         objects.push(format!("{MARKS}/{name}"));
         Ok(())
     })?;

@@ -58,8 +58,8 @@ pub enum RepositoryError {
     NotWhole,
     /// The push lasted so long that what it relies on may be gone.
     #[error(
-        "the push took more than half a day, and something it shares with other snapshots has been marked as unused meanwhile; \
-         push again: what has been written is not written twice"
+        "the push took more than half a day, and something that it relies on has been marked as unused meanwhile, or is gone; \
+         push again: hardly more than that is written anew"
     )]
     TooSlow,
     /// An object is not there.

@@ -14,7 +14,7 @@
 //!
 //! Invariants:
 //! * a snapshot is there when its manifest is, which is written last; nothing that a manifest needs is ever removed;
-//! * an object is never changed, but for the first one when the passphrase is; what is not referred to is only removed a day after it was marked, and what is marked is not used anew;
+//! * an object is never changed, but for the first one when the passphrase is; what is not referred to is only removed a day after it was marked, and what is marked is not used anew for as long as it is there;
 //! * whatever is read is verified before it is used.
 //!
 //! [decisions/repositories.md]: https://github.com/kvfs/kvfs/blob/main/docs/decisions/repositories.md

@@ -2,15 +2,21 @@
 //!
 //! A push in another process may be about to refer to a chunk to which nothing refers yet, and nothing here knows of it: there is no lock
 //! that a machine which was switched off could leave behind. So a chunk goes in two steps, a day apart. It is *marked*, which is an object
-//! of its own; from then on no push that begins uses it. When the mark is a day old and still nothing refers to the chunk, no push that
-//! began before can be under way (`push` makes sure of it), and the chunk is removed.
+//! of its own; from then on no push that begins uses it, for as long as it is there: a mark goes behind the last of its chunks. When the mark
+//! is a day old no push that began before can be under way (`push` makes sure of it), so the snapshots that are there then are all that ever
+//! refer to the chunk. Where none of them does, it is removed, and it does not matter when: a prune that stands still in between removes
+//! nothing that has come into use meanwhile.
+//!
+//! What a push under way has written has nothing that refers to it, either. It is not marked for a week, or a push that takes longer than a
+//! day would write everything anew for ever.
 //!
 //! Thread safety: any number at once. Invariants: a chunk to which a manifest refers is never removed; ages are told by the clock of
-//! the service alone.
+//! the service alone, which is asked before anything that they are an answer to: an age that is too small does no harm.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
+use kvfs_fs::transfer::StreamId;
 use zerocopy::IntoBytes;
 
 use crate::chunks::{each_chunk, ids, marks};
@@ -25,6 +31,12 @@ use crate::seal::random;
 /// So long a chunk is marked before it goes.
 pub(crate) const GRACE: Duration = Duration::from_hours(24);
 
+/// So long a chunk is not marked after it was written.
+const UNMARKED: Duration = Duration::from_hours(7 * 24);
+
+/// So many chunks are in one mark.
+const MARK_CHUNKS_MAX: usize = 1 << 16;
+
 /// What was taken away, or would be.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Pruned {
@@ -34,102 +46,129 @@ pub struct Pruned {
     pub removed: u64,
     /// Chunks that nothing refers to, and that go in a day.
     pub marked: u64,
+    /// Chunks that nothing refers to, and that are not marked before they are a week old: they may be those of a push under way.
+    pub young: u64,
+}
+
+/// What nothing refers to.
+struct Unused {
+    /// The time of the service before the rest was looked at.
+    now: Duration,
+    /// What was marked before.
+    marks: BTreeMap<String, Vec<ChunkId>>,
+    /// When each chunk was written that nothing refers to.
+    chunks: HashMap<ChunkId, Duration>,
+    /// Marked ones that something refers to.
+    relied_on: HashSet<ChunkId>,
 }
 
 impl Repository {
     /// Takes the snapshots away that `policy` does not keep, marks what nothing refers to (any more), and removes what has been marked for a
-    /// day. `is_alone`: nothing is being pushed by any process, so that what is marked goes at once. `only_tells`: all that is there stays. O(chunks
+    /// day. `is_alone`: nothing is being pushed by any process, so that all of it goes at once. `only_tells`: all that is there stays. O(chunks
     /// and references).
     ///
     /// # Errors
-    /// The repository can't be read or written; damage, and then nothing is removed that was not marked before.
+    /// The repository can't be read or written; damage, and then no chunk is removed.
     pub fn prune(&self, policy: &Policy, is_alone: bool, only_tells: bool) -> Result<Pruned> {
-        let manifests = self.manifests()?;
-        let summaries: Vec<_> = manifests.iter().map(Manifest::summary).collect();
+        let summaries: Vec<_> = self.manifests()?.iter().map(Manifest::summary).collect();
         let mut pruned = Pruned { snapshots: policy.goes(&summaries), ..Pruned::default() };
-        let gone: HashSet<_> = pruned.snapshots.iter().map(|summary| summary.id).collect();
+        let mut gone: HashSet<_> = pruned.snapshots.iter().map(|summary| summary.id).collect();
         if !only_tells {
             self.remote().delete(pruned.snapshots.iter().map(|summary| manifest_object(summary.id)))?;
+            // One that is there again has been pushed meanwhile.
+            gone.clear();
         }
-        // What is marked, before what is there, before what is referred to: so the latter knows all pushes that have ended before.
-        let marks = marks(self.remote(), self.sealer())?;
-        let mut unused = HashSet::new();
-        each_chunk(self.remote(), |id| {
-            unused.insert(id);
-        })?;
-        for manifest in self.manifests()? {
-            if !gone.contains(&manifest.summary().id) {
-                self.each_reference(&manifest, |id| {
-                    unused.remove(&id);
-                })?;
-            }
-        }
-        self.remove_marked(&marks, &unused, is_alone, only_tells, &mut pruned)?;
-        let listed: HashSet<_> = marks.values().flatten().copied().collect();
-        let fresh: Vec<_> = unused.iter().filter(|id| !listed.contains(id)).copied().collect();
-        if only_tells {
-            pruned.marked += fresh.len() as u64;
-        } else if is_alone {
-            // With the mark, so that whatever happens meanwhile nothing uses one of them.
-            let mark = self.mark(&fresh)?;
-            self.remote().delete(fresh.iter().map(ChunkId::object))?;
-            pruned.removed += fresh.len() as u64;
-            self.remote().delete(mark)?;
-        } else {
-            self.mark(&fresh)?;
-            pruned.marked += fresh.len() as u64;
-        }
+        let unused = self.unused(&gone, is_alone)?;
+        self.remove_marked(&unused, only_tells, &mut pruned)?;
+        self.mark_unused(&unused, is_alone, only_tells, &mut pruned)?;
         if !only_tells {
-            self.remove_leftovers(is_alone)?;
+            self.remove_leftovers(unused.now.saturating_sub(GRACE))?;
         }
         Ok(pruned)
     }
 
-    /// Removes what pushes that were killed have left half-written.
-    fn remove_leftovers(&self, is_alone: bool) -> Result<()> {
-        let Some(dir) = self.remote().directory() else { return Ok(()) };
-        let grace = if is_alone { Duration::ZERO } else { GRACE };
-        let failed = |error| RepositoryError::Machine(format!("cannot clear up {}: {error}", dir.display()));
-        leftovers::remove(&dir, self.now()?.saturating_sub(grace)).map_err(failed)
+    /// What nothing refers to but snapshots that would be `gone`.
+    fn unused(&self, gone: &HashSet<StreamId>, is_alone: bool) -> Result<Unused> {
+        // What is marked and what the time is, before what is there, before what is referred to: so the latter knows all pushes that have
+        // ended before, also where this stands still in between. Where nothing is pushed everything is old.
+        let marks = marks(self.remote(), self.sealer())?;
+        let now = if is_alone { Duration::MAX } else { self.now()? };
+        let marked: HashSet<_> = marks.values().flatten().copied().collect();
+        let (mut chunks, mut relied_on) = (HashMap::new(), HashSet::new());
+        each_chunk(self.remote(), |id, written| {
+            chunks.insert(id, written);
+        })?;
+        for manifest in self.manifests()? {
+            if !gone.contains(&manifest.summary().id) {
+                self.each_reference(&manifest, |id| {
+                    chunks.remove(&id);
+                    if marked.contains(&id) {
+                        relied_on.insert(id);
+                    }
+                })?;
+            }
+        }
+        Ok(Unused { now, marks, chunks, relied_on })
     }
 
-    /// Removes what has been marked for long enough and is `unused`; what is used again is no longer marked.
-    fn remove_marked(
-        &self,
-        marks: &BTreeMap<String, Vec<ChunkId>>,
-        unused: &HashSet<ChunkId>,
-        is_alone: bool,
-        only_tells: bool,
-        pruned: &mut Pruned,
-    ) -> Result<()> {
-        if marks.is_empty() {
-            return Ok(());
-        }
-        let now = self.now()?;
-        for (object, ids) in marks {
-            let goes = ids.iter().filter(|id| unused.contains(id));
+    /// Removes what has been marked for long enough and is not used.
+    fn remove_marked(&self, unused: &Unused, only_tells: bool, pruned: &mut Pruned) -> Result<()> {
+        for (object, ids) in &unused.marks {
+            let goes: Vec<_> = ids.iter().filter(|id| unused.chunks.contains_key(id)).collect();
             // Another process may have done with it.
             let Some(written) = self.remote().written(object)? else { continue };
-            let age = now.saturating_sub(written);
-            if age < GRACE && !is_alone {
-                pruned.marked += goes.count() as u64;
+            if unused.now.saturating_sub(written) < GRACE {
+                pruned.marked += goes.len() as u64;
                 continue;
             }
-            if only_tells {
-                pruned.removed += goes.count() as u64;
-                continue;
-            }
-            let goes: Vec<_> = goes.map(ChunkId::object).collect();
             pruned.removed += goes.len() as u64;
-            self.remote().delete(goes)?;
-            self.remote().delete([object.clone()])?;
+            if only_tells {
+                continue;
+            }
+            self.remote().delete(goes.into_iter().map(ChunkId::object))?;
+            // What is used stays marked. Were it not, a push could come to rely on it, and its other snapshots could go, while another
+            // prune that has seen neither stands still.
+            if !ids.iter().any(|id| unused.relied_on.contains(id)) {
+                self.remote().delete([object.clone()])?;
+            }
         }
         Ok(())
     }
 
-    /// Marks them, if there are any. Returns the object that does.
-    fn mark(&self, chunks: &[ChunkId]) -> Result<Option<String>> {
-        if chunks.is_empty() { Ok(None) } else { self.put_mark(chunks).map(Some) }
+    /// Marks what is not marked yet and old enough; removes it where nothing is pushed.
+    fn mark_unused(
+        &self,
+        unused: &Unused,
+        is_alone: bool,
+        only_tells: bool,
+        pruned: &mut Pruned,
+    ) -> Result<()> {
+        let marked: HashSet<_> = unused.marks.values().flatten().collect();
+        let fresh = unused.chunks.iter().filter(|(id, _)| !marked.contains(id));
+        let (old, young): (Vec<_>, Vec<_>) =
+            fresh.partition(|(_, written)| unused.now.saturating_sub(**written) >= UNMARKED);
+        let old: Vec<_> = old.into_iter().map(|(id, _)| *id).collect();
+        pruned.young += young.len() as u64;
+        *(if is_alone { &mut pruned.removed } else { &mut pruned.marked }) += old.len() as u64;
+        if only_tells {
+            return Ok(());
+        }
+        for part in old.chunks(MARK_CHUNKS_MAX) {
+            // Also where they go at once: whatever happens meanwhile, nothing uses one of them.
+            let mark = self.put_mark(part)?;
+            if is_alone {
+                self.remote().delete(part.iter().map(ChunkId::object))?;
+                self.remote().delete([mark])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes what pushes that were killed have left half-written `before`.
+    fn remove_leftovers(&self, before: Duration) -> Result<()> {
+        let Some(dir) = self.remote().directory() else { return Ok(()) };
+        let failed = |error| RepositoryError::Machine(format!("cannot clear up {}: {error}", dir.display()));
+        leftovers::remove(&dir, before).map_err(failed)
     }
 
     fn put_mark(&self, chunks: &[ChunkId]) -> Result<String> {

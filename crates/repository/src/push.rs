@@ -51,8 +51,8 @@ pub struct Pushed {
 pub struct Push<'r> {
     repository: &'r Repository,
     clock: Arc<dyn Clock>,
-    /// When it was asked which chunks can be used: monotonic, and since 1970.
-    begun: (Duration, Duration),
+    /// When it was asked last whether what is used can be: monotonic, and since 1970.
+    looked: (Duration, Duration),
     object: String,
     manifest: Manifest,
     chunks: ChunkStore<'r>,
@@ -76,13 +76,13 @@ impl<'r> Push<'r> {
             return Err(RepositoryError::Present(begin.to.1.clone()));
         }
         let clock = Arc::clone(clock);
-        let begun = (clock.monotonic(), clock.wall());
+        let looked = (clock.monotonic(), clock.wall());
         let sealer = repository.sealer();
         Ok(Self {
             repository,
-            begun,
+            looked,
             object,
-            manifest: Manifest::new(begin, begun.1),
+            manifest: Manifest::new(begin, looked.1),
             clock,
             chunks: ChunkStore::new(repository.remote(), sealer)?,
             recipe: Cutter::new(sealer),
@@ -193,11 +193,20 @@ impl<'r> Push<'r> {
         Ok(())
     }
 
-    /// How long it has lasted. A machine that sleeps counts no monotonic time.
-    fn age(&self) -> Duration {
-        let (monotonic, wall) = self.begun;
-        let slept = self.clock.wall().saturating_sub(wall);
-        self.clock.monotonic().saturating_sub(monotonic).max(slept)
+    /// Makes sure that nothing of what is used is about to go. What was not marked at the last look is there for as long as the grace lasts,
+    /// so this looks again where that is long ago.
+    fn expect_sound(&mut self) -> Result<()> {
+        let now = (self.clock.monotonic(), self.clock.wall());
+        // A machine that sleeps counts no monotonic time.
+        let age = now.0.saturating_sub(self.looked.0).max(now.1.saturating_sub(self.looked.1));
+        if age <= GRACE / 2 {
+            return Ok(());
+        }
+        if !self.chunks.is_sound()? {
+            return Err(RepositoryError::TooSlow);
+        }
+        self.looked = now;
+        Ok(())
     }
 
     /// The stream is through: the snapshot is in the repository when it returns.
@@ -214,14 +223,16 @@ impl<'r> Push<'r> {
         self.manifest.recipe.extend(recipe);
         self.manifest.contents.extend(contents);
         let (objects_new, bytes_new) = self.chunks.finish()?;
-        // What was used was not marked at the beginning, and what has been marked since then is there for as long as the grace lasts.
-        if self.age() > GRACE / 2 && !self.chunks.is_sound()? {
-            return Err(RepositoryError::TooSlow);
-        }
+        self.expect_sound()?;
         let sealed = self.repository.sealer().seal(&self.object, &self.manifest.encode()?)?;
         let bytes_new = bytes_new + sealed.len() as u64;
         if !self.repository.remote().put_new(&self.object, sealed)? {
             return Err(RepositoryError::Present(self.manifest.name));
+        }
+        // It may have stood still while it wrote, and a prune has looked for snapshots meanwhile.
+        if let Err(error) = self.expect_sound() {
+            self.repository.remote().delete([self.object])?;
+            return Err(error);
         }
         let Manifest { bytes, records, .. } = self.manifest;
         Ok(Pushed { bytes, records, objects_new: objects_new + 1, bytes_new })

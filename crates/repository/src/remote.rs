@@ -115,14 +115,14 @@ impl Remote {
         }
     }
 
-    /// Calls `each` with the name of every object below `dir` (empty: the whole place).
-    pub(crate) fn list(&self, dir: &str, mut each: impl FnMut(&str) -> Result<()>) -> Result<()> {
+    /// Calls `each` with the name of every object below `dir` (empty: the whole place), and when it was written by the clock of the service.
+    pub(crate) fn list(&self, dir: &str, mut each: impl FnMut(&str, Duration) -> Result<()>) -> Result<()> {
         let at = if dir.is_empty() { self.prefix.clone() } else { self.path(dir) };
         let failed = |error: object_store::Error| error_of(format!("listing {at}"), &error);
         let mut objects = self.service.list(Some(&at));
         while let Some(meta) = self.runtime.block_on(objects.try_next()).map_err(failed)? {
             let name = meta.location.as_ref().strip_prefix(at.as_ref()).unwrap_or(meta.location.as_ref());
-            each(name.trim_start_matches('/'))?;
+            each(name.trim_start_matches('/'), written(&meta))?;
         }
         Ok(())
     }

@@ -75,7 +75,7 @@ impl Repository {
     }
 
     pub(crate) fn create_at(remote: Remote, passphrase: Option<&Passphrase>) -> Result<Self> {
-        remote.list("", |name| Err(occupied(&remote, name)))?;
+        remote.list("", |name, _| Err(occupied(&remote, name)))?;
         remote.make_private()?;
         let (config, key) = Config::new(passphrase)?;
         if !remote.put_new(CONFIG, config.encode()?)? {
@@ -150,7 +150,7 @@ impl Repository {
     /// All manifests, that of the oldest snapshot first.
     pub(crate) fn manifests(&self) -> Result<Vec<Manifest>> {
         let mut ids = Vec::new();
-        self.remote.list(SNAPSHOTS, |name| {
+        self.remote.list(SNAPSHOTS, |name, _| {
             ids.extend(from_hex(name).map(StreamId));
             Ok(())
         })?;

@@ -52,7 +52,7 @@ impl Repository {
         (found.snapshots, found.chunks) = (names.len() as u64, needed.len() as u64);
         let who = |by: &[usize]| by.iter().map(|&n| names[n].as_str()).collect::<Vec<_>>().join(", ");
         let mut missing: BTreeMap<_, _> = needed.iter().map(|(id, by)| (*id, by)).collect();
-        each_chunk(self.remote(), |id| {
+        each_chunk(self.remote(), |id, _| {
             missing.remove(&id);
         })?;
         for (id, by) in &missing {

@@ -28,9 +28,10 @@ A snapshot stays where one rule keeps it; stores do not count against each
 other, and the newest one of each stays in any case. Days begin at midnight UTC.
 
 What no snapshot refers to any more is marked, and goes with the first `prune`
-a day later: a push on another machine may be about to refer to it. With --now
-it goes at once; then nothing may be pushed meanwhile, or what is pushed may
-lack something.";
+a day later: a push on another machine may be about to refer to it. What was
+written less than a week ago is not marked yet: a push may be under way. With
+--now all of it goes at once; then nothing may be pushed meanwhile, or what is
+pushed may lack something.";
 
 const PASSPHRASE_EXAMPLES: &str = "\
 Examples:

@@ -212,7 +212,7 @@ fn prune(args: &PruneArgs) -> Result<()> {
     if args.json {
         let snapshots: Vec<_> = pruned.snapshots.iter().map(as_json).collect();
         let line = serde_json::json!({
-            "snapshots": snapshots, "removed": pruned.removed, "marked": pruned.marked, "dry_run": args.dry_run,
+            "snapshots": snapshots, "removed": pruned.removed, "marked": pruned.marked, "young": pruned.young, "dry_run": args.dry_run,
         });
         return print(&format!("{line}\n"));
     }
@@ -223,10 +223,11 @@ fn prune(args: &PruneArgs) -> Result<()> {
     }
     _ = writeln!(
         text,
-        "{would}{} snapshots, {} objects; {} more are marked and go a day later",
+        "{would}{} snapshots, {} objects; {} more are marked and go a day later, {} stay until they are a week old",
         pruned.snapshots.len(),
         pruned.removed,
-        pruned.marked
+        pruned.marked,
+        pruned.young
     );
     print(&text)
 }

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use kvfs_fs::transfer::{SendStream, StreamReader};
@@ -25,7 +24,7 @@ impl Random {
 }
 
 /// A push under way.
-struct UnderWay<'r> {
+pub(super) struct UnderWay<'r> {
     name: String,
     send: SendStream,
     reader: StreamReader,
@@ -33,7 +32,7 @@ struct UnderWay<'r> {
 }
 
 impl<'r> UnderWay<'r> {
-    fn begin(source: &Source, repository: &'r Repository, name: &str) -> Option<Self> {
+    pub(super) fn begin(source: &Source, repository: &'r Repository, name: &str) -> Option<Self> {
         let send = source.send(name);
         let clock: Arc<dyn Clock> = source.clock.clone();
         let push = match Push::new(repository, send.begin(), &clock) {
@@ -44,13 +43,13 @@ impl<'r> UnderWay<'r> {
     }
 
     /// Pushes a frame; `false`: there is none left.
-    fn step(&mut self) -> bool {
+    pub(super) fn step(&mut self) -> bool {
         let Some(frame) = self.send.next_frame().unwrap() else { return false };
         self.push.frame(self.reader.next(&mut &frame[..]).unwrap().unwrap()).unwrap();
         true
     }
 
-    fn finish(mut self) -> Result<String, RepositoryError> {
+    pub(super) fn finish(mut self) -> Result<String, RepositoryError> {
         while self.step() {}
         self.push.finish().map(|_| self.name)
     }
@@ -103,8 +102,8 @@ fn run(seed: u64) {
             }
             5 | 6 => drop(machines[1].prune(&Policy::default(), false, false).unwrap()),
             _ => {
-                let hours = [1, 5, 11, 26][random.below(4) as usize];
-                service.now.fetch_add(hours * 3600, Ordering::SeqCst);
+                let hours = [1, 5, 11, 26, 200][random.below(5) as usize];
+                service.pass(hours);
                 source.clock.advance(Duration::from_secs(hours as u64 * 3600));
             }
         }
@@ -120,10 +119,11 @@ fn run(seed: u64) {
     }
     drop(under_way);
     // All that is of no use goes in the end, and nothing else.
-    for _ in 0..2 {
+    for hours in [200, 25] {
+        service.pass(hours);
         machines[0].prune(&Policy::default(), false, false).unwrap();
-        service.now.fetch_add(25 * 3600, Ordering::SeqCst);
     }
+    service.pass(25);
     machines[0].prune(&Policy::default(), false, false).unwrap();
     let needed = machines[0].verify(true, &mut |_, _| {}).unwrap();
     let chunks = service.names().iter().filter(|name| name.as_ref().contains("/chunks/")).count() as u64;

@@ -2,6 +2,7 @@
 
 mod histories;
 mod service;
+mod standing;
 
 use std::io::Read;
 use std::sync::Arc;
@@ -315,7 +316,7 @@ fn damage_is_found_and_never_handed_out() {
 }
 
 #[test]
-fn what_nothing_needs_goes_a_day_after_it_was_marked() {
+fn what_nothing_needs_is_marked_after_a_week_and_goes_a_day_later() {
     let (source, service) = (Source::new(1), Service::new());
     let repository = repository(&service);
     for (number, name) in ["one", "two", "three"].iter().enumerate() {
@@ -326,15 +327,19 @@ fn what_nothing_needs_goes_a_day_after_it_was_marked() {
     let chunks = || service.names().iter().filter(|name| name.as_ref().contains("/chunks/")).count() as u64;
     let before = chunks();
     let policy = Policy { last: 1, ..Policy::default() };
+    let young = repository.prune(&policy, false, true).unwrap();
+    assert!(young.young > 4 && young.marked == 0, "{young:?}");
+    service.pass(7 * 24);
     let told = repository.prune(&policy, false, true).unwrap();
+    assert_eq!((told.young, told.marked), (0, young.young));
     assert!(told.snapshots.len() == 2 && told.marked > 4 && repository.snapshots().unwrap().len() == 3);
     let pruned = repository.prune(&policy, false, false).unwrap();
     assert_eq!((&pruned.snapshots, pruned.marked, pruned.removed), (&told.snapshots, told.marked, 0));
     assert_eq!(repository.snapshots().unwrap().len(), 1);
-    service.now.fetch_add(23 * 3600, Ordering::SeqCst);
+    service.pass(23);
     let pruned = repository.prune(&policy, false, false).unwrap();
     assert_eq!((pruned.marked, pruned.removed, chunks()), (told.marked, 0, before));
-    service.now.fetch_add(2 * 3600, Ordering::SeqCst);
+    service.pass(2);
     let pruned = repository.prune(&policy, false, false).unwrap();
     assert_eq!((pruned.marked, pruned.removed, chunks()), (0, told.marked, before - told.marked));
     // The model makes all snapshots at one time: which one is the last is not told by its name.

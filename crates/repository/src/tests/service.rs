@@ -1,4 +1,4 @@
-//! Object storage in memory, with a clock of its own, that stops on demand.
+//! Object storage in memory, with a clock of its own, that stops on demand, and in which other things happen while a request lasts.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -18,8 +18,18 @@ use object_store::{
     ObjectStoreExt, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
 
+/// What happens while a request lasts.
+type Meanwhile = Box<dyn FnOnce() + Send>;
+
+/// A request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Request {
+    Get,
+    Put,
+}
+
 /// See the module.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Service {
     objects: InMemory,
     /// When each object was written (seconds since 1970).
@@ -28,6 +38,8 @@ pub(super) struct Service {
     /// Writes and removals that are still done; negative: all.
     writes_left: AtomicI64,
     pub(super) bytes_read: AtomicU64,
+    /// In the n-th request of the kind from now on whose object has that in its name (n counts from 0).
+    meanwhile: Mutex<Option<(Request, &'static str, usize, Meanwhile)>>,
 }
 
 impl Service {
@@ -66,6 +78,46 @@ impl Service {
         .unwrap();
     }
 
+    /// Lets `then` happen behind the reading, or in front of the writing, that the `skipped`th request after the first one does.
+    pub(super) fn meanwhile(
+        &self,
+        (kind, part, skipped): (Request, &'static str, usize),
+        then: impl FnOnce() + Send + 'static,
+    ) {
+        *self.meanwhile.lock().unwrap() = Some((kind, part, skipped, Box::new(then)));
+    }
+
+    /// Whether what is to happen has happened.
+    pub(super) fn is_over(&self) -> bool {
+        self.meanwhile.lock().unwrap().is_none()
+    }
+
+    pub(super) fn pass(&self, hours: i64) {
+        self.now.fetch_add(hours * 3600, Ordering::SeqCst);
+    }
+
+    fn happen(&self, kind: Request, at: &Path) {
+        let mut meanwhile = self.meanwhile.lock().unwrap();
+        let is_it = |(of, part, skipped, _): &mut (Request, &str, usize, Meanwhile)| {
+            let is_meant = *of == kind && at.as_ref().contains(*part);
+            let is_first = is_meant && *skipped == 0;
+            *skipped -= usize::from(is_meant && !is_first);
+            is_first
+        };
+        let now = meanwhile.take_if(is_it);
+        drop(meanwhile);
+        if let Some((.., then)) = now {
+            // Not on a thread of a runtime, which may not wait for another one.
+            std::thread::spawn(then).join().unwrap();
+        }
+    }
+
+    fn date(&self, meta: &mut ObjectMeta) {
+        if let Some(&seconds) = self.written.lock().unwrap().get(&meta.location) {
+            meta.last_modified = DateTime::<Utc>::from_timestamp(seconds, 0).unwrap();
+        }
+    }
+
     fn admit(&self) -> Result<()> {
         let left = self.writes_left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| match left {
             0 => None,
@@ -73,6 +125,12 @@ impl Service {
             left => Some(left - 1),
         });
         left.map(drop).map_err(|_| Error::Generic { store: "test", source: "it has stopped".into() })
+    }
+}
+
+impl fmt::Debug for Service {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 
@@ -86,6 +144,7 @@ impl fmt::Display for Service {
 impl ObjectStore for Service {
     async fn put_opts(&self, at: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
         self.admit()?;
+        self.happen(Request::Put, at);
         let put = self.objects.put_opts(at, payload, options).await?;
         self.written.lock().unwrap().insert(at.clone(), self.now.load(Ordering::SeqCst));
         Ok(put)
@@ -100,10 +159,12 @@ impl ObjectStore for Service {
     }
 
     async fn get_opts(&self, at: &Path, options: GetOptions) -> Result<GetResult> {
+        let is_head = options.head;
         let mut found = self.objects.get_opts(at, options).await?;
         self.bytes_read.fetch_add(found.range.end - found.range.start, Ordering::SeqCst);
-        if let Some(&seconds) = self.written.lock().unwrap().get(at) {
-            found.meta.last_modified = DateTime::<Utc>::from_timestamp(seconds, 0).unwrap();
+        self.date(&mut found.meta);
+        if !is_head {
+            self.happen(Request::Get, at);
         }
         Ok(found)
     }
@@ -120,7 +181,13 @@ impl ObjectStore for Service {
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
-        self.objects.list(prefix)
+        let listed = futures::executor::block_on(self.objects.list(prefix).collect::<Vec<_>>());
+        let dated = listed.into_iter().map(|meta| {
+            let mut meta = meta?;
+            self.date(&mut meta);
+            Ok(meta)
+        });
+        futures::stream::iter(dated.collect::<Vec<_>>()).boxed()
     }
 
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {

@@ -1,0 +1,151 @@
+//! Prunes and pushes that stand still, as those of a machine that sleeps do, while others go on.
+
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use super::histories::UnderWay;
+use super::service::{Request, Service};
+use super::{Source, assert_whole, noise, repository};
+use crate::error::RepositoryError;
+use crate::policy::Policy;
+use crate::repository::Repository;
+
+/// A week, and more.
+const LONG: i64 = 8 * 24;
+
+/// Snapshots "one" and "again" of the same content, and "other" of other content, which is there.
+fn source(repository: &Repository) -> Source {
+    let source = Source::new(1);
+    source.write("large", 0, &noise(1, 3 << 20));
+    source.snapshot("one");
+    source.write("small", 0, b"more");
+    source.snapshot("again");
+    source.write("large", 0, &noise(2, 3 << 20));
+    source.snapshot("other");
+    source.push(repository, "other").unwrap();
+    source
+}
+
+fn prune(repository: &Repository) -> crate::Pruned {
+    repository.prune(&Policy::default(), false, false).unwrap()
+}
+
+/// The content of "one" is there, and nothing refers to it.
+fn leave_unused(repository: &Repository, source: &Source, service: &Service) {
+    source.push(repository, "one").unwrap();
+    repository.delete(repository.find(Some("one")).unwrap().id).unwrap();
+    service.pass(LONG);
+}
+
+#[track_caller]
+fn assert_sound(repository: &Repository) {
+    let verified = repository.verify(true, &mut |_, _| {}).unwrap();
+    assert!(verified.findings.is_empty(), "{:?}", verified.findings);
+}
+
+#[test]
+fn a_prune_that_stands_still_takes_nothing_that_a_push_has_come_to_use() {
+    let service = Service::new();
+    let one = repository(&service);
+    let source = source(&one);
+    leave_unused(&one, &source, &service);
+    std::thread::scope(|scope| {
+        let ((go, goes), (end, ended)) = (channel(), channel());
+        let (begin, begun) = channel();
+        let (source, other) = (&source, Arc::clone(&service));
+        scope.spawn(move || {
+            let other = repository(&other);
+            let push = UnderWay::begin(source, &other, "again").unwrap();
+            begin.send(()).unwrap();
+            goes.recv().unwrap();
+            push.finish().unwrap();
+            end.send(()).unwrap();
+        });
+        begun.recv().unwrap();
+        service.pass(1);
+        assert!(prune(&one).marked > 2);
+        service.pass(1);
+        // Behind the snapshot that the second look for them finds.
+        let clock = Arc::clone(&service);
+        service.meanwhile((Request::Get, "/snapshots/", 1), move || {
+            go.send(()).unwrap();
+            ended.recv().unwrap();
+            clock.pass(25);
+        });
+        prune(&one);
+    });
+    assert!(service.is_over());
+    assert_sound(&one);
+    assert_whole(&one, &source, "again");
+}
+
+#[test]
+fn what_was_marked_is_not_used_again_also_where_a_snapshot_refers_to_it() {
+    let service = Service::new();
+    let one = repository(&service);
+    let source = source(&one);
+    leave_unused(&one, &source, &service);
+    // It began before the mark, and ends behind it.
+    let push = UnderWay::begin(&source, &one, "again").unwrap();
+    let marked = prune(&one).marked;
+    assert!(marked > 2);
+    push.finish().unwrap();
+    for _ in 0..2 {
+        service.pass(25);
+        prune(&one);
+        assert_whole(&one, &source, "again");
+    }
+    // Another one may look at it as it was before "again" came, and stand still.
+    let pushed = source.push(&one, "one").unwrap();
+    assert!(pushed.bytes_new > 3 << 20, "{pushed:?}");
+    one.delete(one.find(Some("again")).unwrap().id).unwrap();
+    assert!(prune(&one).removed > 2, "it goes with what referred to it");
+    assert_sound(&one);
+    assert_whole(&one, &source, "one");
+}
+
+#[test]
+fn a_push_that_stands_still_with_its_last_object_leaves_no_snapshot_that_lacks_something() {
+    let service = Service::new();
+    let one = repository(&service);
+    let source = source(&one);
+    leave_unused(&one, &source, &service);
+    let (other, clock) = (Arc::clone(&service), Arc::clone(&source.clock));
+    service.meanwhile((Request::Put, "/snapshots/", 0), move || {
+        let two = repository(&other);
+        for hours in [1, 25] {
+            other.pass(hours);
+            clock.advance(Duration::from_secs(hours as u64 * 3600));
+            prune(&two);
+        }
+    });
+    let pushed = source.push(&one, "again");
+    assert!(matches!(pushed, Err(RepositoryError::TooSlow)), "{pushed:?}");
+    assert!(service.is_over());
+    assert_sound(&one);
+    assert!(one.find(Some("again")).is_err());
+    source.push(&one, "again").unwrap();
+    assert_whole(&one, &source, "again");
+}
+
+#[test]
+fn a_push_that_takes_days_ends_though_it_is_pruned_daily() {
+    let service = Service::new();
+    let one = repository(&service);
+    let source = source(&one);
+    let (other, clock) = (Arc::clone(&service), Arc::clone(&source.clock));
+    service.meanwhile((Request::Put, "/snapshots/", 0), move || {
+        let two = repository(&other);
+        for _ in 0..5 {
+            other.pass(25);
+            clock.advance(Duration::from_hours(25));
+            let pruned = prune(&two);
+            assert!(pruned.young > 2 && (pruned.marked, pruned.removed) == (0, 0), "{pruned:?}");
+        }
+    });
+    source.push(&one, "again").unwrap();
+    assert!(service.is_over());
+    assert_whole(&one, &source, "again");
+    assert_eq!(prune(&one), crate::Pruned::default());
+}
