@@ -64,7 +64,9 @@ encrypted() {
     ends "$denied" push --passphrase-file "$work/wrong" monday "$secret" && said 'not the passphrase' || return 1
   export KVFS_PASSPHRASE_FILE=$work/phrase
   push monday "$secret" && ends 0 pull --create --size 1G -s "$work/secret.store" "$secret" monday &&
-    is_restored "$work/secret.store" monday && ends 0 repository verify --data "$secret" && repository list "$place" || return 1
+    is_restored "$work/secret.store" monday && ends 0 repository verify --data "$secret" || return 1
+  ends "$usage" repository list "$place" && said 'not encrypted' && ends 0 repository list --unencrypted "$place" &&
+    ends "$denied" repository list --unencrypted "$secret" && ends "$usage" repository create "$base/none" && said 'unencrypted' || return 1
   unset KVFS_PASSPHRASE_FILE
   ends "$usage" repository passphrase --passphrase-file "$work/phrase" "$secret" </dev/null && said 'new-passphrase-file' &&
     ends "$denied" repository passphrase --passphrase-file "$work/wrong" --new-passphrase-file "$work/wrong" "$secret" &&
@@ -72,6 +74,17 @@ encrypted() {
     ends "$denied" repository list --passphrase-file "$work/phrase" "$secret" && said 'not the passphrase' &&
     ends 0 repository verify --data --passphrase-file "$work/wrong" "$secret" && said 'all is there' || return 1
   [ -n "${REPOSITORY_URL:-}" ] || ! grep -rlF -e 'file 17' -e monday "$secret" || return 1
+}
+# Who may write to the place makes it say that it is not encrypted: nothing is written in clear, and nothing is taken from there.
+disguised() {
+  [ -z "${REPOSITORY_URL:-}" ] || return 0
+  local place=$base/disguised
+  repository create --encrypt --passphrase-file "$work/phrase" "$place" && repository create "$base/plain" &&
+    cp "$base/plain/kvfs-repository" "$place/kvfs-repository" && export KVFS_PASSPHRASE_FILE=$work/phrase || return 1
+  ends "$usage" push monday "$place" && said 'not encrypted' && ends "$usage" repository list "$place" &&
+    ends "$usage" pull --create --size 1G -s "$work/disguised.store" "$place" && [ ! -e "$work/disguised.store" ] &&
+    [ "$(find "$place" -type f | wc -l)" = 1 ] && ends 0 push --unencrypted monday "$place" || return 1
+  unset KVFS_PASSPHRASE_FILE
 }
 # Killed in the middle: there is no snapshot, and what was written is not written again.
 broken_off() {
@@ -138,6 +151,7 @@ unmounted() {
 step "a snapshot is pushed and pulled" whole
 step "what snapshots share is there once" shared
 step "an encrypted repository" encrypted
+step "a repository that was encrypted" disguised
 step "pushes and pulls are broken off" broken_off
 step "damage is named" damaged_ones
 step "snapshots and objects are pruned" pruned

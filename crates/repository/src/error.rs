@@ -34,9 +34,10 @@ pub enum RepositoryError {
     /// Another passphrase.
     #[error("this is not the passphrase of the repository")]
     WrongPassphrase,
-    /// A passphrase for nothing.
+    /// A passphrase for nothing, or for another one that was there.
     #[error(
-        "the repository is not encrypted, so there is no passphrase; `kvfs repository create --encrypt` makes one that is"
+        "the repository is not encrypted, and there is a passphrase for it; if it was encrypted, what is there now is not to be \
+         trusted; `kvfs repository create --encrypt` makes one that is, and --unencrypted uses one that is not"
     )]
     NotEncrypted,
     /// No snapshot of the name or id.

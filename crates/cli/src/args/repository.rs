@@ -16,7 +16,11 @@ Examples:
 A repository is a directory, or a prefix in object storage (s3://, gs://, az://)
 where kvfs is built with the feature `cloud`; credentials come from the usual
 variables, such as AWS_ACCESS_KEY_ID, or from the machine. Any number of stores
-and machines may push to one at once.";
+and machines may push to one at once.
+
+Where a passphrase is named, also by KVFS_PASSPHRASE_FILE, a repository that is
+not encrypted is refused: it may have been put in the place of one that is. With
+--unencrypted it is used.";
 
 const PRUNE_EXAMPLES: &str = "\
 Examples:
@@ -55,6 +59,9 @@ pub(crate) struct PlaceArgs {
     /// File with the passphrase of an encrypted repository (default: `KVFS_PASSPHRASE_FILE`, or asked for on the terminal)
     #[arg(long, value_name = "FILE")]
     pub(crate) passphrase_file: Option<PathBuf>,
+    /// It is not to be encrypted: use no passphrase, whatever `KVFS_PASSPHRASE_FILE` says
+    #[arg(long, conflicts_with = "passphrase_file")]
+    pub(crate) unencrypted: bool,
 }
 
 /// Places to which snapshots are pushed, and what is there.
@@ -82,7 +89,7 @@ pub(crate) enum RepositoryCommand {
         #[command(flatten)]
         place: PlaceArgs,
         /// Encrypt all that goes there with a key that a passphrase keeps
-        #[arg(long)]
+        #[arg(long, conflicts_with = "unencrypted")]
         encrypt: bool,
     },
     /// Snapshots, oldest first

@@ -44,17 +44,21 @@ pub(crate) fn open(args: &PlaceArgs) -> Result<Repository> {
 
 fn passphrase_of(args: &PlaceArgs, reached: &Reached) -> Result<Option<Passphrase>> {
     match passphrase_file(args) {
-        // One in the environment is for those repositories that have one.
-        Some(_) if args.passphrase_file.is_none() && !reached.is_encrypted() => Ok(None),
+        // What says that it is not encrypted may have been put there by who sees the place, to see more.
+        Some(_) if !reached.is_encrypted() => Err(RepositoryError::NotEncrypted.into()),
         Some(path) => read_passphrase(&path).map(Some),
-        None if std::io::stdin().is_terminal() && reached.is_encrypted() => {
+        None if std::io::stdin().is_terminal() && reached.is_encrypted() && !args.unencrypted => {
             ask_passphrase("passphrase of the repository: ").map(Some)
         }
         None => Ok(None),
     }
 }
 
+/// The file that the command line names or the environment, which count alike.
 fn passphrase_file(args: &PlaceArgs) -> Option<PathBuf> {
+    if args.unencrypted {
+        return None;
+    }
     args.passphrase_file.clone().or_else(|| std::env::var_os(PASSPHRASE_FILE).map(PathBuf::from))
 }
 
@@ -93,11 +97,11 @@ fn create(args: &PlaceArgs, encrypt: bool) -> Result<()> {
             let message = "an encrypted repository needs a passphrase: --passphrase-file FILE, or a terminal";
             return Err(CliError::new(Code::Usage, message));
         }
-        (false, _) if args.passphrase_file.is_some() => {
-            let message = "a passphrase is for an encrypted repository: add --encrypt";
+        (false, Some(_)) => {
+            let message = "there is a passphrase (--passphrase-file, or KVFS_PASSPHRASE_FILE): add --encrypt, or --unencrypted";
             return Err(CliError::new(Code::Usage, message));
         }
-        (false, _) => None,
+        (false, None) => None,
     };
     Repository::create(&place, passphrase.as_ref())?;
     tell(&format!("made a repository at {}", place.url()));
