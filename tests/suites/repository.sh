@@ -116,6 +116,7 @@ damaged_ones() {
   chunk=$(find "$place/chunks" -type f -size +200k | sort | head -n 1)
   cp "$chunk" "$work/good" && printf X | dd of="$chunk" bs=1 seek=1000 conv=notrunc status=none &&
     ends "$damaged" repository verify --data "$place" && said "$(basename "$chunk")" || return 1
+  ends "$damaged" repository verify --data --mark-damaged "$place" && said '1 damaged objects are marked' || return 1
   rm "$chunk" && ends "$damaged" repository verify "$place" && said missing || return 1
   local name
   for name in monday tuesday wednesday; do

@@ -51,6 +51,9 @@ pub enum RepositoryError {
         /// Their ids, with commas.
         ids: String,
     },
+    /// What can't be read may be the newest snapshot.
+    #[error("which snapshot is the newest is not known, so say which one: {0}")]
+    NewestUnknown(String),
     /// It was pushed before.
     #[error("the repository has the snapshot \"{0}\" already")]
     Present(String),

@@ -45,5 +45,5 @@ pub use policy::Policy;
 pub use prune::Pruned;
 pub use pull::Pull;
 pub use push::{Push, Pushed};
-pub use repository::{Reached, Repository};
+pub use repository::{Listing, Reached, Repository};
 pub use verify::Verification;

@@ -70,7 +70,7 @@ impl Repository {
     /// # Errors
     /// The repository can't be read or written; damage, and then no chunk is removed.
     pub fn prune(&self, policy: &Policy, is_alone: bool, only_tells: bool) -> Result<Pruned> {
-        let summaries: Vec<_> = self.manifests()?.iter().map(Manifest::summary).collect();
+        let summaries: Vec<_> = self.whole_manifests()?.iter().map(Manifest::summary).collect();
         let mut pruned = Pruned { snapshots: policy.goes(&summaries), ..Pruned::default() };
         let mut gone: HashSet<_> = pruned.snapshots.iter().map(|summary| summary.id).collect();
         if !only_tells {
@@ -98,7 +98,7 @@ impl Repository {
         each_chunk(self.remote(), |id, written| {
             chunks.insert(id, written);
         })?;
-        for manifest in self.manifests()? {
+        for manifest in self.whole_manifests()? {
             if !gone.contains(&manifest.summary().id) {
                 self.each_reference(&manifest, |id| {
                     chunks.remove(&id);
@@ -153,13 +153,11 @@ impl Repository {
         if only_tells {
             return Ok(());
         }
-        for part in old.chunks(MARK_CHUNKS_MAX) {
-            // Also where they go at once: whatever happens meanwhile, nothing uses one of them.
-            let mark = self.put_mark(part)?;
-            if is_alone {
-                self.remote().delete(part.iter().map(ChunkId::object))?;
-                self.remote().delete([mark])?;
-            }
+        // Also where they go at once: whatever happens meanwhile, nothing uses one of them.
+        let marks = self.mark(&old)?;
+        if is_alone {
+            self.remote().delete(old.iter().map(ChunkId::object))?;
+            self.remote().delete(marks)?;
         }
         Ok(())
     }
@@ -169,6 +167,11 @@ impl Repository {
         let Some(dir) = self.remote().directory() else { return Ok(()) };
         let failed = |error| RepositoryError::Machine(format!("cannot clear up {}: {error}", dir.display()));
         leftovers::remove(&dir, before).map_err(failed)
+    }
+
+    /// Marks chunks, so that nothing comes to use them; returns the objects that do.
+    pub(crate) fn mark(&self, chunks: &[ChunkId]) -> Result<Vec<String>> {
+        chunks.chunks(MARK_CHUNKS_MAX).map(|part| self.put_mark(part)).collect()
     }
 
     fn put_mark(&self, chunks: &[ChunkId]) -> Result<String> {

@@ -4,6 +4,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use kvfs_fs::transfer::StreamId;
 use kvfs_objects::ObjectPlace;
@@ -26,6 +27,18 @@ impl fmt::Debug for Repository {
         f.debug_struct("Repository").field("url", &self.remote.url()).finish_non_exhaustive()
     }
 }
+
+/// What a repository has.
+#[derive(Debug, Clone, Default)]
+pub struct Listing {
+    /// Snapshots, oldest first.
+    pub snapshots: Vec<Summary>,
+    /// What is wrong with others, which can't be read.
+    pub damaged: Vec<RepositoryError>,
+}
+
+/// A snapshot by its id, and what it is, if that can be read.
+type Entry = (StreamId, Result<Summary>);
 
 /// A repository that is there, and not open yet.
 pub struct Reached {
@@ -107,29 +120,52 @@ impl Repository {
         &self.sealer
     }
 
-    /// All snapshots, oldest first.
+    /// All snapshots.
     ///
     /// # Errors
-    /// The repository can't be read; damage.
-    pub fn snapshots(&self) -> Result<Vec<Summary>> {
-        Ok(self.manifests()?.iter().map(Manifest::summary).collect())
+    /// The repository can't be read.
+    pub fn snapshots(&self) -> Result<Listing> {
+        let mut listing = Listing::default();
+        for (_, summary) in self.entries()? {
+            match summary {
+                Ok(summary) => listing.snapshots.push(summary),
+                Err(error) => listing.damaged.push(error),
+            }
+        }
+        Ok(listing)
     }
 
-    /// The snapshot of that name, or whose id begins so; `None`: the newest one.
+    /// The snapshot of that name or id, or whose id begins so; `None`: the newest one. Others may be damaged.
     ///
     /// # Errors
-    /// [`RepositoryError::NoSnapshot`], [`RepositoryError::Ambiguous`]; the repository can't be read.
+    /// [`RepositoryError::NoSnapshot`], [`RepositoryError::Ambiguous`]; it is damaged; the repository can't be read.
     pub fn find(&self, name: Option<&str>) -> Result<Summary> {
-        pick(&self.snapshots()?, name)
+        if let Some(id) = name.map_or(Ok(None), |name| self.whole_id(name))? {
+            return Ok(self.manifest(id)?.summary());
+        }
+        pick(&self.entries()?, name)?.1.clone()
     }
 
-    /// As [`Repository::find`], of each of these names.
+    /// The ids of the snapshots that are meant as in [`Repository::find`], also where they are damaged.
     ///
     /// # Errors
     /// As there.
-    pub fn find_each(&self, names: &[String]) -> Result<Vec<Summary>> {
-        let all = self.snapshots()?;
-        names.iter().map(|name| pick(&all, Some(name))).collect()
+    pub fn find_each(&self, names: &[String]) -> Result<Vec<StreamId>> {
+        let whole = names.iter().map(|name| self.whole_id(name)).collect::<Result<Vec<_>>>()?;
+        let all = if whole.iter().all(Option::is_some) { Vec::new() } else { self.entries()? };
+        let meant = |name| pick(&all, Some(name)).map(|(id, _)| *id);
+        names.iter().zip(whole).map(|(name, id)| id.map_or_else(|| meant(name), Ok)).collect()
+    }
+
+    /// The id that this is, where there is such a snapshot.
+    fn whole_id(&self, name: &str) -> Result<Option<StreamId>> {
+        let Some(id) = from_hex(name).map(StreamId) else { return Ok(None) };
+        Ok(self.remote.written(&manifest_object(id))?.map(|_| id))
+    }
+
+    fn entries(&self) -> Result<Vec<Entry>> {
+        let all = self.manifests()?.into_iter();
+        Ok(all.map(|(id, manifest)| (id, manifest.map(|manifest| manifest.summary()))).collect())
     }
 
     /// Takes a snapshot away. Its space comes back with [`Self::prune`].
@@ -140,6 +176,11 @@ impl Repository {
         self.remote.delete([manifest_object(id)])
     }
 
+    /// All manifests, none of which may be damaged.
+    pub(crate) fn whole_manifests(&self) -> Result<Vec<Manifest>> {
+        self.manifests()?.into_iter().map(|(_, manifest)| manifest).collect()
+    }
+
     /// What a snapshot says of itself.
     pub(crate) fn manifest(&self, id: StreamId) -> Result<Manifest> {
         let object = manifest_object(id);
@@ -147,8 +188,8 @@ impl Repository {
         self.open_manifest(id, &sealed)
     }
 
-    /// All manifests, that of the oldest snapshot first.
-    pub(crate) fn manifests(&self) -> Result<Vec<Manifest>> {
+    /// All manifests, that of the oldest snapshot first, and what is wrong with those that are damaged.
+    pub(crate) fn manifests(&self) -> Result<Vec<(StreamId, Result<Manifest>)>> {
         let mut ids = Vec::new();
         self.remote.list(SNAPSHOTS, |name, _| {
             ids.extend(from_hex(name).map(StreamId));
@@ -158,13 +199,12 @@ impl Repository {
         self.remote.get_all(ids.into_iter().map(|id| (id, manifest_object(id))), |id, sealed| {
             // One that was taken away meanwhile is none.
             if let Some(sealed) = sealed {
-                manifests.push(self.open_manifest(id, &sealed)?);
+                manifests.push((id, self.open_manifest(id, &sealed)));
             }
             Ok(())
         })?;
-        manifests.sort_by_cached_key(|manifest| {
-            let summary = manifest.summary();
-            (summary.created, summary.id)
+        manifests.sort_by_cached_key(|(id, manifest)| {
+            (manifest.as_ref().map_or(Duration::MAX, |manifest| manifest.summary().created), *id)
         });
         Ok(manifests)
     }
@@ -180,30 +220,41 @@ impl Repository {
 }
 
 /// See [`Repository::find`]; `all`: oldest first.
-fn pick(all: &[Summary], name: Option<&str>) -> Result<Summary> {
+fn pick<'e>(all: &'e [Entry], name: Option<&str>) -> Result<&'e Entry> {
     let missing = || RepositoryError::NoSnapshot(name.unwrap_or("(any)").to_owned());
-    let Some(name) = name else {
-        let newest = all.last().ok_or_else(missing)?;
-        return match all.iter().rfind(|summary| summary.store != newest.store) {
-            None => Ok(newest.clone()),
-            Some(other) => Err(RepositoryError::Ambiguous {
-                name: "of more than one store".to_owned(),
-                ids: format!("{}, {}, …", newest.id, other.id),
-            }),
-        };
-    };
-    let mut found: Vec<_> = all.iter().filter(|summary| summary.name == name).collect();
+    let Some(name) = name else { return pick_newest(all)?.ok_or_else(missing) };
+    let is_named = |(_, summary): &&Entry| summary.as_ref().is_ok_and(|summary| summary.name == name);
+    let mut found: Vec<_> = all.iter().filter(is_named).collect();
     if found.is_empty() {
-        found = all.iter().filter(|summary| is_id_of(name, summary.id)).collect();
+        found = all.iter().filter(|(id, _)| is_id_of(name, *id)).collect();
     }
     match found[..] {
         [] => Err(missing()),
-        [only] => Ok(only.clone()),
+        [only] => Ok(only),
         _ => {
-            let ids: Vec<_> = found.iter().map(|summary| summary.id.to_string()).collect();
+            let ids: Vec<_> = found.iter().map(|(id, _)| id.to_string()).collect();
             Err(RepositoryError::Ambiguous { name: name.to_owned(), ids: ids.join(", ") })
         }
     }
+}
+
+fn pick_newest(all: &[Entry]) -> Result<Option<&Entry>> {
+    let mut newest: Option<(&Entry, &Summary)> = None;
+    for entry in all.iter().rev() {
+        // A damaged one may be the newest.
+        let summary = entry.1.as_ref().map_err(|error| RepositoryError::NewestUnknown(error.to_string()))?;
+        match newest {
+            None => newest = Some((entry, summary)),
+            Some((_, newest)) if newest.store == summary.store => {}
+            Some((_, newest)) => {
+                return Err(RepositoryError::Ambiguous {
+                    name: "of more than one store".to_owned(),
+                    ids: format!("{}, {}, …", newest.id, summary.id),
+                });
+            }
+        }
+    }
+    Ok(newest.map(|(entry, _)| entry))
 }
 
 /// Whether `text` is how the id begins, and not too little of it.

@@ -1,6 +1,6 @@
 //! Whether all that snapshots need is there, and as it was written.
 //!
-//! Thread safety: functions. Invariant: nothing is changed.
+//! Thread safety: functions. Invariant: nothing is changed but that what is damaged is marked where that is asked for.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -20,6 +20,8 @@ pub struct Verification {
     pub bytes_read: u64,
     /// What is wrong: the object, what is wrong with it, and which snapshots need it.
     pub findings: Vec<String>,
+    /// Chunks that were read and are not as they were written.
+    damaged: Vec<ChunkId>,
 }
 
 impl Repository {
@@ -27,12 +29,20 @@ impl Repository {
     /// been read.
     ///
     /// # Errors
-    /// The repository can't be read; a manifest is damaged.
+    /// The repository can't be read.
     pub fn verify(&self, reads_all: bool, at: &mut dyn FnMut(u64, u64)) -> Result<Verification> {
         let mut found = Verification::default();
         let mut needed: HashMap<ChunkId, Vec<usize>> = HashMap::new();
         let mut names = Vec::new();
-        for manifest in self.manifests()? {
+        for (_, manifest) in self.manifests()? {
+            found.snapshots += 1;
+            let manifest = match manifest {
+                Ok(manifest) => manifest,
+                Err(error) => {
+                    found.findings.push(error.to_string());
+                    continue;
+                }
+            };
             let number = names.len();
             names.push(format!("\"{}\"", manifest.name));
             let references = self.each_reference(&manifest, |id| {
@@ -49,7 +59,7 @@ impl Repository {
                 Err(error) => return Err(error),
             }
         }
-        (found.snapshots, found.chunks) = (names.len() as u64, needed.len() as u64);
+        found.chunks = needed.len() as u64;
         let who = |by: &[usize]| by.iter().map(|&n| names[n].as_str()).collect::<Vec<_>>().join(", ");
         let mut missing: BTreeMap<_, _> = needed.iter().map(|(id, by)| (*id, by)).collect();
         each_chunk(self.remote(), |id, _| {
@@ -65,7 +75,12 @@ impl Repository {
             self.remote().get_all(there.map(|(id, by)| ((id, by), id.object())), |(id, by), sealed| {
                 match id.open(self.sealer(), sealed.as_ref()) {
                     Ok(content) => found.bytes_read += content.len() as u64,
-                    Err(error) => found.findings.push(format!("{error} (needed by {})", who(by))),
+                    Err(error) => {
+                        if matches!(error, RepositoryError::Damaged { .. }) {
+                            found.damaged.push(*id);
+                        }
+                        found.findings.push(format!("{error} (needed by {})", who(by)));
+                    }
                 }
                 read += 1;
                 at(read, found.chunks);
@@ -75,5 +90,15 @@ impl Repository {
         found.findings.sort();
         found.findings.dedup();
         Ok(found)
+    }
+
+    /// Marks the chunks that were found to be damaged, so that no push that begins from now on relies on them: it writes their content anew.
+    /// Snapshots that are there go on to need them. Returns how many there are.
+    ///
+    /// # Errors
+    /// The repository can't be written.
+    pub fn mark_damaged(&self, found: &Verification) -> Result<u64> {
+        self.mark(&found.damaged)?;
+        Ok(found.damaged.len() as u64)
     }
 }

@@ -35,7 +35,8 @@ What no snapshot refers to any more is marked, and goes with the first `prune`
 a day later: a push on another machine may be about to refer to it. What was
 written less than a week ago is not marked yet: a push may be under way. With
 --now all of it goes at once; then nothing may be pushed meanwhile, or what is
-pushed may lack something.";
+pushed may lack something. Where a snapshot is damaged so that it is not known
+what it needs, nothing goes: `kvfs repository delete` takes it away by its id.";
 
 const PASSPHRASE_EXAMPLES: &str = "\
 Examples:
@@ -92,7 +93,7 @@ pub(crate) enum RepositoryCommand {
         #[arg(long, conflicts_with = "unencrypted")]
         encrypt: bool,
     },
-    /// Snapshots, oldest first
+    /// Snapshots, oldest first; exit code 5: one of them is damaged
     #[command(after_help = "Examples:\n  kvfs repository list /mnt/backup/kvfs\n  \
         kvfs repository list --json s3://bucket/kvfs")]
     List {
@@ -105,7 +106,12 @@ pub(crate) enum RepositoryCommand {
     },
     /// Look whether all that snapshots need is there; exit code 5: not all of it
     #[command(after_help = "Examples:\n  kvfs repository verify /mnt/backup/kvfs\n  \
-        kvfs repository verify --data s3://bucket/kvfs     reads all of it")]
+        kvfs repository verify --data s3://bucket/kvfs     reads all of it\n\
+        \n\
+        A push relies on what is there, also where it is damaged, unless that is marked\n\
+        with --mark-damaged: then the next push writes its content anew. Snapshots that\n\
+        were there before are not mended by that: remove them, and push again those that\n\
+        the store still has. One whose manifest is damaged is removed by its id.")]
     Verify {
         /// Where
         #[command(flatten)]
@@ -113,6 +119,9 @@ pub(crate) enum RepositoryCommand {
         /// Read all of it, and compare it with what was written
         #[arg(long)]
         data: bool,
+        /// Let no push rely on what was read and is damaged
+        #[arg(long, requires = "data")]
+        mark_damaged: bool,
         /// For machines
         #[arg(long)]
         json: bool,

@@ -5,11 +5,14 @@ use std::io::{IsTerminal, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use kvfs_repository::{ObjectPlace, Passphrase, Policy, Reached, Repository, RepositoryError, Summary};
+use kvfs_repository::{
+    Listing, ObjectPlace, Passphrase, Policy, Reached, Repository, RepositoryError, Summary,
+};
 use kvfs_store::progress::Unit;
 
 use crate::args::{PlaceArgs, PruneArgs, RepositoryArgs, RepositoryCommand};
 use crate::error::{CliError, Code, Result};
+use crate::output::printable;
 use crate::progress::{Bar, tell, tell_none};
 use crate::units::{date_time, human_bytes};
 
@@ -19,8 +22,10 @@ const PASSPHRASE_FILE: &str = "KVFS_PASSPHRASE_FILE";
 pub(crate) fn run(args: &RepositoryArgs) -> Result<ExitCode> {
     match &args.command {
         RepositoryCommand::Create { place, encrypt } => create(place, *encrypt),
-        RepositoryCommand::List { place, json } => list(place, *json),
-        RepositoryCommand::Verify { place, data, json } => return verify(place, *data, *json),
+        RepositoryCommand::List { place, json } => return list(place, *json),
+        RepositoryCommand::Verify { place, data, mark_damaged, json } => {
+            return verify(place, *data, *mark_damaged, *json);
+        }
         RepositoryCommand::Delete { place, names } => delete(place, names),
         RepositoryCommand::Passphrase { place, new_passphrase_file } => {
             change_passphrase(place, new_passphrase_file.as_deref())
@@ -127,11 +132,17 @@ fn change_passphrase(args: &PlaceArgs, new_file: Option<&Path>) -> Result<()> {
     Ok(())
 }
 
-fn list(args: &PlaceArgs, json: bool) -> Result<()> {
-    let snapshots = open(args)?.snapshots()?;
+fn list(args: &PlaceArgs, json: bool) -> Result<ExitCode> {
+    let Listing { snapshots, damaged } = open(args)?.snapshots()?;
+    for error in &damaged {
+        eprintln!("kvfs: {error}");
+    }
+    let code = if damaged.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(Code::Damaged as u8) };
     if snapshots.is_empty() && !json {
-        tell_none("snapshots");
-        return Ok(());
+        if damaged.is_empty() {
+            tell_none("snapshots");
+        }
+        return Ok(code);
     }
     let mut text = String::new();
     if json {
@@ -142,10 +153,12 @@ fn list(args: &PlaceArgs, json: bool) -> Result<()> {
         for Summary { id, name, store, created, pushed, bytes, .. } in &snapshots {
             let (id, store) = (&id.to_string()[..8], &store[..8]);
             let (created, pushed, bytes) = (date_time(*created), date_time(*pushed), human_bytes(*bytes));
+            let name = printable(name);
             _ = writeln!(text, "{id}  {created:19}  {pushed:19}  {bytes:>10}  {store}  {name}");
         }
     }
-    print(&text)
+    print(&text)?;
+    Ok(code)
 }
 
 fn as_json(summary: &Summary) -> serde_json::Value {
@@ -160,21 +173,22 @@ fn as_json(summary: &Summary) -> serde_json::Value {
     })
 }
 
-fn verify(args: &PlaceArgs, data: bool, json: bool) -> Result<ExitCode> {
+fn verify(args: &PlaceArgs, data: bool, marks_damaged: bool, json: bool) -> Result<ExitCode> {
     let repository = open(args)?;
     let bar = Bar::new("verifying");
     let found = repository.verify(data, &mut |read, of| bar.show("verifying", Unit::Items, read, of))?;
     drop(bar);
+    let marked = if marks_damaged { repository.mark_damaged(&found)? } else { 0 };
     if json {
         let line = serde_json::json!({
             "snapshots": found.snapshots, "chunks": found.chunks, "bytes_read": found.bytes_read,
-            "findings": found.findings,
+            "findings": found.findings, "marked": marked,
         });
         print(&format!("{line}\n"))?;
     } else {
         let mut text = String::new();
         for line in &found.findings {
-            _ = writeln!(text, "{line}");
+            _ = writeln!(text, "{}", printable(line));
         }
         let read = if data {
             format!(", {} read and compared", human_bytes(found.bytes_read))
@@ -185,6 +199,12 @@ fn verify(args: &PlaceArgs, data: bool, json: bool) -> Result<ExitCode> {
             0 => "all is there".to_owned(),
             count => format!("{count} findings"),
         };
+        if marked > 0 {
+            _ = writeln!(
+                text,
+                "{marked} damaged objects are marked: the next push writes their content anew"
+            );
+        }
         _ = writeln!(text, "{} snapshots, {} objects{read}: {verdict}", found.snapshots, found.chunks);
         print(&text)?;
     }
@@ -194,8 +214,8 @@ fn verify(args: &PlaceArgs, data: bool, json: bool) -> Result<ExitCode> {
 fn delete(args: &PlaceArgs, names: &[String]) -> Result<()> {
     let repository = open(args)?;
     // All or none: a name that is wrong is told before anything goes.
-    for summary in repository.find_each(names)? {
-        repository.delete(summary.id)?;
+    for id in repository.find_each(names)? {
+        repository.delete(id)?;
     }
     Ok(())
 }
@@ -223,7 +243,8 @@ fn prune(args: &PruneArgs) -> Result<()> {
     let would = if args.dry_run { "would go: " } else { "gone: " };
     let mut text = String::new();
     for Summary { id, name, created, .. } in &pruned.snapshots {
-        _ = writeln!(text, "{would}{}  {}  {name}", &id.to_string()[..8], date_time(*created));
+        let (id, created, name) = (&id.to_string()[..8], date_time(*created), printable(name));
+        _ = writeln!(text, "{would}{id}  {created}  {name}");
     }
     _ = writeln!(
         text,

@@ -109,7 +109,8 @@ fn run(seed: u64) {
         }
         let verified = machines[0].verify(false, &mut |_, _| {}).unwrap();
         assert!(verified.findings.is_empty(), "{context}: {:?}", verified.findings);
-        let listed: Vec<_> = machines[1].snapshots().unwrap().into_iter().map(|found| found.name).collect();
+        let listed: Vec<_> =
+            machines[1].snapshots().unwrap().snapshots.into_iter().map(|found| found.name).collect();
         assert_eq!(listed.len(), there.len(), "{context}");
     }
     for name in &there {

@@ -231,7 +231,7 @@ fn a_push_that_is_broken_off_leaves_no_snapshot_and_is_gone_on_with() {
         service.stop_after(Some(stop));
         let broken = source.push(&repository, "one");
         assert!(matches!(broken, Err(RepositoryError::Objects { .. })), "after {stop}: {broken:?}");
-        assert!(repository.snapshots().unwrap().is_empty());
+        assert!(repository.snapshots().unwrap().snapshots.is_empty());
         service.stop_after(None);
         let there = service.names().len() as u64 - 1;
         let rest = source.push(&repository, "one").unwrap();
@@ -316,6 +316,77 @@ fn damage_is_found_and_never_handed_out() {
 }
 
 #[test]
+fn a_damaged_manifest_is_in_the_way_of_no_other_snapshot() {
+    let (source, service) = (Source::new(1), Service::new());
+    let repository = repository(&service);
+    for name in ["one", "two"] {
+        source.write(name, 0, b"content");
+        source.snapshot(name);
+        source.push(&repository, name).unwrap();
+    }
+    let id = repository.find(Some("one")).unwrap().id.to_string();
+    let object = format!("snapshots/{id}");
+    let name = Path::from(format!("backups/one/{object}"));
+    let mut content = service.content(&name);
+    content[7] ^= 1;
+    service.replace(&name, Some(content));
+    let listed = repository.snapshots().unwrap();
+    assert!(listed.snapshots.len() == 1 && listed.damaged.len() == 1 && listed.snapshots[0].name == "two");
+    assert_eq!(repository.find(Some("two")).unwrap(), listed.snapshots[0]);
+    assert_whole(&repository, &source, "two");
+    let verified = repository.verify(true, &mut |_, _| {}).unwrap();
+    assert!(
+        verified.snapshots == 2 && verified.findings.len() == 1 && verified.findings[0].contains(&object)
+    );
+    // It may be the newest one, and what it needs is not known.
+    assert!(matches!(repository.find(None), Err(RepositoryError::NewestUnknown(_))));
+    assert!(matches!(
+        repository.prune(&Policy::default(), true, false),
+        Err(RepositoryError::Damaged { .. })
+    ));
+    for meant in [&id[..], &id[..9]] {
+        assert!(matches!(repository.find(Some(meant)), Err(RepositoryError::Damaged { .. })), "{meant}");
+        assert_eq!(repository.find_each(&[meant.to_owned()]).unwrap()[0].to_string(), id);
+    }
+    let both = repository.find_each(&["two".to_owned(), id]).unwrap();
+    repository.delete(both[1]).unwrap();
+    assert_eq!(repository.find(None).unwrap().id, both[0]);
+    repository.prune(&Policy::default(), true, false).unwrap();
+    assert_whole(&repository, &source, "two");
+}
+
+#[test]
+fn what_is_found_damaged_and_marked_is_written_anew_by_the_next_push() {
+    let (source, service) = (Source::new(1), Service::new());
+    let repository = repository(&service);
+    source.write("large", 0, &noise(1, 5 << 20));
+    source.snapshot("one");
+    source.push(&repository, "one").unwrap();
+    let names = service.names().into_iter().filter(|name| name.as_ref().contains("/chunks/"));
+    let chunk = names.max_by_key(|name| service.content(name).len()).unwrap();
+    let mut content = service.content(&chunk);
+    content[1000] ^= 1;
+    service.replace(&chunk, Some(content));
+    let verify = || repository.verify(true, &mut |_, _| {}).unwrap();
+    let found = verify();
+    assert_eq!((found.findings.len(), repository.mark_damaged(&found).unwrap()), (1, 1));
+    source.write("small", 0, b"more");
+    source.snapshot("two");
+    source.push(&repository, "two").unwrap();
+    assert_whole(&repository, &source, "two");
+    // It is needed as before, and still not relied on.
+    service.pass(25);
+    repository.prune(&Policy::default(), false, false).unwrap();
+    assert_eq!(verify().findings, found.findings);
+    source.snapshot("three");
+    source.push(&repository, "three").unwrap();
+    assert_whole(&repository, &source, "three");
+    repository.delete(repository.find(Some("one")).unwrap().id).unwrap();
+    assert!(repository.prune(&Policy::default(), false, false).unwrap().removed == 1);
+    assert!(verify().findings.is_empty() && !service.names().contains(&chunk));
+}
+
+#[test]
 fn what_nothing_needs_is_marked_after_a_week_and_goes_a_day_later() {
     let (source, service) = (Source::new(1), Service::new());
     let repository = repository(&service);
@@ -332,10 +403,12 @@ fn what_nothing_needs_is_marked_after_a_week_and_goes_a_day_later() {
     service.pass(7 * 24);
     let told = repository.prune(&policy, false, true).unwrap();
     assert_eq!((told.young, told.marked), (0, young.young));
-    assert!(told.snapshots.len() == 2 && told.marked > 4 && repository.snapshots().unwrap().len() == 3);
+    assert!(
+        told.snapshots.len() == 2 && told.marked > 4 && repository.snapshots().unwrap().snapshots.len() == 3
+    );
     let pruned = repository.prune(&policy, false, false).unwrap();
     assert_eq!((&pruned.snapshots, pruned.marked, pruned.removed), (&told.snapshots, told.marked, 0));
-    assert_eq!(repository.snapshots().unwrap().len(), 1);
+    assert_eq!(repository.snapshots().unwrap().snapshots.len(), 1);
     service.pass(23);
     let pruned = repository.prune(&policy, false, false).unwrap();
     assert_eq!((pruned.marked, pruned.removed, chunks()), (told.marked, 0, before));
@@ -343,7 +416,7 @@ fn what_nothing_needs_is_marked_after_a_week_and_goes_a_day_later() {
     let pruned = repository.prune(&policy, false, false).unwrap();
     assert_eq!((pruned.marked, pruned.removed, chunks()), (0, told.marked, before - told.marked));
     // The model makes all snapshots at one time: which one is the last is not told by its name.
-    let last = repository.snapshots().unwrap().pop().unwrap();
+    let last = repository.snapshots().unwrap().snapshots.pop().unwrap();
     assert_whole(&repository, &source, &last.name);
     // Where nothing is pushed, at once.
     repository.delete(last.id).unwrap();
