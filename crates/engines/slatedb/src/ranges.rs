@@ -6,6 +6,7 @@
 //! Thread safety: plain values. Invariant: a range is in the list of a store from before its batch is visible until after its last key
 //! is deleted, so a reader that takes the list before it reads, or together with a snapshot, sees all that concern it.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
@@ -28,6 +29,11 @@ pub(crate) struct DeadRange {
 }
 
 impl DeadRange {
+    /// What no other one has.
+    fn id(&self) -> (u64, u32) {
+        (self.sequence, self.index)
+    }
+
     /// The key of its record among what is of no keyspace.
     pub(crate) fn key(&self) -> Bytes {
         let mut key = BytesMut::from(RECORDS);
@@ -65,29 +71,46 @@ impl DeadRange {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct DeadRanges {
     list: Vec<Arc<DeadRange>>,
+    /// Some of them: the keys of these stay until the next opening.
+    stuck: BTreeSet<(u64, u32)>,
 }
 
 impl DeadRanges {
     pub(crate) fn new(mut list: Vec<Arc<DeadRange>>) -> Self {
-        list.sort_by_key(|dead| (dead.sequence, dead.index));
-        Self { list }
+        list.sort_by_key(|dead| dead.id());
+        Self { list, stuck: BTreeSet::new() }
     }
 
     pub(crate) fn len(&self) -> usize {
         self.list.len()
     }
 
+    /// How many of them the reaper has still to come to.
+    pub(crate) fn waiting(&self) -> usize {
+        self.list.len() - self.stuck.len()
+    }
+
+    /// Of those that wait for the reaper.
     pub(crate) fn oldest(&self) -> Option<&Arc<DeadRange>> {
-        self.list.first()
+        self.list.iter().find(|dead| !self.stuck.contains(&dead.id()))
     }
 
     pub(crate) fn with(&self, new: &[Arc<DeadRange>]) -> Self {
-        Self { list: self.list.iter().chain(new).cloned().collect() }
+        Self { list: self.list.iter().chain(new).cloned().collect(), stuck: self.stuck.clone() }
     }
 
     pub(crate) fn without(&self, gone: &DeadRange) -> Self {
-        let is_other = |dead: &&Arc<DeadRange>| (dead.sequence, dead.index) != (gone.sequence, gone.index);
-        Self { list: self.list.iter().filter(is_other).cloned().collect() }
+        let mut left = self.clone();
+        left.list.retain(|dead| dead.id() != gone.id());
+        left.stuck.remove(&gone.id());
+        left
+    }
+
+    /// The same, of which the reaper leaves alone one that is in the list.
+    pub(crate) fn with_stuck(&self, stuck: &DeadRange) -> Self {
+        let mut same = self.clone();
+        same.stuck.insert(stuck.id());
+        same
     }
 
     /// Whether a reader at `at` doesn't see an entry of the sequence number `sequence`.
@@ -127,5 +150,19 @@ mod tests {
         assert!(!ranges.hide(1, b"d", 9, 99) && !ranges.hide(1, b"a", 9, 99));
         let left = ranges.without(ranges.oldest().unwrap());
         assert!(!left.hide(1, b"b", 9, 99) && left.hide(1, b"y", 9, 99) && left.len() == 1);
+    }
+
+    #[test]
+    fn range_whose_keys_stay_hides_them_and_is_not_waited_for() {
+        let all = DeadRanges::new(vec![dead("b", "d", 10), dead("x", "z", 20)]);
+        let first = Arc::clone(all.oldest().unwrap());
+        let stuck = all.with_stuck(&first).with(&[dead("e", "f", 30)]);
+        assert_eq!((stuck.len(), stuck.waiting()), (3, 2));
+        assert_eq!(stuck.oldest().unwrap().sequence, 20);
+        assert!(stuck.hide(1, b"c", 9, 99));
+        let left = stuck.without(&first);
+        assert_eq!((left.len(), left.waiting()), (2, 2));
+        let none = all.with_stuck(&first).without(&dead("x", "z", 20));
+        assert!(none.oldest().is_none() && none.waiting() == 0 && none.len() == 1);
     }
 }

@@ -2,9 +2,11 @@
 //!
 //! Purpose: a step looks at a bounded number of entries of the oldest range, and deletes those that are older than it, in one
 //! transaction of `SlateDB`: a key that was written meanwhile is in its way, and the step is made again. Behind the last step the record
-//! goes.
+//! goes. A range that can't be read, such as one with a damaged block, is left as it is until the next opening: readers see nothing of it, and
+//! nothing waits for it.
 //!
-//! Thread safety: one thread, ended by its owner. Invariant: a deleted range takes bounded memory, however much lies in it.
+//! Thread safety: one thread, ended by its owner. Invariants: a deleted range takes bounded memory, however much lies in it; damage to what was
+//! deleted ends no writes.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -62,7 +64,7 @@ impl Drop for Reaper {
 fn run(shared: &Shared, is_over: &AtomicBool) {
     let ends = || is_over.load(Ordering::Acquire);
     loop {
-        shared.wait_for_dead(|dead| ends() || (dead.len() > 0 && shared.check_writable().is_ok()));
+        shared.wait_for_dead(|dead| ends() || (dead.oldest().is_some() && shared.check_writable().is_ok()));
         if ends() {
             return;
         }
@@ -70,11 +72,15 @@ fn run(shared: &Shared, is_over: &AtomicBool) {
         match reap(shared, &dead, &ends) {
             // It is begun again.
             Err(error) if is_unanswered(&error) => {}
-            Err(error) => {
-                // Writers may wait for it. The range stays until the next opening.
+            // A commit has failed, or the store is over: there will be no other one.
+            Err(error @ StoreError::Failed { .. }) => {
                 shared.fail(&error);
                 shared.wait_for_dead(|_| ends());
                 return;
+            }
+            Err(error) => {
+                tracing::warn!(%error, "what was deleted takes room until the next mount, which tries again");
+                shared.leave_dead(&dead);
             }
             Ok(()) => {}
         }

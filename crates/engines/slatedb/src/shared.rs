@@ -329,9 +329,14 @@ impl Shared {
         self.change_dead(|dead| dead.without(gone));
     }
 
+    /// The keys of the range stay until the next opening.
+    pub(crate) fn leave_dead(&self, stuck: &DeadRange) {
+        self.change_dead(|dead| dead.with_stuck(stuck));
+    }
+
     /// Returns when there is room for another deleted range, or none will come.
     pub(crate) fn wait_for_reaper(&self, limit: &WaitLimit) -> Result<()> {
-        let is_met = |dead: &DeadRanges| dead.len() < DEAD_RANGES_MAX || self.check_writable().is_err();
+        let is_met = |dead: &DeadRanges| dead.waiting() < DEAD_RANGES_MAX || self.check_writable().is_err();
         let mut reaping = self.reaping.lock();
         while !is_met(&self.dead()) {
             self.dead_changed.wait_for(&mut reaping, FAILURE_POLL);

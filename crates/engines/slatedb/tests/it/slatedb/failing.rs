@@ -1,5 +1,7 @@
 //! A store that another mount takes over, one whose objects are gone or damaged, and places that are none.
 
+use std::path::PathBuf;
+
 use kvfs_store::{EngineStore, StoreError};
 use tempfile::TempDir;
 
@@ -65,6 +67,50 @@ fn place_with_objects_is_no_place_for_a_store_and_an_empty_one_has_none() {
     create(dir.path());
 }
 
+/// In its middle. Its path, and what was in it.
+fn damage_largest_table(path: &Path) -> (PathBuf, Vec<u8>) {
+    let tables = std::fs::read_dir(path.join("compacted")).unwrap();
+    let largest = tables.map(|table| table.unwrap()).max_by_key(|table| table.metadata().unwrap().len());
+    let path = largest.unwrap().path();
+    let whole = std::fs::read(&path).unwrap();
+    let mut damaged = whole.clone();
+    damaged[whole.len() / 2] ^= 1;
+    std::fs::write(&path, damaged).unwrap();
+    (path, whole)
+}
+
+#[test]
+fn damage_within_a_deleted_range_keeps_its_keys_and_no_writer_from_its_work() {
+    let (dir, f, store) = new_store();
+    let key = |number: u32| number.to_be_bytes().to_vec();
+    for number in 0..1000 {
+        f.apply(|b| b.put(f.plain, key(number), vec![number as u8; 1000]));
+    }
+    store.close().unwrap();
+    drop((f, store));
+    damage_largest_table(dir.path());
+    let (f, store) = fixture(dir.path());
+    f.apply(|b| b.delete_range(f.plain, key(0), key(1000)));
+    let work = |f: &Fixture<Slate>, store: &SlateStore, of: u32| {
+        // A later range goes, so the damaged one was met.
+        f.apply(|b| (of..of + 200).for_each(|number| b.put(f.plain, key(number), "v")));
+        f.apply(|b| b.delete_range(f.plain, key(of), key(of + 200)));
+        wait_until("others go", || f.stat("slatedb.deleted_ranges") == 1);
+        store.sync(f.apply(|b| b.put(f.plain, key(of + 1000), "v"))).unwrap();
+        assert_eq!(store.failure(), None);
+        // What can be read is not there any more.
+        assert_eq!(f.store.get(f.plain, &key(7)).unwrap(), None);
+        assert_eq!(f.store.get(f.plain, &key(of + 7)).unwrap(), None);
+        assert!(f.store.get(f.plain, &key(of + 1000)).unwrap().is_some());
+        store.close().unwrap();
+    };
+    work(&f, &store, 2000);
+    drop((f, store));
+    // The next mount meets it at once.
+    let (f, store) = fixture(dir.path());
+    work(&f, &store, 4000);
+}
+
 #[test]
 fn missing_and_damaged_objects_are_found() {
     let (dir, f, store) = new_store();
@@ -73,13 +119,7 @@ fn missing_and_damaged_objects_are_found() {
     }
     store.close().unwrap();
     drop((f, store));
-    let tables = std::fs::read_dir(dir.path().join("compacted")).unwrap();
-    let largest = tables.map(|table| table.unwrap()).max_by_key(|table| table.metadata().unwrap().len());
-    let path = largest.unwrap().path();
-    let whole = std::fs::read(&path).unwrap();
-    let mut damaged = whole.clone();
-    damaged[whole.len() / 2] ^= 1;
-    std::fs::write(&path, damaged).unwrap();
+    let (path, whole) = damage_largest_table(dir.path());
     let reader = SlateOptions { read_only: true, ..SlateOptions::with_memory(MEMORY_BYTES) };
     let check = || {
         let store = SlateStore::open(&place(dir.path()), &reader)?;
