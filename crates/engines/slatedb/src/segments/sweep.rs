@@ -283,11 +283,16 @@ impl<'a> Sweep<'a> {
         }
         drop(pin);
         let Some(next) = next else { return Ok(()) };
-        self.look_at(next)?;
+        let looked = self.look_at(next);
+        if looked.as_ref().is_err_and(is_unanswered) {
+            return looked;
+        }
+        // A damaged one is told of, and does not keep the others from their turn.
         self.looked_at = next;
         let mut write = Write::default();
         write.put(keys::full(keys::META, LOOKED_AT), Bytes::copy_from_slice(&next.to_le_bytes()));
-        self.commit(write)
+        self.commit(write)?;
+        looked
     }
 
     fn look_at(&mut self, segment: u64) -> Result<()> {

@@ -308,6 +308,47 @@ fn segment_that_is_hardly_in_use_is_written_anew_and_what_is_deleted_meanwhile_s
 }
 
 #[test]
+fn damaged_segment_keeps_no_other_one_that_was_overwritten() {
+    let (dir, f, store) = new_store();
+    f.apply(|b| b.put_blocks(f.blocks, "file", 0, content(0, 4 * SEGMENT_BLOCKS)));
+    store.close().unwrap();
+    drop((f, store));
+    let mut old = segments(&dir);
+    old.sort();
+    // In a block that stays in use, so it can't be written anew.
+    let mut bytes = std::fs::read(&old[0]).unwrap();
+    bytes[BLOCK_BYTES + 5] ^= 1;
+    std::fs::write(&old[0], &bytes).unwrap();
+    let (f, store) = fixture(dir.path());
+    let overwrite = |blocks: std::ops::Range<u64>| {
+        for block in blocks {
+            f.apply(|b| b.put_blocks(f.blocks, "file", block, block_of(block).to_vec()));
+        }
+    };
+    let others = |what: &str, is_met: &dyn Fn() -> bool| {
+        let mut number = 0;
+        wait_until(what, || {
+            // Others have to be written for these to be looked at.
+            if number < 40 {
+                number += 1;
+                f.apply(|b| b.put_blocks(f.blocks, "other", 0, content(7, SEGMENT_BLOCKS)));
+                f.store.sync(f.store.position()).unwrap();
+                f.apply(|b| b.delete_range(f.blocks, "other", "othes"));
+            }
+            is_met()
+        });
+    };
+    overwrite(2..SEGMENT_BLOCKS);
+    others("it is read", &|| f.stat("slatedb.segments_received_bytes") > 0);
+    overwrite(SEGMENT_BLOCKS..4 * SEGMENT_BLOCKS);
+    others("the others go", &|| old[1..].iter().all(|path| !path.exists()));
+    assert!(old[0].exists());
+    assert_eq!(store.failure(), None);
+    assert_eq!(read(&*f.store, &f, "file", 2, 30).unwrap(), content(2, 30));
+    store.close().unwrap();
+}
+
+#[test]
 fn segments_that_a_crash_has_left_go_at_the_next_opening_and_others_stay() {
     let (dir, f, store) = new_store();
     // One that a snapshot alone needs.
