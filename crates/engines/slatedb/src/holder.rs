@@ -8,7 +8,7 @@
 //! when it opened. So what is acknowledged is what the next writer found.
 //!
 //! Thread safety: one thread, ended by its owner. Invariants: the record promises nothing about writes, which fencing alone keeps apart;
-//! a record goes with the close of its store, or is found to be dead.
+//! a record goes with the close of its store, or is found to be dead; a mount removes none but its own.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -134,13 +134,20 @@ impl Place {
     }
 
     /// Whether it was written within a lease does not matter: the next one may be.
-    async fn write(&self, holding: &Holding, beat: u64) {
-        let put = self.service.put(&self.object, holding.record(beat).into());
-        let _ = tokio::time::timeout(holding.claimant.lease, put).await;
+    async fn write(&self, record: &str, lease: Duration) {
+        let put = self.service.put(&self.object, record.to_owned().into());
+        let _ = tokio::time::timeout(lease, put).await;
     }
 
-    async fn remove(&self, holding: &Holding) {
-        let _ = tokio::time::timeout(holding.claimant.lease, self.service.delete(&self.object)).await;
+    /// Removes `record`, unless there is another one: a mount that has taken the store over may not have been noticed.
+    async fn remove(&self, record: &str, lease: Duration) {
+        let remove = async {
+            if self.read().await.is_ok_and(|found| found.as_deref() == Some(record)) {
+                // Where it stays it is found to be dead.
+                let _ = self.service.delete(&self.object).await;
+            }
+        };
+        let _ = tokio::time::timeout(lease, remove).await;
     }
 }
 
@@ -176,21 +183,24 @@ impl Drop for Holder {
 }
 
 fn run(shared: &Shared, asked: &Asked, place: &Place, holding: &Holding) {
+    let lease = holding.claimant.lease;
     for beat in 0.. {
         // The record is another one's by now, if there is one.
         if shared.failure().is_some() {
             return;
         }
-        shared.wait(place.write(holding, beat));
+        let record = holding.record(beat);
+        shared.wait(place.write(&record, lease));
         let mut is_over = asked.is_over.lock();
         if !*is_over {
-            asked.changed.wait_for(&mut is_over, holding.claimant.lease / BEATS);
+            asked.changed.wait_for(&mut is_over, lease / BEATS);
         }
         if *is_over {
-            break;
+            drop(is_over);
+            if shared.failure().is_none() {
+                shared.wait(place.remove(&record, lease));
+            }
+            return;
         }
-    }
-    if shared.failure().is_none() {
-        shared.wait(place.remove(holding));
     }
 }

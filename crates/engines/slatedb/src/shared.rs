@@ -366,14 +366,15 @@ impl Shared {
     }
 
     pub(crate) fn failure(&self) -> Option<Arc<str>> {
-        let known = self.failed.get().cloned();
-        if known.is_some() || self.is_closed.load(Ordering::Acquire) {
-            return known;
+        if let Some(known) = self.failed.get() {
+            return Some(Arc::clone(known));
         }
         let Database::Writer(db) = &self.database else { return None };
         match db.subscribe().borrow().close_reason {
             None | Some(CloseReason::Clean) => None,
+            // Also one that finds it out at its close.
             Some(CloseReason::Fenced) => Some(TAKEN_OVER.into()),
+            Some(_) if self.is_closed.load(Ordering::Acquire) => None,
             Some(_) => Some("SlateDB has closed the store after a failure in the background".into()),
         }
     }

@@ -197,6 +197,31 @@ fn writer_that_was_held_up_for_longer_than_its_lease_acknowledges_nothing_that_t
 }
 
 #[test]
+fn mount_that_was_taken_over_leaves_the_record_of_the_next_one_when_it_is_closed() {
+    let dir = TempDir::new().unwrap();
+    create(dir.path());
+    let record = || std::fs::read_to_string(dir.path().join("kvfs-holder")).unwrap_or_default();
+    let with = |name: &str, lease: Duration, takes_over: bool| {
+        let claimant = Claimant { name: name.to_owned(), lease, takes_over, ..options().claimant };
+        SlateStore::open(&place(dir.path()), &SlateOptions { claimant, ..options() })
+    };
+    // Neither writes its record again before the end of the test.
+    let old = with("host a", Duration::from_mins(10), false).unwrap();
+    wait_until("it says so", || record().starts_with("host a\n"));
+    old.sync(old.position()).unwrap();
+    let new = with("host b", Duration::from_secs(8), true).unwrap();
+    wait_until("it says so", || record().starts_with("host b\n"));
+    // It may have noticed or not.
+    drop(old.close());
+    assert!(record().starts_with("host b\n"), "{}", record());
+    let refused = with("host c", Duration::from_secs(8), false).err().unwrap();
+    assert!(refused.to_string().contains("alive: host b"), "{refused}");
+    assert_eq!(new.failure(), None);
+    new.close().unwrap();
+    assert_eq!(record(), "");
+}
+
+#[test]
 fn lease_that_counts_is_that_of_the_holder() {
     let dir = TempDir::new().unwrap();
     create(dir.path());
