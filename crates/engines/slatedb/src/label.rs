@@ -56,6 +56,8 @@ impl Label {
 #[derive(Debug, Clone)]
 pub(crate) struct Entry {
     pub(crate) id: Uuid,
+    /// The first manifest that may have it.
+    pub(crate) manifest: u64,
     pub(crate) label: Label,
 }
 
@@ -65,7 +67,8 @@ pub(crate) fn named_in(manifest: &VersionedManifest) -> Vec<Entry> {
     let entries = manifest.checkpoints().iter().filter_map(|checkpoint| {
         let label = Label::parse(checkpoint.name.as_deref()?)?;
         // SlateDB adds a checkpoint a second time where the answer to the first write was lost.
-        known.insert(checkpoint.id).then_some(Entry { id: checkpoint.id, label })
+        let (id, manifest) = (checkpoint.id, checkpoint.manifest_id);
+        known.insert(id).then_some(Entry { id, manifest, label })
     });
     let mut entries: Vec<_> = entries.collect();
     entries.sort_by_key(|entry| entry.label.sequence);

@@ -6,6 +6,9 @@
 //! The calls of `SlateDB` that make and remove checkpoints go on until object storage answers. So they are tasks, which end by themselves what a
 //! caller has given up: a snapshot that was made too late is removed again, and one that is to be deleted goes.
 //!
+//! Checkpoints know no writers: one that was taken over could remove those of its successor. So it is asked for first whether this opening still has
+//! the store; and one that was removed by others all the same is in the list no longer.
+//!
 //! A snapshot that is deleted while it is read: its checkpoint gets a successor without a name, which goes with the last reader. Those that
 //! a crash leaves go when the store is opened the next time.
 //!
@@ -19,8 +22,9 @@ use futures::future::{Either, select};
 use kvfs_locks::{Mutex, class};
 use kvfs_store::clock::{Clock, SystemClock};
 use kvfs_store::{NamedSnapshots, Result, Snapshot, SnapshotInfo, StoreError, check_snapshot_name};
+use slatedb::admin::Admin;
 use slatedb::config::{CheckpointOptions, CheckpointScope};
-use slatedb::{CheckpointCreateResult, Db};
+use slatedb::{CheckpointCreateResult, Db, VersionedManifest};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedMutexGuard, oneshot};
 use uuid::Uuid;
@@ -57,6 +61,12 @@ struct State {
 }
 
 impl State {
+    /// Takes those out of the list whose checkpoints are gone. The manifest of a moment ago may lack what was made since.
+    fn keep_those_in(&mut self, manifest: &VersionedManifest) {
+        let is_there = |id: Uuid| manifest.checkpoints().iter().any(|checkpoint| checkpoint.id == id);
+        self.list.retain(|entry| manifest.id() < entry.manifest || is_there(entry.id));
+    }
+
     /// The snapshot, if it is read.
     fn find_opened(&self, id: Uuid) -> Option<Arc<Opened>> {
         self.opened.iter().filter_map(Weak::upgrade).find(|opened| opened.entry.id == id)
@@ -190,15 +200,20 @@ async fn make(
     drop((turn, position));
 }
 
+/// For one change of the checkpoints of a store that this opening still has.
+async fn admin_of(db: &Db, opener: &Opener) -> Result<Admin, slatedb::Error> {
+    db.refresh_manifest().await?;
+    Ok(opener.admin())
+}
+
 /// Removes the checkpoint of a snapshot that is out of the list, and has it in the list again if that fails.
 async fn delete(
     named: Arc<Named>,
+    db: Db,
     opener: Arc<Opener>,
     entry: Entry,
-    turn: Turn,
-    position: Held,
+    (turn, position): (Turn, Held),
 ) -> Result<(), slatedb::Error> {
-    let admin = opener.admin();
     let removed = async {
         // From here on nothing opens it.
         let opened = named.state.lock().find_opened(entry.id);
@@ -208,13 +223,13 @@ async fn delete(
                 name: Some(KEPT.to_owned()),
                 ..CheckpointOptions::default()
             };
-            let kept = admin.create_detached_checkpoint(&options).await?;
+            let kept = admin_of(&db, &opener).await?.create_detached_checkpoint(&options).await?;
             // A snapshot is deleted once, unless that failed.
             if let Err(another) = opened.kept.set(kept.id) {
-                admin.delete_checkpoint(another).await?;
+                admin_of(&db, &opener).await?.delete_checkpoint(another).await?;
             }
         }
-        admin.delete_checkpoint(entry.id).await
+        admin_of(&db, &opener).await?.delete_checkpoint(entry.id).await
     };
     let removed = removed.await;
     if removed.is_err() {
@@ -262,15 +277,24 @@ impl Shared {
         })
     }
 
+    /// What `look` finds, which may change it.
+    fn with_named<T>(&self, look: impl FnOnce(&mut State) -> T) -> T {
+        let mut state = self.named.state.lock();
+        if let Database::Writer(db) = &self.database {
+            state.keep_those_in(&db.manifest());
+        }
+        look(&mut state)
+    }
+
     /// Positions of named snapshots.
     pub(crate) fn named_sequences(&self) -> Vec<u64> {
-        self.named.state.lock().list.iter().map(|entry| entry.label.sequence).collect()
+        self.with_named(|state| state.list.iter().map(|entry| entry.label.sequence).collect())
     }
 
     pub(crate) fn named_snapshots(&self) -> Vec<SnapshotInfo> {
         let infos = |entries: &[Entry]| entries.iter().map(|entry| entry.label.info()).collect();
         match &self.database {
-            Database::Writer(_) => infos(&self.named.state.lock().list),
+            Database::Writer(_) => self.with_named(|state| infos(&state.list)),
             Database::Reader(follower) => infos(&follower.current().named),
         }
     }
@@ -279,7 +303,7 @@ impl Shared {
         check_snapshot_name(name)?;
         self.check_writable()?;
         let turn = self.take_turn(MAKING)?;
-        if self.named.state.lock().list.iter().any(|entry| entry.label.name == name) {
+        if self.with_named(|state| state.list.iter().any(|entry| entry.label.name == name)) {
             return Err(StoreError::SnapshotExists(name.to_owned()));
         }
         // What does not depend on the order lock is waited for without it.
@@ -306,7 +330,7 @@ impl Shared {
         };
         let checkpoint = self.wait_for_task(MAKING, is_made)?;
         let info = label.info();
-        self.named.add(Entry { id: checkpoint.id, label });
+        self.named.add(Entry { id: checkpoint.id, manifest: checkpoint.manifest_id, label });
         Ok(info)
     }
 
@@ -315,12 +339,12 @@ impl Shared {
         let turn = self.take_turn(DELETING)?;
         // What it has stays until it is known not to come back.
         let position = self.segments.positions().hold(|| 0);
-        let entry = {
-            let list = &mut self.named.state.lock().list;
-            let at = list.iter().position(|entry| entry.label.name == name);
-            list.remove(at.ok_or_else(|| StoreError::NoSnapshot(name.to_owned()))?)
-        };
-        let deleting = delete(Arc::clone(&self.named), Arc::clone(&self.opener), entry, turn, position);
+        let entry = self.with_named(|state| {
+            let at = state.list.iter().position(|entry| entry.label.name == name);
+            Ok(state.list.remove(at.ok_or_else(|| StoreError::NoSnapshot(name.to_owned()))?))
+        })?;
+        let (db, opener) = (self.writer()?.clone(), Arc::clone(&self.opener));
+        let deleting = delete(Arc::clone(&self.named), db, opener, entry, (turn, position));
         let (deleted, is_deleted) = oneshot::channel();
         self.handle().spawn(async move {
             // A caller that has given up does not hear it.
@@ -338,11 +362,10 @@ impl Shared {
             Database::Writer(_) => None,
             Database::Reader(follower) => Some(follower.current()),
         };
-        let opened = {
-            let mut state = self.named.state.lock();
+        let opened = self.with_named(|state| {
             let entry = find(shown.as_ref().map_or(&state.list, |shown| &shown.named)).ok_or_else(gone)?;
             state.opened.retain(|opened| opened.strong_count() > 0);
-            state.find_opened(entry.id).unwrap_or_else(|| {
+            Ok(state.find_opened(entry.id).unwrap_or_else(|| {
                 let sequence = entry.label.sequence;
                 let opened = Arc::new(Opened {
                     _position: self.segments.positions().hold(|| sequence),
@@ -355,8 +378,8 @@ impl Shared {
                 });
                 state.opened.push(Arc::downgrade(&opened));
                 opened
-            })
-        };
+            }))
+        })?;
         opened.show(self)?;
         Ok(opened)
     }

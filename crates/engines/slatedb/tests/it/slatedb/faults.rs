@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -120,12 +120,18 @@ impl Cloud {
     /// As a new process reaches it. Those before have crashed.
     pub(crate) fn crash(self: &Arc<Self>) -> Arc<dyn ObjectStore> {
         let process = self.processes.fetch_add(1, Ordering::SeqCst) + 1;
-        Arc::new(Reached { cloud: Arc::clone(self), process })
+        Arc::new(Reached { cloud: Arc::clone(self), process, is_cut_off: Arc::default() })
     }
 
     /// As another process does, beside the one that is there.
     pub(crate) fn beside(self: &Arc<Self>) -> Arc<dyn ObjectStore> {
-        Arc::new(Reached { cloud: Arc::clone(self), process: u64::MAX })
+        self.beside_behind(&Arc::default())
+    }
+
+    /// The same, which finds its connections refused while it is cut off.
+    pub(crate) fn beside_behind(self: &Arc<Self>, is_cut_off: &Arc<AtomicBool>) -> Arc<dyn ObjectStore> {
+        let (cloud, is_cut_off) = (Arc::clone(self), Arc::clone(is_cut_off));
+        Arc::new(Reached { cloud, process: u64::MAX, is_cut_off })
     }
 
     pub(crate) fn set(&self, outage: Outage) {
@@ -177,10 +183,11 @@ fn failure(text: &str) -> Error {
 }
 
 /// As one process reaches it.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Reached {
     cloud: Arc<Cloud>,
     process: u64,
+    is_cut_off: Arc<AtomicBool>,
 }
 
 /// What is left of a fault when the request has arrived.
@@ -190,6 +197,9 @@ impl Reached {
     /// Returns when the request has arrived.
     async fn arrive(&self, kind: &'static str, location: &Path, is_write: bool) -> Result<Behind> {
         let (outage, fault, latency) = self.cloud.next(kind, location);
+        if self.is_cut_off.load(Ordering::SeqCst) {
+            return Err(failure("connection refused"));
+        }
         let path = || location.to_string();
         match outage {
             Outage::None => tokio::time::sleep(latency).await,
@@ -273,7 +283,7 @@ impl ObjectStore for Reached {
     ) -> Result<Box<dyn MultipartUpload>> {
         let behind = self.arrive("begin", location, true).await?;
         let inner = self.cloud.inner.put_multipart_opts(location, options).await?;
-        let reached = Arc::new(Self { cloud: Arc::clone(&self.cloud), process: self.process });
+        let reached = Arc::new(self.clone());
         let upload =
             Upload { inner: Arc::new(tokio::sync::Mutex::new(inner)), reached, location: location.clone() };
         self.answer(behind, Ok(Box::new(upload) as Box<dyn MultipartUpload>)).await
@@ -300,7 +310,7 @@ impl ObjectStore for Reached {
     }
 
     fn delete_stream(&self, locations: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
-        let reached = Arc::new(Self { cloud: Arc::clone(&self.cloud), process: self.process });
+        let reached = Arc::new(self.clone());
         locations
             .then(move |location| {
                 let reached = Arc::clone(&reached);
@@ -317,7 +327,7 @@ impl ObjectStore for Reached {
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
-        let reached = Arc::new(Self { cloud: Arc::clone(&self.cloud), process: self.process });
+        let reached = Arc::new(self.clone());
         let prefix = prefix.cloned();
         let list = async move {
             let behind = reached.arrive("list", &prefix.clone().unwrap_or_default(), false).await?;

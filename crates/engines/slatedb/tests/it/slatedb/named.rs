@@ -440,6 +440,62 @@ fn snapshot_that_was_given_up_while_its_checkpoint_was_made_is_removed_again() {
 }
 
 #[test]
+fn mount_that_was_taken_over_deletes_no_snapshot_of_the_next_one() {
+    let cloud = Cloud::new(12, 0);
+    let outside = Outside::of(&cloud);
+    let is_cut_off = Arc::new(AtomicBool::new(false));
+    let service = cloud.beside_behind(&is_cut_off);
+    SlateStore::create_over(Arc::clone(&service), &impatient(), [7; 16]).unwrap();
+    let (f, old) = open_over(service, &impatient());
+    f.put("a", "1");
+    create_named(&old, "kept");
+    f.put("b", "1");
+    create_named(&old, "other");
+    is_cut_off.store(true, Ordering::SeqCst);
+    let deleted = (&*old as &dyn Store).delete_snapshot("kept");
+    assert!(is_unanswered(&deleted), "{deleted:?}");
+    assert_eq!(names(&old), ["other"]);
+    let claimant = Claimant { takes_over: true, ..options().claimant };
+    let (f, new) = open_over(cloud.beside(), &SlateOptions { claimant, ..impatient() });
+    is_cut_off.store(false, Ordering::SeqCst);
+    wait_until("the deletion is over", || {
+        names(&old) == ["kept", "other"] || outside.checkpoints().len() < 2
+    });
+    assert_eq!(outside.checkpoints().len(), 2);
+    assert!(old.failure().unwrap().contains("taken this store over"));
+    assert_eq!(names(&new), ["kept", "other"]);
+    assert_eq!(contents(&*open_named(&new, "kept"), &f).len(), 1);
+    new.close().unwrap();
+}
+
+#[test]
+fn snapshot_that_was_deleted_elsewhere_is_not_listed_and_may_be_made_again() {
+    let cloud = Cloud::new(13, 0);
+    let outside = Outside::of(&cloud);
+    let (f, store) = made(&cloud, &impatient());
+    f.put("a", "1");
+    create_named(&store, "gone");
+    create_named(&store, "kept");
+    let all = outside.runtime.block_on(outside.admin().list_checkpoints(None)).unwrap();
+    let of = |name: &str| {
+        let is_of = |found: &str| found.starts_with("kvfs-snapshot/") && found.ends_with(name);
+        all.iter().find(|checkpoint| checkpoint.name.as_deref().is_some_and(is_of)).unwrap().id
+    };
+    outside.runtime.block_on(outside.admin().delete_checkpoint(of("/gone"))).unwrap();
+    wait_until("it is noticed", || names(&store) == ["kept"]);
+    let opened = (&*store as &dyn Store).open_snapshot("gone").map(drop);
+    assert!(matches!(&opened, Err(StoreError::NoSnapshot(_))), "{opened:?}");
+    f.put("b", "1");
+    create_named(&store, "gone");
+    // One that was made a moment ago is there at once.
+    assert_eq!(names(&store), ["kept", "gone"]);
+    assert_eq!(contents(&*open_named(&store, "gone"), &f).len(), 2);
+    delete_named(&store, "gone");
+    assert_eq!((names(&store), outside.checkpoints().len()), (vec!["kept".to_owned()], 1));
+    store.close().unwrap();
+}
+
+#[test]
 fn snapshots_behind_a_bad_network_are_what_they_were_made_of_also_after_crashes() {
     let options = SlateOptions { request_time: Duration::from_millis(300), ..options() };
     std::thread::scope(|scope| {
