@@ -6,10 +6,13 @@
 //! * The content of an object is part of its request: a connection that breaks within it, or stalls, or ends too early, fails the request.
 //! * A bucket that is missing for a while is no missing object.
 //! * A request that nothing comes of ends after a while. What uploads may take grows with their size, so slow networks get through.
+//! * But not one that makes an object and bears no mark to know it by, as in a directory, which has no attributes: it may be done all the
+//!   same, and the next attempt would take its own object for that of another writer. It is waited for, and told of as an outage.
 //!
 //! Thread safety: shared by all requests. Invariant: nothing is answered here that the storage has not answered.
 
 use std::fmt;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,7 +23,7 @@ use futures::{FutureExt, StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::{
     CopyOptions, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload, ObjectMeta,
-    ObjectStore, PutMultipartOptions, PutOptions, PutPayload, PutResult, RenameOptions, UploadPart,
+    ObjectStore, PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult, RenameOptions, UploadPart,
 };
 
 use crate::health::Health;
@@ -44,12 +47,27 @@ pub(crate) struct Observer {
 }
 
 impl Observer {
+    /// How long the answer to a request may take that sends so many bytes.
+    fn limit(&self, sent: u64) -> Duration {
+        self.request_time + Duration::from_secs(sent / UPLOAD_RATE_MIN)
+    }
+
     /// An end to a wait for one answer.
     async fn within<T>(&self, sent: u64, answer: impl Future<Output = Answer<T>>) -> Answer<T> {
-        let limit = self.request_time + Duration::from_secs(sent / UPLOAD_RATE_MIN);
-        tokio::time::timeout(limit, answer)
-            .await
-            .unwrap_or_else(|_| Err(failure(format!("no answer in {limit:?}"))))
+        let limit = self.limit(sent);
+        tokio::time::timeout(limit, answer).await.unwrap_or_else(|_| Err(no_answer(limit)))
+    }
+
+    /// Waits for the answer to a write that can't be made again, however long it takes.
+    async fn without_end<T>(&self, sent: u64, answer: impl Future<Output = Answer<T>>) -> Answer<T> {
+        let limit = self.limit(sent);
+        let mut answer = pin!(answer);
+        loop {
+            match tokio::time::timeout(limit, &mut answer).await {
+                Ok(answer) => return answer,
+                Err(_) => self.judge(Class::Put, Some(&no_answer(limit))),
+            }
+        }
     }
 
     /// Makes a request, which sends so many bytes.
@@ -134,6 +152,10 @@ fn failure(text: String) -> object_store::Error {
     object_store::Error::Generic { store: NAME, source: text.into() }
 }
 
+fn no_answer(limit: Duration) -> object_store::Error {
+    failure(format!("no answer in {limit:?}"))
+}
+
 /// Nothing but a bucket can be missing to a write or a list; to a read, where the service says so.
 fn without_bucket(class: Class, error: object_store::Error) -> object_store::Error {
     let object_store::Error::NotFound { .. } = error else { return error };
@@ -199,8 +221,14 @@ impl fmt::Display for ObservedStore {
 impl ObjectStore for ObservedStore {
     async fn put_opts(&self, location: &Path, payload: PutPayload, options: PutOptions) -> Answer<PutResult> {
         let sent = payload.content_length() as u64;
+        let is_unmarked = !matches!(options.mode, PutMode::Overwrite) && options.attributes.is_empty();
+        let put = self.inner.put_opts(location, payload, options);
         let put = async {
-            let put = self.observer.within(sent, self.inner.put_opts(location, payload, options)).await;
+            let put = if is_unmarked {
+                self.observer.without_end(sent, put).await
+            } else {
+                self.observer.within(sent, put).await
+            };
             put.map_err(|error| without_bucket(Class::Put, error))
         };
         self.observer.request(Class::Put, sent, put).await

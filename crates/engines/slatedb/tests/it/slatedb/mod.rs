@@ -12,6 +12,7 @@ mod on_slatedb;
 mod outages;
 mod reading_ahead;
 mod segments;
+mod stalls;
 mod taking_over;
 
 use super::*;
