@@ -36,6 +36,7 @@ mod cursor;
 mod error;
 mod flusher;
 mod follower;
+mod forward;
 mod health;
 mod holder;
 mod journal;

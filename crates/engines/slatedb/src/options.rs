@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use kvfs_store::BLOCK_BYTES;
+use kvfs_store::clock::{Clock, SystemClock};
 use slatedb::Settings;
 use slatedb::config::{
     CompactorOptions, GarbageCollectorDirectoryOptions, GarbageCollectorOptions, ObjectStoreCacheOptions,
@@ -106,6 +107,8 @@ pub struct SlateOptions {
     pub segments: SegmentOptions,
     /// On a local disk, for one opening at a time; `None`: there is none, whatever the store says.
     pub journal: Option<JournalOptions>,
+    /// The time of day of the machine (since 1970-01-01 UTC), asked for at the opening.
+    pub wall: fn() -> Duration,
 }
 
 impl SlateOptions {
@@ -123,6 +126,7 @@ impl SlateOptions {
             cache: None,
             segments: SegmentOptions::default(),
             journal: None,
+            wall: || SystemClock::new().wall(),
         }
     }
 
@@ -147,8 +151,8 @@ impl SlateOptions {
         self.memtable_bytes() as u64 * MEMTABLES
     }
 
-    /// `is_local`: the objects are files.
-    pub(crate) fn settings(&self, is_local: bool) -> Settings {
+    /// `is_local`: the objects are files. `ahead`: by so much the time that `SlateDB` has is later than that of the machine.
+    pub(crate) fn settings(&self, is_local: bool, ahead: Duration) -> Settings {
         Settings {
             // The log is written when a sync or the commit interval asks for it.
             flush_interval: None,
@@ -164,7 +168,7 @@ impl SlateOptions {
                 max_concurrent_compactions: 2,
                 ..CompactorOptions::default()
             }),
-            garbage_collector_options: Some(collection(is_local)),
+            garbage_collector_options: Some(collection(is_local, ahead)),
             object_store_cache_options: self.cache_options(),
             ..Settings::default()
         }
@@ -194,16 +198,18 @@ pub(crate) fn parts_bytes(memory_bytes: u64) -> usize {
     (memory_bytes / 8) as usize
 }
 
-fn collection(is_local: bool) -> GarbageCollectorOptions {
+fn collection(is_local: bool, ahead: Duration) -> GarbageCollectorOptions {
     let older_than = |min_age| {
         let interval = Some(COLLECTION_INTERVAL);
         Some(GarbageCollectorDirectoryOptions { interval, min_age, ..Default::default() })
     };
     GarbageCollectorOptions {
-        manifest_options: older_than(MANIFEST_AGE_MIN),
-        wal_options: older_than(LOG_AGE_MIN),
+        // Their age is by the clock of the storage.
+        manifest_options: older_than(MANIFEST_AGE_MIN + ahead),
+        wal_options: older_than(LOG_AGE_MIN + ahead),
+        compactions_options: older_than(MANIFEST_AGE_MIN + ahead),
+        // These have it in their names, by the time that SlateDB had.
         compacted_options: older_than(TABLE_AGE_MIN),
-        compactions_options: older_than(MANIFEST_AGE_MIN),
         // They would look at the manifest of each named snapshot, and do nothing: fences are kept, and there are no clones.
         wal_fence_options: None,
         detach_options: None,

@@ -23,6 +23,7 @@ use crate::cache::BlockCache;
 use crate::claim;
 use crate::error::of_slatedb;
 use crate::follower::{Follower, Opener};
+use crate::forward::{self, Forward};
 use crate::health::Health;
 use crate::holder::{self, Holder, Holding};
 use crate::journal;
@@ -73,7 +74,8 @@ impl SlateStore {
         let failed = |error: slatedb::Error| of_slatedb("making a store", &error);
         let making = async {
             let db = Db::builder(prefix, service)
-                .with_settings(options.settings(is_local))
+                .with_settings(options.settings(is_local, Duration::ZERO))
+                .with_system_clock(Arc::new(Forward::from((options.wall)())))
                 .with_sst_block_size(BLOCK_SIZE)
                 .build()
                 .await
@@ -151,9 +153,11 @@ impl SlateStore {
             if holder_place.wait(&options.claimant).await? {
                 journal::expect_here(&opener, options.journal.as_ref()).await?;
             }
+            let (clock, ahead) = forward::for_opening(&opener, options.wall).await?;
             let gate = Gate::new(Arc::clone(&opener.service), Arc::clone(&segments));
             let builder = Db::builder(opener.prefix.clone(), Arc::new(gate))
-                .with_settings(options.settings(is_local))
+                .with_settings(options.settings(is_local, ahead))
+                .with_system_clock(Arc::new(clock))
                 .with_sst_block_size(BLOCK_SIZE)
                 .with_db_cache(Arc::clone(&cache) as _, 0)
                 .with_metrics_recorder(Arc::clone(&recorder) as _);

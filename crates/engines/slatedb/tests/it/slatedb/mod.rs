@@ -1,5 +1,6 @@
 //! What is of this engine alone. Its tests wait for clocks more than they compute: many of them may run at a time, and all have this name.
 
+mod clocks;
 mod failing;
 mod faults;
 mod files;
