@@ -3,10 +3,11 @@
 //! Thread safety: only reads. Memory: two cursors. Cost: everything is read once in both stores, and what changed between snapshots once more.
 
 use std::cmp::Ordering;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kvfs_store::progress::{self, Unit};
-use kvfs_store::{Cursor, KeyRange, Read, Snapshot, Store};
+use kvfs_store::{Cursor, KeyRange, Read, Snapshot, SnapshotInfo, Store};
 
 use super::{Both, CopyError, Pair, of_source};
 use crate::FileSystem;
@@ -54,12 +55,16 @@ pub fn compare(from: &FileSystem, to: &dyn Store, goes_on: &dyn Fn() -> bool) ->
 }
 
 impl Both<'_> {
-    /// The named snapshots, and when they were made.
+    /// The named snapshots, and when they were made. Engines list those of one state in orders of their own.
     fn compare_names(&self) -> Result<(), CopyError> {
-        let present = self.to.named_snapshots();
-        let is_same = self.snapshots.len() == present.len()
-            && self.snapshots.iter().zip(&present).all(|(a, b)| (&a.name, a.created) == (&b.name, b.created));
-        if is_same { Ok(()) } else { Err(CopyError::Differs("it has other named snapshots".to_owned())) }
+        let by_name = |named: &[SnapshotInfo]| -> BTreeMap<_, _> {
+            named.iter().map(|info| (info.name.clone(), info.created)).collect()
+        };
+        if by_name(&self.snapshots) == by_name(&self.to.named_snapshots()) {
+            Ok(())
+        } else {
+            Err(CopyError::Differs("it has other named snapshots".to_owned()))
+        }
     }
 
     fn compare_changes(&self, pair: &Pair, state: &Sides, later: &Sides) -> Result<(), CopyError> {

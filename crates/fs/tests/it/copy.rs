@@ -306,6 +306,18 @@ fn snapshot_of_a_copy_that_differs_is_found() {
 }
 
 #[test]
+fn snapshots_of_one_state_are_copied_whatever_their_names() {
+    for to in [new_model(), new_engine()] {
+        let source = model(1);
+        source.write_at(source.file(ROOT, "file"), 0, &[1; 9000]).unwrap();
+        for name in ["zebra", "ape", "monkey"] {
+            source.store.create_snapshot(name).unwrap();
+        }
+        assert_eq!(copied(&source.fs, &to).snapshots, 3);
+    }
+}
+
+#[test]
 fn copy_is_given_up_when_it_is_told_to_and_where_there_is_no_space() {
     let source = work(model(1), 51);
     let asked = Cell::new(0);
