@@ -114,9 +114,14 @@ impl<'f> Receiver<'f> {
         let mut next = reader.next(source)?;
         // Made before the transaction begins, and no part of it: an empty one may stay when this comes to nothing.
         while let Some(Frame::Keyspace { name, owner }) = next {
-            if let Some(owner) = owner {
-                self.main.keys().make_keyspace(&name, owner)?;
-                owners.put(own.meta, self.users.records().key(&name), owner.encode());
+            let record = self.users.records().key(&name);
+            match owner {
+                Some(owner) => {
+                    self.main.keys().make_keyspace(&name, owner)?;
+                    owners.put(own.meta, record, owner.encode());
+                }
+                // It is none any more in what arrives.
+                None => owners.delete(own.meta, record),
             }
             keyspaces.push(self.store.open_keyspace(&name, KeyspaceKind::Tuple, None)?);
             next = reader.next(source)?;

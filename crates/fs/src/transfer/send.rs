@@ -53,10 +53,12 @@ impl SendStream {
         for info in fs.shared.keyspaces.user_keyspaces() {
             let owner = to_view.keys().owner_then(&info.name)?;
             let views = from_view.iter().chain([&to_view]);
-            // One that was made later is not in these states, and nothing is in it.
-            let mut is_used = owner.is_some();
+            // One that was made later is not in these states, and nothing is in it. One that was dropped is named, without an owner.
+            let mut is_used = false;
             for view in views {
-                is_used = is_used || !is_empty(view.origin.read(), info.keyspace, KeyRange::all())?;
+                is_used = is_used
+                    || view.keys().owner_then(&info.name)?.is_some()
+                    || !is_empty(view.origin.read(), info.keyspace, KeyRange::all())?;
             }
             if is_used {
                 heads.push_back((FrameKind::Keyspace, frame::encode_keyspace(&info.name, owner)));

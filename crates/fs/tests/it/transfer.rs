@@ -524,6 +524,27 @@ fn received_files_are_wished_to_lie_where_they_were() {
 }
 
 #[test]
+fn a_keyspace_that_was_dropped_is_dropped_where_it_was_received() {
+    for key in [Some(&b"key"[..]), None] {
+        let (source, mut target) = (model(1), model(2));
+        for name in ["tags", "kept"] {
+            let (entry, _) = source.keys().make_keyspace(name, OWNER).unwrap();
+            let value = key.map(|_| Bytes::from_static(b"value"));
+            source.keys().set(&source.caller, entry.keyspace, key.unwrap_or(b"none"), value).unwrap();
+        }
+        source.store.create_snapshot("one").unwrap();
+        source.keys().drop_keyspace(&source.caller, "tags", |_| Ok(())).unwrap();
+        source.store.create_snapshot("two").unwrap();
+        pass_on(&source, None, "one", &mut target, false).unwrap();
+        assert!(target.keys().keyspace("tags").unwrap().is_some());
+        pass_on(&source, Some("one"), "two", &mut target, false).unwrap();
+        let left: Vec<_> = target.keys().keyspaces().unwrap().into_iter().map(|(name, _)| name).collect();
+        assert_eq!(left, ["kept"], "{key:?}");
+        target.assert_sound("after both");
+    }
+}
+
+#[test]
 fn stream_to_a_store_without_what_receiving_takes_is_refused_before_its_content_comes() {
     let source = model(1);
     source.snapshots().create("s", false).unwrap();
