@@ -201,7 +201,7 @@ pub(crate) fn marks(remote: &Remote, sealer: &Sealer) -> Result<BTreeMap<String,
     let mut marks = BTreeMap::new();
     remote.get_all(objects.into_iter().map(|object| (object.clone(), object)), |object, sealed| {
         // One that has gone meanwhile has nothing left to say: its chunks have gone before.
-        if let Some(sealed) = sealed {
+        if let Some(sealed) = sealed? {
             let all = ids(&object, &sealer.open(&object, &sealed)?)?;
             marks.insert(object, all);
         }

@@ -8,6 +8,8 @@ use std::fmt;
 use kvfs_fs::transfer::StreamId;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use crate::chunks;
+
 /// What says that there is a repository, and how it is encrypted.
 pub(crate) const CONFIG: &str = "kvfs-repository";
 /// Manifests, by the identity of the stream that leads to the snapshot.
@@ -16,6 +18,17 @@ pub(crate) const SNAPSHOTS: &str = "snapshots";
 pub(crate) const CHUNKS: &str = "chunks";
 /// Lists of chunks that nothing refers to.
 pub(crate) const MARKS: &str = "marks";
+
+/// How long the content of an object may be (bytes), by its name: what claims more is not read.
+pub(crate) fn bytes_max(object: &str) -> usize {
+    match object.split('/').next() {
+        Some(CONFIG) => 64 << 10,
+        // A million of small chunks of the recipe, and more.
+        Some(SNAPSHOTS) => 256 << 20,
+        Some(MARKS) => 64 << 20,
+        _ => chunks::BYTES_MAX,
+    }
+}
 
 /// Identity of a chunk: what it holds, and who wrote it.
 ///

@@ -12,6 +12,7 @@ use kvfs_store::{BLOCK_BYTES, Compression, Keyspace, Op};
 
 use crate::chunks::{BYTES_MAX, ChunkRef};
 use crate::error::{RepositoryError, Result};
+use crate::layout::manifest_object;
 use crate::manifest::Manifest;
 use crate::recipe::{RecipeReader, Step};
 use crate::remote::Pending;
@@ -20,6 +21,11 @@ use crate::repository::Repository;
 /// What is read ahead (bytes of steps and their content, and chunks of the recipe).
 const AHEAD_BYTES: u64 = 48 << 20;
 const AHEAD_RECIPE: usize = 4;
+/// Chunks of content that are asked for at once: a recipe may say that they are shorter than they are.
+const AHEAD_CONTENT: usize = 64;
+
+/// Of what makes other frames than those that are there already.
+const OTHER_STREAM: &str = "it does not begin with what has arrived";
 
 /// A step, and what it needs of the repository.
 struct Queued {
@@ -46,6 +52,8 @@ pub struct Pull<'r> {
     reader: RecipeReader,
     queue: VecDeque<Queued>,
     queued_bytes: u64,
+    /// Steps in the queue whose content is asked for.
+    asked: usize,
     keyspace: u32,
     run: Option<Run>,
     reframer: Reframer,
@@ -61,9 +69,10 @@ impl<'r> Pull<'r> {
     pub fn new(repository: &'r Repository, id: StreamId, behind: &StreamReader) -> Result<Self> {
         let manifest = repository.manifest(id)?;
         let mut reframer = Reframer::behind(behind);
-        reframer.begin(&manifest.begin());
+        let other = |_| RepositoryError::damaged(manifest_object(id), OTHER_STREAM);
+        reframer.begin(&manifest.begin()).map_err(other)?;
         for line in &manifest.keyspaces {
-            reframer.keyspace(&line.name, line.owner());
+            reframer.keyspace(&line.name, line.owner()).map_err(other)?;
         }
         Ok(Self {
             repository,
@@ -73,6 +82,7 @@ impl<'r> Pull<'r> {
             reader: RecipeReader::default(),
             queue: VecDeque::new(),
             queued_bytes: 0,
+            asked: 0,
             keyspace: 0,
             run: None,
             reframer,
@@ -96,10 +106,11 @@ impl<'r> Pull<'r> {
         self.look_ahead()?;
         let Some(Queued { step, content }) = self.queue.pop_front() else {
             self.end_run()?;
-            self.reframer.end();
+            self.reframer.end().map_err(|_| self.damaged(OTHER_STREAM))?;
             return Ok(false);
         };
         self.queued_bytes -= weight(&step);
+        self.asked -= usize::from(content.is_some());
         if !matches!(step, Step::Content(_)) {
             self.end_run()?;
         }
@@ -155,7 +166,8 @@ impl<'r> Pull<'r> {
 
     /// Asks for what the next steps need.
     fn look_ahead(&mut self) -> Result<()> {
-        while self.queue.is_empty() || (self.queued_bytes < AHEAD_BYTES && !self.is_behind()) {
+        let has_room = |pull: &Self| pull.queued_bytes < AHEAD_BYTES && pull.asked < AHEAD_CONTENT;
+        while self.queue.is_empty() || (has_room(self) && !self.is_behind()) {
             let Some(step) = self.next_step()? else { break };
             let mut content = None;
             if let Step::Content(chunk) = &step {
@@ -163,6 +175,7 @@ impl<'r> Pull<'r> {
                 content = (!is_known).then(|| self.repository.remote().start_get(chunk.id.object()));
             }
             self.queued_bytes += weight(&step);
+            self.asked += usize::from(content.is_some());
             self.queue.push_back(Queued { step, content });
         }
         Ok(())

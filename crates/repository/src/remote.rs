@@ -1,7 +1,7 @@
 //! Objects of one place: asked for one by one, or several at once.
 //!
 //! Thread safety: belongs to one thread, which must not be one of a runtime's; requests run on threads of its own. Invariant: what is
-//! under way at once is bounded in number, and with it in bytes: an object has at most a few mebibytes.
+//! under way at once is bounded in number, and with it in bytes: what is longer than an object of its kind may be is not read.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -17,7 +17,8 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
 
 use crate::error::{RepositoryError, Result};
-use crate::seal::Sealer;
+use crate::layout::bytes_max;
+use crate::seal::{SEAL_BYTES_MAX, Sealer};
 
 /// Requests at once.
 const REQUESTS_MAX: usize = 16;
@@ -127,11 +128,11 @@ impl Remote {
         Ok(())
     }
 
-    /// Reads objects, several at once, and calls `each` with what was said of each and what it holds, in their order.
+    /// Reads objects, several at once, and calls `each` with what was said of each and what it holds, or how it is damaged, in their order.
     pub(crate) fn get_all<T>(
         &self,
         objects: impl IntoIterator<Item = (T, String)>,
-        mut each: impl FnMut(T, Option<Bytes>) -> Result<()>,
+        mut each: impl FnMut(T, Result<Option<Bytes>>) -> Result<()>,
     ) -> Result<()> {
         let (mut objects, mut under_way) = (objects.into_iter().fuse(), VecDeque::new());
         loop {
@@ -141,7 +142,10 @@ impl Remote {
                 under_way.push_back((what, self.start_get(object)));
             }
             let Some((what, pending)) = under_way.pop_front() else { return Ok(()) };
-            each(what, self.finish(pending)?)?;
+            match self.finish(pending) {
+                Err(error) if !matches!(error, RepositoryError::Damaged { .. }) => return Err(error),
+                found => each(what, found)?,
+            }
         }
     }
 
@@ -227,6 +231,9 @@ impl Uploads {
 async fn get(service: Arc<dyn ObjectStore>, path: Path, object: String) -> Result<Option<Bytes>> {
     let failed = |error: object_store::Error| error_of(format!("reading {object}"), &error);
     match service.get(&path).await {
+        Ok(found) if found.meta.size > (bytes_max(&object) + SEAL_BYTES_MAX) as u64 => {
+            Err(RepositoryError::damaged(object, "it is longer than any such object"))
+        }
         Ok(found) => found.bytes().await.map(Some).map_err(failed),
         Err(object_store::Error::NotFound { .. }) => Ok(None),
         Err(error) => Err(failed(error)),

@@ -198,8 +198,8 @@ impl Repository {
         let mut manifests = Vec::new();
         self.remote.get_all(ids.into_iter().map(|id| (id, manifest_object(id))), |id, sealed| {
             // One that was taken away meanwhile is none.
-            if let Some(sealed) = sealed {
-                manifests.push((id, self.open_manifest(id, &sealed)));
+            if let Some(sealed) = sealed.transpose() {
+                manifests.push((id, sealed.and_then(|sealed| self.open_manifest(id, &sealed))));
             }
             Ok(())
         })?;

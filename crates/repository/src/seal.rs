@@ -11,6 +11,7 @@ use zerocopy::little_endian::U64;
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
 use crate::error::{RepositoryError, Result};
+use crate::layout::bytes_max;
 
 const NONCE_BYTES: usize = 24;
 const DIGEST_BYTES: usize = 32;
@@ -22,8 +23,8 @@ const ZSTD: u8 = 1;
 /// As fast as most disks, and most of what a higher one saves.
 const ZSTD_LEVEL: i32 = 3;
 
-/// An object has at most so many bytes when it is open.
-const OPEN_BYTES_MAX: usize = 1 << 30;
+/// What is sealed is at most so much longer than its content (bytes), or shorter.
+pub(crate) const SEAL_BYTES_MAX: usize = 1 + NONCE_BYTES + 16 + DIGEST_BYTES;
 
 /// The key from which all others of a repository come.
 #[derive(Clone, Zeroize, ZeroizeOnDrop)]
@@ -61,6 +62,9 @@ impl Sealer {
     /// What the object `name` is to hold.
     pub(crate) fn seal(&self, name: &str, content: &[u8]) -> Result<Vec<u8>> {
         let failed = |what: &str| RepositoryError::Machine(format!("cannot {what} {name}"));
+        if content.len() > bytes_max(name) {
+            return Err(RepositoryError::Machine(format!("{name} is longer than such an object may be")));
+        }
         let mut packed = vec![ZSTD];
         let zipped = zstd::bulk::compress(content, ZSTD_LEVEL).map_err(|_| failed("compress"))?;
         if zipped.len() < content.len() {
@@ -99,18 +103,20 @@ impl Sealer {
             packed.to_vec()
         };
         match packed.split_first() {
-            Some((&PLAIN, _)) => Ok(Bytes::from(packed).slice(1..)),
+            Some((&PLAIN, content)) if content.len() <= bytes_max(name) => Ok(Bytes::from(packed).slice(1..)),
+            Some((&PLAIN, _)) => Err(damaged("it is too long")),
             Some((&ZSTD, zipped)) => {
-                unpack(zipped).map(Bytes::from).ok_or_else(|| damaged("it can't be decompressed"))
+                let content = unpack(zipped, bytes_max(name));
+                content.map(Bytes::from).ok_or_else(|| damaged("it can't be decompressed"))
             }
             _ => Err(damaged("it is packed in an unknown way")),
         }
     }
 }
 
-fn unpack(zipped: &[u8]) -> Option<Vec<u8>> {
+fn unpack(zipped: &[u8], len_max: usize) -> Option<Vec<u8>> {
     let len = zstd::zstd_safe::get_frame_content_size(zipped).ok().flatten()?;
-    let len = usize::try_from(len).ok().filter(|len| *len <= OPEN_BYTES_MAX)?;
+    let len = usize::try_from(len).ok().filter(|len| *len <= len_max)?;
     zstd::bulk::decompress(zipped, len).ok()
 }
 
@@ -151,6 +157,19 @@ mod tests {
                 assert!(sealer.open("a", &[]).is_err());
             }
         }
+    }
+
+    #[test]
+    fn what_is_longer_than_any_such_object_is_not_unpacked() {
+        for key in [None, Some(MasterKey([7; 32]))] {
+            let sealer = Sealer::new(key.as_ref());
+            let (long, name) = (vec![0; bytes_max("chunks/x") + 1], "snapshots/x");
+            assert!(sealer.seal("chunks/x", &long).is_err());
+            assert!(sealer.seal("chunks/x", &long[1..]).is_ok());
+            assert_eq!(sealer.open(name, &sealer.seal(name, &long).unwrap()).unwrap(), long);
+        }
+        let zipped = zstd::bulk::compress(&[0; 5000], ZSTD_LEVEL).unwrap();
+        assert!(unpack(&zipped, 4999).is_none() && unpack(&zipped, 5000).is_some());
     }
 
     #[test]

@@ -73,7 +73,7 @@ impl Repository {
             let there = needed.iter().filter(|(id, _)| !missing.contains_key(id));
             let mut read = 0;
             self.remote().get_all(there.map(|(id, by)| ((id, by), id.object())), |(id, by), sealed| {
-                match id.open(self.sealer(), sealed.as_ref()) {
+                match sealed.and_then(|sealed| id.open(self.sealer(), sealed.as_ref())) {
                     Ok(content) => found.bytes_read += content.len() as u64,
                     Err(error) => {
                         if matches!(error, RepositoryError::Damaged { .. }) {

@@ -14,6 +14,9 @@ use super::record::{DATA, encode_records};
 use super::{Begin, FRAME_HEADER_BYTES, StreamReader};
 use crate::{FsError, Result};
 
+/// No frame ends where what is known does.
+const OTHER_STREAM: FsError = FsError::Invalid("what has arrived is not how this stream begins");
+
 /// Puts payloads into frames, one after another.
 pub(super) struct Framer {
     position: u64,
@@ -76,22 +79,28 @@ impl Reframer {
     }
 
     /// The first frame.
-    pub fn begin(&mut self, begin: &Begin) {
-        self.frame(FrameKind::Begin, &begin.encode());
+    ///
+    /// # Errors
+    /// What is known is not how this stream begins.
+    pub fn begin(&mut self, begin: &Begin) -> Result<()> {
+        self.frame(FrameKind::Begin, &begin.encode())
     }
 
     /// A user's keyspace.
-    pub fn keyspace(&mut self, name: &str, owner: Option<KeyspaceOwner>) {
-        self.frame(FrameKind::Keyspace, &encode_keyspace(name, owner));
+    ///
+    /// # Errors
+    /// As [`Self::begin`].
+    pub fn keyspace(&mut self, name: &str, owner: Option<KeyspaceOwner>) -> Result<()> {
+        self.frame(FrameKind::Keyspace, &encode_keyspace(name, owner))
     }
 
     /// The next record, of the keyspace of that number: a key and its value, or blocks.
     ///
     /// # Errors
-    /// It is neither, or not one of that keyspace.
+    /// It is neither, or not one of that keyspace; as [`Self::begin`].
     pub fn record(&mut self, keyspace: u32, op: Op) -> Result<()> {
         if self.stage.as_ref().is_some_and(|(number, _)| *number != keyspace) {
-            self.end_stage();
+            self.end_stage()?;
         }
         match (op, keyspace) {
             (Op::PutBlocks { prefix, first, data, .. }, DATA)
@@ -100,23 +109,30 @@ impl Reframer {
                 for (block, content) in (first..).zip(data.chunks(BLOCK_BYTES)) {
                     let content = data.slice_ref(content);
                     self.stage(keyspace).take_block(&prefix, block, Some(&content));
-                    self.end_if_full();
+                    self.end_if_full()?;
                 }
+                Ok(())
             }
             (Op::Put { key, value, .. }, keyspace) if keyspace != DATA => {
                 self.stage(keyspace).take(&key, Some(value));
-                self.end_if_full();
+                self.end_if_full()
             }
-            _ => return Err(FsError::Invalid("a record that no whole snapshot has")),
+            _ => Err(FsError::Invalid("a record that no whole snapshot has")),
         }
-        Ok(())
     }
 
     /// There are no more records: the last frame.
-    pub fn end(&mut self) {
-        self.end_stage();
+    ///
+    /// # Errors
+    /// As [`Self::begin`].
+    pub fn end(&mut self) -> Result<()> {
+        self.end_stage()?;
+        if self.known.is_some() {
+            return Err(OTHER_STREAM);
+        }
         let frame = self.framer.end();
         self.ready.push_back(frame);
+        Ok(())
     }
 
     /// The next frame that is whole, and not known.
@@ -129,29 +145,31 @@ impl Reframer {
         &mut self.stage.get_or_insert_with(made).1
     }
 
-    fn end_if_full(&mut self) {
-        if self.stage.as_ref().is_some_and(|(_, stage)| stage.is_full()) {
-            self.end_stage();
-        }
+    fn end_if_full(&mut self) -> Result<()> {
+        let is_full = self.stage.as_ref().is_some_and(|(_, stage)| stage.is_full());
+        if is_full { self.end_stage() } else { Ok(()) }
     }
 
-    fn end_stage(&mut self) {
-        let Some((keyspace, stage)) = self.stage.take() else { return };
-        self.frame(FrameKind::Records, &encode_records(keyspace, &stage.finish()));
+    fn end_stage(&mut self) -> Result<()> {
+        let Some((keyspace, stage)) = self.stage.take() else { return Ok(()) };
+        self.frame(FrameKind::Records, &encode_records(keyspace, &stage.finish()))
     }
 
-    fn frame(&mut self, kind: FrameKind, payload: &[u8]) {
-        if self.known.is_none() {
+    fn frame(&mut self, kind: FrameKind, payload: &[u8]) -> Result<()> {
+        let Some(known) = &self.known else {
             let frame = self.framer.frame(kind, payload);
             self.ready.push_back(frame);
-            return;
-        }
+            return Ok(());
+        };
         // Its content may be another one; what it comes to is in what is known.
         self.framer.position += (FRAME_HEADER_BYTES + payload.len()) as u64;
-        let position = self.framer.position;
-        if let Some(known) = self.known.take_if(|known| position >= known.position) {
+        if self.framer.position > known.position {
+            return Err(OTHER_STREAM);
+        }
+        if let Some(known) = self.known.take_if(|known| self.framer.position == known.position) {
             self.framer = known;
         }
+        Ok(())
     }
 }
 

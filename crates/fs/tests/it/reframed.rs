@@ -1,6 +1,7 @@
 //! Frames that are made again of a snapshot's records.
 
 use bytes::Bytes;
+use kvfs_fs::FsError;
 use kvfs_fs::transfer::{Begin, Frame, Reframer, StreamReader};
 use kvfs_kv::KeyspaceOwner;
 use kvfs_store::{BLOCK_BYTES, Keyspace, Op};
@@ -33,16 +34,16 @@ fn records(begin: Begin, mut reader: StreamReader, frames: &[Vec<u8>]) -> Record
 }
 
 /// Feeds them with blocks cut anywhere, behind what `reader` has; content that is known comes as zeros.
-fn reframe(all: &Records, reader: &StreamReader, random: &mut Random) -> Vec<u8> {
+fn reframe(all: &Records, reader: &StreamReader, random: &mut Random) -> Result<Vec<u8>, FsError> {
     let mut reframer = Reframer::behind(reader);
     let mut bytes = Vec::new();
-    reframer.begin(&all.begin);
+    reframer.begin(&all.begin)?;
     for (name, owner) in &all.keyspaces {
-        reframer.keyspace(name, *owner);
+        reframer.keyspace(name, *owner)?;
     }
     for (keyspace, op) in &all.changes {
         let Op::PutBlocks { prefix, mut first, data, compression, .. } = op.clone() else {
-            reframer.record(*keyspace, op.clone()).unwrap();
+            reframer.record(*keyspace, op.clone())?;
             continue;
         };
         let mut rest = data;
@@ -53,20 +54,18 @@ fn reframe(all: &Records, reader: &StreamReader, random: &mut Random) -> Vec<u8>
             let data = if is_known { Bytes::from(vec![0; part.len()]) } else { part };
             let (count, prefix, keyspace) =
                 ((data.len() / BLOCK_BYTES) as u64, prefix.clone(), Keyspace(*keyspace));
-            reframer
-                .record(keyspace.0, Op::PutBlocks { keyspace, prefix, first, data, compression })
-                .unwrap();
+            reframer.record(keyspace.0, Op::PutBlocks { keyspace, prefix, first, data, compression })?;
             first += count;
             while let Some(frame) = reframer.next_frame() {
                 bytes.extend_from_slice(&frame);
             }
         }
     }
-    reframer.end();
+    reframer.end()?;
     while let Some(frame) = reframer.next_frame() {
         bytes.extend_from_slice(&frame);
     }
-    bytes
+    Ok(bytes)
 }
 
 fn workload(seed: u64) -> Setup {
@@ -93,7 +92,7 @@ fn records_of_a_snapshot_make_its_stream_again_however_they_are_cut() {
         let frames = stream(&setup, None, "one");
         let (begin, reader) = begin_of(&frames, &setup, None, "one");
         let all = records(begin.clone(), reader, &frames);
-        let again = reframe(&all, &StreamReader::new(begin.stream()), &mut random);
+        let again = reframe(&all, &StreamReader::new(begin.stream()), &mut random).unwrap();
         assert!(again == frames.concat(), "seed {seed}: the bytes differ");
     }
 }
@@ -112,7 +111,24 @@ fn a_stream_made_again_goes_on_behind_what_is_known_without_its_content() {
         for frame in &frames[..known] {
             reader.next(&mut &frame[..]).unwrap();
         }
-        let rest = reframe(&all, &reader, &mut random);
+        let rest = reframe(&all, &reader, &mut random).unwrap();
         assert!(rest == whole[reader.position() as usize..], "from frame {known} of {}", frames.len());
+    }
+}
+
+#[test]
+fn a_stream_is_not_made_again_behind_what_is_no_beginning_of_it() {
+    let (one, other, shorter) = (workload(8), workload(9), model(1));
+    shorter.store.create_snapshot("one").unwrap();
+    let frames = stream(&one, None, "one");
+    let (_, mut reader) = begin_of(&frames, &one, None, "one");
+    for frame in &frames[..frames.len() - 1] {
+        reader.next(&mut &frame[..]).unwrap();
+    }
+    for setup in [&other, &shorter] {
+        let frames = stream(setup, None, "one");
+        let (begin, own) = begin_of(&frames, setup, None, "one");
+        let made = reframe(&records(begin, own, &frames), &reader, &mut Random::new(8));
+        assert!(matches!(made, Err(FsError::Invalid(_))), "{:?}", made.map(|bytes| bytes.len()));
     }
 }

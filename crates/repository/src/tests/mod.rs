@@ -378,6 +378,7 @@ fn what_is_found_damaged_and_marked_is_written_anew_by_the_next_push() {
     service.pass(25);
     repository.prune(&Policy::default(), false, false).unwrap();
     assert_eq!(verify().findings, found.findings);
+    source.write("small", 0, b"and more");
     source.snapshot("three");
     source.push(&repository, "three").unwrap();
     assert_whole(&repository, &source, "three");
@@ -436,6 +437,31 @@ fn a_repository_is_made_where_nothing_is_and_opened_where_one_is() {
     service.replace(&Path::from("backups/one/some/file"), None);
     drop(Repository::create_at(remote(&service), None).unwrap());
     assert!(matches!(Repository::create_at(remote(&service), None), Err(RepositoryError::Occupied { .. })));
+}
+
+#[test]
+fn what_claims_to_be_longer_than_it_may_be_is_not_read() {
+    let (source, service) = (Source::new(1), Service::new());
+    let repository = repository(&service);
+    source.write("small", 0, b"content");
+    source.snapshot("one");
+    source.push(&repository, "one").unwrap();
+    let id = repository.find(Some("one")).unwrap().id;
+    let chunk = repository.manifest(id).unwrap().recipe[0].id.object();
+    service.replace(&Path::from(format!("backups/one/{chunk}")), Some(vec![0; (4 << 20) + 1000]));
+    service.replace(&Path::from("backups/one/kvfs-repository"), Some(vec![b' '; 100 << 10]));
+    for object in [&chunk[..], "kvfs-repository"] {
+        let read = repository.remote().get(object);
+        assert!(
+            matches!(&read, Err(RepositoryError::Damaged { object: of, .. }) if of == object),
+            "{read:?}"
+        );
+    }
+    let (begin, _) = source.stream("one");
+    assert!(pull(&repository, &begin, &StreamReader::new(begin.stream())).unwrap_err().contains(&chunk));
+    assert!(open(&service, None).is_err());
+    let findings = repository.verify(true, &mut |_, _| {}).unwrap().findings;
+    assert!(findings.len() == 1 && findings[0].contains(&chunk), "{findings:?}");
 }
 
 #[test]
