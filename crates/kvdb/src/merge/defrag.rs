@@ -197,7 +197,7 @@ impl Merger {
         while !left.is_empty() && is_complete {
             let (victims, budget, bytes_round) = self.next_round(&mut left);
             let limit = limit.clone();
-            let pace = Limited::over(self.pace(), &self.runtime, move || limit.bytes_per_second());
+            let pace = Limited::over(self.pace(), self, move || limit.bytes_per_second());
             let config = StepConfig { victims, ..self.stepper.step_config(Lane::FIRST, budget, Some(pace)) };
             let mut is_told_to_end = false;
             let mut tell = |done: usize, all: usize| {

@@ -4,7 +4,7 @@
 //! in which it copies bounds how many of them meet a step.
 //!
 //! Thread safety: any thread; no lock is held while one waits. Invariant: each wait ends, when the readers have gone, or the store
-//! stops, or with its time.
+//! stops, or a caller hurries, or with its time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +12,8 @@ use std::time::Duration;
 use kvfs_locks::{Mutex, class};
 
 use crate::compaction::Pace;
+use crate::merge::Merger;
+use crate::pressure::pace::MergePace;
 use crate::runtime::Runtime;
 
 /// While others read it takes one part in so many of the time.
@@ -30,35 +32,44 @@ struct Step {
 
 /// See the module.
 pub(super) struct GivingWay {
-    merges: Arc<dyn Pace>,
+    merges: Arc<MergePace>,
     runtime: Arc<Runtime>,
     step: Mutex<Step, class::KvdbMergeGivingWayStep>,
 }
 
 impl GivingWay {
     /// The pace of merges, and reads from slow devices first.
-    pub(super) fn over(merges: Arc<dyn Pace>, runtime: &Arc<Runtime>) -> Arc<dyn Pace> {
-        Arc::new(Self { merges, runtime: Arc::clone(runtime), step: Mutex::default() })
+    pub(super) fn over(merger: &Merger) -> Arc<dyn Pace> {
+        let (merges, runtime) = (Arc::clone(&merger.pressure.pace), Arc::clone(&merger.runtime));
+        Arc::new(Self { merges, runtime, step: Mutex::default() })
     }
 }
 
 impl Pace for GivingWay {
     fn spend(&self, bytes: u64) {
         self.merges.spend(bytes);
-        let Runtime { clock, timer, ctx, .. } = &*self.runtime;
+        let Runtime { clock, ctx, .. } = &*self.runtime;
         let Step { reads, began } = *self.step.lock();
         let took = clock.monotonic().saturating_sub(began);
-        let reads_now = || if self.runtime.is_stopping() { reads } else { ctx.slow_reads() };
-        wait_for_readers(reads, took, reads_now, |time| timer.wait(time));
+        let reads_now = || (!self.merges.is_hurried()).then(|| ctx.slow_reads());
+        wait_for_readers(reads, took, reads_now, |time| self.merges.wait_unless_hurried(time));
         *self.step.lock() = Step { reads: ctx.slow_reads(), began: clock.monotonic() };
     }
 }
 
 /// Waits for the time that a step of this length leaves to readers, as long as there are any: their reads were `seen` when it began.
-fn wait_for_readers(mut seen: u64, took: Duration, reads: impl Fn() -> u64, mut wait: impl FnMut(Duration)) {
+/// `reads`: those by now; `None`: nothing is to be waited for.
+fn wait_for_readers(
+    mut seen: u64,
+    took: Duration,
+    reads: impl Fn() -> Option<u64>,
+    mut wait: impl FnMut(Duration),
+) {
     let mut left = (took * (SHARE_DIVISOR - 1)).min(WAIT_MAX);
-    while !left.is_zero() && seen != reads() {
-        seen = reads();
+    while !left.is_zero()
+        && let Some(now) = reads().filter(|&now| now != seen)
+    {
+        seen = now;
         let time = left.min(QUIET);
         wait(time);
         left -= time;
@@ -78,7 +89,7 @@ mod tests {
         let (reads, all) = (Cell::new(0), Cell::new(Duration::ZERO));
         let look = || {
             reads.set(reads.get() + u64::from(all.get() < reading));
-            reads.get()
+            Some(reads.get())
         };
         wait_for_readers(0, took, look, |time| all.set(all.get() + time));
         all.get()

@@ -170,8 +170,7 @@ impl Migrator {
     pub(crate) fn new(merger: &Arc<Merger>) -> Self {
         let limit = Arc::new(AtomicU64::new(0));
         let now = Arc::clone(&limit);
-        let pace = GivingWay::over(merger.pace(), &merger.runtime);
-        let pace = Limited::over(pace, &merger.runtime, move || now.load(Ordering::Relaxed));
+        let pace = Limited::over(GivingWay::over(merger), merger, move || now.load(Ordering::Relaxed));
         Self {
             merger: Arc::clone(merger),
             looks: Mutex::default(),

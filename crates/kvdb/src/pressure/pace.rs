@@ -6,7 +6,7 @@
 //!
 //! Invariant: every wait ends. One for flushes is bounded, and there is none when flushes can't go on (a merge may
 //! make the space that they need) or when merges are behind, too. One for the limit ends with its time, or when
-//! a caller hurries.
+//! a caller hurries. So does what others wait here, each for reasons of its own.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -39,6 +39,8 @@ pub(crate) struct MergePace {
     line: Mutex<RateLimiter, class::KvdbPressurePaceLine>,
     /// Notified when a reason to wait may have gone.
     changed: Event,
+    /// Notified when a caller hurries.
+    hurried: Event,
     sealed: AtomicUsize,
     merges_are_behind: AtomicBool,
     flushes_are_stuck: AtomicBool,
@@ -60,6 +62,7 @@ impl MergePace {
             bytes_per_second,
             line: Mutex::default(),
             changed: Event::default(),
+            hurried: Event::default(),
             sealed: AtomicUsize::new(0),
             merges_are_behind: AtomicBool::new(false),
             flushes_are_stuck: AtomicBool::new(false),
@@ -91,6 +94,7 @@ impl MergePace {
     pub(crate) fn hurry(&self) -> Hurry<'_> {
         self.hurries.fetch_add(1, Ordering::AcqRel);
         self.changed.notify();
+        self.hurried.notify();
         Hurry(self)
     }
 
@@ -107,7 +111,16 @@ impl MergePace {
         ]
     }
 
-    fn is_hurried(&self) -> bool {
+    /// Waits for so long, or until a caller hurries; not at all while one does.
+    pub(crate) fn wait_unless_hurried(&self, time: Duration) {
+        let seen = self.hurried.count();
+        if !self.is_hurried() {
+            self.hurried.wait_after(seen, time);
+        }
+    }
+
+    /// Whether a caller waits for the end of merges.
+    pub(crate) fn is_hurried(&self) -> bool {
         self.hurries.load(Ordering::Acquire) > 0
     }
 

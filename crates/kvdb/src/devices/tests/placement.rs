@@ -519,6 +519,29 @@ fn migration_keeps_its_limit_and_tells_how_fast_it_gets_on() {
     assert!(info.took >= Duration::from_millis(180), "a fifth of a second: {info:?}");
 }
 
+#[test]
+fn migration_with_a_limit_ends_soon_where_space_is_wanted() {
+    let first = first();
+    create(&first);
+    let db = Db::open_joined(first, &[], options(), Arc::new(kvfs_store::clock::SystemClock::new()))
+        .expect("opens");
+    db.add_device(memory(SLOW_BYTES), Tier::Slow).expect("adds");
+    wishes(&db);
+    (0..FILES).for_each(|file| write(&db, file, 1).expect("writes"));
+    db.flush().expect("flushes");
+    (0..FILES).for_each(|file| set(&db, file, Some(Tier::Fast)));
+    db.set_migration_limit(64 << 10);
+    thread::scope(|scope| {
+        let migrates = scope.spawn(|| db.migrate(&mut |_| true));
+        while db.parts.merger.claims() == 0 {
+            thread::yield_now();
+        }
+        db.parts.merger.end_merges();
+        db.set_migration_limit(0);
+        assert!(migrates.join().expect("ends").expect("migrates"));
+    });
+}
+
 /// Four of such files fill a zone.
 const LENGTH: usize = BLOCKS as usize / 4 * BLOCK_BYTES;
 
