@@ -144,8 +144,14 @@ impl Stepper {
     /// Advances `merge` by one piece; narrows it where there is too little space for all its inputs.
     ///
     /// # Errors
-    /// `Full`: not even two inputs fit; I/O errors, corruption. What came in before stays.
+    /// `Full`: not even two inputs fit; I/O errors, corruption, sticky. What came in before stays.
     pub(crate) fn step(&self, merge: &mut Merge, config: &StepConfig) -> Result<Progress> {
+        let stepped = self.step_where_read(merge, config);
+        self.runtime.health.observe(stepped)
+    }
+
+    /// As [`Self::step`], but that something can't be read is not sticky.
+    pub(super) fn step_where_read(&self, merge: &mut Merge, config: &StepConfig) -> Result<Progress> {
         let view = self.live.view();
         let runs = view.version.runs(merge.keyspace).iter();
         let bytes_of_inputs = runs.filter(|run| merge.inputs.contains(&run.id)).map(|run| run.data_bytes());
@@ -163,9 +169,14 @@ impl Stepper {
                 Err(StoreError::Full) if size.is_tight && merge.inputs.len() > 2 => {
                     merge.inputs.truncate((merge.inputs.len() / 2).max(2));
                 }
-                stepped => return stepped,
+                stepped => return self.observe_writes(stepped),
             }
         }
+    }
+
+    /// A write that failed is told to all. What could not be read is where it was: nothing is lost yet.
+    pub(super) fn observe_writes<T>(&self, result: Result<T>) -> Result<T> {
+        if self.runtime.ctx.has_write_failed() { self.runtime.health.observe(result) } else { result }
     }
 
     fn advance(&self, merge: &Merge, size: StepSize, config: &StepConfig) -> Result<Progress> {
@@ -217,7 +228,7 @@ impl Stepper {
         let result = job.run(&mut install);
         let has_stopped = install.has_stopped;
         if !has_stopped {
-            self.runtime.health.observe(result)?;
+            result?;
         }
         drop(job);
         self.note_replaced(merge.keyspace, &inputs);
