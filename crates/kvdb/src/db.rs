@@ -263,7 +263,7 @@ impl Db {
     /// # Errors
     /// I/O errors, sticky.
     pub fn grow(&self, capacity_bytes: u64) -> Result<u64> {
-        crate::live::grow::grow(&self.parts.live, capacity_bytes)
+        self.parts.devices.grow(capacity_bytes)
     }
 
     /// Records what is asked of the block cache from now on in at most about `bytes_max` bytes; [`CacheTrace`](crate::CacheTrace) reads it. What happens

@@ -81,7 +81,7 @@ pub(crate) struct Devices {
     /// Of all fast ones (bytes).
     fast_written: Arc<AtomicU64>,
     store: [u8; 16],
-    /// Held while one comes or goes.
+    /// Held while one comes or goes, or the first one grows.
     others: Mutex<Vec<Other>, class::KvdbDevicesOthers>,
     drains: Drains,
 }
@@ -106,8 +106,12 @@ impl Devices {
 
     /// All of them, the first one first. O(zones).
     pub(crate) fn list(&self) -> Vec<DeviceInfo> {
+        self.list_with(&self.others.lock())
+    }
+
+    /// As [`Self::list`], where the caller holds `others`.
+    fn list_with(&self, others: &[Other]) -> Vec<DeviceInfo> {
         let zone_bytes = u64::from(self.zones().zone_bytes());
-        let others = self.others.lock();
         let is_missing = |id| others.iter().any(|(member, device)| member.id == id && device.is_none());
         let info = |(member, space): (MemberZones, MemberSpace)| DeviceInfo {
             id: member.id,
@@ -151,6 +155,12 @@ impl Devices {
         self.live.runtime.work.notify();
         self.live.runtime.progress.notify();
         Ok(id)
+    }
+
+    /// The first device gets more zones, while none comes behind it: see [`Db::grow`](crate::Db::grow).
+    pub(crate) fn grow(&self, capacity_bytes: u64) -> Result<u64> {
+        let _others = self.others.lock();
+        crate::live::grow::grow(&self.live, capacity_bytes)
     }
 
     /// Whether `device` is the first one, or among `others`.
@@ -258,10 +268,10 @@ impl Devices {
     /// Lets go of a device that was drained.
     pub(crate) fn remove(&self, id: u32) -> Result<()> {
         let what = "removing a device";
-        let info = self.list().into_iter().find(|info| info.id == id);
         let mut others = self.others.lock();
         self.live.runtime.check_accepting()?;
         let member = self.member(id, what)?;
+        let info = self.list_with(&others).into_iter().find(|info| info.id == id);
         if member.takes_new || info.is_none_or(|info| !info.is_empty()) {
             return Err(refused(what, format!("device {id} holds data; drain it first")));
         }

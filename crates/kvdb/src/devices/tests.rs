@@ -1,3 +1,4 @@
+use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -5,9 +6,12 @@ use kvfs_device::{
     AlignedBuf, Call, CrashDevice, CrashMode, FaultDevice, FaultError, FaultRule, MemoryDevice, Rng,
 };
 use kvfs_store::clock::ManualClock;
-use kvfs_store::{BLOCK_BYTES, Batch, Durability, Keyspace, KeyspaceKind, Read, Store};
+use kvfs_store::{
+    BLOCK_BYTES, Batch, Durability, Keyspace, KeyspaceKind, Read, Store, Transactions, TxnOptions,
+};
 
 use super::*;
+use crate::format::PieceDesc;
 use crate::{Background, CreateOptions, Db, Options};
 
 mod clone_histories;
@@ -116,6 +120,73 @@ fn files_go_to_the_slow_device_and_rows_stay_on_the_fast_one() {
     db.compact().expect("merges");
     check(&db, 2);
     assert!(db.grow(1 << 40).is_err(), "others lie behind the first device");
+}
+
+/// A device whose first flush does something before.
+struct ActsAtFlush {
+    device: Arc<dyn Device>,
+    act: parking_lot::Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
+
+impl Device for ActsAtFlush {
+    fn len_bytes(&self) -> u64 {
+        self.device.len_bytes()
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.device.read_at(buf, offset)
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        self.device.write_at(buf, offset)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        let act = self.act.lock().take();
+        if let Some(act) = act {
+            act();
+        }
+        self.device.flush()
+    }
+
+    fn grow(&self, len: u64) -> io::Result<()> {
+        self.device.grow(len)
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.device.discard(offset, len)
+    }
+}
+
+#[test]
+fn a_store_does_not_grow_into_the_zones_of_a_device_that_is_being_added() {
+    let first = first();
+    create(&first);
+    let db = open(&first, &[], options()).expect("opens");
+    let grown = Arc::new(parking_lot::Mutex::new(None));
+    let (growing, told) = (Arc::clone(&db), Arc::clone(&grown));
+    let grow_beside = move || {
+        let grows = thread::spawn(move || growing.grow(4 * FIRST_ZONES * ZONE_BYTES).map(drop));
+        // It waits until the device is there; if it does not, it has time to do harm.
+        for _ in 0..10_000 {
+            if grows.is_finished() {
+                break;
+            }
+            thread::yield_now();
+        }
+        *told.lock() = Some(grows);
+    };
+    let slow: Arc<dyn Device> = Arc::new(ActsAtFlush {
+        device: memory(SLOW_BYTES),
+        act: parking_lot::Mutex::new(Some(Box::new(grow_beside))),
+    });
+    db.add_device(Arc::clone(&slow), Tier::Slow).expect("adds");
+    let grows = grown.lock().take().expect("it was flushed");
+    grows.join().expect("ends").expect_err("others lie behind the first device");
+    (0..FILES).for_each(|file| write(&db, file, 1).expect("writes"));
+    db.close().expect("closes");
+    drop(db);
+    check(&open(&first, &[slow], options()).expect("no zone is on two devices"), 1);
 }
 
 #[test]
@@ -277,6 +348,66 @@ fn a_device_with_unreadable_places_is_drained_as_far_as_it_reads() {
     assert!(info.bytes_live > 0 && info.bytes_live < before / 4, "{} of {before} are left", info.bytes_live);
     assert!(info.drain.and_then(|drain| drain.trouble).is_some());
     write(&db, 0, 2).expect("the store goes on");
+    slow.clear();
+    assert!(db.drain_device(id, &mut |_| true).expect("reads it again"));
+    check(&db, 1);
+}
+
+#[test]
+fn a_device_is_drained_beside_runs_of_transactions_that_can_not_be_read() {
+    let faulty = |inner: MemoryDevice| Arc::new(FaultDevice::new(inner));
+    let first = faulty(MemoryDevice::growable(0, FIRST_ZONES * ZONE_BYTES));
+    let slow = faulty(MemoryDevice::new(SLOW_BYTES));
+    let (shared, others) = (Arc::clone(&first) as Arc<dyn Device>, [Arc::clone(&slow) as Arc<dyn Device>]);
+    create(&shared);
+    let mut options = Options { private_bytes: 64 << 10, batch_commit_bytes_max: 64 << 10, ..options() };
+    options.merge.piece_bytes = 64 << 10;
+    let db = open(&shared, &[], options.clone()).expect("opens");
+    let id = db.add_device(Arc::clone(&others[0]), Tier::Slow).expect("adds");
+    for file in 0..FILES {
+        write(&db, file, 1).expect("writes");
+    }
+    let txn = db.begin(TxnOptions::default()).expect("begins");
+    for file in 0..2_u64 {
+        let mut batch = Batch::new();
+        batch.put_blocks(files(&db), file.to_be_bytes().to_vec(), 0, content(file, 1));
+        txn.apply(batch).expect("writes");
+    }
+    txn.commit(Durability::Synced).expect("commits");
+    db.flush().expect("flushes");
+    db.close().expect("closes");
+    drop(db);
+
+    // No metadata stays in memory.
+    let db = open(&shared, &others, Options { memory_bytes: 1, ..options }).expect("opens");
+    let keyspace = files(&db).0;
+    // Pieces of runs that were adopted, each run with its number.
+    let adopted = || -> Vec<(u64, PieceDesc)> {
+        let view = db.parts.live.view();
+        let pieces = view.version.runs(keyspace).iter().flat_map(|run| {
+            let adopted = run.pieces.iter().filter(|piece| piece.seqno_min() != piece.desc().seqno_min);
+            adopted.map(|piece| (run.id.0, PieceDesc::clone(piece.desc())))
+        });
+        pieces.collect()
+    };
+    let (run, last) = adopted().pop().expect("the transaction has spilled");
+    assert!(adopted().iter().filter(|(other, _)| *other == run).count() > 1, "the run has several pieces");
+    let slow_from = u64::from(db.parts.runtime.ctx.zones.members()[1].zones.start) * ZONE_BYTES;
+    for extent in &last.meta {
+        let end = |from: u64| from + u64::from(extent.len);
+        match extent.addr.checked_sub(slow_from) {
+            Some(within) => slow.lose(MEMBER_DATA_FROM + within..end(MEMBER_DATA_FROM + within)),
+            None => first.lose(extent.addr..end(extent.addr)),
+        }
+    }
+    let before = live(&db, id);
+    let error = db.drain_device(id, &mut |_| true).expect_err("does not read it");
+    assert!(matches!(error, StoreError::Io { .. }), "{error}");
+    assert!(live(&db, id) < before / 4, "{} of {before} are left", live(&db, id));
+    assert_eq!(db.failure(), None);
+    assert!(db.parts.live.view().version.merges(keyspace).is_empty(), "no merge goes on with it for good");
+    write(&db, 5, 2).expect("the store goes on");
+    first.clear();
     slow.clear();
     assert!(db.drain_device(id, &mut |_| true).expect("reads it again"));
     check(&db, 1);

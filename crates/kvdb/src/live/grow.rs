@@ -1,13 +1,13 @@
 //! A store that reaches further than it was made to.
 //!
-//! Thread safety: any thread; one at a time, under the lock of the ledger. Invariant: zones beyond the old capacity are
-//! given out only when both superblocks have the new one.
+//! Thread safety: any thread; one at a time, and no device comes or goes meanwhile, since the zones of one that comes begin where those
+//! of the first device end. Invariant: zones beyond the old capacity are given out only when both superblocks have the new one.
 
 use kvfs_store::{Result, StoreError};
 
 use crate::live::LiveSet;
 
-/// See `Db::grow`.
+/// See `Db::grow`; the caller keeps devices from coming and going.
 pub(crate) fn grow(live: &LiveSet, capacity_bytes: u64) -> Result<u64> {
     let runtime = &live.runtime;
     runtime.check_accepting()?;

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::format::Superblock;
+use crate::space::ZoneState;
 use crate::{MissingDevices, Repaired, repair_joined};
 
 const KEYSPACES: [(&str, KeyspaceKind); 2] = [("files", KeyspaceKind::Block), ("rows", KeyspaceKind::Tuple)];
@@ -100,4 +101,26 @@ fn devices_and_pieces_of_a_lost_manifest_are_found_by_labels_and_zones() {
     (0..FILES).for_each(|file| write(&db, file, 2).expect("writes"));
     db.compact().expect("merges");
     check(&db, 2);
+}
+
+#[test]
+fn a_repair_grows_the_first_device_where_others_lie_behind_it() {
+    let (whole, slow) = closed();
+    let db = opened(&whole, &slow);
+    let in_use = db.parts.runtime.ctx.zones.rows().into_iter().filter(|row| row.state != ZoneState::Free);
+    let last = in_use.map(|row| u64::from(row.zone.0)).filter(|&zone| zone < FIRST_ZONES).max();
+    db.close().expect("closes");
+    drop(db);
+    // Nothing behind what is in use.
+    let len = (last.expect("has a manifest") + 1) * ZONE_BYTES;
+    let mut content = AlignedBuf::zeroed(len as usize);
+    whole.read_at(content.as_mut(), 0).expect("reads");
+    let first: Arc<dyn Device> = Arc::new(MemoryDevice::growable(len, FIRST_ZONES * ZONE_BYTES));
+    first.write_at(content.as_ref(), 0).expect("writes");
+    let at = MEMBER_DATA_FROM + 2 * ZONE_BYTES;
+    slow.write_at(AlignedBuf::zeroed(BLOCK_BYTES).as_ref(), at).expect("damages");
+    assert!(!repaired(&first, &slow).lost.is_empty());
+    assert!((len + 1..FIRST_ZONES * ZONE_BYTES).contains(&first.len_bytes()), "{}", first.len_bytes());
+    let again = repaired(&first, &slow);
+    assert!(again.findings.is_empty(), "{again:?}");
 }
