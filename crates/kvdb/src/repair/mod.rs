@@ -84,7 +84,7 @@ pub fn repair_joined(
     }
     let mut devices = Found::first(Arc::clone(first));
     let device = Arc::clone(&devices.joined) as Arc<dyn Device>;
-    let ctx = context(&device, &superblock, &[]);
+    let ctx = context(&device, first.len_bytes(), &superblock, &[]);
     devices.join(&state, others, &ctx.zones, (superblock.uuid, false))?;
     superblock.epoch += 1;
     superblock.write_both(device.as_ref())?;
@@ -100,7 +100,7 @@ pub fn repair_joined(
     let zones_end = last_zone_of_first(&state, &superblock).map_or(0, zones_end);
     grow_over(first, &ctx, zones_end, &mut repaired)?;
     // The allocator counts the zones that the device has now.
-    let ctx = context(&device, &superblock, &ctx.zones.members()[1..]);
+    let ctx = context(&device, first.len_bytes(), &superblock, &ctx.zones.members()[1..]);
     superblock.manifest_zones.retain(|&zone| ctx.zones.claim_zone(zone).is_ok());
 
     let next_id = Arc::new(AtomicU64::new(next_id(&state)));
@@ -132,10 +132,16 @@ pub fn repair_joined(
     Ok(repaired)
 }
 
-/// `others`: the zones of devices beside the first one.
-fn context(device: &Arc<dyn Device>, superblock: &Superblock, others: &[MemberZones]) -> Arc<RunContext> {
-    let (zone_bytes, first_data) = (superblock.zone_bytes, superblock.first_data_zone());
-    let zones = Zones::new(Arc::clone(device), zone_bytes, superblock.capacity_bytes, first_data);
+/// `first_len`: the length of the first device (bytes); `others`: the zones of those beside it.
+fn context(
+    device: &Arc<dyn Device>,
+    first_len: u64,
+    superblock: &Superblock,
+    others: &[MemberZones],
+) -> Arc<RunContext> {
+    let &Superblock { zone_bytes, capacity_bytes, .. } = superblock;
+    let first_data = superblock.first_data_zone();
+    let zones = Zones::of_first(Arc::clone(device), first_len, zone_bytes, capacity_bytes, first_data);
     for other in others {
         zones.add_member(other.clone());
     }

@@ -187,8 +187,20 @@ impl Zones {
         capacity_bytes: u64,
         first_data_zone: ZoneId,
     ) -> Arc<Self> {
+        let len_bytes = device.len_bytes();
+        Self::of_first(device, len_bytes, zone_bytes, capacity_bytes, first_data_zone)
+    }
+
+    /// As [`Zones::new`], where `device` may be joined of several by now: the first one has `len_bytes`.
+    pub(crate) fn of_first(
+        device: Arc<dyn Device>,
+        len_bytes: u64,
+        zone_bytes: u32,
+        capacity_bytes: u64,
+        first_data_zone: ZoneId,
+    ) -> Arc<Self> {
         let zones_total = (capacity_bytes / u64::from(zone_bytes)) as u32;
-        let zones_present = zones_total.min((device.len_bytes() / u64::from(zone_bytes)) as u32);
+        let zones_present = zones_total.min((len_bytes / u64::from(zone_bytes)) as u32);
         let table = Table::new(zone_bytes, zones_total, zones_present, first_data_zone);
         Arc::new(Self {
             device,

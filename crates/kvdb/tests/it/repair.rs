@@ -11,7 +11,7 @@ use kvfs_store::{
     Position, Read, Store,
 };
 
-use super::basics::{create, open};
+use super::basics::{create, create_zoned, open};
 
 const ZONES: u64 = 160;
 const ZONE_BYTES: usize = 256 << 10;
@@ -373,4 +373,47 @@ fn a_repair_that_is_cut_off_can_be_repeated() {
             }
         }
     }
+}
+
+/// A repair writes out what it has replayed from time to time, and the zone that it then fills may be one that the journal has bound
+/// blocks in which come later.
+#[test]
+fn a_repair_fills_zones_behind_blocks_that_the_journal_has_bound() {
+    const LONG_ZONE_BYTES: usize = 2 << 20;
+    const FILE_BYTES: usize = 256 << 10;
+    // Eight zones are what a repair keeps in memory; the ninth one is half full.
+    const FILES: u64 = 8 * 8 + 4;
+    let medium = Arc::new(MemoryDevice::growable(0, 64 * LONG_ZONE_BYTES as u64));
+    let device = Arc::clone(&medium) as Arc<dyn Device>;
+    create_zoned(&device, LONG_ZONE_BYTES as u32, 64);
+    let db = open(&device, |options| options.memtable_bytes = 64 << 20);
+    let spaces = handles(&db);
+    let content = |file: u64| {
+        let mut data = vec![0; FILE_BYTES];
+        Rng::new(file).fill(&mut data);
+        data
+    };
+    for file in 0..FILES {
+        let mut batch = Batch::new();
+        batch.put_blocks(spaces[1], file.to_be_bytes().to_vec(), 0, content(file));
+        db.apply(batch, Durability::Synced).expect("applies");
+    }
+    drop(db);
+
+    // The last group but one.
+    let journal = LONG_ZONE_BYTES / SECTOR_BYTES..LONG_ZONE_BYTES / SECTOR_BYTES + (4 << 20) / SECTOR_BYTES;
+    let groups: Vec<usize> =
+        used_sectors(&medium).into_iter().filter(|sector| journal.contains(sector)).collect();
+    spoil(&medium, groups[groups.len() - 2] * SECTOR_BYTES, SECTOR_BYTES, &mut Rng::new(3));
+    let repaired = run_repair(&device);
+    assert!(!repaired.findings.is_empty() && repaired.lost.is_empty(), "{repaired:?}");
+    let db = open(&device, |_| {});
+    let spaces = handles(&db);
+    let is_there = |file: &u64| {
+        let mut found = AlignedBuf::zeroed(FILE_BYTES);
+        db.read_blocks(spaces[1], &file.to_be_bytes(), 0, found.as_mut()).expect("reads");
+        found.as_ref() == content(*file)
+    };
+    assert_eq!((0..FILES).take_while(is_there).count() as u64, FILES - 2);
+    assert!(db.check().expect("checks").findings.is_empty());
 }
