@@ -22,8 +22,8 @@ pub(crate) use list::{Acl, PERMISSIONS};
 use crate::node::Pin;
 use crate::orphan::Orphans;
 use crate::quota::Quotas;
-use crate::schema::{BitsPatch, Header, RowFlags, RowPatch, xattr_key};
-use crate::view::{Locker, NodeWriter, Shared};
+use crate::schema::{BitsPatch, Header, RowFlags, xattr_key};
+use crate::view::{Locker, NodeWriter};
 use crate::{Caller, FileSystem, FileType, FsError, NodeId, Result, XATTR_LEN_MAX};
 
 const S_ISGID: u32 = 0o2000;
@@ -209,7 +209,6 @@ pub(crate) struct AclWriter<'v> {
     quotas: &'v Quotas,
     orphans: Orphans<'v>,
     writer: NodeWriter<'v>,
-    shared: &'v Shared,
     xattr: Keyspace,
 }
 
@@ -221,7 +220,6 @@ impl<'v> AclWriter<'v> {
             quotas: fs.quotas(),
             orphans: fs.orphans(),
             writer: fs.writer(),
-            shared: &fs.shared,
             xattr: fs.keyspaces.xattr,
         }
     }
@@ -248,7 +246,7 @@ impl<'v> AclWriter<'v> {
         let header = node.header();
         let is_kept = kind == AclKind::Default || !acl.is_minimal();
         let mut batch = Batch::new();
-        let mut patch = RowPatch::changed(self.shared.time());
+        let mut patch = names.changed(node)?;
         let key = xattr_key(node.inode, kind.name());
         if is_kept {
             batch.put(self.xattr, key, acl.encode());
@@ -266,13 +264,13 @@ impl<'v> AclWriter<'v> {
     }
 
     fn take(&self, caller: &Caller, node: &Pin<'_>, kind: AclKind) -> Result<()> {
-        let _guard = self.locker.latch(caller, &acl_wants(node, kind))?;
+        let mut names = self.locker.latch(caller, &acl_wants(node, kind))?;
         if !node.header().flags.has(kind.flag()) {
             return Ok(());
         }
         let mut batch = Batch::new();
         batch.delete(self.xattr, xattr_key(node.inode, kind.name()));
-        let patch = RowPatch::changed(self.shared.time()).with_flags(RowFlags::default(), kind.flag());
+        let patch = names.changed(node)?.with_flags(RowFlags::default(), kind.flag());
         self.writer.apply_to_node(batch, node, &patch)?;
         Ok(())
     }

@@ -65,7 +65,9 @@ impl FileSystem {
         self.orphans().give_row(&gate, &mut guard, &node)?;
         let header = node.header();
         let mut batch = Batch::new();
-        let mut patch = plan(changes, self.time());
+        let dated = if changes.size.is_some() { guard.modified(&node)? } else { guard.changed(&node)? };
+        let now = dated.ctime.map_or_else(|| self.time(), TimePatch::time);
+        let mut patch = plan(changes, now, dated);
         if let Some(mode) = changes.mode
             && header.flags.has(RowFlags::ACCESS_ACL)
         {
@@ -116,16 +118,12 @@ fn setattr_wants(node: &Node, changes: &SetAttr, loss: PrivilegeLoss) -> Vec<Wan
     wants
 }
 
-/// Everything but the size, and what privileges are lost.
-fn plan(changes: &SetAttr, now: Timestamp) -> RowPatch {
+/// Everything but the size, and what privileges are lost. `patch` is that something changes.
+fn plan(changes: &SetAttr, now: Timestamp, mut patch: RowPatch) -> RowPatch {
     let time = |time: SetTime| match time {
         SetTime::Now => now,
         SetTime::At(time) => time,
     };
-    let mut patch = RowPatch::changed(now);
-    if changes.size.is_some() {
-        patch = RowPatch::modified(now);
-    }
     patch.uid = changes.uid;
     patch.gid = changes.gid;
     patch.atime = changes.atime.map(|new| TimePatch::Set(time(new)));

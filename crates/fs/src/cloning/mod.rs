@@ -18,7 +18,7 @@ mod walk;
 
 use kvfs_txn::{Doom, DoomReason, Fields, LockName, Want};
 
-use crate::namespace::{check_name, counters, entry_wants};
+use crate::namespace::{check_name, entry_wants};
 use crate::node::Pin;
 use crate::schema::{Placement, encode_directory_link, encode_row};
 use crate::view::{Names, TxnView};
@@ -202,7 +202,7 @@ impl<'v> Job<'v, '_> {
     fn attach(&self, caller: &Caller, (parent, name): (&Pin<'_>, &[u8]), made: &Made) -> Result<()> {
         let Some(directory) = &parent.directory else { return Err(FsError::NotDirectory) };
         let gate = self.fs.gate();
-        let _guard = self.fs.locker().latch(caller, &entry_wants(parent.inode, name))?;
+        let mut guard = self.fs.locker().latch(caller, &entry_wants(parent.inode, name))?;
         if parent.is_orphan() {
             return Err(FsError::NotFound);
         }
@@ -224,7 +224,7 @@ impl<'v> Job<'v, '_> {
             encode_row(&made.header, &made.content)
         };
         batch.put(meta, key, row);
-        let patch = counters(self.fs.time(), 1, i32::from(is_directory));
+        let patch = guard.counted(parent, 1, i32::from(is_directory))?;
         batch.merge(meta, directory.placement.own_key(), patch.encode(parent.inode));
         let position = gate.apply_counted(caller, batch, None, counted)?;
         parent.update(&patch, position);

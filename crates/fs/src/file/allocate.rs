@@ -44,7 +44,7 @@ impl FileSystem {
         self.orphans().give_row(&gate, &mut names, &node)?;
         let header = node.header();
         let mut batch = Batch::new();
-        let mut patch = RowPatch::modified(self.time());
+        let mut patch = names.modified(&node)?;
         let keep_size = match mode {
             FallocateMode::Allocate { keep_size } => {
                 if length > self.store.space().available_bytes {

@@ -14,6 +14,7 @@ use super::{BLOCK, Contents, all_blocks, block_count, blocks_name};
 use crate::attr::{PrivilegeLoss, Privileges};
 use crate::node::Pin;
 use crate::schema::{ContentPatch, NumberPatch, RowFlags, RowPatch, block_prefix};
+use crate::view::Names;
 use crate::{Caller, FileSystem, NodeId, Result, Written};
 
 /// Fewer bytes are copied: a clone on the main line is a commit by a run of its own.
@@ -79,7 +80,9 @@ impl<'v> RangeCloner<'v> {
         wants.extend(gate.want(to.inode));
         let mut names = fs.locker().latch_to_write(caller, &wants, false)?;
         fs.orphans().give_row(&gate, &mut names, &to)?;
-        let Some(RangeClone { blocks, bytes, mut patch }) = self.range_clone(&from, &to, ranges)? else {
+        let Some(RangeClone { blocks, bytes, mut patch }) =
+            self.range_clone(&mut names, &from, &to, ranges)?
+        else {
             return Ok(None);
         };
         let mut batch = Batch::new();
@@ -90,7 +93,13 @@ impl<'v> RangeCloner<'v> {
     }
 
     /// `None`: the source has its content in its row, or the target has something in that place.
-    fn range_clone(&self, from: &Pin<'_>, to: &Pin<'_>, ranges: Ranges) -> Result<Option<RangeClone>> {
+    fn range_clone(
+        &self,
+        names: &mut Names<'_>,
+        from: &Pin<'_>,
+        to: &Pin<'_>,
+        ranges: Ranges,
+    ) -> Result<Option<RangeClone>> {
         let contents = Contents::new(self.0);
         let (source, target) = (from.header(), to.header());
         let available = source.size.saturating_sub(ranges.source);
@@ -109,7 +118,7 @@ impl<'v> RangeCloner<'v> {
         }
         let present = contents.present_blocks_of(&source, first, first + count)?;
         let size = Some(NumberPatch::Max(ranges.target + bytes));
-        let mut patch = RowPatch { size, ..RowPatch::modified(self.0.time()) };
+        let mut patch = RowPatch { size, ..names.modified(to)? };
         patch.blocks = Some(NumberPatch::Add(present as i64));
         let mut flags = RowFlags::default();
         if present < count || target_first > block_count(target.size) {

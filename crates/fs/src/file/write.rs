@@ -12,7 +12,7 @@ use crate::node::Pin;
 use crate::orphan::Orphans;
 use crate::quota::Gate;
 use crate::schema::{ContentPatch, Header, NumberPatch, RowFlags, RowPatch};
-use crate::view::{Locker, Shared};
+use crate::view::Locker;
 use crate::{Append, Caller, FileSystem, FsError, NodeId, Result, WriteFlags, Written};
 
 /// Most bytes of one write.
@@ -53,7 +53,6 @@ pub(super) struct Writer<'v> {
     orphans: Orphans<'v>,
     contents: Contents<'v>,
     privileges: Privileges<'v>,
-    shared: &'v Shared,
 }
 
 impl<'v> Writer<'v> {
@@ -64,7 +63,6 @@ impl<'v> Writer<'v> {
             orphans: fs.orphans(),
             contents: Contents::new(fs),
             privileges: Privileges::new(fs),
-            shared: &fs.shared,
         }
     }
 
@@ -113,8 +111,7 @@ impl<'v> Writer<'v> {
         }
         let header = node.header();
         let mut batch = Batch::new();
-        let times =
-            if flags.keeps_times { RowPatch::default() } else { RowPatch::modified(self.shared.time()) };
+        let times = if flags.keeps_times { RowPatch::default() } else { guard.modified(&node)? };
         let mut patch = RowPatch { size: Some(NumberPatch::Max(end)), ..times };
         let bytes = data.len() as u64;
         self.privileges.stage_loss(loss, caller, &node, &mut guard, &mut batch, &mut patch)?;

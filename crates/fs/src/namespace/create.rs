@@ -4,7 +4,7 @@ use bytes::Bytes;
 use kvfs_store::Batch;
 
 use super::lookup::answer;
-use super::{Resolver, attribute_wants, check_name, counters, entry_wants};
+use super::{Resolver, attribute_wants, check_name, entry_wants};
 use crate::acl::{Acls, Inherited};
 use crate::attr::AccessTimes;
 use crate::file::Reader;
@@ -169,7 +169,7 @@ impl<'v> Maker<'v> {
             if name.starts_with(b".") && name.len() <= 2 { FsError::Exists } else { error }
         })?;
         let (parent, directory) = self.locker.pin_directory(parent)?;
-        let _guard = self.locker.latch(caller, &entry_wants(parent.inode, name))?;
+        let mut guard = self.locker.latch(caller, &entry_wants(parent.inode, name))?;
         if parent.is_orphan() {
             return Err(FsError::NotFound);
         }
@@ -198,7 +198,7 @@ impl<'v> Maker<'v> {
         } else {
             batch.put(self.keyspaces.meta, key, encode_row(&header, new.target));
         }
-        let patch = counters(header.btime, 1, i32::from(is_directory));
+        let patch = guard.counted(&parent, 1, i32::from(is_directory))?;
         batch.merge(self.keyspaces.meta, directory.placement.own_key(), patch.encode(parent.inode));
         // No other operation can know the inode before the batch is visible, and then it finds this node.
         let part = is_directory.then(|| Box::new(DirectoryPart::new(placement)));

@@ -4,13 +4,13 @@ use kvfs_store::{Batch, Position};
 use kvfs_txn::{LockName, Want};
 
 use super::lookup::answer;
-use super::{check_name, counters, entry_wants, row_wants};
+use super::{check_name, entry_wants, row_wants};
 use crate::file::Contents;
 use crate::node::{Location, Pin};
 use crate::quota::expect_same_project;
 use crate::schema::{Keyspaces, Placement, RowFlags, RowPatch, encode_inode_link, encode_row, inode_key};
 use crate::view::Names;
-use crate::{Caller, Entry, FileSystem, FileType, FsError, LINK_MAX, NodeId, Result, Timestamp};
+use crate::{Caller, Entry, FileSystem, FileType, FsError, LINK_MAX, NodeId, Result};
 
 /// What the node becomes when the batch is applied.
 enum Linked {
@@ -53,11 +53,10 @@ impl FileSystem {
         if !self.origin.restores() {
             expect_same_project(&parent.header(), &node.header())?;
         }
-        let now = self.time();
         let mut batch = Batch::new();
         let linked =
-            stage_link(&Contents::new(self), &self.keyspaces, &mut batch, &mut guard, &node, &new_key, now)?;
-        let counted = counters(now, 1, 0);
+            stage_link(&Contents::new(self), &self.keyspaces, &mut batch, &mut guard, &node, &new_key)?;
+        let counted = guard.counted(&parent, 1, 0)?;
         batch.merge(self.keyspaces.meta, directory.placement.own_key(), counted.encode(parent.inode));
         let position = self.origin.apply(batch)?;
         finish_link(&node, &parent, new_name, &linked, position);
@@ -74,12 +73,11 @@ fn stage_link(
     guard: &mut Names<'_>,
     node: &Pin<'_>,
     new_key: &[u8],
-    now: Timestamp,
 ) -> Result<Linked> {
     let meta = keyspaces.meta;
     let (_, old_key) = node.row_address(keyspaces);
     let mut header = node.header();
-    let mut patch = RowPatch { nlink_add: Some(1), ..RowPatch::changed(now) };
+    let mut patch = RowPatch { nlink_add: Some(1), ..guard.changed(node)? };
     let is_own = matches!(node.state().location, Location::Own);
     if is_own {
         batch.merge(meta, old_key, patch.encode(node.inode));

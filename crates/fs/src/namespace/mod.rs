@@ -18,8 +18,7 @@ pub(crate) use remove::{Remover, removal_wants};
 pub(crate) use resolve::Resolver;
 pub use tree::{TreeError, TreeRights, look_through, remove_tree};
 
-use crate::schema::{NumberPatch, RowPatch};
-use crate::{FsError, NAME_LEN_MAX, Result, Timestamp};
+use crate::{FsError, NAME_LEN_MAX, Result};
 
 /// Checks a name that is to be created, removed or renamed.
 pub(crate) fn check_name(name: &[u8]) -> Result<()> {
@@ -67,13 +66,4 @@ fn directory_removal_wants<'a>(directory: u64) -> [Want<'a>; 3] {
         Want::exclusive(LockName::Counters { directory }),
         Want::exclusive(LockName::Identity { directory }),
     ]
-}
-
-/// The change of a directory when entries come and go.
-pub(crate) fn counters(now: Timestamp, entries: i64, subdirectories: i32) -> RowPatch {
-    RowPatch {
-        size: (entries != 0).then_some(NumberPatch::Add(entries)),
-        nlink_add: (subdirectories != 0).then_some(subdirectories),
-        ..RowPatch::modified(now)
-    }
 }

@@ -3,13 +3,11 @@
 use kvfs_store::{Batch, Keyspace};
 use kvfs_txn::Want;
 
-use super::{
-    Resolver, check_name, counters, directory_removal_wants, directory_wants, entry_want, row_wants,
-};
+use super::{Resolver, check_name, directory_removal_wants, directory_wants, entry_want, row_wants};
 use crate::node::{Node, Pin};
 use crate::orphan::Orphans;
 use crate::quota::Gate;
-use crate::view::{Locker, Origin, Shared};
+use crate::view::{Locker, Origin};
 use crate::{Attr, Caller, FileSystem, FileType, FsError, NodeId, Result};
 
 impl FileSystem {
@@ -34,7 +32,6 @@ impl FileSystem {
 pub(crate) struct Remover<'v> {
     origin: &'v Origin,
     meta: Keyspace,
-    shared: &'v Shared,
     locker: Locker<'v>,
     resolver: Resolver<'v>,
     orphans: Orphans<'v>,
@@ -45,7 +42,6 @@ impl<'v> Remover<'v> {
         Self {
             origin: &fs.origin,
             meta: fs.keyspaces.meta,
-            shared: &fs.shared,
             locker: fs.locker(),
             resolver: fs.resolver(),
             orphans: fs.orphans(),
@@ -101,15 +97,15 @@ impl<'v> Remover<'v> {
         }
         let wants: Vec<_> = victims.iter().flat_map(|victim| removal_wants(victim)).collect();
         guard.try_extend(&wants)?;
-        let (now, mut batch) = (self.shared.time(), Batch::new());
+        let mut batch = Batch::new();
         let mut removals = Vec::with_capacity(victims.len());
         for (victim, name) in victims.iter().zip(names) {
             batch.delete(self.meta, part.placement.key(name));
-            removals.push(self.orphans.stage_removal(gate, &mut batch, victim, now)?);
+            removals.push(self.orphans.stage_removal(gate, &mut batch, victim, &mut guard)?);
             self.stage_emptied(&mut batch, victim);
         }
         let directories = victims.iter().filter(|victim| victim.kind == FileType::Directory).count();
-        let patch = counters(now, -(victims.len() as i64), -(directories as i32));
+        let patch = guard.counted(parent, -(victims.len() as i64), -(directories as i32))?;
         batch.merge(self.meta, part.placement.own_key(), patch.encode(directory));
         let position = self.origin.apply(batch)?;
         for (removal, victim) in removals.into_iter().zip(&victims) {

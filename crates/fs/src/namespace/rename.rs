@@ -9,14 +9,14 @@ use kvfs_txn::{Fields, LockName, Want};
 
 use super::create::{Maker, New};
 use super::remove::removal_wants;
-use super::{Resolver, check_name, counters, entry_wants, row_wants};
+use super::{Resolver, check_name, entry_wants, row_wants};
 use crate::file::Contents;
 use crate::node::{DirectoryPart, Node, Pin};
 use crate::orphan::Orphans;
 use crate::quota::{Gate, expect_same_project};
 use crate::schema::{Header, Keyspaces, Row, RowPatch, encode_row};
-use crate::view::{Names, Origin, Shared};
-use crate::{Caller, FileSystem, FileType, FsError, NodeId, RenameMode, Result, Timestamp};
+use crate::view::{Names, Origin};
+use crate::{Caller, FileSystem, FileType, FsError, NodeId, RenameMode, Result};
 
 /// A name, the directory that it is in, and what is there.
 struct Side<'a, 't> {
@@ -54,7 +54,6 @@ enum Moved {
 struct Mover<'v> {
     origin: &'v Origin,
     keyspaces: Keyspaces,
-    shared: &'v Shared,
     resolver: Resolver<'v>,
     contents: Contents<'v>,
     orphans: Orphans<'v>,
@@ -136,10 +135,10 @@ fn move_between(
         }
     }
     match (mode, replaced) {
-        (RenameMode::Exchange, Some(other)) => mover.exchange(source, target, &moving, &other),
+        (RenameMode::Exchange, Some(other)) => mover.exchange(&mut guard, (source, target), &moving, &other),
         (_, replaced) => {
             let whiteout = mode.leaves_whiteout().then_some(caller);
-            mover.move_over(&gate, source, target, &moving, replaced.as_ref(), whiteout)
+            mover.move_over(&gate, &mut guard, (source, target), &moving, replaced.as_ref(), whiteout)
         }
     }
 }
@@ -150,7 +149,6 @@ impl<'v> Mover<'v> {
         Self {
             origin,
             keyspaces,
-            shared: &fs.shared,
             resolver: fs.resolver(),
             contents: Contents::new(fs),
             orphans: fs.orphans(),
@@ -248,16 +246,15 @@ impl<'v> Mover<'v> {
     fn move_over(
         &self,
         gate: &Gate<'_>,
-        source: &Side<'_, '_>,
-        target: &Side<'_, '_>,
+        names: &mut Names<'_>,
+        (source, target): (&Side<'_, '_>, &Side<'_, '_>),
         moving: &Found<'_>,
         replaced: Option<&Found<'_>>,
         whiteout: Option<&Caller>,
     ) -> Result<()> {
-        let now = self.shared.time();
         let mut batch = Batch::new();
         let removal = match replaced {
-            Some(other) => Some(self.orphans.stage_removal(gate, &mut batch, &other.node, now)?),
+            Some(other) => Some(self.orphans.stage_removal(gate, &mut batch, &other.node, names)?),
             None => None,
         };
         let old_key = source.directory.placement.key(source.name);
@@ -270,17 +267,17 @@ impl<'v> Mover<'v> {
             batch.delete(self.keyspaces.meta, old_key);
             None
         };
-        let moved = self.stage_move(&mut batch, moving, target, now)?;
+        let moved = self.stage_move(&mut batch, moving, target, names)?;
         let subdirectories = i32::from(moving.is_directory());
         let subdirectories_replaced = replaced.map_or(0, |other| i32::from(other.is_directory()));
         let entries = i64::from(replaced.is_none());
         let entries_left = if whiteout.is_some() { 0 } else { -1 };
         let changes = if source.parent.inode == target.parent.inode {
-            vec![(source, counters(now, entries + entries_left, -subdirectories_replaced))]
+            vec![(source, names.counted(source.parent, entries + entries_left, -subdirectories_replaced)?)]
         } else {
             vec![
-                (source, counters(now, entries_left, -subdirectories)),
-                (target, counters(now, entries, subdirectories - subdirectories_replaced)),
+                (source, names.counted(source.parent, entries_left, -subdirectories)?),
+                (target, names.counted(target.parent, entries, subdirectories - subdirectories_replaced)?),
             ]
         };
         let position = self.apply_with_counters(batch, &changes, |batch| match &whiteout {
@@ -297,20 +294,22 @@ impl<'v> Mover<'v> {
     /// Swaps what is under two names.
     fn exchange(
         &self,
-        source: &Side<'_, '_>,
-        target: &Side<'_, '_>,
+        names: &mut Names<'_>,
+        (source, target): (&Side<'_, '_>, &Side<'_, '_>),
         moving: &Found<'_>,
         other: &Found<'_>,
     ) -> Result<()> {
-        let now = self.shared.time();
         let mut batch = Batch::new();
-        let moved = self.stage_move(&mut batch, moving, target, now)?;
-        let moved_back = self.stage_move(&mut batch, other, source, now)?;
+        let moved = self.stage_move(&mut batch, moving, target, names)?;
+        let moved_back = self.stage_move(&mut batch, other, source, names)?;
         let subdirectories = i32::from(other.is_directory()) - i32::from(moving.is_directory());
         let changes = if source.parent.inode == target.parent.inode {
-            vec![(source, counters(now, 0, 0))]
+            vec![(source, names.counted(source.parent, 0, 0)?)]
         } else {
-            vec![(source, counters(now, 0, subdirectories)), (target, counters(now, 0, -subdirectories))]
+            vec![
+                (source, names.counted(source.parent, 0, subdirectories)?),
+                (target, names.counted(target.parent, 0, -subdirectories)?),
+            ]
         };
         let position = self.apply_with_counters(batch, &changes, |batch| self.origin.apply(batch))?;
         finish_move(moving, moved, target, position);
@@ -342,11 +341,11 @@ impl<'v> Mover<'v> {
         batch: &mut Batch,
         moving: &Found<'_>,
         to: &Side<'_, '_>,
-        now: Timestamp,
+        names: &mut Names<'_>,
     ) -> Result<Moved> {
         let meta = self.keyspaces.meta;
         let new_key = to.directory.placement.key(to.name);
-        let mut patch = RowPatch::changed(now);
+        let mut patch = names.changed(&moving.node)?;
         if moving.holds_attributes() {
             let mut header = moving.node.header();
             patch.apply(&mut header);

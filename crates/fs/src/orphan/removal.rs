@@ -9,7 +9,8 @@ use super::Orphans;
 use crate::node::{Location, Pin};
 use crate::quota::Gate;
 use crate::schema::{Header, RowFlags, RowPatch, encode_row, inode_key};
-use crate::{FileType, FsError, Result, Timestamp, dir};
+use crate::view::Names;
+use crate::{FileType, FsError, Result, dir};
 
 /// What the removal of a name does to the inode.
 pub(crate) enum Removal {
@@ -44,7 +45,7 @@ impl Orphans<'_> {
         gate: &Gate<'_>,
         batch: &mut Batch,
         victim: &Pin<'_>,
-        now: Timestamp,
+        names: &mut Names<'_>,
     ) -> Result<Removal> {
         let mut header = victim.header();
         let (keyspace, key) = victim.row_address(&self.keyspaces);
@@ -55,13 +56,13 @@ impl Orphans<'_> {
             return Err(FsError::NotEmpty);
         }
         if !is_directory && header.nlink > 1 {
-            let patch = RowPatch { nlink_add: Some(-1), ..RowPatch::changed(now) };
+            let patch = RowPatch { nlink_add: Some(-1), ..names.changed(victim)? };
             batch.merge(keyspace, key, patch.encode(victim.inode));
             return Ok(Removal::Unlinked(patch));
         }
         let content = self.contents.inline_content(victim)?;
         header.nlink = 0;
-        header.ctime = now.max(header.ctime);
+        names.changed(victim)?.apply(&mut header);
         header.flags = RowFlags(header.flags.0 & !RowFlags::LINKABLE.0);
         if is_directory || matches!(victim.state().location, Location::Own) {
             batch.delete(keyspace, key);

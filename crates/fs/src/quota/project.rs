@@ -121,7 +121,7 @@ impl FileSystem {
         }
         self.shared.superblock.declare_projects()?;
         let flag = if hands_down { RowFlags::HANDS_PROJECT_DOWN } else { RowFlags::default() };
-        let patch = RowPatch { project: Some(project.id), ..RowPatch::changed(self.time()) };
+        let patch = RowPatch { project: Some(project.id), ..names.changed(&node)? };
         let patch = patch.with_flags(flag, RowFlags::HANDS_PROJECT_DOWN);
         gate.apply_checked(QuotaCheck::NONE, Batch::new(), &node, patch)?;
         Ok(())

@@ -30,6 +30,12 @@ impl TimePatch {
         };
     }
 
+    /// What it sets or raises to.
+    pub(crate) fn time(self) -> Timestamp {
+        let (Self::Set(time) | Self::Max(time)) = self;
+        time
+    }
+
     fn commutes(self) -> bool {
         matches!(self, Self::Max(_))
     }
@@ -205,6 +211,15 @@ impl RowPatch {
     /// Attributes changed now.
     pub(crate) fn changed(now: Timestamp) -> Self {
         Self { ctime: Some(TimePatch::Max(now)), ..Self::default() }
+    }
+
+    /// The same, setting what times it raises.
+    #[must_use]
+    pub(crate) fn setting_times(mut self) -> Self {
+        for change in [&mut self.mtime, &mut self.ctime].into_iter().flatten() {
+            *change = TimePatch::Set(change.time());
+        }
+        self
     }
 
     /// Adds flags.

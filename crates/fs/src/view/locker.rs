@@ -34,7 +34,7 @@ pub(crate) struct Locker<'v> {
     open: &'v OpenViews,
     authors: &'v Authors,
     processes: &'v Processes,
-    clock: &'v dyn Clock,
+    pub(super) clock: &'v dyn Clock,
     is_read_only: bool,
     follows: bool,
 }
@@ -55,7 +55,7 @@ impl Deref for PinnedDirectory {
 
 /// The names that an operation has taken. Latches are given back on drop; a transaction's locks stay.
 pub(crate) struct Names<'v> {
-    locker: Locker<'v>,
+    pub(super) locker: Locker<'v>,
     /// Entries that are being changed are not kept by name. Ends before the latches are given back.
     changes: Vec<NameChange<'v>>,
     guard: Guard<'v>,

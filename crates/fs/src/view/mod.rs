@@ -42,6 +42,7 @@ mod processes;
 mod publish;
 mod restore;
 mod stream;
+mod times;
 mod txn;
 mod undo;
 mod user_locks;

@@ -154,7 +154,7 @@ impl FileSystem {
         batch.put(self.keyspaces.xattr, key, Bytes::copy_from_slice(value));
         let patch = RowPatch {
             mode: lends.then_some(BitsPatch { and: !0, or: 0 }),
-            ..RowPatch::changed(self.time()).with_flags(RowFlags::XATTRS, RowFlags::default())
+            ..names.changed(&node)?.with_flags(RowFlags::XATTRS, RowFlags::default())
         };
         self.writer().apply_to_node(batch, &node, &patch)?;
         node.state().xattr_usage = Some(after);
@@ -219,7 +219,7 @@ impl FileSystem {
         if !node.header().flags.has(RowFlags::XATTRS) {
             return Err(FsError::NoAttribute);
         }
-        let _guard = self.locker().latch(caller, &wants(&node))?;
+        let mut names = self.locker().latch(caller, &wants(&node))?;
         let key = xattr_key(node.inode, name);
         let old = self.origin.read().get(self.keyspaces.xattr, &key)?;
         if old.is_none() {
@@ -229,7 +229,8 @@ impl FileSystem {
         let after = node.state().xattr_usage.map(|usage| usage.replaced(name, old.as_ref(), None));
         let mut batch = Batch::new();
         batch.delete(self.keyspaces.xattr, key);
-        self.writer().apply_to_node(batch, &node, &RowPatch::changed(self.time()))?;
+        let patch = names.changed(&node)?;
+        self.writer().apply_to_node(batch, &node, &patch)?;
         node.state().xattr_usage = after;
         Ok(())
     }

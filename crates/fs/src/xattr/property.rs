@@ -10,7 +10,7 @@ use kvfs_store::{Batch, Store, Tier};
 use super::{read_wants, wants};
 use crate::node::{Node, NodeTable, Pin};
 use crate::orphan::Orphans;
-use crate::schema::{RowFlags, RowPatch};
+use crate::schema::RowFlags;
 use crate::view::{Locker, NodeWriter, Origin, Shared};
 use crate::{Caller, FileSystem, FileType, FsError, Project, Result, XattrMode};
 
@@ -177,7 +177,7 @@ impl<'v> StorageAttribute<'v> {
             }
             Storage::Tier => {}
         }
-        let patch = RowPatch::changed(self.shared.time()).with_flags(wanted, mask);
+        let patch = names.changed(node)?.with_flags(wanted, mask);
         self.writer.apply_to_node(batch, node, &patch)?;
         Ok(())
     }

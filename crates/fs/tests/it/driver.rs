@@ -274,7 +274,7 @@ impl Driver {
             gid: maybe(8).map(|gid| gid as u32),
             size: None,
             atime: maybe(0).map(|_| SetTime::At(at)),
-            mtime: maybe(0).map(|_| SetTime::Now),
+            mtime: maybe(0).map(|_| if at.seconds % 2 == 0 { SetTime::Now } else { SetTime::At(at) }),
             ctime: None,
             kill_suidgid: maybe(0).is_some(),
         };

@@ -39,6 +39,7 @@ mod setup;
 mod snapshots;
 mod threads;
 mod tiers;
+mod times;
 mod transfer;
 mod undo;
 mod unwritten;

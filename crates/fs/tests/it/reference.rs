@@ -96,12 +96,12 @@ impl Reference {
     }
 
     fn touch(&mut self, inode: usize) {
-        self.inodes[inode].mtime = self.now.max(self.inodes[inode].mtime);
+        self.inodes[inode].mtime = self.now;
         self.touch_ctime(inode);
     }
 
     fn touch_ctime(&mut self, inode: usize) {
-        self.inodes[inode].ctime = self.now.max(self.inodes[inode].ctime);
+        self.inodes[inode].ctime = self.now;
     }
 
     /// What something new in a directory gets.

@@ -62,7 +62,7 @@ fn is_canceled<T>(result: &Result<T>) -> bool {
     matches!(result, Err(FsError::Canceled(_)))
 }
 
-fn is_parked<T>(result: &Result<T>) -> bool {
+pub(crate) fn is_parked<T>(result: &Result<T>) -> bool {
     matches!(result, Err(FsError::Parked(_)))
 }
 
