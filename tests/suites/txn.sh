@@ -338,6 +338,12 @@ remove_open() {
   exec 5<&-
   return $status
 }
+# What the kernel keeps for long: attributes of what has another name, and a listing that a process is in.
+removed_tree() {
+  mkdir -p whole/sub && echo linked >whole/linked && ln whole/linked linked && for i in $(seq 50); do echo "$i" >whole/sub/$i; done
+  (cd whole/sub && [ "$(ls | wc -l)" = 50 ] && [ "$(stat -c %h "$mnt/linked")" = 2 ] && "$KVFS" rm -r "$mnt/whole" &&
+    until_ok eval '[ "$(stat -c %h "$mnt/linked")" = 1 ]' && until_ok eval '[ -z "$(ls)" ]') && [ ! -e whole ] && [ "$(cat linked)" = linked ]
+}
 many_files() {
   # More names than are forgotten one by one.
   mkdir -p many && touch many/first && ls many >/dev/null && stat many/3000 2>/dev/null
@@ -748,6 +754,7 @@ alone "diff" compared
 alone "a view that has ended gives errors" ended_view
 alone "a transaction whose time is over is gone" timed_out
 alone "rm -rf while a file is open outside" remove_open
+alone "a tree that is removed as a whole is forgotten" removed_tree
 alone "thousands of names in one commit" many_files
 alone "a descriptor from outside is warned of" outside_descriptor
 alone "a large transaction" large

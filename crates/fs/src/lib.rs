@@ -64,7 +64,7 @@ mod xattr;
 pub use acl::AclKind;
 pub use attr::Credentials;
 pub use cloning::{CloneRights, Cloned, clone_tree};
-pub use detached::{DetachedStats, DetachedTrees, Pause};
+pub use detached::{DetachedStats, DetachedTrees, Pause, StaleOfTrees};
 pub use error::{FsError, Result};
 pub use file::{AccessCount, AccessPattern, FileAccesses, StretchAccesses};
 pub use filesystem::FileSystem;

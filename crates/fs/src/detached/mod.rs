@@ -13,6 +13,7 @@
 //! ([`remover`]); nothing is removed while a [`Pause`] is held.
 
 mod remover;
+mod stale;
 
 use std::fmt;
 use std::sync::Arc;
@@ -25,9 +26,10 @@ use kvfs_store::{Batch, Keyspace};
 
 use crate::schema::{DETACHED_INODE, Header, Placement, ROOT_INODE, encode_row};
 use crate::view::TxnView;
-use crate::{Caller, FileSystem, FileType, FsError, PruneCandidate, Result};
+use crate::{Caller, FileSystem, FileType, FsError, Result};
 pub(crate) use remover::names_after;
 use remover::{Level, Step, TreeRemover};
+pub use stale::StaleOfTrees;
 
 /// Names that are removed at most, when housekeeping comes by: about half a second of work.
 const SLICE_NAMES: u64 = 1 << 16;
@@ -40,9 +42,6 @@ const SPACE_NAMES: u64 = 1 << 12;
 
 /// How often a slice begins anew, because what it walks through has changed.
 const RESTARTS_MAX: u32 = 8;
-
-/// Names that a front end has not asked for yet, at most: it forgets the others by itself, some time.
-const STALE_MAX: usize = 1 << 17;
 
 /// What a part of the removal came to.
 struct Advanced {
@@ -69,7 +68,7 @@ struct State {
     /// Where the removal is, from the directory of detached trees down; empty: nowhere.
     levels: Vec<Level>,
     /// What has gone, and a front end knows.
-    stale: Vec<PruneCandidate>,
+    stale: StaleOfTrees,
 }
 
 /// Figures of detached trees.
@@ -221,11 +220,10 @@ impl<'v> DetachedTrees<'v> {
             && self.advance(SPACE_NAMES).is_ok_and(|advanced| advanced.names > 0 || advanced.has_more)
     }
 
-    /// What has gone since the last call, and the front end of the main line knows: as long as it does, files live on. Other views have
-    /// none.
-    pub fn take_stale(&self) -> Vec<PruneCandidate> {
+    /// What the front end of the main line knows, and has gone or changed since the last call. Other views have none.
+    pub fn take_stale(&self) -> StaleOfTrees {
         if !self.is_main || !self.own().exists.load(Ordering::Acquire) {
-            return Vec::new();
+            return StaleOfTrees::default();
         }
         std::mem::take(&mut self.own().state.lock().stale)
     }

@@ -15,9 +15,9 @@ use kvfs_txn::{LockName, Want};
 use crate::namespace::{Remover, entry_wants};
 use crate::node::Pin;
 use crate::schema::{DETACHED_INODE, Row};
-use crate::{Caller, FileSystem, FileType, FsError, NodeId, PruneCandidate, Result};
+use crate::{Caller, FileSystem, FileType, FsError, Result};
 
-use super::{STALE_MAX, beginning};
+use super::{StaleOfTrees, beginning};
 
 /// Names that are removed by one batch at most.
 const PAGE: usize = 128;
@@ -79,7 +79,7 @@ impl<'v> TreeRemover<'v> {
     pub(super) fn step(
         &self,
         levels: &mut Vec<Level>,
-        stale: &mut Vec<PruneCandidate>,
+        stale: &mut StaleOfTrees,
         names_max: u64,
     ) -> Result<Step> {
         let page_len = names_max.clamp(1, PAGE as u64) as usize;
@@ -107,12 +107,7 @@ impl<'v> TreeRemover<'v> {
         }
     }
 
-    fn try_step(
-        &self,
-        levels: &mut Vec<Level>,
-        stale: &mut Vec<PruneCandidate>,
-        page_len: usize,
-    ) -> Result<Step> {
+    fn try_step(&self, levels: &mut Vec<Level>, stale: &mut StaleOfTrees, page_len: usize) -> Result<Step> {
         if levels.is_empty() {
             levels.push(Level::new(DETACHED_INODE, Box::default()));
         }
@@ -159,7 +154,7 @@ impl<'v> TreeRemover<'v> {
     }
 
     /// Removes the last directory, in which nothing was found any more.
-    fn leave(&self, levels: &mut Vec<Level>, stale: &mut Vec<PruneCandidate>) -> Result<Step> {
+    fn leave(&self, levels: &mut Vec<Level>, stale: &mut StaleOfTrees) -> Result<Step> {
         let Some((level, above)) = levels.split_last() else { return Ok(Step::Ended) };
         let Some(parent) = above.last() else { return Ok(Step::Ended) };
         let parent = self.main.resolver().by_own_row(parent.inode)?;
@@ -170,7 +165,7 @@ impl<'v> TreeRemover<'v> {
         };
         let gate = self.main.gate();
         self.remover.remove_names(&gate, &self.caller, &parent, &[&level.name], &identities(above), check)?;
-        self.note_stale(&parent, [(&*level.name, inode)].into_iter(), stale);
+        stale.note(&self.main.nodes, parent.inode, [(&*level.name, inode)].into_iter());
         levels.pop();
         Ok(Step::Removed(1))
     }
@@ -181,7 +176,7 @@ impl<'v> TreeRemover<'v> {
         levels: &[Level],
         directory: &Pin<'_>,
         files: &[Box<[u8]>],
-        stale: &mut Vec<PruneCandidate>,
+        stale: &mut StaleOfTrees,
     ) -> Result<u64> {
         let names: Vec<&[u8]> = files.iter().map(AsRef::as_ref).collect();
         let mut rest = &names[..];
@@ -197,25 +192,10 @@ impl<'v> TreeRemover<'v> {
             let gate = self.main.gate();
             let held = identities(levels);
             let removed = self.remover.remove_names(&gate, &self.caller, directory, rest, &held, check)?;
-            self.note_stale(directory, rest[..removed].iter().copied().zip(inodes), stale);
+            stale.note(&self.main.nodes, directory.inode, rest[..removed].iter().copied().zip(inodes));
             rest = &rest[removed..];
         }
         Ok(names.len() as u64)
-    }
-
-    /// A front end keeps nodes for names that it knows, and forgets them when it is told.
-    fn note_stale<'n>(
-        &self,
-        directory: &Pin<'_>,
-        gone: impl Iterator<Item = (&'n [u8], u64)>,
-        stale: &mut Vec<PruneCandidate>,
-    ) {
-        for (name, inode) in gone.take(STALE_MAX.saturating_sub(stale.len())) {
-            if self.main.nodes.get(inode).is_some_and(|node| node.is_looked_up()) {
-                let link = Some((NodeId(directory.inode), name.into()));
-                stale.push(PruneCandidate { node: NodeId(inode), link });
-            }
-        }
     }
 
     /// Refuses to go on where a directory is not in the one above any more. The identities of all are held.

@@ -401,16 +401,23 @@ fn names_that_have_gone_and_are_known_are_told() {
     planted(&main);
     // No name is known.
     main.reopen();
-    let b = look(&main, look(&main, ROOT, "tree"), "b");
-    let known = look(&main, b, "017");
+    let top = look(&main, ROOT, "tree");
+    let (a, b) = (look(&main, top, "a"), look(&main, top, "b"));
+    let (linked, known) = (look(&main, a, "007"), look(&main, b, "017"));
     remove(&main, ROOT, "tree");
+    go_on(&main, 20);
+    let stale = DetachedTrees::of(&main.fs).take_stale();
+    assert_eq!((stale.linked, stale.emptied), (vec![linked], [a].into()), "its attributes, and one listing");
     finish(&main);
     let stale = DetachedTrees::of(&main.fs).take_stale();
-    let told: Vec<_> = stale.into_iter().map(|gone| (gone.link.unwrap(), gone.node)).collect();
-    assert_eq!(told[0], ((b, Box::from(&b"017"[..])), known));
-    // The directories.
-    assert_eq!(told.len(), 3, "{told:?}");
-    assert!(DetachedTrees::of(&main.fs).take_stale().is_empty());
+    let told: Vec<_> = stale.gone.into_iter().map(|gone| (gone.link.unwrap(), gone.node)).collect();
+    assert_eq!(told[0], ((top, Box::from(&b"a"[..])), a));
+    assert_eq!(told[1], ((b, Box::from(&b"017"[..])), known));
+    // And the other directories.
+    assert_eq!(told.len(), 4, "{told:?}");
+    assert_eq!((stale.linked, stale.emptied), (Vec::new(), [a, b, top].into()));
+    let stale = DetachedTrees::of(&main.fs).take_stale();
+    assert!(stale.gone.is_empty() && stale.linked.is_empty() && stale.emptied.is_empty());
 }
 
 #[test]

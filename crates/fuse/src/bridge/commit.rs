@@ -42,7 +42,8 @@ pub(super) fn everything_of(node: u64) -> Notification {
     Notification::InvalInode { node, offset: 0, len: 0 }
 }
 
-fn attributes_of(node: u64) -> Notification {
+/// Attributes of a node.
+pub(super) fn attributes_of(node: u64) -> Notification {
     Notification::InvalInode { node, offset: -1, len: 0 }
 }
 

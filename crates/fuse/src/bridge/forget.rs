@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use kvfs_fs::{DetachedTrees, FileSystem, NodeId, PruneCandidate};
+use kvfs_fs::{DetachedTrees, FileSystem, NodeId, PruneCandidate, StaleOfTrees};
 
 use super::Shared;
+use super::commit::{attributes_of, everything_of};
 use crate::abi::notify::PRUNE;
 use crate::notify::{Notification, Notifier};
 
@@ -98,10 +99,17 @@ impl Shared {
             .collect()
     }
 
-    /// Has the kernel forget what has gone of detached trees: what it knows lives on.
+    /// Has the kernel forget what has gone of detached trees: what it knows lives on. And what has changed with that: first of what
+    /// has a name still, and at last of what a process may have open.
     pub(super) fn forget_detached(&self) {
         let Some(notifier) = self.notifier.get() else { return };
-        for notification in self.forgetting(notifier, DetachedTrees::of(&self.fs).take_stale()) {
+        let StaleOfTrees { gone, linked, emptied } = DetachedTrees::of(&self.fs).take_stale();
+        // Cached listings are pages of the directory.
+        let listings = emptied.into_iter().map(|node| everything_of(self.base + node.0));
+        let linked = linked.into_iter().map(|node| attributes_of(self.base + node.0));
+        let attributes: Vec<_> = gone.iter().map(|gone| attributes_of(self.base + gone.node.0)).collect();
+        let gone = self.forgetting(notifier, gone);
+        for notification in listings.chain(linked).chain(gone).chain(attributes) {
             if notifier.submit(notification).is_err() {
                 break;
             }

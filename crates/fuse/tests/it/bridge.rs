@@ -1,11 +1,14 @@
 //! The bridge to the file system, over a store that waits when the test wants it to.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::IoSlice;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kvfs_fs::{BeginOptions, Caller, Durability, FileSystem, MkfsOptions, MountOptions, NodeId, WriteFlags};
+use kvfs_fs::{
+    Attr, BeginOptions, Caller, DetachedTrees, Durability, FileSystem, FsError, MkfsOptions, MountOptions,
+    NodeId, TreeRights, WriteFlags, remove_tree,
+};
 use kvfs_fuse::abi::flags::READ_LOCKOWNER;
 use kvfs_fuse::abi::notify::{INVAL_INODE, InvalInodeOut};
 use kvfs_fuse::abi::{self, Opcode, UNIQUE_INTERRUPT_BIT};
@@ -382,6 +385,64 @@ fn attributes_that_the_kernel_learns_during_a_commit_are_forgotten_soon_after() 
         }
     };
     assert_eq!((told.ino, told.off), (entry.node.0, -1));
+    kernel.unmount();
+    session.wait().unwrap();
+}
+
+/// Root's.
+struct All;
+
+impl TreeRights for All {
+    fn is_everything(&self) -> bool {
+        true
+    }
+
+    fn check_directory(&self, _: NodeId, _: &Attr) -> Result<(), FsError> {
+        Ok(())
+    }
+
+    fn depends_on_entries(&self, _: &Attr) -> bool {
+        false
+    }
+
+    fn check_entry(&self, _: &Attr, _: &Attr) -> Result<(), FsError> {
+        Ok(())
+    }
+}
+
+#[test]
+fn what_a_removed_tree_had_is_forgotten_with_its_attributes_and_listings() {
+    let store: Arc<dyn Store> = Arc::new(ModelStore::new());
+    let clock = Arc::new(SystemClock::new());
+    FileSystem::mkfs(&store, &*clock, &MkfsOptions::default()).unwrap();
+    let fs = Arc::new(FileSystem::open(store, clock, MountOptions::default()).unwrap());
+    let housekeep_period = Duration::from_millis(10);
+    let config = BridgeConfig { housekeep_period, ..BridgeConfig::default() };
+    let bridge = Arc::new(Bridge::new(Arc::clone(&fs), config).unwrap());
+    let config = SessionConfig { init: init_config(), workers: 1, ..SessionConfig::default() };
+    let (kernel, session) = Kernel::start(bridge.clone(), &config);
+    bridge.attach(session.notifier());
+    let caller = Caller::default();
+    let tree = fs.mkdir(&caller, NodeId::ROOT, b"tree", 0o755).unwrap().node;
+    let linked = fs.create(&caller, tree, b"linked", 0o644, true).unwrap().0.node;
+    fs.link(&caller, linked, NodeId::ROOT, b"keep").unwrap();
+    let open = fs.create(&caller, tree, b"open", 0o644, true).unwrap().0.node;
+
+    DetachedTrees::of(&fs).prepare().unwrap();
+    let view = fs.begin(&BeginOptions::default()).unwrap();
+    remove_tree(&view, &caller, (NodeId::ROOT, b"tree"), &All).unwrap();
+    bridge.commit(&view, None, Durability::Buffered, None).unwrap();
+
+    let mut missing = BTreeMap::from([(tree.0, 0), (linked.0, -1), (open.0, -1)]);
+    while !missing.is_empty() {
+        let answer = kernel.answer();
+        if answer.unique == 0 && answer.error == INVAL_INODE {
+            let told = InvalInodeOut::read_from_bytes(&answer.body[..]).unwrap();
+            if missing.get(&told.ino) == Some(&told.off) {
+                missing.remove(&told.ino);
+            }
+        }
+    }
     kernel.unmount();
     session.wait().unwrap();
 }
