@@ -4,6 +4,7 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::io::ErrorKind;
 
 use bytes::Bytes;
 use kvfs_device::{AlignedBuf, Device};
@@ -126,19 +127,27 @@ impl<'a> PlaceReader<'a> {
         if !is_there {
             return Ok(None);
         }
-        let found = match &place.extents[..] {
-            [extent] => self.read_extent(*extent)?,
-            extents => {
-                let mut all = Vec::with_capacity(place.crcs.len() * BLOCK_BYTES);
-                for extent in extents {
-                    all.extend_from_slice(&self.read_extent(*extent)?);
-                }
-                Bytes::from(all)
+        let found = match self.read_extents(place) {
+            // Of several devices the last one tells the length; one before it may end earlier.
+            Err(StoreError::Io { source, .. }) if source.kind() == ErrorKind::UnexpectedEof => {
+                return Ok(None);
             }
+            found => found?,
         };
         let is_right =
             found.chunks_exact(BLOCK_BYTES).zip(&place.crcs).all(|(block, crc)| crc32c(block) == *crc);
         Ok(is_right.then_some(found))
+    }
+
+    fn read_extents(&self, place: &Place) -> Result<Bytes> {
+        if let [extent] = place.extents[..] {
+            return self.read_extent(extent);
+        }
+        let mut all = Vec::with_capacity(place.crcs.len() * BLOCK_BYTES);
+        for extent in &place.extents {
+            all.extend_from_slice(&self.read_extent(*extent)?);
+        }
+        Ok(Bytes::from(all))
     }
 
     fn read_extent(&self, Extent { addr, len }: Extent) -> Result<Bytes> {
@@ -166,5 +175,35 @@ impl<'a> PlaceReader<'a> {
             StoreError::io(format!("reading blocks of the journal at device address {addr:#x}"), error)
         })?;
         Ok(Bytes::from_owner(buf))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use kvfs_device::{JoinedDevice, MemoryDevice, Segment};
+
+    use super::*;
+
+    const BLOCK: u64 = BLOCK_BYTES as u64;
+
+    #[test]
+    fn blocks_behind_the_end_of_a_device_are_not_there_though_another_one_follows() {
+        let first = Arc::new(MemoryDevice::growable(0, 64 * BLOCK));
+        first.grow(4 * BLOCK).expect("grows");
+        let joined = JoinedDevice::new(first, Arc::default());
+        let device = Arc::new(MemoryDevice::new(8 * BLOCK));
+        let len = 8 * BLOCK;
+        joined.append(Segment { start: 64 * BLOCK, device, offset: 0, len, written: Arc::default() });
+        let places = PlaceReader::new(&joined);
+        let zeros = crc32c(&[0; BLOCK_BYTES]);
+        let at = |addr: u64| Place {
+            extents: vec![Extent { addr: addr * BLOCK, len: BLOCK_BYTES as u32 }],
+            crcs: vec![zeros],
+        };
+        for (addr, is_there) in [(3, true), (4, false), (63, false), (64, true), (71, true), (72, false)] {
+            assert_eq!(places.read(&at(addr)).expect("reads").is_some(), is_there, "block {addr}");
+        }
     }
 }
