@@ -40,10 +40,10 @@ impl Process {
     /// As [`kvfs_posix::Process::fork`].
     ///
     /// # Errors
-    /// Of a server: EUSERS, and that it is gone.
+    /// Of a server: EUSERS, EMFILE, and that it is gone.
     pub fn fork(&self) -> Result<Self> {
         Ok(match &self.0 {
-            Kind::Embedded(process) => process.fork().into(),
+            Kind::Embedded(process) => process.fork()?.into(),
             Kind::Served(process) => process.fork()?.into(),
         })
     }

@@ -1,16 +1,19 @@
 //! The table of descriptors of a process.
 //!
-//! Thread safety: one lock, held for a few instructions. Invariant: the lowest free number is given out.
+//! Thread safety: one lock, held for a few instructions. Invariants: the lowest free number is given out; a process that is bounded has
+//! as many descriptors as its user's share was taken for.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kvfs_locks::{Mutex, class};
+use kvfs_socket::Share;
 use rustix::io::Errno;
 
-use crate::Fd;
-use crate::error::{Result, refuse};
+use crate::bounds::Bounds;
+use crate::error::{PosixError, Result, refuse};
 use crate::open_file::OpenFile;
+use crate::place::Fd;
 
 /// Most descriptors that a process has.
 pub const DESCRIPTORS_MAX: usize = 1 << 20;
@@ -21,16 +24,64 @@ struct Slot {
     closes_on_exec: bool,
 }
 
+#[derive(Debug, Default)]
+struct Slots {
+    by_number: BTreeMap<i32, Slot>,
+    /// Of a process that is bounded: one for each.
+    share: Option<Share>,
+}
+
+impl Slots {
+    /// For one more.
+    fn take_share(&mut self) -> Result<()> {
+        let is_taken = self.share.as_mut().is_none_or(|share| share.grow(1));
+        if is_taken { Ok(()) } else { refuse(Errno::MFILE, "too many open files of the user") }
+    }
+
+    /// Of one that is gone.
+    fn give_back(&mut self) {
+        if let Some(share) = &mut self.share {
+            share.shrink(1);
+        }
+    }
+}
+
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Descriptors {
-    slots: Mutex<BTreeMap<i32, Slot>, class::PosixDescriptorsSlots>,
+    slots: Mutex<Slots, class::PosixDescriptorsSlots>,
 }
 
 impl Descriptors {
+    /// None yet, of a process that is bounded.
+    pub(crate) fn bounded(bounds: &Bounds) -> Self {
+        Self { slots: Mutex::new(Slots { by_number: BTreeMap::new(), share: bounds.descriptors(0) }) }
+    }
+
     /// Those of a child: the same open files.
-    pub(crate) fn forked(&self) -> Self {
-        Self { slots: Mutex::new(self.slots.lock().clone()) }
+    ///
+    /// # Errors
+    /// EMFILE: the user has too many.
+    pub(crate) fn forked(&self, bounds: Option<&Bounds>) -> Result<Self> {
+        let slots = self.slots.lock();
+        let by_number = slots.by_number.clone();
+        let too_many = PosixError::new(Errno::MFILE, "too many open files of the user");
+        let share = bounds.map(|bounds| bounds.descriptors(by_number.len()).ok_or(too_many)).transpose()?;
+        Ok(Self { slots: Mutex::new(Slots { by_number, share }) })
+    }
+
+    /// Whether one more is refused now: what is opened may be made or cut before its descriptor is.
+    ///
+    /// # Errors
+    /// EMFILE.
+    pub(crate) fn check_room(&self) -> Result<()> {
+        let mut slots = self.slots.lock();
+        if slots.by_number.len() >= DESCRIPTORS_MAX {
+            return refuse(Errno::MFILE, "too many open files");
+        }
+        slots.take_share()?;
+        slots.give_back();
+        Ok(())
     }
 
     /// Under the lowest number from `min` on.
@@ -40,7 +91,7 @@ impl Descriptors {
         }
         let mut slots = self.slots.lock();
         let mut free = min;
-        for (&number, _) in slots.range(min..) {
+        for (&number, _) in slots.by_number.range(min..) {
             if number != free {
                 break;
             }
@@ -49,11 +100,15 @@ impl Descriptors {
         if free as usize >= DESCRIPTORS_MAX {
             return refuse(Errno::MFILE, "too many open files");
         }
-        slots.insert(free, Slot { file, closes_on_exec });
+        slots.take_share()?;
+        slots.by_number.insert(free, Slot { file, closes_on_exec });
         Ok(Fd(free))
     }
 
     /// Under this number; returns what was there.
+    ///
+    /// # Errors
+    /// EBADF; EMFILE: the user has too many.
     pub(crate) fn replace(
         &self,
         file: Arc<OpenFile>,
@@ -63,14 +118,18 @@ impl Descriptors {
         if at.0 < 0 || at.0 as usize >= DESCRIPTORS_MAX {
             return refuse(Errno::BADF, "no number of a descriptor");
         }
-        let old = self.slots.lock().insert(at.0, Slot { file, closes_on_exec });
+        let mut slots = self.slots.lock();
+        if !slots.by_number.contains_key(&at.0) {
+            slots.take_share()?;
+        }
+        let old = slots.by_number.insert(at.0, Slot { file, closes_on_exec });
         Ok(old.map(|slot| slot.file))
     }
 
     /// # Errors
     /// EBADF.
     pub(crate) fn get(&self, fd: Fd) -> Result<Arc<OpenFile>> {
-        match self.slots.lock().get(&fd.0) {
+        match self.slots.lock().by_number.get(&fd.0) {
             Some(slot) => Ok(Arc::clone(&slot.file)),
             None => refuse(Errno::BADF, "not an open descriptor"),
         }
@@ -79,21 +138,23 @@ impl Descriptors {
     /// # Errors
     /// EBADF.
     pub(crate) fn remove(&self, fd: Fd) -> Result<Arc<OpenFile>> {
-        match self.slots.lock().remove(&fd.0) {
-            Some(slot) => Ok(slot.file),
-            None => refuse(Errno::BADF, "not an open descriptor"),
-        }
+        let mut slots = self.slots.lock();
+        let Some(slot) = slots.by_number.remove(&fd.0) else {
+            return refuse(Errno::BADF, "not an open descriptor");
+        };
+        slots.give_back();
+        Ok(slot.file)
     }
 
     /// All of them, ascending.
     pub(crate) fn numbers(&self) -> Vec<Fd> {
-        self.slots.lock().keys().copied().map(Fd).collect()
+        self.slots.lock().by_number.keys().copied().map(Fd).collect()
     }
 
     /// # Errors
     /// EBADF.
     pub(crate) fn closes_on_exec(&self, fd: Fd) -> Result<bool> {
-        match self.slots.lock().get(&fd.0) {
+        match self.slots.lock().by_number.get(&fd.0) {
             Some(slot) => Ok(slot.closes_on_exec),
             None => refuse(Errno::BADF, "not an open descriptor"),
         }
@@ -102,7 +163,7 @@ impl Descriptors {
     /// # Errors
     /// EBADF.
     pub(crate) fn set_closes_on_exec(&self, fd: Fd, closes_on_exec: bool) -> Result<()> {
-        match self.slots.lock().get_mut(&fd.0) {
+        match self.slots.lock().by_number.get_mut(&fd.0) {
             Some(slot) => slot.closes_on_exec = closes_on_exec,
             None => return refuse(Errno::BADF, "not an open descriptor"),
         }

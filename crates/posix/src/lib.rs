@@ -46,6 +46,7 @@
 //! # }
 //! ```
 
+mod bounds;
 mod descriptors;
 mod error;
 mod held;
@@ -59,6 +60,7 @@ mod process;
 mod volume;
 mod walk;
 
+pub use bounds::Bounds;
 pub use descriptors::DESCRIPTORS_MAX;
 pub use error::{PosixError, Result};
 pub use identity::Identity;

@@ -1,15 +1,18 @@
 //! Advisory locks: of whole files by open file (`flock`), of ranges by process or open file (`fcntl`).
 //!
 //! Thread safety: one lock for all tables; who waits sleeps on a condition. Invariants: two locks of different owners that
-//! overlap are both shared; of one owner no two ranges overlap or touch with the same kind.
+//! overlap are both shared; of one owner no two ranges overlap or touch with the same kind; an owner that is bounded has as many as its
+//! user's share was taken for. What is refused has changed nothing.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use kvfs_locks::{Condvar, Mutex, class};
+use kvfs_socket::Share;
 use rustix::io::Errno;
 
+use crate::bounds::Bounds;
 use crate::error::{Result, refuse};
 
 /// Who has a lock, or waits for one.
@@ -54,9 +57,13 @@ pub(crate) enum LockSpace {
 
 type Place = (u64, LockSpace);
 
+type Locks = Vec<(LockOwner, RangeLock)>;
+
 #[derive(Debug, Default)]
 struct Tables {
-    held: HashMap<Place, Vec<(LockOwner, RangeLock)>>,
+    held: HashMap<Place, Locks>,
+    /// Of owners that are bounded: one for each of their locks.
+    shares: HashMap<LockOwner, Share>,
     waiting: Vec<(LockOwner, Place, RangeLock)>,
 }
 
@@ -71,18 +78,19 @@ impl LockTable {
     /// Takes `lock` for `owner` in place of what it has there; waits for others as `patience` says.
     ///
     /// # Errors
-    /// EAGAIN: another one has it; EDEADLK: it waits for this owner; EINTR: the wait was ended.
+    /// EAGAIN: another one has it; EDEADLK: it waits for this owner; EINTR: the wait was ended; ENOLCK: the user has too many.
     pub(crate) fn lock(
         &self,
         owner: LockOwner,
         place: Place,
         lock: &RangeLock,
         patience: &Patience<'_>,
+        bounds: Option<&Bounds>,
     ) -> Result<()> {
         let mut tables = self.tables.lock();
         if place.1 == LockSpace::Whole {
             // A lock that is converted is given up first.
-            tables.release(owner, place, &lock.range);
+            tables.release_all(owner, place);
             self.changed.notify_all();
         }
         while tables.in_the_way(owner, place, lock).next().is_some() {
@@ -104,8 +112,7 @@ impl LockTable {
                 .position(|(who, at, wish)| *who == owner && *at == place && wish == lock);
             own.map(|at| tables.waiting.swap_remove(at));
         }
-        tables.release(owner, place, &lock.range);
-        tables.add(owner, place, lock);
+        tables.change(owner, place, &lock.range, Some(lock), bounds)?;
         drop(tables);
         // A shared lock in the place of an exclusive one lets others in.
         self.changed.notify_all();
@@ -120,9 +127,20 @@ impl LockTable {
     }
 
     /// Gives up what `owner` has in `range`.
-    pub(crate) fn unlock(&self, owner: LockOwner, place: Place, range: &Range<u64>) {
-        self.tables.lock().release(owner, place, range);
+    ///
+    /// # Errors
+    /// ENOLCK: it would have more than before, on both sides of the range, and the user has too many.
+    pub(crate) fn unlock(&self, owner: LockOwner, place: Place, range: &Range<u64>) -> Result<()> {
+        self.tables.lock().change(owner, place, range, None, None)?;
         self.changed.notify_all();
+        Ok(())
+    }
+
+    /// Gives up all that `owner` has there.
+    pub(crate) fn unlock_all(&self, owner: LockOwner, place: Place) {
+        if self.tables.lock().release_all(owner, place) {
+            self.changed.notify_all();
+        }
     }
 
     /// A lock that is in the way of `lock`, and whose.
@@ -149,58 +167,112 @@ impl Tables {
 
     /// Whether one in the way waits, perhaps by way of others, for `owner`.
     fn is_deadlock(&self, owner: LockOwner, place: Place, lock: &RangeLock) -> bool {
-        let mut open: Vec<LockOwner> = self.in_the_way(owner, place, lock).map(|(who, _)| *who).collect();
-        let mut seen = Vec::new();
+        let mut seen: HashSet<LockOwner> = self.in_the_way(owner, place, lock).map(|(who, _)| *who).collect();
+        let mut open: Vec<LockOwner> = seen.iter().copied().collect();
         while let Some(one) = open.pop() {
             if one == owner {
                 return true;
             }
-            if seen.contains(&one) {
-                continue;
-            }
-            seen.push(one);
             for (_, at, wish) in self.waiting.iter().filter(|(who, ..)| *who == one) {
-                open.extend(self.in_the_way(one, *at, wish).map(|(who, _)| *who));
+                let next = self.in_the_way(one, *at, wish).map(|(who, _)| *who);
+                open.extend(next.filter(|who| seen.insert(*who)));
             }
         }
         false
     }
 
-    fn release(&mut self, owner: LockOwner, place: Place, range: &Range<u64>) {
-        let Some(held) = self.held.get_mut(&place) else { return };
-        let mut left = Vec::with_capacity(held.len());
-        for (who, lock) in held.drain(..) {
-            if who != owner || lock.range.end <= range.start || range.end <= lock.range.start {
-                left.push((who, lock));
-                continue;
-            }
-            for part in [lock.range.start..range.start, range.end..lock.range.end] {
-                if part.start < part.end {
-                    left.push((who, RangeLock { range: part, ..lock.clone() }));
-                }
-            }
+    /// `owner` gives up what it has in `range`, for `wish` if there is one. What comes more is counted.
+    fn change(
+        &mut self,
+        owner: LockOwner,
+        place: Place,
+        range: &Range<u64>,
+        wish: Option<&RangeLock>,
+        bounds: Option<&Bounds>,
+    ) -> Result<()> {
+        let held = self.held.get(&place).map(Vec::as_slice).unwrap_or_default();
+        let count = held.len();
+        let mut left = without(held, owner, range);
+        if let Some(lock) = wish {
+            join(&mut left, owner, lock);
         }
-        *held = left;
+        if left.len() > count {
+            self.take(owner, left.len() - count, bounds)?;
+        } else {
+            self.give_back(owner, count - left.len());
+        }
+        if left.is_empty() {
+            self.held.remove(&place);
+        } else {
+            self.held.insert(place, left);
+        }
+        Ok(())
+    }
+
+    /// Whether there were some.
+    fn release_all(&mut self, owner: LockOwner, place: Place) -> bool {
+        let Some(held) = self.held.get_mut(&place) else { return false };
+        let count = held.len();
+        held.retain(|(who, _)| *who != owner);
+        let released = count - held.len();
         if held.is_empty() {
             self.held.remove(&place);
         }
+        self.give_back(owner, released);
+        released > 0
     }
 
-    fn add(&mut self, owner: LockOwner, place: Place, lock: &RangeLock) {
-        let held = self.held.entry(place).or_default();
-        let mut range = lock.range.clone();
-        held.retain(|(who, other)| {
-            let joins = *who == owner
-                && other.is_exclusive == lock.is_exclusive
-                && other.range.start <= range.end
-                && range.start <= other.range.end;
-            if joins {
-                range = range.start.min(other.range.start)..range.end.max(other.range.end);
-            }
-            !joins
-        });
-        held.push((owner, RangeLock { range, ..lock.clone() }));
+    fn take(&mut self, owner: LockOwner, count: usize, bounds: Option<&Bounds>) -> Result<()> {
+        let known = self.shares.remove(&owner).or_else(|| bounds.and_then(Bounds::locks));
+        let Some(mut share) = known else { return Ok(()) };
+        let is_taken = share.grow(count);
+        if share.amount() > 0 {
+            self.shares.insert(owner, share);
+        }
+        if is_taken { Ok(()) } else { refuse(Errno::NOLCK, "too many locks of the user") }
     }
+
+    fn give_back(&mut self, owner: LockOwner, count: usize) {
+        if let Some(share) = self.shares.get_mut(&owner) {
+            share.shrink(count);
+            if share.amount() == 0 {
+                self.shares.remove(&owner);
+            }
+        }
+    }
+}
+
+/// What is held without what `owner` has in `range`.
+fn without(held: &[(LockOwner, RangeLock)], owner: LockOwner, range: &Range<u64>) -> Locks {
+    let mut left = Vec::with_capacity(held.len() + 1);
+    for (who, lock) in held {
+        if *who != owner || lock.range.end <= range.start || range.end <= lock.range.start {
+            left.push((*who, lock.clone()));
+            continue;
+        }
+        for part in [lock.range.start..range.start, range.end..lock.range.end] {
+            if part.start < part.end {
+                left.push((*who, RangeLock { range: part, ..lock.clone() }));
+            }
+        }
+    }
+    left
+}
+
+/// Adds a lock, as one with those of the same kind that it touches.
+fn join(held: &mut Locks, owner: LockOwner, lock: &RangeLock) {
+    let mut range = lock.range.clone();
+    held.retain(|(who, other)| {
+        let joins = *who == owner
+            && other.is_exclusive == lock.is_exclusive
+            && other.range.start <= range.end
+            && range.start <= other.range.end;
+        if joins {
+            range = range.start.min(other.range.start)..range.end.max(other.range.end);
+        }
+        !joins
+    });
+    held.push((owner, RangeLock { range, ..lock.clone() }));
 }
 
 #[cfg(test)]

@@ -1,6 +1,8 @@
 //! Open files: what descriptors refer to, with the flags and the offset that copies of a descriptor share.
 //!
 //! Thread safety: everything is `&self`. Reads and writes that use the shared offset come one after the other, as POSIX asks.
+//!
+//! Invariant: the locks of an open file end with it, whichever process has it last.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -12,6 +14,7 @@ use rustix::io::Errno;
 
 use crate::error::{Result, refuse};
 use crate::held::Held;
+use crate::locks::{LockOwner, LockSpace, LockTable};
 
 /// Flags that `fcntl(F_SETFL)` changes.
 const SETTABLE: OFlags = OFlags::APPEND.union(OFlags::NONBLOCK).union(OFlags::DIRECT).union(OFlags::NOATIME);
@@ -25,6 +28,7 @@ pub(crate) struct OpenFile {
     id: u64,
     flags: AtomicU32,
     offset: Mutex<u64, class::PosixOpenFileOffset>,
+    locks: Arc<LockTable>,
 }
 
 /// Tells files of all views of all file systems apart, for as long as they are open.
@@ -40,10 +44,17 @@ pub struct FileIdentity {
 pub struct SharedFile(pub(crate) Arc<OpenFile>);
 
 impl OpenFile {
-    pub(crate) fn new(held: Arc<Held>, kind: FileType, flags: OFlags) -> Self {
+    pub(crate) fn new(held: Arc<Held>, kind: FileType, flags: OFlags, locks: &Arc<LockTable>) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        Self { held, kind, id, flags: AtomicU32::new(flags.bits()), offset: Mutex::new(0) }
+        Self {
+            held,
+            kind,
+            id,
+            flags: AtomicU32::new(flags.bits()),
+            offset: Mutex::new(0),
+            locks: Arc::clone(locks),
+        }
     }
 
     pub(crate) fn id(&self) -> u64 {
@@ -108,6 +119,14 @@ impl OpenFile {
             FileType::Regular => Ok(()),
             FileType::Directory => refuse(errno, "a directory"),
             _ => refuse(Errno::INVAL, "not a regular file"),
+        }
+    }
+}
+
+impl Drop for OpenFile {
+    fn drop(&mut self) {
+        for space in [LockSpace::Whole, LockSpace::Ranges] {
+            self.locks.unlock_all(LockOwner::File(self.id), (self.held.node().0, space));
         }
     }
 }

@@ -32,7 +32,7 @@ const TICKS_OF_HOUSEKEEPING: u32 = 10;
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) fs: Arc<FileSystem>,
-    pub(crate) locks: LockTable,
+    pub(crate) locks: Arc<LockTable>,
     /// Held once, for every path that begins there.
     pub(crate) root: Arc<Held>,
     /// Processes that are there, and snapshots that are open.
@@ -82,7 +82,7 @@ impl Shared {
         // No kernel remembers them.
         fs.nodes().keep_names();
         let root = Held::root(&fs);
-        Arc::new(Self { fs, locks: LockTable::default(), root, processes, next_process, _of: of, observer })
+        Arc::new(Self { fs, locks: Arc::default(), root, processes, next_process, _of: of, observer })
     }
 
     /// Tells the observer, if there is one, of attributes that have changed, with the content where it says so, and of names.

@@ -3,10 +3,11 @@
 //! Thread safety: functions. Invariant: whatever bytes come, an answer goes.
 
 use std::cell::Cell;
+use std::ops::Range;
 use std::sync::Arc;
 
 use kvfs_fs::operations::OperationKind;
-use kvfs_fs::{SetTime, Timestamp};
+use kvfs_fs::{FallocateMode, SetTime, Timestamp};
 use kvfs_lane::{
     At, Attributes, Bytes, Call, FsNumbers, LANE_DATA_BYTES, LockRange, Reply, Time, decode, encode,
 };
@@ -23,9 +24,6 @@ const HEAD_BYTES: usize = 256;
 
 /// Most bytes of a payload.
 const PAYLOAD_MAX: usize = LANE_DATA_BYTES - HEAD_BYTES;
-
-/// Of fallocate(2): the file does not become longer.
-const KEEPS_SIZE: u32 = 1;
 
 /// What is answered if all is well.
 pub(crate) enum Answered {
@@ -174,8 +172,7 @@ impl Caller<'_> {
             Call::Settle => self.session.settle_all().map(done),
             Call::SyncAll => {
                 let settled = self.session.settle_all();
-                process.sync()?;
-                settled.map(done)
+                process.sync().and(settled).map(done)
             }
             Call::Stat { .. }
             | Call::Access { .. }
@@ -263,13 +260,14 @@ impl Caller<'_> {
             }
             Call::Truncate { at, size } => {
                 let place = self.place(&at)?;
-                let image = self.image_at(place)?;
-                if let Some(image) = &image {
-                    image.reserve(size)?;
-                    image.write_back()?;
-                }
-                process.truncate(place, size)?;
-                image.map_or(Ok(()), |image| image.reload(0..0)).map(done)
+                let Some(image) = self.image_at(place)? else {
+                    return process.truncate(place, size).map(done);
+                };
+                image.write_back()?;
+                image.reserve(size, self.session.uid())?;
+                let truncated = process.truncate(place, size);
+                let reloaded = image.reload(0..0);
+                truncated.and(reloaded).map(done)
             }
             Call::StatFs { at } => {
                 let found = process.statvfs(self.place(&at)?)?;
@@ -368,28 +366,47 @@ impl Caller<'_> {
             image.write_back()?;
         }
         let Some(image) = image(written) else { return self.move_content(call, payload, space) };
-        let end = match *call {
-            Call::Write { offset, .. } => offset.map(|offset| offset.saturating_add(payload.len() as u64)),
-            Call::Allocate { mode, offset, len, .. } if mode & KEEPS_SIZE == 0 => {
-                Some(offset.saturating_add(len))
-            }
-            // Its end is that of what is copied, too, which is not known.
-            _ => None,
-        };
-        end.map_or(Ok(()), |end| image.reserve(end))?;
         image.write_back()?;
-        let answered = self.move_content(call, payload, space)?;
-        let moved = match (*call, &answered) {
-            (Call::Write { handle, offset }, Answered::With(Reply::Number(len))) => {
-                Some((handle, offset, *len))
+        image.reserve(self.end_of(call, payload)?, self.session.uid())?;
+        let answered = self.move_content(call, payload, space);
+        let moved = answered.as_ref().map_or(Ok(0..0), |answered| self.moved(call, answered));
+        let reloaded = moved.and_then(|moved| image.reload(moved));
+        answered.and_then(|answered| reloaded.map(|()| answered))
+    }
+
+    /// How long a file is at least when a call has written to it; 0: as it was.
+    fn end_of(&self, call: &Call<'_>, payload: &[u8]) -> Result<u64> {
+        let process = self.session.process();
+        let at = |fd, offset: Option<u64>| offset.map_or_else(|| process.lseek(fd, 0, Whence::Current), Ok);
+        match *call {
+            Call::Write { handle, offset } if !payload.is_empty() => {
+                let fd = self.descriptor(handle)?;
+                let appends = process.flags(fd)?.contains(OFlags::APPEND);
+                let start = if appends { process.stat(fd)?.size } else { at(fd, offset)? };
+                Ok(start.saturating_add(payload.len() as u64))
             }
-            (Call::Copy { to, to_offset, .. }, Answered::With(Reply::Number(len))) => {
-                Some((to, to_offset, *len))
+            Call::Allocate { mode, offset, len, .. } => Ok(match linux::fallocate_mode(mode)? {
+                FallocateMode::Allocate { keep_size: false }
+                | FallocateMode::ZeroRange { keep_size: false } => offset.saturating_add(len),
+                _ => 0,
+            }),
+            Call::Copy { from, from_offset, to, to_offset, len } => {
+                let (from, to) = (self.descriptor(from)?, self.descriptor(to)?);
+                let left = process.stat(from)?.size.saturating_sub(at(from, from_offset)?).min(len);
+                Ok(if left == 0 { 0 } else { at(to, to_offset)?.saturating_add(left) })
             }
-            (Call::Allocate { handle, offset, len, .. }, _) => Some((handle, Some(offset), len)),
-            _ => None,
+            _ => Ok(0),
+        }
+    }
+
+    /// Where a call has written.
+    fn moved(&self, call: &Call<'_>, answered: &Answered) -> Result<Range<u64>> {
+        let (handle, offset, len) = match (*call, answered) {
+            (Call::Write { handle, offset }, Answered::With(Reply::Number(len))) => (handle, offset, *len),
+            (Call::Copy { to, to_offset, .. }, Answered::With(Reply::Number(len))) => (to, to_offset, *len),
+            (Call::Allocate { handle, offset, len, .. }, _) => (handle, Some(offset), len),
+            _ => return Ok(0..0),
         };
-        let Some((handle, offset, len)) = moved else { return Ok(answered) };
         let start = if let Some(offset) = offset {
             offset
         } else {
@@ -397,8 +414,7 @@ impl Caller<'_> {
             let fd = self.descriptor(handle)?;
             self.session.process().lseek(fd, 0, Whence::Current)?.saturating_sub(len)
         };
-        image.reload(start..start.saturating_add(len))?;
-        Ok(answered)
+        Ok(start..start.saturating_add(len))
     }
 
     /// The memory of an open file that is mapped.

@@ -7,8 +7,8 @@
 //! Thread safety: one lock for the list, one for each image, held while content is copied.
 //!
 //! Invariants: a file has one image at most, for as long as an open file that was mapped is there. Nothing here maps the memory, so a
-//! client that shortens it hurts itself alone. All images together are bounded, and a user takes half at most, however long files become:
-//! what is behind the last page that was granted is not in the memory.
+//! client that shortens it hurts itself alone. All images together are bounded, and a user takes half at most: no image is larger than
+//! what was taken for it, even if its file is. What its user has mapped grows by a call only if there is room for it.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hasher};
@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use kvfs_locks::{Mutex, class};
-use kvfs_posix::{Fd, FileIdentity, Process, Result, SharedFile, close_all};
+use kvfs_posix::{Fd, FileIdentity, Process, Result, SharedFile};
 use kvfs_socket::{Exempt, Share, Shares};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::io::{Errno, pread, pwrite};
@@ -46,29 +46,24 @@ pub(crate) struct Image {
     /// Writes what comes from it.
     process: Process,
     fd: Fd,
-    /// Whose it is.
+    /// Who has mapped it first.
     uid: u32,
     pages: Mutex<Pages, class::ServeImagesPages>,
 }
 
-/// The pages of an image.
+/// The memory is as long as its pages that are known.
 struct Pages {
-    /// Hashes of them when they held what the file does: another one was written by a program.
+    /// Their hashes when they held what the file does: another one was written by a program.
     hashes: Vec<u64>,
-    /// So many were granted.
-    count_max: usize,
+    /// Of so many bytes, or more.
     share: Share,
 }
 
 impl Pages {
-    /// Takes what `count` pages need. False: there is not so much.
-    fn grant(&mut self, count: usize) -> bool {
-        let more = count.saturating_sub(self.count_max);
-        let is_granted = more.checked_mul(PAGE).is_some_and(|bytes| self.share.grow(bytes));
-        if is_granted {
-            self.count_max = self.count_max.max(count);
-        }
-        is_granted
+    /// Takes or gives back, until there is room for so many. How many there is room for.
+    fn make_room(&mut self, count: usize) -> usize {
+        let has_room = self.share.resize(count.saturating_mul(PAGE).max(PAGE));
+        if has_room { count } else { count.min(self.share.amount() / PAGE) }
     }
 }
 
@@ -91,19 +86,21 @@ impl Images {
     /// The image of a file that is open for reading and writing; made if there is none.
     pub(crate) fn open(&self, process: &Process, fd: Fd, uid: u32) -> Result<Arc<Image>> {
         let file = SharedFile::of(process, fd)?;
+        let image = self.find_or_make(process, &file, uid)?;
+        // Only now: the others are not to wait until it is read.
+        image.fill()?;
+        Ok(image)
+    }
+
+    fn find_or_make(&self, process: &Process, file: &SharedFile, uid: u32) -> Result<Arc<Image>> {
         let mut known = self.known.lock();
         known.retain(|_, image| image.strong_count() > 0);
         if let Some(image) = known.get(&file.identity()).and_then(Weak::upgrade) {
             return Ok(image);
         }
-        let image = Arc::new(Image::new(process, &file, uid, &self.shares)?);
+        let image = Arc::new(Image::new(process, file, uid, &self.shares)?);
         known.insert(file.identity(), Arc::downgrade(&image));
         self.count.store(known.len(), Ordering::Release);
-        // Others find it, and wait for its content; who asks for another file does not.
-        let mut pages = image.pages.lock();
-        drop(known);
-        image.load_all(&mut pages)?;
-        drop(pages);
         Ok(image)
     }
 
@@ -121,48 +118,33 @@ impl Images {
         self.known.lock().get(&identity).and_then(Weak::upgrade)
     }
 
-    /// Of all files. Of failures those with memory of user `uid` are told.
+    /// Of all files. What fails of other users is not told to this one.
     pub(crate) fn write_all(&self, uid: u32) -> Result<()> {
         let all: Vec<Arc<Image>> = self.known.lock().values().filter_map(Weak::upgrade).collect();
-        let mut told = Ok(());
+        let mut outcome = Ok(());
         for image in all {
             match image.write_back() {
-                // Its view has ended, and all that was written there.
-                Err(error) if error.errno() == Errno::CANCELED => {}
-                Err(error) if image.uid == uid && told.is_ok() => told = Err(error),
+                // Its transaction has ended: there is no file for it.
+                Err(error) if error.errno() == Errno::STALE => {}
+                Err(error) if image.uid == uid => outcome = outcome.and(Err(error)),
                 Err(error) => {
-                    tracing::warn!(%error, uid = image.uid, "memory of a mapped file can't be written");
+                    tracing::warn!(%error, uid = image.uid, "what a program wrote into mapped memory has not reached its file");
                 }
                 Ok(()) => {}
             }
         }
-        told
+        outcome
     }
 }
 
 impl Image {
+    /// An empty one.
     fn new(process: &Process, file: &SharedFile, uid: u32, shares: &Shares) -> Result<Self> {
-        let writer = process.fork();
-        close_all(&writer);
-        let fd = file.adopt(&writer, true)?;
-        let size = writer.stat(fd)?.size;
-        let share = shares.take(uid, 0).ok_or(refused(Errno::NOMEM))?;
-        let mut pages = Pages { hashes: Vec::new(), count_max: 0, share };
-        if !pages.grant(page_count(size).max(1)) {
-            return Err(refused(Errno::NOMEM));
-        }
+        let share = shares.take(uid, PAGE).ok_or(refused(Errno::NOMEM))?;
+        let (writer, fd) = file.alone(process)?;
         let memory = memfd_create("kvfs-image", MemfdFlags::CLOEXEC).map_err(refused)?;
-        Ok(Self { memory, process: writer, fd, uid, pages: Mutex::new(pages) })
-    }
-
-    /// Reads the file for the first time.
-    fn load_all(&self, pages: &mut Pages) -> Result<()> {
-        self.reload_in(pages, 0..u64::MAX)
-    }
-
-    /// Takes what the memory needs when the file ends at `end` or behind. Refused: nothing has changed, and the file is not to grow so far.
-    pub(crate) fn reserve(&self, end: u64) -> Result<()> {
-        if self.pages.lock().grant(page_count(end)) { Ok(()) } else { Err(refused(Errno::NOMEM)) }
+        let pages = Mutex::new(Pages { hashes: Vec::new(), share });
+        Ok(Self { memory, process: writer, fd, uid, pages })
     }
 
     /// The memory, to be mapped.
@@ -170,63 +152,104 @@ impl Image {
         self.memory.as_fd()
     }
 
-    /// The file was written in `range`, or has another size.
-    pub(crate) fn reload(&self, range: Range<u64>) -> Result<()> {
-        self.reload_in(&mut self.pages.lock(), range)
-    }
-
-    fn reload_in(&self, pages: &mut Pages, range: Range<u64>) -> Result<()> {
-        let size = self.process.stat(self.fd)?.size;
-        let mut count = page_count(size);
-        // It may have been lengthened elsewhere.
-        if !pages.grant(count) {
-            count = count.min(pages.count_max);
+    /// Reads what is not there yet.
+    ///
+    /// # Errors
+    /// ENOMEM: there is no room for all of the file.
+    fn fill(&self) -> Result<()> {
+        let count = page_count(self.process.stat(self.fd)?.size);
+        if count <= self.pages.lock().hashes.len() {
+            return Ok(());
         }
-        // What a program has written there is not read anew.
-        let kept = pages.hashes.len().min(count);
-        ftruncate(&self.memory, (count * PAGE) as u64).map_err(refused)?;
-        pages.hashes.resize(count, hash(&[0; PAGE]));
-        let first = (range.start / PAGE as u64) as usize;
-        let last = page_count(range.end.min(size)).min(count);
-        self.load(&mut pages.hashes, first..last)?;
-        // The old end and the new one lie within a page each.
-        let ends = [kept.checked_sub(1), count.checked_sub(1)].into_iter().flatten();
-        ends.filter(|page| !(first..last).contains(page))
-            .try_for_each(|page| self.load(&mut pages.hashes, page..page + 1))
+        self.write_back()?;
+        self.reload(0..0)?;
+        if count <= self.pages.lock().hashes.len() { Ok(()) } else { Err(refused(Errno::NOMEM)) }
     }
 
-    fn load(&self, pages: &mut [u64], mut range: Range<usize>) -> Result<()> {
+    /// A process of the user `uid` is about to make the file as long as `size`, or longer. What others do is not refused for lack of
+    /// this user's room.
+    ///
+    /// # Errors
+    /// EFBIG: there is no room for that.
+    pub(crate) fn reserve(&self, size: u64, uid: u32) -> Result<()> {
+        let count = page_count(size);
+        let mut pages = self.pages.lock();
+        let is_larger = uid == self.uid && count > pages.hashes.len();
+        if is_larger && pages.make_room(count) < count { Err(refused(Errno::FBIG)) } else { Ok(()) }
+    }
+
+    /// The file was written in `range`, or has another size. Of a longer one as much as there is room for is held.
+    pub(crate) fn reload(&self, range: Range<u64>) -> Result<()> {
+        let mut pages = self.pages.lock();
+        let size = self.process.stat(self.fd)?.size;
+        let count = pages.make_room(page_count(size));
+        let hashes = &mut pages.hashes;
+        hashes.truncate(count);
+        let kept = hashes.len();
+        let first = (range.start / PAGE as u64) as usize;
+        let last = page_count(range.end.min(size)).min(kept);
+        // The old end and the new one lie within a page each.
+        let loaded =
+            self.load(hashes, first..last).and_then(|()| self.load(hashes, kept.saturating_sub(1)..count));
+        ftruncate(&self.memory, (hashes.len() * PAGE) as u64).map_err(refused)?;
+        loaded
+    }
+
+    /// What a program has written is not read anew where the file holds what it did. New memory is zeros.
+    fn load(&self, hashes: &mut Vec<u64>, mut range: Range<usize>) -> Result<()> {
+        let zeros = hash(&[0; PAGE]);
         let mut space = vec![0; PIECE];
         while !range.is_empty() {
-            let len = (range.len() * PAGE).min(PIECE);
+            let len = range.len().saturating_mul(PAGE).min(PIECE);
             let at = (range.start * PAGE) as u64;
             let got = self.process.pread(self.fd, &mut space[..len], at)?;
             space[got..len].fill(0);
-            let mut done = 0;
-            while done < len {
-                done += pwrite(&self.memory, &space[done..len], at + done as u64).map_err(refused)?;
+            for page in space[..len].chunks(PAGE) {
+                let found = hash(page);
+                let known = hashes.get(range.start).copied().unwrap_or(zeros);
+                if known != found {
+                    self.put(page, (range.start * PAGE) as u64)?;
+                }
+                match hashes.get_mut(range.start) {
+                    Some(known) => *known = found,
+                    None => hashes.push(found),
+                }
+                range.start += 1;
             }
-            for (known, page) in pages[range.start..].iter_mut().zip(space[..len].chunks(PAGE)) {
-                *known = hash(page);
-            }
-            range.start += len / PAGE;
         }
         Ok(())
     }
 
+    fn put(&self, page: &[u8], at: u64) -> Result<()> {
+        let mut done = 0;
+        while done < page.len() {
+            done += pwrite(&self.memory, &page[done..], at + done as u64).map_err(refused)?;
+        }
+        Ok(())
+    }
+
+    /// One of those that keep it ends. What it holds reaches the file while others still find it.
+    pub(crate) fn leave(self: Arc<Self>) {
+        if Arc::strong_count(&self) == 1 {
+            // Its end tries again, and tells what fails.
+            let _ = self.write_back();
+        }
+    }
+
     /// What programs have written into the memory reaches the file. O(size of the file).
     pub(crate) fn write_back(&self) -> Result<()> {
-        let pages = &mut self.pages.lock().hashes;
+        let mut pages = self.pages.lock();
+        let hashes = &mut pages.hashes;
         let size = self.process.stat(self.fd)?.size;
         let mut space = vec![0; PIECE];
         let mut first = 0;
-        while first < pages.len() {
-            let len = ((pages.len() - first) * PAGE).min(PIECE);
+        while first < hashes.len() {
+            let len = ((hashes.len() - first) * PAGE).min(PIECE);
             let at = (first * PAGE) as u64;
             // A client may have shortened it.
             let got = pread(&self.memory, &mut space[..len], at).map_err(refused)?;
             space[got..len].fill(0);
-            let known = pages[first..].iter_mut();
+            let known = hashes[first..].iter_mut();
             for ((known, page), at) in known.zip(space[..len].chunks(PAGE)).zip((at..).step_by(PAGE)) {
                 let found = hash(page);
                 if *known == found {
@@ -246,8 +269,15 @@ impl Image {
 
 impl Drop for Image {
     fn drop(&mut self) {
-        if let Err(error) = self.write_back() {
-            tracing::error!(%error, "what a program wrote into mapped memory is lost");
+        match self.write_back() {
+            // Its transaction has ended: there is no file for it.
+            Err(error) if error.errno() != Errno::STALE => {
+                tracing::error!(%error, "what a program wrote into mapped memory is lost");
+            }
+            _ => {}
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,10 +1,10 @@
 //! Placeholders: what stands for an open file in the tables of clients ([`kvfs_lane::greeting`]).
 //!
 //! Each user has a directory of empty files. A client opens one for an open file; the kernel reports when that was opened, and when
-//! the last copy of the descriptor was closed (inotify).
+//! the last copy of the descriptor was closed (inotify). The directory goes when no file of it is in use and the user has no connection.
 //!
 //! Thread safety: a lock for the table, held for a few instructions, and one around it while closed files end; a thread of its own
-//! waits for reports.
+//! waits for reports. Images of files that have ended, which take long, end after that under no lock.
 //!
 //! Invariants: an open file is kept as long as any copy of its placeholder is there, and is used by its user alone. A handle
 //! is given out again only when no copy of the old one is left, and no connection has a descriptor for it.
@@ -54,9 +54,17 @@ struct Placeholder {
 struct Table {
     known: HashMap<u64, Placeholder>,
     users: HashMap<u32, Places>,
+    /// Of each user that has some.
+    connections: HashMap<u32, usize>,
 }
 
 impl Table {
+    /// The files of a user that uses none and has gone: to be removed when the table is free.
+    fn take_unused(&mut self, uid: u32) -> Option<Places> {
+        let is_used = self.connections.contains_key(&uid) || self.users.get(&uid)?.is_used();
+        if is_used { None } else { self.users.remove(&uid) }
+    }
+
     fn of(&mut self, handle: u64, by: &Session) -> Result<&mut Placeholder, Errno> {
         self.known.get_mut(&handle).filter(|one| one.uid == by.uid()).ok_or(Errno::BADF)
     }
@@ -89,6 +97,19 @@ impl Table {
             }
         }
         closed
+    }
+}
+
+/// What placeholders that have ended leave: it takes long, and ends when no lock is held.
+#[derive(Default)]
+struct Left {
+    images: Vec<Arc<Image>>,
+    places: Vec<Places>,
+}
+
+impl Left {
+    fn end(self) {
+        self.images.into_iter().for_each(Image::leave);
     }
 }
 
@@ -126,6 +147,25 @@ impl Placeholders {
         })
     }
 
+    /// A user has one more connection.
+    pub(crate) fn enter(&self, uid: u32) {
+        *self.table.lock().connections.entry(uid).or_default() += 1;
+    }
+
+    /// A connection is gone.
+    pub(crate) fn exit(&self, uid: u32) {
+        let mut table = self.table.lock();
+        if let Some(count) = table.connections.get_mut(&uid) {
+            *count -= 1;
+            if *count == 0 {
+                table.connections.remove(&uid);
+            }
+        }
+        let unused = table.take_unused(uid);
+        drop(table);
+        drop(unused);
+    }
+
     /// At most `count` new ones for a connection: the directory of its user, and their handles. EMFILE: the user has too many.
     pub(crate) fn give(&self, by: &Arc<Session>, count: usize) -> io::Result<(Arc<OwnedFd>, Vec<u64>)> {
         let uid = by.uid();
@@ -137,11 +177,11 @@ impl Placeholders {
             });
             let Some(share) = share else { break };
             let mut table = self.table.lock();
-            let Table { known, users } = &mut *table;
+            let Table { known, users, .. } = &mut *table;
             let places = match users.entry(uid) {
                 std::collections::hash_map::Entry::Occupied(places) => places.into_mut(),
                 std::collections::hash_map::Entry::Vacant(vacant) => {
-                    let places = self.directory.places(uid)?;
+                    let places = self.directory.places()?;
                     epoll::add(&self.epoll, places.reports(), EventData::new_u64(0), EventFlags::IN)?;
                     vacant.insert(places)
                 }
@@ -240,7 +280,9 @@ impl Placeholders {
             ended.extend(table.known.remove_entry(&handle));
         }
         drop(table);
-        self.end(ended);
+        let left = self.end(ended);
+        drop(buffer);
+        left.end();
     }
 
     /// Ends what is closed, and of those that no client has opened what is so.
@@ -250,19 +292,27 @@ impl Placeholders {
         let mut ended = table.take_reports(&mut buffer);
         ended.extend(table.known.extract_if(|_, one| !one.is_open && is_so(one)));
         drop(table);
-        self.end(ended);
+        let left = self.end(ended);
+        drop(buffer);
+        left.end();
     }
 
-    fn end(&self, ended: Vec<(u64, Placeholder)>) {
-        for (handle, placeholder) in ended {
+    fn end(&self, ended: Vec<(u64, Placeholder)>) -> Left {
+        let mut left = Left::default();
+        for (handle, mut placeholder) in ended {
             for session in placeholder.adopters.iter().filter_map(Weak::upgrade) {
                 session.lose(handle);
             }
             // Only now: until here the handle was known to connections.
-            if let Some(places) = self.table.lock().users.get_mut(&placeholder.uid) {
+            let mut table = self.table.lock();
+            if let Some(places) = table.users.get_mut(&placeholder.uid) {
                 places.put(handle);
             }
+            left.places.extend(table.take_unused(placeholder.uid));
+            drop(table);
+            left.images.extend(placeholder.image.take());
         }
+        left
     }
 
     /// Ends the thread.

@@ -1,7 +1,7 @@
 //! Files that clients open as placeholders, in memory where the machine has a file system there.
 //!
 //! Thread safety: plain values. Invariants: the directory is this server's alone, and is gone with it, or, if it was killed, with the
-//! next one of its user; a user's clients reach the files by an open directory that they are given.
+//! next one of its user; a user's clients reach the files by an open directory that they are given, whose name is never used again.
 
 use std::ffi::CStr;
 use std::fs::{self, DirBuilder, Permissions};
@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use kvfs_lane::NUMBERED;
 use kvfs_lane::greeting::{PLACEHOLDER_MODE, placeholder_name};
@@ -32,6 +33,8 @@ const NEW: &CStr = c"new";
 /// See the module.
 pub(crate) struct Directory {
     path: PathBuf,
+    /// Directories of users that were made.
+    made: AtomicU64,
     /// A lock on it says that its server lives.
     _lock: OwnedFd,
 }
@@ -61,34 +64,45 @@ impl Directory {
             flock(&lock, FlockOperation::LockExclusive)?;
             // Another server may have taken it for one that was left behind.
             if path.exists() {
-                return Ok(Self { path, _lock: lock });
+                return Ok(Self { path, made: AtomicU64::new(0), _lock: lock });
             }
         }
         Err(Errno::EXIST.into())
     }
 
-    /// The files of a user. Where they can't be watched now, a later call may have them.
-    pub(crate) fn places(&self, uid: u32) -> io::Result<Places> {
+    /// Files for a user.
+    pub(crate) fn places(&self) -> io::Result<Places> {
+        let path = self.path.join(self.made.fetch_add(1, Ordering::Relaxed).to_string());
+        DirBuilder::new().create(&path)?;
+        // From here on it goes with what fails.
+        let path = Removed(path);
+        fs::set_permissions(&path.0, Permissions::from_mode(0o711))?;
         let (kind, new) = (OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, inotify::CreateFlags::CLOEXEC);
+        let directory = Arc::new(rustix::fs::open(&path.0, kind, Mode::empty())?);
         let reports = inotify::init(new | inotify::CreateFlags::NONBLOCK)?;
-        let path = self.path.join(uid.to_string());
-        match DirBuilder::new().create(&path) {
-            // A call made it that could not end. No other process makes anything in here.
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            made => made?,
-        }
-        fs::set_permissions(&path, Permissions::from_mode(0o711))?;
-        let directory = Arc::new(rustix::fs::open(&path, kind, Mode::empty())?);
-        inotify::add_watch(&reports, &path, inotify::WatchFlags::OPEN | inotify::WatchFlags::CLOSE_WRITE)?;
-        Ok(Places { directory, reports, free: Vec::new() })
+        inotify::add_watch(&reports, &path.0, inotify::WatchFlags::OPEN | inotify::WatchFlags::CLOSE_WRITE)?;
+        Ok(Places { directory, reports, free: Vec::new(), in_use: 0, _path: path })
     }
 }
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        if let Err(error) = fs::remove_dir_all(&self.path) {
-            tracing::warn!(%error, path = %self.path.display(), "cannot remove the directory of open files");
-        }
+        remove(&self.path);
+    }
+}
+
+/// A directory that goes with this.
+struct Removed(PathBuf);
+
+impl Drop for Removed {
+    fn drop(&mut self) {
+        remove(&self.0);
+    }
+}
+
+fn remove(path: &Path) {
+    if let Err(error) = fs::remove_dir_all(path) {
+        tracing::warn!(%error, path = %path.display(), "cannot remove a directory of open files");
     }
 }
 
@@ -116,11 +130,13 @@ fn remove_left_behind(base: &Path) {
     }
 }
 
-/// The files of a user.
+/// The files of a user. They go with this.
 pub(crate) struct Places {
     directory: Arc<OwnedFd>,
     reports: OwnedFd,
     free: Vec<u64>,
+    in_use: usize,
+    _path: Removed,
 }
 
 impl Places {
@@ -136,9 +152,12 @@ impl Places {
 
     /// One that is not in use.
     pub(crate) fn take(&mut self) -> io::Result<u64> {
-        if let Some(handle) = self.free.pop() {
-            return Ok(handle);
-        }
+        let handle = if let Some(handle) = self.free.pop() { handle } else { self.make()? };
+        self.in_use += 1;
+        Ok(handle)
+    }
+
+    fn make(&self) -> io::Result<u64> {
         let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
         let file = openat(&*self.directory, NEW, flags, Mode::RUSR)?;
         fchmod(&file, Mode::from_raw_mode(PLACEHOLDER_MODE & 0o7777))?;
@@ -153,6 +172,11 @@ impl Places {
     /// It is not in use any more.
     pub(crate) fn put(&mut self, handle: u64) {
         self.free.push(handle);
+        self.in_use -= 1;
+    }
+
+    pub(crate) fn is_used(&self) -> bool {
+        self.in_use > 0
     }
 
     /// The handle of a file's name.
@@ -181,10 +205,31 @@ mod tests {
     #[test]
     fn places_are_used_again() {
         let directory = Directory::make().expect("makes");
-        let mut places = directory.places(1000).expect("makes");
+        let mut places = directory.places().expect("makes");
         let (one, other) = (places.take().expect("makes"), places.take().expect("makes"));
         assert_ne!(one, other);
         places.put(one);
         assert_eq!(places.take().expect("is there"), one);
+        assert!(places.is_used());
+        for handle in [one, other] {
+            places.put(handle);
+        }
+        assert!(!places.is_used());
+    }
+
+    #[test]
+    fn files_of_a_user_go_when_they_are_not_used_and_what_is_left_is_in_no_ones_way() {
+        let directory = Directory::make().expect("makes");
+        let there = || fs::read_dir(&directory.path).expect("lists").count();
+        let mut places = directory.places().expect("makes");
+        places.take().expect("makes");
+        assert_eq!(there(), 1);
+        drop(places);
+        assert_eq!(there(), 0);
+        fs::create_dir(directory.path.join("1")).expect("makes");
+        assert!(directory.places().is_err(), "the next one's name is taken");
+        let places = directory.places().expect("makes");
+        assert_eq!(there(), 2);
+        drop(places);
     }
 }

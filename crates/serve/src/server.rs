@@ -20,8 +20,8 @@ use kvfs_fs::operations::Recorder;
 use kvfs_lane::greeting::{self, Greeting, PLACEHOLDERS_MAX, Request, VERSION};
 use kvfs_lane::{LANE_DATA_BYTES, ServerLane};
 use kvfs_locks::{Condvar, Mutex, class};
-use kvfs_posix::{Identity, PosixError, Process};
-use kvfs_socket::{peer_credentials, peer_groups};
+use kvfs_posix::{Bounds, Identity, PosixError, Process};
+use kvfs_socket::{Exempt, peer_credentials, peer_groups};
 use rustix::io::Errno;
 
 use crate::begun::Begun;
@@ -40,6 +40,12 @@ const LANES_MAX: usize = 1024;
 
 /// Most open files of clients: the kernel reports an opening and a closing of each, and keeps 16,384 reports that were not taken.
 const PLACEHOLDERS_OPEN_MAX: usize = 8192;
+
+/// Most descriptors of all connections, those of placeholders among them: each keeps an open file, in a table of its connection.
+const DESCRIPTORS_MAX: usize = 1 << 18;
+
+/// Most locks of ranges and of whole files: each is looked at when another one of the same file is taken.
+const LOCKS_MAX: usize = 1 << 15;
 
 /// Memory of a lane that was filled: the lane, the message and the answer (bytes).
 pub const LANE_BYTES_MAX: u64 = 3 * LANE_DATA_BYTES as u64;
@@ -150,6 +156,8 @@ struct Shared {
     connections: Arc<Connections>,
     connection_shares: Arc<Shares>,
     lane_shares: Arc<Shares>,
+    descriptors: kvfs_socket::Shares,
+    locks: kvfs_socket::Shares,
     is_stopping: AtomicBool,
     /// Number of the next connection.
     next: AtomicU64,
@@ -160,6 +168,11 @@ impl Shared {
     /// What sessions share: open files, and memory of those that are mapped.
     fn files(&self) -> (Arc<Placeholders>, Arc<Images>) {
         (Arc::clone(&self.placeholders), Arc::clone(&self.images))
+    }
+
+    /// What processes of a user may have.
+    fn bounds(&self, uid: u32) -> Bounds {
+        Bounds { uid, descriptors: self.descriptors.clone(), locks: self.locks.clone() }
     }
 
     /// A connection was greeted, and is cut when the server stops.
@@ -210,6 +223,7 @@ impl Server {
         let connections = Arc::default();
         let connection_shares = Shares::new(CONNECTIONS_MAX, own_uid);
         let lane_shares = Shares::new(lanes_max.min(LANES_MAX), own_uid);
+        let half = |max| kvfs_socket::Shares::new(max, max / 2, Exempt::Whole(own_uid));
         let watched = Arc::clone(&placeholders);
         let is_stopping = AtomicBool::new(false);
         let world = Arc::new(world);
@@ -220,6 +234,8 @@ impl Server {
             connections,
             connection_shares,
             lane_shares,
+            descriptors: half(DESCRIPTORS_MAX),
+            locks: half(LOCKS_MAX),
             is_stopping,
             next: AtomicU64::new(0),
             own_uid,
@@ -333,7 +349,7 @@ fn begin(shared: &Arc<Shared>, socket: UnixStream) -> io::Result<()> {
 
 /// The connection of a child of a process.
 fn fork(shared: &Arc<Shared>, session: &Session) -> io::Result<UnixStream> {
-    let (uid, process, begun) = (session.uid(), session.process().fork(), session.begun().forked());
+    let (uid, process, begun) = (session.uid(), session.process().fork()?, session.begun().forked());
     let (ours, theirs) = UnixStream::pair()?;
     start(shared, ours, uid, move |shared, leaving, _| {
         Ok(Session::new(process, begun, shared.files(), leaving))
@@ -401,6 +417,7 @@ fn welcome(
         Ok(process) => process.placed(&place),
         Err(errno) => return refused(errno),
     };
+    let process = process.bounded(shared.bounds(visitor.uid));
     let begun = Begun::new(Arc::clone(&shared.world), visitor);
     let session = Session::new(process, begun, shared.files(), leaving);
     greeting::grant(socket, &[], &[])?;

@@ -39,6 +39,7 @@ impl Session {
         (placeholders, images): (Arc<Placeholders>, Arc<Images>),
         leaving: Leaving,
     ) -> Arc<Self> {
+        placeholders.enter(begun.uid());
         let (table, lanes) = (Mutex::default(), Mutex::new(Some(Vec::new())));
         Arc::new(Self { process, begun, placeholders, images, table, lanes, _leaving: leaving })
     }
@@ -171,6 +172,7 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
+        self.placeholders.exit(self.uid());
         tracing::debug!(uid = self.uid(), "a connection has ended");
     }
 }

@@ -83,21 +83,39 @@ impl Share {
         self.amount += amount;
         true
     }
-}
 
-impl Drop for Share {
-    fn drop(&mut self) {
-        if self.amount == 0 {
+    /// Gives some back.
+    pub fn shrink(&mut self, amount: usize) {
+        let amount = amount.min(self.amount);
+        if amount == 0 {
             return;
         }
+        self.amount -= amount;
         let mut taken = self.of.taken.lock();
-        taken.all -= self.amount;
+        taken.all -= amount;
         if let Some(own) = taken.users.get_mut(&self.uid) {
-            *own -= self.amount;
+            *own -= amount;
             if *own == 0 {
                 taken.users.remove(&self.uid);
             }
         }
+    }
+
+    /// Takes more or gives some back, until it is `amount`. False: there is no more, and it stays as it is.
+    pub fn resize(&mut self, amount: usize) -> bool {
+        self.shrink(self.amount.saturating_sub(amount));
+        self.grow(amount - self.amount)
+    }
+
+    /// How much it is. Nothing is counted of a user who is not bound.
+    pub fn amount(&self) -> usize {
+        self.amount
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.shrink(self.amount);
     }
 }
 
@@ -113,6 +131,8 @@ mod tests {
         assert!(shares.take(1, 1).is_none() && shares.take(2, 5).is_none());
         let second = shares.take(2, 4).expect("the rest");
         assert!(shares.take(0, 1).is_none() && shares.take(0, 0).is_some());
+        assert!(first.resize(3) && first.amount() == 3 && shares.take(1, 3).is_some());
+        assert!(!first.resize(7) && first.amount() == 3 && first.resize(6));
         drop(first);
         assert!(shares.take(1, 6).is_some());
         drop(second);

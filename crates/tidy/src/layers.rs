@@ -43,7 +43,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         ],
     ),
     ("repository", &["objects", "fs", "kv", "store"]),
-    ("posix", &["locks", "service", "fs", "kv", "store"]),
+    ("posix", &["locks", "socket", "service", "fs", "kv", "store"]),
     ("lane", &["socket"]),
     ("serve", &["locks", "lane", "socket", "store", "kv", "fs", "posix"]),
     ("client", &["lane", "store", "kv", "fs", "posix"]),

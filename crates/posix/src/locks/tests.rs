@@ -1,5 +1,7 @@
 //! Locks of ranges: who is in whose way.
 
+use kvfs_socket::{Exempt, Shares};
+
 use super::*;
 
 static GOES_ON: AtomicBool = AtomicBool::new(false);
@@ -24,46 +26,51 @@ fn held(table: &LockTable, owner: LockOwner) -> Vec<(Range<u64>, bool)> {
 #[test]
 fn ranges_are_split_joined_and_converted() {
     let table = LockTable::default();
-    table.lock(A, FILE, &wish(0..100, true), &Patience::None).expect("is free");
-    table.unlock(A, FILE, &(40..60));
+    table.lock(A, FILE, &wish(0..100, true), &Patience::None, None).expect("is free");
+    table.unlock(A, FILE, &(40..60)).expect("is given up");
     assert_eq!(held(&table, A), [(0..40, true), (60..100, true)]);
-    table.lock(A, FILE, &wish(30..70, false), &Patience::None).expect("is its own");
+    table.lock(A, FILE, &wish(30..70, false), &Patience::None, None).expect("is its own");
     assert_eq!(held(&table, A), [(0..30, true), (30..70, false), (70..100, true)]);
-    table.lock(A, FILE, &wish(30..70, true), &Patience::None).expect("is its own");
+    table.lock(A, FILE, &wish(30..70, true), &Patience::None, None).expect("is its own");
     assert_eq!(held(&table, A), [(0..100, true)]);
-    table.unlock(A, FILE, &(0..u64::MAX));
+    table.unlock(A, FILE, &(0..u64::MAX)).expect("is given up");
     assert!(table.tables.lock().held.is_empty(), "nothing is kept of a file without locks");
 }
 
 #[test]
 fn exclusive_locks_are_in_the_way_and_shared_ones_of_each_other_not() {
     let table = LockTable::default();
-    table.lock(A, FILE, &wish(10..20, false), &Patience::None).expect("is free");
-    table.lock(B, FILE, &wish(0..15, false), &Patience::None).expect("both are shared");
-    let refused = table.lock(B, FILE, &wish(0..15, true), &Patience::None).expect_err("A reads there");
+    table.lock(A, FILE, &wish(10..20, false), &Patience::None, None).expect("is free");
+    table.lock(B, FILE, &wish(0..15, false), &Patience::None, None).expect("both are shared");
+    let refused = table.lock(B, FILE, &wish(0..15, true), &Patience::None, None).expect_err("A reads there");
     assert_eq!(refused.errno(), Errno::AGAIN);
     assert_eq!(table.find(B, FILE, &wish(0..15, true)), Some((A, wish(10..20, false))));
     assert_eq!(held(&table, B), [(0..15, false)], "what it had it keeps");
-    table.lock(B, FILE, &wish(20..30, true), &Patience::None).expect("is free");
-    table.lock(B, (8, LockSpace::Ranges), &wish(10..20, true), &Patience::None).expect("is another file");
-    table.lock(B, (7, LockSpace::Whole), &wish(0..u64::MAX, true), &Patience::None).expect("are other locks");
+    table.lock(B, FILE, &wish(20..30, true), &Patience::None, None).expect("is free");
+    table
+        .lock(B, (8, LockSpace::Ranges), &wish(10..20, true), &Patience::None, None)
+        .expect("is another file");
+    table
+        .lock(B, (7, LockSpace::Whole), &wish(0..u64::MAX, true), &Patience::None, None)
+        .expect("are other locks");
 }
 
 #[test]
 fn one_who_waits_goes_on_and_a_circle_is_refused() {
     let table = LockTable::default();
-    table.lock(A, FILE, &wish(0..10, true), &Patience::None).expect("is free");
-    table.lock(B, FILE, &wish(10..20, true), &Patience::None).expect("is free");
+    table.lock(A, FILE, &wish(0..10, true), &Patience::None, None).expect("is free");
+    table.lock(B, FILE, &wish(10..20, true), &Patience::None, None).expect("is free");
     std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| table.lock(A, FILE, &wish(10..20, true), &Patience::Until(&GOES_ON)));
+        let waiter =
+            scope.spawn(|| table.lock(A, FILE, &wish(10..20, true), &Patience::Until(&GOES_ON), None));
         while table.tables.lock().waiting.is_empty() {
             std::thread::yield_now();
         }
         let refused = table
-            .lock(B, FILE, &wish(0..10, true), &Patience::Until(&GOES_ON))
+            .lock(B, FILE, &wish(0..10, true), &Patience::Until(&GOES_ON), None)
             .expect_err("would wait for itself");
         assert_eq!(refused.errno(), Errno::DEADLK);
-        table.unlock(B, FILE, &(0..u64::MAX));
+        table.unlock(B, FILE, &(0..u64::MAX)).expect("is given up");
         waiter.join().expect("ends").expect("has it now");
     });
     assert_eq!(held(&table, A), [(0..20, true)]);
@@ -73,9 +80,10 @@ fn one_who_waits_goes_on_and_a_circle_is_refused() {
 #[test]
 fn a_wait_that_is_ended_takes_no_lock() {
     let (table, is_over) = (LockTable::default(), AtomicBool::new(false));
-    table.lock(A, FILE, &wish(0..10, true), &Patience::None).expect("is free");
+    table.lock(A, FILE, &wish(0..10, true), &Patience::None, None).expect("is free");
     std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| table.lock(B, FILE, &wish(0..10, true), &Patience::Until(&is_over)));
+        let waiter =
+            scope.spawn(|| table.lock(B, FILE, &wish(0..10, true), &Patience::Until(&is_over), None));
         while table.tables.lock().waiting.is_empty() {
             std::thread::yield_now();
         }
@@ -86,4 +94,33 @@ fn a_wait_that_is_ended_takes_no_lock() {
     });
     assert!(held(&table, B).is_empty());
     assert!(table.tables.lock().waiting.is_empty(), "it waits no longer");
+}
+
+#[test]
+fn a_user_with_its_share_of_locks_is_refused_and_keeps_what_it_had() {
+    let table = LockTable::default();
+    let (descriptors, locks) = (Shares::new(0, 0, Exempt::None), Shares::new(6, 3, Exempt::None));
+    let bounds = Bounds { uid: 1, descriptors, locks };
+    let lock =
+        |owner, place, lock: &RangeLock| table.lock(owner, place, lock, &Patience::None, Some(&bounds));
+    lock(A, FILE, &wish(0..100, true)).expect("one");
+    lock(A, FILE, &wish(40..60, false)).expect("three");
+    let refused = lock(A, FILE, &wish(10..20, false)).expect_err("two more");
+    assert_eq!(refused.errno(), Errno::NOLCK);
+    let refused = table.unlock(A, FILE, &(45..50)).expect_err("one more");
+    assert_eq!(refused.errno(), Errno::NOLCK);
+    let kept = [(0..40, true), (40..60, false), (60..100, true)];
+    assert_eq!(held(&table, A), kept);
+    assert!(lock(B, (8, LockSpace::Whole), &wish(0..u64::MAX, true)).is_err(), "of the same user");
+    let other = Bounds { uid: 2, ..bounds.clone() };
+    table.lock(B, FILE, &wish(200..300, true), &Patience::None, Some(&other)).expect("of another user");
+    table
+        .lock(LockOwner::Process(3), FILE, &wish(300..400, true), &Patience::None, None)
+        .expect("is not bound");
+    // Fewer are never refused.
+    lock(A, FILE, &wish(0..100, true)).expect("one");
+    table.unlock(A, FILE, &(20..30)).expect("two");
+    table.unlock_all(A, FILE);
+    table.unlock(B, FILE, &(0..u64::MAX)).expect("none");
+    assert!(bounds.locks.is_whole() && table.tables.lock().shares.is_empty());
 }

@@ -17,13 +17,13 @@ impl Process {
     /// that forks shares it.
     ///
     /// # Errors
-    /// EBADF; EAGAIN: another one has it, unless this `waits`.
+    /// EBADF; EAGAIN: another one has it, unless this `waits`; ENOLCK: too many, if there are [`Bounds`](crate::Bounds).
     pub fn flock(&self, fd: Fd, is_exclusive: Option<bool>, waits: bool) -> Result<()> {
         let file = self.scope.file(fd)?;
         file.check_open()?;
         let (owner, place) = (LockOwner::File(file.id()), (file.held.node().0, LockSpace::Whole));
         let Some(is_exclusive) = is_exclusive else {
-            self.scope.shared.locks.unlock(owner, place, &(0..u64::MAX));
+            self.scope.shared.locks.unlock_all(owner, place);
             return Ok(());
         };
         self.scope.shared.locks.lock(
@@ -31,6 +31,7 @@ impl Process {
             place,
             &RangeLock { range: 0..u64::MAX, is_exclusive },
             &self.scope.patience(waits),
+            self.scope.bounds.as_ref(),
         )
     }
 
@@ -38,7 +39,7 @@ impl Process {
     ///
     /// # Errors
     /// EBADF: not open for reading, or, of an exclusive one, for writing; EAGAIN: another one has it, unless this `waits`; EDEADLK;
-    /// EINVAL: an empty range.
+    /// EINVAL: an empty range; ENOLCK: too many, if there are [`Bounds`](crate::Bounds).
     pub fn lock_range(&self, fd: Fd, lock: &RangeLock, of_file: bool, waits: bool) -> Result<()> {
         let file = self.scope.file(fd)?;
         check_range(&lock.range)?;
@@ -47,11 +48,12 @@ impl Process {
             return refuse(Errno::BADF, "not open for what is locked");
         }
         let (owner, place) = self.owner_of(&file, of_file);
-        self.scope.shared.locks.lock(owner, place, lock, &self.scope.patience(waits))?;
+        let (patience, bounds) = (self.scope.patience(waits), self.scope.bounds.as_ref());
+        self.scope.shared.locks.lock(owner, place, lock, &patience, bounds)?;
         let is_still = self.scope.descriptors.get(fd).is_ok_and(|now| Arc::ptr_eq(&now, &file));
         if !is_still && !of_file {
             // Closed meanwhile: a lock that comes after that would stay for good.
-            self.scope.shared.locks.unlock(owner, place, &lock.range);
+            self.scope.shared.locks.unlock_all(owner, place);
             return refuse(Errno::BADF, "closed while it waited");
         }
         Ok(())
@@ -60,13 +62,12 @@ impl Process {
     /// Gives up what this process, or the open file, has locked of a range.
     ///
     /// # Errors
-    /// EBADF; EINVAL: an empty range.
+    /// EBADF; EINVAL: an empty range; ENOLCK: too many that are left of one, if there are [`Bounds`](crate::Bounds).
     pub fn unlock_range(&self, fd: Fd, range: &Range<u64>, of_file: bool) -> Result<()> {
         let file = self.scope.file(fd)?;
         check_range(range)?;
         let (owner, place) = self.owner_of(&file, of_file);
-        self.scope.shared.locks.unlock(owner, place, range);
-        Ok(())
+        self.scope.shared.locks.unlock(owner, place, range)
     }
 
     /// A lock that would be in the way of `lock` (`F_GETLK`).

@@ -29,6 +29,7 @@ pub use io::Whence;
 pub use lock::interrupt;
 pub use trees::ProcessTrees;
 
+use crate::bounds::Bounds;
 use crate::descriptors::Descriptors;
 use crate::error::{Result, refuse};
 use crate::held::{Held, settled};
@@ -61,6 +62,8 @@ struct Scope {
     is_interrupted: AtomicBool,
     cwd: Mutex<Arc<Held>, class::PosixProcessCwd>,
     descriptors: Descriptors,
+    /// None: there are none but those of each process.
+    bounds: Option<Bounds>,
 }
 
 impl Process {
@@ -83,6 +86,7 @@ impl Process {
                 is_interrupted: AtomicBool::new(false),
                 cwd,
                 descriptors,
+                bounds: None,
             },
         }
     }
@@ -97,15 +101,27 @@ impl Process {
         self
     }
 
-    /// A child: the same open files with the same offsets, working directory and umask; no locks of ranges.
+    /// The same process, before it has opened anything: what it and its children have is bounded.
     #[must_use]
-    pub fn fork(&self) -> Self {
+    pub fn bounded(mut self, bounds: Bounds) -> Self {
+        self.scope.descriptors = Descriptors::bounded(&bounds);
+        self.scope.bounds = Some(bounds);
+        self
+    }
+
+    /// A child: the same open files with the same offsets, working directory and umask; no locks of ranges.
+    ///
+    /// # Errors
+    /// EMFILE: too many descriptors, if there are [`Bounds`].
+    pub fn fork(&self) -> Result<Self> {
         let (shared, cwd) = (Arc::clone(&self.scope.shared), Arc::clone(&self.scope.cwd.lock()));
         let umask = self.scope.umask.load(Ordering::Relaxed);
-        let mut child =
-            Self::with(shared, self.scope.actor.clone(), umask, cwd, self.scope.descriptors.forked());
+        let bounds = self.scope.bounds.clone();
+        let descriptors = self.scope.descriptors.forked(bounds.as_ref())?;
+        let mut child = Self::with(shared, self.scope.actor.clone(), umask, cwd, descriptors);
         child.scope.place.clone_from(&self.scope.place);
-        child
+        child.scope.bounds = bounds;
+        Ok(child)
     }
 
     /// Sets the bits that new files don't get; returns those of before.

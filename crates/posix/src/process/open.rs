@@ -7,6 +7,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use super::{Process, Scope};
+use crate::descriptors::Descriptors;
 use crate::error::{Result, refuse};
 use crate::held::{Held, with_space};
 use crate::identity::{EXECUTE, READ, WRITE};
@@ -31,6 +32,7 @@ impl Process {
     /// ENOENT, EEXIST, EISDIR, ENOTDIR, ELOOP, EACCES, EPERM, EMFILE; ENXIO: a fifo, socket or device.
     pub fn open<'a>(&self, place: impl Into<Place<'a>>, flags: OFlags, mode: u32) -> Result<Fd> {
         let place = place.into();
+        self.scope.descriptors.check_room()?;
         let is_path = flags.contains(OFlags::PATH);
         let found = if !is_path && flags.contains(OFlags::TMPFILE) {
             self.scope.open_unnamed(place, flags, mode)?
@@ -71,7 +73,7 @@ impl Process {
     /// EBADF.
     pub fn close(&self, fd: Fd) -> Result<()> {
         let file = self.scope.descriptors.remove(fd)?;
-        self.end_locks(file);
+        self.end_locks(&file);
         Ok(())
     }
 
@@ -86,13 +88,13 @@ impl Process {
     /// The same open file under the number `new`, in place of what is there (`dup3`). A number onto itself is left as it is.
     ///
     /// # Errors
-    /// EBADF.
+    /// EBADF, EMFILE.
     pub fn dup_to(&self, fd: Fd, new: Fd, closes_on_exec: bool) -> Result<Fd> {
         let file = self.scope.file(fd)?;
         if fd != new
             && let Some(old) = self.scope.descriptors.replace(file, new, closes_on_exec)?
         {
-            self.end_locks(old);
+            self.end_locks(&old);
         }
         Ok(new)
     }
@@ -145,16 +147,9 @@ impl Process {
         }
     }
 
-    fn end_locks(&self, file: Arc<OpenFile>) {
-        let all = 0..u64::MAX;
-        let inode = file.held.node().0;
-        self.scope.shared.locks.unlock(LockOwner::Process(self.number), (inode, LockSpace::Ranges), &all);
-        let id = file.id();
-        if Arc::into_inner(file).is_some() {
-            for space in [LockSpace::Whole, LockSpace::Ranges] {
-                self.scope.shared.locks.unlock(LockOwner::File(id), (inode, space), &all);
-            }
-        }
+    fn end_locks(&self, file: &OpenFile) {
+        let place = (file.held.node().0, LockSpace::Ranges);
+        self.scope.shared.locks.unlock_all(LockOwner::Process(self.number), place);
     }
 }
 
@@ -187,11 +182,24 @@ impl SharedFile {
         }
         process.scope.descriptors.insert(Arc::clone(&self.0), 0, closes_on_exec)
     }
+
+    /// A process for the user of `process` that has this file alone, opened anew: with flags, an offset and locks of its own.
+    ///
+    /// # Errors
+    /// EXDEV: of another file system, or of another transaction.
+    pub fn alone(&self, process: &Process) -> Result<(Process, Fd)> {
+        let (shared, actor) = (Arc::clone(&process.scope.shared), process.scope.actor.clone());
+        let root = Arc::clone(&shared.root);
+        let file = OpenFile::new(Arc::clone(&self.0.held), self.0.kind, self.0.flags(), &shared.locks);
+        let alone = Process::with(shared, actor, 0, root, Descriptors::default());
+        let fd = Self(Arc::new(file)).adopt(&alone, true)?;
+        Ok((alone, fd))
+    }
 }
 
 impl Scope {
     fn add(&self, found: Found, flags: OFlags) -> Result<Fd> {
-        let file = OpenFile::new(found.held, found.attr.kind, flags.intersection(KEPT));
+        let file = OpenFile::new(found.held, found.attr.kind, flags.intersection(KEPT), &self.shared.locks);
         self.descriptors.insert(Arc::new(file), 0, flags.contains(OFlags::CLOEXEC))
     }
 

@@ -3,7 +3,8 @@
 use std::io::{IoSlice, IoSliceMut};
 
 use kvfs_fs::FallocateMode;
-use kvfs_posix::{Fd, Identity, RangeLock, Whence};
+use kvfs_posix::{Bounds, Fd, Identity, RangeLock, Whence};
+use kvfs_socket::{Exempt, Shares};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
@@ -25,7 +26,7 @@ fn copies_of_a_descriptor_share_offset_and_flags_and_another_open_does_not() {
     assert!(process.flags(first).expect("tells").contains(OFlags::APPEND | OFlags::RDWR));
     process.lseek(first, 2, Whence::Start).expect("moves");
     process.write(first, b"ab").expect("writes");
-    let child = process.fork();
+    let child = process.fork().expect("is made");
     let mut buffer = [0; 20];
     assert_eq!(child.read(copy, &mut buffer).expect("reads"), 0, "the offset is behind what was appended");
     assert_eq!(child.read(other, &mut buffer).expect("reads"), 12);
@@ -173,7 +174,7 @@ fn locks_end_with_the_descriptors_that_they_belong_to() {
     two.lock_range(other, &whole(true), false, false).expect("is free");
     drop(two);
     one.flock(fd, Some(true), false).expect("is free");
-    let child = one.fork();
+    let child = one.fork().expect("is made");
     let third = volume.process(&Identity::root());
     let at = third.open("/file", OFlags::RDONLY, 0).expect("opens");
     one.close(fd).expect("closes");
@@ -182,4 +183,34 @@ fn locks_end_with_the_descriptors_that_they_belong_to() {
     third.flock(at, Some(false), false).expect("is free");
     third.flock(at, None, false).expect("gives up");
     assert_eq!(errno(third.lock_range(at, &whole(true), true, false)), Some(Errno::BADF), "only to be read");
+}
+
+#[test]
+fn a_user_with_its_share_of_descriptors_is_refused_and_so_are_its_children() {
+    let volume = volume();
+    let (descriptors, locks) = (Shares::new(20, 6, Exempt::None), Shares::new(0, 0, Exempt::None));
+    let of = |uid| {
+        let bounds = Bounds { uid, descriptors: descriptors.clone(), locks: locks.clone() };
+        volume.process(&Identity::root()).bounded(bounds)
+    };
+    let one = of(1);
+    let fd = one.open("/file", NEW, 0o644).expect("is made");
+    one.write(fd, b"content").expect("writes");
+    one.dup(fd, 0, false).expect("is the second");
+    let child = one.fork().expect("takes two more");
+    child.dup_to(fd, Fd(90), false).expect("is the fifth");
+    assert_eq!(errno(one.fork().map(drop)), Some(Errno::MFILE));
+    let again = of(1);
+    again.open("/file", OFlags::RDONLY, 0).expect("is the sixth");
+    assert_eq!(errno(again.open("/file", OFlags::RDWR | OFlags::TRUNC, 0)), Some(Errno::MFILE));
+    assert_eq!(errno(again.open("/other", NEW, 0o644)), Some(Errno::MFILE));
+    assert_eq!(one.stat("/file").expect("is there").size, 7, "what was refused has changed nothing");
+    assert_eq!(errno(one.stat("/other")), Some(Errno::NOENT));
+    assert_eq!(errno(one.dup_to(fd, Fd(50), false)), Some(Errno::MFILE));
+    one.dup_to(fd, Fd(1), false).expect("takes another's place");
+    of(2).open("/file", OFlags::RDONLY, 0).expect("is another user's");
+    one.close(fd).expect("closes");
+    again.dup(Fd(0), 0, false).expect("is the sixth");
+    drop((one, child, again));
+    assert!(descriptors.is_whole());
 }

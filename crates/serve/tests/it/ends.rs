@@ -1,31 +1,13 @@
 //! When open files, waits and connections end.
 
-use std::os::fd::OwnedFd;
-
-use kvfs_lane::greeting::{Answer, PLACEHOLDER_MODE, placeholder_name};
+use kvfs_lane::greeting::PLACEHOLDER_MODE;
 use kvfs_lane::{Call, LaneError, LockRange};
 use kvfs_posix::Identity;
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fs::{Mode, OFlags, fstat, openat};
+use rustix::fs::{OFlags, fstat};
 use rustix::io::Errno;
 
-use crate::world::{Client, World, at};
-
-pub(crate) fn placeholder(client: &Client) -> (u64, OwnedFd) {
-    let (handle, directory) = given(client);
-    (handle, open(&directory, handle))
-}
-
-/// One that is not open yet, and its directory.
-fn given(client: &Client) -> (u64, OwnedFd) {
-    let Answer { mut descriptors, mut handles } = client.0.placeholders(1).expect("are given");
-    (handles.pop().expect("one"), descriptors.pop().expect("their directory"))
-}
-
-fn open(directory: &OwnedFd, handle: u64) -> OwnedFd {
-    let name = placeholder_name(handle);
-    openat(directory, &name[..16], OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()).expect("opens")
-}
+use crate::world::{World, at, given, open, placeholder};
 
 #[test]
 fn a_placeholder_is_known_by_its_inode_number_and_ready_as_a_file() {
@@ -198,4 +180,44 @@ fn a_server_that_stops_leaves_no_process_on_the_volume() {
     client.open("/other", OFlags::CREATE | OFlags::RDWR, Some(handle)).expect("opens");
     world.server.take().expect("runs").stop();
     world.volume.unmount().expect("is unused");
+}
+
+#[test]
+fn a_lock_of_a_whole_file_ends_with_the_last_copy_of_its_placeholder() {
+    let world = World::new();
+    let (one, other) = (world.connect(), world.connect());
+    let lock = |handle| Call::Flock { handle, is_exclusive: Some(true), waits: false };
+    for is_closed in [true, false] {
+        let (handle, descriptor) = placeholder(&one);
+        one.open("/file", OFlags::CREATE | OFlags::RDWR, Some(handle)).expect("opens");
+        one.call(&lock(handle), &[]).expect("is free");
+        let wanted = other.open("/file", OFlags::RDWR, None).expect("opens");
+        assert_eq!(other.call(&lock(wanted), &[]), Err(Errno::AGAIN));
+        if is_closed {
+            one.call(&Call::Close { handle }, &[]).expect("closes");
+        }
+        drop(descriptor);
+        other.call(&lock(wanted), &[]).expect("is free");
+        other.call(&Call::Close { handle: wanted }, &[]).expect("closes");
+    }
+}
+
+#[test]
+fn files_of_a_user_go_with_its_last_connection_and_placeholder_and_come_again() {
+    let world = World::new();
+    let (one, other) = (world.connect(), world.connect());
+    let (handle, directory) = given(&one);
+    one.open("/file", OFlags::CREATE | OFlags::RDWR, Some(handle)).expect("opens");
+    let descriptor = open(&directory, handle);
+    let links = || fstat(&directory).expect("is open").st_nlink;
+    drop(one);
+    assert_eq!(other.read(handle, 1, Some(0)), Ok(Vec::new()), "it is open");
+    drop(other);
+    world.until(|server| server.connections() == 0);
+    assert_ne!(links(), 0, "a copy of the descriptor is there");
+    drop(descriptor);
+    world.until(|_| links() == 0);
+    let client = world.connect();
+    let (handle, _descriptor) = placeholder(&client);
+    client.open("/file", OFlags::RDWR, Some(handle)).expect("opens");
 }

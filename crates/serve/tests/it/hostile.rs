@@ -2,15 +2,12 @@
 
 use std::io::{Read, Write};
 
-use std::os::fd::OwnedFd;
-
 use kvfs_lane::greeting::{self, Greeting, Request, VERSION};
-use kvfs_lane::{Call, ClientLane, Connection, Reply, decode};
-use rustix::fs::{OFlags, fstat};
+use kvfs_lane::{Call, ClientLane, Connection, LockRange, Reply, decode};
+use rustix::fs::{FallocateFlags, OFlags, fstat};
 use rustix::io::Errno;
 
-use crate::ends::placeholder;
-use crate::world::{Client, World, at, of};
+use crate::world::{World, at, of, placeholder};
 
 #[test]
 fn another_version_and_transactions_that_are_not_there_are_refused() {
@@ -73,45 +70,75 @@ fn handles_that_were_not_given_are_refused() {
     }
 }
 
-/// A file of one page that is open, and its memory.
-struct Mapped {
-    client: Client,
-    handle: u64,
-    memory: OwnedFd,
-    _placeholder: OwnedFd,
-}
-
-fn map(world: &World, path: &str) -> Mapped {
-    let socket = world.socket();
-    let asks = socket.try_clone().expect("copies");
-    let client = Client(Connection::greet(socket, Greeting::default()).expect("is greeted"));
-    let (handle, placeholder) = placeholder(&client);
-    client.open(path, OFlags::CREATE | OFlags::RDWR, Some(handle)).expect("opens");
-    client.write(handle, b"content").expect("writes");
-    let answer = greeting::ask(&asks, &Request::Memory { handle }).expect("is given");
-    let memory = answer.descriptors.into_iter().next().expect("one");
-    Mapped { client, handle, memory, _placeholder: placeholder }
+#[test]
+fn a_mapped_file_that_is_made_longer_than_there_is_memory_stays_as_it_was() {
+    let world = World::new();
+    let (client, other) = (world.connect(), world.connect());
+    let (handle, _descriptor) = placeholder(&client);
+    client.open("/file", OFlags::CREATE | OFlags::RDWR, Some(handle)).expect("opens");
+    client.write(handle, b"mapped").expect("writes");
+    let memory = world.memory(handle).expect("is mapped");
+    let source = client.open("/source", OFlags::CREATE | OFlags::RDWR, None).expect("opens");
+    client.call(&Call::Truncate { at: of(source), size: 1 << 50 }, &[]).expect("is not mapped");
+    let beyond = Some(1 << 61);
+    let longer = [
+        (Call::Truncate { at: of(handle), size: 1 << 62 }, &b""[..]),
+        (Call::Truncate { at: at("/file"), size: 1 << 40 }, b""),
+        (Call::Write { handle, offset: beyond }, b"data"),
+        (Call::Allocate { handle, mode: 0, offset: 1 << 50, len: 1 }, b""),
+        (Call::Copy { from: source, from_offset: None, to: handle, to_offset: beyond, len: u64::MAX }, b""),
+    ];
+    for (call, payload) in longer {
+        assert_eq!(client.call(&call, payload), Err(Errno::FBIG), "{call:?}");
+        assert_eq!(fstat(&memory).expect("is there").st_size, 4096);
+        other.call(&Call::SyncAll, &[]).expect("goes on");
+        other.call(&Call::Stat { at: at("/file") }, &[]).expect("goes on");
+    }
+    let mode = FallocateFlags::KEEP_SIZE.bits();
+    client
+        .call(&Call::Allocate { handle, mode, offset: 1 << 40, len: 1 }, &[])
+        .expect("is as long as it was");
+    assert_eq!(client.read(handle, 100, Some(0)).expect("reads"), b"mapped");
+    client.call(&Call::Truncate { at: of(handle), size: 9000 }, &[]).expect("there is room");
+    assert_eq!(fstat(&memory).expect("is there").st_size, 3 * 4096);
 }
 
 #[test]
-fn mapped_file_grows_no_further_than_its_memory_may() {
+fn descriptors_and_locks_of_all_connections_are_bounded_and_come_back() {
     let world = World::new();
-    let Mapped { client, handle, memory, _placeholder } = map(&world, "/file");
-    for size in [1 << 62, 1 << 52, 1 << 40] {
-        let truncate = Call::Truncate { at: of(handle), size };
-        assert_eq!(client.call(&truncate, &[]).expect_err("is refused"), Errno::NOMEM);
-        let write = Call::Write { handle, offset: Some(size - 1) };
-        assert_eq!(client.number(&write, b"x"), Err(Errno::NOMEM));
+    let client = world.connect();
+    let handle = client.open("/file", OFlags::CREATE | OFlags::RDWR, None).expect("opens");
+    let again = Call::Dup { handle, min: 0, closes_on_exec: false };
+    for _ in 1..4096 {
+        client.call(&again, &[]).expect("is one more");
     }
-    let punch = Call::Allocate { handle, mode: 3, offset: 4096, len: 1 << 61 };
-    client.call(&punch, &[]).expect("makes it no longer");
-    // Lengthened elsewhere, as by a mount: what was granted stays as it is.
-    let other = world.connect();
-    let plain = other.open("/file", OFlags::RDWR, None).expect("opens");
-    other.call(&Call::Seek { handle: plain, offset: 1 << 52, whence: 0 }, &[]).expect("seeks");
-    other.write(plain, b"x").expect("writes");
-    assert!(fstat(&memory).expect("is open").st_size <= 1 << 30);
-    assert_eq!(client.read(handle, 7, Some(0)).expect("reads"), b"content");
-    client.call(&Call::Truncate { at: of(handle), size: 1 << 20 }, &[]).expect("there is room for that");
-    assert_eq!(fstat(&memory).expect("is open").st_size, 1 << 20);
+    let children: Vec<_> = std::iter::from_fn(|| client.0.fork().ok()).take(100).collect();
+    assert_eq!(children.len(), 63, "2^18 descriptors, of 64 connections");
+    assert_eq!(client.call(&again, &[]), Err(Errno::MFILE));
+    let unused = Call::DupTo { handle, new: 10_000, closes_on_exec: false };
+    assert_eq!(client.call(&unused, &[]), Err(Errno::MFILE));
+    client.call(&Call::DupTo { handle, new: 10, closes_on_exec: false }, &[]).expect("takes another's place");
+    drop(children);
+    world.until(|_| client.call(&again, &[]).is_ok());
+
+    let mut taken = 0;
+    let refused = 'full: loop {
+        let path = format!("/{taken}");
+        let handle = client.open(&path, OFlags::CREATE | OFlags::RDWR, None).expect("opens");
+        for start in (0..4096).step_by(2) {
+            let lock = LockRange { start, end: start + 1, is_exclusive: Some(true), of_file: start % 4 == 0 };
+            match client.call(&Call::Lock { handle, lock, waits: false }, &[]) {
+                Ok(_) => taken += 1,
+                Err(errno) => break 'full errno,
+            }
+        }
+    };
+    assert_eq!((refused, taken), (Errno::NOLCK, 1 << 15));
+    let flock = Call::Flock { handle, is_exclusive: Some(true), waits: false };
+    assert_eq!(client.call(&flock, &[]), Err(Errno::NOLCK));
+    client.call(&Call::Exit, &[]).expect("closes all");
+    let handle = client.open("/file", OFlags::RDWR, None).expect("opens");
+    client
+        .call(&Call::Flock { handle, is_exclusive: Some(true), waits: false }, &[])
+        .expect("there are some");
 }

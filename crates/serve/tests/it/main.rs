@@ -3,4 +3,5 @@
 mod calls;
 mod ends;
 mod hostile;
+mod mapped;
 mod world;

@@ -1,15 +1,18 @@
 //! A server in this process, and connections to it.
 
+use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use kvfs_fs::{FileSystem, MkfsOptions, MountOptions};
 use kvfs_kvdb::Db;
+use kvfs_lane::greeting::{self, Answer, Request, VERSION, placeholder_name};
 use kvfs_lane::{At, Bytes, Call, Connection, Greeting, Reply};
-use kvfs_posix::{Identity, Volume};
-use kvfs_serve::Server;
+use kvfs_posix::{Process, Transaction, Volume};
+use kvfs_serve::{Server, Visitor};
 use kvfs_store::{Store, clock::SystemClock};
-use rustix::fs::OFlags;
+use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
 use tempfile::TempDir;
 
@@ -19,8 +22,25 @@ pub(crate) const PLACE: &str = "/kvfs";
 pub(crate) struct World {
     pub(crate) server: Option<Server>,
     pub(crate) volume: Volume,
+    /// The one that clients may be in.
+    pub(crate) txn: Arc<Mutex<Option<Transaction>>>,
     directory: TempDir,
     _db: Arc<Db>,
+}
+
+struct Served {
+    volume: Volume,
+    txn: Arc<Mutex<Option<Transaction>>>,
+}
+
+impl kvfs_serve::World for Served {
+    fn process(&self, visitor: &Visitor) -> Result<Process, Errno> {
+        if visitor.txn == 0 {
+            return Ok(self.volume.process(&visitor.identity));
+        }
+        let txn = self.txn.lock().expect("is whole");
+        txn.as_ref().map(|txn| txn.process(&visitor.identity)).ok_or(Errno::NOENT)
+    }
 }
 
 impl World {
@@ -33,9 +53,10 @@ impl World {
         let volume = Volume::over(Arc::new(fs)).expect("starts");
         let listener = UnixListener::bind(directory.path().join("socket")).expect("binds");
         let served = volume.clone();
-        let world = move |identity: &Identity| served.process(identity);
-        let server = Some(Server::start(listener, world).expect("starts"));
-        Self { server, volume, directory, _db: db }
+        let txn = Arc::default();
+        let served = Served { volume: served, txn: Arc::clone(&txn) };
+        let server = Some(Server::start(listener, served).expect("starts"));
+        Self { server, volume, txn, directory, _db: db }
     }
 
     pub(crate) fn socket(&self) -> UnixStream {
@@ -43,10 +64,27 @@ impl World {
     }
 
     pub(crate) fn connect(&self) -> Client {
-        let place = PLACE.as_bytes().to_vec();
-        Client(
-            Connection::greet(self.socket(), Greeting { place, ..Greeting::default() }).expect("is greeted"),
-        )
+        self.connect_in(0)
+    }
+
+    /// In a transaction.
+    pub(crate) fn connect_in(&self, txn: u64) -> Client {
+        let greeting = Greeting { txn, place: PLACE.as_bytes().to_vec(), ..Greeting::default() };
+        Client(Connection::greet(self.socket(), greeting).expect("is greeted"))
+    }
+
+    /// The memory of an open file, for another process of its user.
+    pub(crate) fn memory(&self, handle: u64) -> io::Result<OwnedFd> {
+        self.memory_in(0, handle)
+    }
+
+    /// In a transaction.
+    pub(crate) fn memory_in(&self, txn: u64, handle: u64) -> io::Result<OwnedFd> {
+        let socket = self.socket();
+        let greeting = Greeting { txn, ..Greeting::default() };
+        greeting::ask(&socket, &Request::Hello { version: VERSION, greeting })?;
+        let mut answer = greeting::ask(&socket, &Request::Memory { handle })?;
+        Ok(answer.descriptors.pop().expect("one"))
     }
 
     pub(crate) fn server(&self) -> &Server {
@@ -59,6 +97,23 @@ impl World {
             std::thread::yield_now();
         }
     }
+}
+
+/// A placeholder that is open, and its handle.
+pub(crate) fn placeholder(client: &Client) -> (u64, OwnedFd) {
+    let (handle, directory) = given(client);
+    (handle, open(&directory, handle))
+}
+
+/// One that is not open yet, and its directory.
+pub(crate) fn given(client: &Client) -> (u64, OwnedFd) {
+    let Answer { mut descriptors, mut handles } = client.0.placeholders(1).expect("are given");
+    (handles.pop().expect("one"), descriptors.pop().expect("their directory"))
+}
+
+pub(crate) fn open(directory: &OwnedFd, handle: u64) -> OwnedFd {
+    let name = placeholder_name(handle);
+    openat(directory, &name[..16], OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()).expect("opens")
 }
 
 pub(crate) struct Client(pub(crate) Connection);

@@ -1,0 +1,66 @@
+//! Images of several users.
+
+use kvfs_fs::{FileSystem, MkfsOptions, MountOptions};
+use kvfs_kvdb::Db;
+use kvfs_posix::{Identity, Volume};
+use kvfs_store::{Store, clock::SystemClock};
+use rustix::fs::OFlags;
+use tempfile::TempDir;
+
+use super::*;
+
+const ONE: u32 = 1001;
+const OTHER: u32 = 1002;
+
+fn process() -> (TempDir, Volume, Process) {
+    let directory = tempfile::tempdir().expect("a directory");
+    let db = Db::builder().capacity_bytes(1 << 28).open(directory.path().join("store")).expect("opens");
+    let (store, clock) = (db as Arc<dyn Store>, Arc::new(SystemClock::new()));
+    FileSystem::mkfs(&store, &*clock, &MkfsOptions::default()).expect("makes");
+    let fs = FileSystem::open(store, clock, MountOptions::default()).expect("opens");
+    let volume = Volume::over(Arc::new(fs)).expect("starts");
+    let process = volume.process(&Identity::root());
+    (directory, volume, process)
+}
+
+fn mapped(images: &Images, process: &Process, name: &str, uid: u32) -> (Fd, Arc<Image>) {
+    let fd = process.open(name, OFlags::CREATE | OFlags::RDWR, 0o644).expect("opens");
+    process.write(fd, b"content").expect("writes");
+    (fd, images.open(process, fd, uid).expect("is mapped"))
+}
+
+#[test]
+fn what_fails_of_one_users_memory_is_told_to_that_user_and_keeps_no_other_file_from_being_written() {
+    let (_directory, _volume, process) = process();
+    let images = Images::new(0);
+    let (_, failing) = mapped(&images, &process, "/one", ONE);
+    let (fd, other) = mapped(&images, &process, "/other", OTHER);
+    failing.process.close(failing.fd).expect("is open");
+    for (uid, outcome, text) in [(OTHER, None, b"CONTENT"), (ONE, Some(Errno::BADF), b"cONTENT")] {
+        pwrite(&other.memory, text, 0).expect("writes");
+        assert_eq!(images.write_all(uid).err().map(|error| error.errno()), outcome);
+        let mut found = [0; 7];
+        process.pread(fd, &mut found, 0).expect("reads");
+        assert_eq!(&found, text);
+    }
+}
+
+#[test]
+fn room_of_a_user_bounds_what_that_user_makes_longer_and_not_what_others_do() {
+    let (_directory, _volume, process) = process();
+    let images = Images::new(0);
+    let (fd, image) = mapped(&images, &process, "/one", ONE);
+    let half = (IMAGE_BYTES_MAX / 2) as u64;
+    image.reserve(half, ONE).expect("is half");
+    assert_eq!(image.reserve(half + 1, ONE).expect_err("is more").errno(), Errno::FBIG);
+    image.reserve(half + 1, OTHER).expect("is not refused");
+    process.truncate(fd, half + 1).expect("is longer");
+    image.reload(0..0).expect("is held as far as there is room");
+    assert!(images.shares.take(ONE, 1).is_none());
+    assert_eq!(images.open(&process, fd, OTHER).err().map(|error| error.errno()), Some(Errno::NOMEM));
+    process.truncate(fd, 1).expect("is shorter");
+    image.reload(0..0).expect("goes on");
+    assert!(images.shares.take(ONE, IMAGE_BYTES_MAX / 2 - PAGE).is_some());
+    drop(image);
+    assert!(images.shares.is_whole());
+}

@@ -1,0 +1,87 @@
+//! Files that clients map.
+
+use kvfs_fs::BeginOptions;
+use kvfs_lane::Call;
+use kvfs_posix::Identity;
+use rustix::fs::{OFlags, fstat};
+use rustix::io::{Errno, pread, pwrite};
+
+use crate::world::{World, of, placeholder};
+
+#[test]
+fn memory_of_a_file_holds_what_calls_write_and_the_file_what_is_written_there() {
+    let world = World::new();
+    let (client, other) = (world.connect(), world.connect());
+    let (handle, descriptor) = placeholder(&client);
+    client.open("/file", OFlags::CREATE | OFlags::RDWR, Some(handle)).expect("opens");
+    let data: Vec<u8> = (0..10_000_u32).map(|byte| (byte % 251) as u8).collect();
+    client.write(handle, &data).expect("writes");
+    let memory = world.memory(handle).expect("is mapped");
+    let mut found = vec![0; 10_000];
+    assert_eq!(pread(&memory, &mut found, 0), Ok(10_000));
+    assert_eq!(found, data);
+
+    pwrite(&memory, b"from a program", 5000).expect("writes");
+    client.call(&Call::Write { handle, offset: Some(4000) }, b"by a call").expect("writes");
+    assert_eq!(client.read(handle, 14, Some(5000)).expect("reads"), b"from a program");
+    pread(&memory, &mut found[..9], 4000).expect("reads");
+    assert_eq!(&found[..9], b"by a call");
+
+    client.call(&Call::Truncate { at: of(handle), size: 5004 }, &[]).expect("is shorter");
+    client.call(&Call::Write { handle, offset: Some(20_000) }, b"the end").expect("is longer");
+    assert_eq!(fstat(&memory).expect("is there").st_size, 5 * 4096);
+    let mut found = vec![0; 15_007];
+    assert_eq!(pread(&memory, &mut found, 5000), Ok(15_007));
+    assert_eq!((&found[..6], &found[15_000..]), (&b"from\0\0"[..], &b"the end"[..]));
+
+    // What was written last reaches the file when the last one has closed it.
+    pwrite(&memory, b"last", 100).expect("writes");
+    drop(descriptor);
+    other.call(&Call::Settle, &[]).expect("settles");
+    let again = other.open("/file", OFlags::RDONLY, None).expect("opens");
+    assert_eq!(other.read(again, 4, Some(100)).expect("reads"), b"last");
+}
+
+#[test]
+fn a_mapped_file_that_others_make_longer_is_held_as_far_as_there_is_memory() {
+    let world = World::new();
+    let client = world.connect();
+    let (handle, _descriptor) = placeholder(&client);
+    client.open("/file", OFlags::CREATE | OFlags::RDWR, Some(handle)).expect("opens");
+    client.write(handle, b"mapped").expect("writes");
+    let memory = world.memory(handle).expect("is mapped");
+    let beside = world.volume.process(&Identity::root());
+    beside.truncate("/file", 1 << 50).expect("is longer");
+    client.call(&Call::Write { handle, offset: Some(0) }, b"MAPPED").expect("writes");
+    assert_eq!(fstat(&memory).expect("is there").st_size, 4096);
+    let mut found = [0; 7];
+    pread(&memory, &mut found, 0).expect("reads");
+    assert_eq!(&found, b"MAPPED\0");
+    client.call(&Call::SyncAll, &[]).expect("syncs");
+    // It is held wholly as soon as there is room.
+    beside.truncate("/file", 10_000).expect("is shorter");
+    let fd = beside.open("/file", OFlags::WRONLY, 0).expect("opens");
+    beside.pwrite(fd, b"beside", 8000).expect("writes");
+    world.memory(handle).expect("is mapped");
+    assert_eq!(fstat(&memory).expect("is there").st_size, 3 * 4096);
+    let mut found = [0; 6];
+    pread(&memory, &mut found, 8000).expect("reads");
+    assert_eq!(&found, b"beside");
+}
+
+#[test]
+fn memory_in_a_transaction_that_was_aborted_keeps_no_client_from_syncing() {
+    let world = World::new();
+    *world.txn.lock().expect("is whole") =
+        Some(world.volume.begin(&BeginOptions::default()).expect("begins"));
+    let (inside, outside) = (world.connect_in(1), world.connect());
+    let (handle, _descriptor) = placeholder(&inside);
+    inside.open("/file", OFlags::CREATE | OFlags::RDWR, Some(handle)).expect("opens");
+    inside.write(handle, b"never").expect("writes");
+    let memory = world.memory_in(1, handle).expect("is mapped");
+    pwrite(&memory, b"NEVER", 0).expect("writes");
+    world.txn.lock().expect("is whole").take().expect("was begun").abort();
+    assert_eq!(inside.read(handle, 5, Some(0)), Err(Errno::STALE));
+    outside.call(&Call::Settle, &[]).expect("settles");
+    outside.call(&Call::SyncAll, &[]).expect("syncs");
+}
