@@ -238,7 +238,7 @@ fn attributes(
             return edit.delete(xattr, Bytes::copy_from_slice(key));
         };
         let mut flags = RowFlags::XATTRS;
-        let mut mode = owner.mode;
+        let mut mode = None;
         if let Some(kind) = AclKind::by_name(name) {
             let list = Acl::parse(value).ok().flatten();
             let fits = kind == AclKind::Access || owner.kind == FileType::Directory;
@@ -249,13 +249,13 @@ fn attributes(
             lists.insert((inode, kind));
             flags = flags | kind.flag();
             if kind == AclKind::Access {
-                mode = (mode & !PERMISSIONS) | list.permissions();
+                mode = Some((owner.mode & !PERMISSIONS) | list.permissions());
             }
         }
-        if owner.flags | flags != owner.flags || mode != owner.mode {
+        if owner.flags | flags != owner.flags || mode.is_some_and(|mode| mode != owner.mode) {
             let fix = fixes.entry(inode).or_insert(Fix::nothing(owner));
             fix.flags = fix.flags | flags;
-            fix.mode = mode;
+            fix.mode = mode.unwrap_or(fix.mode);
         }
         Ok(())
     })?;

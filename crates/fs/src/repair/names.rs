@@ -1,16 +1,20 @@
 //! The tree: every directory has a row and one name, every name leads somewhere, and all of it hangs from the root.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-use kvfs_store::ExtentKind;
+use bytes::Bytes;
+use kvfs_store::{ExtentKind, Keyspace};
 
 use super::edit::Edit;
 use super::survey::{Linked, Name, Survey};
-use crate::schema::{NAMELESS_INODES, Placement, ROOT_INODE, block_prefix, encode_inode_link};
+use crate::schema::{
+    Header, NAMELESS_INODES, Placement, ROOT_INODE, Row, RowFlags, block_prefix, encode_inode_link,
+};
 use crate::{FileType, Result};
 
 pub(super) fn repair(edit: &mut Edit<'_>) -> Result<()> {
     let mut survey = Survey::of(edit)?;
+    take_in_rows(edit, &mut survey)?;
     give_rows(edit, &mut survey)?;
     one_name_each(edit, &mut survey)?;
     hang_up(edit, &mut survey)?;
@@ -25,9 +29,78 @@ fn remove(edit: &mut Edit<'_>, name: &Name) -> Result<()> {
     edit.delete(edit.keyspaces.meta, Placement::own_subtree(name.parent).key(&name.name))
 }
 
+/// A row of an inode that is not under its own subtree, where names look for it.
+struct RowElsewhere {
+    keyspace: Keyspace,
+    key: Bytes,
+    /// The name that it is under; `None`: it is an orphan.
+    name: Option<Name>,
+    header: Header,
+    content: Vec<u8>,
+}
+
+/// What has names or entries and no own row may have a row elsewhere: among the orphans, where it was when names came back, or under
+/// a name, as of a time when that was the only one. It becomes the own row: beside another one, the next mount would take the content of
+/// an orphan away.
+fn take_in_rows(edit: &mut Edit<'_>, survey: &mut Survey) -> Result<()> {
+    for (inode, row) in rows_elsewhere(edit, survey)? {
+        let RowElsewhere { keyspace, key, name, mut header, content } = row;
+        let mut names: Vec<String> = Vec::new();
+        if header.kind == FileType::Directory {
+            let Some(directory) = survey.directories.get_mut(&inode) else {
+                survey.taken.insert(inode);
+                continue;
+            };
+            directory.header = Some(header);
+            names.push(survey.path(inode));
+        } else {
+            let Some(linked) = survey.linked.get_mut(&inode) else {
+                survey.taken.insert(inode);
+                continue;
+            };
+            linked.names.extend(name.clone().map(|name| (name, header.kind)));
+            header.nlink = linked.names.len() as u32;
+            header.flags = header.flags.without(RowFlags::LINKABLE);
+            linked.header = Some(header);
+            names.extend(survey.linked[&inode].names.iter().map(|(name, _)| survey.path_of(name)));
+        }
+        match name {
+            Some(_) => edit.put(keyspace, key, encode_inode_link(inode, header.kind))?,
+            None => edit.delete(keyspace, key)?,
+        }
+        edit.put_row(Placement::own_subtree(inode).own_key(), &header, &content)?;
+        edit.fixed(names.join(", "), format!("the row of inode {inode} was elsewhere; it is its own again"));
+    }
+    edit.apply()
+}
+
+/// The rows of inodes that have names or entries and no own row: by now, one for each inode.
+fn rows_elsewhere(edit: &mut Edit<'_>, survey: &Survey) -> Result<BTreeMap<u64, RowElsewhere>> {
+    let directories = survey.directories.iter().filter(|(_, directory)| directory.header.is_none());
+    let linked = survey.linked.iter().filter(|(_, linked)| linked.header.is_none());
+    let wanted: BTreeSet<u64> =
+        directories.map(|(&inode, _)| inode).chain(linked.map(|(&inode, _)| inode)).collect();
+    let mut found = BTreeMap::new();
+    if wanted.is_empty() {
+        return Ok(found);
+    }
+    edit.for_each_row("looking for rows elsewhere", |_, place, row| {
+        let Row::Inode(header, content) = row else { return Ok(()) };
+        if wanted.contains(&header.inode) && (place.is_orphan || !place.is_own()) {
+            let name = (!place.is_orphan).then(|| Name { parent: place.directory, name: place.name.into() });
+            let (keyspace, key, content) = (place.keyspace, place.key(), content.to_vec());
+            found.insert(header.inode, RowElsewhere { keyspace, key, name, header, content });
+        }
+        Ok(())
+    })?;
+    Ok(found)
+}
+
 /// Directories that are known by their entries or names alone.
 fn give_rows(edit: &mut Edit<'_>, survey: &mut Survey) -> Result<()> {
-    let is_file = |inode: &u64| survey.linked.get(inode).is_some_and(|linked| linked.header.is_some());
+    let is_file = |inode: &u64| {
+        survey.taken.contains(inode) || survey.linked.get(inode).is_some_and(|linked| linked.header.is_some())
+    };
     let without: Vec<u64> = survey
         .directories
         .iter()
@@ -135,7 +208,7 @@ fn repair_linked(edit: &mut Edit<'_>, survey: &Survey, inode: u64, linked: Linke
     let is_directory = survey.directories.get(&inode).is_some_and(|directory| directory.header.is_some());
     let header = match header {
         Some(header) => Some(header),
-        None if is_directory || names.is_empty() => None,
+        None if is_directory || names.is_empty() || survey.taken.contains(&inode) => None,
         None => {
             let header = file_of_blocks(edit, inode)?;
             if header.is_some() {
@@ -169,9 +242,9 @@ fn repair_linked(edit: &mut Edit<'_>, survey: &Survey, inode: u64, linked: Linke
         header.nlink = nlink;
         let key = Placement::own_subtree(inode).own_key();
         let content = edit.txn.get(edit.keyspaces.meta, &key)?;
-        let content = content.as_deref().and_then(crate::schema::Row::parse);
+        let content = content.as_deref().and_then(Row::parse);
         let content = match content {
-            Some(crate::schema::Row::Inode(_, content)) => content.to_vec(),
+            Some(Row::Inode(_, content)) => content.to_vec(),
             _ => Vec::new(),
         };
         edit.put_row(key, &header, &content)?;
@@ -180,7 +253,7 @@ fn repair_linked(edit: &mut Edit<'_>, survey: &Survey, inode: u64, linked: Linke
 }
 
 /// A row for a file of which only names and blocks are left.
-fn file_of_blocks(edit: &mut Edit<'_>, inode: u64) -> Result<Option<crate::schema::Header>> {
+fn file_of_blocks(edit: &mut Edit<'_>, inode: u64) -> Result<Option<Header>> {
     let prefix = block_prefix(inode);
     let (mut from, mut blocks, mut end) = (0, 0, 0);
     while let Some(extent) = edit.txn.next_extent(edit.keyspaces.data, &prefix, from, ExtentKind::Data)? {

@@ -11,7 +11,7 @@ use crate::schema::{
     encode_directory_link, encode_inode_link, inode_key, is_keyspace_key, parse_private_key,
     parse_received_key, receiving_key, superblock_key,
 };
-use crate::{FileType, FsError, MkfsOptions, Result, Timestamp};
+use crate::{FileType, FsError, INODE_MAX, MkfsOptions, Result, Timestamp};
 use kvfs_kv::KeyspaceOwner;
 
 /// A row of an inode that has several.
@@ -27,10 +27,18 @@ struct DuplicateRow {
 pub(super) fn repair(edit: &mut Edit<'_>) -> Result<()> {
     own_records(edit)?;
     let mut inodes: Vec<u64> = Vec::new();
+    // Also of what only names and entries tell of: it gets a row.
+    let mut highest = ROOT_INODE;
     let (meta, orphans) = (edit.keyspaces.meta, edit.keyspaces.orphans);
     edit.for_each("reading rows", meta, |edit, key, value| {
         if key.starts_with(&inode_key(0)) {
             return Ok(());
+        }
+        if let (Some((directory, _)), Some(row)) = (Placement::parse_key(key), Row::parse(value)) {
+            highest = [directory, row.inode()]
+                .into_iter()
+                .filter(|&inode| inode < INODE_MAX)
+                .fold(highest, u64::max);
         }
         inodes.extend(meta_row(edit, key, value)?);
         Ok(())
@@ -40,8 +48,7 @@ pub(super) fn repair(edit: &mut Edit<'_>) -> Result<()> {
         Ok(())
     })?;
     inodes.sort_unstable();
-    let highest = inodes.last().copied().unwrap_or(ROOT_INODE);
-    reserve_inodes(edit, highest)?;
+    reserve_inodes(edit, inodes.last().map_or(highest, |&last| last.max(highest)))?;
     let is_double = |pair: &&[u64]| pair[0] == pair[1];
     let doubles: Vec<u64> = inodes.windows(2).filter(is_double).map(|pair| pair[0]).collect();
     if doubles.is_empty() { Ok(()) } else { resolve_doubles(edit, &doubles) }

@@ -1,6 +1,6 @@
 //! Names and own rows as they are: the tree, as far as it is one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::edit::Edit;
 use crate::check::{or_root, path_of};
@@ -33,6 +33,8 @@ pub(super) struct Linked {
 pub(super) struct Survey {
     pub(super) directories: BTreeMap<u64, Directory>,
     pub(super) linked: BTreeMap<u64, Linked>,
+    /// Of those without an own row: numbers of inodes of another kind, which have a row elsewhere.
+    pub(super) taken: BTreeSet<u64>,
 }
 
 impl Survey {

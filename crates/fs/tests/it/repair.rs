@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use kvfs_fs::repair::{DamagedKeys, RepairReport, describe, repair};
-use kvfs_fs::{Limits, NodeId, QuotaKind, Usage, XattrMode, check};
+use kvfs_fs::{Limits, NodeId, QuotaKind, SetAttr, Usage, XattrMode, check};
 use kvfs_store::{Batch, Durability, KeyRange, Keyspace, KeyspaceKind, Store};
 
 use crate::setup::{Random, Setup};
@@ -362,4 +362,134 @@ fn damage_is_told_by_path_and_key() {
         "keyspace tags: keys from a to b may be lost",
     ];
     assert_eq!(told, expected);
+}
+
+/// A file of two names with blocks, or a directory, of which both or the one were removed while it was open; a crash, and one name comes back.
+/// What row it has then, in meta and among the orphans.
+fn with_a_name_that_came_back(is_directory: bool) -> (Tree, NodeId, Vec<u8>) {
+    let mut tree = Tree::new(&mut Random::new(11));
+    let setup = &tree.setup;
+    let caller = setup.caller.clone();
+    let content: Vec<u8> = (0..9 * 4096_u32).map(|at| (at / 5) as u8 | 1).collect();
+    let node = if is_directory { setup.dir(NodeId::ROOT, "one") } else { setup.file(NodeId::ROOT, "one") };
+    if is_directory {
+        // It has more than its row, so that it stays.
+        setup.setxattr(&caller, node, b"user.a", b"value", XattrMode::Set).unwrap();
+    } else {
+        setup.write_at(node, 0, &content).unwrap();
+        setup.link(&caller, node, NodeId::ROOT, b"two").unwrap();
+    }
+    let mode = SetAttr { mode: Some(0o751), ..SetAttr::default() };
+    setup.setattr(&caller, node, &mode).unwrap();
+    let meta = tree.keyspace("meta");
+    let name = setup.store.get(meta, &row_key(1, "one")).unwrap().unwrap();
+    if is_directory {
+        setup.rmdir(&caller, NodeId::ROOT, b"one").unwrap();
+    } else {
+        setup.unlink(&caller, NodeId::ROOT, b"one").unwrap();
+        setup.unlink(&caller, NodeId::ROOT, b"two").unwrap();
+    }
+    assert!(tree.keys("orphans").iter().any(|(key, _)| **key == node.0.to_be_bytes()));
+    tree.apply(|batch| batch.put(meta, row_key(1, "one"), name));
+    let report = tree.repair("a name of an orphan");
+    assert!(has(&report.fixed, "it is its own again") && report.lost.is_empty(), "{report:?}");
+    (tree, node, content)
+}
+
+#[test]
+fn an_orphan_with_a_name_that_came_back_is_whole_again() {
+    for is_directory in [false, true] {
+        let (tree, node, content) = with_a_name_that_came_back(is_directory);
+        let setup = &tree.setup;
+        let found = setup.lookup(&setup.caller, NodeId::ROOT, b"one").unwrap();
+        assert_eq!((found.node, found.attr.mode & 0o7777), (node, 0o751));
+        assert_eq!(found.attr.nlink, if is_directory { 2 } else { 1 });
+        if !is_directory {
+            assert!(setup.read_all(node) == content, "nothing has taken its blocks away");
+        }
+    }
+}
+
+#[test]
+fn a_file_of_several_names_with_its_row_under_an_old_one_has_it_back() {
+    let mut tree = Tree::new(&mut Random::new(12));
+    let setup = &tree.setup;
+    let content = vec![7; 3 * 4096];
+    let node = setup.file(NodeId::ROOT, "one");
+    setup.write_at(node, 0, &content).unwrap();
+    let meta = tree.keyspace("meta");
+    let old = setup.store.get(meta, &row_key(1, "one")).unwrap().unwrap();
+    setup.link(&setup.caller, node, NodeId::ROOT, b"two").unwrap();
+    tree.apply(|batch| {
+        batch.put(meta, row_key(1, "one"), old);
+        batch.delete(meta, row_key(node.0, ""));
+    });
+    let report = tree.repair("a row of old");
+    assert!(report.lost.is_empty(), "{report:?}");
+    for name in ["one", "two"] {
+        assert_eq!(tree.content(&[name.to_owned()]).as_ref(), Some(&content));
+    }
+}
+
+#[test]
+fn a_number_that_only_a_name_or_an_entry_has_is_not_given_out_again() {
+    for is_named in [true, false] {
+        let mut tree = Tree::new(&mut Random::new(13));
+        let setup = &tree.setup;
+        let above = setup.dir(NodeId::ROOT, "above");
+        let node = setup.dir(above, "known");
+        let meta = tree.keyspace("meta");
+        if is_named {
+            tree.apply(|batch| batch.delete(meta, row_key(node.0, "")));
+        } else {
+            // With a number below its own.
+            tree.setup.link(&tree.setup.caller, look(&tree, "f0"), node, b"entry").unwrap();
+            tree.apply(|batch| {
+                batch.delete(meta, row_key(node.0, ""));
+                batch.delete(meta, row_key(above.0, "known"));
+            });
+        }
+        tree.apply(|batch| batch.delete(meta, row_key(0, "superblock")));
+        tree.repair("numbers");
+        let setup = &tree.setup;
+        for name in ["a", "b", "c"] {
+            assert!(setup.dir(NodeId::ROOT, name).0 > node.0);
+        }
+        tree.setup.assert_sound("numbers");
+    }
+}
+
+fn look(tree: &Tree, name: &str) -> NodeId {
+    tree.setup.lookup(&tree.setup.caller, NodeId::ROOT, name.as_bytes()).unwrap().node
+}
+
+#[test]
+fn permission_bits_follow_an_access_list_whatever_other_attributes_there_are() {
+    let mut tree = Tree::new(&mut Random::new(14));
+    let setup = &tree.setup;
+    let caller = setup.caller.clone();
+    let node = setup.file(NodeId::ROOT, "listed");
+    let meta = tree.keyspace("meta");
+    let before = setup.store.get(meta, &row_key(1, "listed")).unwrap().unwrap();
+    // Owner rw, user 7 r, group -, mask r, others -.
+    let entry = |tag: u16, perm: u16, id: u32| {
+        [&tag.to_le_bytes()[..], &perm.to_le_bytes()[..], &id.to_le_bytes()[..]].concat()
+    };
+    let none = u32::MAX;
+    let list = [
+        2_u32.to_le_bytes().to_vec(),
+        entry(1, 6, none),
+        entry(2, 4, 7),
+        entry(4, 0, none),
+        entry(0x10, 4, none),
+        entry(0x20, 0, none),
+    ]
+    .concat();
+    setup.setxattr(&caller, node, b"system.posix_acl_access", &list, XattrMode::Set).unwrap();
+    setup.setxattr(&caller, node, b"user.z", b"value", XattrMode::Set).unwrap();
+    assert_eq!(setup.getattr(&caller, node).unwrap().mode & 0o7777, 0o640);
+    // The row as it was without them.
+    tree.apply(|batch| batch.put(meta, row_key(1, "listed"), before));
+    tree.repair("an old row");
+    assert_eq!(tree.setup.getattr(&caller, look(&tree, "listed")).unwrap().mode & 0o7777, 0o640);
 }
