@@ -40,7 +40,8 @@ const SLICE_TIME: Duration = Duration::from_millis(500);
 /// Names that an operation removes before it is tried again, when it has found no space.
 const SPACE_NAMES: u64 = 1 << 12;
 
-/// How often a slice begins anew, because what it walks through has changed.
+/// How often a slice begins anew, because what it walks through has changed. Trees that are still not what they say are passed over:
+/// they are damaged.
 const RESTARTS_MAX: u32 = 8;
 
 /// What a part of the removal came to.
@@ -48,6 +49,8 @@ struct Advanced {
     names: u64,
     /// There may be more that nothing holds.
     has_more: bool,
+    /// How often the walk came to the end of all trees, and went on.
+    ends: u32,
 }
 
 /// What all views share of it.
@@ -204,12 +207,20 @@ impl<'v> DetachedTrees<'v> {
         self.remove_some(SLICE_NAMES)
     }
 
-    /// Removes all that others do not hold. O(n) in the names; may block for long.
+    /// Removes all that others do not hold, and that is what it says. O(n) in the names; may block for long.
     ///
     /// # Errors
     /// As [`Self::remove_some`].
     pub fn remove_all(&self) -> Result<()> {
-        while self.advance(SLICE_NAMES)?.has_more {}
+        // Between two ends lies a whole walk: one that took nothing away would take nothing the next time.
+        let mut ends = 0;
+        while ends < 2 {
+            let Advanced { names, has_more, ends: more } = self.advance(SLICE_NAMES)?;
+            if !has_more {
+                break;
+            }
+            ends = if names > 0 { 0 } else { ends + more };
+        }
         Ok(())
     }
 
@@ -242,7 +253,7 @@ impl<'v> DetachedTrees<'v> {
     }
 
     fn advance(&self, names_max: u64) -> Result<Advanced> {
-        let mut advanced = Advanced { names: 0, has_more: false };
+        let mut advanced = Advanced { names: 0, has_more: false, ends: 0 };
         if self.count()? == 0 {
             return Ok(advanced);
         }
@@ -269,7 +280,8 @@ impl<'v> DetachedTrees<'v> {
                 break;
             }
             is_whole |= levels.is_empty();
-            match remover.step(levels, stale, names_max - advanced.names) {
+            let is_last_try = restarts == RESTARTS_MAX;
+            match remover.step(levels, stale, names_max - advanced.names, is_last_try) {
                 Ok(Step::Removed(names)) => {
                     advanced.names += names;
                     self.own().names_removed.fetch_add(names, Ordering::Relaxed);
@@ -278,9 +290,13 @@ impl<'v> DetachedTrees<'v> {
                     advanced.has_more = false;
                     break;
                 }
-                Ok(Step::Ended) => {}
-                Ok(Step::Changed) if restarts < RESTARTS_MAX => restarts += 1,
-                Ok(Step::Changed) => break,
+                Ok(Step::Ended) => advanced.ends += 1,
+                Ok(Step::Changed) if !is_last_try => restarts += 1,
+                // The list of trees itself is not what it says.
+                Ok(Step::Changed) => {
+                    advanced.has_more = false;
+                    break;
+                }
                 // The others may be sound.
                 Err(error) if restarts < RESTARTS_MAX => {
                     restarts += 1;

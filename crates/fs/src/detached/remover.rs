@@ -73,6 +73,7 @@ impl<'v> TreeRemover<'v> {
     }
 
     /// Goes on by one batch, or none, and by at most so many names. Those that have gone, and that a front end may know, go to `stale`.
+    /// `passes_over`: a tree that is not what it was is left, as one that is damaged would be each time.
     ///
     /// # Errors
     /// Store errors; the walk goes on with the next tree.
@@ -81,11 +82,24 @@ impl<'v> TreeRemover<'v> {
         levels: &mut Vec<Level>,
         stale: &mut StaleOfTrees,
         names_max: u64,
+        passes_over: bool,
     ) -> Result<Step> {
+        // Else what failed is not one tree among others.
+        let is_in_tree = levels.len() > 1 || levels.last().is_some_and(|trees| !trees.directories.is_empty());
         let page_len = names_max.clamp(1, PAGE as u64) as usize;
         match self.try_step(levels, stale, page_len) {
             Err(FsError::Parked(_)) => {
                 // What holds a part of this tree is not waited for; the next one may be free.
+                levels.truncate(1);
+                Ok(Step::Removed(0))
+            }
+            Err(
+                FsError::NotFound
+                | FsError::NotDirectory
+                | FsError::IsDirectory
+                | FsError::NotEmpty
+                | FsError::Stale(_),
+            ) if passes_over && is_in_tree => {
                 levels.truncate(1);
                 Ok(Step::Removed(0))
             }

@@ -571,3 +571,36 @@ fn trees_with_many_directories_are_told_as_removed() {
     let found = undo_selected(&main, earlier, &kvfs_fs::Selection::default()).unwrap();
     assert_eq!(found.len(), 1, "{found:?}");
 }
+
+#[test]
+fn a_damaged_tree_is_in_the_way_of_no_other() {
+    for damage in 0..3 {
+        let main = keeping(100);
+        let (first, second) = (planted(&main), main.dir(ROOT, "second"));
+        write(&main, second, "file", "content");
+        let a = look(&main, first, "a");
+        remove(&main, ROOT, "tree");
+        remove(&main, ROOT, "second");
+        let all = main.store.keyspaces();
+        let meta = all.iter().find(|info| info.name == "meta").unwrap().keyspace;
+        let row = |inode: NodeId, name: &[u8]| [&inode.0.to_be_bytes()[..], b"\0", name].concat();
+        let mut batch = Batch::new();
+        match damage {
+            0 => batch.delete(meta, row(a, b"")),
+            // Counted, and not there.
+            1 => batch.delete(meta, row(a, b"008")),
+            // Without the row that it leads to.
+            _ => batch.delete(meta, row(look(&main, ROOT, "outside"), b"")),
+        }
+        main.store.apply(batch, Durability::Buffered).unwrap();
+        let mut main = main;
+        main.reopen();
+        let removed = DetachedTrees::of(&main.fs).remove_all();
+        assert_eq!(removed.is_err(), damage == 2, "{removed:?}");
+        assert_eq!(trees(&main.fs), 1, "damage {damage}: the rest waits for a repair");
+        kvfs_fs::repair::repair(&main.store, &*main.clock).unwrap();
+        main.reopen();
+        finish(&main);
+        main.assert_sound("repaired");
+    }
+}
