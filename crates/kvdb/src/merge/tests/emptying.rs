@@ -2,18 +2,23 @@
 
 use std::sync::Arc;
 
-use kvfs_device::{CrashMode, Device, Rng};
-use kvfs_store::{BLOCK_BYTES, Batch, Durability, Keyspace, KeyspaceKind, Read, Store};
+use kvfs_device::{CrashMode, Device, FaultDevice, MemoryDevice, Rng};
+use kvfs_store::{
+    BLOCK_BYTES, Batch, Durability, Keyspace, KeyspaceKind, Read, Store, StoreError, Transactions, TxnOptions,
+};
 
-use crate::Db;
 use crate::compaction::Victims;
 use crate::format::ZoneId;
-use crate::merge::Merge;
 use crate::merge::reclaim::ReclaimReason;
 use crate::merge::step::Progress;
 use crate::merge::tests::steps::leave;
-use crate::merge::tests::{crash_device, open_on};
+use crate::merge::tests::{
+    CAPACITY, KEYS, Model, ZONE_BYTES, compare, crash_device, create, key, open_on, open_with, options,
+};
+use crate::merge::{Merge, StepConfig};
 use crate::space::{Budget, Lane, Stream};
+use crate::table::Piece;
+use crate::{Db, Options};
 
 const FILES: u32 = 12;
 pub(super) const BLOCKS: u64 = 64;
@@ -139,6 +144,58 @@ fn zone_with_a_reader_is_not_emptied() {
     drop(reader);
     assert!(db.parts.merger.reclaim_wanted(Budget::Deleting), "now one may");
     same(&db, data, &fills, "after the reader has gone");
+}
+
+#[test]
+fn a_run_of_a_transaction_that_can_not_be_read_to_its_end_ends_no_store_and_no_merge_goes_on_with_it() {
+    let device = Arc::new(FaultDevice::new(MemoryDevice::growable(0, CAPACITY)));
+    let shared = Arc::clone(&device) as Arc<dyn Device>;
+    create(&shared);
+    let options = Options { private_bytes: 64 << 10, batch_commit_bytes_max: 64 << 10, ..options() };
+    let db = open_with(Arc::clone(&shared), options.clone());
+    let rows = db.open_keyspace("rows", KeyspaceKind::Tuple, None).expect("opens");
+    let model: Model = (0..KEYS).map(|number| (key(number), vec![number as u8; 500])).collect();
+    let mut before = Batch::new();
+    before.put(rows, key(0), vec![9]);
+    db.apply(before, Durability::Buffered).expect("its seqnos are counted from another base");
+    let txn = db.begin(TxnOptions::default()).expect("begins");
+    for (key, value) in &model {
+        let mut batch = Batch::new();
+        batch.put(rows, key.clone(), value.clone());
+        txn.apply(batch).expect("writes");
+    }
+    txn.commit(Durability::Synced).expect("commits");
+    db.flush().expect("flushes");
+    db.close().expect("closes");
+    drop(db);
+
+    // No metadata stays in memory.
+    let db = open_with(shared, Options { memory_bytes: 1, ..options });
+    let is_adopted = |piece: &&Arc<Piece>| piece.seqno_min() != piece.desc().seqno_min;
+    let view = db.parts.live.view();
+    let run = view.version.runs(rows.0).iter().find(|run| run.pieces.iter().any(|piece| is_adopted(&piece)));
+    let pieces: Vec<Arc<Piece>> = run.expect("it has spilled").pieces.clone();
+    drop(view);
+    let last = pieces.last().expect("has pieces").desc();
+    let zones = pieces.iter().flat_map(|piece| &piece.desc().zones).map(|held| held.zone.0).collect();
+    let victims = Victims::new(zones, ZONE_BYTES.into());
+    last.meta.iter().for_each(|extent| device.lose(extent.addr..extent.addr + u64::from(extent.len)));
+    let config = db.parts.merger.stepper.step_config(Lane::FIRST, Budget::Deleting, None);
+    let config = StepConfig { victims, ..config };
+    let emptied = db.parts.merger.empty(&config, false, &mut |_, _| true);
+    assert!(matches!(emptied, Err(StoreError::Io { .. })), "{emptied:?}");
+    let all = pieces.len();
+    drop(pieces);
+    let view = db.parts.live.view();
+    let left: usize =
+        view.version.runs(rows.0).iter().map(|run| run.pieces.iter().filter(is_adopted).count()).sum();
+    assert!(left < all / 2, "{left} of {all} pieces are left as they were");
+    assert!(view.version.merges(rows.0).is_empty());
+    drop(view);
+    assert_eq!(db.failure(), None);
+    device.clear();
+    assert!(db.parts.merger.empty(&config, false, &mut |_, _| true).expect("reads it again"));
+    compare(&db, rows, &model).expect("the same");
 }
 
 #[test]
