@@ -21,31 +21,22 @@ pub(crate) struct Flushes {
 struct State {
     /// Flushes that have begun.
     begun: u64,
-    /// Those of them that have succeeded, which all have but one that is under way.
-    done: u64,
+    /// The last of them has not ended.
     is_under_way: bool,
-    failed: Option<Failure>,
+    failed: Option<io::Error>,
 }
 
-/// The error of a flush, to be told again.
-#[derive(Clone)]
-struct Failure {
-    kind: io::ErrorKind,
-    errno: Option<i32>,
-    message: String,
+impl State {
+    /// Flushes that have succeeded, as long as none has failed.
+    fn done(&self) -> u64 {
+        self.begun - u64::from(self.is_under_way)
+    }
 }
 
-impl Failure {
-    fn of(error: &io::Error) -> Self {
-        Self { kind: error.kind(), errno: error.raw_os_error(), message: error.to_string() }
-    }
-
-    fn error(&self) -> io::Error {
-        match self.errno {
-            Some(errno) => io::Error::from_raw_os_error(errno),
-            None => io::Error::new(self.kind, self.message.clone()),
-        }
-    }
+/// An error that is told once more: the same errno, or the same kind and words.
+pub fn same_error(error: &io::Error) -> io::Error {
+    let in_words = || io::Error::new(error.kind(), error.to_string());
+    error.raw_os_error().map_or_else(in_words, io::Error::from_raw_os_error)
 }
 
 impl Flushes {
@@ -56,13 +47,13 @@ impl Flushes {
     pub(crate) fn flush(&self, flush: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
         let mut state = self.state.lock();
         let covering = state.begun + 1;
-        while state.is_under_way && state.done < covering && state.failed.is_none() {
+        while state.is_under_way && state.done() < covering && state.failed.is_none() {
             self.ended.wait(&mut state);
         }
         if let Some(failed) = &state.failed {
-            return Err(failed.error());
+            return Err(same_error(failed));
         }
-        if state.done >= covering {
+        if state.done() >= covering {
             return Ok(());
         }
         state.begun += 1;
@@ -71,10 +62,7 @@ impl Flushes {
         let flushed = flush();
         let mut state = self.state.lock();
         state.is_under_way = false;
-        match &flushed {
-            Ok(()) => state.done = state.begun,
-            Err(error) => state.failed = Some(Failure::of(error)),
-        }
+        state.failed = flushed.as_ref().err().map(same_error);
         self.ended.notify_all();
         flushed
     }

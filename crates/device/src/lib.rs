@@ -29,6 +29,7 @@ pub use counting::{CountingDevice, IoCounts};
 pub use crash::{CrashDevice, CrashEvent, CrashEventKind, CrashMode, PowerCut};
 pub use fault::{Call, CallCounts, FaultDevice, FaultError, FaultRule};
 pub use file::{FileDevice, OpenError};
+pub use flushes::same_error;
 pub use joined::{JoinedDevice, MissingDevice, Segment};
 pub use kvfs_memory::HUGE_PAGE_BYTES;
 pub use memory::MemoryDevice;

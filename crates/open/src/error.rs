@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use kvfs_device::OpenError;
+use kvfs_device::{OpenError, same_error};
 use kvfs_fs::FsError;
 use kvfs_kvdb::format::SuperblockError;
 use kvfs_service::{ErrorKind, ServiceError};
@@ -52,10 +52,7 @@ impl Error {
 
     /// An I/O error on `path`.
     pub fn io(what: &'static str, path: &Path, error: &io::Error) -> Self {
-        let source = error
-            .raw_os_error()
-            .map_or_else(|| io::Error::new(error.kind(), error.to_string()), io::Error::from_raw_os_error);
-        Self::Io { what, path: path.to_owned(), source: Arc::new(source) }
+        Self::Io { what, path: path.to_owned(), source: Arc::new(same_error(error)) }
     }
 
     /// What kind of failure it is.
