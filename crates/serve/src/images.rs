@@ -19,11 +19,11 @@ use std::sync::{Arc, Weak};
 
 use kvfs_locks::{Mutex, class};
 use kvfs_posix::{Fd, FileIdentity, Process, Result, SharedFile};
-use kvfs_socket::{Exempt, Share, Shares};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::io::{Errno, pread, pwrite};
 
 use crate::session::refused;
+use crate::shares::{Share, Shares, shares};
 
 /// Most bytes of all images.
 const IMAGE_BYTES_MAX: usize = 1 << 30;
@@ -79,7 +79,7 @@ fn page_count(len: u64) -> usize {
 
 impl Images {
     pub(crate) fn new(own_uid: u32) -> Self {
-        let shares = Shares::new(IMAGE_BYTES_MAX, IMAGE_BYTES_MAX / 2, Exempt::Whole(own_uid));
+        let shares = shares(IMAGE_BYTES_MAX, own_uid);
         Self { known: Mutex::default(), count: AtomicUsize::new(0), shares }
     }
 

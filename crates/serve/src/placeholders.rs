@@ -117,7 +117,7 @@ impl Left {
 pub(crate) struct Placeholders {
     table: Mutex<Table, class::ServePlaceholdersTable>,
     /// One for each placeholder.
-    shares: Arc<Shares>,
+    shares: Shares,
     /// Held while closed files end; what reports are read into.
     ending: Mutex<Vec<MaybeUninit<u8>>, class::ServePlaceholdersEnding>,
     epoll: OwnedFd,
@@ -130,7 +130,7 @@ pub(crate) struct Placeholders {
 }
 
 impl Placeholders {
-    pub(crate) fn new(shares: Arc<Shares>) -> io::Result<Self> {
+    pub(crate) fn new(shares: Shares) -> io::Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         let (stop, stopped) =
             socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
@@ -171,9 +171,9 @@ impl Placeholders {
         let uid = by.uid();
         let mut given = Vec::with_capacity(count);
         while given.len() < count {
-            let share = self.shares.take(uid).or_else(|| {
+            let share = self.shares.take(uid, 1).or_else(|| {
                 self.settle();
-                self.shares.take(uid)
+                self.shares.take(uid, 1)
             });
             let Some(share) = share else { break };
             let mut table = self.table.lock();

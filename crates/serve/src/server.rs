@@ -21,7 +21,7 @@ use kvfs_lane::greeting::{self, Greeting, PLACEHOLDERS_MAX, Request, VERSION};
 use kvfs_lane::{LANE_DATA_BYTES, ServerLane};
 use kvfs_locks::{Condvar, Mutex, class};
 use kvfs_posix::{Bounds, Identity, PosixError, Process};
-use kvfs_socket::{Exempt, peer_credentials, peer_groups};
+use kvfs_socket::{peer_credentials, peer_groups};
 use rustix::io::Errno;
 
 use crate::begun::Begun;
@@ -30,7 +30,7 @@ use crate::images::Images;
 use crate::placeholders::Placeholders;
 use crate::report;
 use crate::session::Session;
-use crate::shares::{Share, Shares};
+use crate::shares::{Share, Shares, shares};
 
 /// Most connections.
 const CONNECTIONS_MAX: usize = 4096;
@@ -154,10 +154,10 @@ struct Shared {
     placeholders: Arc<Placeholders>,
     images: Arc<Images>,
     connections: Arc<Connections>,
-    connection_shares: Arc<Shares>,
-    lane_shares: Arc<Shares>,
-    descriptors: kvfs_socket::Shares,
-    locks: kvfs_socket::Shares,
+    connection_shares: Shares,
+    lane_shares: Shares,
+    descriptors: Shares,
+    locks: Shares,
     is_stopping: AtomicBool,
     /// Number of the next connection.
     next: AtomicU64,
@@ -218,12 +218,9 @@ impl Server {
         lanes_max: usize,
     ) -> io::Result<Self> {
         let own_uid = rustix::process::geteuid().as_raw();
-        let of_placeholders = Shares::new(PLACEHOLDERS_OPEN_MAX, own_uid);
+        let of_placeholders = shares(PLACEHOLDERS_OPEN_MAX, own_uid);
         let placeholders = Arc::new(Placeholders::new(of_placeholders)?);
         let connections = Arc::default();
-        let connection_shares = Shares::new(CONNECTIONS_MAX, own_uid);
-        let lane_shares = Shares::new(lanes_max.min(LANES_MAX), own_uid);
-        let half = |max| kvfs_socket::Shares::new(max, max / 2, Exempt::Whole(own_uid));
         let watched = Arc::clone(&placeholders);
         let is_stopping = AtomicBool::new(false);
         let world = Arc::new(world);
@@ -232,10 +229,10 @@ impl Server {
             placeholders,
             images: Arc::new(Images::new(own_uid)),
             connections,
-            connection_shares,
-            lane_shares,
-            descriptors: half(DESCRIPTORS_MAX),
-            locks: half(LOCKS_MAX),
+            connection_shares: shares(CONNECTIONS_MAX, own_uid),
+            lane_shares: shares(lanes_max.min(LANES_MAX), own_uid),
+            descriptors: shares(DESCRIPTORS_MAX, own_uid),
+            locks: shares(LOCKS_MAX, own_uid),
             is_stopping,
             next: AtomicU64::new(0),
             own_uid,
@@ -364,7 +361,7 @@ fn start(
     uid: u32,
     session: impl FnOnce(&Shared, Leaving, &UnixStream) -> io::Result<Arc<Session>> + Send + 'static,
 ) -> io::Result<()> {
-    let share = shared.connection_shares.take(uid).ok_or(Errno::USERS)?;
+    let share = shared.connection_shares.take(uid, 1).ok_or(Errno::USERS)?;
     let number = shared.next.fetch_add(1, Ordering::Relaxed);
     let leaving = {
         let mut open = shared.connections.open.lock();
@@ -460,7 +457,7 @@ fn refuse(socket: &UnixStream, error: &io::Error) -> io::Result<()> {
 
 /// A lane, served by a thread of its own.
 fn lane(shared: &Shared, session: &Arc<Session>) -> io::Result<OwnedFd> {
-    let share = shared.lane_shares.take(session.uid()).ok_or(Errno::MFILE)?;
+    let share = shared.lane_shares.take(session.uid(), 1).ok_or(Errno::MFILE)?;
     let (mut lane, end, memory) = ServerLane::create()?;
     session.add_lane(end)?;
     let session = Arc::clone(session);
