@@ -99,17 +99,11 @@ impl<'v> TreeRemover<'v> {
                 | FsError::IsDirectory
                 | FsError::NotEmpty
                 | FsError::Stale(_),
-            ) if passes_over && is_in_tree => {
-                levels.truncate(1);
-                Ok(Step::Removed(0))
-            }
-            Err(
-                FsError::NotFound
-                | FsError::NotDirectory
-                | FsError::IsDirectory
-                | FsError::NotEmpty
-                | FsError::Stale(_),
             ) => {
+                if passes_over && is_in_tree {
+                    levels.truncate(1);
+                    return Ok(Step::Removed(0));
+                }
                 levels.clear();
                 Ok(Step::Changed)
             }

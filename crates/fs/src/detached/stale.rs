@@ -16,7 +16,7 @@ pub struct StaleOfTrees {
     /// Nodes that have lost a name: as long as they are known, files live on.
     pub gone: Vec<PruneCandidate>,
     /// Those of them that have another name: their attributes have changed.
-    pub linked: Vec<NodeId>,
+    pub linked: BTreeSet<NodeId>,
     /// Directories that have lost names: their listings and attributes have changed.
     pub emptied: BTreeSet<NodeId>,
 }
@@ -36,7 +36,7 @@ impl StaleOfTrees {
         for (name, inode) in gone.take(STALE_MAX.saturating_sub(self.gone.len())) {
             let Some(node) = nodes.get(inode).filter(Pin::is_looked_up) else { continue };
             if !node.is_orphan() {
-                self.linked.push(NodeId(inode));
+                self.linked.insert(NodeId(inode));
             }
             let link = Some((NodeId(directory), name.into()));
             self.gone.push(PruneCandidate { node: NodeId(inode), link });

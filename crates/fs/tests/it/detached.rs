@@ -407,7 +407,11 @@ fn names_that_have_gone_and_are_known_are_told() {
     remove(&main, ROOT, "tree");
     go_on(&main, 20);
     let stale = DetachedTrees::of(&main.fs).take_stale();
-    assert_eq!((stale.linked, stale.emptied), (vec![linked], [a].into()), "its attributes, and one listing");
+    assert_eq!(
+        (stale.linked, stale.emptied),
+        ([linked].into(), [a].into()),
+        "its attributes, and one listing"
+    );
     finish(&main);
     let stale = DetachedTrees::of(&main.fs).take_stale();
     let told: Vec<_> = stale.gone.into_iter().map(|gone| (gone.link.unwrap(), gone.node)).collect();
@@ -415,7 +419,7 @@ fn names_that_have_gone_and_are_known_are_told() {
     assert_eq!(told[1], ((b, Box::from(&b"017"[..])), known));
     // And the other directories.
     assert_eq!(told.len(), 4, "{told:?}");
-    assert_eq!((stale.linked, stale.emptied), (Vec::new(), [a, b, top].into()));
+    assert_eq!((stale.linked, stale.emptied), ([].into(), [a, b, top].into()));
     let stale = DetachedTrees::of(&main.fs).take_stale();
     assert!(stale.gone.is_empty() && stale.linked.is_empty() && stale.emptied.is_empty());
 }

@@ -106,10 +106,11 @@ impl Shared {
         let StaleOfTrees { gone, linked, emptied } = DetachedTrees::of(&self.fs).take_stale();
         // Cached listings are pages of the directory.
         let listings = emptied.into_iter().map(|node| everything_of(self.base + node.0));
+        let others = gone.iter().map(|gone| gone.node).filter(|node| !linked.contains(node));
+        let others: Vec<_> = others.map(|node| attributes_of(self.base + node.0)).collect();
         let linked = linked.into_iter().map(|node| attributes_of(self.base + node.0));
-        let attributes: Vec<_> = gone.iter().map(|gone| attributes_of(self.base + gone.node.0)).collect();
         let gone = self.forgetting(notifier, gone);
-        for notification in listings.chain(linked).chain(gone).chain(attributes) {
+        for notification in listings.chain(linked).chain(gone).chain(others) {
             if notifier.submit(notification).is_err() {
                 break;
             }
