@@ -9,7 +9,8 @@
 //!
 //! Names: a write holds its range of blocks exclusively and size and times under increment (both only
 //! grow, by maximum; times that lie in the future are set, and held exclusively); inline content is one granule,
-//! all blocks; conversion, truncating and appending hold the size exclusively. A read holds its blocks shared, so that it sees a write wholly or not at all.
+//! all blocks; conversion, truncating and appending hold the size exclusively. A read holds its blocks shared, so that
+//! it sees a write wholly or not at all.
 
 mod accesses;
 mod allocate;

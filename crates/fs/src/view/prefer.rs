@@ -15,7 +15,7 @@ use kvfs_txn::{Owner, Rival};
 use super::branch::Opened;
 use super::compare::Sides;
 use super::merge::{CONFLICTS_MAX, LOCK_WAIT_MAX, changed_outside, check_directory};
-use super::undo::{Obstacle, Selection, TakenBack, apply_reversed, owner_of_note};
+use super::undo::{Obstacle, Planned, Selection, TakenBack, owner_of_note};
 use super::{BeginOptions, DiffKind};
 use crate::{FileSystem, FsError, Result};
 
@@ -39,7 +39,7 @@ pub fn begin_merge_preferring(
     let merging =
         main.begin(&BeginOptions { lock_wait_max: Some(LOCK_WAIT_MAX), owner, ..BeginOptions::default() })?;
     let sides = Sides { before: &branch, after: &base };
-    match apply_reversed(sides, &merging, selection)? {
+    match Planned::new(sides, &merging, selection)?.carry_out()? {
         TakenBack::Done(_) => Ok(merging),
         TakenBack::Refused(obstacles) => {
             let more = obstacles.len().saturating_sub(CONFLICTS_MAX) as u64;

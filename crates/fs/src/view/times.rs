@@ -58,10 +58,10 @@ impl Names<'_> {
             return Ok(patch(now));
         }
         let inode = node.inode;
-        self.try_extend(&[Want::exclusive(LockName::Attributes { inode, fields: Fields::TIMES })])?;
-        if node.directory.is_some() {
-            self.try_extend(&[Want::exclusive(LockName::Counters { directory: inode })])?;
-        }
+        let times = LockName::Attributes { inode, fields: Fields::TIMES };
+        let counters = node.directory.is_some().then_some(LockName::Counters { directory: inode });
+        let wants: Vec<_> = [times].into_iter().chain(counters).map(Want::exclusive).collect();
+        self.try_extend(&wants)?;
         Ok(patch(now).setting_times())
     }
 }

@@ -122,15 +122,6 @@ impl Undo {
     }
 }
 
-/// Brings what differs from `before` to `after` of the `sides` to what it is before, in `view`.
-pub(super) fn apply_reversed(
-    sides: Sides<'_>,
-    view: &FileSystem,
-    selection: &Selection,
-) -> Result<TakenBack> {
-    Planned::new(sides, view, selection)?.carry_out()
-}
-
 /// The transaction that made the change at `seqno`, if it is known yet.
 pub(super) fn author(store: &dyn Store, seqno: Seqno) -> Option<Rival> {
     let mut points = store.undo_points().into_iter();

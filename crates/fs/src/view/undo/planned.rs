@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use super::super::compare::{Place, Sides};
 use super::super::paths::Paths;
-use super::super::restore::{Alone, Plan, Restored, take_back};
+use super::super::restore::{Alone, Plan, take_back};
 use super::obstacles::{Search, rights};
 use super::{Obstacle, Selection, TakenBack};
 use crate::schema::DETACHED_INODE;
@@ -34,7 +34,12 @@ pub struct Effects {
 }
 
 impl<'f> Planned<'f> {
-    pub(super) fn new(sides: Sides<'f>, view: &'f FileSystem, selection: &Selection) -> Result<Self> {
+    /// To bring what differs from `before` to `after` of the `sides` to what it is before, in `view`.
+    pub(in crate::view) fn new(
+        sides: Sides<'f>,
+        view: &'f FileSystem,
+        selection: &Selection,
+    ) -> Result<Self> {
         let (obstacles, alone, plan) = Search::new(sides, view, selection)?.run()?;
         Ok(Self { sides, view, obstacles, alone, plan })
     }
@@ -109,7 +114,7 @@ impl<'f> Planned<'f> {
             return Ok(TakenBack::Refused(self.obstacles));
         }
         let Self { sides, view, alone, plan, .. } = self;
-        take_back(sides, view, alone, plan).map(|done: Restored| TakenBack::Done(done))
+        take_back(sides, view, alone, plan).map(TakenBack::Done)
     }
 }
 
