@@ -31,9 +31,10 @@ impl<D: Database> Pin<D> {
         }
         // No batch is between its visibility and its seqno.
         let _order = shared.order.lock();
-        shared
-            .held
-            .read(|held| Ok(pin(held.cloned().map_or_else(|| shared.db.snapshot().map(Arc::new), Ok)?)))
+        shared.held.read(|held| match held {
+            Some(held) => Ok(pin(Arc::clone(held))),
+            None => Ok(pin(Arc::new(shared.db.snapshot()?))),
+        })
     }
 
     pub(crate) fn view(&self) -> View<'_, D> {
