@@ -413,8 +413,8 @@ fn a_device_is_drained_beside_runs_of_transactions_that_can_not_be_read() {
     check(&db, 1);
 }
 
-#[test]
-fn a_write_that_fails_on_the_way_of_a_drain_is_sticky() {
+/// A store whose slow device is to be drained, that device, and the first one, which fails on demand.
+fn with_drain_begun() -> (Arc<Db>, u32, Arc<FaultDevice<MemoryDevice>>) {
     let first = Arc::new(FaultDevice::new(MemoryDevice::growable(0, FIRST_ZONES * ZONE_BYTES)));
     let shared = Arc::clone(&first) as Arc<dyn Device>;
     create(&shared);
@@ -423,6 +423,12 @@ fn a_write_that_fails_on_the_way_of_a_drain_is_sticky() {
     (0..FILES).for_each(|file| write(&db, file, 1).expect("writes"));
     db.flush().expect("flushes");
     assert!(!db.drain_device(id, &mut |_| false).expect("begins"), "it was told to end");
+    (db, id, first)
+}
+
+#[test]
+fn a_write_that_fails_on_the_way_of_a_drain_is_sticky() {
+    let (db, id, first) = with_drain_begun();
     first.add(FaultRule::from(Call::Write, 0, FaultError::EIO));
     db.drain_device(id, &mut |_| true).expect_err("the first device takes no write");
     first.clear();
@@ -433,14 +439,7 @@ fn a_write_that_fails_on_the_way_of_a_drain_is_sticky() {
 #[test]
 fn a_flush_that_fails_on_the_way_of_a_drain_is_sticky() {
     for nth in 0.. {
-        let first = Arc::new(FaultDevice::new(MemoryDevice::growable(0, FIRST_ZONES * ZONE_BYTES)));
-        let shared = Arc::clone(&first) as Arc<dyn Device>;
-        create(&shared);
-        let db = open(&shared, &[], options()).expect("opens");
-        let id = db.add_device(memory(SLOW_BYTES), Tier::Slow).expect("adds");
-        (0..FILES).for_each(|file| write(&db, file, 1).expect("writes"));
-        db.flush().expect("flushes");
-        assert!(!db.drain_device(id, &mut |_| false).expect("begins"), "it was told to end");
+        let (db, id, first) = with_drain_begun();
         write(&db, 0, 2).expect("writes");
         first.add(FaultRule::once(Call::Flush, nth, FaultError::EIO));
         let drained = db.drain_device(id, &mut |_| true);

@@ -500,8 +500,8 @@ fn what_is_often_asked_for_comes_to_the_fast_tier_in_the_place_of_what_is_not() 
     assert!(checked.findings.is_empty(), "{:?}", checked.findings);
 }
 
-#[test]
-fn migration_keeps_its_limit_and_tells_how_fast_it_gets_on() {
+/// A store by the clock of the machine, all of whose files lie on the slow device and wish for the fast one.
+fn with_all_to_migrate() -> Arc<Db> {
     let first = first();
     create(&first);
     let db = Db::open_joined(first, &[], options(), Arc::new(kvfs_store::clock::SystemClock::new()))
@@ -511,6 +511,12 @@ fn migration_keeps_its_limit_and_tells_how_fast_it_gets_on() {
     (0..FILES).for_each(|file| write(&db, file, 1).expect("writes"));
     db.flush().expect("flushes");
     (0..FILES).for_each(|file| set(&db, file, Some(Tier::Fast)));
+    db
+}
+
+#[test]
+fn migration_keeps_its_limit_and_tells_how_fast_it_gets_on() {
+    let db = with_all_to_migrate();
     let bytes = FILES_BLOCKS * BLOCK_BYTES as u64;
     db.set_migration_limit(bytes * 5);
     assert!(db.migrate(&mut |_| true).expect("migrates"));
@@ -521,15 +527,7 @@ fn migration_keeps_its_limit_and_tells_how_fast_it_gets_on() {
 
 #[test]
 fn migration_with_a_limit_ends_soon_where_space_is_wanted() {
-    let first = first();
-    create(&first);
-    let db = Db::open_joined(first, &[], options(), Arc::new(kvfs_store::clock::SystemClock::new()))
-        .expect("opens");
-    db.add_device(memory(SLOW_BYTES), Tier::Slow).expect("adds");
-    wishes(&db);
-    (0..FILES).for_each(|file| write(&db, file, 1).expect("writes"));
-    db.flush().expect("flushes");
-    (0..FILES).for_each(|file| set(&db, file, Some(Tier::Fast)));
+    let db = with_all_to_migrate();
     db.set_migration_limit(64 << 10);
     thread::scope(|scope| {
         let migrates = scope.spawn(|| db.migrate(&mut |_| true));
