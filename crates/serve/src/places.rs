@@ -1,10 +1,12 @@
 //! Files that clients open as placeholders, in memory where the machine has a file system there.
 //!
 //! Thread safety: plain values. Invariants: the directory is this server's alone, and is gone with it, or, if it was killed, with the
-//! next one of its user; a user's clients reach the files by an open directory that they are given, whose name is never used again.
+//! next one of its user; a user's clients reach the files by an open directory that they are given, whose name is never used again. Each
+//! file is as long as its file system lets one be, without a block: a program that knows nothing of placeholders and writes into
+//! one that it inherits gets EFBIG.
 
 use std::ffi::CStr;
-use std::fs::{self, DirBuilder, Permissions};
+use std::fs::{self, DirBuilder, File, Permissions};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use kvfs_lane::NUMBERED;
 use kvfs_lane::greeting::{PLACEHOLDER_MODE, placeholder_name};
-use rustix::fs::{FlockOperation, Mode, OFlags, fchmod, flock, fstat, inotify, openat, renameat};
+use rustix::fs::{FlockOperation, Mode, OFlags, fchmod, flock, fstat, ftruncate, inotify, openat, renameat};
 use rustix::io::Errno;
 
 /// Where it lies, if it is there.
@@ -35,6 +37,8 @@ pub(crate) struct Directory {
     path: PathBuf,
     /// Directories of users that were made.
     made: AtomicU64,
+    /// The longest file there (bytes).
+    len_max: u64,
     /// A lock on it says that its server lives.
     _lock: OwnedFd,
 }
@@ -64,7 +68,8 @@ impl Directory {
             flock(&lock, FlockOperation::LockExclusive)?;
             // Another server may have taken it for one that was left behind.
             if path.exists() {
-                return Ok(Self { path, made: AtomicU64::new(0), _lock: lock });
+                let len_max = longest(&path)?;
+                return Ok(Self { path, made: AtomicU64::new(0), len_max, _lock: lock });
             }
         }
         Err(Errno::EXIST.into())
@@ -81,7 +86,7 @@ impl Directory {
         let directory = Arc::new(rustix::fs::open(&path.0, kind, Mode::empty())?);
         let reports = inotify::init(new | inotify::CreateFlags::NONBLOCK)?;
         inotify::add_watch(&reports, &path.0, inotify::WatchFlags::OPEN | inotify::WatchFlags::CLOSE_WRITE)?;
-        Ok(Places { directory, reports, free: Vec::new(), in_use: 0, _path: path })
+        Ok(Places { directory, reports, len_max: self.len_max, free: Vec::new(), in_use: 0, _path: path })
     }
 }
 
@@ -114,6 +119,17 @@ fn open(path: &Path) -> io::Result<OwnedFd> {
     )?)
 }
 
+/// The length of the longest file in a directory.
+fn longest(directory: &Path) -> io::Result<u64> {
+    let path = directory.join("longest");
+    let file = File::create(&path)?;
+    fs::remove_file(&path)?;
+    // Each bit that the file system takes, from the highest one of an off_t.
+    Ok((0..63).rev().map(|bit| 1_u64 << bit).fold(0, |len, more| {
+        if ftruncate(&file, len | more).is_ok() { len | more } else { len }
+    }))
+}
+
 /// Removes directories of this user's servers that were killed.
 fn remove_left_behind(base: &Path) {
     let own = rustix::process::geteuid().as_raw();
@@ -134,6 +150,7 @@ fn remove_left_behind(base: &Path) {
 pub(crate) struct Places {
     directory: Arc<OwnedFd>,
     reports: OwnedFd,
+    len_max: u64,
     free: Vec<u64>,
     in_use: usize,
     _path: Removed,
@@ -161,6 +178,7 @@ impl Places {
         let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
         let file = openat(&*self.directory, NEW, flags, Mode::RUSR)?;
         fchmod(&file, Mode::from_raw_mode(PLACEHOLDER_MODE & 0o7777))?;
+        ftruncate(&file, self.len_max)?;
         let handle = fstat(&file)?.st_ino;
         if handle & NUMBERED != 0 {
             return Err(Errno::OVERFLOW.into());

@@ -243,7 +243,7 @@ impl Spare {
     /// Opens it for the program: the descriptor with the lowest number.
     pub(super) fn take(self, closes_on_exec: bool) -> Result<i32, Verdict> {
         let name = greeting::placeholder_name(self.handle);
-        let flags = libc::O_WRONLY | if closes_on_exec { libc::O_CLOEXEC } else { 0 };
+        let flags = libc::O_WRONLY | libc::O_APPEND | if closes_on_exec { libc::O_CLOEXEC } else { 0 };
         let args = [self.directory as u64, name.as_ptr() as u64, flags as u64, 0, 0, 0];
         let opened = sys::call(libc::SYS_openat as u64, &args);
         if opened < 0 {

@@ -1,6 +1,7 @@
 //! Signals, forks and raw system calls of programs, and executables that do not load the library.
 
 use crate::run::{Served, compare, is_installed};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// A handler that writes below the prefix interrupts calls below the prefix; threads fork meanwhile; `vfork` and `syscall`.
@@ -64,17 +65,26 @@ fn few_descriptors_are_enough_and_all_numbers_can_be_had() {
     );
 }
 
+/// A program that is linked statically, made of this source.
+fn static_program(directory: &Path, source: &str) -> Option<PathBuf> {
+    if !is_installed("gcc") {
+        eprintln!("skipped: gcc is not installed");
+        return None;
+    }
+    let (program, text) = (directory.join("prog"), directory.join("prog.c"));
+    std::fs::write(&text, source).expect("writes");
+    let is_made = Command::new("gcc").arg("-static").arg("-o").args([&program, &text]).status();
+    if !is_made.is_ok_and(|status| status.success()) {
+        eprintln!("skipped: there is no static libc");
+        return None;
+    }
+    Some(program)
+}
+
 #[test]
 fn static_executable_is_told_of_or_refused() {
-    if !is_installed("gcc") {
-        return eprintln!("skipped: gcc is not installed");
-    }
     let directory = tempfile::tempdir().expect("a directory");
-    let program = directory.path().join("prog");
-    let source = "echo 'int main(void){return 7;}' | gcc -static -o \"$0\" -x c -";
-    if !Command::new("sh").args(["-c", source]).arg(&program).status().is_ok_and(|s| s.success()) {
-        return eprintln!("skipped: there is no static libc");
-    }
+    let Some(program) = static_program(directory.path(), "int main(void) { return 7; }") else { return };
     let served = Served::new();
     for (mode, status, has_message) in [("warn", 7, true), ("allow", 7, false), ("refuse", 126, true)] {
         let run = served
@@ -88,6 +98,24 @@ fn static_executable_is_told_of_or_refused() {
         assert_eq!(run.status.code(), Some(status), "{mode}: {message}");
         assert_eq!(message.contains("it is static or written in Go"), has_message, "{mode}: {message}");
     }
+}
+
+#[test]
+fn static_executable_is_refused_an_open_file_of_the_store_that_it_inherits() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let source = "#include <errno.h>\n#include <unistd.h>\nint main(void) {
+        char byte; int of_read = read(1, &byte, 1) < 0 ? errno : 0;
+        return write(1, \"lost\", 4) < 0 && errno == EFBIG && of_read == EBADF ? 0 : 1; }";
+    let Some(program) = static_program(directory.path(), source) else { return };
+    let served = Served::new();
+    let run = served
+        .command("bash")
+        .env("KVFS_EXEC_STATIC", "allow")
+        .args(["-c", "\"$0\" > /kvfs/f && echo kept >> /kvfs/f && cat /kvfs/f"])
+        .arg(&program)
+        .output()
+        .expect("bash runs");
+    assert_eq!(String::from_utf8_lossy(&run.stdout), "kept\n", "{}", String::from_utf8_lossy(&run.stderr));
 }
 
 #[test]

@@ -22,6 +22,16 @@ fn a_placeholder_is_known_by_its_inode_number_and_ready_as_a_file() {
 }
 
 #[test]
+fn what_a_program_without_the_library_writes_into_a_placeholder_is_refused() {
+    let world = World::new();
+    let (_, descriptor) = placeholder(&world.connect());
+    assert_eq!(rustix::io::write(&descriptor, b"lost"), Err(Errno::FBIG));
+    assert_eq!(rustix::io::pwrite(&descriptor, b"lost", 0), Err(Errno::FBIG));
+    assert_eq!(rustix::io::read(&descriptor, &mut [0; 4]), Err(Errno::BADF));
+    assert_eq!(fstat(&descriptor).expect("is open").st_blocks, 0);
+}
+
+#[test]
 fn an_open_file_ends_with_the_last_copy_of_its_placeholder() {
     let world = World::new();
     let client = world.connect();

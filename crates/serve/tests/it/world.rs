@@ -113,7 +113,8 @@ pub(crate) fn given(client: &Client) -> (u64, OwnedFd) {
 
 pub(crate) fn open(directory: &OwnedFd, handle: u64) -> OwnedFd {
     let name = placeholder_name(handle);
-    openat(directory, &name[..16], OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()).expect("opens")
+    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CLOEXEC;
+    openat(directory, &name[..16], flags, Mode::empty()).expect("opens")
 }
 
 pub(crate) struct Client(pub(crate) Connection);
