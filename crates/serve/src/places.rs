@@ -125,9 +125,10 @@ fn longest(directory: &Path) -> io::Result<u64> {
     let file = File::create(&path)?;
     fs::remove_file(&path)?;
     // Each bit that the file system takes, from the highest one of an off_t.
-    Ok((0..63).rev().map(|bit| 1_u64 << bit).fold(0, |len, more| {
-        if ftruncate(&file, len | more).is_ok() { len | more } else { len }
-    }))
+    Ok((0..63)
+        .rev()
+        .map(|bit| 1_u64 << bit)
+        .fold(0, |len, more| if ftruncate(&file, len | more).is_ok() { len | more } else { len }))
 }
 
 /// Removes directories of this user's servers that were killed.

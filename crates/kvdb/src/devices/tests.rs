@@ -211,6 +211,48 @@ fn a_store_whose_slow_device_is_missing_is_read_as_far_as_the_fast_one_goes() {
 }
 
 #[test]
+fn without_its_slow_device_a_store_that_was_not_closed_shows_no_older_blocks() {
+    let (first, slow) = (first(), memory(SLOW_BYTES));
+    create(&first);
+    let db = open(&first, &[], options()).expect("opens");
+    db.add_device(Arc::clone(&slow), Tier::Slow).expect("adds");
+    (0..4).for_each(|file| write(&db, file, 1).expect("writes"));
+    db.flush().expect("flushes");
+    // These are in the journal alone, which tells where their blocks lie on the slow device.
+    (0..3).for_each(|file| write(&db, file, 2).expect("writes"));
+    let key = |file: u64| Bytes::copy_from_slice(&file.to_be_bytes());
+    let mut batch = Batch::new();
+    (0..40).for_each(|at| batch.patch_block(files(&db), key(0), 0, at, vec![1]));
+    batch.delete_range(files(&db), key(2), key(3));
+    batch.patch_block(files(&db), key(2), 0, 0, vec![7]);
+    db.apply(batch, Durability::Synced).expect("applies");
+    let len = first.len_bytes();
+    let cut_off = MemoryDevice::copy_of(first.as_ref(), len, len).expect("reads");
+    let cut_off: Arc<dyn Device> = Arc::new(cut_off);
+
+    let db = open(&cut_off, &[], Options { read_only: true, ..options() }).expect("opens");
+    let rows = db.open_keyspace("rows", KeyspaceKind::Tuple, None).expect("opens");
+    let version = |file: u64| db.get(rows, &file.to_be_bytes()).expect("reads").expect("is there");
+    assert_eq!([0, 1, 2, 3].map(|file| version(file)[7]), [2, 2, 2, 1]);
+    let mut block = AlignedBuf::zeroed(BLOCK_BYTES);
+    for (file, at) in [(0, 0), (0, 0), (0, 63), (1, 5), (3, 0)] {
+        let read = db.read_blocks(files(&db), &key(file), at, block.as_mut());
+        let error = read.expect_err("is missing").to_string();
+        assert!(error.contains("missing"), "{file} {at}: {error}");
+    }
+    for (at, byte) in [(0, 7), (1, 0)] {
+        db.read_blocks(files(&db), &key(2), at, block.as_mut()).expect("was deleted, and written anew");
+        assert!(block.as_ref()[0] == byte && block.as_ref()[1..].iter().all(|byte| *byte == 0), "{at}");
+    }
+    drop(db);
+
+    let whole = open(&cut_off, &[slow], options()).expect("opens");
+    let mut blocks = AlignedBuf::zeroed(BLOCKS as usize * BLOCK_BYTES);
+    whole.read_blocks(files(&whole), &key(1), 0, blocks.as_mut()).expect("reads");
+    assert!(blocks.as_ref() == &content(1, 2)[..]);
+}
+
+#[test]
 fn a_missing_fast_device_keeps_the_store_from_being_read() {
     let first = first();
     create(&first);

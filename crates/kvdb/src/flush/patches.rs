@@ -273,7 +273,7 @@ impl Below {
         let mut buf = vec![0; count * BLOCK_BYTES];
         let mut fill = BlockFill::new(&request.prefix, first, request.snapshot, &mut buf);
         self.fill(source, &mut fill)?;
-        fill.finish();
+        fill.finish()?;
         Ok(buf.into())
     }
 

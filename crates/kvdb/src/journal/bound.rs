@@ -17,6 +17,16 @@ use crate::space::Place;
 /// An operation of a group whose data is not in its record: the number of its batch, and its own.
 type Number = (usize, usize);
 
+/// What is at the place of blocks.
+pub(super) enum Found {
+    /// What was bound there.
+    Blocks(Bytes),
+    /// Something else: the device did not get that far.
+    Others,
+    /// Its device is missing, so nothing is known.
+    Unreadable,
+}
+
 /// Where that data is.
 enum Elsewhere {
     Placed(Place),
@@ -25,14 +35,14 @@ enum Elsewhere {
 }
 
 /// Puts what lies in its final place into the operations of a group, as far as `find` has it; not of batches up to `flushed`.
-/// Says how many operations lack theirs: these change nothing.
+/// Says how many operations lack theirs: these change nothing. Those that can't be read are noted.
 ///
 /// # Errors
 /// Those of `find`.
 pub(super) fn fetch(
     reads: &mut [Read],
     flushed: Seqno,
-    find: impl Fn(&Place) -> Result<Option<Bytes>>,
+    find: impl Fn(&Place) -> Result<Found>,
 ) -> Result<u64> {
     let mut missing = 0;
     // Patches that are before the one that completes their block.
@@ -52,17 +62,27 @@ pub(super) fn fetch(
         };
         let found = find(&place)?;
         let parts = block.and_then(|block| waiting.remove(&block)).unwrap_or_default();
-        missing += if found.is_none() { 1 + parts.len() as u64 } else { 0 };
+        if let Found::Unreadable = found {
+            note_unreadable(reads, number, place.crcs.len() as u64);
+            parts.iter().for_each(|(part, _)| note_unreadable(reads, *part, 1));
+        }
+        missing += if let Found::Others = found { 1 + parts.len() as u64 } else { 0 };
+        let found = if let Found::Blocks(blocks) = found { Some(blocks) } else { None };
         for (part, len) in parts {
             fill(&mut reads[part.0].ops[part.1], found.as_ref(), Some(len));
         }
         fill(&mut reads[number.0].ops[number.1], found.as_ref(), None);
     }
+    reads.iter_mut().for_each(|read| read.unreadable.sort_unstable());
     for (part, _) in waiting.into_values().flatten() {
         missing += 1;
         fill(&mut reads[part.0].ops[part.1], None, None);
     }
     Ok(missing)
+}
+
+fn note_unreadable(reads: &mut [Read], (batch, op): Number, blocks: u64) {
+    reads[batch].unreadable.push((op, blocks));
 }
 
 /// What of the batches behind `flushed` is elsewhere, in order.
@@ -114,29 +134,33 @@ impl<'a> PlaceReader<'a> {
         Self { device, window: RefCell::default() }
     }
 
-    /// The blocks of a place, if they are what was bound. A device that ends before it did not get that far.
+    /// What is at a place. A device that ends before it did not get that far.
     ///
     /// # Errors
     /// I/O errors.
-    pub(super) fn read(&self, place: &Place) -> Result<Option<Bytes>> {
+    pub(super) fn read(&self, place: &Place) -> Result<Found> {
         let end = |addr: u64, len: u32| addr.checked_add(len.into());
         let is_there = place
             .extents
             .iter()
             .all(|extent| end(extent.addr, extent.len).is_some_and(|end| end <= self.device.len_bytes()));
         if !is_there {
-            return Ok(None);
+            return Ok(Found::Others);
         }
         let found = match self.read_extents(place) {
             // Of several devices the last one tells the length; one before it may end earlier.
             Err(StoreError::Io { source, .. }) if source.kind() == ErrorKind::UnexpectedEof => {
-                return Ok(None);
+                return Ok(Found::Others);
+            }
+            // As a missing device answers.
+            Err(StoreError::Io { source, .. }) if source.kind() == ErrorKind::NotFound => {
+                return Ok(Found::Unreadable);
             }
             found => found?,
         };
         let is_right =
             found.chunks_exact(BLOCK_BYTES).zip(&place.crcs).all(|(block, crc)| crc32c(block) == *crc);
-        Ok(is_right.then_some(found))
+        Ok(if is_right { Found::Blocks(found) } else { Found::Others })
     }
 
     fn read_extents(&self, place: &Place) -> Result<Bytes> {
@@ -203,7 +227,8 @@ mod tests {
             crcs: vec![zeros],
         };
         for (addr, is_there) in [(3, true), (4, false), (63, false), (64, true), (71, true), (72, false)] {
-            assert_eq!(places.read(&at(addr)).expect("reads").is_some(), is_there, "block {addr}");
+            let found = places.read(&at(addr)).expect("reads");
+            assert_eq!(matches!(found, Found::Blocks(_)), is_there, "block {addr}");
         }
     }
 }

@@ -62,7 +62,9 @@ pub(crate) fn read_payload(payload: &bytes::Bytes) {
         let zeros = |place: &crate::space::Place| {
             bytes::Bytes::from(vec![0; place.crcs.len().min(16) * kvfs_store::BLOCK_BYTES])
         };
-        let missing = bound::fetch(&mut reads, 0, |place| Ok(finds.then(|| zeros(place))));
+        let missing = bound::fetch(&mut reads, 0, |place| {
+            Ok(if finds { bound::Found::Blocks(zeros(place)) } else { bound::Found::Others })
+        });
         assert!(missing.is_ok(), "nothing was read");
     }
 }

@@ -8,7 +8,7 @@
 //!
 //! Blocks that a group binds lie outside of the area. They are part of the group: where one of them is not what the
 //! group says, it does not verify. But those of batches that are in runs are not looked at: their place may hold
-//! something else by now.
+//! something else by now. And those on a device that is missing, where a store is only read, can't be: they count as written.
 //!
 //! A store that was closed has told so at the end of its log ([`super::end`]): then nothing behind it is looked at.
 //!
@@ -43,6 +43,8 @@ pub(crate) struct Replayed {
     pub batch: Batch,
     /// Where the blocks lie that the journal has bound, by the numbers of their operations, ascending.
     pub places: Vec<(usize, Place)>,
+    /// Operations whose blocks lie on a device that is missing, and how many blocks each has put: in the batch they put none.
+    pub unreadable: Vec<(usize, u64)>,
     /// The transaction whose commit it is.
     pub mark: Option<CommitMark>,
     /// In the place of operations: the commit of a transaction that has spilled.
@@ -108,12 +110,12 @@ pub(super) fn replay(
 
 impl Replayed {
     pub(super) fn of(read: Read, lsn: Lsn) -> Self {
-        let Read { base, ops, places, mark, spilled, .. } = read;
+        let Read { base, ops, places, unreadable, mark, spilled, .. } = read;
         let mut batch = Batch::new();
         for op in ops {
             batch.push(op);
         }
-        Self { base, batch, places, mark, spilled, lsn }
+        Self { base, batch, places, unreadable, mark, spilled, lsn }
     }
 
     /// Holds the places of all blocks that were found there. At open, before any allocation.

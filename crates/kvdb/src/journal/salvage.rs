@@ -11,7 +11,7 @@ use bytes::Bytes;
 use kvfs_device::Device;
 use kvfs_store::{Batch, Result, Seqno};
 
-use super::bound::{self, PlaceReader};
+use super::bound::{self, Found, PlaceReader};
 use super::codec::{BatchReader, Read};
 use super::header::Header;
 use super::recovery::Replayed;
@@ -75,7 +75,8 @@ pub(crate) fn salvage(
         };
         // What can't be read is not what was written, either.
         let places = PlaceReader::new(device);
-        let missing = bound::fetch(&mut reads, flushed, |place| Ok(places.read(place).unwrap_or(None)))?;
+        let missing =
+            bound::fetch(&mut reads, flushed, |place| Ok(places.read(place).unwrap_or(Found::Others)))?;
         is_broken |= is_tail_certain && missing > 0;
         let lsn = Lsn(header.lsn());
         if is_broken {

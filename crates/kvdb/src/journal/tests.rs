@@ -361,7 +361,18 @@ fn a_batch_larger_than_a_chunk_survives() {
         Ok(())
     });
     assert_eq!(recovered.unwrap().head, journal.head());
-    assert_eq!(replayed, [Replayed { base: 8, batch, places: vec![], mark: None, spilled: None, lsn: tail }]);
+    assert_eq!(
+        replayed,
+        [Replayed {
+            base: 8,
+            batch,
+            places: vec![],
+            unreadable: vec![],
+            mark: None,
+            spilled: None,
+            lsn: tail
+        }]
+    );
 }
 
 #[test]

@@ -111,7 +111,7 @@ impl Layers {
         if !fill.is_complete() {
             self.view.fill(keyspace, &mut fill, take)?;
         }
-        Ok(fill.finish())
+        fill.finish()
     }
 
     /// Where the present ones of some blocks are, in their order. Reads nothing but indexes.

@@ -7,11 +7,12 @@
 //! Thread safety: belongs to one reader.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::ops::Range;
 
-use kvfs_store::{BLOCK_BYTES, Seqno};
+use kvfs_store::{BLOCK_BYTES, Result, Seqno, StoreError};
 
-use super::{patch::Overlay, tombstones::TombstoneSet};
+use super::{UNREADABLE, patch::Overlay, tombstones::TombstoneSet};
 
 /// What is known of one block of a [`BlockFill`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,6 +40,8 @@ pub(crate) struct BlockFill<'a> {
     patches: BTreeMap<usize, Overlay>,
     /// Whether a patch alone answers the question.
     do_patches_decide: bool,
+    /// Whether bytes are wanted that can't be read.
+    is_unreadable: bool,
 }
 
 impl<'a> BlockFill<'a> {
@@ -66,6 +69,7 @@ impl<'a> BlockFill<'a> {
             buf: None,
             patches: BTreeMap::new(),
             do_patches_decide: false,
+            is_unreadable: false,
         }
     }
 
@@ -143,10 +147,12 @@ impl<'a> BlockFill<'a> {
         })
     }
 
-    /// Decides an undecided block: present with these [`BLOCK_BYTES`] bytes (ignored when only
+    /// Decides an undecided block: present with these [`BLOCK_BYTES`] bytes, or [`UNREADABLE`] (ignored when only
     /// presence is asked for).
     pub(crate) fn set_data(&mut self, position: usize, data: &[u8]) {
-        if let Some(buf) = &mut self.buf {
+        if UNREADABLE == data {
+            self.is_unreadable |= self.wants_data();
+        } else if let Some(buf) = &mut self.buf {
             buf[position * BLOCK_BYTES..(position + 1) * BLOCK_BYTES].copy_from_slice(data);
         }
         self.decide(position..position + 1, BlockState::Data);
@@ -260,7 +266,14 @@ impl<'a> BlockFill<'a> {
 
     /// After all layers: undecided blocks are absent, and absent blocks read as zeros. Returns the
     /// state of each block, `Data` or `Absent`.
-    pub(crate) fn finish(mut self) -> Vec<BlockState> {
+    ///
+    /// # Errors
+    /// `Io` when a block is on a device that is missing.
+    pub(crate) fn finish(mut self) -> Result<Vec<BlockState>> {
+        if self.is_unreadable {
+            let detail = "blocks that the journal refers to are on a device that is missing";
+            return Err(StoreError::io("reading blocks", io::Error::new(io::ErrorKind::NotFound, detail)));
+        }
         self.mark_absent(0..self.count());
         if let Some(buf) = &mut self.buf {
             for (block, _) in buf
@@ -277,7 +290,7 @@ impl<'a> BlockFill<'a> {
                 overlay.apply(&mut buf[position * BLOCK_BYTES..(position + 1) * BLOCK_BYTES]);
             }
         }
-        self.states
+        Ok(self.states)
     }
 }
 

@@ -10,6 +10,7 @@ use kvfs_locks::{RwLock, class};
 use kvfs_store::{BLOCK_BYTES, Compression, Seqno};
 
 use super::{
+    UNREADABLE,
     changes::{ChangeVisitor, ChangeWalk},
     fill::BlockFill,
     growing::GrowingTombstones,
@@ -84,6 +85,14 @@ impl KeyspaceTable {
             growth += self.insert(&key, seqno, RecordKind::Put, &block);
         }
         growth
+    }
+
+    /// One record per block that is there, but can't be read.
+    pub(super) fn insert_unreadable(&self, prefix: &[u8], first: u64, blocks: u64, seqno: Seqno) -> Growth {
+        (first..).zip(0..blocks).fold(Growth::default(), |mut growth, (block, _)| {
+            growth += self.insert(&super::block_key(prefix, block), seqno, RecordKind::Put, &UNREADABLE);
+            growth
+        })
     }
 
     /// One record for a patch. More than it takes here its flush may have to write: a whole block, unless the flush

@@ -35,5 +35,8 @@ pub(crate) use table::MemTable;
 pub(crate) use tombstones::{Fragment, RangeTombstone, TombstoneSet};
 pub(crate) use writers::{WriteGuard, Writers};
 
+/// The value of a block that is there, but can't be read. No other block has an empty one.
+static UNREADABLE: bytes::Bytes = bytes::Bytes::new();
+
 #[cfg(test)]
 pub(crate) mod testing;

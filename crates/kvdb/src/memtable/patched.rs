@@ -7,7 +7,10 @@
 use bytes::Bytes;
 use kvfs_store::{BLOCK_BYTES, Seqno};
 
-use super::{fill::BlockFill, folds::CHAIN_LEN_MAX, growth::Growth, keyspace::KeyspaceTable, patch::Overlay};
+use super::{
+    UNREADABLE, fill::BlockFill, folds::CHAIN_LEN_MAX, growth::Growth, keyspace::KeyspaceTable,
+    patch::Overlay,
+};
 use crate::format::RecordKind;
 
 /// What the patches of a block lie on in this table.
@@ -31,7 +34,8 @@ impl KeyspaceTable {
         let key = fill.key(position);
         let mut chain = Overlay::default();
         let (newest, len, below) = self.take_chain(&key, fill.snapshot(), hidden, &mut chain);
-        let is_long = len > CHAIN_LEN_MAX;
+        let is_readable = !matches!(&below, Below::Block(block) if *block == UNREADABLE);
+        let is_long = len > CHAIN_LEN_MAX && is_readable;
         let growth = if is_long { self.fold(&key, newest, &chain, &below) } else { Growth::default() };
         fill.patch(position, chain);
         match below {

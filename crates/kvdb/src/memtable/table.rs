@@ -147,6 +147,17 @@ impl MemTable {
         self.count(bindings.blocks());
     }
 
+    /// Of a batch that was applied, operations whose blocks can't be read, and how many each has put: reads of them fail, in the place
+    /// of what older layers have.
+    pub(crate) fn put_unreadable(&self, batch: &Batch, base: Seqno, unreadable: &[(usize, u64)]) {
+        for &(op, blocks) in unreadable {
+            if let Some(Op::PutBlocks { keyspace, prefix, first, .. }) = batch.ops().get(op) {
+                let table = self.table_or_new(keyspace.0);
+                self.grow(table.insert_unreadable(prefix, *first, blocks, base + op as u64));
+            }
+        }
+    }
+
     /// The operation of this seqno, if its blocks are bound. Of a patch it is the block that it completes, as it is then.
     pub(crate) fn bound(&self, seqno: Seqno) -> Option<BoundOp> {
         self.bound.lock().get(&seqno).cloned()

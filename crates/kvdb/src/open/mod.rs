@@ -300,6 +300,7 @@ pub(crate) fn apply_replayed(
     let _writing = table.begin_write();
     table.apply(batch, *base, kinds);
     table.bind(batch, *base, &bindings);
+    table.put_unreadable(batch, *base, &replayed.unreadable);
     Ok(())
 }
 

@@ -16,7 +16,10 @@ fn layers_decide_each_block_once_and_the_rest_reads_as_zeros() {
     fill.mark_data(2..3);
     assert_eq!(fill.next_undecided(0), Some(3..4));
     assert!(!fill.is_complete());
-    assert_eq!(fill.finish(), [BlockState::Absent, BlockState::Data, BlockState::Data, BlockState::Absent]);
+    assert_eq!(
+        fill.finish().expect("is readable"),
+        [BlockState::Absent, BlockState::Data, BlockState::Data, BlockState::Absent]
+    );
     let blocks: Vec<u8> = buf.chunks(BLOCK_BYTES).map(|block| block[9]).collect();
     assert_eq!(blocks, [0, 1, 3, 0]);
 }

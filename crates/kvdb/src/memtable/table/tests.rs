@@ -171,7 +171,7 @@ fn fills_agree_with_the_model_at_every_snapshot() {
                 let mut buf = vec![0xee; 12 * BLOCK_BYTES];
                 let mut fill = BlockFill::new(prefix.as_bytes(), first, snapshot, &mut buf);
                 table.fill(BLOCKS.0, &mut fill);
-                let states = fill.finish();
+                let states = fill.finish().expect("is readable");
                 for (at, block) in buf.chunks(BLOCK_BYTES).enumerate() {
                     let expected = model.block(prefix.as_bytes(), first + at as u64, snapshot);
                     assert_eq!(states[at] == BlockState::Data, expected.is_some());
@@ -215,7 +215,7 @@ fn read_block(table: &MemTable, snapshot: Seqno) -> Vec<u8> {
     let mut buf = vec![0xee; BLOCK_BYTES];
     let mut fill = BlockFill::new(b"f", 7, snapshot, &mut buf);
     table.fill(BLOCKS.0, &mut fill);
-    fill.finish();
+    fill.finish().expect("is readable");
     buf
 }
 
