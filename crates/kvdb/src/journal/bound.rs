@@ -64,7 +64,9 @@ pub(super) fn fetch(
         let parts = block.and_then(|block| waiting.remove(&block)).unwrap_or_default();
         if let Found::Unreadable = found {
             note_unreadable(reads, number, place.crcs.len() as u64);
-            parts.iter().for_each(|(part, _)| note_unreadable(reads, *part, 1));
+            for (part, _) in &parts {
+                note_unreadable(reads, *part, 1);
+            }
         }
         missing += if let Found::Others = found { 1 + parts.len() as u64 } else { 0 };
         let found = if let Found::Blocks(blocks) = found { Some(blocks) } else { None };
@@ -73,7 +75,6 @@ pub(super) fn fetch(
         }
         fill(&mut reads[number.0].ops[number.1], found.as_ref(), None);
     }
-    reads.iter_mut().for_each(|read| read.unreadable.sort_unstable());
     for (part, _) in waiting.into_values().flatten() {
         missing += 1;
         fill(&mut reads[part.0].ops[part.1], None, None);

@@ -337,7 +337,7 @@ pub(super) struct Read {
     pub(super) places: Vec<(usize, Place)>,
     /// Patches whose bytes are in a block that a later operation of the group binds: their numbers, ascending, and lengths.
     pub(super) later: Vec<(usize, usize)>,
-    /// What [`super::bound::fetch`] could not read: numbers of operations, ascending, and how many blocks each has put.
+    /// What [`super::bound::fetch`] could not read: numbers of operations, in any order, and how many blocks each has put.
     pub(super) unreadable: Vec<(usize, u64)>,
     pub(super) mark: Option<CommitMark>,
     pub(super) spilled: Option<SpilledCommit>,
