@@ -74,7 +74,8 @@ impl Run<'_> {
         let id = self.id;
         warn_of_descriptors(&self.mount.dir);
         let main = self.args.review.then(|| open_root(&self.mount.dir)).transpose()?;
-        self.show_view()?;
+        // Whatever the view of a transaction whose time is over has failed with.
+        self.show_view().map_err(|error| if self.is_late() { self.timed_out() } else { error })?;
         processes::adopt_orphans()?;
         let child = start(self.mount, id, self.args)?;
         let first = Process::of(Pid::from_child(&child));
@@ -106,8 +107,11 @@ impl Run<'_> {
 
     /// What has failed after the transaction's time was over, has failed for that.
     fn explain(&self, error: CliError) -> CliError {
-        let is_late = self.late.is_some_and(|late| self.watch.now() >= late);
-        if is_late && error.code == Code::Conflict { self.timed_out() } else { error }
+        if self.is_late() && error.code == Code::Conflict { self.timed_out() } else { error }
+    }
+
+    fn is_late(&self) -> bool {
+        self.late.is_some_and(|late| self.watch.now() >= late)
     }
 
     fn timed_out(&self) -> CliError {
