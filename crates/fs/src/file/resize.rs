@@ -46,7 +46,8 @@ impl Contents<'_> {
         size: u64,
         patch: &mut RowPatch,
     ) -> Result<()> {
-        if size <= u64::from(self.inline_len_max) {
+        // What is longer than a threshold that was lowered stays in its row as long as it does not grow.
+        if size <= header.size.max(self.inline_len_max.into()) {
             if size != header.size {
                 patch.content = Some(ContentPatch::Resize(size as u32));
             }

@@ -1,6 +1,8 @@
 //! The inline threshold, changed while files are there.
 
-use kvfs_fs::{FsError, INLINE_LEN_LIMIT, Isolation, NodeId, check, inline_len_max, set_inline_len_max};
+use kvfs_fs::{
+    FsError, INLINE_LEN_LIMIT, Isolation, NodeId, SetAttr, check, inline_len_max, set_inline_len_max,
+};
 
 use crate::setup::Setup;
 use crate::views::{begin, commit};
@@ -48,6 +50,25 @@ fn another_inline_threshold_holds_for_what_is_written_from_then_on() {
     expected[100..107].copy_from_slice(b"changed");
     assert_eq!(setup.read_all(b), expected);
     setup.assert_sound("after changes of the threshold");
+}
+
+#[test]
+fn a_file_in_its_row_that_is_cut_off_under_a_lower_threshold_shows_nothing_of_what_it_was() {
+    let setup = Setup::new(64 << 10);
+    let file = setup.file(ROOT, "file");
+    setup.write_at(file, 0, &bytes(60_000, 1)).unwrap();
+    set_inline_len_max(&setup.fs, 100).unwrap();
+    let set_size = |size: u64| {
+        let changes = SetAttr { size: Some(size), ..SetAttr::default() };
+        setup.setattr(&setup.caller, file, &changes).unwrap();
+    };
+    set_size(5000);
+    setup.assert_sound("cut off");
+    set_size(60_000);
+    let mut expected = bytes(60_000, 1);
+    expected[5000..].fill(0);
+    assert_eq!(setup.read_all(file), expected);
+    setup.assert_sound("as long as before");
 }
 
 #[test]

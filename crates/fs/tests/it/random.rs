@@ -40,3 +40,14 @@ fn behaves_like_the_reference_without_inline_content() {
 fn behaves_like_the_reference_with_the_largest_inline_threshold() {
     run(65536, 100_000, 20);
 }
+
+#[test]
+fn behaves_like_the_reference_while_the_inline_threshold_changes() {
+    for seed in seeds(40) {
+        let mut driver = Driver::new(Setup::new(4096), seed, 20_000);
+        for inline_len_max in [4096, 100, 16_384, 0, 65_536, 1000, 4096, 0] {
+            kvfs_fs::set_inline_len_max(&driver.setup.fs, inline_len_max).unwrap();
+            driver.run(75);
+        }
+    }
+}
