@@ -9,6 +9,7 @@ import mmap
 import os
 import random
 import struct
+import subprocess
 import sys
 import threading
 
@@ -173,6 +174,29 @@ def aio(path):
     libc.syscall(destroy, context)
     check(stale == 0, f"{stale} of {rounds} reads after the write were old")
     print(f"# {rounds} rounds of {pages} writes")
+
+
+def dirty_holes(path):
+    """What was written into a hole by a shared mapping is data, before anything syncs it."""
+    os.mkdir(path)
+    name, copy = f"{path}/holes", f"{path}/copy"
+    descriptor = os.open(name, os.O_RDWR | os.O_CREAT)
+    os.ftruncate(descriptor, 1 << 20)
+    space = mmap.mmap(descriptor, 1 << 20)
+    reader = os.open(name, os.O_RDONLY)
+    try:
+        os.lseek(reader, 0, os.SEEK_DATA)
+        check(False, "data in a hole")
+    except OSError as error:
+        check(error.errno == errno.ENXIO, "another error")
+    space[500_000:500_005] = b"HELLO"
+    check(os.lseek(reader, 0, os.SEEK_DATA) == 499_712, "no data at the first page")
+    check(os.lseek(reader, 499_712, os.SEEK_HOLE) == 503_808, "no hole behind it")
+    space[900_000:900_001] = b"x"
+    check(os.lseek(reader, 503_808, os.SEEK_DATA) == 897_024, "no data at the second page")
+    space[700_000:700_001] = b"x"
+    subprocess.run(["cp", name, copy], check=True)
+    check(open(copy, "rb").read() == space[:], "a copy differs")
 
 
 def unnamed(path):

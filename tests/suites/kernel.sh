@@ -151,6 +151,7 @@ step "types in listings" helper types "$mnt/types"
 step "telldir, seekdir and rewinddir while the directory changes" helper telldir "$mnt/telldir"
 step "no file handles that would not last, so no NFS export" no_nfs
 step "asynchronous direct writes beside buffered reads" helper aio "$mnt/aio"
+step "holes that a mapping has written into are data" helper dirty_holes "$mnt/dirty-holes"
 step "io_uring" ring
 step "bind mounts" bind_mounts
 step "locks between processes" helper locks "$mnt/locks"

@@ -299,7 +299,8 @@ pub enum Append {
     /// To the end of the file, whatever the offset says.
     End,
     /// To its offset, which the front end took for the end of a file opened for appending. It is believed,
-    /// unless commits of transactions have moved the end behind its back: then to the end of now.
+    /// unless something may have moved the end behind its back, a commit of a transaction or another front end
+    /// ([`crate::NodeTable::share_ends`]): then to the end of now.
     KnownEnd,
 }
 

@@ -72,9 +72,13 @@ impl MainMount {
     ) -> Result<Box<dyn ViewMount>> {
         let options = ViewOptions { buffers: Arc::clone(&self.buffers), steers: self.steers, only_ids };
         let txn = view.txn().map_or(0, |txn| txn.id().0);
+        let files = Arc::clone(&view);
         let served = View::serve(&self.bridge, view, device, options);
         let view = served.map_err(|error| ServiceError::new(ErrorKind::Failed, error.to_string()))?;
         self.views.add(txn, view.bridge());
+        if self.views.of(txn).len() > 1 {
+            files.nodes().share_ends();
+        }
         Ok(Box::new(Mounted { main: Arc::clone(&self.bridge), view, point, directory }))
     }
 

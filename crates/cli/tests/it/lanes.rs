@@ -164,6 +164,34 @@ fn lanes_and_the_mount_show_the_same() {
 }
 
 #[test]
+fn what_a_mount_and_lanes_append_is_all_there() {
+    if !can_mount("what_a_mount_and_lanes_append_is_all_there") {
+        return;
+    }
+    let world = World::new();
+    let (_, dir) = world.mounted();
+    let path = format!("{dir}/log");
+    let mut on_mount = fs::File::options().create(true).append(true).open(&path).unwrap();
+    let mut on_mount = |line: &str| on_mount.write_all(line.as_bytes()).unwrap();
+    on_mount("mount 1\n");
+    let client = Client::connect(&dir, 0);
+    let handle = client.open("/log", OFlags::APPEND | OFlags::WRONLY).unwrap();
+    let by_lane =
+        |line: &str| drop(client.call(&Call::Write { handle, offset: None }, line.as_bytes()).unwrap());
+    by_lane("a longer line of a lane\n");
+    on_mount("mount 2\n");
+    by_lane("lane 2\n");
+    on_mount("mount 3\n");
+    let expected = "mount 1\na longer line of a lane\nmount 2\nlane 2\nmount 3\n";
+    assert_eq!(fs::read_to_string(&path).unwrap(), expected);
+    assert_eq!(client.read("/log").unwrap(), expected);
+    // A log is begun anew.
+    client.write("/log", "");
+    on_mount("mount 4\n");
+    assert_eq!(fs::read_to_string(&path).unwrap(), "mount 4\n");
+}
+
+#[test]
 fn transactions_and_the_end_of_a_mount_reach_processes_without_one() {
     if !can_mount("transactions_and_the_end_of_a_mount_reach_processes_without_one") {
         return;

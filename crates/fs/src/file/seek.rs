@@ -1,13 +1,32 @@
 //! `SEEK_DATA` and `SEEK_HOLE`.
 
+use std::ops::Range;
+
 use kvfs_store::ExtentKind;
 use kvfs_txn::Want;
 
 use super::{BLOCK, all_blocks};
-use crate::schema::{RowFlags, block_prefix};
+use crate::schema::{Header, RowFlags, block_prefix};
 use crate::{Caller, FileSystem, FsError, NodeId, Result, SeekKind};
 
 impl FileSystem {
+    /// The hole that [`Self::seek`] would tell of, by what is stored at this moment: what it passes over on its way to data, or the hole
+    /// itself. `None`: it would tell of none but that behind the end.
+    ///
+    /// # Errors
+    /// As [`Self::seek`].
+    pub fn hole_of_seek(&self, node: NodeId, offset: u64, kind: SeekKind) -> Result<Option<Range<u64>>> {
+        let node = self.locker().pin_file(node)?;
+        let _settled = self.nodes.settled();
+        let header = node.header();
+        let begin = match kind {
+            SeekKind::Data => offset,
+            SeekKind::Hole => self.next(&header, offset, kind)?.unwrap_or(header.size),
+        };
+        let end = self.next(&header, begin, SeekKind::Data)?.unwrap_or(header.size);
+        Ok((begin < end).then_some(begin..end))
+    }
+
     /// The first offset at or after `offset` that is data, or a hole.
     ///
     /// # Errors
@@ -20,24 +39,27 @@ impl FileSystem {
         if offset >= header.size {
             return Err(FsError::NoSuchOffset);
         }
-        if header.is_inline() || !header.flags.has(RowFlags::SPARSE) {
-            return Ok(match kind {
-                SeekKind::Data => offset,
-                SeekKind::Hole => header.size,
-            });
-        }
-        let extent_kind = match kind {
-            SeekKind::Data => ExtentKind::Data,
-            SeekKind::Hole => ExtentKind::Hole,
-        };
-        let prefix = block_prefix(node.inode);
-        let extent =
-            self.origin.read().next_extent(self.keyspaces.data, &prefix, offset / BLOCK, extent_kind)?;
-        let found = extent.map(|extent| extent.first.saturating_mul(BLOCK).max(offset));
-        match (kind, found.filter(|&found| found < header.size)) {
+        match (kind, self.next(&header, offset, kind)?) {
             (_, Some(found)) => Ok(found),
             (SeekKind::Hole, None) => Ok(header.size),
             (SeekKind::Data, None) => Err(FsError::NoSuchOffset),
         }
+    }
+
+    /// The first offset at or after `offset`, and before the end, that is data, or a hole.
+    fn next(&self, header: &Header, offset: u64, kind: SeekKind) -> Result<Option<u64>> {
+        let found = if header.is_inline() || !header.flags.has(RowFlags::SPARSE) {
+            (kind == SeekKind::Data).then_some(offset)
+        } else {
+            let extent_kind = match kind {
+                SeekKind::Data => ExtentKind::Data,
+                SeekKind::Hole => ExtentKind::Hole,
+            };
+            let prefix = block_prefix(header.inode);
+            let extent =
+                self.origin.read().next_extent(self.keyspaces.data, &prefix, offset / BLOCK, extent_kind)?;
+            extent.map(|extent| extent.first.saturating_mul(BLOCK).max(offset))
+        };
+        Ok(found.filter(|&found| found < header.size))
     }
 }

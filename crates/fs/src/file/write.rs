@@ -94,7 +94,7 @@ impl<'v> Writer<'v> {
             let at_end = match flags.append {
                 Append::No => false,
                 Append::End => true,
-                Append::KnownEnd => state.is_end_moved,
+                Append::KnownEnd => state.is_end_moved || self.locker.are_ends_shared(),
             };
             if at_end { state.header.size } else { offset }
         };

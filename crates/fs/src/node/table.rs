@@ -116,6 +116,8 @@ pub struct NodeTable {
     /// Nodes that were found changed, where the store is written to elsewhere.
     renewed: Mutex<Vec<u64>, class::FsNodeTableRenewed>,
     node_bytes_max: u64,
+    /// See [`NodeTable::share_ends`].
+    are_ends_shared: AtomicBool,
     content_bytes_max: u64,
     names: NameCache,
     /// Why nothing may be answered from it any more.
@@ -138,6 +140,7 @@ impl NodeTable {
             dead_count: AtomicUsize::new(0),
             renewed: Mutex::default(),
             node_bytes_max,
+            are_ends_shared: AtomicBool::new(false),
             content_bytes_max,
             names: NameCache::default(),
             lost: OnceLock::new(),
@@ -208,6 +211,16 @@ impl NodeTable {
     /// that no longer hold leave with [`crate::FileSystem::housekeep`], all with [`NodeTable::forget_names`].
     pub fn keep_names(&self) {
         self.names.start(self.node_bytes_max);
+    }
+
+    /// From now on not one front end alone moves the ends of files: what it takes for the end of one may be old
+    /// ([`crate::Append::KnownEnd`]).
+    pub fn share_ends(&self) {
+        self.are_ends_shared.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn are_ends_shared(&self) -> bool {
+        self.are_ends_shared.load(Ordering::SeqCst)
     }
 
     /// Keeps no more of the names that were looked up. O(names kept).

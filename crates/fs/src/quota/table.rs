@@ -18,6 +18,8 @@ struct Account {
     usage: Usage,
     limits: Limits,
     since: Since,
+    /// When the times of grace had begun that ended last: what ended them may be taken back.
+    ended: Since,
     /// As it is in the store.
     stored: Since,
 }
@@ -91,13 +93,31 @@ impl Account {
     /// Begins and ends times of grace.
     fn keep_time(&mut self, now: i64) {
         let [bytes, inodes] = self.measures(Usage::default());
-        for (measure, since) in [(bytes, &mut self.since.bytes), (inodes, &mut self.since.inodes)] {
+        let (since, ended) = (&mut self.since, &mut self.ended);
+        for (measure, since, ended) in
+            [(bytes, &mut since.bytes, &mut ended.bytes), (inodes, &mut since.inodes, &mut ended.inodes)]
+        {
             if !measure.is_over(measure.soft) {
-                *since = 0;
+                if *since != 0 {
+                    (*ended, *since) = (*since, 0);
+                }
             } else if *since == 0 {
                 *since = now.max(1) as u64;
             }
         }
+    }
+
+    /// As [`Self::keep_time`], when a change was taken back: a time of grace that had ended with it goes on.
+    fn keep_time_again(&mut self, now: i64) {
+        let before = self.since;
+        self.keep_time(now);
+        let begun_again = |before: u64, since: u64, ended: u64| {
+            if before == 0 && since != 0 && ended != 0 { ended } else { since }
+        };
+        self.since = Since {
+            bytes: begun_again(before.bytes, self.since.bytes, self.ended.bytes),
+            inodes: begun_again(before.inodes, self.since.inodes, self.ended.inodes),
+        };
     }
 
     fn line(&self, kind: QuotaKind, id: u32) -> QuotaLine {
@@ -186,14 +206,14 @@ impl Accounts {
         }
     }
 
-    /// Takes back what was charged, and a time of grace that began with it.
+    /// Takes back what was charged, and that a time of grace began or ended with it.
     pub(super) fn refund(&self, changes: &[Change], now: i64) {
         let mut all = self.all.lock();
         for change in changes {
             let account = all.entry((change.kind, change.id)).or_default();
             account.usage = account.usage.minus(change.usage);
             if self.is_counted() {
-                account.keep_time(now);
+                account.keep_time_again(now);
             }
         }
     }

@@ -112,6 +112,11 @@ impl<'v> Locker<'v> {
         if self.is_read_only || is_snapshot { Err(FsError::ReadOnly) } else { Ok(()) }
     }
 
+    /// Whether others than the front end that asks move the ends of files.
+    pub(crate) fn are_ends_shared(&self) -> bool {
+        self.nodes.are_ends_shared()
+    }
+
     /// Refuses what is asked of a view that is over, or whose nodes are behind the store.
     pub(crate) fn check(&self) -> Result<()> {
         if let Some(reason) = self.nodes.failure() {

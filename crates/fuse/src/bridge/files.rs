@@ -529,7 +529,16 @@ impl Operations for Files {
             Ok(kind) => kind,
             Err(errno) => return reply.error(errno),
         };
-        self.run(cx, reply, move |on, caller| Ok(Offset(on.fs.seek(caller, NodeId(node), offset, kind)?)));
+        let seek =
+            move |on: &Shared, caller: &Caller| Ok(Offset(on.fs.seek(caller, NodeId(node), offset, kind)?));
+        let may_be_dirty = self.shared.cached.has(node);
+        let hole = may_be_dirty.then(|| self.shared.fs.hole_of_seek(NodeId(node), offset, kind));
+        let Some(Ok(Some(hole))) = hole else { return self.run(cx, reply, seek) };
+        // Nor has it written what programs have put there by memory that they share with the file.
+        let (offset, len) = (hole.start as i64, (hole.end - hole.start) as i64);
+        let (files, cx) = (self.clone(), cx.clone());
+        let written = Notification::InvalInode { node, offset, len };
+        self.shared.after_pages(written, Box::new(move || files.run(&cx, reply, seek)));
     }
 
     fn copy_file_range(&self, cx: &RequestContext, node: u64, args: CopyArgs, reply: Reply<Copied>) {

@@ -105,13 +105,18 @@ impl Shared {
         reply: Reply<T>,
         value: T,
     ) {
-        // Without a connection there are no pages.
-        let answer: Job = Box::new(move || {
+        let answer = Box::new(move || {
             reply.ok(value);
         });
+        self.after_pages(pages, answer);
+    }
+
+    /// Goes on when the kernel has written these pages, if they were dirty, and dropped them.
+    pub(super) fn after_pages(&self, pages: Notification, job: Job) {
         match self.notifier.get() {
-            Some(notifier) => self.stale.submit(notifier, pages, Some(answer)),
-            None => answer(),
+            Some(notifier) => self.stale.submit(notifier, pages, Some(job)),
+            // Without a connection there are no pages.
+            None => job(),
         }
     }
 

@@ -75,6 +75,7 @@ impl Process {
     fn with(shared: Arc<Shared>, actor: Actor, umask: u32, cwd: Arc<Held>, descriptors: Descriptors) -> Self {
         shared.processes.fetch_add(1, Ordering::AcqRel);
         let number = shared.number_of_process();
+        shared.fs.nodes().share_ends();
         let (umask, cwd) = (AtomicU32::new(umask), Mutex::new(cwd));
         Self {
             number,

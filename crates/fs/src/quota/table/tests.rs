@@ -45,3 +45,19 @@ fn counting_again_begins_no_new_time_of_grace() {
         Err(FsError::QuotaExceeded)
     ));
 }
+
+#[test]
+fn a_removal_that_is_taken_back_begins_no_new_time_of_grace() {
+    let accounts = accounts(true);
+    accounts.charge(&change(200), EVERYTHING, 1000).expect("is within the hard limit");
+    let late = 1001 + GRACE_SECONDS as i64;
+    accounts.charge(&change(-150), EVERYTHING, late).expect("is less");
+    assert_eq!(until(&accounts), None);
+    accounts.refund(&change(-150), late);
+    assert_eq!(until(&accounts), Some(1000 + GRACE_SECONDS));
+    assert!(matches!(accounts.charge(&change(1), EVERYTHING, late), Err(FsError::QuotaExceeded)));
+    // One that took place is another matter.
+    accounts.charge(&change(-150), EVERYTHING, late).expect("is less");
+    accounts.charge(&change(150), EVERYTHING, late + 1).expect("begins a time of grace");
+    assert_eq!(until(&accounts), Some(late as u64 + 1 + GRACE_SECONDS));
+}
