@@ -127,6 +127,11 @@ impl StoreDevices {
         });
     }
 
+    /// The directory of the store.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
     /// Which devices of the store are missing, in words; `None`: none.
     pub fn missing(&self) -> Option<&str> {
         self.missing.as_deref()

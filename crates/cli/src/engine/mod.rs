@@ -8,6 +8,7 @@ use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::panic::Location;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,10 +24,13 @@ use kvfs_service::lines::{
     DrainLine, FragmentationLine, HealthLine, HeatCellLine, HeatLines, NewDeviceLine, OwnerlessLine,
     PlacementLine, TrafficLine, ZoneLines,
 };
-use kvfs_service::{DefragOrder, DefragStep, Engine, EngineCheck, Result, ServiceError, SpaceControl};
+use kvfs_service::{
+    DefragOrder, DefragStep, Engine, EngineCheck, ErrorKind, Result, ServiceError, SpaceControl,
+};
 use kvfs_store::{Store, StoreError, Tier};
 
 use crate::daemon::log::messages_lost;
+use crate::mounts;
 use crate::report::zones;
 use plugged::OtherEngine;
 
@@ -43,6 +47,18 @@ struct OpenEngine {
     db: Arc<Db>,
     devices: Arc<StoreDevices>,
     is_read_only: bool,
+}
+
+/// The daemon must never need its own mount: a device does not lie on it.
+fn expect_apart(store: &Path, device: &Path) -> Result<()> {
+    let on = device.canonicalize().ok().and_then(|target| mounts::on(&target).ok().flatten());
+    let Some(mount) = on.filter(|mount| mount.store == store) else { return Ok(()) };
+    let message = format!(
+        "{} lies on {}, where this store is mounted; give a file or device elsewhere",
+        device.display(),
+        mount.dir.display()
+    );
+    Err(ServiceError::new(ErrorKind::MountPoint, message))
 }
 
 impl Engine for OpenEngine {
@@ -210,6 +226,7 @@ impl SpaceControl for OpenEngine {
             size_bytes: new.size_bytes,
             force: new.force,
         };
+        expect_apart(self.devices.dir(), &new.path)?;
         let added = self.devices.add(&self.db, &new);
         added.map_err(|error| ServiceError::new(error.kind(), error.to_string()))
     }

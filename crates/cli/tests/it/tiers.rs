@@ -92,6 +92,9 @@ fn devices_come_and_go_under_a_mount_and_a_missing_slow_one_leaves_it_read_only(
     let second = device(&world, "second", 0);
     kvfs(&["tier", "add", &dir, &format!("slow:{second},size=512M")]).ok();
     kvfs(&["tier", "add", &dir, &format!("slow:{second}")]).fails(IN_USE, &["in use"]);
+    fs::write(format!("{dir}/on-itself"), vec![0; 64 << 20]).unwrap();
+    kvfs(&["tier", "add", "--force", &dir, &format!("slow:{dir}/on-itself")]).fails(8, &["is mounted; give"]);
+    fs::remove_file(format!("{dir}/on-itself")).unwrap();
     let third = world.text("third");
     kvfs(&["tier", "add", &dir, &format!("slow:{third},size=1G")]).fails(1, &["touch", "third"]);
     kvfs(&["tier", "add", &dir, &format!("slow:{third}")]).fails(1, &["truncate -s 100G"]);

@@ -27,6 +27,7 @@ pub use accesses::{AccessCount, AccessPattern, FileAccesses, StretchAccesses};
 pub(crate) use accesses::{AccessLog, accesses_of};
 pub(crate) use content::Contents;
 pub(crate) use read::Reader;
+pub use seek::hole_of_seek;
 
 use kvfs_store::BLOCK_BYTES;
 use kvfs_txn::LockName;

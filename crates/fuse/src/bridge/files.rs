@@ -532,7 +532,7 @@ impl Operations for Files {
         let seek =
             move |on: &Shared, caller: &Caller| Ok(Offset(on.fs.seek(caller, NodeId(node), offset, kind)?));
         let may_be_dirty = self.shared.cached.has(node);
-        let hole = may_be_dirty.then(|| self.shared.fs.hole_of_seek(NodeId(node), offset, kind));
+        let hole = may_be_dirty.then(|| kvfs_fs::hole_of_seek(&self.shared.fs, NodeId(node), offset, kind));
         let Some(Ok(Some(hole))) = hole else { return self.run(cx, reply, seek) };
         // Nor has it written what programs have put there by memory that they share with the file.
         let (offset, len) = (hole.start as i64, (hole.end - hole.start) as i64);
