@@ -41,6 +41,19 @@ umount_busy() {
   (cd "$mnt" && fails $in_use 'busy|in use' "$KVFS" umount "$mnt") && is_mounted "$mnt" && grep -qx hello "$mnt/file"
 }
 umount_once() { "$KVFS" umount "$mnt" && ! is_mounted "$mnt" && gone; }
+# Descriptors of the daemon in the background.
+descriptors() { ls /proc/"$(pgrep -f "^[^ ]*kvfs mount .*$store ")"/fd | wc -l; }
+umount_beside() {
+  local other=$work/beside before after
+  [ "$(id -u)" = 0 ] || { echo "needs root, to mount"; return 77; }
+  mkdir -p "$other" && mount --bind "$mnt" "$other" && before=$(descriptors) || return
+  for _ in 1 2 3 4 5; do (cd "$mnt" && fails $in_use 'busy|in use' "$KVFS" umount "$mnt") || return; done
+  after=$(descriptors)
+  # One that was refused may be there still, until the next one comes.
+  [ "$after" -le $((before + 1)) ] || { echo "the daemon had $before descriptors, and has $after"; return 1; }
+  timeout 60 "$KVFS" umount "$mnt" 2>"$work/said" && grep "stays open: $other" "$work/said" && ! is_mounted "$mnt" || return 1
+  echo more >"$other/beside" && umount "$other" && gone && "$KVFS" mount "$store" "$mnt" && grep -qx more "$mnt/beside"
+}
 umount_again() { fails $not_mounted 'mount' "$KVFS" umount "$mnt"; }
 remount_there() { "$KVFS" mount "$store" "$mnt" && grep -qx hello "$mnt/file"; }
 sigterm() {
@@ -208,6 +221,7 @@ step "a second mount is refused" mount_twice
 step "check of a mounted store" check_mounted
 step "stats, also as JSON" stats
 step "umount while in use is refused, nothing lost" umount_busy
+step "umount of one of two mounts does not wait for the other" umount_beside
 step "umount" umount_once
 step "umount of what is not mounted is refused" umount_again
 step "the file is there after the next mount" remount_there

@@ -21,7 +21,7 @@ use crate::store_dir::StoreDir;
 pub(crate) const CLOSE_TIME_MAX: Duration = Duration::from_mins(10);
 
 /// How long a daemon may take to close after an unmount by others, before we take it for still in use.
-const NOTICE_TIME_MAX: Duration = Duration::from_secs(10);
+pub(crate) const NOTICE_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// How long the kernel may take to end a process that had the store open, on a machine with other work.
 const EXIT_TIME_MAX: Duration = Duration::from_secs(5);
@@ -57,7 +57,7 @@ impl OpenStore {
 
 /// Waits for a daemon that is closing the store.
 pub(crate) fn wait_closed(store: &StoreDir, client: Client) -> Result<()> {
-    match client.await_closed().and_then(|closing| closing.wait(CLOSE_TIME_MAX)) {
+    match client.await_closed().and_then(|mut closing| closing.wait(CLOSE_TIME_MAX)) {
         Ok(true) => Ok(()),
         Ok(false) => Err(CliError::new(
             Code::InUse,
@@ -92,7 +92,7 @@ pub(crate) fn open_unmounted(store: &StoreDir, options: &OpenOptions) -> Result<
                 return Err(in_use(store, &dir));
             }
             // Unmounted, and its daemon is about to notice; or lazily, and still in use.
-            if let Ok(false) = client.await_closed().and_then(|closing| closing.wait(NOTICE_TIME_MAX)) {
+            if let Ok(false) = client.await_closed().and_then(|mut closing| closing.wait(NOTICE_TIME_MAX)) {
                 let (store, dir) = (store.path().display(), dir.display());
                 let message = format!("{store}: files of the former mount on {dir} are still in use");
                 return Err(CliError::new(Code::InUse, message));

@@ -244,11 +244,11 @@ pub struct Closing {
 }
 
 impl Closing {
-    /// Waits until the daemon has closed the store and exited. False: it did not get on for `time_max`.
+    /// Waits until the daemon has closed the store and exited. False: it did not get on for `time_max`, and can be waited for again.
     ///
     /// # Errors
     /// The daemon has failed to close it, or ended without that.
-    pub fn wait(mut self, time_max: Duration) -> Result<bool> {
+    pub fn wait(&mut self, time_max: Duration) -> Result<bool> {
         let lost = |error: io::Error| Client::lost(&error);
         self.stream.set_read_timeout(Some(time_max)).map_err(lost)?;
         let show = (self.bars)("waiting for the daemon to write everything out");

@@ -47,11 +47,16 @@ impl Connection for Stream {
     }
 
     fn is_there(&self) -> bool {
-        let mut end = [PollFd::new(&self.0, PollFlags::RDHUP)];
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        // An error says nothing of the other end.
-        !matches!(retry_on_intr(|| poll(&mut end, Some(&now))), Ok(1..))
+        is_there(&self.0)
     }
+}
+
+/// Whether the other end of a connection has not closed it.
+pub(crate) fn is_there(stream: &UnixStream) -> bool {
+    let mut end = [PollFd::new(stream, PollFlags::RDHUP)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    // An error says nothing of the other end.
+    !matches!(retry_on_intr(|| poll(&mut end, Some(&now))), Ok(1..))
 }
 
 impl Peer {

@@ -19,7 +19,7 @@ use kvfs_store::clock::{Clock, SystemClock};
 use kvfs_store::progress::{self, Step};
 
 use crate::answer::RequestHandler;
-use crate::peer::Peer;
+use crate::peer::{Peer, is_there};
 use crate::protocol::{Request, Response, frame, read_request, write_frame};
 use crate::shares::Shares;
 
@@ -254,7 +254,11 @@ fn converse(mut stream: UnixStream, peer: &Peer, shared: &Shared) -> io::Result<
                 let mut ending = shared.ending.lock();
                 match ending.outcome.clone() {
                     Some(outcome) => last_word(stream, &outcome),
-                    None => ending.awaiting.push(stream),
+                    None => {
+                        // Those that have given up meanwhile hold no descriptor of this process.
+                        ending.awaiting.retain(is_there);
+                        ending.awaiting.push(stream);
+                    }
                 }
                 return Ok(());
             }

@@ -27,7 +27,12 @@ fn options(args: &MountArgs) -> impl Iterator<Item = &str> {
 pub(crate) fn run(args: &MountArgs) -> Result<ExitCode> {
     let dir = mounts::resolve(&args.dir)?;
     let mount = mounts::required(&dir)?;
-    let (store, point) = (mounts::resolve(&args.store)?, mount.dir.display());
+    let store = if kvfs_open::is_url(&args.store) {
+        kvfs_open::new_directory_of_url(&args.store, None)?.0
+    } else {
+        mounts::resolve(&args.store)?
+    };
+    let point = mount.dir.display();
     if mount.dir != dir || (mount.store != store && args.store != dir) {
         let message = format!(
             "{} is not mounted on {}; {point} is a mount of {}",

@@ -96,12 +96,14 @@ fn served_by(pid: u32) -> Option<PathBuf> {
         return None;
     }
     let words = procs::words(pid);
-    if words.get(1).is_none_or(|word| word.as_os_str() != "serve") {
+    // Options may stand before the subcommand.
+    let subcommand = words.iter().skip(1).find(|word| !word.as_os_str().as_bytes().starts_with(b"-"));
+    if subcommand.is_none_or(|word| word.as_os_str() != "serve") {
         return None;
     }
     // Its command line names the store; where that is not from the root, it has the directory open.
     let opened = procs::opened(pid);
-    let mut candidates = words.into_iter().skip(2).filter(|word| word.is_absolute()).chain(opened);
+    let mut candidates = words.into_iter().skip(1).filter(|word| word.is_absolute()).chain(opened);
     candidates.find(|path| {
         let stream = StoreDir::open(path).ok().and_then(|store| store.connect_control().ok());
         let stream = stream.or_else(|| Client::reach_public(path).ok());

@@ -3,15 +3,16 @@
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use kvfs_fuse::mount::{Mount, MountError, Unmount};
 
 use crate::args::UmountArgs;
-use crate::control::{self, BranchRequest, Client, Daemon, Request, Response};
+use crate::control::{self, BranchRequest, Client, Closing, Daemon, Request, Response};
 use crate::daemon::explain_mount;
 use crate::error::{CliError, Code, Result};
 use crate::mounts::{self, MountedStore};
-use crate::open::CLOSE_TIME_MAX;
+use crate::open::{CLOSE_TIME_MAX, NOTICE_TIME_MAX};
 use crate::procs;
 use crate::progress::Bar;
 use crate::store_dir::StoreDir;
@@ -49,13 +50,31 @@ pub(crate) fn run(args: &UmountArgs) -> Result<ExitCode> {
         settle(&mount)?;
     }
     let Some(closing) = closing else { return Ok(ExitCode::SUCCESS) };
-    let closed = closing.wait(CLOSE_TIME_MAX).map_err(|error| {
-        CliError::new(error.kind().into(), format!("unmounted {}, but: {error}", mount.dir.display()))
-    })?;
-    if !closed {
-        eprintln!("kvfs: unmounted, but the daemon is still writing to {}", mount.store.display());
+    if let Some(elsewhere) = still_open(&mount, closing)? {
+        eprintln!("kvfs: unmounted {}, but {elsewhere}", mount.dir.display());
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Waits until the daemon has closed the store, unless other mounts show the file system: it ends with the last one.
+fn still_open(mount: &MountedStore, mut closing: Closing) -> Result<Option<String>> {
+    let store = mount.store.display();
+    if let Some(other) = mounts::list_all()?.into_iter().find(|other| other.device == mount.device) {
+        return Ok(Some(format!("{store} stays open: {} shows it as well", other.dir.display())));
+    }
+    let mut wait = |time_max: Duration| {
+        closing.wait(time_max).map_err(|error| {
+            CliError::new(error.kind().into(), format!("unmounted {}, but: {error}", mount.dir.display()))
+        })
+    };
+    if wait(NOTICE_TIME_MAX)? {
+        return Ok(None);
+    }
+    let daemon = StoreDir::open(&mount.store).and_then(|store| control::connect(&store));
+    if let Ok(Daemon::Serving { .. }) = daemon {
+        return Ok(Some(format!("{store} stays open: another mount namespace shows it as well")));
+    }
+    Ok((!wait(CLOSE_TIME_MAX)?).then(|| format!("the daemon is still writing to {store}")))
 }
 
 /// The daemon of a store that no mount shows.
@@ -74,7 +93,7 @@ fn served_without_mount(store: &Path) -> Result<Option<(StoreDir, Client)>> {
 /// Ends the daemon of a store without a mount.
 fn end((store, mut client): (StoreDir, Client), args: &UmountArgs) -> Result<ExitCode> {
     leave(&mut client, args)?;
-    let closing = client.await_closed()?;
+    let mut closing = client.await_closed()?;
     if let Daemon::Serving { mut client, .. } = control::connect(&store)? {
         client.call(&Request::End)?;
     }
