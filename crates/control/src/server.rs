@@ -252,13 +252,12 @@ fn converse(mut stream: UnixStream, peer: &Peer, shared: &Shared) -> io::Result<
                 }
                 write_frame(&mut stream, &Response::Done)?;
                 let mut ending = shared.ending.lock();
-                match ending.outcome.clone() {
-                    Some(outcome) => last_word(stream, &outcome),
-                    None => {
-                        // Those that have given up meanwhile hold no descriptor of this process.
-                        ending.awaiting.retain(is_there);
-                        ending.awaiting.push(stream);
-                    }
+                if let Some(outcome) = ending.outcome.clone() {
+                    last_word(stream, &outcome);
+                } else {
+                    // Those that have given up meanwhile hold no descriptor of this process.
+                    ending.awaiting.retain(is_there);
+                    ending.awaiting.push(stream);
                 }
                 return Ok(());
             }
