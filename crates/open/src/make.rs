@@ -88,9 +88,8 @@ pub(crate) fn in_new_directory<T>(
         return Err(Error::new(ErrorKind::NoSpace, format!("a store needs at least {least}")));
     }
     engines::check_objects(new)?;
-    let existed = path.exists();
     let dir = StoreDir::prepare(path)?;
-    fill(&dir).map_err(|error| match remove_remains(&dir, existed) {
+    fill(&dir).map_err(|error| match remove_remains(&dir) {
         Ok(()) => error,
         Err(left) => {
             let message = format!("{error}; what is left at {} could not be removed: {left}", path.display());
@@ -172,12 +171,12 @@ pub(crate) fn make_kvdb(
     Ok(capacity)
 }
 
-/// Removes what there is of a store that has not come to be, and the directory unless it `existed` before. What says that it holds a store, or a
+/// Removes what there is of a store that has not come to be, and the directory if that was made for it. What says that it holds a store, or a
 /// copy that is none yet, goes last.
 ///
 /// # Errors
 /// I/O errors.
-pub fn remove_remains(dir: &StoreDir, existed: bool) -> std::io::Result<()> {
+pub fn remove_remains(dir: &StoreDir) -> std::io::Result<()> {
     for other in dir.other_devices()? {
         other.remove()?;
     }
@@ -186,5 +185,8 @@ pub fn remove_remains(dir: &StoreDir, existed: bool) -> std::io::Result<()> {
         _ => {}
     }
     engines::remove(dir)?;
-    if existed { Ok(()) } else { dir.remove() }
+    if dir.is_new() { dir.remove() } else { Ok(()) }
 }
+
+#[cfg(test)]
+mod tests;

@@ -30,7 +30,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
 
 use kvfs_service::ErrorKind;
@@ -48,6 +48,17 @@ pub struct StoreDir {
     path: PathBuf,
     dir: Arc<OwnedFd>,
     owner: Owner,
+    /// Of one in which a store is being made.
+    claim: Option<Arc<Claim>>,
+}
+
+/// A directory in which this process makes a store, and no other.
+#[derive(Debug)]
+struct Claim {
+    /// Whether the directory was made for it.
+    is_new: bool,
+    /// Held under a lock.
+    _dir: OwnedFd,
 }
 
 /// Owner of the directory, when it was opened.
@@ -104,19 +115,25 @@ impl StoreDir {
         }
     }
 
-    /// A directory for a new store: made when missing, refused when it holds anything.
+    /// A directory for a new store: made when missing, refused when it holds anything. No other process makes one there for as long as
+    /// this lives.
     ///
     /// # Errors
-    /// It holds something; it can't be made; users that this process does not trust may write to it.
+    /// It holds something, or soon will; it can't be made; users that this process does not trust may write to it.
     pub fn prepare(path: &Path) -> Result<Self> {
-        match fs::DirBuilder::new().mode(0o700).create(path) {
-            Ok(()) => {}
-            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+        let is_new = match fs::DirBuilder::new().mode(0o700).create(path) {
+            Ok(()) => true,
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => false,
             Err(error) => return Err(Error::io("make", path, &error)),
-        }
+        };
         let failed = |errno: Errno| Error::io("make a store in", path, &errno.into());
         let absolute = path.canonicalize().map_err(|error| Error::io("open", path, &error))?;
-        let store = Self::reach(absolute).map_err(failed)?;
+        let mut store = Self::reach(absolute).map_err(failed)?;
+        let Some(dir) = store.lock().map_err(failed)? else {
+            let message = format!("another process is making a store in {}", path.display());
+            return Err(Error::new(ErrorKind::InUse, message));
+        };
+        store.claim = Some(Arc::new(Claim { is_new, _dir: dir }));
         if store.holds_store().map_err(failed)? {
             return Err(Error::new(
                 ErrorKind::InUse,
@@ -136,7 +153,28 @@ impl StoreDir {
     fn reach(path: PathBuf) -> Result<Self, Errno> {
         let dir = rustix::fs::open(&path, DIRECTORY, Mode::empty())?;
         let owner = Owner::of(&dir)?;
-        Ok(Self { path, dir: Arc::new(dir), owner })
+        Ok(Self { path, dir: Arc::new(dir), owner, claim: None })
+    }
+
+    /// The directory under a lock, before anything is looked for in it. `None`: another process has it, or had it and has removed it.
+    fn lock(&self) -> Result<Option<OwnedFd>, Errno> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = rustix::fs::openat(&*self.dir, c".", flags, Mode::empty())?;
+        match flock(&dir, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => return Ok(None),
+            // A file system without such locks, as NFS for directories.
+            Err(Errno::BADF | Errno::NOSYS | Errno::OPNOTSUPP | Errno::NOLCK) | Ok(()) => {}
+            Err(errno) => return Err(errno),
+        }
+        let (locked, named) = (rustix::fs::fstat(&dir)?, rustix::fs::stat(&self.path));
+        let is_there =
+            named.is_ok_and(|named| (named.st_dev, named.st_ino) == (locked.st_dev, locked.st_ino));
+        Ok(is_there.then_some(dir))
+    }
+
+    /// Whether the directory was made for the store that is being made.
+    pub(crate) fn is_new(&self) -> bool {
+        self.claim.as_ref().is_some_and(|claim| claim.is_new)
     }
 
     /// Whether there is something at `path` other than an empty directory.

@@ -38,6 +38,21 @@ fn a_store_is_made_once() {
 }
 
 #[test]
+fn of_two_mkfs_at_once_one_makes_the_store() {
+    let world = World::new();
+    for round in 0..8 {
+        let store = world.text(&format!("store-{round}"));
+        let mkfs = || kvfs(&["mkfs", &store, "--size", "128M"]).code == Some(0);
+        let both = std::thread::scope(|scope| {
+            let one = scope.spawn(mkfs);
+            [mkfs(), one.join().unwrap()]
+        });
+        assert_eq!(both.iter().filter(|made| **made).count(), 1, "round {round}: {both:?}");
+        kvfs(&["check", &store]).ok();
+    }
+}
+
+#[test]
 fn mkfs_keeps_what_it_finds() {
     let world = World::new();
     let full = world.dir("full");

@@ -67,7 +67,7 @@ pub(super) fn check_stop(is_stopping: &AtomicBool) -> Result<()> {
 
 /// Takes an unfinished copy away.
 pub(super) fn remove(target: &StoreDir) {
-    if let Err(error) = remove_remains(target, false) {
+    if let Err(error) = remove_remains(target) {
         eprintln!("kvfs: could not clean up {}: {error}", target.path().display());
     }
 }
