@@ -8,12 +8,12 @@ use std::sync::Arc;
 
 use kvfs_locks::{RwLockReadGuard, class};
 use kvfs_store::clock::Clock;
-use kvfs_store::{BLOCK_BYTES, Batch, BlockClone, Change as StoreChange, Position};
+use kvfs_store::{BLOCK_BYTES, Batch, BlockClone, Change as StoreChange, Position, Txn};
 use kvfs_txn::{Fields, LockName, Want};
 
 use super::record::{self, Part};
 use super::table::QuotaCheck;
-use super::{Counted, QuotaKind, Quotas, Usage};
+use super::{Counted, Pending, QuotaKind, Quotas, Usage};
 use crate::node::Pin;
 use crate::schema::{DETACHED_INODE, Header, RowFlags, RowPatch};
 use crate::view::{NodeWriter, TxnView, each_change};
@@ -255,17 +255,7 @@ impl Gate<'_> {
     /// be given back to [`Self::refund_commit`] when the commit fails.
     pub(crate) fn charge_commit(&self, view: &TxnView, uid: u32) -> Result<Vec<Change>> {
         let Some(quotas) = self.quotas.as_ref() else { return Ok(Vec::new()) };
-        let mut changes = Vec::new();
-        each_change(view.txn.changes(quotas.keyspace)?, |change| {
-            let StoreChange::Merge { key, operands } = change else { return Ok(()) };
-            let Some((kind, id, Part::Usage)) = record::parse_key(&key) else { return Ok(()) };
-            let mut usage = Usage::default();
-            for operand in operands {
-                usage = usage.plus(record::decode_usage(&operand)?);
-            }
-            changes.push(Change { kind, id, usage });
-            Ok(())
-        })?;
+        let changes = quotas.changes_of(&*view.txn)?;
         let check = QuotaCheck { owners: uid != 0, projects: !view.restores() };
         quotas.accounts.charge(&changes, check, self.now())?;
         Ok(changes)
@@ -276,6 +266,36 @@ impl Gate<'_> {
         if let Some(quotas) = self.quotas.as_ref() {
             quotas.accounts.refund(changes, self.now());
         }
+    }
+}
+
+impl Counted {
+    /// What a transaction has changed.
+    fn changes_of(&self, txn: &dyn Txn) -> Result<Vec<Change>> {
+        let mut changes = Vec::new();
+        each_change(txn.changes(self.keyspace)?, |change| {
+            let StoreChange::Merge { key, operands } = change else { return Ok(()) };
+            let Some((kind, id, Part::Usage)) = record::parse_key(&key) else { return Ok(()) };
+            let mut usage = Usage::default();
+            for operand in operands {
+                usage = usage.plus(record::decode_usage(&operand)?);
+            }
+            changes.push(Change { kind, id, usage });
+            Ok(())
+        })?;
+        Ok(changes)
+    }
+}
+
+impl Quotas {
+    /// What a transaction has changed so far, which may go on with what a checkpoint holds.
+    pub(crate) fn pending_of(&self, txn: &dyn Txn) -> Result<Pending> {
+        let pending = Pending::default();
+        let counted = self.counted.read().clone();
+        if let Some(quotas) = counted {
+            pending.add(&quotas.changes_of(txn)?);
+        }
+        Ok(pending)
     }
 }
 

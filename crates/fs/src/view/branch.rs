@@ -64,6 +64,8 @@ pub(super) struct Opened {
     pub(super) txn: Arc<dyn Txn>,
     pub(super) locks: Option<Arc<LockOwner>>,
     pub(super) branch: Option<BranchRecord>,
+    /// What it has changed so far.
+    pub(super) pending_usage: Pending,
 }
 
 /// The branches of a store. All views have the same; what makes one of a view is about the view that was asked for it.
@@ -258,8 +260,9 @@ impl Opened {
         let txn = main.store.resume(branch.id)?;
         let owner = main.store.checkpointed().into_iter().find(|info| info.id == branch.id);
         let record = owner.and_then(|info| BranchRecord::decode(&info.owner)).ok_or(FsError::NotFound)?;
+        let pending_usage = main.quotas().pending_of(&*txn)?;
         let locks = locks(branch.id, record.uid);
-        Ok(Self { txn, locks, branch: Some(record) })
+        Ok(Self { txn, locks, branch: Some(record), pending_usage })
     }
 
     /// Its view.
@@ -284,7 +287,7 @@ impl Opened {
             created,
             phase: CommitPhase::open(),
             long_operations: AtomicU32::new(0),
-            pending_usage: Pending::default(),
+            pending_usage: self.pending_usage,
             written: Mutex::default(),
             restores: AtomicBool::new(false),
         };

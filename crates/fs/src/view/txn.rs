@@ -226,7 +226,7 @@ impl FileSystem {
             owner: options.owner.clone(),
         };
         let locks = Some(self.shared.admission.begin(id, traits));
-        let view = Opened { txn, locks, branch: None }.into_view(self)?;
+        let view = Opened { txn, locks, branch: None, pending_usage: Pending::default() }.into_view(self)?;
         self.shared.open.insert(id, &view);
         Ok(view)
     }

@@ -15,6 +15,7 @@ use kvfs_kvdb::Background;
 use kvfs_store::progress::{self, Step};
 use kvfs_store::{Batch, Durability, Isolation, Store};
 
+use crate::branches;
 use crate::driver::Driver;
 use crate::engine;
 use crate::setup::{Random, Setup, patiently};
@@ -232,6 +233,34 @@ fn a_transactions_usage_counts_at_its_commit() {
     main.housekeep().unwrap();
     assert_eq!(has(&main, ANNA), (8192, 1));
     main.assert_sound("committed");
+}
+
+#[test]
+fn what_a_branch_has_used_counts_whenever_it_is_opened() {
+    let main = Setup::new(100);
+    on(&main);
+    limit(&main, ANNA, |limits| limits.bytes_hard = 16384);
+    main.fs.branches().create("b", main.caller.uid).unwrap();
+    for (round, fits) in [(0, true), (1, true), (2, false)] {
+        let view = branches::open(&main, "b");
+        let file = view.file(ROOT, &format!("f{round}"));
+        let written = view.write_at(file, 0, &[1; 8192]);
+        assert_eq!(written.is_ok(), fits, "{round}: {written:?}");
+        view.branches().checkpoint().unwrap();
+    }
+    // What was freed in it before is room.
+    let view = branches::open(&main, "b");
+    let file = view.lookup(&view.caller, ROOT, b"f0").unwrap().node;
+    view.setattr(&view.caller, file, &SetAttr { size: Some(4096), ..SetAttr::default() }).unwrap();
+    view.branches().checkpoint().unwrap();
+    drop(view);
+    let view = branches::open(&main, "b");
+    let file = view.lookup(&view.caller, ROOT, b"f2").unwrap().node;
+    view.write_at(file, 0, &[1; 4096]).unwrap();
+    assert!(matches!(view.write_at(file, 4096, &[1]), Err(FsError::QuotaExceeded)));
+    branches::finish(&main, view, "b").unwrap();
+    assert_eq!(has(&main, ANNA).0, 16384);
+    main.assert_sound("merged");
 }
 
 #[test]
