@@ -79,7 +79,7 @@ by_mount8() {
     mount -t fuse.kvfs -o nosuid,memory=128M "$1/store" "$1/mnt"
     grep "$1/mnt fuse.kvfs .*nosuid" /proc/self/mounts
     mount -o remount,ro "$1/mnt"
-    ! touch "$1/mnt/remounted" 2>/dev/null
+    if touch "$1/mnt/remounted" 2>/dev/null; then exit 1; fi
     mount -o remount,rw "$1/mnt"
     touch "$1/mnt/remounted"
     umount "$1/mnt"

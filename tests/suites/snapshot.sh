@@ -85,14 +85,13 @@ restored_in_part() {
 }
 restored_under_load() {
   rm -rf load && mkdir -p load/logs && snap create quiet || return 1
-  (cd load && while [ ! -e "$work/stop" ]; do echo line >>"$work/../$(basename "$work")/outside.log"; ls >/dev/null; done) &
+  (cd load && while [ ! -e "$work/stop" ]; do echo line >>"$work/../$(basename "$work")/outside.log"; ls >/dev/null || exit; done) &
   local looker=$! i
   for ((i = 0; i < 300; i++)); do echo "$i" >"load/logs/$i"; done
   ends 0 snap restore quiet
   local status=$?
   touch "$work/stop"
-  wait "$looker"
-  [ "$status" = 0 ] && [ -z "$(ls load/logs)" ] && snap delete quiet
+  wait "$looker" && [ "$status" = 0 ] && [ -z "$(ls load/logs)" ] && snap delete quiet
 }
 conflicts() {
   rm -rf load && mkdir load && echo old >load/file && snap create old && echo new >load/file || return 1

@@ -429,7 +429,7 @@ ordinary_user() {
       cd mnt; mkdir sub; cd sub; echo old > file
       \"$KVFS\" txn run -- sh -ec \"pwd; id -u; echo new > file; echo more > other; cat file\"
       cat file other; stat -c %u other
-      ! \"$KVFS\" txn run -- sh -c \"echo bad > file; exit 1\"
+      if \"$KVFS\" txn run -- sh -c \"echo bad > file; exit 1\"; then exit 1; fi
       cat file
       id=\$(\"$KVFS\" txn begin | head -n 1)
       \"$KVFS\" txn join \$id -- sh -ec \"echo joined > joined\"
@@ -440,9 +440,9 @@ ordinary_user() {
       cat joined
       \"$KVFS\" txn undo \$id
       touch $home/your-turn; until [ -e $home/done ]; do sleep 0.1; done
-      ! \"$KVFS\" txn undo \$(cat $home/roots) 2>$home/refused
+      if \"$KVFS\" txn undo \$(cat $home/roots) 2>$home/refused; then exit 1; fi
       grep \"belonged to user 0\" $home/refused
-      ! \"$KVFS\" txn list --committed | grep \" \$(cat $home/roots) \"
+      if \"$KVFS\" txn list --committed | grep \" \$(cat $home/roots) \"; then exit 1; fi
       test ! -e joined
       cd /; \"$KVFS\" umount $home/mnt
       \"$KVFS\" check $home/store'" >"$work/user.log" 2>&1
@@ -556,7 +556,8 @@ users_of_mount() {
   cd of-user || return
   # A transaction: permissions are those of the file system, for what is root's as for what is the user's.
   ends 0 as_nobody "$KVFS" txn run sh -ec "echo new >file; echo more >>../for-all; id -u; \"$KVFS\" kv put users key inside
-    ! cat ../of-root; ! sh -c 'echo x >../of-root'; ! chmod 777 ../for-all; ! chown 0 file; echo \$KVFS_TXN >id" &&
+    for refused in 'cat ../of-root' 'echo x >../of-root' 'chmod 777 ../for-all' 'chown 0 file'; do if sh -c \"\$refused\"; then exit 1; fi; done
+    echo \$KVFS_TXN >id" &&
     said '^65534$' && [ "$(stat -c %u:%g file)" = 65534:65534 ] && [ "$(stat -c %a ../for-all)" = 666 ] || return
   mine=$(cat id)
   [ "$(as_nobody "$KVFS" kv get users key)" = inside ] && ends 7 as_nobody "$KVFS" kv get roots key && ends 1 as_nobody "$KVFS" txn run false || return

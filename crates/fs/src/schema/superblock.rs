@@ -89,7 +89,8 @@ impl Superblock {
             VERSION_WITH_PROJECTS => (true, true),
             version => {
                 return Err(FsError::Format(format!(
-                    "file-system format {version} is not the format {VERSION} that this kvfs knows; use a matching kvfs"
+                    "file-system format {version} is none of {VERSION} to {VERSION_WITH_PROJECTS}, which this kvfs knows; use a matching \
+                     kvfs"
                 )));
             }
         };
