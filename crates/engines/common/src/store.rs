@@ -223,6 +223,8 @@ impl<D: Database> Base for DatabaseStore<D> {
         let spaces = Spaces::of(shared, &batch)?;
         let count = batch.len() as u64;
         let _order = shared.order.lock();
+        // What had the turn before may have failed: nothing is written behind that.
+        shared.check_writable()?;
         let mut staged = stage(shared, &spaces, batch)?;
         let newest = shared.newest() + count;
         staged.changes.meta.push((SEQNO, Some(Bytes::copy_from_slice(&newest.to_le_bytes()))));
