@@ -129,6 +129,8 @@ class _Connection:
             ("grpc.default_authority", "kvfs"),
             # A connection is this store's alone: transactions may be tied to it.
             ("grpc.use_local_subchannel_pool", 1),
+            # Nor does it end because no call is made for a while.
+            ("grpc.client_idle_timeout_ms", (1 << 31) - 1),
         ]
         self._channel = grpc.insecure_channel(f"unix:{socket}", options)
         self._stub = StoreStub(self._channel)

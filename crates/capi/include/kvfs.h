@@ -828,7 +828,7 @@ void *kvfs_mapping_data(struct kvfs_mapping *mapping);
  Writes the pages that were changed to the file, no further than it goes. Others that map or read it see them then; kvfs_fsync makes them
  durable.
 
- EBADF: not open for writing.
+ EBADF: not open for writing. ENODEV: open for appending.
  */
 int kvfs_mapping_sync(const struct kvfs_process *process,
                       struct kvfs_mapping *mapping);

@@ -44,7 +44,7 @@ pub extern "C" fn kvfs_mapping_data(mapping: Option<&mut Mapping>) -> *mut c_voi
 /// Writes the pages that were changed to the file, no further than it goes. Others that map or read it see them then; `kvfs_fsync` makes them
 /// durable.
 ///
-/// EBADF: not open for writing.
+/// EBADF: not open for writing. ENODEV: open for appending.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvfs_mapping_sync(process: Option<&Process>, mapping: Option<&mut Mapping>) -> c_int {
     call(|| {

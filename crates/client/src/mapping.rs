@@ -10,6 +10,7 @@
 use std::hash::{DefaultHasher, Hasher};
 
 use kvfs_posix::{Fd, PosixError, Result};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use crate::Process;
@@ -72,8 +73,14 @@ impl Mapping {
     /// Writes what was changed to the file, as far as that goes. Not durable: that is fsync. O(`len`).
     ///
     /// # Errors
-    /// EBADF: not open for writing, or closed; those of writing.
+    /// EBADF: not open for writing, or closed; ENODEV: open for appending, so nothing can be written in its place; those of writing.
     pub fn sync(&mut self, process: &Process) -> Result<()> {
+        if process.flags(self.fd)?.contains(OFlags::APPEND) {
+            return Err(PosixError::Refused {
+                errno: Errno::NODEV,
+                reason: "a mapping of a file to append to",
+            });
+        }
         let size = process.stat(self.fd)?.size;
         for (index, (page, known)) in self.bytes.chunks(PAGE).zip(&mut self.pages).enumerate() {
             let found = hash(page);

@@ -74,11 +74,22 @@ impl Connection {
             Some(lane) => lane,
             None => self.new_lane()?,
         };
-        let len = encode(call, payload, lane.space())?;
+        let len = match encode(call, payload, lane.space()) {
+            Ok(len) => len,
+            Err(error) => {
+                // Nothing was sent: the lane is as it was.
+                self.give_back(lane);
+                return Err(error);
+            }
+        };
         let (reply, rest) = decode(lane.call(len, || self.server_lives())?)?;
         let read = read(reply, rest);
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(lane);
+        self.give_back(lane);
         Ok(read)
+    }
+
+    fn give_back(&self, lane: ClientLane) {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(lane);
     }
 
     fn new_lane(&self) -> Result<ClientLane, LaneError> {

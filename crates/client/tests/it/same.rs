@@ -3,7 +3,7 @@
 use std::io::{IoSlice, IoSliceMut};
 
 use bytes::Bytes;
-use kvfs_client::Process;
+use kvfs_client::{Mapping, Process};
 use kvfs_fs::{FallocateMode, RenameMode, SetTime, Timestamp, XattrMode};
 use kvfs_kv::KeyChange;
 use kvfs_posix::{Access, Fd, Identity, Place, PosixError, RangeLock, Whence};
@@ -321,6 +321,30 @@ fn reads_and_writes_longer_than_a_lane_are_whole() {
     assert_eq!(process.mkdir(&long[..], 0o700).expect_err("is too long").errno(), Errno::NAMETOOLONG);
     let set = process.setxattr(fd, b"user.long", &long, XattrMode::Set);
     assert_eq!(set.expect_err("is too long").errno(), Errno::TOOBIG);
+    // What was not sent costs no lane, of which a user has fewer.
+    for _ in 0..1100 {
+        let set = process.setxattr(fd, b"user.long", &long, XattrMode::Set);
+        assert_eq!(set.expect_err("is too long").errno(), Errno::TOOBIG);
+    }
+    process.stat("/large").expect("has a lane");
+}
+
+#[test]
+fn a_mapping_of_a_file_that_is_open_for_appending_is_not_synced() {
+    for world in [World::embedded(), World::served()] {
+        let process = world.process(&Identity::root());
+        let fd = process.open("/file", OFlags::CREATE | OFlags::RDWR, 0o600).expect("opens");
+        process.write(fd, &[1; 10_000]).expect("writes");
+        let mut mapping = Mapping::new(&process, fd, 0, 10_000).expect("maps");
+        mapping.bytes_mut()[0] = 2;
+        process.set_flags(fd, OFlags::APPEND).expect("sets");
+        assert_eq!(mapping.sync(&process).expect_err("would append").errno(), Errno::NODEV);
+        process.set_flags(fd, OFlags::empty()).expect("sets");
+        mapping.sync(&process).expect("writes in place");
+        let mut first = [0; 2];
+        process.pread(fd, &mut first, 0).expect("reads");
+        assert_eq!((first, process.stat(fd).expect("is there").size), ([2, 1], 10_000));
+    }
 }
 
 #[test]
