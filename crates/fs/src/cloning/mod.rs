@@ -192,7 +192,9 @@ impl<'v> Job<'v, '_> {
         if self.fs.rows().get(&directory.placement.key(name))?.is_some() {
             return Err(FsError::Exists);
         }
-        if top.kind == FileType::Directory && self.fs.resolver().ancestors(&parent)?.contains(&top.inode) {
+        let (above, ended) = self.fs.resolver().ancestors(&parent)?;
+        ended?;
+        if top.kind == FileType::Directory && above.contains(&top.inode) {
             return Err(FsError::Invalid("a directory can't be cloned into itself"));
         }
         Ok(parent)

@@ -222,7 +222,7 @@ impl<'v> Mover<'v> {
         names.try_extend(&[Want::exclusive(LockName::Identity { directory: moved.inode })])?;
         let mut latched: Vec<u64> = Vec::new();
         loop {
-            let ancestors = self.resolver.ancestors(target)?;
+            let (ancestors, ended) = self.resolver.ancestors(target)?;
             if ancestors.contains(&moved.inode) {
                 return Err(FsError::Invalid("a directory can't be moved into itself"));
             }
@@ -233,6 +233,7 @@ impl<'v> Mover<'v> {
                 .map(|&directory| Want::shared(LockName::Identity { directory }))
                 .collect();
             if missing.is_empty() {
+                ended?;
                 let Some(view) = self.origin.txn() else { return Ok(()) };
                 // A transaction reads its snapshot; the tree must stay one in the newest state.
                 return view.expect_unmoved(self.keyspaces.meta, &latched);

@@ -72,8 +72,9 @@ impl<'v> Resolver<'v> {
         }
     }
 
-    /// The directory and its ancestors, up to the root.
-    pub(crate) fn ancestors(&self, directory: &Pin<'_>) -> Result<Vec<u64>> {
+    /// The directory and its ancestors, up to the root; or an error that ends the walk, with those that it has seen. That they are a circle
+    /// may come of moves while it went on: then hold them, and look again.
+    pub(crate) fn ancestors(&self, directory: &Pin<'_>) -> Result<(Vec<u64>, Result<()>)> {
         let (mut path, mut header) = (vec![directory.inode], directory.header());
         if directory.is_orphan() {
             return Err(FsError::NotFound);
@@ -81,7 +82,9 @@ impl<'v> Resolver<'v> {
         let mut ascent = Ascent::default();
         // Beside the root of a branch of one directory there are detached trees, below that of the store.
         while ![self.nodes.root().0, ROOT_INODE].contains(&header.inode) {
-            ascent.step(header.inode)?;
+            if let Err(circle) = ascent.step(header.inode) {
+                return Ok((path, Err(circle)));
+            }
             let above = self.by_own_row(header.parent)?;
             if above.is_orphan() {
                 return Err(FsError::NotFound);
@@ -89,7 +92,7 @@ impl<'v> Resolver<'v> {
             path.push(above.inode);
             header = above.header();
         }
-        Ok(path)
+        Ok((path, Ok(())))
     }
 
     /// The node under `name`, which is kept where names are.
