@@ -192,10 +192,12 @@ impl<'v> Job<'v, '_> {
         if self.fs.rows().get(&directory.placement.key(name))?.is_some() {
             return Err(FsError::Exists);
         }
-        let (above, ended) = self.fs.resolver().ancestors(&parent)?;
-        ended?;
-        if top.kind == FileType::Directory && above.contains(&top.inode) {
-            return Err(FsError::Invalid("a directory can't be cloned into itself"));
+        if top.kind == FileType::Directory {
+            let (above, ended) = self.fs.resolver().ancestors(&parent)?;
+            ended?;
+            if above.contains(&top.inode) {
+                return Err(FsError::Invalid("a directory can't be cloned into itself"));
+            }
         }
         Ok(parent)
     }

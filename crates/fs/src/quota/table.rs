@@ -109,15 +109,13 @@ impl Account {
 
     /// As [`Self::keep_time`], when a change was taken back: a time of grace that had ended with it goes on.
     fn keep_time_again(&mut self, now: i64) {
-        let before = self.since;
+        let Self { since, ended, .. } = self;
+        for (since, ended) in [(&mut since.bytes, ended.bytes), (&mut since.inodes, ended.inodes)] {
+            if *since == 0 {
+                *since = ended;
+            }
+        }
         self.keep_time(now);
-        let begun_again = |before: u64, since: u64, ended: u64| {
-            if before == 0 && since != 0 && ended != 0 { ended } else { since }
-        };
-        self.since = Since {
-            bytes: begun_again(before.bytes, self.since.bytes, self.ended.bytes),
-            inodes: begun_again(before.inodes, self.since.inodes, self.ended.inodes),
-        };
     }
 
     fn line(&self, kind: QuotaKind, id: u32) -> QuotaLine {
