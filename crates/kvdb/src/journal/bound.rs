@@ -62,14 +62,20 @@ pub(super) fn fetch(
         };
         let found = find(&place)?;
         let parts = block.and_then(|block| waiting.remove(&block)).unwrap_or_default();
-        if let Found::Unreadable = found {
-            note_unreadable(reads, number, place.crcs.len() as u64);
-            for (part, _) in &parts {
-                note_unreadable(reads, *part, 1);
+        let found = match found {
+            Found::Blocks(blocks) => Some(blocks),
+            Found::Others => {
+                missing += 1 + parts.len() as u64;
+                None
             }
-        }
-        missing += if let Found::Others = found { 1 + parts.len() as u64 } else { 0 };
-        let found = if let Found::Blocks(blocks) = found { Some(blocks) } else { None };
+            Found::Unreadable => {
+                let of_parts = parts.iter().map(|&(part, _)| (part, 1));
+                for ((batch, op), blocks) in of_parts.chain([(number, place.crcs.len() as u64)]) {
+                    reads[batch].unreadable.push((op, blocks));
+                }
+                None
+            }
+        };
         for (part, len) in parts {
             fill(&mut reads[part.0].ops[part.1], found.as_ref(), Some(len));
         }
@@ -80,10 +86,6 @@ pub(super) fn fetch(
         fill(&mut reads[part.0].ops[part.1], None, None);
     }
     Ok(missing)
-}
-
-fn note_unreadable(reads: &mut [Read], (batch, op): Number, blocks: u64) {
-    reads[batch].unreadable.push((op, blocks));
 }
 
 /// What of the batches behind `flushed` is elsewhere, in order.
