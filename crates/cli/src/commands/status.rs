@@ -16,6 +16,7 @@ use kvfs_store::clock::{Clock, SystemClock};
 
 use crate::args::StatusArgs;
 use crate::control::Client;
+use crate::daemon::background;
 use crate::error::{Code, Result};
 use crate::mounts::{self, MountedStore};
 use crate::names::Table;
@@ -96,14 +97,15 @@ fn served_by(pid: u32) -> Option<PathBuf> {
         return None;
     }
     let words = procs::words(pid);
-    // Options may stand before the subcommand.
-    let subcommand = words.iter().skip(1).find(|word| !word.as_os_str().as_bytes().starts_with(b"-"));
-    if subcommand.is_none_or(|word| word.as_os_str() != "serve") {
+    let (_, words) = words.split_first()?;
+    let subcommand = background::subcommand(words)?;
+    if words[subcommand].as_os_str() != "serve" {
         return None;
     }
     // Its command line names the store; where that is not from the root, it has the directory open.
     let opened = procs::opened(pid);
-    let mut candidates = words.into_iter().skip(1).filter(|word| word.is_absolute()).chain(opened);
+    let named = words.iter().filter(|word| word.is_absolute()).cloned();
+    let mut candidates = named.chain(opened);
     candidates.find(|path| {
         let stream = StoreDir::open(path).ok().and_then(|store| store.connect_control().ok());
         let stream = stream.or_else(|| Client::reach_public(path).ok());

@@ -63,11 +63,15 @@ fn spawn(words: &[OsString]) -> io::Result<Child> {
 
 /// The same words for the child, without the program's name: it is told behind the subcommand, before which options may stand.
 fn in_background(words: &[OsString]) -> Vec<OsString> {
-    let is_option = |word: &OsString| word.as_encoded_bytes().starts_with(b"-");
-    let subcommand = words.iter().position(|word| !is_option(word));
+    let subcommand = subcommand(words);
     let mut words = words.to_vec();
     words.insert(subcommand.map_or(words.len(), |at| at + 1), "--in-background".into());
     words
+}
+
+/// Which of the words behind the program's name is the subcommand.
+pub(crate) fn subcommand(words: &[impl AsRef<OsStr>]) -> Option<usize> {
+    words.iter().position(|word| !word.as_ref().as_encoded_bytes().starts_with(b"-"))
 }
 
 fn reap(child: &mut Child) -> String {

@@ -25,13 +25,16 @@ use crate::store_dir::StoreDir;
 pub(super) struct MountedViews(Mutex<BTreeMap<u64, Vec<Weak<Bridge>>>, class::CliDaemonViews>);
 
 impl MountedViews {
-    fn add(&self, txn: u64, bridge: &Arc<Bridge>) {
+    /// Whether there are others of this transaction.
+    fn add(&self, txn: u64, bridge: &Arc<Bridge>) -> bool {
         let mut known = self.0.lock();
         known.retain(|_, bridges| {
             bridges.retain(|bridge| bridge.strong_count() > 0);
             !bridges.is_empty()
         });
-        known.entry(txn).or_default().push(Arc::downgrade(bridge));
+        let all = known.entry(txn).or_default();
+        all.push(Arc::downgrade(bridge));
+        all.len() > 1
     }
 
     /// Those of a transaction.
@@ -75,8 +78,7 @@ impl MainMount {
         let files = Arc::clone(&view);
         let served = View::serve(&self.bridge, view, device, options);
         let view = served.map_err(|error| ServiceError::new(ErrorKind::Failed, error.to_string()))?;
-        self.views.add(txn, view.bridge());
-        if self.views.of(txn).len() > 1 {
+        if self.views.add(txn, view.bridge()) {
             files.nodes().share_ends();
         }
         Ok(Box::new(Mounted { main: Arc::clone(&self.bridge), view, point, directory }))
