@@ -300,6 +300,8 @@ impl<'a> Sweep<'a> {
             // What was appended is committed then.
             let _order = self.shared.order.lock();
             if self.shared.segments.is_filling(segment) {
+                // Its turn comes again when it has been sent: no write may follow that would have it looked at.
+                self.shared.segments.suspect(BTreeSet::from([segment]));
                 return Ok(());
             }
             self.pin()?

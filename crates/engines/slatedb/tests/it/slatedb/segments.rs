@@ -274,6 +274,24 @@ fn segments_go_when_nothing_refers_to_them_and_no_snapshot_does() {
 }
 
 #[test]
+fn segment_that_is_overwritten_while_it_is_filled_goes_when_it_is_sent() {
+    let (dir, f, store) = new_store();
+    store.set_commit_interval(Duration::from_hours(1));
+    f.apply(|b| b.put_blocks(f.blocks, "file", 0, content(1, SEGMENT_BLOCKS / 2)));
+    let one_by_one = |file: &'static str, count: u64| {
+        for block in 0..count {
+            f.apply(|b| b.put_blocks(f.blocks, file, block, content(2, 1)));
+        }
+    };
+    one_by_one("file", SEGMENT_BLOCKS / 2);
+    // As many as have it looked at more than once, and nothing is written behind the sync.
+    one_by_one("other", 20 * SEGMENT_BLOCKS);
+    f.store.sync(f.store.position()).unwrap();
+    wait_until("it goes", || segments(&dir).is_empty());
+    store.close().unwrap();
+}
+
+#[test]
 fn segment_that_is_hardly_in_use_is_written_anew_and_what_is_deleted_meanwhile_stays_deleted() {
     let (dir, f, store) = new_store();
     let count = 4 * SEGMENT_BLOCKS;
