@@ -4,30 +4,12 @@
 #
 # They wait for disks and clocks more than they compute, so there are two lanes side by side. What a suite has to say
 # comes when it ends.
+#
+# tests/suites/all.sh --lane DIR: one of the lanes.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 # shellcheck source-path=SCRIPTDIR/../../scripts
 . "$here/../../scripts/lib.sh"
-work_dir suites
-lane=''
-
-# With all that it has started, which takes down its own mounts.
-end() {
-  local pid
-  for pid in $(pgrep -P "$1"); do end "$pid"; done
-  kill "$1" 2>/dev/null
-}
-finish() {
-  local status=$?
-  if [ -n "$lane" ]; then
-    end "$lane"
-    wait "$lane"
-  fi
-  (exit "$status")
-  cleanup
-}
-trap finish EXIT
-
 # bad NAME: what has no summary of its own, and went wrong.
 bad() {
   echo "$1" >>"$work/failed"
@@ -65,10 +47,6 @@ posix() {
   echo "peak resident set of the daemon: $((rss_max_kib / 1024)) MiB"
 }
 
-# Both lanes take the next one from here. The longest come first, so that both end at about the same time.
-all=(realwork posix beyond load torture lifecycle privileges txn rpc install transfer repository snapshot differential kernel container branch acl hostile calls hidden
-  quota fair formats writeback compress examples)
-printf '%s\n' "${all[@]}" >"$work/waiting"
 # Takes the first of those that wait out of the list and prints it.
 next() { (cd "$work" && flock lock sh -c 'head -n 1 waiting; sed -i 1d waiting'); }
 run_lane() {
@@ -84,7 +62,41 @@ run_lane() {
     esac
   done
 }
-run_lane &
+if [ "${1:-}" = --lane ]; then
+  work=$2
+  run_lane
+  exit
+fi
+
+work_dir suites
+lane=''
+
+# With all that it has started, which takes down its own mounts.
+end() {
+  local pid
+  for pid in $(pgrep -P "$1"); do end "$pid"; done
+  kill "$1" 2>/dev/null
+}
+finish() {
+  local status=$?
+  if [ -n "$lane" ]; then
+    end "$lane"
+    wait "$lane"
+  fi
+  (exit "$status")
+  cleanup
+}
+trap finish EXIT
+
+# Both lanes take the next one from here. The longest come first, so that both end at about the same time.
+all=(realwork posix beyond load torture lifecycle privileges txn rpc install transfer repository snapshot differential kernel container branch acl hostile calls hidden
+  quota fair formats writeback compress examples)
+printf '%s\n' "${all[@]}" >"$work/waiting"
+# What is unmounted in one lane may be mounted still in a mount namespace that the other has made meanwhile: they don't see
+# each other's mounts.
+apart=()
+[ "$(id -u)" != 0 ] || apart=(unshare --mount --propagation private)
+"${apart[@]}" "$here/all.sh" --lane "$work" &
 lane=$!
 run_lane
 wait "$lane"

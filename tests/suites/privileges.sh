@@ -145,8 +145,7 @@ full_gives_back() {
 }
 
 times_of_reading() {
-  "$KVFS" umount "$mnt" || return 1
-  daemon=''
+  umount_store || return 1
   ends $usage "$KVFS" mount -o strictatime "$store" "$mnt" && said 'strictatime' && said 'relatime' || return 1
   mount_store "$(mount_options),nodiratime" || return 1
   mkdir -p "$mnt/dir" && echo text >"$mnt/dir/quiet" && touch -a -d 2020-01-01 "$mnt/dir/quiet" "$mnt/dir" || return 1
