@@ -62,6 +62,18 @@ sigterm() {
   daemon=''
   [ $status = 0 ] && ! is_mounted "$mnt" && mount_store && grep -qx more "$mnt/more" && umount_store
 }
+# While another mount shows the file system the unmount ends nothing.
+third_signal() {
+  local other=$work/beside status=0
+  [ "$(id -u)" = 0 ] || { echo "needs root, to mount"; return 77; }
+  mkdir -p "$other" && mount_store && echo last >"$mnt/last" && mount --bind "$mnt" "$other" || return
+  kill -TERM "$daemon" && until_ok not_mounted "$mnt" && kill -TERM "$daemon" &&
+    until_ok grep -q 'third *signal ends it by force' "$store.log" && kill -0 "$daemon" && grep -qx last "$other/last" || return
+  kill -TERM "$daemon" && wait "$daemon" || status=$?
+  daemon=''
+  umount -l "$other" && [ $status = 0 ] && mount_store && grep -qx last "$mnt/last" && umount_store
+}
+not_mounted() { ! is_mounted "$1"; }
 read_only() {
   mount_store ro && grep -qx hello "$mnt/file" && ! touch "$mnt/x" 2>/dev/null && umount_store
 }
@@ -227,6 +239,7 @@ step "umount of what is not mounted is refused" umount_again
 step "the file is there after the next mount" remount_there
 step "umount again" umount_once
 step "SIGTERM unmounts cleanly" sigterm
+step "the third SIGTERM ends what another mount shows" third_signal
 step "-o ro" read_only
 step "kv through the mount" kv_mounted
 step "kv on the store itself" kv_unmounted

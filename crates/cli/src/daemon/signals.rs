@@ -1,5 +1,5 @@
 //! SIGTERM, SIGINT and SIGHUP abort open transactions and unmount: cleanly the first time, lazily the second,
-//! by force the third. A mount that is in use when the first one comes is unmounted as soon as it is not. Where there is no
+//! by force the third, which also ends what other mounts show still. A mount that is in use when the first one comes is unmounted as soon as it is not. Where there is no
 //! mount, the first one ends the daemon.
 //!
 //! Thread safety: one thread of its own; it may wait for the kernel, which needs the workers to write dirty
@@ -135,6 +135,12 @@ fn answer(nth: usize, mounted: &MountPoint, fs: &FileSystem) -> bool {
         1 => Unmount::Lazy,
         _ => Unmount::Abort,
     };
+    if how != Unmount::Abort && mounted.is_detached() {
+        tracing::warn!(
+            "still serving: open files, a bind mount or another mount namespace keep what was unmounted; a third \
+             signal ends it by force"
+        );
+    }
     match mounted.unmount(how) {
         Ok(()) => {}
         Err(error @ MountError::Busy { .. }) => {

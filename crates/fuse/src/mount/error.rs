@@ -51,4 +51,7 @@ pub enum MountError {
     /// Another failure.
     #[error("cannot unmount {point}: {errno}")]
     Unmount { point: PathBuf, errno: Errno },
+    /// The connection goes on.
+    #[error("cannot end the connection of {point}: {source}; SIGKILL of its daemon does")]
+    Abort { point: PathBuf, source: io::Error },
 }

@@ -4,6 +4,7 @@
 //! Thread safety: a `MountPoint` may be used from any thread, but never from a worker of the session that
 //! serves it: an unmount writes dirty pages, which only workers can take.
 
+mod connection;
 mod detached;
 mod error;
 mod fusermount;
@@ -37,7 +38,8 @@ pub enum Unmount {
     Lazy,
     /// Clean, and lazy if that fails.
     CleanOrLazy,
-    /// Aborts the connection first: every request in progress fails.
+    /// Aborts the connection first: every request in progress fails. Also where it is detached already, or other mounts
+    /// show it.
     Abort,
 }
 
@@ -48,12 +50,24 @@ enum Method {
     Fusermount,
 }
 
+/// How far a mount has gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Attached,
+    /// No more at its place; files that are open, and other mounts, may keep the connection.
+    Detached,
+    /// Without a connection: the number of its device may be that of another one.
+    Ended,
+}
+
 /// An attached directory. Dropped, it is detached lazily.
 #[derive(Debug)]
 pub struct MountPoint {
     place: Place,
     method: Method,
-    attached: Mutex<bool, class::FuseMountAttached>,
+    /// The number of its file system; `None`: the mount table does not tell.
+    device: Option<(u32, u32)>,
+    stage: Mutex<Stage, class::FuseMountAttached>,
 }
 
 /// Mounts a new connection on the directory `point`. Returns the descriptor that the session works on. The
@@ -112,7 +126,8 @@ fn mount_at(place: Place, options: &MountOptions) -> Result<(MountPoint, OwnedFd
     } else {
         (Method::Fusermount, fusermount::mount(place.path(), options)?)
     };
-    Ok((MountPoint { place, method, attached: Mutex::new(true) }, fd))
+    let device = on_top_of(place.path()).ok().flatten().map(|(mount, _)| mount.device);
+    Ok((MountPoint { place, method, device, stage: Mutex::new(Stage::Attached) }, fd))
 }
 
 /// Mounts a new connection on `directory`, which messages call `point`, by system call, where this process may: as root, or
@@ -181,27 +196,38 @@ impl MountPoint {
         self.place.path()
     }
 
-    /// Detaches. Does nothing if the point is detached already.
+    /// Whether it is detached already, and the connection has not ended.
+    pub fn is_detached(&self) -> bool {
+        *self.stage.lock() == Stage::Detached
+    }
+
+    /// Detaches; [`Unmount::Abort`] also ends the connection. Does nothing if that is so already.
     ///
     /// # Errors
     /// It is in use, or rights are missing.
     pub fn unmount(&self, how: Unmount) -> Result<(), MountError> {
-        let mut attached = self.attached.lock();
-        if !*attached {
-            return Ok(());
+        let mut stage = self.stage.lock();
+        let aborted = if how == Unmount::Abort && *stage != Stage::Ended { self.abort() } else { Ok(()) };
+        if *stage != Stage::Attached {
+            return aborted;
         }
         match detach(&self.place.reach(), self.place.path(), self.method, how) {
             Ok(()) | Err(MountError::NotMounted { .. }) => {
-                *attached = false;
+                *stage = Stage::Detached;
                 Ok(())
             }
             Err(error) => Err(error),
         }
     }
 
+    fn abort(&self) -> Result<(), MountError> {
+        let aborted = self.device.ok_or_else(|| Errno::NODEV.into()).and_then(connection::abort);
+        aborted.map_err(|source| MountError::Abort { point: self.path().to_owned(), source })
+    }
+
     /// Tells that the connection has ended, so that there is nothing left to detach.
     pub fn forget(&self) {
-        *self.attached.lock() = false;
+        *self.stage.lock() = Stage::Ended;
     }
 }
 
