@@ -62,6 +62,17 @@ sigterm() {
   daemon=''
   [ $status = 0 ] && ! is_mounted "$mnt" && mount_store && grep -qx more "$mnt/more" && umount_store
 }
+# Locks and pipes of the caller's are not the daemon's.
+keeps_nothing() {
+  (exec 9>"$work/lock" && flock 9 && "$KVFS" mount "$store" "$mnt") && flock -n "$work/lock" true && "$KVFS" umount "$mnt" && gone
+}
+# A name that is no UTF-8.
+raw_name() {
+  local raw=$work/$'raw\xff' id
+  "$KVFS" mount --create --size 128M "$raw" "$mnt" && id=$("$KVFS" txn begin -s "$mnt" | head -n 1) &&
+    fails $in_use 'transaction' "$KVFS" umount "$mnt" && is_mounted "$mnt" && "$KVFS" txn abort -s "$mnt" "$id" &&
+    "$KVFS" umount "$mnt" && "$KVFS" check "$raw"
+}
 # While another mount shows the file system the unmount ends nothing.
 third_signal() {
   local other=$work/beside status=0
@@ -240,6 +251,8 @@ step "the file is there after the next mount" remount_there
 step "umount again" umount_once
 step "SIGTERM unmounts cleanly" sigterm
 step "the third SIGTERM ends what another mount shows" third_signal
+step "the daemon keeps nothing that its caller has open" keeps_nothing
+step "a store whose path is no UTF-8" raw_name
 step "-o ro" read_only
 step "kv through the mount" kv_mounted
 step "kv on the store itself" kv_unmounted

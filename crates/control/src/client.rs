@@ -109,8 +109,9 @@ impl Client {
         let mut client = Self { stream, is_public: public.is_some(), bars };
         match client.exchange(&hello()) {
             Ok(Some(Response::Serving { source, .. }))
-                if public.is_some_and(|expected| expected != Path::new(&source)) =>
+                if public.is_some_and(|expected| expected.as_os_str().as_encoded_bytes() != source) =>
             {
+                let source = String::from_utf8_lossy(&source);
                 let message = format!("the daemon at {} serves another store, {source}", socket.display());
                 Err(ServiceError::new(ErrorKind::Failed, message))
             }

@@ -288,10 +288,10 @@ pub enum Response {
         code: u8,
         message: String,
     },
-    /// To `Hello`: the store is open, and mounted here (raw bytes of the path), where it shows this source.
+    /// To `Hello`: the store is open, and mounted here, where it shows this source (raw bytes of both paths).
     Serving {
         dir: Vec<u8>,
-        source: String,
+        source: Vec<u8>,
     },
     /// The store is being closed: [`Request::AwaitClosed`], then open it yourself.
     Closing,

@@ -28,7 +28,7 @@ fn arguments() -> Result<Arguments, String> {
     let usage = "usage: model_mount DIR [--workers N] [-o OPTIONS]";
     let mut dir = None;
     let mut workers = 2;
-    let mut options = MountOptions { source: "model".to_owned(), ..MountOptions::default() };
+    let mut options = MountOptions { source: "model".into(), ..MountOptions::default() };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         match word.as_str() {

@@ -36,6 +36,8 @@ pub const ALLOWED: &[&str] = &[
     "crates/rpc/src/client/calls.rs",
     // Leaving the namespaces of the parent.
     "crates/cli/src/namespace/unshare.rs",
+    // Descriptors that the caller of a command had open.
+    "crates/cli/src/daemon/inherited.rs",
     // Memory that two processes share.
     "crates/lane/src/lane.rs",
     // Memory that programs in C hand over or get back.

@@ -13,7 +13,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 
-use super::{Plan, log};
+use super::{Plan, inherited, log};
 use crate::error::{CliError, Code, Result};
 use crate::progress::Bar;
 
@@ -27,6 +27,7 @@ pub(crate) fn start(words: &[OsString], what: &str) -> Result<ExitCode> {
     let failed = |what: &str, error: &io::Error| {
         CliError::new(Code::Failed, format!("cannot {what} the daemon: {error}"))
     };
+    inherited::keep_from_children().map_err(|error| failed("prepare", &error))?;
     let bar = Bar::new(what);
     let mut child = spawn(words).map_err(|error| failed("start", &error))?;
     let mut report = Vec::new();

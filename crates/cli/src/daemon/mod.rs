@@ -13,6 +13,7 @@ mod cache_trace;
 mod control_handler;
 mod files;
 mod front_ends;
+mod inherited;
 mod keys_handler;
 pub(crate) mod log;
 pub(crate) mod metrics;
@@ -129,8 +130,8 @@ pub(crate) fn serve(plan: &Plan, log: log::Target, ready: impl FnOnce() -> Resul
     let fs = Arc::clone(&open.fs);
     let keeper = Keeper::start(open.engine.clone(), Arc::clone(&fs), plan.open.memory)
         .map_err(|error| cannot_start("a thread", &error))?;
-    let source = store.path().to_string_lossy().into_owned();
-    let mounted = Mounted { dir: plan.dir.clone().unwrap_or_default(), source: source.clone() };
+    let source = store.path().to_owned();
+    let mounted = Mounted { dir: plan.dir.clone().unwrap_or_default(), source };
     let service = Arc::new(open.into_service());
     let lock_log = LockLog::start(service.locks()).map_err(|error| cannot_start("a thread", &error))?;
     let slow_log = plan.slow.map(|threshold| SlowLog::start(service.operations(), threshold)).transpose();
@@ -150,7 +151,7 @@ pub(crate) fn serve(plan: &Plan, log: log::Target, ready: impl FnOnce() -> Resul
     let server = store.bind_control().and_then(|socket| Server::start(socket, Arc::new(handler)));
     let server = unless_unwritable(plan, server)
         .map_err(|error| CliError::io("listen on", &store.control_name(), &error));
-    let public = PublicSockets::new(plan, &source);
+    let public = PublicSockets::new(plan, store.path());
     let served = match server {
         Ok(mut server) => {
             let listener = public.as_ref().and_then(PublicSockets::listen_for_commands);
@@ -280,8 +281,7 @@ fn run_session(
     ready: impl FnOnce() -> Result<()>,
 ) -> Result<()> {
     let Store { plan, dir: store, fs, service, public } = opened;
-    let source = store.path().to_string_lossy().into_owned();
-    let options = MountOptions { source, ..plan.mount.clone() };
+    let options = MountOptions { source: store.path().to_owned(), ..plan.mount.clone() };
     let (mounted, device) = kvfs_fuse::mount::mount(dir, &options).map_err(|error| explain_mount(&error))?;
     let mounted = Arc::new(mounted);
     let failed = |what: &str, error: &dyn std::fmt::Display| {

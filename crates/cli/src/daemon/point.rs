@@ -1,7 +1,6 @@
 //! Whether a store may be mounted on a directory.
 
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use kvfs_fuse::mount::{self, MountError, MountOptions, PointState, Unmount};
@@ -116,7 +115,7 @@ pub(super) fn view_options(main: &MountOptions, store: &Path, owner: u32) -> Mou
     MountOptions {
         nosuid: main.nosuid || owner != 0,
         nodev: main.nodev || owner != 0,
-        source: String::from_utf8_lossy(store.as_os_str().as_bytes()).into_owned(),
+        source: store.to_owned(),
         subtype: mounts::VIEW_SUBTYPE.to_owned(),
         ..main.clone()
     }

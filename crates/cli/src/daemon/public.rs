@@ -38,7 +38,7 @@ pub(crate) struct PublicSockets {
 impl PublicSockets {
     /// Makes the directory for the mounts that show `source`, and removes those of daemons that were killed. `None`: this
     /// mount has none.
-    pub(super) fn new(plan: &Plan, source: &str) -> Option<Self> {
+    pub(super) fn new(plan: &Plan, source: &Path) -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             return None;
         }
@@ -47,7 +47,7 @@ impl PublicSockets {
         if !plan.mount.allow_other {
             return None;
         }
-        let directory = public::directory(Path::new(source));
+        let directory = public::directory(source);
         match make(base, 0o755).and_then(|()| claim(&directory)) {
             Ok(lock) => Some(Self { directory, _lock: lock }),
             Err(error) => {

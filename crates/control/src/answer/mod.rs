@@ -30,7 +30,7 @@ pub struct Mounted {
     /// Its mount point.
     pub dir: PathBuf,
     /// What its mounts show as their source.
-    pub source: String,
+    pub source: PathBuf,
 }
 
 /// What options of a remount change.
@@ -112,7 +112,7 @@ impl RequestHandler {
 
     fn serving(&self) -> Response {
         let Mounted { dir, source } = self.mounted.clone();
-        Response::Serving { dir: raw(dir), source }
+        Response::Serving { dir: raw(dir), source: raw(source) }
     }
 
     fn answer_of_store(

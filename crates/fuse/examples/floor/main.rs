@@ -46,7 +46,7 @@ fn arguments() -> Result<Arguments, String> {
 
 fn serve(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
     let options = MountOptions {
-        source: "floor".to_owned(),
+        source: "floor".into(),
         subtype: "floor".to_owned(),
         allow_other: true,
         ..MountOptions::default()

@@ -30,8 +30,8 @@ fn configured(options: &MountOptions, device: &OwnedFd) -> Result<OwnedFd, Errno
     let fs = fsopen("fuse", FsOpenFlags::FSOPEN_CLOEXEC)?;
     let device = device.as_raw_fd().to_string();
     let (uid, gid) = (geteuid().as_raw().to_string(), getegid().as_raw().to_string());
+    fsconfig_set_string(&fs, "source", options.source.as_path())?;
     for (key, value) in [
-        ("source", &*options.source),
         ("subtype", &*options.subtype),
         ("fd", &*device),
         ("rootmode", "40000"),

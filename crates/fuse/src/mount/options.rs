@@ -1,5 +1,9 @@
 //! Mount options: what the kernel checks itself, what FUSE needs, and what is left for the caller.
 
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+
 use rustix::mount::MountFlags;
 
 use super::MountError;
@@ -19,7 +23,7 @@ pub enum AtimeMode {
 #[expect(clippy::struct_excessive_bools, reason = "each is an option of its own")]
 pub struct MountOptions {
     /// What the mount shows as its source.
-    pub source: String,
+    pub source: PathBuf,
     /// The part behind `fuse.` of the type that the mount shows.
     pub subtype: String,
     /// No changes.
@@ -51,7 +55,7 @@ pub struct MountOptions {
 impl Default for MountOptions {
     fn default() -> Self {
         Self {
-            source: "kvfs".to_owned(),
+            source: PathBuf::from("kvfs"),
             subtype: "kvfs".to_owned(),
             read_only: false,
             noexec: false,
@@ -137,7 +141,7 @@ impl MountOptions {
         }
         let Some((name, value)) = option.split_once('=') else { return Ok(false) };
         match name {
-            "fsname" => value.clone_into(&mut self.source),
+            "fsname" => self.source = PathBuf::from(value),
             "subtype" => value.clone_into(&mut self.subtype),
             "max_read" => {
                 self.read_bytes_max = value.parse().map_err(|_| MountError::Option {
@@ -203,10 +207,8 @@ impl MountOptions {
     }
 
     /// The option list of fusermount3.
-    pub(super) fn fusermount_list(&self) -> String {
-        let escape = |text: &str| text.replace('\\', "\\\\").replace(',', "\\,");
+    pub(super) fn fusermount_list(&self) -> OsString {
         let mut options = self.fuse_options();
-        options.push(format!("fsname={},subtype={}", escape(&self.source), escape(&self.subtype)));
         for (set, name) in [
             (self.read_only, "ro"),
             (self.noexec, "noexec"),
@@ -219,6 +221,14 @@ impl MountOptions {
             }
         }
         options.push("nosuid,nodev".to_owned());
-        options.join(",")
+        let mut list = options.join(",").into_bytes();
+        for (name, value) in [("fsname", self.source.as_os_str()), ("subtype", OsStr::new(&self.subtype))] {
+            list.extend_from_slice(format!(",{name}=").as_bytes());
+            for &byte in value.as_bytes() {
+                list.extend(matches!(byte, b'\\' | b',').then_some(b'\\'));
+                list.push(byte);
+            }
+        }
+        OsString::from_vec(list)
     }
 }

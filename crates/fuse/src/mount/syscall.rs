@@ -18,7 +18,7 @@ pub(super) fn mount(reach: &Path, point: &Path, options: &MountOptions) -> Resul
     let data = CString::new(data)
         .map_err(|_| MountError::Option { option: "data".to_owned(), reason: "contains a NUL byte" })?;
     let fs_type = format!("fuse.{}", options.subtype);
-    rustix::mount::mount(options.source.as_str(), reach, fs_type, options.flags(), Some(data.as_c_str()))
+    rustix::mount::mount(options.source.as_path(), reach, fs_type, options.flags(), Some(data.as_c_str()))
         .map_err(|errno| MountError::Mount { point: point.to_owned(), errno })?;
     Ok(fd)
 }

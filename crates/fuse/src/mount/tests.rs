@@ -1,3 +1,6 @@
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
 use super::*;
 
 #[test]
@@ -25,9 +28,12 @@ fn lists_for_the_kernel_and_for_fusermount() {
         options.syscall_data(5, 10, 20),
         "fd=5,rootmode=40000,user_id=10,group_id=20,allow_other,default_permissions,max_read=4096"
     );
-    options.source = "with,comma".to_owned();
+    options.source = PathBuf::from(OsStr::from_bytes(b"with,comma\xff"));
     let list = options.fusermount_list();
-    assert!(list.contains("fsname=with\\,comma") && list.contains("ro,noexec"), "{list}");
+    assert_eq!(
+        list.as_bytes(),
+        b"allow_other,default_permissions,max_read=4096,ro,noexec,nosuid,nodev,fsname=with\\,comma\xff,subtype=kvfs"
+    );
     assert!(options.flags().contains(rustix::mount::MountFlags::RDONLY | rustix::mount::MountFlags::NOEXEC));
 }
 

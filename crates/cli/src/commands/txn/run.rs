@@ -121,7 +121,7 @@ impl Run<'_> {
     /// Mounts the view in the place of the main line, for this process and its children alone.
     fn show_view(&mut self) -> Result<()> {
         let mut options = MountOptions {
-            source: self.mount.store.to_string_lossy().into_owned(),
+            source: self.mount.store.clone(),
             subtype: mounts::VIEW_SUBTYPE.to_owned(),
             allow_other: true,
             ..MountOptions::default()
