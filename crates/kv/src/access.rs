@@ -118,6 +118,12 @@ pub enum AccessError<E> {
     View(E),
 }
 
+impl<E> From<E> for AccessError<E> {
+    fn from(error: E) -> Self {
+        Self::View(error)
+    }
+}
+
 /// The keyspaces of a view, for one user.
 #[derive(Debug)]
 pub struct UserKeyspaces<'v, V> {

@@ -2,10 +2,11 @@
 //!
 //! Thread safety: as the [`View`].
 
+use std::cell::Cell;
 use std::fmt;
 
 use bytes::Bytes;
-use kvfs_store::{Batch, Cursor, KeyRange, Keyspace, Position, Read};
+use kvfs_store::{Cursor, KeyRange, Keyspace, Position, Read};
 use kvfs_txn::{LockName, Mode, Want};
 
 use crate::change::{only, united};
@@ -159,13 +160,18 @@ impl<'v, V: View> Keys<'v, V> {
         self.keyspace(name)?;
         self.view.check_writable()?;
         let table = self.view.keyspace_table();
-        table.drop(name, |entry| {
-            may(entry.owner)?;
-            let all = KeyChange::DeleteRange(KeyRange::all());
-            self.apply_with(caller, &[(entry.keyspace, all)], |batch| {
-                batch.delete(table.records().keyspace, table.records().key(name));
-            })
-        })
+        let dropping = table.start_drop(name)?;
+        let KeyspaceEntry { keyspace, owner } = dropping.entry();
+        may(owner)?;
+        let all = [(keyspace, KeyRange::all())];
+        let wants = wants(&all, Mode::Exclusive);
+        let (position, forgotten) = self.view.write_locked(caller, &wants, |_, batch| {
+            KeyChange::DeleteRange(KeyRange::all()).stage(keyspace, batch);
+            batch.delete(table.records().keyspace, table.records().key(name));
+            Ok(dropping.forget())
+        })?;
+        forgotten.confirm();
+        Ok(position)
     }
 
     /// The value under `key`.
@@ -203,7 +209,8 @@ impl<'v, V: View> Keys<'v, V> {
         })
     }
 
-    /// Makes all changes or none. Returns what to sync.
+    /// Makes all changes or none. Returns what to sync. The keyspaces must not be dropped meanwhile: see
+    /// [`Self::apply_found`].
     ///
     /// # Errors
     /// As [`Self::set`].
@@ -213,29 +220,66 @@ impl<'v, V: View> Keys<'v, V> {
         caller: &V::Caller,
         changes: Vec<(Keyspace, KeyChange)>,
     ) -> Result<Position, V::Error> {
-        self.apply_with(caller, &changes, |_| ())
+        self.apply_with(caller, &changes, || Ok(()))
     }
 
-    /// As [`Self::apply`], with what `also` puts into the batch.
+    /// As [`Self::apply`], in keyspaces that `find` looks up. Comes before or after each drop: where a keyspace was dropped
+    /// since, `find` looks again.
+    ///
+    /// # Errors
+    /// As [`Self::set`]; inside, those of `find`.
+    pub fn apply_found<E>(
+        &self,
+        caller: &V::Caller,
+        find: impl Fn() -> Result<Vec<(Keyspace, KeyChange)>, E>,
+    ) -> Result<Result<Position, E>, V::Error> {
+        self.among_drops(|check| match find() {
+            Ok(changes) if changes.is_empty() => Ok(Ok(Position::default())),
+            Ok(changes) => self.apply_with(caller, &changes, check).map(Ok),
+            Err(error) => Ok(Err(error)),
+        })
+    }
+
     fn apply_with(
         &self,
         caller: &V::Caller,
         changes: &[(Keyspace, KeyChange)],
-        also: impl Fn(&mut Batch),
+        check: impl Fn() -> Result<(), V::Error>,
     ) -> Result<Position, V::Error> {
         let ranges = united(changes.iter().map(|(keyspace, change)| (*keyspace, change.range())).collect());
         let wants = wants(&ranges, Mode::Exclusive);
         let (position, ()) = self.view.write_locked(caller, &wants, |_, batch| {
+            check()?;
             for (keyspace, change) in changes {
                 change.clone().stage(*keyspace, batch);
             }
-            also(batch);
             Ok(())
         })?;
         Ok(position)
     }
 
-    /// Sets `key`, or deletes it. Returns what to sync, and whether the key was there.
+    /// Does `write`, which looks keyspaces up and then calls its argument under its latch, again while a keyspace was
+    /// dropped in between.
+    fn among_drops<T>(
+        &self,
+        write: impl Fn(&dyn Fn() -> Result<(), V::Error>) -> Result<T, V::Error>,
+    ) -> Result<T, V::Error> {
+        let table = self.view.keyspace_table();
+        loop {
+            let (seen, is_late) = (table.drops(), Cell::new(false));
+            let check = || {
+                is_late.set(table.drops() != seen);
+                if is_late.get() { Err(KvError::NotFound.into()) } else { Ok(()) }
+            };
+            match write(&check) {
+                Err(_) if is_late.get() => {}
+                done => return done,
+            }
+        }
+    }
+
+    /// Sets `key`, or deletes it. Returns what to sync, and whether the key was there. The keyspace must not be dropped
+    /// meanwhile: see [`Self::set_found`].
     ///
     /// # Errors
     /// `Parked`; `Canceled` when another party changed the key since the transaction began; store errors.
@@ -247,12 +291,43 @@ impl<'v, V: View> Keys<'v, V> {
         key: &[u8],
         value: Option<Bytes>,
     ) -> Result<(Position, bool), V::Error> {
+        self.set_with(caller, keyspace, key, value.as_ref(), || Ok(()))
+    }
+
+    /// As [`Self::set`], in the keyspace that `find` looks up, as [`Self::apply_found`] does. Without one the key is not
+    /// there.
+    ///
+    /// # Errors
+    /// As [`Self::set`]; inside, those of `find`.
+    pub fn set_found<E>(
+        &self,
+        caller: &V::Caller,
+        find: impl Fn() -> Result<Option<Keyspace>, E>,
+        key: &[u8],
+        value: Option<&Bytes>,
+    ) -> Result<Result<(Position, bool), E>, V::Error> {
+        self.among_drops(|check| match find() {
+            Ok(Some(keyspace)) => self.set_with(caller, keyspace, key, value, check).map(Ok),
+            Ok(None) => Ok(Ok((Position::default(), false))),
+            Err(error) => Ok(Err(error)),
+        })
+    }
+
+    fn set_with(
+        &self,
+        caller: &V::Caller,
+        keyspace: Keyspace,
+        key: &[u8],
+        value: Option<&Bytes>,
+        check: impl Fn() -> Result<(), V::Error>,
+    ) -> Result<(Position, bool), V::Error> {
         let end = only(key);
         let wants = [Want::exclusive(LockName::Keys { keyspace, start: key, end: Some(&end) })];
         self.view.write_locked(caller, &wants, |read, batch| {
+            check()?;
             let existed = read.get(keyspace, key).map_err(KvError::from)?.is_some();
             let key = Bytes::copy_from_slice(key);
-            match value.clone() {
+            match value.cloned() {
                 Some(value) => batch.put(keyspace, key, value),
                 None => batch.delete(keyspace, key),
             }

@@ -6,14 +6,16 @@
 //!
 //! Thread safety: any number of threads. All views of a store share one table, which is read once. Invariants:
 //! an operation that makes, changes or drops a keyspace must hold *making* from the record's write to the table's change;
-//! the record is durable before the keyspace exists.
+//! the record is durable before the keyspace exists; a drop is counted after its keyspace is no longer known, and both
+//! happen while the keys are latched.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
-use kvfs_locks::{Mutex, RwLock, class};
+use kvfs_locks::{Mutex, MutexGuard, RwLock, class};
 use kvfs_store::{Batch, Durability, KeyRange, Keyspace, KeyspaceInfo, KeyspaceKind, Read, Store};
 
 use crate::{KeyspaceOwner, KvError};
@@ -56,6 +58,7 @@ pub struct KeyspaceTable {
     making: Mutex<(), class::KvTableMaking>,
     /// `None`: not read yet.
     known: RwLock<Option<BTreeMap<String, KeyspaceEntry>>, class::KvTableKnown>,
+    drops: AtomicU64,
 }
 
 impl fmt::Debug for KeyspaceTable {
@@ -67,7 +70,7 @@ impl fmt::Debug for KeyspaceTable {
 impl KeyspaceTable {
     /// The keyspaces of `store`. Reads nothing yet.
     pub fn new(store: Arc<dyn Store>, records: Records) -> Self {
-        Self { store, records, making: Mutex::default(), known: RwLock::default() }
+        Self { store, records, making: Mutex::default(), known: RwLock::default(), drops: AtomicU64::new(0) }
     }
 
     /// The store.
@@ -148,22 +151,20 @@ impl KeyspaceTable {
         Ok(entry)
     }
 
-    /// Forgets a keyspace that `remove` has removed, keys and record, as one batch.
+    /// How many drops there were. A handle that was found since the count was read is that of its name while, under a latch on
+    /// its keys, the count is the same.
+    pub(crate) fn drops(&self) -> u64 {
+        self.drops.load(Ordering::SeqCst)
+    }
+
+    /// Begins the drop of a keyspace: none is made or changed meanwhile.
     ///
     /// # Errors
-    /// `NotFound`; those of `remove`.
-    pub(crate) fn drop<T, E: From<KvError>>(
-        &self,
-        name: &str,
-        remove: impl FnOnce(KeyspaceEntry) -> Result<T, E>,
-    ) -> Result<T, E> {
-        let _making = self.making.lock();
+    /// `NotFound`.
+    pub(crate) fn start_drop(&self, name: &str) -> Result<Dropping<'_>, KvError> {
+        let making = self.making.lock();
         let entry = self.known(name).ok_or(KvError::NotFound)?;
-        let removed = remove(entry)?;
-        if let Some(known) = self.known.write().as_mut() {
-            known.remove(name);
-        }
-        Ok(removed)
+        Ok(Dropping { table: self, name: name.to_owned(), entry, _making: making })
     }
 
     fn record(&self, name: &str, owner: KeyspaceOwner) -> Result<(), KvError> {
@@ -210,6 +211,52 @@ impl KeyspaceTable {
             known.insert(info.name, KeyspaceEntry { keyspace: info.keyspace, owner });
         }
         Ok(known)
+    }
+}
+
+/// A keyspace that is being dropped.
+pub(crate) struct Dropping<'t> {
+    table: &'t KeyspaceTable,
+    name: String,
+    entry: KeyspaceEntry,
+    _making: MutexGuard<'t, (), class::KvTableMaking>,
+}
+
+impl Dropping<'_> {
+    /// What is dropped.
+    pub(crate) fn entry(&self) -> KeyspaceEntry {
+        self.entry
+    }
+
+    /// The keyspace is not known any more. The caller must hold the latch on all its keys, and stage their deletion.
+    pub(crate) fn forget(&self) -> Forgotten<'_> {
+        if let Some(known) = self.table.known.write().as_mut() {
+            known.remove(&self.name);
+        }
+        // After the removal: a write that reads this count does not find the keyspace.
+        self.table.drops.fetch_add(1, Ordering::SeqCst);
+        Forgotten { dropping: self, is_applied: false }
+    }
+}
+
+/// A keyspace that is known again when its deletion is not applied.
+pub(crate) struct Forgotten<'d> {
+    dropping: &'d Dropping<'d>,
+    is_applied: bool,
+}
+
+impl Forgotten<'_> {
+    /// It was applied.
+    pub(crate) fn confirm(mut self) {
+        self.is_applied = true;
+    }
+}
+
+impl Drop for Forgotten<'_> {
+    fn drop(&mut self) {
+        if !self.is_applied {
+            self.dropping.table.enter(&self.dropping.name, self.dropping.entry);
+        }
     }
 }
 

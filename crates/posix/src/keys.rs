@@ -3,9 +3,9 @@
 //! Thread safety: everything is `&self`.
 
 use bytes::Bytes;
-use kvfs_fs::{FileSystem, FsError, settled};
+use kvfs_fs::{Caller, FileSystem, FsError};
 use kvfs_kv::{Access, AccessError, KeyChange, KeyspaceUser, UserKeyspaces, View, ViewKind};
-use kvfs_store::{Cursor, KeyRange, Keyspace, StoreError};
+use kvfs_store::{Cursor, KeyRange, StoreError};
 use rustix::io::Errno;
 
 use crate::error::{PosixError, Result};
@@ -31,31 +31,28 @@ impl<'p> ProcessKeys<'p> {
         self.fs.keys().of_user(self.user, self.own_max)
     }
 
-    fn existing(&self, keyspace: &str) -> Result<Option<Keyspace>> {
-        self.keyspaces().existing(keyspace, Access::Write).map_err(denied)
-    }
-
-    fn apply(&self, changes: &[(Keyspace, KeyChange)]) -> Result<()> {
-        settled(|caller| self.fs.keys().apply(caller, changes.to_vec())).map(drop).map_err(failed)
-    }
-
     /// The value of a key; `None`: there is no such key, or no such keyspace.
     ///
     /// # Errors
     /// EACCES: the keyspace is another user's; EINVAL: no name or key; as all calls of transactions.
     pub fn get(&self, keyspace: &str, key: &[u8]) -> Result<Option<Bytes>> {
-        let Some(keyspace) = self.keyspaces().readable(keyspace).map_err(denied)? else { return Ok(None) };
-        settled(|caller| self.fs.keys().get(caller, keyspace, key)).map_err(failed)
+        settled(|caller| {
+            let Some(keyspace) = self.keyspaces().readable(keyspace)? else { return Ok(None) };
+            Ok(self.fs.keys().get(caller, keyspace, key)?)
+        })
     }
 
     /// Makes all changes at once, or none; the keyspace is made if there is none.
     ///
     /// # Errors
     /// As [`ProcessKeys::get`]; EDQUOT: the user has too many keyspaces; EROFS, ENOSPC.
+    #[expect(clippy::needless_pass_by_value, reason = "callers make the changes for this call")]
     pub fn write(&self, keyspace: &str, changes: Vec<KeyChange>) -> Result<()> {
-        let keyspace = self.keyspaces().writable(keyspace).map_err(denied)?;
-        let changes: Vec<_> = changes.into_iter().map(|change| (keyspace, change)).collect();
-        self.apply(&changes)
+        let find = || {
+            let keyspace = self.keyspaces().writable(keyspace)?;
+            Ok(changes.iter().map(|change| (keyspace, change.clone())).collect())
+        };
+        settled(|caller| self.fs.keys().apply_found(caller, find)?).map(drop)
     }
 
     /// Removes a key; returns whether it was there.
@@ -63,18 +60,23 @@ impl<'p> ProcessKeys<'p> {
     /// # Errors
     /// As [`ProcessKeys::write`].
     pub fn delete(&self, keyspace: &str, key: &[u8]) -> Result<bool> {
-        let Some(keyspace) = self.existing(keyspace)? else { return Ok(false) };
-        let set = settled(|caller| self.fs.keys().set(caller, keyspace, key, None));
-        set.map(|(_, existed)| existed).map_err(failed)
+        let find = || self.keyspaces().existing(keyspace, Access::Write);
+        let set = settled(|caller| self.fs.keys().set_found(caller, find, key, None)?);
+        set.map(|(_, existed)| existed)
     }
 
     /// Removes all keys of a range.
     ///
     /// # Errors
     /// As [`ProcessKeys::write`].
+    #[expect(clippy::needless_pass_by_value, reason = "callers make the range for this call")]
     pub fn delete_range(&self, keyspace: &str, range: KeyRange) -> Result<()> {
-        let Some(keyspace) = self.existing(keyspace)? else { return Ok(()) };
-        self.apply(&[(keyspace, KeyChange::DeleteRange(range))])
+        let find = || {
+            let found = self.keyspaces().existing(keyspace, Access::Write)?;
+            let change = |keyspace| (keyspace, KeyChange::DeleteRange(range.clone()));
+            Ok(found.map(change).into_iter().collect())
+        };
+        settled(|caller| self.fs.keys().apply_found(caller, find)?).map(drop)
     }
 
     /// A walk over the keys of a range, as they are now; `None`: there is no such keyspace.
@@ -82,8 +84,10 @@ impl<'p> ProcessKeys<'p> {
     /// # Errors
     /// As [`ProcessKeys::get`].
     pub fn cursor(&self, keyspace: &str, range: &KeyRange) -> Result<Option<Box<dyn Cursor>>> {
-        let Some(keyspace) = self.keyspaces().readable(keyspace).map_err(denied)? else { return Ok(None) };
-        settled(|caller| self.fs.keys().cursor(caller, keyspace, range.clone())).map(Some).map_err(failed)
+        settled(|caller| {
+            let Some(keyspace) = self.keyspaces().readable(keyspace)? else { return Ok(None) };
+            Ok(Some(self.fs.keys().cursor(caller, keyspace, range.clone())?))
+        })
     }
 
     /// Makes a keyspace, durably; `mode` says who may read (4) and write (2) keys, as of a file.
@@ -99,12 +103,8 @@ impl<'p> ProcessKeys<'p> {
     /// # Errors
     /// ENOENT: there is none; EPERM: it is another user's.
     pub fn drop_keyspace(&self, name: &str) -> Result<()> {
-        let dropped = settled(|caller| match self.keyspaces().drop_keyspace(caller, name) {
-            // Again, when it is free.
-            Err(AccessError::View(error @ FsError::Parked(_))) => Err(error),
-            done => Ok(done),
-        });
-        Ok(self.fs.sync(dropped?.map_err(denied)?)?)
+        let dropped = settled(|caller| self.keyspaces().drop_keyspace(caller, name))?;
+        Ok(self.fs.sync(dropped)?)
     }
 
     /// The keyspaces that the user may use; of a snapshot, those that it has.
@@ -116,6 +116,17 @@ impl<'p> ProcessKeys<'p> {
         let all = self.keyspaces().list(then).map_err(denied)?;
         Ok(all.into_iter().map(|(name, _)| name).collect())
     }
+}
+
+/// Tries `operation` until no other holds what it needs. A keyspace may be dropped meanwhile: `operation` looks it up.
+fn settled<T>(
+    mut operation: impl FnMut(&Caller) -> std::result::Result<T, AccessError<FsError>>,
+) -> Result<T> {
+    let done = kvfs_fs::settled(|caller| match operation(caller) {
+        Err(AccessError::View(error @ FsError::Parked(_))) => Err(error),
+        done => Ok(done),
+    });
+    done.map_err(failed)?.map_err(denied)
 }
 
 fn explained(errno: Errno, error: &impl ToString) -> PosixError {

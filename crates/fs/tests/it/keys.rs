@@ -1,5 +1,7 @@
 //! Users' keyspaces: batches, and owners.
 
+use std::cell::Cell;
+
 use bytes::Bytes;
 use kvfs_fs::{DiffKind, FsError};
 use kvfs_kv::{KeyChange, KeyspaceOwner};
@@ -117,6 +119,44 @@ fn keyspace_that_is_dropped_is_gone_with_its_keys_and_a_snapshot_keeps_both() {
     setup.reopen();
     assert_eq!(setup.keys().keyspaces().unwrap(), []);
     setup.assert_sound("dropped");
+}
+
+#[test]
+fn write_whose_keyspace_is_dropped_before_its_latch_looks_it_up_again() {
+    let mut setup = Setup::new(4096);
+    let other = KeyspaceOwner { uid: OWNER.uid + 1, ..OWNER };
+    let drop_keyspace = || setup.keys().drop_keyspace(&setup.caller, "tags", |_| Ok(())).map(drop);
+    let looks = Cell::new(0);
+    // The first look is followed by a drop.
+    let find = |owner| -> Result<_, FsError> {
+        let tags = setup.keys().make_keyspace("tags", owner)?.0;
+        if looks.replace(looks.get() + 1) == 0 {
+            drop_keyspace()?;
+        }
+        Ok((tags.owner == owner).then_some(tags.keyspace))
+    };
+    let apply =
+        || setup.keys().apply_found(&setup.caller, || Ok(vec![(find(OWNER)?.unwrap(), put(b"a", "1"))]));
+    apply().unwrap().unwrap_or_else(|error: FsError| panic!("{error}"));
+    assert_eq!(looks.get(), 2);
+    let made = setup.keys().keyspace("tags").unwrap().unwrap();
+    assert_eq!((made.owner, keys(&setup, made.keyspace)), (OWNER, vec![b"a".to_vec()]));
+
+    // What another user has made of the name meanwhile is not touched.
+    looks.set(0);
+    let find_own = || {
+        let found = find(OWNER)?;
+        if looks.get() == 1 {
+            let theirs = setup.keys().make_keyspace("tags", other)?.0.keyspace;
+            setup.keys().apply(&setup.caller, vec![(theirs, put(b"a", "2"))])?;
+        }
+        Ok::<_, FsError>(found)
+    };
+    let (_, existed) = setup.keys().set_found(&setup.caller, find_own, b"a", None).unwrap().unwrap();
+    assert!(!existed && looks.get() == 2);
+    assert_eq!(keys(&setup, made.keyspace), [b"a".to_vec()]);
+    setup.reopen();
+    assert_eq!(setup.keys().keyspace("tags").unwrap().unwrap().owner, other);
 }
 
 #[test]

@@ -4,6 +4,7 @@ mod attributes;
 mod beside_linux;
 mod directories;
 mod files;
+mod keys;
 mod names;
 mod snapshots;
 mod transactions;

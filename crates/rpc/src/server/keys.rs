@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use kvfs_fs::{FileSystem, Position, TxnView};
+use kvfs_fs::{FileSystem, TxnView};
 use kvfs_kv::{Access, KeyChange};
 use kvfs_store::{KeyRange, Keyspace};
 use tonic::Status;
@@ -84,9 +84,9 @@ impl Shared {
         let (position, existed) = self
             .settle(call, move |shared, peer, caller| {
                 let fs = shared.view(peer, request.txn)?;
-                let found = shared.existing(peer, &request.keyspace, Access::Write)?;
-                let Some(keyspace) = found else { return Ok((Position::default(), false)) };
-                fs.keys().set(caller, keyspace, &request.key, None).map_err(|error| Failure::of(&fs, error))
+                let find = || shared.existing(peer, &request.keyspace, Access::Write);
+                let set = fs.keys().set_found(caller, find, &request.key, None);
+                set.map_err(|error| Failure::of(&fs, error))?
             })
             .await?;
         self.harden(position, durability).await?;
@@ -113,11 +113,8 @@ impl Shared {
         let position = self
             .settle(call, move |shared, peer, caller| {
                 let fs = shared.view(peer, txn)?;
-                let changes = shared.changes(peer, &operations)?;
-                if changes.is_empty() {
-                    return Ok(Position::default());
-                }
-                fs.keys().apply(caller, changes).map_err(|error| Failure::of(&fs, error))
+                let applied = fs.keys().apply_found(caller, || shared.changes(peer, &operations));
+                applied.map_err(|error| Failure::of(&fs, error))?
             })
             .await?;
         self.harden(position, durability).await

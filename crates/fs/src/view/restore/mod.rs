@@ -267,16 +267,18 @@ impl<'f> Restore<'f> {
     fn set_keys(&mut self) -> Result<()> {
         for info in self.now().shared.keyspaces.user_keyspaces() {
             let mut keys = self.sides.differences(info.keyspace, KeyRange::all())?;
-            let mut is_made = false;
             while let Some(KeyDifference { key, older, .. }) = keys.next()? {
                 let place = [info.name.as_bytes(), b"/", &key].concat();
                 if self.alone.as_ref().is_some_and(|alone| !alone.takes_key(info.keyspace, &place, &key)) {
                     continue;
                 }
-                if older.is_some() && !std::mem::replace(&mut is_made, true) {
-                    self.make_keyspace(&info.name)?;
-                }
-                settled(|caller| self.now().keys().set(caller, info.keyspace, &key, older.clone()))?;
+                let find = || {
+                    if older.is_some() {
+                        self.make_keyspace(&info.name)?;
+                    }
+                    Ok(Some(info.keyspace))
+                };
+                settled(|caller| self.now().keys().set_found(caller, find, &key, older.as_ref())?)?;
                 self.done.keys += 1;
             }
         }
