@@ -16,7 +16,7 @@ use crate::space::Space;
 pub(crate) struct Shared<D: Database> {
     pub(crate) db: Arc<D>,
     pub(crate) spaces: RwLock<Vec<Arc<Space<D::Handle>>>, class::EngineSpaces>,
-    /// Batches take their turn on it.
+    /// Batches and new keyspaces take their turn on it.
     pub(crate) order: Mutex<(), class::EngineOrder>,
     /// What is read instead of the newest state.
     pub(crate) held: Held<D::Snapshot>,
@@ -73,6 +73,10 @@ impl<D: Database> Shared<D> {
         let spaces = self.spaces.read();
         let space = spaces.get(keyspace.0 as usize);
         space.cloned().ok_or_else(|| StoreError::NoKeyspace(format!("#{}", keyspace.0)))
+    }
+
+    pub(crate) fn space_by_name(&self, name: &str) -> Option<Arc<Space<D::Handle>>> {
+        self.spaces.read().iter().find(|space| space.name == name).cloned()
     }
 
     pub(crate) fn failure(&self) -> Option<Arc<str>> {

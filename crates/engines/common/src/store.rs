@@ -94,6 +94,23 @@ impl<D: Database> DatabaseStore<D> {
     fn view(&self) -> View<'_, D> {
         View::newest(&self.shared)
     }
+
+    /// A new keyspace, or that which another thread has made meanwhile. It takes its turn, as a batch does.
+    fn make_space(&self, name: &str, kind: KeyspaceKind) -> Result<Arc<Space<D::Handle>>> {
+        let shared = &*self.shared;
+        shared.check_writable()?;
+        let _order = shared.order.lock();
+        shared.check_writable()?;
+        if let Some(space) = shared.space_by_name(name) {
+            return Ok(space);
+        }
+        // Others are made under the order lock alone.
+        let keyspace = Keyspace(shared.spaces.read().len() as u32);
+        let space = Arc::new(Space::new(keyspace, name, kind, D::handle(keyspace, name, kind)));
+        shared.db.make_space(&space).map_err(|error| shared.fail(&error))?;
+        shared.spaces.write().push(Arc::clone(&space));
+        Ok(space)
+    }
 }
 
 fn spaces_of<D: Database>(db: &D) -> Result<Vec<Arc<Space<D::Handle>>>> {
@@ -129,19 +146,12 @@ impl<D: Database> Store for DatabaseStore<D> {
         kind: KeyspaceKind,
         merge: Option<Arc<dyn MergeFunction>>,
     ) -> Result<Keyspace> {
-        let mut spaces = self.shared.spaces.write();
-        let known = spaces.iter().find(|space| space.name == name).cloned();
-        let space = if let Some(space) = known {
-            space.expect_kind(kind, "open_keyspace as another kind")?;
+        let space = if let Some(space) = self.shared.space_by_name(name) {
             space
         } else {
-            self.shared.check_writable()?;
-            let keyspace = Keyspace(spaces.len() as u32);
-            let space = Arc::new(Space::new(keyspace, name, kind, D::handle(keyspace, name, kind)));
-            self.shared.db.make_space(&space).map_err(|error| self.shared.fail(&error))?;
-            spaces.push(Arc::clone(&space));
-            space
+            self.make_space(name, kind)?
         };
+        space.expect_kind(kind, "open_keyspace as another kind")?;
         if let Some(merge) = merge {
             space.merge_by(merge);
         }

@@ -2,8 +2,10 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
-use kvfs_store::{Batch, Store, StoreError};
+use kvfs_store::clock::{Clock, SystemClock};
+use kvfs_store::{Batch, KeyspaceKind, Store, StoreError};
 use tempfile::TempDir;
 
 use super::*;
@@ -88,6 +90,41 @@ fn batch_with_a_long_range_is_whole_wherever_its_process_ends() {
 /// What is in the keyspaces, and beside them version, uuid and seqno.
 fn keys_of(f: &Fixture<Plain>) -> usize {
     listing(&*f.store, f.plain).len() + listing(&*f.store, f.merging).len() + 3
+}
+
+#[test]
+fn what_waits_while_a_batch_with_a_long_range_fails_is_refused() {
+    let dir = TempDir::new().unwrap();
+    create(dir.path());
+    let f = fixture(dir.path());
+    prepare(&f);
+    let tested = Tested::at(dir.path());
+    let failing = tested.failing();
+    let held = failing.lock().unwrap();
+    // The record, and a page.
+    tested.fail_behind(Some(2));
+    std::thread::scope(|scope| {
+        let torn = scope.spawn(|| f.try_apply(|b| change(&f, b)).map(drop));
+        while tested.keys() > keys_of(&f) + 1 - 4096 {
+            std::thread::yield_now();
+        }
+        let batch = scope.spawn(|| f.try_apply(|b| b.put(f.plain, key(9), "waited")).map(drop));
+        let keyspace = scope.spawn(|| f.store.open_keyspace("waited", KeyspaceKind::Tuple, None).map(drop));
+        // Both are before the failure by then.
+        SystemClock::new().sleep(Duration::from_millis(100));
+        // Only one that is known does not wait.
+        assert_eq!(f.store.open_keyspace("plain", KeyspaceKind::Tuple, None).unwrap(), f.plain);
+        drop(held);
+        for waited in [torn, batch, keyspace] {
+            let waited = waited.join().unwrap();
+            assert!(matches!(waited, Err(StoreError::Failed { .. })), "{waited:?}");
+        }
+    });
+    drop(f);
+    tested.fail_behind(None);
+    let f = Fixture::<Plain>::over(Arc::new(open(dir.path())) as Arc<dyn Store>);
+    assert!(is_changed(&f));
+    assert!(f.store.keyspaces().iter().all(|info| info.name != "waited"));
 }
 
 #[test]

@@ -18,6 +18,8 @@ struct Content {
     /// So many writes are left until one fails; `None`: none does.
     writes_left: Option<usize>,
     compactions: usize,
+    /// A write that fails waits for it.
+    failing: Arc<Mutex<()>>,
 }
 
 static BY_PATH: LazyLock<Mutex<HashMap<PathBuf, Sketch>>> = LazyLock::new(Mutex::default);
@@ -38,6 +40,11 @@ impl Sketch {
     /// Has all writes behind so many fail; `None`: none.
     pub(crate) fn fail_behind(&self, writes: Option<usize>) {
         self.content().writes_left = writes;
+    }
+
+    /// What a write that fails waits for.
+    pub(crate) fn failing(&self) -> Arc<Mutex<()>> {
+        Arc::clone(&self.content().failing)
     }
 
     pub(crate) fn keys(&self) -> usize {
@@ -156,8 +163,13 @@ impl Database for Sketch {
     fn write(&self, changes: &Changes<u32>) -> Result<()> {
         let mut content = self.content();
         if let Some(left) = &mut content.writes_left {
-            let refused = || StoreError::io("writing", std::io::Error::other("it is told to fail"));
-            *left = left.checked_sub(1).ok_or_else(refused)?;
+            let Some(less) = left.checked_sub(1) else {
+                let failing = Arc::clone(&content.failing);
+                drop(content);
+                drop(failing.lock().unwrap_or_else(PoisonError::into_inner));
+                return Err(StoreError::io("writing", std::io::Error::other("it is told to fail")));
+            };
+            *left = less;
         }
         for change in &changes.changes {
             match change {
