@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use kvfs_fs::{AtimePolicy, FileSystem, MountOptions};
 use kvfs_kvdb::{Db, MissingDevices, Options, Placement, Policy};
-use kvfs_service::UndoLimits;
+use kvfs_service::{ErrorKind, UndoLimits};
 use kvfs_store::clock::{Clock, SystemClock};
 use kvfs_store::{Store, StoreError, Verified};
 
@@ -226,12 +226,22 @@ fn open_engine(
             }
             Err(error) => {
                 let lost = devices.lost().filter(|_| is_about_missing(&error));
-                let error = explain_open(dir, error);
+                let error = explain_kvdb(dir, error);
                 let looked_for = |lost| Error::new(error.kind(), format!("{error}; not found: {lost}"));
                 return Err(lost.map(looked_for).unwrap_or(error));
             }
         }
     }
+}
+
+/// As [`explain_open`]; where something is damaged, only a repair gets it open again.
+fn explain_kvdb(dir: &StoreDir, error: StoreError) -> Error {
+    let StoreError::Corrupt { place, detail } = error else { return explain_open(dir, error) };
+    let store = dir.path().display();
+    let message = format!(
+        "cannot open the store {store}: corrupt data in {place}: {detail}; `kvfs check --repair` mends it"
+    );
+    Error::new(ErrorKind::Damaged, message)
 }
 
 fn is_about_missing(error: &StoreError) -> bool {

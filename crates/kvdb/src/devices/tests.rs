@@ -11,7 +11,7 @@ use kvfs_store::{
 };
 
 use super::*;
-use crate::format::PieceDesc;
+use crate::format::Extent;
 use crate::{Background, CreateOptions, Db, Options};
 
 mod clone_histories;
@@ -423,19 +423,19 @@ fn a_device_is_drained_beside_runs_of_transactions_that_can_not_be_read() {
     // No metadata stays in memory.
     let db = open(&shared, &others, Options { memory_bytes: 1, ..options }).expect("opens");
     let keyspace = files(&db).0;
-    // Pieces of runs that were adopted, each run with its number.
-    let adopted = || -> Vec<(u64, PieceDesc)> {
+    // Where the metadata of pieces of runs lies that were adopted, each with the run's number.
+    let adopted = || -> Vec<(u64, Vec<Extent>)> {
         let view = db.parts.live.view();
         let pieces = view.version.runs(keyspace).iter().flat_map(|run| {
             let adopted = run.pieces.iter().filter(|piece| piece.seqno_min() != piece.desc().seqno_min);
-            adopted.map(|piece| (run.id.0, PieceDesc::clone(piece.desc())))
+            adopted.map(|piece| (run.id.0, piece.metadata_places()))
         });
         pieces.collect()
     };
     let (run, last) = adopted().pop().expect("the transaction has spilled");
     assert!(adopted().iter().filter(|(other, _)| *other == run).count() > 1, "the run has several pieces");
     let slow_from = u64::from(db.parts.runtime.ctx.zones.members()[1].zones.start) * ZONE_BYTES;
-    for extent in &last.meta {
+    for extent in &last {
         let end = |from: u64| from + u64::from(extent.len);
         match extent.addr.checked_sub(slow_from) {
             Some(within) => slow.lose(MEMBER_DATA_FROM + within..end(MEMBER_DATA_FROM + within)),

@@ -64,7 +64,9 @@ impl MetaReader {
     /// # Errors
     /// I/O errors, corruption; so does everything else here.
     pub(super) fn front(&self) -> Result<Front> {
-        let blob = self.read(0, FRONT_BYTES.min(self.desc.meta_len as usize))?.bytes;
+        // A copy ends before the fingerprints.
+        let there: usize = self.desc.meta.iter().map(|extent| extent.len as usize).sum();
+        let blob = self.read(0, FRONT_BYTES.min(self.desc.meta_len as usize).min(there))?.bytes;
         let (desc, keyspace) = (&self.desc, self.keyspace);
         let header = PieceMetaHeader::decode(&blob, keyspace, desc.id.0, desc.meta_len, desc.meta_crc)
             .map_err(|error| self.corrupt("header", error))?;

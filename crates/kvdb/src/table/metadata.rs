@@ -3,16 +3,20 @@
 //! Thread safety: shared by `Arc` with its piece; immutable but for what is loaded and evicted. A reader that needs the index gets a
 //! guard, and keeps it for as long as it is needed.
 //! Invariant: the index in memory has the base in its seqnos; that on the device has not.
+//!
+//! Index and range tombstones that can't be read are taken from their copy beside the data, which is looked for once.
 
 use std::sync::OnceLock;
 
-use kvfs_store::{KeyspaceKind, Result, Seqno};
+use kvfs_store::{KeyspaceKind, Result, Seqno, StoreError};
 
 use super::filtering::KeyFilter;
 use super::index::{Content, Facts};
 use super::meta_read::{Front, MetaReader};
+use super::salvage::copy_of;
 use crate::cache::{Page, PageRef, Pool};
 use crate::format::{Fingerprints, PieceMetaHeader};
+use crate::memtable::TombstoneSet;
 
 /// Where the index of a piece that is put together can be had from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,6 +35,8 @@ pub(super) struct Metadata {
     header: OnceLock<PieceMetaHeader>,
     /// Known once the index was in memory.
     facts: OnceLock<Facts>,
+    /// Known once something could not be read; `None`: there is no copy that can.
+    copy: OnceLock<Option<MetaReader>>,
     index: Page<Content>,
     filter: KeyFilter,
 }
@@ -44,7 +50,8 @@ impl Metadata {
 
     fn with_filter(reader: MetaReader, base: Seqno, filter: KeyFilter) -> Self {
         let index = Page::new(&reader.ctx.pages, Pool::Index);
-        Self { reader, base, header: OnceLock::new(), facts: OnceLock::new(), index, filter }
+        let (header, facts, copy) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
+        Self { reader, base, header, facts, copy, index, filter }
     }
 
     /// The same metadata with its seqnos counted from `base` on, read by `reader` from now on. O(index) if that is in memory.
@@ -56,6 +63,9 @@ impl Metadata {
         if let Some(facts) = self.facts.get() {
             new.facts.get_or_init(|| *facts);
         }
+        if let Some(copy) = self.copy.get() {
+            new.copy.get_or_init(|| copy.clone());
+        }
         if let Some(index) = self.index.peek() {
             let mut content = (*index).clone();
             content.rebase(base.wrapping_sub(self.base));
@@ -63,6 +73,11 @@ impl Metadata {
             new.index.put(content, bytes);
         }
         new
+    }
+
+    #[cfg(test)]
+    pub(super) fn reader(&self) -> &MetaReader {
+        &self.reader
     }
 
     /// What its seqnos count from.
@@ -96,8 +111,53 @@ impl Metadata {
         (content, bytes)
     }
 
+    /// Reads the range tombstones, with their seqnos as they are on the device, and, if wanted, the index, if it
+    /// can be read.
+    ///
+    /// # Errors
+    /// I/O errors and corruption of range tombstones and their copy.
+    pub(super) fn preload(&self, wants_index: bool) -> Result<TombstoneSet> {
+        let has_tombstones = self.reader.desc.tombstones > 0;
+        if !wants_index && !has_tombstones {
+            return Ok(TombstoneSet::new([]));
+        }
+        let front = self.reader.front().inspect(|front| self.put_header(front.header));
+        let section = || front.as_ref().map_err(StoreError::clone);
+        let tombstones = if has_tombstones {
+            let read = section().and_then(|front| self.reader.tombstones(front));
+            self.or_copied(read, MetaReader::tombstones)?
+        } else {
+            TombstoneSet::new([])
+        };
+        if wants_index {
+            match section().and_then(|front| self.reader.index(front)) {
+                Ok(content) => self.put_index(content, Source::Device),
+                Err(error) => tracing::error!(%error, "an index can't be read; the store opens without it"),
+            }
+        }
+        Ok(tombstones)
+    }
+
+    /// What was read of the metadata, or, if that can't be, what `again` reads of the copy.
+    fn or_copied<T>(
+        &self,
+        read: Result<T>,
+        again: impl FnOnce(&MetaReader, &Front) -> Result<T>,
+    ) -> Result<T> {
+        let Err(error) = read else { return read };
+        let found = self.copy.get_or_init(|| {
+            let copy = copy_of(&self.reader);
+            let is_copied = copy.is_some();
+            tracing::error!(%error, is_copied, "metadata can't be read; `kvfs check --repair` mends it");
+            copy
+        });
+        let Some(copy) = found else { return Err(error) };
+        copy.front().and_then(|front| again(copy, &front)).or(Err(error))
+    }
+
     fn load_index(&self) -> Result<(Content, usize)> {
-        let (content, bytes) = self.taken(self.reader.index(&self.front()?)?);
+        let read = self.front().and_then(|front| self.reader.index(&front));
+        let (content, bytes) = self.taken(self.or_copied(read, MetaReader::index)?);
         self.reader.ctx.make_room_for(bytes);
         Ok((content, bytes))
     }

@@ -40,13 +40,14 @@ pub(crate) struct Piece {
 
 impl Piece {
     /// Opens a piece that the manifest knows, and counts its seqnos from `base` on: reads and verifies its
-    /// range tombstones, if it has any, and, as long as all indexes fit their share of memory, its index.
+    /// range tombstones, if it has any, and, as long as all indexes fit their share of memory, its index. An index
+    /// that can't be read is left for the first reader that needs it.
     ///
     /// Takes over the references on the zones that `Zones::restore` made for `desc`, and gives them
     /// back when dropped; when this fails, they stay.
     ///
     /// # Errors
-    /// I/O errors; corruption of the metadata that was read.
+    /// I/O errors and corruption, if there are range tombstones and no copy of them can be read either.
     pub(crate) fn open(
         ctx: Arc<RunContext>,
         keyspace: u32,
@@ -56,23 +57,10 @@ impl Piece {
     ) -> Result<Arc<Self>> {
         let is_ample = ctx.pages.is_ample();
         let reader = MetaReader { ctx, keyspace, kind, desc: Arc::new(desc.clone()) };
-        let (mut header, mut content, mut tombstones) = (None, None, TombstoneSet::new([]));
-        if is_ample || desc.tombstones > 0 {
-            let front = reader.front()?;
-            tombstones = reader.tombstones(&front)?;
-            if is_ample {
-                content = Some(reader.index(&front)?);
-            }
-            header = Some(front.header);
-        }
+        let metadata = Metadata::new(reader.clone(), base);
+        let mut tombstones = metadata.preload(is_ample)?;
         tombstones.rebase(base);
-        let piece = Self::assemble(Metadata::new(reader.clone(), base), reader, tombstones);
-        if let Some(header) = header {
-            piece.metadata.put_header(header);
-        }
-        if let Some(content) = content {
-            piece.metadata.put_index(content, Source::Device);
-        }
+        let piece = Self::assemble(metadata, reader, tombstones);
         Ok(Arc::new(piece))
     }
 

@@ -13,6 +13,7 @@ use super::filter::fingerprint;
 use super::held::HeldExtents;
 use super::index::Index;
 use super::piece::Piece;
+use super::salvage::fingerprints_anew;
 use super::writer::Target;
 use crate::cache::{Charge, Pool};
 use crate::format::{
@@ -256,7 +257,9 @@ impl TupleOutput {
         let fingerprints = match self.sources.entry(source.desc().id) {
             Entry::Occupied(present) => present.into_mut(),
             Entry::Vacant(vacant) => {
-                let fingerprints = vacant.insert(source.metadata().fingerprints()?);
+                let read = source.metadata().fingerprints();
+                let read = read.or_else(|error| fingerprints_anew(source, index).ok_or(error))?;
+                let fingerprints = vacant.insert(read);
                 let bytes = (fingerprints.values.len() + fingerprints.ends.len()) * size_of::<u32>();
                 self.sources_charge.resize(self.sources_charge.bytes() + bytes as u64);
                 fingerprints

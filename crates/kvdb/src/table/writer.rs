@@ -559,7 +559,7 @@ impl PieceWriter {
     }
 
     /// Writes header, index and range tombstones once more, beside the data: nothing refers to this copy, a
-    /// repair finds it by its header where the other one is damaged. Not worth a failure, nor much space.
+    /// reader or a repair finds it by its header where the other one is damaged. Not worth a failure, nor much space.
     fn write_copy(&mut self, bytes: &[u8]) -> Result<()> {
         let share = self.target.ctx.zones.zone_bytes() as usize / COPY_SHARE;
         if bytes.len() > share || !self.copies_meta {

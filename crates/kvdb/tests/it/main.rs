@@ -6,6 +6,7 @@ mod caching;
 mod checkpoints;
 mod clones;
 mod clones_of_clones;
+mod damaged_indexes;
 mod folds;
 mod gathering;
 mod overwritten;

@@ -20,12 +20,12 @@ const FIRST_DATA_ZONE: usize = 17;
 const SPACES: [(&str, KeyspaceKind); 2] = [("rows", KeyspaceKind::Tuple), ("data", KeyspaceKind::Block)];
 
 /// Keys and values of both keyspaces.
-type Content = [BTreeMap<Bytes, Bytes>; 2];
+pub(crate) type Content = [BTreeMap<Bytes, Bytes>; 2];
 
 /// A closed or killed store, and all that was ever written to it.
-struct Sample {
-    medium: Arc<MemoryDevice>,
-    history: Vec<(Position, Batch)>,
+pub(crate) struct Sample {
+    pub(crate) medium: Arc<MemoryDevice>,
+    pub(crate) history: Vec<(Position, Batch)>,
     spaces: [Keyspace; 2],
 }
 
@@ -75,7 +75,7 @@ fn random_batch(rng: &mut Rng, spaces: [Keyspace; 2]) -> Batch {
 }
 
 /// A store of several runs, with a snapshot, that ends with an unflushed part (which the journal has).
-fn sample(seed: u64) -> Sample {
+pub(crate) fn sample(seed: u64) -> Sample {
     let mut rng = Rng::new(seed);
     let medium = Arc::new(MemoryDevice::growable(0, ZONES * ZONE_BYTES as u64));
     let device = Arc::clone(&medium) as Arc<dyn Device>;
@@ -111,7 +111,7 @@ fn sample(seed: u64) -> Sample {
 
 impl Sample {
     /// The content after everything up to `last`.
-    fn content(&self, last: u64) -> Content {
+    pub(crate) fn content(&self, last: u64) -> Content {
         let mut content = Content::default();
         for op in self.history.iter().filter(|(at, _)| at.0 <= last).flat_map(|(_, batch)| batch.ops()) {
             let space = &mut content[usize::from(op.keyspace() == self.spaces[1])];
@@ -142,7 +142,7 @@ fn block_key(prefix: &[u8], block: u64) -> Bytes {
     [prefix, &block.to_be_bytes()].concat().into()
 }
 
-fn content_of(db: &Db) -> Content {
+pub(crate) fn content_of(db: &Db) -> Content {
     handles(db).map(|keyspace| {
         let mut content = BTreeMap::new();
         let mut cursor = db.cursor(keyspace, KeyRange::all()).expect("opens");
@@ -269,7 +269,7 @@ fn assert_end_told(sample: &Sample, repaired: &Repaired, sector: usize, what: &s
     );
 }
 
-fn used_sectors(medium: &MemoryDevice) -> Vec<usize> {
+pub(crate) fn used_sectors(medium: &MemoryDevice) -> Vec<usize> {
     let image = medium.snapshot();
     let is_used = |(_, sector): &(usize, &[u8])| sector.iter().any(|&byte| byte != 0);
     image.chunks(SECTOR_BYTES).enumerate().filter(is_used).map(|(index, _)| index).collect()

@@ -176,10 +176,12 @@ fn a_run_of_a_transaction_that_can_not_be_read_to_its_end_ends_no_store_and_no_m
     let run = view.version.runs(rows.0).iter().find(|run| run.pieces.iter().any(|piece| is_adopted(&piece)));
     let pieces: Vec<Arc<Piece>> = run.expect("it has spilled").pieces.clone();
     drop(view);
-    let last = pieces.last().expect("has pieces").desc();
+    let last = pieces.last().expect("has pieces").metadata_places();
     let zones = pieces.iter().flat_map(|piece| &piece.desc().zones).map(|held| held.zone.0).collect();
     let victims = Victims::new(zones, ZONE_BYTES.into());
-    last.meta.iter().for_each(|extent| device.lose(extent.addr..extent.addr + u64::from(extent.len)));
+    for extent in &last {
+        device.lose(extent.addr..extent.addr + u64::from(extent.len));
+    }
     let config = db.parts.merger.stepper.step_config(Lane::FIRST, Budget::Deleting, None);
     let config = StepConfig { victims, ..config };
     let emptied = db.parts.merger.empty(&config, false, &mut |_, _| true);

@@ -8,13 +8,13 @@ use bytes::Bytes;
 use kvfs_store::KeyspaceKind;
 
 use crate::format::{
-    Fingerprints, PieceDesc, PieceMetaHeader, SECTOR_BYTES, Section, ZoneId, decode_fingerprints,
+    Extent, Fingerprints, PieceDesc, PieceMetaHeader, SECTOR_BYTES, Section, ZoneId, decode_fingerprints,
 };
 use crate::memtable::TombstoneSet;
 use crate::salvage::SalvageStream;
 use crate::table::RunContext;
 use crate::table::index::Content;
-use crate::table::meta_read::tombstones_of;
+use crate::table::meta_read::{MetaReader, tombstones_of};
 
 /// What could be found of a piece's metadata.
 pub(super) struct FoundMeta {
@@ -65,6 +65,28 @@ pub(super) fn find(
         }
     }
     found.decode(kind, is_whole)
+}
+
+/// A reader of the copy of index and range tombstones, if it is whole.
+pub(in crate::table) fn copy_of(reader: &MetaReader) -> Option<MetaReader> {
+    let desc = &reader.desc;
+    let decode = |bytes: &[u8]| {
+        PieceMetaHeader::decode(bytes, reader.keyspace, desc.id.0, desc.meta_len, desc.meta_crc).ok()
+    };
+    desc.zones.iter().find_map(|zone_use| {
+        let zone = zone_stream(&reader.ctx, zone_use.zone);
+        let is_copy = |addr| desc.meta.iter().all(|extent| extent.addr != addr);
+        zone.all_frames(|addr, sector| decode(sector).filter(|_| is_copy(addr))).find_map(|(addr, header)| {
+            let len = header.meta_len() - header.fingerprints.len() as u32;
+            let mut parts = Parts::default();
+            parts.take(decode, &zone.read(addr, len.into()));
+            let meta = vec![Extent { addr, len: padded(len) }];
+            (parts.index.is_some() && parts.tombstones.is_some()).then(|| MetaReader {
+                desc: Arc::new(PieceDesc { meta, ..PieceDesc::clone(desc) }),
+                ..reader.clone()
+            })
+        })
+    })
 }
 
 /// A zone of pieces, whatever it holds; positions are addresses.

@@ -27,6 +27,7 @@ use crate::memtable::{TombstoneSet, block_key};
 use crate::salvage::for_each_extent;
 use crate::space::{Budget, Lane, Stream};
 use meta::FoundMeta;
+pub(super) use meta::copy_of;
 
 /// Something that is gone of a piece.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -277,8 +278,15 @@ struct GoodTuples {
     fingerprints: Option<Fingerprints>,
 }
 
+/// The fingerprints of a piece made anew from its keys; `None` if one of its blocks can't be read.
+pub(super) fn fingerprints_anew(piece: &Piece, index: &Index) -> Option<Fingerprints> {
+    let mut lost = Vec::new();
+    let made = good_tuples(piece, index, None, &mut lost).fingerprints;
+    made.filter(|_| lost.is_empty())
+}
+
 fn good_tuples(
-    piece: &Arc<Piece>,
+    piece: &Piece,
     index: &Index,
     known: Option<&Fingerprints>,
     lost: &mut Vec<LostPart>,
@@ -411,5 +419,14 @@ fn hide(region: &Region<'_>, hole: &Hole, writer: &mut PieceWriter) {
         let mut end = block_key(region.prefix, first + u64::from(span.count) - 1);
         end.push(0);
         writer.add_tombstone(&block_key(region.prefix, first), &end, span.seqno);
+    }
+}
+
+#[cfg(test)]
+impl Piece {
+    /// Where its metadata lies, and the copy of it.
+    pub(crate) fn metadata_places(&self) -> Vec<Extent> {
+        let copy = copy_of(self.metadata().reader()).map(|copy| copy.desc.meta.clone());
+        [self.desc().meta.clone(), copy.unwrap_or_default()].concat()
     }
 }

@@ -1,0 +1,113 @@
+//! Damaged metadata of a piece: the store opens, and everything else is read and written.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use kvfs_device::{AlignedBuf, Device, MemoryDevice, SECTOR_BYTES};
+use kvfs_store::{Batch, Durability, Read, Store, StoreError};
+
+use super::basics::{create, open, put, rows};
+use super::repair::{content_of, sample, used_sectors};
+
+/// The sectors that piece metadata begins in, by header: the blob that the manifest names, and its copy.
+fn metadata_of(medium: &MemoryDevice) -> BTreeMap<Vec<u8>, Vec<usize>> {
+    let mut found: BTreeMap<Vec<u8>, Vec<usize>> = BTreeMap::new();
+    for sector in used_sectors(medium) {
+        let mut buf = AlignedBuf::zeroed(SECTOR_BYTES);
+        medium.read_at(buf.as_mut(), (sector * SECTOR_BYTES) as u64).expect("reads");
+        if buf.as_ref().starts_with(b"KVpm") {
+            found.entry(buf.as_ref()[..40].to_vec()).or_default().push(sector);
+        }
+    }
+    found
+}
+
+/// Changes a byte of the index, or, if the header is to go, of that.
+fn damage(medium: &MemoryDevice, sector: usize, takes_header: bool) {
+    let at = (sector * SECTOR_BYTES) as u64;
+    let mut buf = AlignedBuf::zeroed(SECTOR_BYTES);
+    medium.read_at(buf.as_mut(), at).expect("reads");
+    buf.as_mut()[if takes_header { 8 } else { 60 }] ^= 0xff;
+    medium.write_at(buf.as_ref(), at).expect("writes");
+}
+
+#[test]
+fn store_with_a_damaged_index_opens_and_reads_it_from_its_copy() {
+    let sample = sample(0x0d_a3a6);
+    let expected = sample.content(sample.history.last().expect("not empty").0.0);
+    let mut told = 0;
+    for (number, sector) in metadata_of(&sample.medium).into_values().flatten().enumerate() {
+        let medium = sample.medium.fork();
+        damage(&medium, sector, number % 2 == 0);
+        for memory in [64 << 20, 1 << 10] {
+            let device: Arc<dyn Device> = Arc::new(medium.fork());
+            let db = open(&device, |options| {
+                options.read_only = true;
+                options.memory_bytes = memory;
+            });
+            assert!(content_of(&db) == expected, "sector {sector}, read-only");
+        }
+        let device: Arc<dyn Device> = Arc::new(medium);
+        let db = open(&device, |_| {});
+        told += usize::from(!db.check().expect("checks").findings.is_empty());
+        assert!(content_of(&db) == expected, "sector {sector}");
+        put(&db, rows(&db), "key0000", "new");
+        db.flush().expect("flushes");
+        db.compact().expect("merges");
+        let mut found = content_of(&db);
+        assert_eq!(found[0].remove(&b"key0000"[..]).as_deref(), Some(&b"new"[..]));
+        assert!(found[0].iter().eq(expected[0].iter().filter(|(key, _)| key[..] != b"key0000"[..])));
+        assert!(found[1] == expected[1], "sector {sector}, merged");
+        db.close().expect("closes");
+    }
+    assert!(told > 3, "{told} sectors were told");
+}
+
+#[test]
+fn store_whose_index_is_lost_with_its_copy_opens_and_reads_the_rest() {
+    const KEYS: usize = 4000;
+    let medium = Arc::new(MemoryDevice::growable(0, 160 * (256 << 10)));
+    let device = Arc::clone(&medium) as Arc<dyn Device>;
+    create(&device, 160);
+    let key = |number: usize| format!("key{number:05}").into_bytes();
+    let db = open(&device, |options| options.merge.piece_bytes = 128 << 10);
+    let mut batch = Batch::new();
+    for number in 0..KEYS {
+        batch.put(rows(&db), key(number), vec![number as u8; 200]);
+    }
+    db.apply(batch, Durability::Buffered).expect("applies");
+    db.flush().expect("flushes");
+    db.close().expect("closes");
+    drop(db);
+
+    let pieces = metadata_of(&medium);
+    assert!(pieces.len() > 3, "{} pieces", pieces.len());
+    let mut lost_pieces = 0;
+    for sectors in pieces.into_values() {
+        assert!(sectors.len() > 1, "there is a copy");
+        let medium = medium.fork();
+        for &sector in &sectors {
+            damage(&medium, sector, false);
+        }
+        let device: Arc<dyn Device> = Arc::new(medium);
+        for read_only in [true, false] {
+            let db = open(&device, |options| options.read_only = read_only);
+            let mut lost = 0;
+            for number in 0..KEYS {
+                match db.get(rows(&db), &key(number)) {
+                    Ok(value) => assert_eq!(value.as_deref(), Some(&vec![number as u8; 200][..])),
+                    Err(StoreError::Corrupt { .. }) => lost += 1,
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            assert!(lost < KEYS / 2, "{lost} of {KEYS} are lost");
+            lost_pieces += usize::from(lost > 0);
+            if !read_only {
+                put(&db, rows(&db), "new", "value");
+                db.flush().expect("flushes");
+                db.close().expect("closes");
+            }
+        }
+    }
+    assert!(lost_pieces > 5, "{lost_pieces}");
+}
