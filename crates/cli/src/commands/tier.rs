@@ -313,7 +313,7 @@ fn movement(line: &DeviceLine) -> String {
         None => "nothing moves: it is not to be drained".to_owned(),
         Some(_) if line.is_empty() => "it is empty, and can be removed".to_owned(),
         Some(DrainLine { trouble: Some(why), .. }) => {
-            format!("{left} are left, and nothing moves: {why}; it is tried again")
+            format!("{left} are left, and nothing moves: {why}; it is tried again until `kvfs tier refill`")
         }
         Some(drain @ DrainLine { is_moving: true, .. }) => {
             format!("it is being drained, {left} are left{}", speed(drain, line.bytes_live))
@@ -443,7 +443,7 @@ mod tests {
         let stuck = DrainLine { trouble: Some("the disk is gone".to_owned()), ..DrainLine::default() };
         assert_eq!(
             said(&line(1, Some(stuck))),
-            "2.0 GiB are left, and nothing moves: the disk is gone; it is tried again"
+            "2.0 GiB are left, and nothing moves: the disk is gone; it is tried again until `kvfs tier refill`"
         );
         assert!(said(&line(0, None)).contains("nothing moves"));
         let busy = TrafficLine { reads: 8, reads_in_row: 2, bytes_read: 1 << 20, ..TrafficLine::default() };

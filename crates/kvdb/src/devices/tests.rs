@@ -16,6 +16,7 @@ use crate::{Background, CreateOptions, Db, Options};
 
 mod clone_histories;
 mod clones;
+mod drains;
 mod heat;
 mod placement;
 mod repair;

@@ -81,8 +81,8 @@ fn is_below(zone: &ZoneRow, live_percent: u64, zone_bytes: u64) -> bool {
     zone.bytes_live * 100 < zone_bytes * live_percent
 }
 
-/// Those that are free when all of these uses have gone: nothing else has anything there. But for those with much room behind their
-/// last live bytes, which is filled again.
+/// Those that may be taken again when all of these uses have gone: nothing else has anything there, and their device is not drained. But
+/// for those with much room behind their last live bytes, which is filled again.
 pub(super) fn emptiable<'a>(
     mut zones: Vec<ZoneRow>,
     zone_bytes: u64,
@@ -98,7 +98,8 @@ pub(super) fn emptiable<'a>(
         let Some(&(bytes, stretches)) = held.get(&zone.zone) else { return false };
         // As pieces know them: the allocator counts what was written one behind the other as several.
         zone.stretches = stretches;
-        zone.state == ZoneState::Closed && zone.bytes_filled * 2 > zone_bytes && bytes == zone.bytes_live
+        let is_all_of_it = zone.state == ZoneState::Closed && bytes == zone.bytes_live;
+        is_all_of_it && zone.takes_new && zone.bytes_filled * 2 > zone_bytes
     });
     zones
 }

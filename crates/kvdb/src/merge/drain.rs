@@ -45,7 +45,7 @@ pub(crate) fn drain(
         let bytes: u64 = left.iter().map(|&(_, bytes)| bytes).sum();
         let victims = left.iter().map(|&(zone, _)| zone).collect();
         let victims = Victims::new(victims, runtime.ctx.zones.zone_bytes().into());
-        let config = merger.stepper.step_config(Lane::FIRST, Budget::Deleting, Some(merger.pace()));
+        let config = merger.stepper.step_config(Lane::FIRST, Budget::Ordinary, Some(merger.pace()));
         let config = StepConfig { victims, ..config };
         let mut is_told_to_end = false;
         let mut tell = |done: usize, all: usize| {

@@ -305,7 +305,7 @@ impl VictimPicker {
         Victims::new(zones.iter().map(|zone| zone.zone.0).collect(), self.zone_bytes())
     }
 
-    /// Zones that are free when nothing of any run lies in them any more.
+    /// Zones that may be taken again when nothing of any run lies in them any more.
     pub(super) fn emptiable(&self) -> Vec<ZoneRow> {
         let zones = self.runtime.ctx.zones.rows();
         let view = self.live.view();

@@ -154,6 +154,8 @@ pub(crate) struct ZoneRow {
     pub bytes_filled: u64,
     /// Contiguous stretches that pieces refer to.
     pub stretches: u64,
+    /// Whether anything new goes to its device: else it gives nothing back when it is free.
+    pub takes_new: bool,
 }
 
 /// A store grows by this much at a time (bytes), or by [`GROWTH_ZONES_MIN`] if that is more.

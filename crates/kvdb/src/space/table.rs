@@ -566,6 +566,7 @@ impl Table {
             bytes_live: entry.bytes_live,
             bytes_filled: entry.bump.into(),
             stretches: entry.stretches.into(),
+            takes_new: self.members.takes_new(zone),
         };
         let present = self.entries.iter().zip(0..).filter(|&(_, zone)| self.members.is_present(zone));
         present.map(row).collect()

@@ -6,7 +6,7 @@ use crate::space::Stream;
 const ZONE_BYTES: u64 = 1000;
 
 fn zone(number: u32, state: ZoneState, bytes_live: u64) -> ZoneRow {
-    ZoneRow { zone: ZoneId(number), state, bytes_live, bytes_filled: 1000, stretches: 1 }
+    ZoneRow { zone: ZoneId(number), state, bytes_live, bytes_filled: 1000, stretches: 1, takes_new: true }
 }
 
 fn closed(live: &[u64]) -> Vec<ZoneRow> {
@@ -49,9 +49,10 @@ fn zones_that_would_not_be_free_are_left_alone() {
         zone(4, ZoneState::Closed, 100),
         zone(5, ZoneState::Closed, 200),
         ZoneRow { bytes_filled: 500, ..zone(6, ZoneState::Closed, 200) },
+        ZoneRow { takes_new: false, ..zone(7, ZoneState::Closed, 100) },
     ];
     let zone_use = |(zone, bytes)| ZoneUse { zone: ZoneId(zone), bytes, pieces: 1, end: 990 };
-    let uses = [(1, 100), (4, 40), (4, 60), (5, 199), (6, 200)].map(zone_use);
+    let uses = [(1, 100), (4, 40), (4, 60), (5, 199), (6, 200), (7, 100)].map(zone_use);
     let found = emptiable(zones, ZONE_BYTES, uses.iter());
     assert_eq!(found.iter().map(|zone| zone.zone).collect::<Vec<_>>(), [ZoneId(4)]);
     assert_eq!(available_bytes(&found, ZONE_BYTES), 900);
