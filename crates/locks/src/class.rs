@@ -221,6 +221,7 @@ classes! {
     KvdbRuntimeCountersFlushRecent "kvdb/runtime/counters.flush_recent",
     KvdbTableWindowsSpare "kvdb/table/windows.spare",
     EngineRocksdbCache "engines/rocksdb/database.cache",
+    EngineLeveldbCompacting "engines/leveldb/database.compacting",
     EngineLeveldbLogs "engines/leveldb/logs.newest",
     EngineSpaceMerge "engines/common/space.merge",
     EngineSyncerWish "engines/common/syncer.wish",

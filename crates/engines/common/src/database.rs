@@ -133,7 +133,12 @@ pub trait Database: Sized + Send + Sync + 'static {
     fn sync(&self) -> Result<()>;
 
     /// Gives back what deleted keys of a range hold, as far as it can.
-    fn compact(&self, _space: &Space<Self::Handle>, _range: &KeyRange) {}
+    ///
+    /// # Errors
+    /// As [`Database::write`].
+    fn compact(&self, _space: &Space<Self::Handle>, _range: &KeyRange) -> Result<()> {
+        Ok(())
+    }
 
     /// Writes out what it has in memory, so that the next opening has little to replay, and ends its work in the background. Reads go on.
     ///

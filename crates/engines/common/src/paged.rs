@@ -89,7 +89,7 @@ fn delete<D: Database>(
             // What they walk over keeps its files.
             drop(entries);
             tighten();
-            db.compact(space, &KeyRange::new(start, last.clone()));
+            db.compact(space, &KeyRange::new(start, last.clone()))?;
             // It is deleted by now.
             start = last;
             entries = db.entries(None, space, &KeyRange { start: start.clone(), end: range.end.clone() })?;

@@ -44,7 +44,8 @@ pub(crate) fn make_room<D: Database>(
         let Some(space) = spaces.get(reclaimer.space) else { break };
         let start = std::mem::take(&mut reclaimer.from);
         let end = piece(shared, space, &start, piece_bytes)?;
-        shared.db.compact(space, &KeyRange { start: start.into(), end: end.clone().map(Into::into) });
+        let range = KeyRange { start: start.into(), end: end.clone().map(Into::into) };
+        shared.db.compact(space, &range).map_err(|error| shared.fail(&error))?;
         if let Some(end) = end {
             reclaimer.from = end;
         } else {

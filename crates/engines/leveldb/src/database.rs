@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use kvfs_engine_common::{Change, Changes, Database, DatabaseOptions, Reserve, Space, file_system_bytes};
+use kvfs_locks::{Mutex, class};
 use kvfs_store::{KeyRange, Keyspace, KeyspaceKind, Result, StoreError};
 
 use crate::error::of_leveldb;
@@ -62,11 +63,26 @@ fn tuning(path: &Path, options: &DatabaseOptions, creates: bool) -> Result<Tunin
 pub struct Level {
     raw: Arc<RawDb>,
     logs: Logs,
+    /// Held while it compacts.
+    compacting: Mutex<(), class::EngineLeveldbCompacting>,
     /// What was cut off from logs when it was opened.
     cut_bytes: u64,
 }
 
 impl Level {
+    fn new(path: &Path, raw: RawDb, cut_bytes: u64) -> Self {
+        Self { raw: Arc::new(raw), logs: Logs::new(path), compacting: Mutex::default(), cut_bytes }
+    }
+
+    /// Compacts the keys from `start` to `end`. `LevelDB` goes on with another log before, whatever is in this one. An empty batch is: after a power cut
+    /// an empty log is one that was lost, unless it is the last.
+    fn compact_keys(&self, start: &[u8], end: &[u8]) -> Result<()> {
+        let _compacting = self.compacting.lock();
+        self.write_batch(RawBatch::new())?;
+        self.raw.compact(start, end);
+        Ok(())
+    }
+
     fn write_batch(&self, mut batch: RawBatch) -> Result<()> {
         self.raw.write(&mut batch).map_err(|error| of_leveldb("writing a batch", &error))
     }
@@ -87,14 +103,14 @@ impl Database for Level {
     fn create(path: &Path, options: &DatabaseOptions) -> Result<Self> {
         let raw = RawDb::open(path, &tuning(path, options, true)?, None);
         let raw = raw.map_err(|error| of_leveldb("making a database", &error))?;
-        Ok(Self { raw: Arc::new(raw), logs: Logs::new(path), cut_bytes: 0 })
+        Ok(Self::new(path, raw, 0))
     }
 
     fn open(path: &Path, options: DatabaseOptions) -> Result<Self> {
         let cut_bytes = cut_logs(path)?;
         let raw = RawDb::open(path, &tuning(path, &options, false)?, options.anchor);
         let raw = raw.map_err(|error| of_leveldb("opening a database", &error))?;
-        Ok(Self { raw: Arc::new(raw), logs: Logs::new(path), cut_bytes })
+        Ok(Self::new(path, raw, cut_bytes))
     }
 
     fn reserve(path: &Path, options: &DatabaseOptions) -> Result<Reserve> {
@@ -183,18 +199,17 @@ impl Database for Level {
         self.logs.sync(|| self.write_batch(RawBatch::new()))
     }
 
-    fn compact(&self, space: &Space<Keyspace>, range: &KeyRange) {
+    fn compact(&self, space: &Space<Keyspace>, range: &KeyRange) -> Result<()> {
         let keyspace = *space.handle();
         let end = range.end.as_ref();
         let end = end
             .map_or_else(|| keys::prefix_behind(keyspace).to_vec(), |end| join(keys::prefix(keyspace), end));
-        self.raw.compact(&join(keys::prefix(keyspace), &range.start), &end);
+        self.compact_keys(&join(keys::prefix(keyspace), &range.start), &end)
     }
 
     fn close(&self, _spaces: &[Arc<Space<Keyspace>>]) -> Result<()> {
         // No table has such keys; only the memtable is written out.
-        self.raw.compact(&BEHIND, &BEHIND);
-        Ok(())
+        self.compact_keys(&BEHIND, &BEHIND)
     }
 
     /// Its cache stays as large as it was made.

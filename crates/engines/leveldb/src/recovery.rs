@@ -2,8 +2,8 @@
 //!
 //! Purpose: what was not synced may be lost in parts. `LevelDB` goes on behind a damaged part of a log, and with the next log, and has batches
 //! then whose predecessors are lost. Here the logs that are not in tables yet are read in their order: the first record that is not
-//! whole, or does not follow on the one before by its sequence numbers, and all behind it, in later logs, too, is removed. What was synced is
-//! in front of it.
+//! whole, or does not follow on the one before by its sequence numbers, and all behind it, in later logs, too, is removed; so are later logs
+//! where the first one is empty or missing. What was synced is in front of it.
 //!
 //! Thread safety: functions; no process has the database open. Invariant: only what can't be a part of a prefix of all batches is removed.
 
@@ -29,6 +29,8 @@ pub(crate) fn cut_logs(path: &Path) -> Result<u64> {
     for number in log_numbers(path).map_err(failed)?.into_iter().filter(|number| *number >= first) {
         let name = path.join(log_name(number));
         let len = fs::metadata(&name).map_err(failed)?.len();
+        // The first one has a record before there is another (`Level::compact_keys`): it was lost.
+        has_hole |= number != first && next_sequence.is_none();
         if has_hole {
             fs::remove_file(&name).map_err(failed)?;
             cut_bytes += len;
