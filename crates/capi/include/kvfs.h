@@ -220,7 +220,7 @@ int kvfs_options_set_atime(struct kvfs_options *options,
 /*
  Makes a store in the directory path, which is made, too, when it is missing; options may be NULL.
 
- EBUSY: the directory is not empty. ENOSPC: a store needs more. EACCES: other users may write to the directory. EINVAL: options
+ EBUSY: the directory is not empty, or on a mounted store. ENOSPC: a store needs more. EACCES: other users may write to the directory. EINVAL: options
  that no store can have. What fails leaves nothing behind.
  */
 int kvfs_store_format(const char *path,
@@ -231,7 +231,8 @@ int kvfs_store_format(const char *path,
  KVFS_RDONLY, KVFS_CREATE, KVFS_EXCL. options may be NULL. Close it with kvfs_store_close.
 
  If a daemon has the store open, mounted or not, that daemon does what this program calls, as the user that the program
- runs as (kvfs_store_is_served). path may also be the directory where it is mounted. options are then the daemon's, and there are
+ runs as (kvfs_store_is_served). path may also be the directory where it is mounted, empty or not: with KVFS_CREATE, too, none is
+ made there. options are then the daemon's, and there are
  files, keys and transactions: calls for snapshots fail with ENOTSUP. All fail with ENOTCONN when the daemon is gone.
 
  EBUSY: another program has it open, or a daemon, and it is to be read only (KVFS_RDONLY). ENOENT: nothing is there. EINVAL: something else is there.

@@ -79,7 +79,7 @@ impl From<kvfs_open::Error> for Failure {
             kvfs_open::Error::Io { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
             _ => match error.kind() {
                 ErrorKind::Usage | ErrorKind::NotAStore => libc::EINVAL,
-                ErrorKind::InUse => libc::EBUSY,
+                ErrorKind::InUse | ErrorKind::MountPoint => libc::EBUSY,
                 ErrorKind::NoSpace => libc::ENOSPC,
                 ErrorKind::Denied => libc::EACCES,
                 _ => libc::EIO,

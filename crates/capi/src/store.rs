@@ -5,7 +5,6 @@
 use std::ffi::{OsStr, c_char, c_int};
 use std::io::ErrorKind::{ConnectionRefused, NotFound};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -72,9 +71,6 @@ pub(crate) struct OwnVolume {
     is_read_only: bool,
 }
 
-/// Inode number of the root, where a file system is mounted.
-const ROOT_INODE: u64 = 1;
-
 impl OpenVolume {
     /// The store in the directory `path`, or the one that is mounted there.
     fn open(path: &Path, options: &Options, is_read_only: bool) -> Result<Self> {
@@ -84,7 +80,7 @@ impl OpenVolume {
         };
         let may_be_served = match error.kind() {
             ErrorKind::InUse | ErrorKind::Denied => true,
-            ErrorKind::NotAStore => std::fs::metadata(path).is_ok_and(|found| found.ino() == ROOT_INODE),
+            ErrorKind::NotAStore => StoreDir::is_mounted_at(path),
             _ => false,
         };
         if !may_be_served || is_read_only {
@@ -241,7 +237,7 @@ fn set(options: Option<&mut Options>, change: impl FnOnce(&mut Options)) -> c_in
 
 /// Makes a store in the directory `path`, which is made, too, when it is missing; `options` may be NULL.
 ///
-/// EBUSY: the directory is not empty. ENOSPC: a store needs more. EACCES: other users may write to the directory. EINVAL: options
+/// EBUSY: the directory is not empty, or on a mounted store. ENOSPC: a store needs more. EACCES: other users may write to the directory. EINVAL: options
 /// that no store can have. What fails leaves nothing behind.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvfs_store_format(path: Text, options: Option<&Options>) -> c_int {
@@ -255,7 +251,8 @@ pub extern "C" fn kvfs_store_format(path: Text, options: Option<&Options>) -> c_
 /// `KVFS_RDONLY`, `KVFS_CREATE`, `KVFS_EXCL`. `options` may be NULL. Close it with `kvfs_store_close`.
 ///
 /// If a daemon has the store open, mounted or not, that daemon does what this program calls, as the user that the program
-/// runs as (`kvfs_store_is_served`). `path` may also be the directory where it is mounted. `options` are then the daemon's, and there are
+/// runs as (`kvfs_store_is_served`). `path` may also be the directory where it is mounted, empty or not: with `KVFS_CREATE`, too, none is
+/// made there. `options` are then the daemon's, and there are
 /// files, keys and transactions: calls for snapshots fail with ENOTSUP. All fail with ENOTCONN when the daemon is gone.
 ///
 /// EBUSY: another program has it open, or a daemon, and it is to be read only (`KVFS_RDONLY`). ENOENT: nothing is there. EINVAL: something else is there.
@@ -272,7 +269,7 @@ pub extern "C" fn kvfs_store_open(path: Text, flags: c_int, options: Option<&Opt
             if is_read_only {
                 return refuse(libc::EINVAL, "a store is not made to be read only");
             }
-            let is_there = StoreDir::is_occupied(path);
+            let is_there = StoreDir::is_occupied(path) || StoreDir::is_mounted_at(path);
             if is_there && flags & KVFS_EXCL != 0 {
                 return refuse(libc::EEXIST, "something is there already");
             }

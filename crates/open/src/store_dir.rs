@@ -26,7 +26,7 @@ pub(crate) use device::open_target;
 
 use std::fs;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -40,6 +40,9 @@ use crate::error::{Error, Result};
 
 const DIRECTORY: OFlags =
     OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// Inode number of the root, where a file system is mounted.
+const ROOT_INODE: u64 = 1;
 
 /// See the module.
 #[derive(Debug, Clone)]
@@ -115,11 +118,11 @@ impl StoreDir {
         }
     }
 
-    /// A directory for a new store: made when missing, refused when it holds anything. No other process makes one there for as long as
+    /// A directory for a new store: made when missing, refused when it holds anything or lies on the mount of a store. No other process makes one there for as long as
     /// this lives.
     ///
     /// # Errors
-    /// It holds something, or soon will; it can't be made; users that this process does not trust may write to it.
+    /// It holds something, or soon will; it can't be made; it is on a mount of a store; users that this process does not trust may write to it.
     pub fn prepare(path: &Path) -> Result<Self> {
         let is_new = match fs::DirBuilder::new().mode(0o700).create(path) {
             Ok(()) => true,
@@ -134,6 +137,12 @@ impl StoreDir {
             return Err(Error::new(ErrorKind::InUse, message));
         };
         store.claim = Some(Arc::new(Claim { is_new, _dir: dir }));
+        store.check_apart().inspect_err(|_| {
+            if is_new {
+                // What is left of a failure is an empty directory.
+                let _ = store.remove();
+            }
+        })?;
         if store.holds_store().map_err(failed)? {
             return Err(Error::new(
                 ErrorKind::InUse,
@@ -213,6 +222,32 @@ impl StoreDir {
         let message =
             format!("others may write to {path}, so it can't hold a store; `chmod go-w {path}` first");
         Err(Error::new(ErrorKind::Denied, message))
+    }
+
+    /// Refuses a directory on the mount of a store: its programs would have two stores by one path.
+    fn check_apart(&self) -> Result<()> {
+        let mount = rustix::fs::fstat(&self.dir)
+            .map_err(Into::into)
+            .and_then(|found| kvfs_socket::locate::mount_of_device(found.st_dev));
+        let Some(mount) = mount.map_err(|error| Error::io("make a store in", &self.path, &error))? else {
+            return Ok(());
+        };
+        let message = format!(
+            "cannot make a store in {}: the store {} is mounted on {}; choose a directory elsewhere",
+            self.path.display(),
+            mount.store.display(),
+            mount.point.display()
+        );
+        Err(Error::new(ErrorKind::MountPoint, message))
+    }
+
+    /// Whether the root of a mounted store is at `path`.
+    pub fn is_mounted_at(path: &Path) -> bool {
+        let is_of_store = |found: fs::Metadata| {
+            found.ino() == ROOT_INODE
+                && kvfs_socket::locate::mount_of_device(found.dev()).is_ok_and(|mount| mount.is_some())
+        };
+        fs::metadata(path).is_ok_and(is_of_store)
     }
 
     /// Its absolute path, for messages, the mount table, and programs that come by it. Nothing in it is opened by it.

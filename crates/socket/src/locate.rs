@@ -60,19 +60,46 @@ pub fn locate(path: &Path, name: &str) -> io::Result<Option<Located>> {
     if public::socket(&resolved, name).is_ok_and(|(socket, _)| std::fs::symlink_metadata(socket).is_ok()) {
         return Ok(Some(Located { store: resolved }));
     }
-    let table = std::fs::read("/proc/self/mountinfo")?;
-    let mounts = table.split(|&b| b == b'\n').filter_map(parse_line);
-    let found =
-        mounts.filter(|(dir, _)| resolved.starts_with(dir)).max_by_key(|(dir, _)| dir.as_os_str().len());
-    Ok(found.map(|(_, store)| Located { store }))
+    let below = mounts()?.into_iter().filter(|mount| resolved.starts_with(&mount.point));
+    let found = below.max_by_key(|mount| mount.point.as_os_str().len());
+    Ok(found.map(|Mounted { store, .. }| Located { store }))
 }
 
-/// Mount point and store, if the line of the mount table is about one of ours.
-fn parse_line(line: &[u8]) -> Option<(PathBuf, PathBuf)> {
+/// A mount of a store, or of a view of a transaction.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mounted {
+    /// Where.
+    pub point: PathBuf,
+    /// The store's directory.
+    pub store: PathBuf,
+    /// The number of its file system, as files on it have it (`st_dev`).
+    device: u64,
+}
+
+/// The mount of a store whose files have `device` as the number of their file system, if there is one.
+///
+/// # Errors
+/// The mount table can't be read.
+pub fn mount_of_device(device: u64) -> io::Result<Option<Mounted>> {
+    Ok(mounts()?.into_iter().find(|mount| mount.device == device))
+}
+
+fn mounts() -> io::Result<Vec<Mounted>> {
+    let table = std::fs::read("/proc/self/mountinfo")?;
+    Ok(table.split(|&b| b == b'\n').filter_map(parse_line).collect())
+}
+
+/// The mount, if the line of the mount table is about one of ours.
+fn parse_line(line: &[u8]) -> Option<Mounted> {
     let fields: Vec<&[u8]> = line.split(|&b| b == b' ').collect();
     let dash = fields.iter().position(|&field| field == b"-")?;
     let is_ours = matches!(fields.get(dash + 1)?, &b"fuse.kvfs" | &b"fuse.kvfs-txn");
-    is_ours.then_some((unescape(fields.get(4)?), unescape(fields.get(dash + 2)?)))
+    let (major, minor) = std::str::from_utf8(fields.get(2)?).ok()?.split_once(':')?;
+    is_ours.then_some(Mounted {
+        point: unescape(fields.get(4)?),
+        store: unescape(fields.get(dash + 2)?),
+        device: rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?),
+    })
 }
 
 /// The kernel writes blanks and backslashes as three octal digits.
@@ -102,7 +129,9 @@ mod tests {
     #[test]
     fn our_mounts_are_found_in_the_table() {
         let line = b"91 29 0:52 / /me/my\\040mnt rw shared:7 - fuse.kvfs /me/st\\134ore rw";
-        assert_eq!(parse_line(line), Some(("/me/my mnt".into(), "/me/st\\ore".into())));
+        let device = rustix::fs::makedev(0, 52);
+        let mounted = Mounted { point: "/me/my mnt".into(), store: "/me/st\\ore".into(), device };
+        assert_eq!(parse_line(line), Some(mounted));
         assert!(parse_line(b"92 29 0:53 / /mnt rw - fuse.kvfs-txn /store rw").is_some());
         assert_eq!(parse_line(b"36 35 98:0 / / rw - ext4 /dev/root rw"), None);
         assert_eq!(parse_line(b""), None);

@@ -40,6 +40,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "engine-transactions",
             "fs",
             "service",
+            "socket",
         ],
     ),
     ("repository", &["objects", "fs", "kv", "store"]),

@@ -34,6 +34,22 @@ fn cpp_program_uses_every_method() {
     assert_eq!(run_program(&program, &[dir.path().as_os_str()]), "all functions do what they should\n");
 }
 
+#[test]
+fn store_that_is_made_where_an_empty_one_is_mounted_is_that_one() {
+    let served = ServedStore::start();
+    let point = served.directory().join("mnt");
+    let test = "store_that_is_made_where_an_empty_one_is_mounted_is_that_one";
+    let Some(mounted) = served.mount_or_skip(test, &point) else { return };
+    let source = crate_dir().join("tests/c/mounted.c");
+    let program = served.directory().join("mounted");
+    compile("cc", "-std=c11", &source, &program);
+    assert_eq!(run_program(&program, &[point.as_os_str()]), "the store is the mounted one\n");
+    assert_eq!(fs::read(point.join("file")).expect("is there"), b"text");
+    assert!(!point.join("device").exists() && !point.join("inside").exists());
+    mounted.unmount();
+    served.stop();
+}
+
 /// Nothing else is exported, of no dependency.
 #[test]
 fn library_exports_what_the_header_declares() {

@@ -6,6 +6,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use kvfs_fs::{BeginOptions, Isolation, Owner};
+use kvfs_fuse::bridge::{Bridge, BridgeConfig, init_config};
+use kvfs_fuse::mount::{MountOptions, MountPoint, Unmount, mount};
+use kvfs_fuse::transport::DeviceTransport;
+use kvfs_fuse::{Session, SessionConfig};
 use kvfs_lane::SOCKET_NAME;
 use kvfs_open::{Memory, NewStore, OpenOptions, OpenedStore, StoreDir, make_store, own_device};
 use kvfs_posix::{PosixError, Process, Transaction, Volume};
@@ -41,9 +45,49 @@ impl ServedStore {
         self.directory.path()
     }
 
+    /// Mounts it on `point`, or says why that can't be and gives `None`.
+    pub(crate) fn mount_or_skip(&self, test: &str, point: &Path) -> Option<Mounted> {
+        if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
+            eprintln!("SKIPPED {test}: needs root and /dev/fuse");
+            return None;
+        }
+        std::fs::create_dir(point).expect("makes");
+        let source = self.directory.path().join("store").canonicalize().expect("is there");
+        let (point, device) =
+            mount(point, &MountOptions { source, ..MountOptions::default() }).expect("mounts");
+        let bridge = Bridge::new(Arc::clone(&self.opened.fs), BridgeConfig::default()).expect("starts");
+        let config = SessionConfig { init: init_config(), workers: 2, ..SessionConfig::default() };
+        let (transport, bridge) = (DeviceTransport::new(device), Arc::new(bridge));
+        let session = Session::start(Box::new(transport), &config, Arc::clone(&bridge) as _).expect("starts");
+        bridge.attach(session.notifier());
+        Some(Mounted { point, session: Some(session) })
+    }
+
     pub(crate) fn stop(self) {
         self.server.stop();
         self.opened.close().expect("closes");
+    }
+}
+
+/// A mount of it.
+pub(crate) struct Mounted {
+    point: MountPoint,
+    session: Option<Session>,
+}
+
+impl Mounted {
+    pub(crate) fn unmount(mut self) {
+        self.point.unmount(Unmount::Clean).expect("nothing uses it");
+        self.session.take().map(Session::wait).transpose().expect("ends");
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        if self.session.is_some() {
+            // After a failed test nothing may be left behind.
+            let _ = self.point.unmount(Unmount::Abort);
+        }
     }
 }
 

@@ -66,6 +66,21 @@ fn a_store_is_mounted_once() {
 }
 
 #[test]
+fn store_is_not_made_on_the_mount_of_another() {
+    if !can_mount("store_is_not_made_on_the_mount_of_another") {
+        return;
+    }
+    let world = World::new();
+    let (store, dir) = world.mounted();
+    let inside = format!("{dir}/inside");
+    for path in [&dir, &inside] {
+        kvfs(&["mkfs", path, "--size", "128M"]).fails(MOUNT_POINT, &[&store, "is mounted on", &dir]);
+        assert_eq!(fs::read_dir(&dir).unwrap().count(), 0, "nothing is left of it");
+    }
+    kvfs(&["umount", &dir]).ok();
+}
+
+#[test]
 fn a_store_that_another_command_works_on() {
     let world = World::new();
     let (store, dir) = (world.store("store"), world.dir("mnt"));
