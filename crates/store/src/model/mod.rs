@@ -349,7 +349,7 @@ impl crate::Transactions for ModelStore {
     }
 
     fn begin_at(&self, snapshot: &str) -> Result<Arc<dyn Txn>> {
-        Ok(Arc::new(ModelTxn::begin_at(&self.shared, named::open(&self.shared, snapshot)?)))
+        Ok(Arc::new(ModelTxn::begin_at(&self.shared, snapshot)?))
     }
 
     fn txn_outcome(&self, id: TxnId) -> TxnOutcome {

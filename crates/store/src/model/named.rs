@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Shared;
 use super::snapshot::Pin;
+use super::{Commit, Shared};
 use crate::{Position, Result, Seqno, SnapshotInfo, StoreError, check_snapshot_name};
 
 /// Those of a store, by name. Each counts as one pin.
@@ -51,9 +51,20 @@ pub(super) fn create(shared: &Shared, name: &str, created: Duration) -> Result<S
 }
 
 pub(super) fn open(shared: &Arc<Shared>, name: &str) -> Result<Pin> {
+    Ok(open_with(shared, name, |_, _| ())?.0)
+}
+
+/// As [`open`]; `also` is done under the same lock.
+pub(super) fn open_with<R>(
+    shared: &Arc<Shared>,
+    name: &str,
+    also: impl FnOnce(&mut Commit, Seqno) -> R,
+) -> Result<(Pin, R)> {
     let mut commit = shared.commit.lock();
-    let position = commit.named.get(name)?;
-    Ok(Pin::another(shared, &mut commit, position.0))
+    let seqno = commit.named.get(name)?.0;
+    let pin = Pin::another(shared, &mut commit, seqno);
+    let done = also(&mut commit, seqno);
+    Ok((pin, done))
 }
 
 pub(super) fn delete(shared: &Shared, name: &str) -> Result<()> {

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use super::apply::{self, Tables};
 use super::recent::records_of;
 use super::snapshot::Pin;
-use super::{Commit, Shared};
+use super::{Commit, Shared, named};
 use crate::write_set::{Charge, Overlay, WriteSets};
 use crate::{
     Batch, ChangeCursor, Changed, CheckpointInfo, Cursor, Durability, Extent, ExtentKind, Isolation,
@@ -46,6 +46,14 @@ struct Checkpoint {
 }
 
 impl Transactions {
+    /// Another one, that begins at `snapshot`.
+    fn list(&mut self, snapshot: Seqno) -> TxnId {
+        self.last_id += 1;
+        let id = TxnId(self.last_id);
+        self.open.insert(id, snapshot);
+        id
+    }
+
     pub(super) fn are_open(&self) -> bool {
         !self.open.is_empty()
     }
@@ -95,25 +103,14 @@ pub(super) struct ModelTxn {
 
 impl ModelTxn {
     pub(super) fn begin(shared: &Arc<Shared>, options: TxnOptions) -> Self {
-        let (pin, id) = Pin::newest_with(shared, |commit, seqno| {
-            commit.transactions.last_id += 1;
-            let id = TxnId(commit.transactions.last_id);
-            commit.transactions.open.insert(id, seqno);
-            id
-        });
+        let (pin, id) = Pin::newest_with(shared, |commit, seqno| commit.transactions.list(seqno));
         Self::new(shared, id, pin, options.isolation)
     }
 
-    /// At the position of `pin`.
-    pub(super) fn begin_at(shared: &Arc<Shared>, pin: Pin) -> Self {
-        let id = {
-            let mut commit = shared.commit.lock();
-            commit.transactions.last_id += 1;
-            let id = TxnId(commit.transactions.last_id);
-            commit.transactions.open.insert(id, pin.at());
-            id
-        };
-        Self::new(shared, id, pin, Isolation::Snapshot)
+    /// At the position of a named snapshot.
+    pub(super) fn begin_at(shared: &Arc<Shared>, name: &str) -> Result<Self> {
+        let (pin, id) = named::open_with(shared, name, |commit, seqno| commit.transactions.list(seqno))?;
+        Ok(Self::new(shared, id, pin, Isolation::Snapshot))
     }
 
     fn new(shared: &Arc<Shared>, id: TxnId, pin: Pin, isolation: Isolation) -> Self {

@@ -86,3 +86,31 @@ fn a_full_store_still_deletes() {
     f.apply(|b| b.put(f.plain, "b", vec![0; 999]));
     assert_eq!(f.store.space().used_bytes, 1501 + 1000);
 }
+
+#[test]
+fn transaction_at_a_named_snapshot_that_goes_meanwhile_meets_what_comes_after() {
+    let f = Fixture::new();
+    let write = |value: u32| {
+        let mut batch = Batch::new();
+        batch.put(f.plain, "a", value.to_string());
+        batch
+    };
+    for round in 0..4000 {
+        f.store.create_snapshot("s").unwrap();
+        let begins = std::sync::Barrier::new(2);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                begins.wait();
+                while let Ok(txn) = f.store.begin_at("s") {
+                    if text(f.store.get(f.plain, b"a").unwrap()) == Some(round.to_string()) {
+                        let applied = txn.apply(write(round));
+                        assert!(matches!(applied, Err(StoreError::Conflict { .. })), "{applied:?}");
+                    }
+                }
+            });
+            begins.wait();
+            f.store.delete_snapshot("s").unwrap();
+            f.store.apply(write(round), Durability::Buffered).unwrap();
+        });
+    }
+}
