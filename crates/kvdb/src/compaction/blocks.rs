@@ -316,7 +316,7 @@ impl Mover<'_> {
                 continue;
             }
             let stays = matches!(shared, Shared::Stays);
-            let is_victim = !stays && (self.job.victims.contain(part.extent()) || self.is_to_migrate(&part));
+            let is_victim = !stays && (self.job.empties(part.extent()) || self.is_to_migrate(&part));
             if group.stitching && is_worth_it && !never && !is_victim {
                 let place = moving.source.place;
                 let piece = Arc::clone(self.piece(place));

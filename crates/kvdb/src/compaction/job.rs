@@ -32,12 +32,14 @@ pub(crate) struct Victims {
     moved: Option<Arc<AtomicU64>>,
     /// What of the zones has been copied already, if that counts.
     sharing: Option<Arc<Sharing>>,
+    /// What finds no room elsewhere stays.
+    leaves_rest: bool,
 }
 
 impl Victims {
     pub(crate) fn new(mut zones: Vec<u32>, zone_bytes: u64) -> Self {
         zones.sort_unstable();
-        Self { zones, zone_bytes, moved: None, sharing: None }
+        Self { zones, zone_bytes, ..Self::default() }
     }
 
     /// No zones, but blocks on another tier than they wish to lie on; counts the bytes of those that come to lie there.
@@ -48,6 +50,11 @@ impl Victims {
     /// The same, of which what is known to be copied already is not copied again.
     pub(crate) fn copied_once(&self, sharing: &Arc<Sharing>) -> Self {
         Self { sharing: Some(Arc::clone(sharing)), ..self.clone() }
+    }
+
+    /// The same, but what finds no room elsewhere stays.
+    pub(crate) fn leaving_rest(self) -> Self {
+        Self { leaves_rest: true, ..self }
     }
 
     /// What of them has been copied already, if that counts.
@@ -108,6 +115,12 @@ impl MergeJob {
             KeyspaceKind::Tuple => tuples::merge(self, sink),
             KeyspaceKind::Block => blocks::merge(self, sink),
         }
+    }
+
+    /// Whether what lies in `extent` is copied for the sake of its zone.
+    pub(super) fn empties(&self, extent: Extent) -> bool {
+        let has_room = || self.spec.ctx.zones.has_room_to_copy(extent.len.into(), self.spec.budget);
+        self.victims.contain(extent) && (!self.victims.leaves_rest || has_room())
     }
 
     /// The range tombstones of all inputs.

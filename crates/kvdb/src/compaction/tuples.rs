@@ -166,7 +166,7 @@ fn may_stitch(job: &MergeJob, entry: &TupleEntry, tombstones: &TombstoneSet) -> 
     let droppable = entry.flags & reasons != 0;
     // The exclusive upper end of the question is the key's successor.
     let after = [&entry.last_key[..], b"\0"].concat();
-    !droppable && !job.victims.contain(entry.extent) && !tombstones.overlaps(&entry.first_key, Some(&after))
+    !droppable && !job.empties(entry.extent) && !tombstones.overlaps(&entry.first_key, Some(&after))
 }
 
 /// Isolated blocks that lie one behind the other on the device.

@@ -9,8 +9,9 @@ use super::Merger;
 
 /// Rounds that get nowhere, while no merge is under way, before it ends.
 const IN_VAIN_MAX: u32 = 16;
-/// How long such a round waits for others.
+/// How long such a round waits for others. Beside merges each one waits twice as long as the one before, up to [`WAIT_MAX`].
 const WAIT: Duration = Duration::from_millis(20);
+const WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// Looks at merges under way before anything is chosen: between two steps of one there is none. At most ten seconds.
 const LOOKS_QUIET: u32 = 3;
@@ -21,11 +22,13 @@ pub(super) struct Rounds<'m> {
     merger: &'m Merger,
     /// Without a merge under way.
     in_vain: u32,
+    /// How long the next one beside a merge waits.
+    wait: Duration,
 }
 
 impl<'m> Rounds<'m> {
     pub(super) fn of(merger: &'m Merger) -> Self {
-        Self { merger, in_vain: 0 }
+        Self { merger, in_vain: 0, wait: WAIT }
     }
 
     /// What merges under way drop is not to be copied, and what they leave is another store than the one that a choice was made
@@ -43,15 +46,18 @@ impl<'m> Rounds<'m> {
 
     /// A round got somewhere.
     pub(super) fn got_on(&mut self) {
-        self.in_vain = 0;
+        (self.in_vain, self.wait) = (0, WAIT);
     }
 
     /// A round got nowhere: waits for others. False: there has been enough of that.
     pub(super) fn wait_for_others(&mut self) -> bool {
-        self.in_vain += u32::from(self.merger.claims() == 0);
+        let is_alone = self.merger.claims() == 0;
+        self.in_vain += u32::from(is_alone);
         let goes_on = self.in_vain < IN_VAIN_MAX;
         if goes_on {
-            self.merger.runtime.timer.wait(WAIT);
+            let next = (self.wait * 2).min(WAIT_MAX);
+            let wait = if is_alone { WAIT } else { std::mem::replace(&mut self.wait, next) };
+            self.merger.runtime.timer.wait(wait);
         }
         goes_on
     }

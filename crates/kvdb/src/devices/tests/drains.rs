@@ -1,6 +1,9 @@
 //! Drains that find less room than they need.
 
+use kvfs_device::CountingDevice;
+
 use super::*;
+use crate::space::Budget;
 
 /// As `kvfs rm` of a file.
 fn remove(db: &Db, file: u64) -> Result<()> {
@@ -46,4 +49,50 @@ fn drain_without_room_leaves_deletions_their_reserve() {
     db.reclaim().expect("reclaims");
     assert!(db.drain_device(id, &mut |_| true).expect("drains"), "what is left has room");
     assert!(db.check().expect("checks").findings.is_empty());
+}
+
+/// What ordinary writes may still take, in zones.
+fn zones_left(db: &Db) -> u64 {
+    db.parts.runtime.ctx.zones.free_bytes(Budget::Ordinary) / ZONE_BYTES
+}
+
+#[test]
+fn drain_without_room_moves_what_fits_and_writes_nothing_more() {
+    let first = Arc::new(CountingDevice::new(MemoryDevice::growable(0, FIRST_ZONES * ZONE_BYTES)));
+    let shared = Arc::clone(&first) as Arc<dyn Device>;
+    create(&shared);
+    let db = open(&shared, &[], options()).expect("opens");
+    let id = db.add_device(memory(SLOW_BYTES), Tier::Slow).expect("adds");
+    (0..140).for_each(|file| write(&db, file, 1).expect("writes"));
+    db.compact().expect("merges");
+    assert!(!db.drain_device(id, &mut |_| false).expect("begins"), "it was told to end");
+    let (before, free) = (live(&db, id), zones_left(&db));
+    assert!(before / ZONE_BYTES > free && free > 20, "{before} bytes, {free} zones");
+    let mut told = Vec::new();
+    let mut watch = |left| {
+        told.push(left);
+        true
+    };
+    assert!(!db.drain_device(id, &mut watch).expect("drains"), "the first device is too small");
+    assert!(trouble(&db, id).contains("no room"), "{}", trouble(&db, id));
+    let moved = before - live(&db, id);
+    assert!(
+        moved / ZONE_BYTES > free - 8 && zones_left(&db) < 5,
+        "{moved} of {before}, {free} and {} zones, {told:?}",
+        zones_left(&db)
+    );
+    let info = db.devices().into_iter().find(|device| device.id == id).and_then(|device| device.drain);
+    assert_eq!(info.map(|drain| drain.bytes_moved), Some(moved));
+    check(&db, 1);
+
+    let written = first.counts().bytes_written;
+    for _ in 0..3 {
+        assert!(!db.drain_device(id, &mut |_| true).expect("drains"), "the first device is too small");
+    }
+    assert_eq!(first.counts().bytes_written, written, "what has no room is not copied");
+    assert_eq!(before - live(&db, id), moved);
+    (20..60).for_each(|file| remove(&db, file).expect("deletes"));
+    db.reclaim().expect("reclaims");
+    db.drain_device(id, &mut |_| true).expect("drains");
+    assert!(before - live(&db, id) > moved + 20 * ZONE_BYTES, "it goes on where there is room again");
 }
