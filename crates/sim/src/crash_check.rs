@@ -20,7 +20,11 @@ use crate::spaces::{Handles, SPACES, SpaceIndex};
 /// Differences that a report lists for each keyspace.
 const DIFFERENCES_MAX: usize = 6;
 
+/// Commits whose states are kept although everything since was synced: more than engines under test keep for their undo.
+const COMMITS_KEPT: usize = 8;
+
 /// A point in history.
+#[derive(Clone)]
 struct Point {
     /// The subject's position after the batch.
     position: Position,
@@ -38,6 +42,8 @@ pub struct History {
     synced: usize,
     /// How many points at the front were forgotten.
     forgotten: usize,
+    /// Before and after each of the last commits, oldest first.
+    commits: Vec<[Point; 2]>,
 }
 
 impl History {
@@ -49,7 +55,7 @@ impl History {
         let model = Arc::new(ModelStore::new());
         let handles = Handles::open(&*model)?;
         let points = vec![Point { position, state: model.snapshot()? }];
-        Ok(Self { model, handles, points, synced: 0, forgotten: 0 })
+        Ok(Self { model, handles, points, synced: 0, forgotten: 0, commits: Vec::new() })
     }
 
     /// The newest state.
@@ -92,7 +98,9 @@ impl History {
         if txn.commit(Durability::Buffered)? == before {
             return Ok(false);
         }
-        self.points.push(Point { position, state: self.model.snapshot()? });
+        let after = Point { position, state: self.model.snapshot()? };
+        self.commits.extend(self.points.last().map(|before| [before.clone(), after.clone()]));
+        self.points.push(after);
         Ok(true)
     }
 
@@ -106,16 +114,22 @@ impl History {
         self.synced
     }
 
-    /// Drops the states that a crash may not lead back to.
+    /// Drops the states that a crash may not lead back to, but for those around the last commits.
     pub fn forget_before_synced(&mut self) {
         let count = self.synced - self.forgotten;
         self.points.drain(..count);
+        self.commits.drain(..self.commits.len().saturating_sub(COMMITS_KEPT));
         self.forgotten = self.synced;
     }
 
     /// The subject's position after `count` batches, if that point was not forgotten.
     pub fn position_at(&self, count: usize) -> Option<Position> {
         self.points.get(count.checked_sub(self.forgotten)?).map(|point| point.position)
+    }
+
+    /// The subject's position after all batches.
+    pub fn newest(&self) -> Position {
+        self.points.last().map_or_else(Position::default, |point| point.position)
     }
 
     /// The state after `count` batches, if it was not forgotten.
@@ -125,11 +139,12 @@ impl History {
 
     /// The state when the subject was at `position`, if that point was not forgotten.
     pub fn state_at_position(&self, position: Position) -> Option<&Arc<dyn Snapshot>> {
-        let at = self.points.binary_search_by_key(&position, |point| point.position).ok()?;
-        Some(&self.points[at].state)
+        let around_commits = self.commits.iter().flatten();
+        let mut points = around_commits.chain(&self.points).filter(|point| point.position == position);
+        points.next().map(|point| &point.state)
     }
 
-    /// Finds the number of batches within `allowed` whose state `recovered` has.
+    /// Finds the number of batches within `allowed` whose state, and position, `recovered` has.
     ///
     /// # Errors
     /// A report for people: which prefixes were allowed, whether another one would fit, and how the
@@ -146,7 +161,7 @@ impl History {
         // The position tells the prefix, unless something is wrong; then try all, newest first.
         for count in std::iter::once(hint).chain(allowed.clone().rev()) {
             match self.compare_at(count, recovered, &handles) {
-                Ok(()) => return Ok(count),
+                Ok(()) => return self.expect_position(count, recovered.position()),
                 Err(difference) => nearest.get_or_insert((count, difference)),
             };
         }
@@ -163,6 +178,17 @@ impl History {
         Err(report)
     }
 
+    /// The position is that of the state after `count` batches.
+    fn expect_position(&self, count: usize, position: Position) -> Result<usize, String> {
+        let expected = self.position_at(count);
+        if expected == Some(position) {
+            return Ok(count);
+        }
+        Err(format!(
+            "after the crash the content is that of {count} batches, and the position {position:?}, not {expected:?}"
+        ))
+    }
+
     /// Goes back to the state after `count` batches, as the only one.
     ///
     /// # Errors
@@ -174,6 +200,8 @@ impl History {
             copy(&**state, self.handles.get(space), &*next.model, next.handles.get(space))?;
         }
         next.points[0].state = next.model.snapshot()?;
+        next.commits = std::mem::take(&mut self.commits);
+        next.commits.retain(|[_, after]| after.position <= position);
         *self = next;
         Ok(())
     }

@@ -159,8 +159,9 @@ fn check_image(
     let image = image.map_err(|error| error.to_string())?;
     let device = Arc::new(CrashDevice::over(Arc::new(image)));
     let allowed = recording.allowed(event);
-    let open = check_recovery(engine, Arc::clone(&device) as Arc<dyn Device>, &recording.history, allowed)?;
-    recording.outcomes.clone().check_reopened(&*open.store())?;
+    let (open, position) =
+        check_recovery(engine, Arc::clone(&device) as Arc<dyn Device>, &recording.history, allowed)?;
+    recording.outcomes.clone().check_reopened(&*open.store(), position)?;
     let (done, begun) = recording.named(event);
     recording.named.check(&*open.store(), &recording.history, done, begun)?;
     if again {

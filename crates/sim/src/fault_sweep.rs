@@ -288,7 +288,7 @@ impl Faulty<'_> {
             history.record(&ops, Position(position)).map_err(|error| error.to_string())?;
         }
         drop((self.session.txns, self.session.open));
-        let open = check_recovery(self.engine, Arc::new(image), &history, allowed)
+        let (open, _) = check_recovery(self.engine, Arc::new(image), &history, allowed)
             .map_err(|problem| format!("on the healed device ({mode:?}): {problem}"))?;
         check_goes_on(&*open)?;
         Ok((self.noticed, self.stopped))

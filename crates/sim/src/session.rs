@@ -110,7 +110,7 @@ impl Session {
         self.open = engine.open(Arc::clone(device))?;
         self.handles = Handles::open(&*self.open.store())?;
         self.outcomes
-            .check_reopened(&*self.open.store())
+            .check_reopened(&*self.open.store(), self.history.newest())
             .map_err(|problem| StoreError::corrupt("the outcomes of transactions", problem))?;
         self.history.record_sync();
         Ok(self)
@@ -281,19 +281,20 @@ pub(crate) fn expect_keyspaces(store: &dyn Store) -> Result<(), String> {
     missing.map_or(Ok(()), |space| Err(format!("keyspace {} is missing", space.name)))
 }
 
-/// Opens what a crash or fault left, and compares it with the prefixes that `allowed` names.
+/// Opens what a crash or fault left, and compares it with the prefixes that `allowed` names. Gives also where the history was then.
 pub(crate) fn check_recovery(
     engine: &dyn Engine,
     device: Arc<dyn Device>,
     history: &History,
     allowed: std::ops::RangeInclusive<usize>,
-) -> Result<Box<dyn OpenStore>, String> {
+) -> Result<(Box<dyn OpenStore>, Position), String> {
     let open = engine.open(device).map_err(|error| format!("opening failed: {error}"))?;
     let store = open.store();
     expect_keyspaces(&*store)?;
-    history.find_prefix(&*store, allowed)?;
+    let count = history.find_prefix(&*store, allowed)?;
+    let position = history.position_at(count).ok_or("this state was forgotten")?;
     open.check()?;
-    Ok(open)
+    Ok((open, position))
 }
 
 /// A transaction that begins after a recovery has an id that none had before.

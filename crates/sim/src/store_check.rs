@@ -470,7 +470,7 @@ impl<'s> Runner<'s> {
         self.handles = Handles::open(&*store).map_err(|error| text(&error))?;
         self.synced();
         self.end_suspended(true)?;
-        self.outcomes.check_reopened(&*store)?;
+        self.outcomes.check_reopened(&*store, self.history.newest())?;
         self.named.compare_all(&*store, &self.handles)?;
         check_undo(&*store, &self.handles, &self.history)?;
         self.compare(Reader::Store)
@@ -487,7 +487,8 @@ impl<'s> Runner<'s> {
         let survivors = self.history.find_prefix(&*store, allowed)?;
         self.handles = Handles::open(&*store).map_err(|error| text(&error))?;
         self.end_suspended(false)?;
-        self.outcomes.check_reopened(&*store)?;
+        let newest = self.history.position_at(survivors).ok_or("this state was forgotten")?;
+        self.outcomes.check_reopened(&*store, newest)?;
         self.named.compare_all(&*store, &self.handles)?;
         check_undo(&*store, &self.handles, &self.history)?;
         self.history.rewind(survivors, store.position()).map_err(|error| text(&error))

@@ -38,12 +38,11 @@ impl Outcomes {
         self.given.insert(id, Some(position));
     }
 
-    /// After an opening: those that survived are known, the others are forgotten.
+    /// After an opening that found everything up to `newest`: the commits until then are known, the others are forgotten.
     ///
     /// # Errors
     /// The store says something else.
-    pub fn check_reopened(&mut self, store: &dyn Store) -> Result<(), String> {
-        let newest = store.position();
+    pub fn check_reopened(&mut self, store: &dyn Store, newest: Position) -> Result<(), String> {
         for position in self.given.values_mut() {
             *position = position.filter(|&position| position <= newest);
         }

@@ -6,7 +6,6 @@ use crate::crash_check::{History, compare};
 use crate::spaces::Handles;
 
 /// Compares both states of every transaction that `store` says can be taken back with those of the history.
-/// States that the history has forgotten are left out.
 ///
 /// # Errors
 /// The first differences.
@@ -24,7 +23,8 @@ pub fn check_undo(store: &dyn Store, handles: &Handles, history: &History) -> Re
             views => views.map_err(|error| format!("opening {point:?}: {error}"))?,
         };
         for (view, position) in [(views.before, point.before), (views.after, point.after)] {
-            let Some(state) = history.state_at_position(position) else { continue };
+            let unknown = || format!("{point:?} is listed, and the state at {position:?} is of no commit");
+            let state = history.state_at_position(position).ok_or_else(unknown)?;
             compare(&*view, handles, &**state, history.handles())
                 .map_err(|difference| format!("transaction {} at {position:?}: {difference}", point.txn))?;
         }

@@ -1,8 +1,10 @@
 //! The checkers: no false alarm on a sound store, an alarm for each broken promise.
 
+use kvfs_sim::crash_check::History;
 use kvfs_sim::ops::{Profile, Step, StepWeights, generate};
 use kvfs_sim::seeds;
 use kvfs_sim::store_check::{Report, assert_like_model, check};
+use kvfs_store::{Batch, Position, Transactions, TxnOptions};
 
 use crate::mutant::{Mutation, RecorderSubject};
 
@@ -93,4 +95,37 @@ fn a_gap_in_history_is_caught() {
 fn half_a_batch_is_caught() {
     let report = caught(Mutation::HalfBatch);
     assert!(report.failure.message.contains("no prefix"), "{report}");
+}
+
+#[test]
+fn a_position_that_is_told_twice_is_caught() {
+    let report = caught(Mutation::TellsLowPosition);
+    assert!(report.failure.message.contains("the position Position"), "{report}");
+}
+
+#[test]
+fn states_around_the_last_commits_outlast_syncs_and_crashes() {
+    let mut history = History::new(Position(0)).unwrap();
+    let put = |history: &History, value: &'static str| {
+        let mut batch = Batch::new();
+        batch.put(history.handles().get(2), "k", value);
+        batch
+    };
+    for number in 1..=20 {
+        let txn = history.model().begin(TxnOptions::default()).unwrap();
+        txn.apply(put(&history, "v")).unwrap();
+        assert!(history.record_commit(&*txn, Position(number)).unwrap());
+    }
+    history.record_sync();
+    history.forget_before_synced();
+    let known = |history: &History| {
+        (0..=20).filter(|&at| history.state_at_position(Position(at)).is_some()).collect::<Vec<_>>()
+    };
+    assert_eq!(known(&history), (12..=20).collect::<Vec<_>>());
+    let txn = history.model().begin(TxnOptions::default()).unwrap();
+    txn.apply(put(&history, "lost")).unwrap();
+    history.record_commit(&*txn, Position(21)).unwrap();
+    history.rewind(20, Position(20)).unwrap();
+    assert_eq!(known(&history), (12..=20).collect::<Vec<_>>());
+    assert!(history.state_at_position(Position(21)).is_none());
 }

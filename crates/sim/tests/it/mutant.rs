@@ -36,12 +36,15 @@ pub(crate) enum Mutation {
     TornHistory,
     /// A crash applies half a batch.
     HalfBatch,
+    /// A crash leaves a position that it has given already.
+    TellsLowPosition,
 }
 
 /// A model that logs its batches, so that it can be built again from a part of them.
 pub(crate) struct Recorder {
     inner: Arc<ModelStore>,
     mutation: Mutation,
+    has_crashed: bool,
     deletes: AtomicU64,
     log: std::sync::Mutex<Log>,
 }
@@ -53,14 +56,14 @@ struct Log {
 }
 
 impl Recorder {
-    fn new(mutation: Mutation, batches: Vec<Batch>) -> Arc<Self> {
+    fn new(mutation: Mutation, batches: Vec<Batch>, has_crashed: bool) -> Arc<Self> {
         let inner = Arc::new(ModelStore::new());
         Handles::open(&*inner).unwrap();
         for batch in &batches {
             inner.apply(batch.clone(), Durability::Buffered).unwrap();
         }
         let log = Log { synced: batches.len(), batches };
-        Arc::new(Self { inner, mutation, deletes: AtomicU64::new(0), log: log.into() })
+        Arc::new(Self { inner, mutation, has_crashed, deletes: AtomicU64::new(0), log: log.into() })
     }
 
     fn mutate(&self, op: Op) -> Op {
@@ -105,7 +108,13 @@ impl Read for Recorder {
 }
 
 impl Store for Recorder {
-    kvfs_store::pass_on!(inner: open_keyspace, keyspaces, position, capabilities, space, stats);
+    kvfs_store::pass_on!(inner: open_keyspace, keyspaces, capabilities, space, stats);
+
+    fn position(&self) -> Position {
+        let position = self.inner.position();
+        let is_low = self.mutation == Mutation::TellsLowPosition && self.has_crashed;
+        Position(position.0.saturating_sub(is_low.into()))
+    }
 
     fn snapshot(&self) -> Result<Arc<dyn Snapshot>> {
         let snapshot = self.inner.snapshot()?;
@@ -212,11 +221,11 @@ pub(crate) struct RecorderSubject {
 impl RecorderSubject {
     /// A fresh one.
     pub(crate) fn new(mutation: Mutation) -> Self {
-        Self { store: Recorder::new(mutation, Vec::new()), crashes: 0 }
+        Self { store: Recorder::new(mutation, Vec::new(), false), crashes: 0 }
     }
 
     fn restart(&mut self, batches: Vec<Batch>) {
-        self.store = Recorder::new(self.store.mutation, batches);
+        self.store = Recorder::new(self.store.mutation, batches, self.crashes > 0);
     }
 
     fn log(&self) -> Log {
