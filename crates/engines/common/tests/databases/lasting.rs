@@ -93,12 +93,17 @@ fn ranges_of_few_and_of_many_keys_are_deleted_alike() {
     }
 }
 
+/// How many batches the victims have written, by what they have merged.
+fn count(f: &Fixture<Plain>) -> u64 {
+    text(f.store.get(f.counting, b"count").unwrap()).map_or(0, |count| count.parse().unwrap())
+}
+
 /// Not a test by itself: the child that is killed.
 #[test]
 fn victim() {
     let Ok(path) = std::env::var(VICTIM) else { return };
     let (f, _store) = fixture(Path::new(&path));
-    for number in 0_u64.. {
+    for number in count(&f).. {
         let mut batch = Batch::new();
         batch.put(f.plain, number.to_be_bytes().to_vec(), "v");
         batch.merge(f.counting, "count", "1");
@@ -124,10 +129,17 @@ fn what_was_acknowledged_before_a_kill_is_there_and_batches_are_whole() {
         child.kill().unwrap();
         child.wait().unwrap();
         let (f, store) = fixture(dir.path());
-        for number in 0..=last {
-            let value = f.store.get(f.plain, &number.to_be_bytes()).unwrap();
-            assert!(value.is_some(), "{number} of {last} is lost");
+        // Each has a key and one of the count, in two keyspaces.
+        let mut keys = Vec::new();
+        let mut cursor = f.store.cursor(f.plain, kvfs_store::KeyRange::all()).unwrap();
+        cursor.first().unwrap();
+        while let Some((key, _)) = cursor.entry() {
+            keys.push(u64::from_be_bytes(key.try_into().unwrap()));
+            cursor.next().unwrap();
         }
+        assert!(keys.len() as u64 > last, "{} of {last} are there", keys.len());
+        assert_eq!(keys, (0..count(&f)).collect::<Vec<_>>());
+        drop(cursor);
         let keys = store.verify().unwrap();
         assert!(keys.findings.is_empty(), "{keys:?}");
         drop((f, store));
