@@ -27,6 +27,8 @@ struct Changes {
 #[derive(Default)]
 pub(crate) struct RecentChanges {
     by_keyspace: BTreeMap<Keyspace, Changes>,
+    /// How many there are.
+    count: usize,
     /// How many there were when those that nothing asks for were last forgotten.
     kept: usize,
     /// The newest one that was forgotten although a transaction might have asked for it.
@@ -38,26 +40,13 @@ impl RecentChanges {
     pub(crate) fn push(&mut self, changes: Vec<(Keyspace, Records)>, seqno: Seqno) {
         for (keyspace, records) in changes {
             let changes = self.by_keyspace.entry(keyspace).or_default();
-            match records {
-                Records::Key { key, touch } if touch != Touch::ALL => changes.push_fields(key, touch, seqno),
-                Records::Key { key, .. } => changes.whole.insert(key.clone()..after(&key), seqno),
-                Records::Range(range) => {
-                    if !range.is_empty() {
-                        changes.whole.insert(keys_of(range), seqno);
-                    }
-                }
-                Records::Blocks { prefix, first, count } => {
-                    if count > 0 {
-                        let blocks = changes.blocks.entry(prefix).or_default();
-                        blocks.insert(first..first.saturating_add(count), seqno);
-                    }
-                }
-            }
+            let (before, after) = changes.push(records, seqno);
+            self.count = self.count - before + after;
         }
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.by_keyspace.values().map(Changes::len).sum()
+        self.count
     }
 
     /// Forgets what no transaction asks for, of which the oldest sees everything up to `oldest`; where more than `count_max` would stay, all.
@@ -67,19 +56,19 @@ impl RecentChanges {
             *self = Self::default();
             return;
         };
-        let count = self.len();
-        if count <= count_max && count < 2 * self.kept.max(1024) {
+        if self.count <= count_max && self.count < 2 * self.kept.max(1024) {
             return;
         }
         for changes in self.by_keyspace.values_mut() {
             changes.forget_up_to(oldest);
         }
-        self.kept = self.len();
+        self.count = self.by_keyspace.values().map(Changes::len).sum();
+        self.kept = self.count;
         if self.kept > count_max {
             let last = |(&keyspace, changes): (&Keyspace, &Changes)| changes.newest(keyspace);
             self.forgotten = self.by_keyspace.iter().filter_map(last).max_by_key(|changed| changed.seqno);
             self.by_keyspace.clear();
-            self.kept = 0;
+            (self.count, self.kept) = (0, 0);
         }
     }
 
@@ -102,6 +91,32 @@ impl RecentChanges {
 }
 
 impl Changes {
+    /// How many there were, before and after, of those among which they are.
+    fn push(&mut self, records: Records, seqno: Seqno) -> (usize, usize) {
+        let range = match records {
+            Records::Key { key, touch } if touch != Touch::ALL => {
+                let before = self.fields.len();
+                self.push_fields(key, touch, seqno);
+                return (before, self.fields.len());
+            }
+            Records::Blocks { prefix, first, count } => {
+                if count == 0 {
+                    return (0, 0);
+                }
+                let blocks = self.blocks.entry(prefix).or_default();
+                let before = blocks.len();
+                blocks.insert(first..first.saturating_add(count), seqno);
+                return (before, blocks.len());
+            }
+            Records::Key { key, .. } => key.clone()..after(&key),
+            Records::Range(range) if range.is_empty() => return (0, 0),
+            Records::Range(range) => keys_of(range),
+        };
+        let before = self.whole.len();
+        self.whole.insert(range, seqno);
+        (before, self.whole.len())
+    }
+
     fn push_fields(&mut self, key: Bytes, touch: Touch, seqno: Seqno) {
         if !touch.conflicts_with(Touch::ALL) {
             return;

@@ -60,3 +60,34 @@ fn what_nothing_asks_for_is_forgotten_and_too_much_wholly() {
     recent.forget(None, 2000);
     assert!(recent.find(SPACE, &key("x", SET), 0).is_none());
 }
+
+#[test]
+fn count_is_kept_while_changes_join_split_and_cover_one_another() {
+    let range = |start: &'static str, end: &'static str| Records::Range(KeyRange::new(start, end));
+    let blocks = |prefix: &'static str, first, count| Records::Blocks { prefix: prefix.into(), first, count };
+    let changes = [
+        range("a", "m"),
+        range("c", "d"),
+        range("x", "x"),
+        key("k", ADDED),
+        key("k", SET),
+        key("l", OTHER),
+        key("l", Touch::ALL),
+        key("z", Touch::default()),
+        blocks("f", 0, 8),
+        blocks("f", 2, 3),
+        blocks("g", 0, 0),
+        blocks("g", 7, 1),
+        blocks("f", 0, 16),
+        range("b", "z"),
+    ];
+    let mut recent = RecentChanges::default();
+    for (records, seqno) in changes.into_iter().zip(1..) {
+        recent.push(vec![(SPACE, records)], seqno);
+        let counted: usize = recent.by_keyspace.values().map(Changes::len).sum();
+        assert_eq!(recent.len(), counted, "after {seqno}");
+    }
+    assert!(recent.len() > 4);
+    recent.forget(Some(20), 1);
+    assert_eq!(recent.len(), 0);
+}
