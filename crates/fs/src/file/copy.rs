@@ -27,17 +27,18 @@ impl FileSystem {
         target_offset: u64,
         length: u64,
     ) -> Result<Written> {
-        let source_end = end_of(source_offset, length)?;
-        let target_end = end_of(target_offset, length)?;
+        // What the source does not have is in no range's way.
+        let available = self.locker().pin_file(source)?.header().size.saturating_sub(source_offset);
+        let length = length.min(available);
+        let (source_end, target_end) = (source_offset + length, end_of(target_offset, length)?);
         if source == target && source_offset < target_end && target_offset < source_end {
             return Err(FsError::Invalid("overlapping ranges of one file"));
         }
-        let available = self.locker().pin_file(source)?.header().size.saturating_sub(source_offset);
-        let ranges = Ranges { source: source_offset, target: target_offset, len: length.min(available) };
+        let ranges = Ranges { source: source_offset, target: target_offset, len: length };
         if let Some(cloned) = RangeCloner::new(self).clone_range(caller, source, target, ranges)? {
             return Ok(cloned);
         }
-        let length = length.min(COPY_LEN_MAX).min(available) as usize;
+        let length = length.min(COPY_LEN_MAX) as usize;
         let mut buffer = vec![0; length];
         let length = self.read(caller, source, source_offset, &mut buffer)?;
         buffer.truncate(length);

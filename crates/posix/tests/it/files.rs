@@ -108,6 +108,15 @@ fn holes_copies_and_allocations() {
     process.lseek(fd, 1 << 20, Whence::Start).expect("moves");
     assert_eq!(process.copy_file_range(fd, None, copy, None, 1 << 30).expect("copies"), 4096);
     assert_eq!(process.copy_file_range(fd, None, copy, None, 1 << 30).expect("is at the end"), 0);
+    let end = (1 << 20) + 4096;
+    let copied = process.copy_file_range(fd, Some(1 << 20), fd, Some(end), u64::MAX);
+    assert_eq!(copied.expect("what the source has does not overlap"), 4096);
+    assert_eq!(
+        process.copy_file_range(fd, Some(end + 4096), fd, Some(end), 8 << 20).expect("is at the end"),
+        0
+    );
+    let overlapping = process.copy_file_range(fd, Some(1 << 20), fd, Some(end), 8 << 20);
+    assert_eq!(errno(overlapping), Some(Errno::INVAL));
     let mut buffer = [0; 4096];
     assert_eq!(process.pread(copy, &mut buffer, 0).expect("reads"), 4096);
     assert!(buffer.iter().all(|byte| *byte == 7));
