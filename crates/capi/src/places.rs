@@ -38,7 +38,7 @@ impl<'t> CheckedPlace<'t> {
             return Ok(Self(if directory == libc::AT_FDCWD {
                 Place::from(".")
             } else {
-                Fd(directory).into()
+                Place::named(Fd(directory))
             }));
         }
         let place = Self::at(directory, path)?.0;

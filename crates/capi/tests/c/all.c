@@ -378,6 +378,15 @@ static void attributes(void) {
     FAILS(EINVAL, kvfs_utimensat(p, dir, "attr", wrong, 0));
     CHECK(kvfs_futimens(p, fd, NULL) == 0 && kvfs_utime(p, "/names/attr", NULL) == 0);
     CHECK(kvfs_fstat(p, fd, &stat) == 0 && stat.st_mtim.tv_sec > 1000000);
+    CHECK(kvfs_close(p, fd) == 0);
+    CHECK((fd = kvfs_open(p, "/names/attr", O_PATH, 0)) >= 0);
+    CHECK(kvfs_fchmodat(p, fd, "", 0640, AT_EMPTY_PATH) == 0 && kvfs_fchownat(p, fd, "", 8, 9, AT_EMPTY_PATH) == 0);
+    CHECK(kvfs_utimensat(p, fd, "", times, AT_EMPTY_PATH) == 0 && kvfs_faccessat(p, fd, "", R_OK, AT_EMPTY_PATH) == 0);
+    CHECK(kvfs_fstat(p, fd, &stat) == 0 && stat.st_mode == (S_IFREG | 0640) && stat.st_uid == 8 && stat.st_gid == 9);
+    CHECK(stat.st_atim.tv_sec == 3000);
+    FAILS(EBADF, kvfs_fchmod(p, fd, 0600));
+    FAILS(EBADF, kvfs_fchown(p, fd, 5, 5));
+    FAILS(EBADF, kvfs_futimens(p, fd, times));
     CHECK(kvfs_close(p, fd) == 0 && kvfs_close(p, dir) == 0);
 }
 
@@ -404,6 +413,14 @@ static void xattrs(void) {
     CHECK(kvfs_removexattr(p, "/names/attr", "user.a") == 0);
     FAILS(ENODATA, kvfs_removexattr(p, "/names/attr", "user.a"));
     CHECK(kvfs_lremovexattr(p, "/names/link", "trusted.l") == 0);
+    CHECK(kvfs_close(p, fd) == 0);
+    CHECK((fd = kvfs_open(p, "/names/attr", O_PATH, 0)) >= 0);
+    FAILS(EBADF, kvfs_fsetxattr(p, fd, "user.f", "", 0, 0));
+    FAILS(EBADF, kvfs_fgetxattr(p, fd, "user.f", buffer, sizeof buffer));
+    FAILS(EBADF, kvfs_flistxattr(p, fd, buffer, sizeof buffer));
+    FAILS(EBADF, kvfs_fremovexattr(p, fd, "user.f"));
+    CHECK(kvfs_close(p, fd) == 0);
+    CHECK((fd = kvfs_open(p, "/names/attr", O_RDWR, 0)) >= 0);
     CHECK(kvfs_fremovexattr(p, fd, "user.f") == 0);
     CHECK(kvfs_close(p, fd) == 0);
 }

@@ -48,7 +48,7 @@ impl Process {
     /// # Errors
     /// EPERM: another user's; EOPNOTSUPP: a symbolic link; those of the walk.
     pub fn chmod<'a>(&self, place: impl Into<Place<'a>>, mode: u32) -> Result<()> {
-        let found = self.scope.to_change(place.into())?;
+        let found = self.scope.find_open(place.into())?;
         if found.attr.kind == FileType::Symlink {
             return refuse(Errno::OPNOTSUPP, "symbolic links have no permission bits");
         }
@@ -63,7 +63,7 @@ impl Process {
     /// EPERM: a user other than root gives away a file, or to a group without being in it, or leaves both of another user's program
     /// with set-id bits; those of the walk.
     pub fn chown<'a>(&self, place: impl Into<Place<'a>>, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
-        let found = self.scope.to_change(place.into())?;
+        let found = self.scope.find_open(place.into())?;
         let attr = &found.attr;
         let gives_away = uid.is_some_and(|uid| uid != attr.uid || uid != self.scope.caller().uid);
         let changes_group = gid.is_some_and(|gid| {
@@ -90,7 +90,7 @@ impl Process {
         atime: Option<SetTime>,
         mtime: Option<SetTime>,
     ) -> Result<()> {
-        let found = self.scope.to_change(place.into())?;
+        let found = self.scope.find_open(place.into())?;
         if atime.is_none() && mtime.is_none() {
             return Ok(());
         }
@@ -141,8 +141,8 @@ impl Process {
 }
 
 impl Scope {
-    /// What is at `place`, whose attributes are to be changed.
-    fn to_change(&self, place: Place<'_>) -> Result<Found> {
+    /// What is at `place`. A descriptor must be open for more than its place (`O_PATH`), as the calls demand that take one alone.
+    pub(super) fn find_open(&self, place: Place<'_>) -> Result<Found> {
         if let Some(fd) = place.descriptor() {
             self.file(fd)?.check_open()?;
         }

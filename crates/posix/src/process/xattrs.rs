@@ -23,7 +23,7 @@ impl Process {
     /// # Errors
     /// ENODATA, EACCES, EOPNOTSUPP: no such namespace; those of the walk.
     pub fn getxattr<'a>(&self, place: impl Into<Place<'a>>, name: &[u8]) -> Result<Vec<u8>> {
-        let found = self.scope.find(place.into())?;
+        let found = self.scope.find_open(place.into())?;
         if name.starts_with(TRUSTED) && !self.scope.actor.is_root() {
             return Err(FsError::NoAttribute.into());
         }
@@ -48,7 +48,7 @@ impl Process {
         value: &[u8],
         mode: XattrMode,
     ) -> Result<()> {
-        let found = self.scope.find(place.into())?;
+        let found = self.scope.find_open(place.into())?;
         self.scope.check_change(&found, name)?;
         let (fs, node) = (self.scope.fs(), found.held.node());
         let clears_setgid = !self.scope.actor.is_member(found.attr.gid);
@@ -65,7 +65,7 @@ impl Process {
     /// # Errors
     /// ENODATA, EPERM, EACCES; those of the walk.
     pub fn removexattr<'a>(&self, place: impl Into<Place<'a>>, name: &[u8]) -> Result<()> {
-        let found = self.scope.find(place.into())?;
+        let found = self.scope.find_open(place.into())?;
         self.scope.check_change(&found, name)?;
         let node = found.held.node();
         with_space(self.scope.fs(), self.scope.caller(), |caller| {
@@ -80,7 +80,7 @@ impl Process {
     /// # Errors
     /// Those of the walk.
     pub fn listxattr<'a>(&self, place: impl Into<Place<'a>>) -> Result<Vec<Vec<u8>>> {
-        let found = self.scope.find(place.into())?;
+        let found = self.scope.find_open(place.into())?;
         let node = found.held.node();
         let list = settled(self.scope.caller(), |caller| self.scope.fs().listxattr(caller, node))?;
         let names = list.split(|byte| *byte == 0).filter(|name| !name.is_empty());
