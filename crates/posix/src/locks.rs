@@ -101,7 +101,7 @@ impl LockTable {
                 }
                 Patience::Until(_) => {}
             }
-            if place.1 == LockSpace::Ranges && tables.is_deadlock(owner, place, lock) {
+            if tables.is_deadlock(owner, place, lock) {
                 return refuse(Errno::DEADLK, "the one who has locked it waits for this one");
             }
             tables.waiting.push((owner, place, lock.clone()));
@@ -165,15 +165,20 @@ impl Tables {
         held.filter(move |(who, held)| *who != owner && held.meets(lock))
     }
 
-    /// Whether one in the way waits, perhaps by way of others, for `owner`.
+    /// Whether one in the way waits, perhaps by way of others, for `owner`. Waits of open files are none: another thread may
+    /// release their locks.
     fn is_deadlock(&self, owner: LockOwner, place: Place, lock: &RangeLock) -> bool {
+        let is_of_process = |owner: LockOwner| matches!(owner, LockOwner::Process(_));
+        if !is_of_process(owner) {
+            return false;
+        }
         let mut seen: HashSet<LockOwner> = self.in_the_way(owner, place, lock).map(|(who, _)| *who).collect();
         let mut open: Vec<LockOwner> = seen.iter().copied().collect();
         while let Some(one) = open.pop() {
             if one == owner {
                 return true;
             }
-            for (_, at, wish) in self.waiting.iter().filter(|(who, ..)| *who == one) {
+            for (_, at, wish) in self.waiting.iter().filter(|(who, ..)| *who == one && is_of_process(one)) {
                 let next = self.in_the_way(one, *at, wish).map(|(who, _)| *who);
                 open.extend(next.filter(|who| seen.insert(*who)));
             }

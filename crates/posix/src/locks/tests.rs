@@ -1,5 +1,7 @@
 //! Locks of ranges: who is in whose way.
 
+use std::thread::ScopedJoinHandle;
+
 use kvfs_socket::{Exempt, Shares};
 
 use super::*;
@@ -74,6 +76,28 @@ fn one_who_waits_goes_on_and_a_circle_is_refused() {
         waiter.join().expect("ends").expect("has it now");
     });
     assert_eq!(held(&table, A), [(0..20, true)]);
+    assert!(table.tables.lock().waiting.is_empty());
+}
+
+#[test]
+fn locks_of_open_files_are_waited_for_whatever_waits_for_them() {
+    let table = LockTable::default();
+    let (a, b) = (LockOwner::File(1), LockOwner::File(2));
+    table.lock(a, FILE, &wish(0..10, true), &Patience::None, None).expect("is free");
+    table.lock(b, FILE, &wish(10..20, true), &Patience::None, None).expect("is free");
+    std::thread::scope(|scope| {
+        let wait =
+            |owner, range| table.lock(owner, FILE, &wish(range, true), &Patience::Until(&GOES_ON), None);
+        let waiters = [scope.spawn(move || wait(a, 10..20)), scope.spawn(move || wait(b, 0..10))];
+        while table.tables.lock().waiting.len() < 2 && !waiters.iter().any(ScopedJoinHandle::is_finished) {
+            std::thread::yield_now();
+        }
+        table.unlock(a, FILE, &(0..10)).expect("is given up by another thread");
+        table.unlock(b, FILE, &(10..20)).expect("is given up by another thread");
+        for waiter in waiters {
+            waiter.join().expect("ends").expect("has it now");
+        }
+    });
     assert!(table.tables.lock().waiting.is_empty());
 }
 
