@@ -288,25 +288,26 @@ impl Scope {
     }
 }
 
-/// The bytes of `buffers` in pieces for one batch each.
-fn batches(buffers: &[IoSlice<'_>]) -> Vec<Bytes> {
-    let mut pieces = Vec::new();
-    let mut open = BytesMut::new();
-    let mut left = CALL_LEN_MAX;
-    for mut data in buffers.iter().map(|buffer| &buffer[..]) {
-        data = &data[..data.len().min(left)];
-        left -= data.len();
-        while !data.is_empty() {
-            let (head, tail) = data.split_at(data.len().min(WRITE_LEN_MAX - open.len()));
-            open.extend_from_slice(head);
-            data = tail;
-            if open.len() == WRITE_LEN_MAX {
-                pieces.push(open.split().freeze());
+/// The bytes of `buffers` in pieces for one batch each, copied one piece at a time.
+fn batches(buffers: &[IoSlice<'_>]) -> impl Iterator<Item = Bytes> {
+    let mut rest = buffers.iter().map(|buffer| &buffer[..]);
+    let (mut data, mut left) = (&[][..], CALL_LEN_MAX);
+    std::iter::from_fn(move || {
+        let mut piece = BytesMut::new();
+        while piece.len() < WRITE_LEN_MAX.min(left) {
+            if data.is_empty() {
+                let Some(next) = rest.next() else { break };
+                data = next;
+                continue;
             }
+            let (head, tail) = data.split_at(data.len().min(WRITE_LEN_MAX.min(left) - piece.len()));
+            piece.extend_from_slice(head);
+            data = tail;
         }
-    }
-    if !open.is_empty() {
-        pieces.push(open.freeze());
-    }
-    pieces
+        left -= piece.len();
+        (!piece.is_empty()).then(|| piece.freeze())
+    })
 }
+
+#[cfg(test)]
+mod tests;
