@@ -12,7 +12,7 @@ use std::sync::Arc;
 use kvfs_device::FileDevice;
 use kvfs_fs::check::CheckReport;
 use kvfs_fs::copy::{Copied, CopyError};
-use kvfs_fs::{FileSystem, check, copy};
+use kvfs_fs::{FileSystem, FsError, check, copy};
 use kvfs_kvdb::Placement;
 use kvfs_service::{ErrorKind, ServiceError, units::human_bytes};
 use kvfs_store::clock::{Clock, SystemClock};
@@ -133,12 +133,20 @@ fn verify(fs: &FileSystem, dir: &StoreDir, new: &NewStore<'_>, order: &CopyOrder
     if !verified.findings.is_empty() {
         return Err(explain(CopyError::Differs(verified.findings.join("; "))));
     }
-    let files = check::check(&store).map_err(|error| explain(CopyError::Source(error)))?;
+    let files = check::check(&store).map_err(|error| explain(of_new(error)))?;
     if !(order.goes_on)() {
         return Err(explain(CopyError::Stopped));
     }
     engine.close().map_err(|error| explain(CopyError::Target(error)))?;
     Ok(files)
+}
+
+/// What went wrong with the file system of the new store.
+fn of_new(error: FsError) -> CopyError {
+    match error {
+        FsError::Store(cause) => CopyError::Target((*cause).clone()),
+        error => CopyError::Differs(error.to_string()),
+    }
 }
 
 /// What a copy that came to nothing means to the user.
@@ -173,5 +181,17 @@ fn explain(fs: &FileSystem, dir: &StoreDir, new: &dyn Store, error: CopyError) -
             Error::new(ErrorKind::Damaged, format!("{path} is not what was written to it: {what}"))
         }
         error => Error::new(ErrorKind::Failed, format!("the copy to {path} was given up: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn damage_of_the_new_store_is_told_of_the_new_store() {
+        let damaged = FsError::Store(Arc::new(StoreError::corrupt("a block", "checksum")));
+        assert!(matches!(of_new(damaged), CopyError::Target(StoreError::Corrupt { .. })));
+        assert!(matches!(of_new(FsError::NoSpace), CopyError::Differs(_)));
     }
 }
