@@ -71,6 +71,7 @@ impl Drains {
             Ok(Drained::Held) => {
                 Some("open transactions, or readers of old states, hold what is left".to_owned())
             }
+            Ok(Drained::Kept) => Some("branches hold some of what is left; merge or delete them".to_owned()),
             Ok(Drained::NoSpace) => Some("the other devices have no room for what is left".to_owned()),
             Err(StoreError::Full) => Some("the store is full".to_owned()),
             Err(error) => Some(error.to_string()),

@@ -16,6 +16,7 @@ use kvfs_device::{Device, JoinedDevice, MissingDevice, Segment};
 use kvfs_locks::{Mutex, class};
 use kvfs_store::{Result, StoreError, Tier};
 
+use crate::commits::Checkpoints;
 use crate::format::{Feature, MEMBER_DATA_FROM, Member, Superblock, ZoneId};
 use crate::live::LiveSet;
 use crate::merge::Merger;
@@ -77,6 +78,7 @@ type Other = (Member, Option<Arc<dyn Device>>);
 pub(crate) struct Devices {
     live: Arc<LiveSet>,
     merger: Arc<Merger>,
+    checkpoints: Arc<Checkpoints>,
     joined: Arc<JoinedDevice>,
     /// Of all fast ones (bytes).
     fast_written: Arc<AtomicU64>,
@@ -87,10 +89,16 @@ pub(crate) struct Devices {
 }
 
 impl Devices {
-    pub(crate) fn new(merger: &Arc<Merger>, found: Found, store: [u8; 16]) -> Self {
+    pub(crate) fn new(
+        merger: &Arc<Merger>,
+        checkpoints: &Arc<Checkpoints>,
+        found: Found,
+        store: [u8; 16],
+    ) -> Self {
         let Found { joined, fast_written, others } = found;
         Self {
             live: Arc::clone(&merger.live),
+            checkpoints: Arc::clone(checkpoints),
             merger: Arc::clone(merger),
             joined,
             fast_written,
@@ -247,11 +255,23 @@ impl Devices {
             self.drains.advance(member.id, left_before.saturating_sub(left), now.saturating_sub(then));
             goes_on(left)
         });
+        let outcome = outcome.map(|drained| match drained {
+            Drained::Held if self.is_kept(member) => Drained::Kept,
+            drained => drained,
+        });
         if let Some((left, then)) = before.filter(|_| matches!(outcome, Ok(Drained::Empty))) {
             self.drains.advance(member.id, left, clock.monotonic().saturating_sub(then));
         }
         self.drains.end(member.id, &outcome);
         outcome
+    }
+
+    /// Whether checkpoints of transactions have anything on the device.
+    fn is_kept(&self, member: &MemberZones) -> bool {
+        let runs = self.checkpoints.runs();
+        let pieces = runs.iter().flat_map(|(_, run)| &run.pieces);
+        let mut uses = pieces.flat_map(|piece| &piece.desc().zones);
+        uses.any(|zone_use| member.zones.contains(&zone_use.zone.0))
     }
 
     /// The device is filled again.

@@ -28,6 +28,8 @@ pub(crate) enum Drained {
     Ended,
     /// Transactions, or readers of old versions, hold what is left.
     Held,
+    /// Checkpoints of transactions, which outlive a restart, hold some of what is left.
+    Kept,
     /// What is left finds no space elsewhere.
     NoSpace,
 }

@@ -196,7 +196,7 @@ fn owners(
     let flusher = Arc::new(Flusher::new(&keyspaces, &history, &sequencer, &transactions, &undo, &space));
     let deleted = Arc::new(Deleted::new(&keyspaces, &history, &sequencer));
     let merger = Arc::new(Merger::new(&flusher, &deleted));
-    let devices = Devices::new(&merger, found, uuid);
+    let devices = Devices::new(&merger, &checkpoints, found, uuid);
     let migrator = Migrator::new(&merger);
     let writer = Arc::new(Writer::new(&flusher, &Arc::new(Admission::new(&merger)), &deleted));
     let txns = Arc::new(Txns::new(&reader, &checkpoints, &writer));

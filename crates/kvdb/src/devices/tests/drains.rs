@@ -96,3 +96,24 @@ fn drain_without_room_moves_what_fits_and_writes_nothing_more() {
     db.drain_device(id, &mut |_| true).expect("drains");
     assert!(before - live(&db, id) > moved + 20 * ZONE_BYTES, "it goes on where there is room again");
 }
+
+#[test]
+fn drain_beside_a_checkpoint_names_what_holds_the_rest() {
+    let first = first();
+    create(&first);
+    let db = open(&first, &[], options()).expect("opens");
+    let id = db.add_device(memory(SLOW_BYTES), Tier::Slow).expect("adds");
+    (0..FILES).for_each(|file| write(&db, file, 1).expect("writes"));
+    let txn = db.begin(TxnOptions::default()).expect("begins");
+    let mut batch = Batch::new();
+    batch.put_blocks(files(&db), 0_u64.to_be_bytes().to_vec(), 0, content(0, 2));
+    txn.apply(batch).expect("writes");
+    txn.checkpoint(b"").expect("is checkpointed");
+    assert!(!db.drain_device(id, &mut |_| true).expect("drains"), "a checkpoint holds some of it");
+    assert!(trouble(&db, id).contains("branches"), "{}", trouble(&db, id));
+    let left = live(&db, id);
+    assert!(left > 0 && left < 2 * ZONE_BYTES, "{left} bytes are left");
+    txn.abort();
+    assert!(db.drain_device(id, &mut |_| true).expect("drains"), "{}", trouble(&db, id));
+    check(&db, 1);
+}
