@@ -10,6 +10,7 @@ import grpc
 from ._proto import store_pb2 as pb
 
 _CONFLICT_TRAILER = "kvfs-conflict-bin"
+_ENDED_TRAILER = "kvfs-ended-transaction"
 
 
 class KvfsError(Exception):
@@ -52,7 +53,7 @@ def _explained(error: grpc.RpcError, txn: int) -> KvfsError:
                 return Conflict(pb.Conflict.FromString(value))
     if code == grpc.StatusCode.UNAVAILABLE:
         return NotMounted(message, code)
-    if code == grpc.StatusCode.NOT_FOUND and txn:
+    if txn and any(name == _ENDED_TRAILER for name, _ in error.trailing_metadata() or ()):
         return TransactionEnded(message, code)
     if code == grpc.StatusCode.PERMISSION_DENIED:
         return _Denied(message, code)

@@ -603,7 +603,7 @@ class Transaction(_Keys):
         """Locks keys until the transaction ends, those that don't exist included: with a prefix, in a range, or all.
 
         Waits for others. :class:`Conflict`: another changed one after the transaction began (unless it is
-        serializable), so lock early. The keyspace must be there.
+        serializable), so lock early. The keyspace must be there: else a :class:`KvfsError` of NOT_FOUND.
         """
         keys = pb.KeyLock(
             keyspace=keyspace,

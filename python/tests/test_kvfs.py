@@ -140,6 +140,19 @@ class OnMount(unittest.TestCase):
                 late.lock_keys(self.name, prefix=b"song/")
         self.assertEqual((caught.exception.keyspace, caught.exception.key), (self.name, b"song/b"))
 
+    def test_a_lock_on_what_is_not_there_leaves_the_transaction_open(self):
+        with self.store.transaction() as txn:
+            for lock in (lambda: txn.lock_keys("nosuch"), lambda: txn.lock_file("nosuch")):
+                with self.assertRaises(kvfs.KvfsError) as caught:
+                    lock()
+                self.assertEqual(caught.exception.code, grpc.StatusCode.NOT_FOUND)
+                self.assertNotIsInstance(caught.exception, kvfs.TransactionEnded)
+            txn[self.name][b"kept"] = b"1"
+        self.assertEqual(self.keys[b"kept"], b"1")
+        for lock in (lambda: txn.lock_keys(self.name), lambda: txn.lock_file("/")):
+            with self.assertRaises(kvfs.TransactionEnded):
+                lock()
+
     def test_run_retries_and_loses_no_update(self):
         self.keys[b"count"] = b"0"
 

@@ -27,3 +27,6 @@ pub const OPERATIONS_MAX: usize = 10_000;
 
 /// The trailer that carries a [`proto::Conflict`].
 pub const CONFLICT_TRAILER: &str = "kvfs-conflict-bin";
+
+/// The trailer of `NOT_FOUND` where the transaction of the call is not open: its number.
+pub const ENDED_TRAILER: &str = "kvfs-ended-transaction";

@@ -6,7 +6,7 @@ use prost::Message;
 use tonic::metadata::MetadataValue;
 use tonic::{Code, Status};
 
-use crate::{CONFLICT_TRAILER, proto};
+use crate::{CONFLICT_TRAILER, ENDED_TRAILER, proto};
 
 /// Why an attempt at an operation did not do it.
 pub(super) enum Failure {
@@ -79,7 +79,7 @@ impl TxnError {
 impl From<TxnError> for Status {
     fn from(error: TxnError) -> Self {
         let code = match &error {
-            TxnError::Unknown(_) => Code::NotFound,
+            TxnError::Unknown(txn) => return ended(&error, *txn),
             TxnError::NotYours(_) => Code::PermissionDenied,
             TxnError::Busy(_) => Code::FailedPrecondition,
             TxnError::Closing => Code::Unavailable,
@@ -152,6 +152,12 @@ fn conflict(fs: &FileSystem, doom: &Doom) -> proto::Conflict {
         conflict.keyspace = named.map(|(name, _)| name).unwrap_or_default();
     }
     conflict
+}
+
+fn ended(error: &TxnError, txn: u64) -> Status {
+    let mut status = Status::not_found(error.to_string());
+    status.metadata_mut().insert(ENDED_TRAILER, txn.into());
+    status
 }
 
 fn aborted(conflict: &proto::Conflict) -> Status {
