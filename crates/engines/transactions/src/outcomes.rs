@@ -48,6 +48,8 @@ impl Outcomes {
         if self.next == self.given {
             let given = self.next + IDS;
             let mut batch = Batch::new();
+            // A full store takes batches that delete: a transaction may be there to make room.
+            batch.delete(self.keyspace, NEXT);
             batch.put(self.keyspace, NEXT, given.to_le_bytes().to_vec());
             store.apply(batch, Durability::Synced)?;
             self.given = given;

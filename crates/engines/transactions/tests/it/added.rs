@@ -113,6 +113,27 @@ fn commit_that_finds_no_room_can_be_tried_again() {
 }
 
 #[test]
+fn transaction_begins_on_a_full_store_and_deletes() {
+    let bare = Bare(Arc::new(ModelStore::with_capacity_bytes(1 << 20)));
+    let f = over(&bare);
+    begin(&f, Isolation::Snapshot).abort();
+    f.put("a", "1");
+    let mut count = 0_u32;
+    for value in [vec![0; 64 << 10], vec![0; 64], Vec::new()] {
+        while f.try_apply(|b| b.put(f.plain, count.to_be_bytes().to_vec(), value.clone())).is_ok() {
+            count += 1;
+        }
+    }
+    drop(f);
+    let f = over(&bare);
+    assert!(matches!(f.try_apply(|b| b.put(f.plain, "more", "1")), Err(StoreError::Full)));
+    let txn = begin(&f, Isolation::Snapshot);
+    write(&*txn, |b| b.delete(f.plain, "a")).unwrap();
+    txn.commit(Durability::Synced).unwrap();
+    assert_eq!(f.store.get(f.plain, b"a").unwrap(), None);
+}
+
+#[test]
 fn transaction_that_is_too_old_to_know_its_conflicts_is_refused() {
     // Of which a quarter of a quarter is for 2,048 changes.
     let f = Fixture::<Plain>::over(Arc::new(Transacted::new(Bare::default(), 8 << 20)));
