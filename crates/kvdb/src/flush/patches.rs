@@ -8,6 +8,7 @@
 //!
 //! Thread safety: a window is read by threads of its own, which end before it is written.
 
+use std::cell::LazyCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -222,11 +223,12 @@ impl Below {
             self.find_base(source, request, block)?;
             single.push((block, self.read_blocks(source, request, block, 1)));
         }
-        let is_alive = single.iter().any(|(_, read)| read.is_ok()) || answers(source.device);
+        // A block that could be read says nothing: it may have come from memory, or be a hole.
+        let is_alive = LazyCell::new(|| answers(source.device));
         let keyspace = source.keyspace;
         let block_of = |(block, read)| match read {
             Ok(bytes) => Ok(Some(bytes)),
-            Err(error @ StoreError::Io { .. }) if !is_alive => Err(error),
+            Err(error @ StoreError::Io { .. }) if !*is_alive => Err(error),
             Err(error @ (StoreError::Io { .. } | StoreError::Corrupt { .. })) => {
                 tracing::debug!(keyspace, block, %error, "a patched block is damaged");
                 Ok(None)

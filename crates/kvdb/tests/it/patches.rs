@@ -338,6 +338,29 @@ fn a_failed_read_ends_the_flush_and_loses_nothing() {
 }
 
 #[test]
+fn a_hole_beside_a_block_is_no_proof_that_the_device_reads() {
+    let medium = Arc::new(MemoryDevice::growable(0, 200 * ZONE_BYTES));
+    let faulty = Arc::new(FaultDevice::new(medium));
+    let device = Arc::clone(&faulty) as Arc<dyn Device>;
+    create(&device, 200);
+    let db = open(&device, |_| {});
+    fill(&db, data(&db), 200);
+    db.close().expect("closes");
+    drop(db);
+    let db = open(&device, |options| options.background = Background::Manual);
+    let data = data(&db);
+    for number in 199..202 {
+        patch(&db, data, number, 1, b"part");
+    }
+    faulty.add(FaultRule::from(Call::Read, 0, FaultError::EIO));
+    assert!(db.flush().is_err());
+    faulty.clear();
+    assert_eq!(stat(&db, "flush.blocks_lost"), 0);
+    let expected = [&block(199)[..1], b"part", &block(199)[5..]].concat();
+    assert_eq!(read(&*db, data, 199).expect("reads"), expected);
+}
+
+#[test]
 fn the_superblocks_say_so_while_the_journal_may_hold_patches() {
     let device = make(200);
     let db = open(&device, |_| {});
