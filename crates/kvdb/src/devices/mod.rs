@@ -31,6 +31,9 @@ use drains::Drains;
 /// News of a drain that is waited for come at least this often.
 const NEWS_WAIT_MAX: Duration = Duration::from_millis(250);
 
+/// A device beside the first one has at most so many zones, 128 TiB: what is known of each is in memory.
+const MEMBER_ZONES_MAX: u32 = 16 << 20;
+
 /// A device of an open store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceInfo {
@@ -142,9 +145,16 @@ impl Devices {
         let members = self.zones().members();
         let first_zone = members.iter().map(|member| member.zones.end).max().unwrap_or(0);
         let id = members.iter().map(|member| member.id).max().unwrap_or(0) + 1;
-        if zones == 0 || first_zone.checked_add(zones).is_none() {
+        if zones == 0 {
             let message =
                 format!("a device needs at least {} bytes", MEMBER_DATA_FROM + u64::from(zone_bytes));
+            return Err(refused("adding a device", message));
+        }
+        // Zones are numbered by 32 bits.
+        let zones_max = MEMBER_ZONES_MAX.min(u32::MAX - first_zone);
+        if zones > zones_max {
+            let bytes_max = u64::from(zones_max) * u64::from(zone_bytes);
+            let message = format!("it is too large: here a device may have {bytes_max} bytes");
             return Err(refused("adding a device", message));
         }
         if self.is_own(device.as_ref(), &others)? {

@@ -18,6 +18,7 @@ mod clone_histories;
 mod clones;
 mod drains;
 mod heat;
+mod huge;
 mod placement;
 mod repair;
 

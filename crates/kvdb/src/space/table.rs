@@ -1,11 +1,14 @@
 //! The allocator's tables, without device and locks.
 
+mod entries;
 mod tiers;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use kvfs_store::{Result, StoreError, Tier};
+
+use entries::{Entries, Entry};
 
 use super::members::Members;
 use super::placement::Placement;
@@ -26,23 +29,12 @@ const RESERVE_SHARE_MAX: u32 = 8;
 /// what they become, with one of metadata. A small reserve is all for deletions.
 const RESERVE_ZONES_MERGING: u32 = 10;
 
-struct Entry {
-    state: ZoneState,
-    /// Where the next extent begins (offset in the zone).
-    bump: u32,
-    generation: u32,
-    /// Contiguous stretches that pieces refer to; a hint for defragmentation.
-    stretches: u32,
-    bytes_live: u64,
-}
-
 pub(super) struct Table {
     zone_bytes: u32,
     first_data: u32,
     /// The first one has the superblocks, the journal and the manifest.
     members: Members,
-    /// By number; a zone that is not there has an entry, too, if one behind it has.
-    entries: Vec<Entry>,
+    entries: Entries,
     /// Those that may be taken.
     free: BTreeSet<u32>,
     /// Closed zones of which at least half may still be filled: what a reopened store left behind.
@@ -64,7 +56,7 @@ impl Table {
             zone_bytes,
             first_data: first_data.0,
             members: Members::first(zones_total),
-            entries: Vec::new(),
+            entries: Entries::default(),
             free: BTreeSet::new(),
             partly: BTreeSet::new(),
             open: BTreeMap::new(),
@@ -77,7 +69,7 @@ impl Table {
         table.add_zones(zones_present);
         for zone in 0..first_data.0.min(zones_present) {
             table.free.remove(&zone);
-            table.entries[zone as usize].state = ZoneState::System;
+            table.entries[zone].state = ZoneState::System;
         }
         table
     }
@@ -103,21 +95,14 @@ impl Table {
     pub(super) fn add_zones(&mut self, zones: u32) {
         let old = self.members.of_first().start;
         self.members.grow_first(zones);
-        self.add_entries(zones);
+        self.entries.add(old..zones);
         self.free.extend(old..zones);
         (self.can_grow, self.room_refused) = (true, None);
     }
 
-    fn add_entries(&mut self, end: u32) {
-        let entry = || Entry { state: ZoneState::Free, bump: 0, generation: 0, stretches: 0, bytes_live: 0 };
-        if self.entries.len() < end as usize {
-            self.entries.resize_with(end as usize, entry);
-        }
-    }
-
     /// The store has another device, behind all that it has.
     pub(super) fn add_member(&mut self, member: MemberZones) {
-        self.add_entries(member.zones.end);
+        self.entries.add(member.zones.clone());
         if member.takes_new {
             self.free.extend(member.zones.clone());
         }
@@ -128,8 +113,8 @@ impl Table {
     pub(super) fn set_takes_new(&mut self, id: u32, takes_new: bool) {
         let Some(zones) = self.members.set_takes_new(id, takes_new) else { return };
         if takes_new {
-            let entries = &self.entries;
-            self.free.extend(zones.clone().filter(|&zone| entries[zone as usize].state == ZoneState::Free));
+            let there = self.entries.of(zones.clone());
+            self.free.extend(there.filter(|(_, entry)| entry.state == ZoneState::Free).map(|(zone, _)| zone));
         } else {
             let closed = self.open.extract_if(.., |_, zone| zones.contains(zone));
             let closed: Vec<u32> = closed.map(|(_, zone)| zone).collect();
@@ -177,7 +162,7 @@ impl Table {
         if !self.members.is_present(zone_use.zone.0) {
             return Err("the device has no such zone");
         }
-        let entry = &mut self.entries[zone_use.zone.0 as usize];
+        let entry = &mut self.entries[zone_use.zone.0];
         if zone_use.end > self.zone_bytes || !u64::from(zone_use.end).is_multiple_of(SECTOR_BYTES) {
             return Err("it does not fit a zone");
         }
@@ -204,7 +189,7 @@ impl Table {
         if zone.0 >= self.members.of_first().start {
             return Err("the device has no such zone");
         }
-        let entry = &mut self.entries[zone.0 as usize];
+        let entry = &mut self.entries[zone.0];
         if entry.state != ZoneState::Free {
             return Err("that zone is in use already");
         }
@@ -260,13 +245,13 @@ impl Table {
         if let Some(full) = self.open.insert(stream, zone) {
             self.close(full);
         }
-        self.entries[zone as usize].state = ZoneState::Open(stream.0);
+        self.entries[zone].state = ZoneState::Open(stream.0);
         Some(zone)
     }
 
     /// Keeps `partly` right for a zone whose bump pointer or state has changed.
     fn note_partly(&mut self, zone: u32) {
-        let is_closed = self.entries[zone as usize].state == ZoneState::Closed;
+        let is_closed = self.entries[zone].state == ZoneState::Closed;
         if is_closed && self.room(zone) >= self.zone_bytes / 2 && self.members.takes_new(zone) {
             self.partly.insert(zone);
         } else {
@@ -286,27 +271,25 @@ impl Table {
     /// The last resort: space behind the bump pointer of any data zone, the tightest that holds
     /// `len_max`, else the roomiest that holds `len_min`. O(zones).
     pub(super) fn allocate_in_gap(&mut self, len_min: u32, len_max: u32) -> Option<Extent> {
-        let is_data = |state| matches!(state, ZoneState::Open(_) | ZoneState::Closed);
-        let data_zones = (0..self.entries.len() as u32)
-            .filter(|&zone| is_data(self.entries[zone as usize].state) && self.members.takes_new(zone));
-        let (_, zone) =
-            data_zones
-                .map(|zone| (self.room(zone), zone))
-                .filter(|&(room, _)| room >= len_min)
-                .min_by_key(|&(room, _)| if room >= len_max { (0, room) } else { (1, u32::MAX - room) })?;
+        let data_zones =
+            self.entries.all().filter(|&(zone, entry)| entry.is_of_data() && self.members.takes_new(zone));
+        let (_, zone) = data_zones
+            .map(|(zone, _)| (self.room(zone), zone))
+            .filter(|&(room, _)| room >= len_min)
+            .min_by_key(|&(room, _)| if room >= len_max { (0, room) } else { (1, u32::MAX - room) })?;
         let extent = self.bump(zone, len_max);
         self.note_partly(zone);
         Some(extent)
     }
 
     fn room(&self, zone: u32) -> u32 {
-        self.zone_bytes - self.entries[zone as usize].bump
+        self.zone_bytes - self.entries[zone].bump
     }
 
     /// Takes up to `len_max` bytes of a zone that has room.
     fn bump(&mut self, zone: u32, len_max: u32) -> Extent {
         let len = len_max.min(self.room(zone));
-        let entry = &mut self.entries[zone as usize];
+        let entry = &mut self.entries[zone];
         let addr = u64::from(zone) * u64::from(self.zone_bytes) + u64::from(entry.bump);
         entry.bump += len;
         entry.bytes_live += u64::from(len);
@@ -381,7 +364,7 @@ impl Table {
 
     /// False, and nothing is done, if what was written in that `generation` of the zone has gone.
     pub(super) fn retain(&mut self, zone_use: &ZoneUse, generation: Option<u32>) -> bool {
-        let entry = &mut self.entries[zone_use.zone.0 as usize];
+        let entry = &mut self.entries[zone_use.zone.0];
         let is_gone = |generation| entry.generation != generation || entry.bytes_live == 0;
         if generation.is_some_and(is_gone) {
             return false;
@@ -393,7 +376,7 @@ impl Table {
     }
 
     pub(super) fn release(&mut self, zone_use: &ZoneUse) {
-        let entry = &mut self.entries[zone_use.zone.0 as usize];
+        let entry = &mut self.entries[zone_use.zone.0];
         let Some(bytes_live) = entry.bytes_live.checked_sub(zone_use.bytes) else {
             // Freeing too early would destroy data; losing a zone until the next open does not.
             debug_assert!(false, "zone {} was released more often than taken", zone_use.zone.0);
@@ -410,7 +393,7 @@ impl Table {
 
     /// Releases what was not written to; when nothing was given out behind it, it can be given out again.
     pub(super) fn give_back(&mut self, zone_use: &ZoneUse) {
-        let entry = &mut self.entries[zone_use.zone.0 as usize];
+        let entry = &mut self.entries[zone_use.zone.0];
         if entry.bump == zone_use.end {
             entry.bump -= zone_use.bytes as u32;
         }
@@ -429,8 +412,8 @@ impl Table {
 
     /// A stream has filled the zone.
     fn close(&mut self, zone: u32) {
-        self.entries[zone as usize].state = ZoneState::Closed;
-        if self.entries[zone as usize].bytes_live == 0 {
+        self.entries[zone].state = ZoneState::Closed;
+        if self.entries[zone].bytes_live == 0 {
             self.clear(zone);
         }
         self.note_partly(zone);
@@ -442,7 +425,7 @@ impl Table {
             return;
         }
         let takes_new = self.members.takes_new(zone);
-        let entry = &mut self.entries[zone as usize];
+        let entry = &mut self.entries[zone];
         entry.bump = 0;
         entry.stretches = 0;
         entry.generation = entry.generation.wrapping_add(1);
@@ -466,15 +449,15 @@ impl Table {
         }
         let zone = self.free.range(..self.members.of_first().end).next().copied()?;
         self.free.remove(&zone);
-        self.entries[zone as usize].state = ZoneState::Manifest;
+        self.entries[zone].state = ZoneState::Manifest;
         Some(ZoneId(zone))
     }
 
     pub(super) fn free_manifest_zone(&mut self, zone: ZoneId) {
-        let is_manifest = self.entries[zone.0 as usize].state == ZoneState::Manifest;
+        let is_manifest = self.entries[zone.0].state == ZoneState::Manifest;
         assert!(is_manifest, "zone {} does not belong to the manifest", zone.0);
         if self.failed.is_none() {
-            self.entries[zone.0 as usize].state = ZoneState::Closed;
+            self.entries[zone.0].state = ZoneState::Closed;
             self.clear(zone.0);
         }
     }
@@ -484,18 +467,17 @@ impl Table {
     }
 
     pub(super) fn generation(&self, zone: ZoneId) -> u32 {
-        self.entries[zone.0 as usize].generation
+        self.entries[zone.0].generation
     }
 
     fn count(&self, state: ZoneState) -> u32 {
-        self.entries.iter().filter(|entry| entry.state == state).count() as u32
+        self.entries.all().filter(|(_, entry)| entry.state == state).count() as u32
     }
 
     pub(super) fn stats(&self) -> ZoneStats {
         let zones_untaken = self.free.len() as u64 + self.members.of_first().len() as u64;
         let zones_untaken = zones_untaken.saturating_sub(self.manifest_zones.into());
-        let is_data = |entry: &&Entry| matches!(entry.state, ZoneState::Open(_) | ZoneState::Closed);
-        let data = || self.entries.iter().filter(is_data);
+        let data = || self.entries.all().map(|(_, entry)| entry).filter(|entry| entry.is_of_data());
         ZoneStats {
             zone_bytes: self.zone_bytes,
             zones_total: self.members.zones_total(),
@@ -545,14 +527,12 @@ impl Table {
 
     pub(super) fn members_space(&self) -> Vec<(MemberZones, MemberSpace)> {
         let space_of = |member: &MemberZones| {
-            let there = member.zones.start..member.zones.end.min(self.entries.len() as u32);
-            let entries = || there.clone().map(|zone| &self.entries[zone as usize]);
+            let entries = || self.entries.of(member.zones.clone()).map(|(_, entry)| entry);
             let in_use = entries().filter(|entry| entry.state != ZoneState::Free).count() as u32;
-            let is_data = |entry: &&Entry| matches!(entry.state, ZoneState::Open(_) | ZoneState::Closed);
             let space = MemberSpace {
                 zones_total: member.len(),
                 zones_free: member.len() - in_use,
-                bytes_live: entries().filter(is_data).map(|entry| entry.bytes_live).sum(),
+                bytes_live: entries().filter(|entry| entry.is_of_data()).map(|entry| entry.bytes_live).sum(),
             };
             (member.clone(), space)
         };
@@ -560,7 +540,7 @@ impl Table {
     }
 
     pub(super) fn zones(&self) -> Vec<ZoneRow> {
-        let row = |(entry, zone): (&Entry, u32)| ZoneRow {
+        let row = |(zone, entry): (u32, &Entry)| ZoneRow {
             zone: ZoneId(zone),
             state: entry.state,
             bytes_live: entry.bytes_live,
@@ -568,7 +548,7 @@ impl Table {
             stretches: entry.stretches.into(),
             takes_new: self.members.takes_new(zone),
         };
-        let present = self.entries.iter().zip(0..).filter(|&(_, zone)| self.members.is_present(zone));
+        let present = self.entries.all().filter(|&(zone, _)| self.members.is_present(zone));
         present.map(row).collect()
     }
 
