@@ -84,6 +84,7 @@ classes! {
     FuseSessionSteeringVotes "fuse/session/steering.votes",
     FsViewFollowShown "fs/view/follow.shown",
     FsDetachedState "fs/detached.state",
+    FsDetachedMoves "fs/detached.moves",
     FsSnapshotsChanging "fs/snapshots.changing",
     FsViewOriginNamingBranches "fs/view/origin.naming_branches",
     FsQuotaCounted "fs/quota.counted",

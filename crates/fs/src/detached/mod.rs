@@ -12,6 +12,7 @@
 //! directory of detached trees at that moment; no transaction moves out of a tree what it saw before it was taken apart
 //! ([`remover`]); nothing is removed while a [`Pause`] is held.
 
+mod moves;
 mod remover;
 mod stale;
 
@@ -27,8 +28,9 @@ use kvfs_store::{Batch, Keyspace};
 use crate::schema::{DETACHED_INODE, Header, Placement, ROOT_INODE, encode_row};
 use crate::view::TxnView;
 use crate::{Caller, FileSystem, FileType, FsError, Result};
+use moves::Moves;
 pub(crate) use remover::names_after;
-use remover::{Level, Step, TreeRemover};
+use remover::{Step, TreeRemover, Walk};
 pub use stale::StaleOfTrees;
 
 /// Names that are removed at most, when housekeeping comes by: about half a second of work.
@@ -57,6 +59,8 @@ struct Advanced {
 #[derive(Default)]
 pub(crate) struct Detached {
     state: Mutex<State, class::FsDetachedState>,
+    /// See there.
+    pub(crate) moves: Moves,
     /// Whether the directory of detached trees is known to be there.
     exists: AtomicBool,
     /// As they were counted last.
@@ -68,8 +72,8 @@ pub(crate) struct Detached {
 struct State {
     /// Holders of a [`Pause`].
     pauses: u32,
-    /// Where the removal is, from the directory of detached trees down; empty: nowhere.
-    levels: Vec<Level>,
+    /// Where the removal is.
+    walk: Walk,
     /// What has gone, and a front end knows.
     stale: StaleOfTrees,
 }
@@ -108,7 +112,11 @@ impl Pause {
 
 impl Drop for Pause {
     fn drop(&mut self) {
-        self.main.shared.detached.state.lock().pauses -= 1;
+        let detached = &self.main.shared.detached;
+        let mut state = detached.state.lock();
+        // What has come back was moved by a transaction.
+        detached.moves.count_one();
+        state.pauses -= 1;
     }
 }
 
@@ -274,14 +282,14 @@ impl<'v> DetachedTrees<'v> {
         while advanced.names < names_max && clock.monotonic().saturating_sub(began) < SLICE_TIME {
             // For one batch at a time: whatever brings something back waits no longer.
             let mut state = self.own().state.lock();
-            let State { pauses, levels, stale } = &mut *state;
+            let State { pauses, walk, stale } = &mut *state;
             if *pauses > 0 {
                 advanced.has_more = false;
                 break;
             }
-            is_whole |= levels.is_empty();
+            is_whole |= walk.is_new();
             let is_last_try = restarts == RESTARTS_MAX;
-            match remover.step(levels, stale, names_max - advanced.names, is_last_try) {
+            match remover.step(walk, stale, names_max - advanced.names, is_last_try) {
                 Ok(Step::Removed(names)) => {
                     advanced.names += names;
                     self.own().names_removed.fetch_add(names, Ordering::Relaxed);

@@ -2,15 +2,14 @@
 //!
 //! A transaction that began before a tree was detached still sees it, and may move a directory out of it: its rows are others than
 //! those that are removed below. So a directory's entry is written again, as it is, before anything in it goes: to such a transaction
-//! that is a conflict. What moves on the main line waits for the identities of all directories from the tree down, which each batch
-//! holds, and each batch looks first whether they still lie in each other.
+//! that is a conflict; one that began later moves no directory out of a tree. On the main line nothing moves during a batch
+//! ([`super::moves`]), and when directories have moved since the last one it looks first whether those from the tree down still lie in
+//! each other. So a batch is O(1), however deep it is.
 //!
 //! Thread safety: belongs to the thread that has the lock of detached trees. Never waits for names that others hold: the tree is left for
 //! the next time. Memory: a page for each level.
 
 use std::collections::VecDeque;
-
-use kvfs_txn::{LockName, Want};
 
 use crate::namespace::{Remover, entry_wants};
 use crate::node::Pin;
@@ -36,6 +35,22 @@ pub(super) struct Level {
 impl Level {
     fn new(inode: u64, name: Box<[u8]>) -> Self {
         Self { inode, name, after: Box::default(), directories: VecDeque::new() }
+    }
+}
+
+/// Where the removal is.
+#[derive(Default)]
+pub(super) struct Walk {
+    /// From the directory of detached trees down; empty: nowhere.
+    levels: Vec<Level>,
+    /// The count of moves at which they lay in each other.
+    moves: u64,
+}
+
+impl Walk {
+    /// It begins with the next step.
+    pub(super) fn is_new(&self) -> bool {
+        self.levels.is_empty()
     }
 }
 
@@ -79,15 +94,19 @@ impl<'v> TreeRemover<'v> {
     /// Store errors; the walk goes on with the next tree.
     pub(super) fn step(
         &self,
-        levels: &mut Vec<Level>,
+        walk: &mut Walk,
         stale: &mut StaleOfTrees,
         names_max: u64,
         passes_over: bool,
     ) -> Result<Step> {
+        let still = self.main.shared.detached.moves.hold();
+        let have_moved = std::mem::replace(&mut walk.moves, still.count) != still.count;
+        let levels = &mut walk.levels;
         // Else what failed is not one tree among others.
         let is_in_tree = levels.len() > 1 || levels.last().is_some_and(|trees| !trees.directories.is_empty());
         let page_len = names_max.clamp(1, PAGE as u64) as usize;
-        match self.try_step(levels, stale, page_len) {
+        let looked = if have_moved { self.expect_below(levels) } else { Ok(()) };
+        match looked.and_then(|()| self.try_step(levels, stale, page_len)) {
             Err(FsError::Parked(_)) => {
                 // What holds a part of this tree is not waited for; the next one may be free.
                 levels.truncate(1);
@@ -138,7 +157,7 @@ impl<'v> TreeRemover<'v> {
         if at == 0 {
             directories.retain(|name| self.takes_foreign || name.starts_with(&self.own_prefix));
         }
-        let removed = self.remove_files(levels, &pin, &files, stale)?;
+        let removed = self.remove_files(&pin, &files, stale)?;
         (levels[at].after, levels[at].directories) = (last, directories);
         Ok(Step::Removed(removed))
     }
@@ -149,10 +168,7 @@ impl<'v> TreeRemover<'v> {
         let parent = self.main.resolver().by_own_row(above.inode)?;
         let Some(part) = &parent.directory else { return Err(FsError::NotDirectory) };
         let key = part.placement.key(&name);
-        let mut wants = entry_wants(above.inode, &name).to_vec();
-        wants.extend(identities(levels));
-        let _names = self.main.locker().latch(&self.caller, &wants)?;
-        self.expect_below(levels)?;
+        let _names = self.main.locker().latch(&self.caller, &entry_wants(above.inode, &name))?;
         let bytes = self.main.rows().get(&key)?.ok_or(FsError::NotFound)?;
         let Row::Directory { inode, .. } = Row::decode(&key, &bytes)? else {
             return Err(FsError::NotDirectory);
@@ -168,11 +184,9 @@ impl<'v> TreeRemover<'v> {
         let parent = self.main.resolver().by_own_row(parent.inode)?;
         let inode = level.inode;
         let check = &mut |_: &[u8], attr: &crate::Attr| {
-            self.expect_below(above)?;
             if attr.inode == inode { Ok(()) } else { Err(FsError::NotFound) }
         };
-        let gate = self.main.gate();
-        self.remover.remove_names(&gate, &self.caller, &parent, &[&level.name], &identities(above), check)?;
+        self.remover.remove_names(&self.main.gate(), &self.caller, &parent, &[&level.name], check)?;
         stale.note(&self.main.nodes, parent.inode, [(&*level.name, inode)].into_iter());
         levels.pop();
         Ok(Step::Removed(1))
@@ -181,7 +195,6 @@ impl<'v> TreeRemover<'v> {
     /// Removes names of files from the last directory.
     fn remove_files(
         &self,
-        levels: &[Level],
         directory: &Pin<'_>,
         files: &[Box<[u8]>],
         stale: &mut StaleOfTrees,
@@ -191,22 +204,18 @@ impl<'v> TreeRemover<'v> {
         while !rest.is_empty() {
             let mut inodes: Vec<u64> = Vec::with_capacity(rest.len());
             let check = &mut |_: &[u8], attr: &crate::Attr| {
-                if inodes.is_empty() {
-                    self.expect_below(levels)?;
-                }
                 inodes.push(attr.inode);
                 if attr.kind == FileType::Directory { Err(FsError::IsDirectory) } else { Ok(()) }
             };
-            let gate = self.main.gate();
-            let held = identities(levels);
-            let removed = self.remover.remove_names(&gate, &self.caller, directory, rest, &held, check)?;
+            let removed =
+                self.remover.remove_names(&self.main.gate(), &self.caller, directory, rest, check)?;
             stale.note(&self.main.nodes, directory.inode, rest[..removed].iter().copied().zip(inodes));
             rest = &rest[removed..];
         }
         Ok(names.len() as u64)
     }
 
-    /// Refuses to go on where a directory is not in the one above any more. The identities of all are held.
+    /// Refuses to go on where a directory is not in the one above any more. O(depth).
     fn expect_below(&self, levels: &[Level]) -> Result<()> {
         for pair in levels.windows(2) {
             let directory = self.main.resolver().by_own_row(pair[1].inode)?;
@@ -236,10 +245,4 @@ pub(crate) fn names_after(view: &FileSystem, directory: &Pin<'_>, after: &[u8], 
         }
     }
     Ok(page)
-}
-
-/// That none of these directories moves, but for the first, which never does.
-fn identities(levels: &[Level]) -> Vec<Want<'static>> {
-    let below = levels.iter().skip(1);
-    below.map(|level| Want::shared(LockName::Identity { directory: level.inode })).collect()
 }

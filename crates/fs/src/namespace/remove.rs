@@ -63,11 +63,11 @@ impl<'v> Remover<'v> {
             (false, true) => Err(FsError::NotDirectory),
             _ => Ok(()),
         };
-        self.remove_names(gate, caller, &parent, &[name], &[], check).map(drop)
+        self.remove_names(gate, caller, &parent, &[name], check).map(drop)
     }
 
-    /// Removes names of a directory, holding what is `held` besides, as long as `check` has no objection, which is asked under all that.
-    /// One batch. Returns how many: a name of a file that is among them already stays, with those behind it.
+    /// Removes names of a directory, as long as `check` has no objection, which is asked under their latches. One batch. Returns
+    /// how many: a name of a file that is among them already stays, with those behind it.
     ///
     /// # Errors
     /// `Parked`; `NotFound`; what `check` says; `NotEmpty`; store errors. Nothing was removed then.
@@ -77,14 +77,12 @@ impl<'v> Remover<'v> {
         caller: &Caller,
         parent: &Pin<'_>,
         names: &[&[u8]],
-        held: &[Want<'_>],
         check: &mut dyn FnMut(&[u8], &Attr) -> Result<()>,
     ) -> Result<usize> {
         let Some(part) = &parent.directory else { return Err(FsError::NotDirectory) };
         let directory = parent.inode;
         let mut wants = directory_wants(directory).to_vec();
         wants.extend(names.iter().map(|name| entry_want(directory, name)));
-        wants.extend_from_slice(held);
         let mut guard = self.locker.latch(caller, &wants)?;
         let mut victims: Vec<Pin<'_>> = Vec::with_capacity(names.len());
         for &name in names {

@@ -14,7 +14,7 @@ use crate::file::Contents;
 use crate::node::{DirectoryPart, Node, Pin};
 use crate::orphan::Orphans;
 use crate::quota::{Gate, expect_same_project};
-use crate::schema::{Header, Keyspaces, Row, RowPatch, encode_row};
+use crate::schema::{DETACHED_INODE, Header, Keyspaces, Row, RowPatch, encode_row};
 use crate::view::{Names, Origin};
 use crate::{Caller, FileSystem, FileType, FsError, NodeId, RenameMode, Result};
 
@@ -115,6 +115,8 @@ fn move_between(
     mode: RenameMode,
     crosses_projects: bool,
 ) -> Result<()> {
+    let is_elsewhere = source.parent.inode != target.parent.inode;
+    let passage = (is_elsewhere && fs.origin.is_main()).then(|| fs.shared.detached.moves.begin());
     let gate = fs.gate();
     let mut wants = entry_wants(source.parent.inode, source.name).to_vec();
     wants.extend(entry_wants(target.parent.inode, target.name));
@@ -128,7 +130,12 @@ fn move_between(
         return Ok(());
     }
     mover.latch_both(&mut guard, source, target, &moving, replaced.as_ref(), mode)?;
-    if source.parent.inode != target.parent.inode && !crosses_projects {
+    if let Some(passage) = &passage
+        && [Some(&moving), replaced.as_ref()].into_iter().flatten().any(Found::is_directory)
+    {
+        passage.is_of_directory();
+    }
+    if is_elsewhere && !crosses_projects {
         expect_same_project(&target.parent.header(), &moving.node.header())?;
         if let (RenameMode::Exchange, Some(other)) = (mode, &replaced) {
             expect_same_project(&source.parent.header(), &other.node.header())?;
@@ -207,19 +214,29 @@ impl<'v> Mover<'v> {
             return Ok(());
         }
         if moving.is_directory() {
-            self.latch_ancestry(names, &moving.node, target.parent)?;
+            self.latch_ancestry(names, &moving.node, (source.parent, target.parent))?;
         }
         match replaced {
             Some(other) if mode == RenameMode::Exchange && other.is_directory() => {
-                self.latch_ancestry(names, &other.node, source.parent)
+                self.latch_ancestry(names, &other.node, (target.parent, source.parent))
             }
             _ => Ok(()),
         }
     }
 
-    /// Pins down that `moved` is no ancestor of `target`.
-    fn latch_ancestry(&self, names: &mut Names<'_>, moved: &Node, target: &Pin<'_>) -> Result<()> {
+    /// Pins down that `moved`, which is in `source`, is no ancestor of `target`.
+    fn latch_ancestry(
+        &self,
+        names: &mut Names<'_>,
+        moved: &Node,
+        (source, target): (&Pin<'_>, &Pin<'_>),
+    ) -> Result<()> {
         names.try_extend(&[Want::exclusive(LockName::Identity { directory: moved.inode })])?;
+        if let Some(view) = self.origin.txn().filter(|_| !self.origin.restores())
+            && self.resolver.ancestors(source)?.0.contains(&DETACHED_INODE)
+        {
+            view.expect_attached(moved.inode)?;
+        }
         let mut latched: Vec<u64> = Vec::new();
         loop {
             let (ancestors, ended) = self.resolver.ancestors(target)?;

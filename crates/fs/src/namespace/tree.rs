@@ -178,7 +178,7 @@ impl Removal<'_, '_> {
 
     fn remove_names(&self, parent: &Pin<'_>, names: &[&[u8]]) -> Result<usize> {
         let (remover, check) = (Remover::new(self.view), &mut |_: &[u8], _: &Attr| Ok(()));
-        self.settled(|caller| remover.remove_names(&self.view.gate(), caller, parent, names, &[], check))
+        self.settled(|caller| remover.remove_names(&self.view.gate(), caller, parent, names, check))
     }
 
     fn settled<T>(&self, operation: impl FnMut(&Caller) -> Result<T>) -> Result<T> {

@@ -17,6 +17,7 @@ use kvfs_txn::{Doom, DoomReason, Fields, LockName, LockNameBuf, LockOwner, Rival
 
 use super::branch::Opened;
 use super::commit::CommitPhase;
+use super::paths::Paths;
 use super::undo::{author, note_of};
 use super::{Created, Origin};
 use crate::detached::DetachedTrees;
@@ -141,6 +142,16 @@ impl TxnView {
         let records: Vec<Records> = directories.iter().map(own_row).collect();
         match self.txn.changed_since_snapshot(meta, &records)? {
             Some(changed) => Err(self.conflict(&changed)),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses a directory of a tree that was detached before the transaction began: whoever takes that tree apart looks at the
+    /// main line alone.
+    pub(crate) fn expect_attached(&self, directory: u64) -> Result<()> {
+        let base = self.main.view_of(self.txn.base()?)?;
+        match Paths::new(base).detached_tree(directory)? {
+            Some(_) => Err(FsError::NotFound),
             None => Ok(()),
         }
     }

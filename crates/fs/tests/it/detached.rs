@@ -270,6 +270,80 @@ fn what_is_moved_out_of_a_tree_stays_whole() {
     assert_eq!(main.read_all(look(&main, keep, "140")), b"a140");
 }
 
+/// `tree` as a chain of so many directories named `d`, a file in each; from the top down.
+fn chain(main: &Setup, len: usize) -> Vec<NodeId> {
+    let mut directories = vec![main.dir(ROOT, "tree")];
+    for level in 0..len {
+        let above = directories[level];
+        write(main, above, "file", &level.to_string());
+        directories.push(main.dir(above, "d"));
+    }
+    main.dir(ROOT, "keep");
+    directories
+}
+
+#[test]
+fn what_is_moved_out_above_the_removal_stays_whole() {
+    let main = keeping(100);
+    let directories = chain(&main, 50);
+    let keep = look(&main, ROOT, "keep");
+    remove(&main, ROOT, "tree");
+    // It is at about the thirtieth by now.
+    go_on(&main, 30);
+    assert!(main.lookup(&main.caller, directories[20], b"file").is_err());
+    rename(&main, (directories[10], "d"), (keep, "moved"));
+    let left = |main: &Setup| tree(main).0.keys().filter(|path| path.ends_with("/file")).count();
+    let kept = left(&main);
+    assert!((10..25).contains(&kept), "{kept}");
+    finish(&main);
+    assert_eq!(left(&main), kept);
+    main.assert_sound("moved out above");
+}
+
+#[test]
+fn a_transaction_that_begins_later_moves_no_directory_out_of_a_tree() {
+    let main = keeping(100);
+    let directories = chain(&main, 50);
+    remove(&main, ROOT, "tree");
+    go_on(&main, 30);
+    let view = begin(&main, Isolation::Snapshot);
+    let keep = look(&view, ROOT, "keep");
+    let mode = kvfs_fs::RenameMode::Replace;
+    let refused = view.rename(&view.caller, directories[10], b"d", keep, b"moved", mode);
+    assert!(matches!(refused, Err(FsError::NotFound | FsError::Stale(_))), "{refused:?}");
+    finish(&main);
+    commit(&view.fs).unwrap();
+    main.assert_sound("moved by a transaction");
+}
+
+#[test]
+fn a_branch_moves_no_directory_out_of_what_is_being_removed() {
+    let main = over_the_engine(1 << 20);
+    chain(&main, 50);
+    main.fs.branches().create("b", 1000).unwrap();
+    let branch = main.through(main.fs.open_branch("b").unwrap(), main.options);
+    let above = look(&branch, look(&branch, ROOT, "tree"), "d");
+    rename(&branch, (above, "d"), (look(&branch, ROOT, "keep"), "moved"));
+    branch.branches().checkpoint().unwrap();
+    drop(branch);
+    remove(&main, ROOT, "tree");
+    go_on(&main, 30);
+    let merging = kvfs_fs::begin_merge(&main.fs, "b", 1);
+    assert!(matches!(merging, Err(FsError::MergeRefused { .. })), "{:?}", merging.map(drop));
+    finish(&main);
+    main.assert_sound("not merged");
+}
+
+#[test]
+fn a_chain_of_many_directories_goes() {
+    let main = keeping(100);
+    chain(&main, 3000);
+    remove(&main, ROOT, "tree");
+    finish(&main);
+    assert!(!tree(&main).0.keys().any(|path| path.starts_with("/tree")));
+    main.assert_sound("gone");
+}
+
 #[test]
 fn a_transaction_that_began_before_moves_nothing_out_of_what_is_being_removed() {
     for main in [keeping(100), over_the_engine(1 << 20)] {
