@@ -146,7 +146,7 @@ impl TxnView {
         }
     }
 
-    /// Refuses a directory of a tree that was detached before the transaction began: whoever takes that tree apart looks at the
+    /// Refuses a directory of a tree that was detached before the transaction began: the removal of that tree looks at the
     /// main line alone.
     pub(crate) fn expect_attached(&self, directory: u64) -> Result<()> {
         let base = self.main.view_of(self.txn.base()?)?;

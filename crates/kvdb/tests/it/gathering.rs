@@ -113,7 +113,9 @@ fn small_writes_that_follow_each_other_reach_the_device_once() {
         db.close().expect("closes");
         let written = device.counts().bytes_written - before - 2 * stat(&db, "merge.bytes_written");
         let percent = written * 100 / total as u64;
-        assert!(percent < 108, "{write_bytes} bytes at a time: {percent} % of them written");
+        // How much is gathered beside threads depends on how they get on.
+        let percent_max = if background == Background::Manual { 108 } else { 150 };
+        assert!(percent < percent_max, "{write_bytes} bytes at a time: {percent} % of them written");
         assert_holds(&*db, data, &files, "after closing");
         assert!(db.check().expect("checks").findings.is_empty());
     }
