@@ -101,6 +101,16 @@ bind_mounts() {
   umount "$work/bound" || status=1
   return $status
 }
+# What is mounted inside stays, whatever is committed beside it, and has a call by setxattr been made before.
+mounted_inside() {
+  mkdir -p inside/point many && mount -t tmpfs none inside/point && echo kept >inside/point/file || return 1
+  local status=0
+  python3 -c "import os, sys; os.setxattr(sys.argv[1], 'system.kvfs.txn.begin', b'label=x'); os.setxattr(sys.argv[1], 'system.kvfs.txn.abort', b'label=x')" "$mnt" || status=1
+  "$KVFS" txn run -s "$mnt" -- sh -c 'cd "$1/many" && seq 1500 | xargs touch && touch "$1/beside"' sh "$mnt" || status=1
+  mountpoint -q inside/point && [ "$(cat inside/point/file)" = kept ] || status=1
+  umount inside/point || status=1
+  return $status
+}
 ring() {
   command -v cc >/dev/null || { echo "no C compiler"; return 77; }
   cc -O1 -o "$work/uring" "$here/uring.c" || { echo "no headers of io_uring"; return 77; }
@@ -154,6 +164,7 @@ step "asynchronous direct writes beside buffered reads" helper aio "$mnt/aio"
 step "holes that a mapping has written into are data" helper dirty_holes "$mnt/dirty-holes"
 step "io_uring" ring
 step "bind mounts" bind_mounts
+step "what is mounted inside stays when many names are committed" mounted_inside
 step "locks between processes" helper locks "$mnt/locks"
 step "fallocate sets nothing aside" fallocated
 step "no flags of chattr" no_flags

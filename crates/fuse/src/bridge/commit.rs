@@ -28,11 +28,7 @@ use super::background::Job;
 use super::cached::Cached;
 use super::writers::Writers;
 use super::{Bridge, Shared};
-use crate::abi::notify::INC_EPOCH;
 use crate::notify::{Notification, Notifier, Outcome};
-
-/// Names to forget one by one; where there are more, the kernel asks anew for every name that it knows.
-const ENTRIES_MAX: usize = 1000;
 
 /// So long READs wait for the kernel to take greater sizes: longer than one that is not held up by a READ takes.
 const SIZE_WAIT_MAX: Duration = Duration::from_millis(20);
@@ -377,9 +373,8 @@ impl Shared {
             .chain(listings.iter().copied().map(everything_of));
         let (root_names, is_in_root) = (&self.root_names, listings.contains(&NodeId::ROOT.0));
         let by_name = is_in_root.then(|| root_names.by_name());
-        let by_epoch = (changes.entries.len() + changes.moved.len() > ENTRIES_MAX
-            && notifier.supports(INC_EPOCH))
-            || matches!(by_name, Some(None));
+        // A new epoch detaches whatever is mounted in the file system, so names go one by one, however many they are.
+        let by_epoch = matches!(by_name, Some(None));
         // Of a directory that has moved the kernel would drop all that it knows below, under the lock of the one that it was in: it looks
         // the name up again, and finds out.
         let entries = changes.entries.into_iter().map(|entry| (entry, false));

@@ -3,8 +3,8 @@
 //!
 //! What may wait (a commit waits for its turn and for the kernel) is done by the blocking pool, so the worker is free. An ioctl
 //! holds no lock of the kernel. A setxattr holds that of the root directory until it is answered, and an invalidation
-//! of a name in the root wants it: so once a caller has come by a setxattr, commits have the kernel forget names in the
-//! root by a new epoch, which takes no lock ([`RootNames`]). Getxattr holds nothing, and must not wait all the same.
+//! of a name in the root wants it: so while one waits, commits have the kernel forget names in the root by a new epoch,
+//! which takes no lock, but also detaches what is mounted inside ([`RootNames`]). Getxattr holds nothing, and must not wait all the same.
 //!
 //! Thread safety: shared by all workers. Invariant: while a setxattr that waits is not answered, no invalidation of
 //! a name in the root is on its way to the kernel.
@@ -17,7 +17,7 @@ use kvfs_locks::{Mutex, class};
 use rustix::io::Errno;
 
 use super::background::Job;
-use super::{Bridge, ids};
+use super::{Bridge, Shared, ids};
 use crate::abi::notify::INC_EPOCH;
 use crate::dispatch::{Ioctl, IoctlArgs, Payload, Reply, RequestContext, Xattr};
 
@@ -63,8 +63,8 @@ pub(super) struct RootNames(Mutex<RootState, class::FuseBridgeControl>);
 
 #[derive(Default)]
 struct RootState {
-    /// A caller has come by a setxattr.
-    by_epoch: bool,
+    /// Calls by setxattr that are not answered.
+    waiting: u32,
     /// Commits that are invalidating names in the root one by one.
     invalidating: u32,
 }
@@ -72,22 +72,43 @@ struct RootState {
 /// Names in the root are invalidated while it lives.
 pub(super) struct ByName<'a>(&'a RootNames);
 
+/// A setxattr that may wait, until it is answered.
+struct Setter(Arc<Shared>);
+
 impl RootNames {
     /// For a commit: whether names in the root may be invalidated one by one, until the answer is dropped.
     pub(super) fn by_name(&self) -> Option<ByName<'_>> {
         let mut state = self.0.lock();
-        if state.by_epoch {
+        if state.waiting > 0 {
             return None;
         }
         state.invalidating += 1;
         Some(ByName(self))
     }
 
-    /// A caller comes by a setxattr. False: a commit would now wait for one that waits.
+    /// A caller comes by a setxattr. False: a commit would now wait for it, so it must not.
     fn enter_setxattr(&self) -> bool {
         let mut state = self.0.lock();
-        state.by_epoch = true;
-        state.invalidating == 0
+        let is_free = state.invalidating == 0;
+        state.waiting += u32::from(is_free);
+        is_free
+    }
+
+    /// One that has come was answered.
+    fn leave_setxattr(&self) {
+        self.0.lock().waiting -= 1;
+    }
+}
+
+impl Setter {
+    fn enter(on: &Arc<Shared>) -> Option<Self> {
+        on.root_names.enter_setxattr().then(|| Self(Arc::clone(on)))
+    }
+}
+
+impl Drop for Setter {
+    fn drop(&mut self) {
+        self.0.root_names.leave_setxattr();
     }
 }
 
@@ -115,8 +136,13 @@ impl Bridge {
         self.files.shared.fs.txn().is_some()
     }
 
-    /// Answers now, or from a thread of the blocking pool.
-    fn answer_call<T: Payload + Send + 'static>(&self, reply: Reply<T>, answer: Answer<T>) {
+    /// Answers now, or from a thread of the blocking pool; `setter` goes behind the answer.
+    fn answer_call<T: Payload + Send + 'static>(
+        &self,
+        reply: Reply<T>,
+        answer: Answer<T>,
+        setter: Option<Setter>,
+    ) {
         let work = match answer {
             Answer::Now(done) => {
                 reply.result(done);
@@ -127,6 +153,7 @@ impl Bridge {
         // Not parked: even an interrupted caller must be told what its commit came to.
         let job: Job = Box::new(move || {
             reply.result(work());
+            drop(setter);
         });
         self.answer_beside(job);
     }
@@ -147,7 +174,7 @@ impl Bridge {
         let is_ours = ids::place(node) == ids::Place::Mounted && !self.is_closed();
         let handler = self.control().filter(|_| is_ours);
         match handler.and_then(|handler| handler.ioctl(caller(cx), args.command, data)) {
-            Some(answer) => self.answer_call(reply, answer),
+            Some(answer) => self.answer_call(reply, answer, None),
             None => reply.error(Errno::NOTTY),
         }
     }
@@ -169,17 +196,18 @@ impl Bridge {
         let answer = handler.set(caller(cx), name, value);
         let Answer::Later(_) = answer else {
             // It holds the root's lock for no longer than any other request.
-            self.answer_call(reply, answer);
+            self.answer_call(reply, answer, None);
             return None;
         };
         let on = &self.files.shared;
         if !on.notifier.get().is_some_and(|notifier| notifier.supports(INC_EPOCH)) {
             reply.error(Errno::OPNOTSUPP);
-        } else if !on.root_names.enter_setxattr() {
+            return None;
+        }
+        match Setter::enter(on) {
+            Some(setter) => self.answer_call(reply, answer, Some(setter)),
             // AGAIN says something else to the kernel, which would make OPNOTSUPP of it.
-            reply.error(Errno::BUSY);
-        } else {
-            self.answer_call(reply, answer);
+            None => reply.error(Errno::BUSY),
         }
         None
     }
@@ -216,11 +244,14 @@ mod tests {
             (names.by_name().expect("no caller has come"), names.by_name().expect("nor now"));
         // The invalidations of both would wait for the lock that comes with it.
         assert!(!names.enter_setxattr());
-        assert!(names.by_name().is_none(), "later ones take no lock");
         drop(first);
         assert!(!names.enter_setxattr());
         drop(second);
         assert!(names.enter_setxattr() && names.enter_setxattr());
+        assert!(names.by_name().is_none(), "those that come meanwhile take no lock");
+        names.leave_setxattr();
         assert!(names.by_name().is_none());
+        names.leave_setxattr();
+        assert!(names.by_name().is_some(), "all are answered");
     }
 }
