@@ -68,11 +68,17 @@ impl Repository {
     /// and references).
     ///
     /// # Errors
-    /// The repository can't be read or written; damage, and then no chunk is removed.
+    /// The repository can't be read or written; damage, and then nothing is removed.
     pub fn prune(&self, policy: &Policy, is_alone: bool, only_tells: bool) -> Result<Pruned> {
-        let summaries: Vec<_> = self.whole_manifests()?.iter().map(Manifest::summary).collect();
+        let manifests = self.whole_manifests()?;
+        let summaries: Vec<_> = manifests.iter().map(Manifest::summary).collect();
         let mut pruned = Pruned { snapshots: policy.goes(&summaries), ..Pruned::default() };
         let mut gone: HashSet<_> = pruned.snapshots.iter().map(|summary| summary.id).collect();
+        if !gone.is_empty() {
+            // Were one that stays damaged, those that go could be the last whole ones.
+            let mut stay = manifests.iter().filter(|manifest| !gone.contains(&manifest.summary().id));
+            stay.try_for_each(|manifest| self.each_reference(manifest, |_| {}))?;
+        }
         if !only_tells {
             self.remote().delete(pruned.snapshots.iter().map(|summary| manifest_object(summary.id)))?;
             // One that is there again has been pushed meanwhile.

@@ -356,6 +356,29 @@ fn a_damaged_manifest_is_in_the_way_of_no_other_snapshot() {
 }
 
 #[test]
+fn a_prune_removes_no_snapshot_where_one_that_stays_is_damaged() {
+    let (source, service) = (Source::new(1), Service::new());
+    let repository = repository(&service);
+    for (number, name) in (1..).zip(["one", "two"]) {
+        source.write(name, 0, &noise(number, 3 << 20));
+        source.snapshot(name);
+        source.push(&repository, name).unwrap();
+    }
+    let manifests = repository.whole_manifests().unwrap();
+    let two = manifests.iter().find(|manifest| manifest.name == "two").unwrap();
+    let lists = two.contents.iter().map(|chunk| format!("backups/one/{}", chunk.id.object()));
+    for list in lists {
+        service.replace(&Path::from(list), None);
+    }
+    let newest = Policy { last: 1, ..Policy::default() };
+    for only_tells in [true, false] {
+        let refused = repository.prune(&newest, true, only_tells);
+        assert!(matches!(refused, Err(RepositoryError::Missing(_))), "{refused:?}");
+    }
+    assert_whole(&repository, &source, "one");
+}
+
+#[test]
 fn what_is_found_damaged_and_marked_is_written_anew_by_the_next_push() {
     let (source, service) = (Source::new(1), Service::new());
     let repository = repository(&service);
