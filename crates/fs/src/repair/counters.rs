@@ -14,7 +14,7 @@ pub(super) fn repair(edit: &mut Edit<'_>) -> Result<()> {
         header.nlink = directory.subdirectories + 2;
         header.parent = directory.names.first().map_or(ROOT_INODE, |name| name.parent);
         if header != before {
-            if Some(inode) != edit.lost_found {
+            if edit.lost_found.as_ref().is_none_or(|found| found.inode != inode) {
                 let (entries, nlink) = (before.size, before.nlink);
                 edit.fixed(
                     survey.path(inode),

@@ -5,6 +5,7 @@ use kvfs_store::progress::{self, Unit};
 use kvfs_store::{Batch, KeyRange, Keyspace, Txn};
 
 use super::RepairReport;
+use super::found::LostAndFound;
 use crate::check::Problem;
 use crate::schema::{Header, Keyspaces, Placement, Row, RowFlags, encode_row};
 use crate::{FileType, Result, Timestamp};
@@ -24,7 +25,7 @@ pub(super) struct Edit<'a> {
     batch: Batch,
     report: RepairReport,
     /// The directory that takes what has no name, once it is needed.
-    pub(super) lost_found: Option<u64>,
+    pub(super) lost_found: Option<LostAndFound>,
     /// Where new inode numbers begin.
     pub(super) inode_next: u64,
     /// Something has a project.

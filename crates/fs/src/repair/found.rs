@@ -1,7 +1,9 @@
 //! `lost+found/`: where goes what has no name any more.
+//!
+//! What it leads to may have been closed by the directories above, so only the owner of the root directory may look into it.
 
 use super::edit::Edit;
-use crate::schema::{Placement, ROOT_INODE, Row, encode_directory_link, encode_inode_link};
+use crate::schema::{Header, Placement, ROOT_INODE, Row, encode_directory_link, encode_inode_link};
 use crate::{FileType, Result};
 
 const NAME: &str = "lost+found";
@@ -26,24 +28,26 @@ impl Edit<'_> {
     fn lost_and_found(&mut self) -> Result<LostAndFound> {
         let root = Placement::own_subtree(ROOT_INODE);
         let meta = self.keyspaces.meta;
-        if let Some(inode) = self.lost_found {
-            return Ok(LostAndFound { inode, name: NAME.to_owned() });
+        if let Some(known) = &self.lost_found {
+            return Ok(known.clone());
         }
         self.apply()?;
+        let above = self.own_header(ROOT_INODE)?;
         let mut name = NAME.to_owned();
         if let Some(bytes) = self.txn.get(meta, &root.key(NAME.as_bytes()))? {
-            if let Some(Row::Directory { inode, .. }) = Row::parse(&bytes) {
-                self.lost_found = Some(inode);
-                return Ok(LostAndFound { inode, name });
+            if let Some(Row::Directory { inode, .. }) = Row::parse(&bytes)
+                && let Some(header) = self.own_header(inode)?
+                && matches!(header.mode & 0o077, 0)
+                && [0, above.as_ref().map_or(0, |above| above.uid)].contains(&header.uid)
+            {
+                return Ok(self.lost_found.insert(LostAndFound { inode, name }).clone());
             }
             name = self.free_name(ROOT_INODE, NAME)?;
         }
         let inode = self.new_inode();
         let mut header = self.blank(inode, FileType::Directory);
         header.parent = ROOT_INODE;
-        if let Some(bytes) = self.txn.get(meta, &root.own_key())?
-            && let Some(Row::Inode(above, _)) = Row::parse(&bytes)
-        {
+        if let Some(above) = above {
             (header.uid, header.gid) = (above.uid, above.gid);
         }
         self.put_own_row(&header)?;
@@ -53,8 +57,16 @@ impl Edit<'_> {
             encode_directory_link(inode, &Placement::own_subtree(inode)),
         )?;
         self.apply()?;
-        self.lost_found = Some(inode);
-        Ok(LostAndFound { inode, name })
+        Ok(self.lost_found.insert(LostAndFound { inode, name }).clone())
+    }
+
+    /// What the own row of a directory says.
+    fn own_header(&self, directory: u64) -> Result<Option<Header>> {
+        let bytes = self.txn.get(self.keyspaces.meta, &Placement::own_subtree(directory).own_key())?;
+        Ok(bytes.and_then(|bytes| match Row::parse(&bytes) {
+            Some(Row::Inode(header, _)) => Some(header),
+            _ => None,
+        }))
     }
 
     /// `name`, or with a number behind it where that is taken.
@@ -71,7 +83,9 @@ impl Edit<'_> {
     }
 }
 
-struct LostAndFound {
-    inode: u64,
+/// Where it is.
+#[derive(Clone)]
+pub(super) struct LostAndFound {
+    pub(super) inode: u64,
     name: String,
 }

@@ -192,10 +192,13 @@ fn hang_up(edit: &mut Edit<'_>, survey: &mut Survey) -> Result<()> {
             );
             let name = place.rsplit('/').next().unwrap_or_default().as_bytes().into();
             if let Some(directory) = survey.directories.get_mut(&loose) {
-                directory.names = vec![Name { parent: edit.lost_found.unwrap_or(ROOT_INODE), name }];
+                directory.names = vec![Name {
+                    parent: edit.lost_found.as_ref().map_or(ROOT_INODE, |found| found.inode),
+                    name,
+                }];
             }
             // That directory may be newer than the survey.
-            known.extend(edit.lost_found);
+            known.extend(edit.lost_found.as_ref().map(|found| found.inode));
         }
         known.extend(path);
     }

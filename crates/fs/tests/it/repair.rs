@@ -219,6 +219,21 @@ fn a_directory_without_a_name_goes_to_lost_and_found_with_all_that_is_in_it() {
 }
 
 #[test]
+fn what_closed_directories_held_is_not_put_where_others_may_look() {
+    let mut tree = Tree::new(&mut Random::new(2));
+    let setup = &tree.setup;
+    let above = setup.dir(NodeId::ROOT, "above");
+    let node = setup.dir(above, "gone");
+    let open = setup.dir(NodeId::ROOT, "lost+found");
+    setup.setattr(&setup.caller, open, &SetAttr { mode: Some(0o755), ..SetAttr::default() }).unwrap();
+    let meta = tree.keyspace("meta");
+    tree.apply(|batch| batch.delete(meta, row_key(above.0, "gone")));
+    let report = tree.repair("a lost name");
+    let place = format!("/lost+found.1/directory-{}", node.0);
+    assert!(has(&report.fixed, &place), "{report:?}");
+}
+
+#[test]
 fn a_circle_of_directories_is_cut() {
     let mut tree = Tree::new(&mut Random::new(3));
     let setup = &tree.setup;
