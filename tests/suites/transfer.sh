@@ -92,7 +92,7 @@ resumed() {
   token=$(receive --resume-token) && ends "$in_use" receive "$work/next" && said 'abandon' || return 1
   # Again cut off, by the sender's end.
   (send --resume "$token" || true) | head -c 4000000 >"$work/part" && ends "$failed_code" receive "$work/part" && said 'send --resume' || return 1
-  token=$(receive --resume-token) && [ "${token##*-}" -gt 5000000 ] && send --resume "$token" --json 2>"$work/sent" | receive &&
+  token=$(receive --resume-token) && [ "${token##*-}" -gt 5000000 ] && cp -p "$target/receiving" "$work/left" && send --resume "$token" --json 2>"$work/sent" | receive &&
     cat "$work/sent" && target_is "$mnt/.kvfs/snapshots/friday" && ends "$failed_code" receive --status &&
     [ ! -e "$target/receiving" ] && cd "$mnt"
 }
@@ -109,7 +109,7 @@ broken() {
   done
   ends "$other_version" receive /bin/sh && head -c 30 "$work/good" >"$work/bad" && ends "$failed_code" receive "$work/bad" &&
     (cat "$work/good"; echo more) >"$work/bad" && ends "$damaged" receive "$work/bad" && said 'behind its end' && receive --abandon &&
-    ends 0 receive "$work/good" && target_is "$mnt/.kvfs/snapshots/saturday"
+    cp -p "$work/left" "$target/receiving" && ends 0 receive "$work/good" && target_is "$mnt/.kvfs/snapshots/saturday"
 }
 unmounted() {
   cd / && umount_store && timeout 60 "$KVFS" snapshot send -s "$store" --from friday saturday >"$work/cold" && cmp "$work/good" "$work/cold" &&

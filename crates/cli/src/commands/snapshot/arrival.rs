@@ -88,7 +88,16 @@ fn receive(
     origin: &mut dyn Origin,
     rollback: bool,
 ) -> Result<(Received, u64)> {
+    let is_taken = |staged: &Staged| match staged.begin() {
+        Some(begin) => store.fs.snapshots().find(&begin.to.0).map(|found| found.is_some()),
+        None => Ok(false),
+    };
     let mut staged = match Staged::find(dir)? {
+        // The command that took it was stopped before it could clear up.
+        Some(staged) if staged.stream() != origin.stream() && is_taken(&staged)? => {
+            staged.remove()?;
+            Staged::start(dir, origin.stream())?
+        }
         Some(staged) if staged.stream() != origin.stream() => {
             let message = "a part of another stream is waiting here: `kvfs snapshot receive --status` tells \
                            which; go on with it, or drop it with --abandon";
