@@ -144,6 +144,19 @@ full_gives_back() {
   done
 }
 
+# What the mount is told not to allow, no transaction that begins later allows.
+remounted() {
+  member "$KVFS" version >/dev/null 2>&1 || { echo "the binary is not for every user"; return 77; }
+  member unshare --user --mount true 2>/dev/null || { echo "no user namespaces here"; return 77; }
+  cp "$(command -v id)" "$mnt/prog" && chmod 755 "$mnt/prog" || return 1
+  local status=0
+  "$KVFS" mount -o remount,noexec "$store" "$mnt" && ! member "$mnt/prog" -u &&
+    ! member "$KVFS" txn run -s "$mnt" -- "$mnt/prog" -u || status=1
+  "$KVFS" mount -o remount,exec "$store" "$mnt" && [ "$(member "$KVFS" txn run -s "$mnt" -- "$mnt/prog" -u)" = "$(member id -u)" ] || status=1
+  rm "$mnt/prog"
+  return $status
+}
+
 times_of_reading() {
   umount_store || return 1
   ends $usage "$KVFS" mount -o strictatime "$store" "$mnt" && said 'strictatime' && said 'relatime' || return 1
@@ -167,6 +180,7 @@ step "the same in a branch" same_in_a_branch
 step "a changed program runs without its owner's id at once" runs_without
 step "capabilities that a transaction gave an open file go with the next write" capability_of_a_transaction
 step "taking a transaction back lends nothing to another content" undo_lends_nothing
+step "programs on a mount that is noexec by now run in no transaction" remounted
 step "a full store whose files are read has its space back after rm" full_gives_back
 step "O_NOATIME and nodiratime do what they say, strictatime is refused" times_of_reading
 umount_store && mount_store "$(mount_options),writeback" || die "mount with writeback failed"

@@ -319,8 +319,15 @@ fn run_session(
     let (buffers, options, store_dir) = (session.buffers(), plan.mount.clone(), store.clone());
     let views = Arc::new(MountedViews::default());
     let kernel = KernelSides { main: Arc::downgrade(&bridge), views: Arc::clone(&views) };
-    let mounts =
-        Arc::new(MainMount { bridge, buffers, steers: plan.steers, options, store: store_dir, views });
+    let mounts = Arc::new(MainMount {
+        bridge,
+        buffers,
+        steers: plan.steers,
+        options,
+        dir: dir.to_owned(),
+        store: store_dir,
+        views,
+    });
     let front_ends = FrontEnds::start(opened, mounts, keys, OnceLock::new(), Some(kernel))?;
     if let Err(error) = kvfs_fuse::mount::set_read_ahead(mounted.path(), READ_AHEAD_BYTES) {
         tracing::debug!(%error, "read-ahead stays at the kernel's default");

@@ -70,9 +70,15 @@ fn detach_stale(dir: &Path) -> Result<()> {
 /// so that no other daemon serves them.
 pub(super) fn detach_dead_views(store: &StoreDir) -> Result<()> {
     let views = mounts::list_all()?.into_iter().filter(|mount| mount.is_view && mount.store == store.path());
+    // Any user's daemon may call its mounts what it likes, and answer nothing that it is asked.
+    let own = format!("user_id={}", rustix::process::geteuid().as_raw());
+    let is_own = |dir: &Path| {
+        let mounted = mount::on_top_of(dir).ok().flatten();
+        mounted.is_some_and(|(_, options)| options.split(',').any(|option| option == own))
+    };
     // What was mounted last lies on top.
     for view in views.collect::<Vec<_>>().into_iter().rev() {
-        if mount::state(&view.dir) != PointState::Stale {
+        if !is_own(&view.dir) || mount::state(&view.dir) != PointState::Stale {
             continue;
         }
         match mount::unmount(&view.dir, Unmount::Lazy) {
@@ -107,6 +113,18 @@ pub(super) fn check_apart(store: &StoreDir, dir: &Path) -> Result<()> {
         Some(device) => nested(&format!("the device {} and the mount point", device.display())),
         None => Ok(()),
     }
+}
+
+/// The options of a mount of the main line on `dir`, with what a remount has changed of them: that the kernel alone knows.
+pub(super) fn options_now(options: &MountOptions, store: &Path, dir: &Path) -> MountOptions {
+    let (mut all, mut now) = (options.clone(), MountOptions::default());
+    if let Ok(Some((mount, _))) = mount::on_top_of(dir)
+        && mounts::of_ours(mount.clone()).is_some_and(|ours| !ours.is_view && ours.store == store)
+        && now.apply(&mount.options).is_ok()
+    {
+        (all.noexec, all.nosuid, all.nodev) = (now.noexec, now.nosuid, now.nodev);
+    }
+    all
 }
 
 /// The mount of a view differs from the main line's in what the mount table shows, and gives a user nothing that the main

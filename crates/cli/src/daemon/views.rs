@@ -17,7 +17,7 @@ use kvfs_locks::{Mutex, class};
 use kvfs_service::{ErrorKind, Mounts, Result, ServiceError, ViewMount};
 
 use super::explain_mount;
-use super::point::view_options;
+use super::point::{options_now, view_options};
 use crate::store_dir::StoreDir;
 
 /// The kernel sides of views that are mounted, by the number of the transaction.
@@ -49,6 +49,7 @@ pub(super) struct MainMount {
     pub(super) buffers: Arc<BufferPool>,
     pub(super) steers: bool,
     pub(super) options: MountOptions,
+    pub(super) dir: PathBuf,
     pub(super) store: StoreDir,
     pub(super) views: Arc<MountedViews>,
 }
@@ -85,7 +86,8 @@ impl MainMount {
     }
 
     fn options_for(&self, owner: u32) -> MountOptions {
-        view_options(&self.options, self.store.path(), owner)
+        let options = options_now(&self.options, self.store.path(), &self.dir);
+        view_options(&options, self.store.path(), owner)
     }
 }
 
