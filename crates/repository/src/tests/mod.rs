@@ -20,6 +20,7 @@ use crate::chunks::ChunkStore;
 use crate::config::Passphrase;
 use crate::error::{RepositoryError, Result};
 use crate::layout::manifest_object;
+use crate::manifest::Manifest;
 use crate::policy::Policy;
 use crate::pull::Pull;
 use crate::push::{Push, Pushed};
@@ -364,18 +365,18 @@ fn a_prune_removes_no_snapshot_where_one_that_stays_is_damaged() {
         source.snapshot(name);
         source.push(&repository, name).unwrap();
     }
-    let manifests = repository.whole_manifests().unwrap();
-    let two = manifests.iter().find(|manifest| manifest.name == "two").unwrap();
-    let lists = two.contents.iter().map(|chunk| format!("backups/one/{}", chunk.id.object()));
-    for list in lists {
-        service.replace(&Path::from(list), None);
-    }
     let newest = Policy { last: 1, ..Policy::default() };
+    let manifests = repository.whole_manifests().unwrap();
+    let goes = newest.goes(&manifests.iter().map(Manifest::summary).collect::<Vec<_>>());
+    let stays = manifests.iter().find(|manifest| manifest.summary().id != goes[0].id).unwrap();
+    for chunk in &stays.contents {
+        service.replace(&Path::from(format!("backups/one/{}", chunk.id.object())), None);
+    }
     for only_tells in [true, false] {
         let refused = repository.prune(&newest, true, only_tells);
         assert!(matches!(refused, Err(RepositoryError::Missing(_))), "{refused:?}");
     }
-    assert_whole(&repository, &source, "one");
+    assert_whole(&repository, &source, &goes[0].name);
 }
 
 #[test]
