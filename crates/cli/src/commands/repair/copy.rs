@@ -36,7 +36,8 @@ pub(super) fn fill(
     let device = target.device().create();
     let device = device.map_err(|error| explain_device(target.path(), &error))?;
     let len = source.len_bytes();
-    device.grow(len).map_err(failed)?;
+    // What is a hole, or zeros, takes no space: a sparse store may be longer than the file system is large.
+    device.extend(len).map_err(failed)?;
     progress::stage("copying", Unit::Bytes, len);
     let mut chunk = AlignedBuf::zeroed(CHUNK_BYTES as usize);
     let (mut at, mut bytes_missing) = (0, 0);
