@@ -404,7 +404,8 @@ impl Mover<'_> {
         }
         let wish = self.tier_wished(region);
         let (zones, bytes) = (&self.job.spec.ctx.zones, u64::from(region.extent().len));
-        let fits = |tier| zones.is_misplaced(region.addr, wish) && zones.has_room_to_move(tier, bytes);
+        let fits =
+            |tier| zones.is_misplaced(region.addr, wish) && zones.fits_rewrite(bytes, zones.room_on(tier));
         let moves = wish.is_some_and(fits);
         if moves {
             self.job.victims.note_moved(bytes);

@@ -119,7 +119,8 @@ impl MergeJob {
 
     /// Whether what lies in `extent` is copied for the sake of its zone.
     pub(super) fn empties(&self, extent: Extent) -> bool {
-        let has_room = || self.spec.ctx.zones.has_room_to_copy(extent.len.into(), self.spec.budget);
+        let zones = &self.spec.ctx.zones;
+        let has_room = || zones.fits_rewrite(extent.len.into(), zones.free_bytes(self.spec.budget));
         self.victims.contain(extent) && (!self.victims.leaves_rest || has_room())
     }
 

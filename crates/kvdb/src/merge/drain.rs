@@ -149,7 +149,7 @@ fn rewrite_all(
         if round.is_told_to_end || runtime.is_stopping() {
             break;
         }
-        if runtime.ctx.zones.has_room_to_copy(bytes.min(worth), BUDGET) {
+        if runtime.ctx.zones.fits_rewrite(bytes.min(worth), runtime.ctx.zones.free_bytes(BUDGET)) {
             round.had_room = true;
             let victims = Victims::new(zones, worth).leaving_rest();
             let config = merger.stepper.step_config(Lane::FIRST, BUDGET, Some(merger.pace()));

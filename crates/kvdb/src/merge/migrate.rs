@@ -324,7 +324,7 @@ impl Migrator {
     fn has_room_for(&self, plan: &MigrationPlan) -> bool {
         let zones = self.zones();
         let worth = u64::from(zones.zone_bytes());
-        let fits = |tier, bytes: u64| bytes > 0 && zones.has_room_to_move(tier, bytes.min(worth));
+        let fits = |tier, bytes: u64| bytes > 0 && zones.fits_rewrite(bytes.min(worth), zones.room_on(tier));
         fits(Tier::Fast, plan.bytes_to_fast) || fits(Tier::Slow, plan.bytes_to_slow)
     }
 

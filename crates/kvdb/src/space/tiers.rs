@@ -7,7 +7,7 @@ use kvfs_store::Tier;
 
 use super::endurance::Endurance;
 use super::heat::{FastSpace, Heat};
-use super::{Budget, Destination, MemberSpace, MemberZones, NewBlocks, Placement, Stream, Zones};
+use super::{Destination, MemberSpace, MemberZones, NewBlocks, Placement, Stream, Zones};
 
 /// Zones that a rewrite begins besides what it copies: of blocks, of metadata, and one that it fills in part.
 const ZONES_OF_REWRITE: u64 = 3;
@@ -60,14 +60,9 @@ impl Zones {
         self.table.lock().room_on(tier)
     }
 
-    /// Whether a migration may copy so many bytes to a tier, and the metadata of their piece.
-    pub(crate) fn has_room_to_move(&self, tier: Tier, bytes: u64) -> bool {
-        fits_rewrite(bytes, self.zone_bytes(), self.room_on(tier))
-    }
-
-    /// Whether a drain may copy so many bytes to wherever it is, and the metadata of their piece.
-    pub(crate) fn has_room_to_copy(&self, bytes: u64, budget: Budget) -> bool {
-        fits_rewrite(bytes, self.zone_bytes(), self.free_bytes(budget))
+    /// Whether so many bytes and the metadata of their piece can be copied to where so much is free.
+    pub(crate) fn fits_rewrite(&self, bytes: u64, room_bytes: u64) -> bool {
+        bytes + ZONES_OF_REWRITE * u64::from(self.zone_bytes()) <= room_bytes
     }
 
     /// Whether it makes a difference where something wishes to lie.
@@ -130,9 +125,4 @@ impl Zones {
     pub(crate) fn placement(&self) -> Placement {
         self.table.lock().placement()
     }
-}
-
-/// Whether a rewrite that copies so many bytes fits `room_bytes`.
-fn fits_rewrite(bytes: u64, zone_bytes: u32, room_bytes: u64) -> bool {
-    bytes + ZONES_OF_REWRITE * u64::from(zone_bytes) <= room_bytes
 }
