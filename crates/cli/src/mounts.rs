@@ -24,6 +24,8 @@ pub(crate) struct MountedStore {
     pub(crate) root: PathBuf,
     /// Options of this mount, separated by commas.
     pub(crate) options: String,
+    /// Those of the file system.
+    pub(crate) fs_options: String,
     /// The view of a transaction rather than the main line.
     pub(crate) is_view: bool,
 }
@@ -124,10 +126,10 @@ pub(crate) fn of_store(store: &Path) -> Result<Option<PathBuf>> {
 
 /// The mount, if it is one of ours.
 pub(crate) fn of_ours(mount: Mount) -> Option<MountedStore> {
-    let Mount { device, root, point, fs_type, source, options, .. } = mount;
+    let Mount { device, root, point, fs_type, source, options, fs_options, .. } = mount;
     let is_view = fs_type.strip_prefix("fuse.") == Some(VIEW_SUBTYPE);
     let is_ours = is_view || fs_type == FS_TYPE;
-    is_ours.then_some(MountedStore { dir: point, store: source, device, root, options, is_view })
+    is_ours.then_some(MountedStore { dir: point, store: source, device, root, options, fs_options, is_view })
 }
 
 #[cfg(test)]
@@ -148,6 +150,7 @@ mod tests {
                 fs_type,
                 source: "/store".into(),
                 options,
+                fs_options: "rw,user_id=0".into(),
             })
         };
         assert!(of("fuse.kvfs").is_some_and(|mount| !mount.is_view && mount.store == Path::new("/store")));

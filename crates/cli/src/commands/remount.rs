@@ -60,7 +60,7 @@ pub(crate) fn run(args: &MountArgs) -> Result<ExitCode> {
     }
     let shown = kvfs_fuse::mount::on_top_of(&mount.dir)
         .map_err(|error| CliError::io("read", kvfs_fuse::mount::MOUNT_TABLE.as_ref(), &error))?;
-    let wanted = of_daemon(args, &shown.map_or_else(String::new, |(_, options)| options));
+    let wanted = of_daemon(args, &shown.map_or_else(String::new, |mount| mount.all_options()));
     let daemon =
         if wanted.is_empty() { None } else { Some(control::connect(&StoreDir::open(&mount.store)?)?) };
     let mut client = match daemon {

@@ -72,13 +72,10 @@ pub(super) fn detach_dead_views(store: &StoreDir) -> Result<()> {
     let views = mounts::list_all()?.into_iter().filter(|mount| mount.is_view && mount.store == store.path());
     // Any user's daemon may call its mounts what it likes, and answer nothing that it is asked.
     let own = format!("user_id={}", rustix::process::geteuid().as_raw());
-    let is_own = |dir: &Path| {
-        let mounted = mount::on_top_of(dir).ok().flatten();
-        mounted.is_some_and(|(_, options)| options.split(',').any(|option| option == own))
-    };
     // What was mounted last lies on top.
     for view in views.collect::<Vec<_>>().into_iter().rev() {
-        if !is_own(&view.dir) || mount::state(&view.dir) != PointState::Stale {
+        let is_own = view.fs_options.split(',').any(|option| option == own);
+        if !is_own || mount::state(&view.dir) != PointState::Stale {
             continue;
         }
         match mount::unmount(&view.dir, Unmount::Lazy) {
@@ -118,7 +115,7 @@ pub(super) fn check_apart(store: &StoreDir, dir: &Path) -> Result<()> {
 /// The options of a mount of the main line on `dir`, with what a remount has changed of them: that the kernel alone knows.
 pub(super) fn options_now(options: &MountOptions, store: &Path, dir: &Path) -> MountOptions {
     let (mut all, mut now) = (options.clone(), MountOptions::default());
-    if let Ok(Some((mount, _))) = mount::on_top_of(dir)
+    if let Ok(Some(mount)) = mount::on_top_of(dir)
         && mounts::of_ours(mount.clone()).is_some_and(|ours| !ours.is_view && ours.store == store)
         && now.apply(&mount.options).is_ok()
     {

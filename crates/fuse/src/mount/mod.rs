@@ -126,7 +126,7 @@ fn mount_at(place: Place, options: &MountOptions) -> Result<(MountPoint, OwnedFd
     } else {
         (Method::Fusermount, fusermount::mount(place.path(), options)?)
     };
-    let device = on_top_of(place.path()).ok().flatten().map(|(mount, _)| mount.device);
+    let device = on_top_of(place.path()).ok().flatten().map(|mount| mount.device);
     Ok((MountPoint { place, method, device, stage: Mutex::new(Stage::Attached) }, fd))
 }
 
@@ -173,10 +173,10 @@ pub fn unmount(point: &Path, how: Unmount) -> Result<(), MountError> {
 pub fn remount(point: &Path, list: &str) -> Result<bool, MountError> {
     let at = |source| MountError::Point { point: point.to_owned(), source };
     let not_mounted = || MountError::NotMounted { point: point.to_owned() };
-    let (mount, current) = on_top_of(point).map_err(at)?.ok_or_else(not_mounted)?;
+    let mount = on_top_of(point).map_err(at)?.ok_or_else(not_mounted)?;
     let opened = mount.open().ok_or_else(not_mounted)?;
     let mut options = MountOptions::default();
-    options.apply(&current)?;
+    options.apply(&mount.all_options())?;
     let before = options.remount_flags();
     options.apply(list)?;
     if options.remount_flags() == before {

@@ -31,6 +31,8 @@ pub struct Mount {
     pub source: PathBuf,
     /// Options of this mount, separated by commas.
     pub options: String,
+    /// Those of its file system, whichever mount shows it.
+    pub fs_options: String,
 }
 
 /// Opens what `path` leads to now, for reference only. The mount table has paths without symbolic links; a link that has
@@ -52,6 +54,11 @@ impl Mount {
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
         let found = statx(&opened, "", flags, StatxFlags::MNT_ID).ok()?;
         (found.stx_mnt_id == self.id).then_some(opened)
+    }
+
+    /// All options, separated by commas: those of the file system first.
+    pub fn all_options(&self) -> String {
+        format!("{},{}", self.fs_options, self.options)
     }
 }
 
@@ -87,23 +94,16 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
         fs_type: text(dash + 1)?,
         source: unescape(fields.get(dash + 2)?),
         options: text(5)?,
+        fs_options: text(dash + 3)?,
     })
 }
 
-/// The mount on top of `point`, with its options, those of its file system first.
+/// The mount on top of `point`.
 ///
 /// # Errors
 /// The table can't be read.
-pub fn on_top_of(point: &Path) -> io::Result<Option<(Mount, String)>> {
-    let text = fs::read(MOUNT_TABLE)?;
-    let line =
-        text.split(|&b| b == b'\n').rfind(|line| parse_line(line).is_some_and(|mount| mount.point == point));
-    Ok(line.and_then(|line| {
-        let fields: Vec<&[u8]> = line.split(|&b| b == b' ').collect();
-        let (own, shared) = (fields.get(5)?, fields.last()?);
-        let options = format!("{},{}", String::from_utf8_lossy(shared), String::from_utf8_lossy(own));
-        Some((parse_line(line)?, options))
-    }))
+pub fn on_top_of(point: &Path) -> io::Result<Option<Mount>> {
+    Ok(table()?.into_iter().rfind(|mount| mount.point == point))
 }
 
 /// The kernel writes blanks and backslashes as three octal digits.
@@ -172,6 +172,7 @@ mod tests {
         assert_eq!(mount.point, Path::new("/home/me/my mnt"));
         assert_eq!(mount.source, Path::new("/home/me/st\\ore"));
         assert_eq!((&*mount.fs_type, &*mount.options), ("fuse.kvfs", "rw,nosuid"));
+        assert_eq!(mount.all_options(), "rw,user_id=0,rw,nosuid");
         assert_eq!((mount.id, mount.device, &*mount.root), (91, (0, 52), Path::new("/")));
         assert_eq!(parse_line(b""), None);
     }
