@@ -93,18 +93,18 @@ fn receive(
         None => Ok(false),
     };
     let mut staged = match Staged::find(dir)? {
+        None => Staged::start(dir, origin.stream())?,
+        Some(staged) if staged.stream() == origin.stream() => staged,
         // The command that took it was stopped before it could clear up.
-        Some(staged) if staged.stream() != origin.stream() && is_taken(&staged)? => {
+        Some(staged) if is_taken(&staged)? => {
             staged.remove()?;
             Staged::start(dir, origin.stream())?
         }
-        Some(staged) if staged.stream() != origin.stream() => {
+        Some(_) => {
             let message = "a part of another stream is waiting here: `kvfs snapshot receive --status` tells \
                            which; go on with it, or drop it with --abandon";
             return Err(CliError::new(Code::InUse, message));
         }
-        Some(staged) => staged,
-        None => Staged::start(dir, origin.stream())?,
     };
     if let Some(begin) = staged.begin()
         && let Err(error) = Receiver::new(&store.fs).check(begin, rollback)
