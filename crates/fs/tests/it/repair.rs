@@ -201,9 +201,9 @@ fn whatever_rows_and_blocks_are_lost_or_spoilt_all_else_is_there() {
     }
 }
 
-#[test]
-fn a_directory_without_a_name_goes_to_lost_and_found_with_all_that_is_in_it() {
-    let mut tree = Tree::new(&mut Random::new(2));
+/// A tree with a directory that has lost its name, and a file in it with content; returns also the directory.
+fn with_a_lost_name() -> (Tree, NodeId) {
+    let tree = Tree::new(&mut Random::new(2));
     let setup = &tree.setup;
     let above = setup.dir(NodeId::ROOT, "above");
     let node = setup.dir(above, "gone");
@@ -211,6 +211,12 @@ fn a_directory_without_a_name_goes_to_lost_and_found_with_all_that_is_in_it() {
     setup.write_at(file, 0, b"content").unwrap();
     let meta = tree.keyspace("meta");
     tree.apply(|batch| batch.delete(meta, row_key(above.0, "gone")));
+    (tree, node)
+}
+
+#[test]
+fn a_directory_without_a_name_goes_to_lost_and_found_with_all_that_is_in_it() {
+    let (mut tree, node) = with_a_lost_name();
     let report = tree.repair("a lost name");
     let place = format!("directory-{}", node.0);
     let path = ["lost+found".to_owned(), place.clone(), "file".to_owned()];
@@ -220,14 +226,10 @@ fn a_directory_without_a_name_goes_to_lost_and_found_with_all_that_is_in_it() {
 
 #[test]
 fn what_closed_directories_held_is_not_put_where_others_may_look() {
-    let mut tree = Tree::new(&mut Random::new(2));
+    let (mut tree, node) = with_a_lost_name();
     let setup = &tree.setup;
-    let above = setup.dir(NodeId::ROOT, "above");
-    let node = setup.dir(above, "gone");
     let open = setup.dir(NodeId::ROOT, "lost+found");
     setup.setattr(&setup.caller, open, &SetAttr { mode: Some(0o755), ..SetAttr::default() }).unwrap();
-    let meta = tree.keyspace("meta");
-    tree.apply(|batch| batch.delete(meta, row_key(above.0, "gone")));
     let report = tree.repair("a lost name");
     let place = format!("/lost+found.1/directory-{}", node.0);
     assert!(has(&report.fixed, &place), "{report:?}");
