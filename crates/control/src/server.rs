@@ -250,8 +250,10 @@ fn converse(mut stream: UnixStream, peer: &Peer, shared: &Shared) -> io::Result<
                     answer(&mut stream, peer, shared, &admitted)?;
                     continue;
                 }
-                write_frame(&mut stream, &Response::Done)?;
+                stream.set_write_timeout(Some(LAST_WORD_MAX))?;
+                // From the answer on the client may unmount: the process must not end before it knows of the client.
                 let mut ending = shared.ending.lock();
+                write_frame(&mut stream, &Response::Done)?;
                 if let Some(outcome) = ending.outcome.clone() {
                     last_word(stream, &outcome);
                 } else {
