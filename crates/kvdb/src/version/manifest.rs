@@ -74,7 +74,7 @@ impl Manifest {
         superblock: Superblock,
         zones: Arc<Zones>,
     ) -> Result<(Self, ManifestState)> {
-        let (log, state) = read(device.as_ref(), &superblock)?;
+        let (log, state) = read(device.as_ref(), &superblock, |_| ())?;
         for &zone in &superblock.manifest_zones {
             zones.claim_zone(zone)?;
         }
@@ -272,11 +272,19 @@ impl Manifest {
 /// # Errors
 /// I/O errors and corruption.
 #[cfg(test)]
-pub(crate) fn read_state(device: &dyn Device, superblock: &Superblock) -> Result<ManifestState> {
-    Ok(read(device, superblock)?.1)
+pub(crate) fn read_state(
+    device: &dyn Device,
+    superblock: &Superblock,
+    each: impl FnMut(&Edit),
+) -> Result<ManifestState> {
+    Ok(read(device, superblock, each)?.1)
 }
 
-fn read(device: &dyn Device, superblock: &Superblock) -> Result<(GroupLog, ManifestState)> {
+fn read(
+    device: &dyn Device,
+    superblock: &Superblock,
+    mut each: impl FnMut(&Edit),
+) -> Result<(GroupLog, ManifestState)> {
     let mut log = GroupLog::new(superblock);
     let mut state = ManifestState::default();
     let mut is_whole = false;
@@ -288,6 +296,7 @@ fn read(device: &dyn Device, superblock: &Superblock) -> Result<(GroupLog, Manif
         while !decoder.is_empty() {
             let edit = Edit::decode(&mut decoder).map_err(|error| error.at(place.clone()))?;
             state.apply(&edit)?;
+            each(&edit);
         }
     }
     if is_whole {

@@ -467,7 +467,7 @@ fn commits_survive_reopening_and_rewrites() {
     for epoch in 2..6 {
         let (manifest, state, zones) = open(&device).unwrap();
         assert_eq!(state, editor.state);
-        assert_eq!(manifest::read_state(device.as_ref(), &manifest.superblock()).unwrap(), state);
+        assert_eq!(manifest::read_state(device.as_ref(), &manifest.superblock(), |_| ()).unwrap(), state);
         assert_eq!(zones.space().zones_manifest, manifest.superblock().manifest_zones.len() as u32);
         assert_eq!(manifest.begin_epoch().unwrap(), epoch);
         manifest.commit(&editor.commit()).unwrap();

@@ -5,12 +5,15 @@ use std::time::Duration;
 
 use kvfs_device::{CrashDevice, CrashMode, Device, MemoryDevice};
 use kvfs_store::clock::ManualClock;
-use kvfs_store::{Batch, Compress, Compression, Durability, Keyspace, KeyspaceKind, Op, Store};
+use kvfs_store::{
+    Batch, BlockClone, Compress, Compression, Durability, Keyspace, KeyspaceKind, Op, Store, Tier,
+    Transactions, TxnOptions,
+};
 
 use crate::format::{Feature, Features, Superblock};
 use crate::journal::{Journal, JournalArea};
-use crate::version::manifest;
-use crate::{Background, CreateOptions, Db, Options};
+use crate::version::{Edit, manifest};
+use crate::{Background, CreateOptions, Db, DefragLimit, DefragPolicy, Options};
 
 const ZONE_BYTES: u32 = 64 << 10;
 const CAPACITY: u64 = 60 * ZONE_BYTES as u64;
@@ -77,6 +80,41 @@ fn pack(db: &Db) {
     db.set_compression(data(db), Compression::Lz4).expect("sets");
 }
 
+/// Files of which every second one is deleted, then moved together.
+fn defragment(db: &Db) {
+    for file in 0..16 {
+        let mut batch = Batch::new();
+        batch.put_blocks(data(db), vec![file], 0, vec![file; 4 * 4096]);
+        db.apply(batch, Durability::Buffered).expect("applies");
+    }
+    db.flush().expect("flushes");
+    for file in (0..16_u8).step_by(2) {
+        let mut batch = Batch::new();
+        batch.delete_range(data(db), vec![file], vec![file, 0xff]);
+        db.apply(batch, Durability::Buffered).expect("applies");
+    }
+    db.flush().expect("flushes");
+    db.defragment(DefragPolicy::Rewrite, &DefragLimit::default(), &mut |_| true).expect("moves");
+}
+
+fn clone(db: &Db) {
+    let mut batch = Batch::new();
+    batch.put_blocks(data(db), "source", 0, vec![7; 4 * 4096]);
+    db.apply(batch, Durability::Buffered).expect("applies");
+    db.flush().expect("flushes");
+    let (source, target) = ("source".into(), "target".into());
+    let clone =
+        BlockClone { source, first: 0, count: 4, target, target_first: 0, compression: Compression::None };
+    let txn = db.begin(TxnOptions::default()).expect("begins");
+    txn.clone_blocks(data(db), &[clone]).expect("clones");
+    txn.commit(Durability::Synced).expect("commits");
+}
+
+fn add_device(db: &Db) {
+    let device = Arc::new(MemoryDevice::growable(CAPACITY, CAPACITY));
+    db.add_device(device, Tier::Slow).expect("adds");
+}
+
 fn version(device: &dyn Device) -> u32 {
     Superblock::read_newest(device).expect("reads").format_version
 }
@@ -84,8 +122,15 @@ fn version(device: &dyn Device) -> u32 {
 /// What the journal, from its tail on, and the manifest have in fact.
 fn held(device: &dyn Device) -> Features {
     let superblock = Superblock::read_newest(device).expect("reads");
-    let state = manifest::read_state(device, &superblock).expect("is whole");
     let mut features = Features::default();
+    let look = |edit: &Edit| match edit {
+        Edit::DropPiece { .. } | Edit::RecordMerge { .. } => features = features.with(Feature::Steps),
+        Edit::AddMember(_) => features = features.with(Feature::Members),
+        // Of these lives, only clones prepare runs.
+        Edit::PrepareRun { .. } => features = features.with(Feature::Clones),
+        _ => {}
+    };
+    let state = manifest::read_state(device, &superblock, look).expect("is whole");
     if state.keyspaces.values().any(|keyspace| keyspace.compression != Compression::None) {
         features = features.with(Feature::Packed);
     }
@@ -140,11 +185,15 @@ fn live(steps: &[Step], versions_closed: u32) {
             let image: Arc<dyn Device> = Arc::new(crash.image_at(event, seed as u64, mode).expect("is made"));
             let (told, needed) = (version(image.as_ref()), held(image.as_ref()).version());
             assert!(told >= needed, "event {event}, {mode:?}: version {told}, holds what needs {needed}");
-            // The next life ends in order, and leaves what any program of that version reads.
-            if event % 16 == 0 {
+            // The next life ends in order, and leaves what any program of that version reads. One of several devices needs all of them.
+            if event % 16 == 0 && !held(image.as_ref()).has(Feature::Members) {
                 open(&image).close().expect("closes");
                 // What came with a version and may stay for good does, where its crash leaves open whether there is any.
-                let staying = if told < 8 { 2 } else { 7 };
+                let staying = match told {
+                    ..=4 => 2,
+                    5..=7 => told,
+                    _ => 7,
+                };
                 assert!(version(image.as_ref()) <= staying);
                 assert!(version(image.as_ref()) >= held(image.as_ref()).version());
             }
@@ -165,6 +214,9 @@ fn nothing_is_held_that_the_superblocks_do_not_announce() {
     live(&[(write, 1), (gather, 4), (write, 4)], 1);
     live(&[(patch, 3), (gather_parts, 8), (patch, 8)], 1);
     live(&[(pack, 2), (gather_parts, 3)], 2);
+    live(&[(defragment, 5), (write, 5)], 5);
+    live(&[(add_device, 6), (write, 6)], 6);
+    live(&[(clone, 7), (gather_parts, 8)], 7);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-use kvfs_device::{Call, FaultError, FaultRule, Rng};
+use kvfs_device::{AlignedBuf, Call, Device, FaultError, FaultRule, Rng};
 use kvfs_store::{BLOCK_BYTES, Compression, KeyspaceKind, StoreError};
 
 use super::{KEYSPACE, Rig, small_options};
@@ -142,6 +142,61 @@ fn a_misdirected_piece_is_refused() {
     let as_blocks = Piece::open(rig.ctx.clone(), KEYSPACE, KeyspaceKind::Block, &desc, 0);
     let index = as_blocks.and_then(|piece| piece.index().map(drop));
     assert!(matches!(index, Err(StoreError::Corrupt { .. })));
+}
+
+/// Exchanges two stretches of the device of one length.
+fn exchange(rig: &Rig, one: u64, other: u64, len: usize) {
+    let (mut first, mut second) = (AlignedBuf::zeroed(len), AlignedBuf::zeroed(len));
+    rig.device.read_at(first.as_mut(), one).expect("reads");
+    rig.device.read_at(second.as_mut(), other).expect("reads");
+    rig.device.write_at(first.as_ref(), other).expect("writes");
+    rig.device.write_at(second.as_ref(), one).expect("writes");
+}
+
+#[test]
+fn whole_blocks_in_each_others_places_are_refused() {
+    let rig = Rig::new(64 << 10, small_options());
+    let mut writer = rig.writer(KeyspaceKind::Tuple, 77);
+    add_tuples(&mut writer, 400).expect("space");
+    let (_, piece) = writer.finish().expect("space");
+    let index = piece.index().expect("readable");
+    let entries = index.tuple_entries();
+    let [one, other] = [entries[1].extent, entries[2].extent];
+    assert_eq!(one.len, other.len);
+    exchange(&rig, one.addr, other.addr, one.len as usize);
+    rig.make_cold(&piece);
+    let mut refused = 0;
+    for n in 0..400_u64 {
+        let key = n.to_be_bytes();
+        let mut lookup = Lookup::new(&key, 1000);
+        if check_named(piece.lookup(&mut lookup), "lookup").is_none() {
+            refused += 1;
+            continue;
+        }
+        let Outcome::Found(value) = lookup.outcome() else { panic!("key {n} is there") };
+        assert_eq!(value, format!("value of {n}").as_bytes());
+    }
+    assert!(refused > 0, "the keys of both blocks are refused");
+    assert!(check_named(piece.verify(), "verify").is_none());
+
+    let mut writer = rig.writer(KeyspaceKind::Block, 77);
+    add_blocks(&mut writer, 8).expect("space");
+    let (_, piece) = writer.finish().expect("space");
+    let index = piece.index().expect("readable");
+    let addr_of = |block| {
+        let layer = &index.layers()[0];
+        let region = layer
+            .regions()
+            .find(|region| (region.first..region.first + u64::from(region.count)).contains(&block));
+        region.expect("is there").addr_of(block)
+    };
+    exchange(&rig, addr_of(2), addr_of(5), BLOCK_BYTES);
+    rig.make_cold(&piece);
+    for block in 0..8 {
+        let mut buf = vec![0; BLOCK_BYTES];
+        let filled = piece.fill(&mut BlockFill::new(b"f", block, 9, &mut buf));
+        assert_eq!(check_named(filled, "fill").is_none(), block == 2 || block == 5, "block {block}");
+    }
 }
 
 #[test]
