@@ -33,15 +33,28 @@ seq 1 60000 >"$mnt/packed/large" && seq 1 30000 >"$mnt/packed/lz4/large" && head
 setfacl -m u:12345:rw,d:g:54321:rx "$mnt/shared" && echo inherited >"$mnt/shared/file"
 chown 12345:54321 "$mnt/shared/file" && "$KVFS" quota on -s "$mnt" && "$KVFS" quota set -s "$mnt" --user 12345 --bytes-hard 1M
 (cd "$mnt" && "$KVFS" kv put packed key "$(seq 1 2000)" && "$KVFS" set --keyspace packed compression=lz4)
+# A slow device, and content that lies there.
+touch "$store/slow"
+"$KVFS" tier add "$mnt" "slow:$store/slow,size=64M"
+mkdir "$mnt/slow"
+"$KVFS" set "$mnt/slow" tier=slow
+seq 1 40000 >"$mnt/slow/large"
 (cd "$mnt" && "$KVFS" snapshot create first)
 umount_store
 mount_store "$(mount_options)"
+
+# Of what is in runs, a clone shares the blocks.
+"$KVFS" clone "$mnt/tree" "$mnt/cloned"
 
 # What the journal has: the daemon is killed.
 cd "$mnt"
 seq 7 200 | dd of=packed/large bs=1 seek=50000 conv=notrunc status=none && seq 1 9000 >packed/new
 # Large enough to go to its final place at once.
 seq 1 100000 | dd of=tree/at-once bs=1M iflag=fullblock status=none
+# Small enough to be put together into blocks that do.
+seq 1 100000 | dd of=tree/in-parts bs=512 iflag=fullblock status=none
+echo changed >>cloned/large
+seq 50 60 | dd of=slow/large bs=1 seek=9000 conv=notrunc status=none
 rm -r many/file-1* && mv tree/deep/er tree/moved && echo more >>tree/large && : >tree/small
 "$KVFS" kv del tags key-1 && "$KVFS" kv put tags key-2 changed
 "$KVFS" txn run -- sh -c 'echo whole >tree/by-transaction; kvfs=1; exit 0'
@@ -55,7 +68,7 @@ kill_daemon || true # its status is that of the signal
 
 mkdir -p "$out"
 cp "$work/picture" "$work/keys" "$work/snapshot" "$out/"
-cp --sparse=always "$store/device" "$work/device"
-tar -C "$work" -S -c --owner=0 --group=0 --mtime=@0 device | xz -9 >"$out/device.tar.xz"
+cp --sparse=always "$store/device" "$store/slow" "$work/"
+tar -C "$work" -S -c --owner=0 --group=0 --mtime=@0 device slow | xz -9 >"$out/device.tar.xz"
 "$KVFS" version >"$out/made-by"
 ls -l "$out"
