@@ -207,8 +207,8 @@ impl NodeTable {
         Some(self.pin(node))
     }
 
-    /// From now on names that were looked up are kept, with their nodes: for a front end that has no cache of them. Those
-    /// that no longer hold leave with [`crate::FileSystem::housekeep`], all with [`NodeTable::forget_names`].
+    /// From now on names that were looked up are kept, with their nodes: for a front end without a cache of them.
+    /// [`crate::FileSystem::housekeep`] drops those that no longer hold, [`NodeTable::forget_names`] all.
     pub fn keep_names(&self) {
         self.names.start(self.node_bytes_max);
     }
@@ -260,7 +260,7 @@ impl NodeTable {
         }
     }
 
-    /// How often names in this directory were looked up since it is known; 0 where it is not, or no names are kept.
+    /// How often names in this known directory were looked up; 0 where none are kept.
     pub fn lookups_in(&self, directory: NodeId) -> u64 {
         let node = self.get(directory.0);
         node.and_then(|node| Some(node.directory.as_ref()?.lookups.load(Ordering::Relaxed))).unwrap_or(0)
@@ -416,7 +416,7 @@ impl NodeTable {
         }
     }
 
-    /// Gives back lookups of the front end. Those that it never had are not taken: the node stays for its other users.
+    /// Gives back lookups of the front end, at most those that it had: the node stays for others.
     pub(crate) fn forget(&self, inode: u64, count: u64) {
         let Some(pin) = self.get(inode) else {
             tracing::error!(inode, count, "lookups of an unknown node were given back");
@@ -532,8 +532,8 @@ impl NodeTable {
         self.dead_count.load(Ordering::Acquire)
     }
 
-    /// Nodes that the kernel should forget: those that it alone holds and that were not used since the sweep came by last;
-    /// none while the table is within [`crate::MountOptions::node_bytes_max`]. Cheap when there is nothing to do.
+    /// Nodes that the kernel should forget: those that it alone holds and that were not used since the last
+    /// sweep; none within [`crate::MountOptions::node_bytes_max`]. Cheap when there is nothing to do.
     pub fn prune_candidates(&self, count_max: usize) -> Vec<PruneCandidate> {
         let mut found = Vec::new();
         for _ in 0..2 * SHARDS {

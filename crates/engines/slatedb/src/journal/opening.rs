@@ -8,7 +8,8 @@
 //!                 record `journal`        files of the opening
 //! clean           none                    none
 //! open, crashed   that opening            there: applied by the next opening
-//! lost            none, or another one    there: refused, where the record `journal-lost` of that opening says that something is missing
+//! lost            none, or another one    there: refused, where the record `journal-lost` of that
+//!                                         opening says that something is missing
 //! closed          none                    may be left: removed
 //! ```
 //!

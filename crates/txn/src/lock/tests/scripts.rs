@@ -6,7 +6,7 @@
 //! ```text
 //! begin ID [nice N] [wait MS] [timeout MS]     a transaction
 //! ID NAME: MODE WHAT, MODE WHAT ...            operation NAME of it wants all of these
-//! main NAME: ... | launder NAME: ...           the same outside of transactions; latches are released at once
+//! main NAME: ... | launder NAME: ...           the same outside of transactions; latches go at once
 //! retry NAME | cancel NAME
 //! commit ID | decide ID | end ID | doom ID | advance MS | show
 //! ```
