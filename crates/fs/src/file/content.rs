@@ -35,7 +35,7 @@ impl<'v> Contents<'v> {
         if !has_content || !header.is_inline() || header.size == 0 {
             return Ok(bytes::Bytes::new());
         }
-        if let Some(content) = node.known_content() {
+        if let Some(content) = node.content_to_read() {
             return Ok(content);
         }
         let (keyspace, key) = node.row_address(&self.keyspaces);

@@ -17,6 +17,7 @@
 //!   keeps its parent, so paths can always be computed. A front end that remembers no names of its own has the table
 //!   keep them, each with a reference (`names`).
 
+mod contents;
 mod known;
 mod names;
 mod state;

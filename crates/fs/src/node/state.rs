@@ -282,7 +282,7 @@ impl Node {
     }
 
     /// The inline content, where it is in memory.
-    pub(crate) fn known_content(&self) -> Option<Bytes> {
+    fn known_content(&self) -> Option<Bytes> {
         let state = self.state.lock();
         match &state.location {
             Location::Rowless { content } => Some(content.clone()),
@@ -370,6 +370,12 @@ impl<'t> Pin<'t> {
     pub(crate) fn count_lookup(&self) {
         self.references.fetch_add(1, Ordering::Relaxed);
         self.lookups.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The inline content, which is about to be read, where it is in memory.
+    pub(crate) fn content_to_read(&self) -> Option<Bytes> {
+        self.table.contents.note_read();
+        self.known_content()
     }
 
     /// Moves the node; the place it had gives back its reference of the parent.

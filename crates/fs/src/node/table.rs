@@ -10,6 +10,7 @@ use bytes::Bytes;
 use kvfs_locks::{Mutex, RwLock, RwLockWriteGuard, class};
 use kvfs_store::Position;
 
+use super::contents::KeptContents;
 use super::names::{Listed, NameCache, Search, Unkept};
 use super::state::Absence;
 use super::{DirectoryPart, Location, Node, NodeState, Pin, Verified};
@@ -118,7 +119,7 @@ pub struct NodeTable {
     node_bytes_max: u64,
     /// See [`NodeTable::share_ends`].
     are_ends_shared: AtomicBool,
-    content_bytes_max: u64,
+    pub(super) contents: KeptContents,
     names: NameCache,
     /// Why nothing may be answered from it any more.
     lost: OnceLock<String>,
@@ -141,7 +142,7 @@ impl NodeTable {
             renewed: Mutex::default(),
             node_bytes_max,
             are_ends_shared: AtomicBool::new(false),
-            content_bytes_max,
+            contents: KeptContents::new(content_bytes_max),
             names: NameCache::default(),
             lost: OnceLock::new(),
         }
@@ -348,16 +349,15 @@ impl NodeTable {
     }
 
     fn admit_content(&self, padded: &PaddedShard, content: &[u8]) -> Option<Bytes> {
-        if content.is_empty() || self.content_bytes_max < content.len() as u64 {
-            return None;
-        }
-        padded.content_bytes.fetch_add(content.len() as u64, Ordering::Relaxed);
-        Some(Bytes::copy_from_slice(content))
+        self.contents.admits(content.len()).then(|| {
+            padded.content_bytes.fetch_add(content.len() as u64, Ordering::Relaxed);
+            Bytes::copy_from_slice(content)
+        })
     }
 
     fn queue_content(&self, padded: &PaddedShard, shard: &mut Shard, inode: u64) {
         shard.content_queue.push_back(inode);
-        let bytes_max = self.content_bytes_max / SHARDS as u64;
+        let bytes_max = self.contents.bytes_max / SHARDS as u64;
         while shard.content_queue.len() > CONTENT_QUEUE_LEN
             || (padded.content_bytes.load(Ordering::Relaxed) > bytes_max && shard.content_queue.len() > 1)
         {
