@@ -3,7 +3,8 @@
 //! The transaction was that user's, but rights may have been taken away since. So every file and directory that would be
 //! made, removed, moved or changed must belong to the user, now and in the state that comes back; every directory whose
 //! names would change must be writable, and the way to it open; keyspaces must be writable. Of a tree that was removed as a whole the
-//! changes tell only the top; what comes back with it is looked through. That is asked of the transaction's changes, before anything is planned, and
+//! changes tell only the top; what comes back with it is looked through. A file comes back with the right to act as a group
+//! only if the user is of it, as chmod(2) has it. That is asked of the transaction's changes, before anything is planned, and
 //! then of what the plan does in the present (`check_effects`), which may be more, and may meet files under other names.
 //!
 //! Thread safety: for threads that may block. Not atomic with what follows, as no check of a path is.
@@ -19,6 +20,7 @@ use crate::error::{ErrorKind, Result, ServiceError};
 
 const SEARCH: u32 = 1;
 const WRITE: u32 = 2;
+const SET_GROUP_ID: u32 = 0o2000;
 
 /// The kernel's name of an access-control list.
 const ACL: &[u8] = b"system.posix_acl_access";
@@ -48,10 +50,13 @@ pub(super) fn check(
             if !is_reachable(now, peer, path, moves)? {
                 return Err(denied());
             }
-            for side in [now, then] {
-                if find(side, path)?.is_some_and(|attr| attr.uid != peer.uid) {
-                    return Err(denied());
-                }
+            let [is, comes] = [find(now, path)?, find(then, path)?];
+            if [&is, &comes].into_iter().flatten().any(|attr| attr.uid != peer.uid) {
+                return Err(denied());
+            }
+            let acts_for = is.filter(acts_for_group).map(|attr| attr.gid);
+            if comes.is_some_and(|attr| acts_for != Some(attr.gid) && !may_act_for_group(peer, &attr)) {
+                return Err(denied());
             }
         }
     }
@@ -72,10 +77,20 @@ pub(super) fn check_effects(view: &FileSystem, peer: &Caller, effects: &Effects)
     Ok(())
 }
 
-/// What may come back with a tree: what belongs to the user.
-struct Own(u32);
+/// Whether a program in it would run with the rights of its group.
+fn acts_for_group(attr: &Attr) -> bool {
+    attr.kind == FileType::Regular && attr.mode & SET_GROUP_ID != 0
+}
 
-impl TreeRights for Own {
+/// Whether `peer` could give a file these bits.
+fn may_act_for_group(peer: &Caller, attr: &Attr) -> bool {
+    !acts_for_group(attr) || peer.is_of_group(attr.gid)
+}
+
+/// What may come back with a tree: what belongs to the user.
+struct Own<'p>(&'p Caller);
+
+impl TreeRights for Own<'_> {
     fn is_everything(&self) -> bool {
         false
     }
@@ -89,7 +104,11 @@ impl TreeRights for Own {
     }
 
     fn check_entry(&self, _: &Attr, entry: &Attr) -> Result<(), FsError> {
-        if entry.uid == self.0 { Ok(()) } else { Err(FsError::NotPermitted("it is another user's")) }
+        if entry.uid == self.0.uid && may_act_for_group(self.0, entry) {
+            Ok(())
+        } else {
+            Err(FsError::NotPermitted("it is another user's, or acts for another group"))
+        }
     }
 }
 
@@ -104,7 +123,7 @@ fn check_tree(then: &FileSystem, peer: &Caller, path: &[u8]) -> Result<()> {
         }
         Ok(at)
     })?;
-    kvfs_fs::look_through(then, (above.node(), last), &Own(peer.uid)).map_err(|TreeError { below, error }| {
+    kvfs_fs::look_through(then, (above.node(), last), &Own(peer)).map_err(|TreeError { below, error }| {
         match *error {
             FsError::NotPermitted(_) => denied(&[path, b"/", &below].concat()),
             error => error.into(),

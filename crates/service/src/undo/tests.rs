@@ -136,6 +136,34 @@ fn removed_tree_with_files_of_others_comes_back_by_root_alone() {
 }
 
 #[test]
+fn file_that_acts_for_a_group_comes_back_for_its_members_alone() {
+    let world = open_world();
+    let (store, owner) = (world.mounted(), stranger());
+    for in_tree in [false, true] {
+        let tree = directory_of(&world.fs, owner.uid, NodeId::ROOT, "tree", 0o777);
+        let parent = if in_tree { tree } else { NodeId::ROOT };
+        let file = made_by(&world.fs, owner.uid, parent, "file", 0o755);
+        set(&world.fs, file, SetAttr { gid: Some(2000), ..SetAttr::default() });
+        set(&world.fs, file, SetAttr { mode: Some(0o2755), ..SetAttr::default() });
+        let (id, path) = if in_tree {
+            (remove_trees(&store, &owner, &[b"/tree".to_vec()]).expect("is removed").txn, "/tree/file")
+        } else {
+            let user = kvfs_fs::Caller { uid: owner.uid, ..kvfs_fs::Caller::default() };
+            let remove = |fs: &FileSystem| {
+                settled_for(&user, |caller| fs.unlink(caller, NodeId::ROOT, b"file")).expect("is removed");
+            };
+            (in_txn(&world, &owner, remove), "/file")
+        };
+        assert_not_yours(store.take_back(&owner, id, all()), path);
+        assert!(matches!(store.take_back(&Caller::of_mount(0, 1), id, all()), Ok(Undone::Done(..))));
+        let at: &[&str] = if in_tree { &["tree", "file"] } else { &["file"] };
+        let attr = settled(|caller| world.fs.getattr(caller, node_at(&world.fs, at))).expect("is there");
+        assert_eq!((attr.gid, attr.mode), (2000, 0o2755));
+        settled(|caller| world.fs.rmdir(caller, NodeId::ROOT, b"tree")).ok();
+    }
+}
+
+#[test]
 fn undo_changes_no_file_of_others_by_another_of_its_names() {
     let world = open_world();
     let (store, owner) = (world.mounted(), stranger());
