@@ -111,16 +111,17 @@ fn repair(store: &StoreDir, devices: Devices) -> Result<Report> {
     let db = db.map_err(|error| explain_open(store, error))?;
     let damaged = damaged_keys(&db, &engine)?;
     let handle: Arc<dyn Store> = Arc::clone(&db) as Arc<dyn Store>;
+    let nameless = files::settle_receive(&handle, engine.lost.is_empty() && !engine.is_uncertain)?;
     let fixed = files::repair(&handle, &*clock)?;
     let mut lost = files::describe(&handle, &damaged, &fixed.holed)?;
-    lost.extend(fixed.lost);
+    lost.extend(fixed.lost.into_iter().chain(nameless));
     let mut report = Report {
         findings: engine.findings,
         is_uncertain: engine.is_uncertain,
         fixed: fixed.fixed,
         lost,
         lost_more: engine.dropped_count.saturating_sub(engine.dropped.len() as u64),
-        snapshots: engine.lost.iter().flat_map(|lost| lost.snapshots.iter().cloned()).collect(),
+        snapshots: engine.snapshots,
         left: fixed.left.iter().map(ToString::to_string).collect(),
     };
     drop(handle);

@@ -91,6 +91,45 @@ fn what_is_lost_is_listed_and_the_rest_is_there_in_a_copy_and_in_place() {
 }
 
 #[test]
+fn snapshots_that_have_lost_something_are_other_ones_for_streams_and_repositories() {
+    let world = World::new();
+    let sound = world.store("sound");
+    let put =
+        |key: &str| drop(kvfs(&["kv", "put", "-s", &sound, "users", key, &format!("name of {key}")]).ok());
+    let (monday, tuesday) = (world.text("monday.kvfs"), world.text("tuesday.kvfs"));
+    put("alice");
+    kvfs(&["snapshot", "create", "-s", &sound, "monday"]).ok();
+    put("dave");
+    kvfs(&["snapshot", "create", "-s", &sound, "tuesday"]).ok();
+    fs::write(&monday, kvfs(&["snapshot", "send", "-s", &sound, "monday"]).stdout).unwrap();
+    fs::write(&tuesday, kvfs(&["snapshot", "send", "-s", &sound, "--from", "monday", "tuesday"]).stdout)
+        .unwrap();
+    let replica = world.store("replica");
+    kvfs(&["snapshot", "receive", "-s", &replica, &monday]).ok();
+    spoil(&world.path("replica/device"), |sector| {
+        sector.starts_with(b"KVtb") && holds(sector, b"name of alice")
+    });
+    let repaired = kvfs(&["check", "--repair", &replica]);
+    assert_eq!(repaired.code, Some(IN_PART), "{repaired:?}");
+    let said = String::from_utf8_lossy(&repaired.stdout);
+    assert!(
+        said.contains("missing in monday, too; other stores and repositories know them no more"),
+        "{said}"
+    );
+    let refused = kvfs(&["snapshot", "receive", "-s", &replica, &tuesday]);
+    assert_ne!(refused.code, Some(0), "it would go on from a gap");
+    assert!(refused.stderr.contains("monday"), "{}", refused.stderr);
+    let forced = kvfs(&["snapshot", "receive", "-s", &replica, "--rollback", &tuesday]);
+    assert_ne!(forced.code, Some(0), "{}", forced.stderr);
+
+    let repository = world.text("repository");
+    kvfs(&["repository", "create", &repository]).ok();
+    kvfs(&["snapshot", "push", "-s", &replica, "monday", &repository]).ok();
+    let pushed = kvfs(&["snapshot", "push", "-s", &sound, "monday", &repository]).ok();
+    assert!(!pushed.contains("already"), "{pushed}");
+}
+
+#[test]
 fn copy_for_a_repair_that_is_cut_off_is_no_store_and_one_that_is_interrupted_is_gone() {
     let world = World::new();
     let store = made(&world);

@@ -26,7 +26,8 @@ use kvfs_store::{Batch, Durability, Keyspace, KeyspaceKind, Store, Txn, TxnOptio
 
 use crate::check::{self, CheckReport, Problem};
 use crate::quota;
-use crate::schema::Keyspaces;
+use crate::schema::{Keyspaces, Receiving, decode_receiving, receiving_key};
+use crate::transfer::finish_receive;
 use crate::{Result, Timestamp};
 pub use paths::{DamagedKeys, describe};
 pub(crate) use paths::{FilePaths, describe_unread};
@@ -95,6 +96,27 @@ pub fn repair(store: &Arc<dyn Store>, clock: &dyn Clock) -> Result<RepairReport>
         txn.commit(Durability::Synced)?;
     }
     Ok(RepairReport { left, ..report })
+}
+
+/// Names what was received last, as an opening does, before anything else is written. Where the store is not `is_whole` it gets no name,
+/// which would stand for what was sent; that is told.
+///
+/// # Errors
+/// Store errors.
+pub fn settle_receive(store: &Arc<dyn Store>, is_whole: bool) -> Result<Option<Problem>> {
+    let meta = Keyspaces::open(&**store)?.meta;
+    let Some(bytes) = store.get(meta, &receiving_key())? else { return Ok(None) };
+    // A record that can't be read is lost as any other one is: the repair tells of it.
+    let Ok(Receiving { name, .. }) = decode_receiving(&bytes) else { return Ok(None) };
+    if is_whole || store.named_snapshots().iter().any(|info| info.name == name) {
+        finish_receive(&**store, meta)?;
+        return Ok(None);
+    }
+    let mut batch = Batch::new();
+    batch.delete(meta, receiving_key());
+    store.apply(batch, Durability::Synced)?;
+    let detail = "it was received, and has no name, as some of it may be lost".to_owned();
+    Ok(Some(Problem { place: format!("snapshot \"{name}\""), detail }))
 }
 
 /// Where what is counted for quotas does not fit any more, the next mount counts anew.

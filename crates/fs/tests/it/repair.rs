@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use kvfs_fs::repair::{DamagedKeys, RepairReport, describe, repair};
-use kvfs_fs::{Limits, NodeId, QuotaKind, SetAttr, Usage, XattrMode, check};
+use kvfs_fs::{KEYSPACES, Limits, NodeId, QuotaKind, SetAttr, Usage, XattrMode, check};
 use kvfs_store::{Batch, Durability, KeyRange, Keyspace, KeyspaceKind, Store};
 
 use crate::setup::{Random, Setup};
@@ -509,4 +509,23 @@ fn permission_bits_follow_an_access_list_whatever_other_attributes_there_are() {
     tree.apply(|batch| batch.put(meta, row_key(1, "listed"), before));
     tree.repair("an old row");
     assert_eq!(tree.setup.getattr(&caller, look(&tree, "listed")).unwrap().mode & 0o7777, 0o640);
+}
+
+#[test]
+fn what_was_received_last_gets_its_name_from_a_repair_unless_something_is_lost() {
+    for is_whole in [true, false] {
+        let setup = Setup::new(64);
+        let all = setup.store.keyspaces();
+        let meta = all.iter().find(|info| info.name == KEYSPACES[0]).unwrap().keyspace;
+        let key = [&[0; 9][..], b"receiving"].concat();
+        let record = [&1_u32.to_le_bytes()[..], &7_u64.to_le_bytes(), b"tuesday"].concat();
+        let mut batch = Batch::new();
+        batch.put(meta, key.clone(), record);
+        setup.store.apply(batch, Durability::Synced).unwrap();
+        let told = kvfs_fs::repair::settle_receive(&setup.store, is_whole).unwrap();
+        let named: Vec<_> = setup.store.named_snapshots().into_iter().map(|info| info.name).collect();
+        assert_eq!(named.as_slice() == ["tuesday"], is_whole);
+        assert_eq!(told.map(|problem| problem.place), (!is_whole).then(|| "snapshot \"tuesday\"".to_owned()));
+        assert_eq!(setup.store.get(meta, &key).unwrap(), None, "the next opening names nothing");
+    }
 }

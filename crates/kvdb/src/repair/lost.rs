@@ -4,6 +4,8 @@
 //! were in it. So a key that was never damaged is not suspected (but for one in 2^32), and one whose newest value is
 //! lost is listed, though an older value of it may have come back.
 
+use std::collections::BTreeSet;
+
 use bytes::Bytes;
 use kvfs_store::{KeyRange, Keyspace, KeyspaceKind, Read, Result, Seqno, TxnId};
 
@@ -11,9 +13,13 @@ use crate::check::{LostKeys, blocks_of};
 use crate::db::Db;
 use crate::flush::patches::Gone;
 use crate::memtable::Lookup;
+use crate::repair::Repaired;
 use crate::repair::pieces::counted;
+use crate::runtime::options::new_uuid;
 use crate::table::{LostPart, fingerprint};
 use crate::version::{ManifestState, RunId};
+
+const NANOS_PER_SECOND: u128 = 1_000_000_000;
 
 /// A part of a run that is gone.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,8 +36,6 @@ pub struct Lost {
     pub base: Seqno,
     /// Age and number of the run.
     pub(super) place: (Seqno, RunId),
-    /// Named snapshots that may miss something, too.
-    pub snapshots: Vec<String>,
 }
 
 impl Lost {
@@ -41,13 +45,26 @@ impl Lost {
     }
 }
 
-/// Notes which named snapshots may see less than they did.
-pub(super) fn name_snapshots(state: &ManifestState, lost: &mut [Lost]) {
-    for lost in lost.iter_mut().filter(|lost| lost.txn.is_none()) {
-        let oldest = counted(lost.part.seqno_min, lost.base);
-        let seeing = state.snapshots.iter().filter(|(_, snapshot)| snapshot.seqno >= oldest);
-        lost.snapshots = seeing.map(|(name, _)| name.clone()).collect();
+/// Makes other snapshots of those that may see less than they did, or more, and gives their names: each is created at another moment within
+/// a second. The moment is a part of what other stores know a snapshot by, and they must not take this one for the one that they know.
+/// `journal_from`: the first change that was taken from a damaged journal.
+pub(super) fn replace_snapshots(
+    state: &mut ManifestState,
+    repaired: &Repaired,
+    journal_from: Option<Seqno>,
+) -> Result<BTreeSet<String>> {
+    // Nothing tells where in the history a transaction's part came to be.
+    let since = |lost: &Lost| lost.txn.map_or(counted(lost.part.seqno_min, lost.base), |_| 0);
+    let oldest =
+        repaired.lost.iter().map(since).chain(journal_from).chain(repaired.is_uncertain.then_some(0));
+    let Some(oldest) = oldest.min() else { return Ok(BTreeSet::new()) };
+    let mut names = BTreeSet::new();
+    for (name, snapshot) in state.snapshots.iter_mut().filter(|(_, snapshot)| snapshot.seqno >= oldest) {
+        let later = 1 + u128::from_le_bytes(new_uuid()?) % (NANOS_PER_SECOND - 1);
+        snapshot.created = snapshot.created.wrapping_add(later as u64);
+        names.insert(name.clone());
     }
+    Ok(names)
 }
 
 impl Db {

@@ -14,6 +14,7 @@ mod lost;
 mod pieces;
 mod replay;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -50,6 +51,9 @@ pub struct Repaired {
     pub dropped: Vec<(String, Op)>,
     /// How many there were.
     pub dropped_count: u64,
+    /// Named snapshots that may hold less than they did, or more where [`Self::is_uncertain`] says so. They are created at another
+    /// moment now, so that they are not taken for what they were.
+    pub snapshots: BTreeSet<String>,
 }
 
 /// Repairs the store on `device`, which must not be open. `keyspaces` are the first ones of every store of this kind,
@@ -117,9 +121,10 @@ pub fn repair_joined(
         repaired: &mut repaired,
         kept: &mut kept,
     };
+    let journal_from = mending.state.flushed_seqno + 1;
     let is_replayed = replay::journal(&ctx, &superblock, &mut mending)?;
     let is_trimmed = forget_the_future(&mut state, &mut repaired);
-    lost::name_snapshots(&state, &mut repaired.lost);
+    repaired.snapshots = lost::replace_snapshots(&mut state, &repaired, is_replayed.then_some(journal_from))?;
     if is_mended || is_replayed || is_trimmed || found.damage.is_some() {
         state.next_id = next_id.load(Ordering::Relaxed);
         // A merge that goes on relies on what its steps have done; what is left of its runs is merged anew.

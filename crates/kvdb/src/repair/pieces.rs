@@ -198,7 +198,6 @@ impl<'a> Repair<'a> {
             part: LostPart { first: part.first.clone().max(run.lower_bound.clone()), ..part },
             base: run.base,
             place: (run.age, run.id),
-            snapshots: Vec::new(),
         }));
         let (desc, piece) = piece?;
         self.kept.push(piece);

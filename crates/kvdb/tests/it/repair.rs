@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use kvfs_device::{AlignedBuf, CrashDevice, CrashMode, Device, MemoryDevice, Rng, SECTOR_BYTES};
@@ -307,6 +308,44 @@ fn whatever_single_sector_is_damaged_all_else_is_there() {
             lost += assert_repaired(&sample, &device, &repaired, &what);
         }
         println!("seed {seed:#x}: {lost} keys lost by 30 sectors");
+    }
+}
+
+#[test]
+fn a_snapshot_that_may_have_lost_something_is_created_at_another_moment() {
+    let medium = Arc::new(MemoryDevice::growable(0, ZONES * ZONE_BYTES as u64));
+    let device = Arc::clone(&medium) as Arc<dyn Device>;
+    create(&device, ZONES);
+    let db = open(&device, |_| {});
+    let rows = handles(&db)[0];
+    for name in ["first", "second", "third"] {
+        let mut batch = Batch::new();
+        batch.put(rows, name.as_bytes(), format!("the value of {name}").into_bytes());
+        db.apply(batch, Durability::Synced).expect("applies");
+        db.flush().expect("flushes");
+        db.create_snapshot(name).expect("names");
+    }
+    let before = db.named_snapshots();
+    db.close().expect("closes");
+    drop(db);
+    let image = medium.snapshot();
+    let words = b"the value of second";
+    let is_block = |sector: &[u8]| {
+        sector.starts_with(b"KVtb") && sector.windows(words.len()).any(|window| window == words)
+    };
+    let damaged: Vec<_> =
+        (0..).zip(image.chunks(SECTOR_BYTES)).filter(|(_, sector)| is_block(sector)).collect();
+    assert_eq!(damaged.len(), 1);
+    spoil(&medium, damaged[0].0 * SECTOR_BYTES, SECTOR_BYTES, &mut Rng::new(1));
+    let repaired = run_repair(&device);
+    assert_eq!(Vec::from_iter(&repaired.snapshots), ["second", "third"], "{repaired:?}");
+    let db = open(&device, |_| {});
+    let after = db.named_snapshots();
+    assert_eq!(after[0], before[0], "nothing that it had is lost");
+    for (before, after) in before.iter().zip(&after).skip(1) {
+        assert_eq!((&after.name, after.position), (&before.name, before.position));
+        let later = after.created.checked_sub(before.created).expect("not earlier");
+        assert!(!later.is_zero() && later < Duration::from_secs(1));
     }
 }
 

@@ -63,7 +63,9 @@ impl Report {
         }
         if !self.snapshots.is_empty() {
             let names: Vec<&str> = self.snapshots.iter().map(String::as_str).collect();
-            line("snapshots", &format!("some of what is lost may be missing in {}, too", names.join(", ")));
+            let names = names.join(", ");
+            let what = "other stores and repositories know them no more: send them whole";
+            line("snapshots", &format!("some of what is lost may be missing in {names}, too; {what}"));
         }
         self.left.iter().for_each(|left| line("still damaged", left));
         // What is damaged on the device shows in what is put right and what is lost; it counts there.
