@@ -112,7 +112,7 @@ fn repair(store: &StoreDir, devices: Devices) -> Result<Report> {
     let damaged = damaged_keys(&db, &engine)?;
     let handle: Arc<dyn Store> = Arc::clone(&db) as Arc<dyn Store>;
     let nameless = files::settle_receive(&handle, engine.lost.is_empty() && !engine.is_uncertain)?;
-    let fixed = files::repair(&handle, &*clock)?;
+    let fixed = files::repair(&handle, &*clock, &damaged, engine.is_uncertain)?;
     let mut lost = files::describe(&handle, &damaged, &fixed.holed)?;
     lost.extend(fixed.lost.into_iter().chain(nameless));
     let mut report = Report {

@@ -1,6 +1,7 @@
 //! Blocks and extended attributes against their owners.
 //!
-//! A file whose last blocks are gone ends with the last one that is left; what is missing before that is a hole.
+//! A file whose last blocks are gone ends with the last one that is left; what is missing before that is a hole. One
+//! whose row may be an older one is as long as its blocks, of which the newer row knew.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -124,19 +125,19 @@ fn fit(
     holes: &mut Vec<(u64, Vec<(u64, u64)>)>,
 ) -> Result<Option<Fix>> {
     let end = owner.size.div_ceil(BLOCK);
-    if blocks.beyond > 0 {
-        edit.delete_range(edit.keyspaces.data, block_key(inode, end), inode_key(inode + 1))?;
-    }
-    if blocks.has_rest {
-        let mut data = vec![0; BLOCK_BYTES];
-        edit.txn.read_blocks(edit.keyspaces.data, &block_prefix(inode), end - 1, &mut data)?;
-        data[(owner.size - (end - 1) * BLOCK) as usize..].fill(0);
-        edit.put_block(inode, end - 1, data.into())?;
-    }
     let mut fix = Fix { blocks: blocks.count, ..Fix::nothing(owner) };
+    let is_longer = blocks.beyond > 0 || blocks.has_rest;
+    let is_kept = is_longer && edit.older.as_ref().is_none_or(|older| older.contains(&inode));
+    if is_kept {
+        fix.size = last_block(edit, inode)?.saturating_mul(BLOCK).min(FILE_SIZE_MAX);
+        fix.blocks += blocks.beyond;
+        fix.flags = fix.flags | RowFlags::SPARSE;
+    } else if is_longer {
+        cut(edit, inode, owner.size, blocks)?;
+    }
     if !owner.flags.has(RowFlags::SPARSE) && blocks.count < end {
         let missing = missing(edit, inode, blocks.end)?;
-        if blocks.end < end {
+        if blocks.end < end && !is_kept {
             fix.size = blocks.end * BLOCK;
         }
         if !missing.is_empty() {
@@ -146,8 +147,22 @@ fn fit(
         holes.push((inode, missing.into_iter().chain(tail).collect()));
     }
     let is_same = (fix.size, fix.blocks, fix.flags) == (owner.size, owner.blocks, owner.flags);
-    let is_touched = blocks.beyond > 0 || blocks.has_rest;
-    Ok((!is_same || is_touched).then_some(fix))
+    Ok((!is_same || is_longer).then_some(fix))
+}
+
+/// Takes away what came back behind the end of a file.
+fn cut(edit: &mut Edit<'_>, inode: u64, size: u64, blocks: Blocks) -> Result<()> {
+    let end = size.div_ceil(BLOCK);
+    if blocks.beyond > 0 {
+        edit.delete_range(edit.keyspaces.data, block_key(inode, end), inode_key(inode + 1))?;
+    }
+    if blocks.has_rest {
+        let mut data = vec![0; BLOCK_BYTES];
+        edit.txn.read_blocks(edit.keyspaces.data, &block_prefix(inode), end - 1, &mut data)?;
+        data[(size - (end - 1) * BLOCK) as usize..].fill(0);
+        edit.put_block(inode, end - 1, data.into())?;
+    }
+    Ok(())
 }
 
 fn block_key(inode: u64, block: u64) -> Bytes {
@@ -308,6 +323,9 @@ fn tell(
         if let Some((_, ranges)) = holes.iter().find(|(of, _)| of == inode) {
             let ranges: Vec<String> = ranges.iter().map(|(from, to)| format!("{from}-{to}")).collect();
             edit.lost_bytes(*inode, path.clone(), format!("bytes {} of the file", ranges.join(", ")));
+        }
+        if fix.size > owner.size {
+            edit.lost(path.clone(), "exact size of the file, which is as long as its last block now");
         }
         let change = match fix.size.cmp(&owner.size) {
             std::cmp::Ordering::Equal => format!("its row was put right: {} blocks of 4 KiB", fix.blocks),

@@ -1,5 +1,7 @@
 //! The transaction of a repair: what it reads, writes and tells.
 
+use std::collections::BTreeSet;
+
 use bytes::Bytes;
 use kvfs_store::progress::{self, Unit};
 use kvfs_store::{Batch, KeyRange, Keyspace, Txn};
@@ -30,6 +32,8 @@ pub(super) struct Edit<'a> {
     pub(super) inode_next: u64,
     /// Something has a project.
     pub(super) has_projects: bool,
+    /// Inodes whose rows may be older than what else there is of them; `None`: all.
+    pub(super) older: Option<BTreeSet<u64>>,
 }
 
 impl<'a> Edit<'a> {
@@ -45,6 +49,7 @@ impl<'a> Edit<'a> {
             lost_found: None,
             inode_next: 0,
             has_projects: false,
+            older: Some(BTreeSet::new()),
         }
     }
 

@@ -26,7 +26,7 @@ use kvfs_store::{Batch, Durability, Keyspace, KeyspaceKind, Store, Txn, TxnOptio
 
 use crate::check::{self, CheckReport, Problem};
 use crate::quota;
-use crate::schema::{Keyspaces, Receiving, decode_receiving, receiving_key};
+use crate::schema::{Keyspaces, Receiving, Row, decode_receiving, receiving_key};
 use crate::transfer::finish_receive;
 use crate::{Result, Timestamp};
 pub use paths::{DamagedKeys, describe};
@@ -62,10 +62,16 @@ pub fn open_keyspaces(store: &Arc<dyn Store>) -> Result<()> {
 }
 
 /// Repairs the file system in `store`, which has transactions. Where there is nothing to repair, nothing is written.
+/// The engine could not bring back what is `damaged`; where it `is_uncertain`, anything may be there in an older state.
 ///
 /// # Errors
 /// Store errors, also where the store itself is damaged still; no space. Nothing has changed then.
-pub fn repair(store: &Arc<dyn Store>, clock: &dyn Clock) -> Result<RepairReport> {
+pub fn repair(
+    store: &Arc<dyn Store>,
+    clock: &dyn Clock,
+    damaged: &[DamagedKeys],
+    is_uncertain: bool,
+) -> Result<RepairReport> {
     let keyspaces = Keyspaces::open(&**store)?;
     let quotas = quota::find_keyspace(&**store)?;
     let txn = store.begin(TxnOptions::default())?;
@@ -75,7 +81,9 @@ pub fn repair(store: &Arc<dyn Store>, clock: &dyn Clock) -> Result<RepairReport>
         None => false,
     };
     let mut edit = edit::Edit::new(&*txn, keyspaces, now, has_quotas);
-    let repaired = rows::repair(&mut edit)
+    let repaired = older_rows(&*txn, &keyspaces, damaged)
+        .map(|older| edit.older = (!is_uncertain).then_some(older))
+        .and_then(|()| rows::repair(&mut edit))
         .and_then(|()| names::repair(&mut edit))
         .and_then(|()| content::repair(&mut edit))
         .and_then(|()| counters::repair(&mut edit))
@@ -96,6 +104,18 @@ pub fn repair(store: &Arc<dyn Store>, clock: &dyn Clock) -> Result<RepairReport>
         txn.commit(Durability::Synced)?;
     }
     Ok(RepairReport { left, ..report })
+}
+
+/// Inodes of rows that are there in an older state.
+fn older_rows(txn: &dyn Txn, keyspaces: &Keyspaces, damaged: &[DamagedKeys]) -> Result<BTreeSet<u64>> {
+    let mut inodes = BTreeSet::new();
+    for (name, keyspace) in [(KEYSPACES[0].0, keyspaces.meta), (KEYSPACES[3].0, keyspaces.orphans)] {
+        for key in damaged.iter().filter(|of| of.keyspace == name).flat_map(|of| &of.older) {
+            let row = txn.get(keyspace, key)?;
+            inodes.extend(row.as_deref().and_then(Row::parse).map(|row| row.inode()));
+        }
+    }
+    Ok(inodes)
 }
 
 /// Names what was received last, as an opening does, before anything else is written. Where the store is not `is_whole` it gets no name,

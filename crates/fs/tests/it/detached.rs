@@ -461,7 +461,7 @@ fn repair_leaves_detached_trees_where_they_are() {
     planted(&main);
     remove(&main, ROOT, "tree");
     go_on(&main, 20);
-    let report = kvfs_fs::repair::repair(&main.store, &*main.clock).unwrap();
+    let report = kvfs_fs::repair::repair(&main.store, &*main.clock, &[], false).unwrap();
     assert_eq!(report, kvfs_fs::repair::RepairReport::default());
     let mut main = main;
     main.reopen();
@@ -676,7 +676,7 @@ fn a_damaged_tree_is_in_the_way_of_no_other() {
         let removed = DetachedTrees::of(&main.fs).remove_all();
         assert_eq!(removed.is_err(), damage == 2, "{removed:?}");
         assert_eq!(trees(&main.fs), 1, "damage {damage}: the rest waits for a repair");
-        kvfs_fs::repair::repair(&main.store, &*main.clock).unwrap();
+        kvfs_fs::repair::repair(&main.store, &*main.clock, &[], false).unwrap();
         main.reopen();
         finish(&main);
         main.assert_sound("repaired");

@@ -406,7 +406,7 @@ fn a_repair_knows_of_projects() {
     let mut batch = Batch::new();
     batch.delete(meta, [&[0; 9][..], b"superblock"].concat());
     setup.store.apply(batch, Durability::Buffered).unwrap();
-    let report = repair::repair(&setup.store, &*setup.clock).unwrap();
+    let report = repair::repair(&setup.store, &*setup.clock, &[], false).unwrap();
     assert!(report.left.is_empty(), "{report:?}");
     assert_eq!(version(&*setup.store), 3);
     setup.reopen();

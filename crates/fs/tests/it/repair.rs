@@ -104,7 +104,11 @@ impl Tree {
 
     /// Repairs, and makes sure that it is sound and can be used afterwards.
     fn repair(&mut self, context: &str) -> RepairReport {
-        let report = repair(&self.setup.store, &*self.setup.clock).unwrap();
+        self.repair_damaged(&[], context)
+    }
+
+    fn repair_damaged(&mut self, damaged: &[DamagedKeys], context: &str) -> RepairReport {
+        let report = repair(&self.setup.store, &*self.setup.clock, damaged, false).unwrap();
         assert!(report.left.is_empty(), "{context}: {:#?} is left after {:#?}", report.left, report.fixed);
         self.setup.assert_sound(context);
         self.setup.reopen();
@@ -130,7 +134,7 @@ fn has(problems: &[check::Problem], words: &str) -> bool {
 fn a_sound_file_system_is_not_changed() {
     let mut tree = Tree::new(&mut Random::new(1));
     let before = tree.keys("meta");
-    let report = repair(&tree.setup.store, &*tree.setup.clock).unwrap();
+    let report = repair(&tree.setup.store, &*tree.setup.clock, &[], false).unwrap();
     assert_eq!(report, RepairReport::default());
     assert_eq!(tree.keys("meta"), before);
     tree.repair("sound");
@@ -270,6 +274,31 @@ fn lost_blocks_are_holes_and_a_lost_end_makes_the_file_shorter() {
     assert_eq!(left.len(), 8 * 4096);
     assert!(left[2 * 4096..4 * 4096].iter().all(|&byte| byte == 0));
     assert_eq!((&left[..2 * 4096], &left[4 * 4096..]), (&content[..2 * 4096], &content[4 * 4096..8 * 4096]));
+}
+
+#[test]
+fn content_behind_the_end_is_kept_where_the_row_is_an_older_one_and_else_taken_away() {
+    // Blocks behind the end, and bytes behind it in the last block.
+    for (len, len_then) in [(20_000, 50_000), (20_000, 20_400)] {
+        for is_older in [true, false] {
+            let mut tree = Tree::new(&mut Random::new(4));
+            let node = tree.setup.file(NodeId::ROOT, "grows");
+            let content: Vec<u8> = (0..len_then).map(|at| (at / 7) as u8 | 1).collect();
+            let (meta, key) = (tree.keyspace("meta"), row_key(1, "grows"));
+            tree.setup.write_at(node, 0, &content[..len]).unwrap();
+            let older = tree.setup.store.get(meta, &key).unwrap().unwrap();
+            tree.setup.write_at(node, len as u64, &content[len..]).unwrap();
+            tree.apply(|batch| batch.put(meta, key.clone(), older));
+            let mut damaged = DamagedKeys { keyspace: "meta".to_owned(), ..DamagedKeys::default() };
+            damaged.older.extend(is_older.then_some(key));
+            let context = format!("{len} of {len_then}, {is_older}");
+            let report = tree.repair_damaged(&[damaged], &context);
+            let mut expected = content[..if is_older { len_then } else { len }].to_vec();
+            expected.resize(if is_older { len_then.next_multiple_of(4096) } else { len }, 0);
+            assert!(tree.content(&["grows".to_owned()]) == Some(expected), "{context}: {report:#?}");
+            assert_eq!(has(&report.lost, "/grows: exact size"), is_older, "{context}: {report:#?}");
+        }
+    }
 }
 
 #[test]
