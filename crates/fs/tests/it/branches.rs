@@ -518,6 +518,15 @@ fn merge_that_prefers_the_branch_has_its_side_of_every_conflict() {
         ("mkdir d", "rmdir d", "mkdir d/e; touch d/e/f", &[]),
         ("touch f", "mv f g", "mv f h", &["/g 644 0 1", "/h 644 0 1"]),
         ("write f aaaaaaaaaa", "block f 3", "block f 8", &["/f 644 16384 1"]),
+        // Of several names all come back, with the directories that they were in.
+        ("write f a; ln f g", "write f bb", "rm f; rm g", &["/f 644 600 2", "/g 644 600 2"]),
+        (
+            "mkdir d; write f a; ln f d/g",
+            "write f bb; mv f h",
+            "rm f; rm d/g; rmdir d",
+            &["/d 755 1 2", "/d/g 644 600 2", "/h 644 600 2"],
+        ),
+        ("write f a; ln f g", "write f bb", "rm f; rm g; touch f", &["/f 644 600 2", "/g 644 600 2"]),
         // What is in no way of another is merged with it.
         (
             "touch f; mkdir d",

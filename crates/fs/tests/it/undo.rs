@@ -629,6 +629,24 @@ fn undo_by_force_overwrites_what_has_changed_since() {
 }
 
 #[test]
+fn undo_of_a_removed_file_of_several_names_tells_one_and_by_force_brings_all() {
+    let main = keeping(200);
+    let dir = main.dir(ROOT, "d");
+    write(&main, dir, "a", "old");
+    main.link(&main.caller, look(&main, dir, "a"), ROOT, b"b").unwrap();
+    let id = txn(&main, |view| write(view, look(view, ROOT, "d"), "a", "new, and longer"));
+    main.unlink(&main.caller, dir, b"a").unwrap();
+    main.unlink(&main.caller, ROOT, b"b").unwrap();
+    let found = undo(&main, id).unwrap();
+    assert!(["- /b", "- /d/a"].contains(&&*found.concat()), "{found:?}");
+    let force = Selection { force: vec![Area::All], ..Selection::default() };
+    assert_eq!(undo_selected(&main, id, &force).unwrap(), [""; 0]);
+    assert_eq!(main.read_all(look(&main, look(&main, ROOT, "d"), "a")), b"old");
+    assert_eq!(look(&main, look(&main, ROOT, "d"), "a"), look(&main, ROOT, "b"));
+    main.assert_sound("all names are back");
+}
+
+#[test]
 fn undo_by_force_after_random_changes_of_others_keeps_the_tree_sound() {
     for seed in 0..60 {
         let main = keeping(if seed % 2 == 0 { 0 } else { 1000 });

@@ -170,14 +170,14 @@ impl<'f> Search<'f> {
         let before: BTreeMap<u64, Place> =
             plan.names.iter().filter_map(|change| Some((change.then?.inode, change.place.clone()))).collect();
         for (inode, place) in &plan.touched {
-            self.look_inside(*inode, place, place)?;
+            self.look_inside(plan, *inode, place, place)?;
         }
         for change in &plan.names {
             let Some(target) = change.now else { continue };
             if let Some(place) = before.get(&target.inode) {
                 self.alone.moved.entry(target.inode).or_insert_with(|| change.place.clone());
                 if target.kind != FileType::Directory {
-                    self.look_inside(target.inode, place, &change.place)?;
+                    self.look_inside(plan, target.inode, place, &change.place)?;
                 }
             }
         }
@@ -215,7 +215,25 @@ impl<'f> Search<'f> {
         place: &Place,
         cause: Cause,
     ) -> Result<()> {
-        let path = if kind == DiffKind::Removed { self.then.path(place)? } else { self.now.path(place)? };
+        self.add_named(kind, file, place, place, cause)
+    }
+
+    /// As [`Self::add_place`], told by another name.
+    fn add_named(
+        &mut self,
+        kind: DiffKind,
+        file: FileType,
+        name: &Place,
+        place: &Place,
+        cause: Cause,
+    ) -> Result<()> {
+        let names = match kind {
+            DiffKind::Removed => &mut self.then,
+            // A directory that is not there has a path where it comes from.
+            _ if self.since.after.rows().has_own(name.0)? => &mut self.now,
+            _ => &mut self.before,
+        };
+        let path = names.path(name)?;
         let record = (self.view().keyspaces.meta, key_of(place));
         self.add((kind, Some(file)), path, record, cause);
         Ok(())
@@ -309,7 +327,7 @@ impl<'f> Search<'f> {
     }
 
     /// A file that is there before and after the transaction; `place` is where it was after it.
-    fn look_inside(&mut self, inode: u64, before: &Place, place: &Place) -> Result<()> {
+    fn look_inside(&mut self, plan: &Plan, inode: u64, before: &Place, place: &Place) -> Result<()> {
         if !self.seen.insert(inode) {
             return Ok(());
         }
@@ -323,7 +341,8 @@ impl<'f> Search<'f> {
         let Some(now) = now else {
             if self.parts_differ(&self.done, &then, &after)? {
                 let cause = Cause::Gone(inode, before.clone());
-                self.add_place(DiffKind::Removed, after.0.kind, place, cause)?;
+                let name = self.name_of(plan, inode, place)?;
+                self.add_named(DiffKind::Removed, after.0.kind, &name, place, cause)?;
             }
             return Ok(());
         };
@@ -336,9 +355,20 @@ impl<'f> Search<'f> {
             || (is_content(&self.done, &then, &after)? && is_content(&self.since, &after, &now)?)
             || self.same_xattr(&after.0, &now.0)?;
         if both && !self.is_back(&then, &now)? {
-            self.add_place(DiffKind::Changed, now.0.kind, place, Cause::Inode(inode, place.clone()))?;
+            let name = self.name_of(plan, inode, place)?;
+            let cause = Cause::Inode(inode, place.clone());
+            self.add_named(DiffKind::Changed, now.0.kind, &name, place, cause)?;
         }
         Ok(())
+    }
+
+    /// `place`, or the first name of a file that has several, whose row tells none.
+    fn name_of(&mut self, plan: &Plan, inode: u64, place: &Place) -> Result<Place> {
+        if !place.1.is_empty() {
+            return Ok(place.clone());
+        }
+        self.learn_names(plan)?;
+        Ok(self.names_of(inode)?.into_iter().next().unwrap_or_else(|| place.clone()))
     }
 
     /// Whether the transaction changed anything but the number of names.

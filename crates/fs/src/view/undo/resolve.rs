@@ -19,7 +19,7 @@ impl Search<'_> {
     /// Applies what the selection says of obstacles. Returns whether the plan has changed: then look again.
     pub(super) fn resolve(&mut self, plan: &mut Plan) -> Result<bool> {
         let mut has_changed = false;
-        if !self.found.is_empty() {
+        if !self.found.is_empty() && self.selection.has_paths() {
             self.learn_names(plan)?;
         }
         for (path, found) in std::mem::take(&mut self.found) {
@@ -103,11 +103,13 @@ impl Search<'_> {
                 self.alone.whole.insert(*inode);
             }
             Cause::Gone(inode, place) => {
-                if place.1.is_empty() || !self.may_have(self.done.before, place)? {
+                let places = if place.1.is_empty() { self.names_of(*inode)? } else { vec![place.clone()] };
+                let Some(first) = places.first() else { return Ok(false) };
+                if !self.may_have(self.done.before, first)? {
                     return Ok(false);
                 }
                 plan.touched.remove(inode);
-                if !plan.is_kept(Target { inode: *inode, kind: FileType::Regular }) {
+                for place in &places {
                     self.bring(plan, place)?;
                 }
             }
@@ -285,10 +287,21 @@ impl Search<'_> {
         places.iter().map(|place| self.before.path(place)).collect()
     }
 
+    /// The names that a file with several had before the transaction, where these are learned; without those outside of the directory of a branch.
+    pub(super) fn names_of(&mut self, inode: u64) -> Result<Vec<Place>> {
+        let mut places = Vec::new();
+        for place in self.names.as_ref().and_then(|names| names.get(&inode)).cloned().unwrap_or_default() {
+            if self.before.path(&place)?.starts_with(b"/") {
+                places.push(place);
+            }
+        }
+        Ok(places)
+    }
+
     /// Learns the names before the transaction of files that have several: their rows do not tell them. O(names in the store), once, and only where
-    /// paths are asked for and such a file was changed.
+    /// paths are asked for, or such a file is in the way.
     pub(super) fn learn_names(&mut self, plan: &Plan) -> Result<()> {
-        if self.names.is_some() || !self.selection.has_paths() {
+        if self.names.is_some() {
             return Ok(());
         }
         let several = plan.touched.iter().filter(|(_, place)| place.1.is_empty()).map(|(&inode, _)| inode);

@@ -101,7 +101,9 @@ impl Search<'_> {
         if !self.selection.is_limited() {
             return Ok(());
         }
-        self.learn_names(plan)?;
+        if self.selection.has_paths() {
+            self.learn_names(plan)?;
+        }
         let mut paths = Vec::with_capacity(plan.names.len());
         for change in &plan.names {
             paths.push(self.paths_of(&change.place)?);
