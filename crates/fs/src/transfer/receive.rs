@@ -73,7 +73,10 @@ impl<'f> Receiver<'f> {
             None if !self.holds_nothing()? => Err(ReceiveError::NotEmpty),
             Some(_) if rollback => Ok(()),
             Some((_, name)) => {
-                let mut changes = self.changes_back_to(begin)?;
+                let (owners, mut changes) = self.changes_back_to(begin)?;
+                if !owners.is_empty() {
+                    return Err(ReceiveError::Changed(name.clone()));
+                }
                 while let Some((part, batch)) = changes.next()? {
                     if !self.is_reading_only(part, &batch)? {
                         return Err(ReceiveError::Changed(name.clone()));
@@ -132,10 +135,10 @@ impl<'f> Receiver<'f> {
             done: Received { name: begin.to.1.clone(), records: 0, rolled_back: false },
             begin,
         };
+        self.go_back(&mut receipt, rollback)?;
         if !owners.is_empty() {
             receipt.txn.apply(owners)?;
         }
-        self.go_back(&mut receipt, rollback)?;
         while let Some(frame) = next {
             receipt.take(frame, &self.main.shared.tiers)?;
             next = reader.next(source)?;
@@ -195,21 +198,37 @@ impl<'f> Receiver<'f> {
         Ok(is_empty_so_far)
     }
 
-    /// What leads from now back to the snapshot that the stream goes on from.
-    fn changes_back_to(&self, begin: &Begin) -> Result<Changes, ReceiveError> {
+    /// What leads from now back to the snapshot that the stream goes on from: owners of keyspaces, and the rest.
+    fn changes_back_to(&self, begin: &Begin) -> Result<(Batch, Changes), ReceiveError> {
         let now = self.main.view_of(self.store.snapshot()?)?;
         let Some(then) = self.founded_on(begin)? else {
             return Err(FsError::Invalid("the stream goes on from nothing").into());
         };
         let then = self.main.view_of(self.store.open_snapshot(&then.name)?)?;
-        let users: Vec<_> = self.users.user_keyspaces().map(|info| info.keyspace).collect();
-        Ok(Changes::new(Some(now), then, &users)?)
+        let (mut owners, mut users) = (Batch::new(), Vec::new());
+        for info in self.users.user_keyspaces() {
+            // One that had none may be there for a stream that came to nothing.
+            if let Some(owner) = then.keys().owner_then(&info.name)?
+                && now.keys().owner_then(&info.name)? != Some(owner)
+            {
+                owners.put(self.own.meta, self.users.records().key(&info.name), owner.encode());
+            }
+            users.push(info.keyspace);
+        }
+        Ok((owners, Changes::new(Some(now), then, &users)?))
     }
 
     /// Gives up what was changed since the snapshot that the stream goes on from: access times at any rate.
     fn go_back(&self, receipt: &mut Receipt, rollback: bool) -> Result<(), ReceiveError> {
         let Some((_, name)) = &receipt.begin.from else { return Ok(()) };
-        let mut changes = self.changes_back_to(&receipt.begin)?;
+        let (owners, mut changes) = self.changes_back_to(&receipt.begin)?;
+        if !owners.is_empty() {
+            if !rollback {
+                return Err(ReceiveError::Changed(name.clone()));
+            }
+            receipt.done.rolled_back = true;
+            receipt.txn.apply(owners)?;
+        }
         while let Some((part, batch)) = changes.next()? {
             if !self.is_reading_only(part, &batch)? {
                 if !rollback {

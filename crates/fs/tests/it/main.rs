@@ -33,6 +33,7 @@ mod random;
 mod reference;
 mod reframed;
 mod repair;
+mod replicas;
 mod restored_trees;
 mod scans;
 mod setup;
