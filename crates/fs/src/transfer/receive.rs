@@ -241,10 +241,16 @@ impl<'f> Receiver<'f> {
         Ok(())
     }
 
-    /// Whether nothing but access times differs.
+    /// Whether nothing but access times differs, and the directory of detached trees, which is made before a view begins.
     fn is_reading_only(&self, part: u32, batch: &Batch) -> Result<bool> {
+        let detached = Placement::own_subtree(DETACHED_INODE).own_key();
         for op in batch.ops() {
-            let Op::Put { key, value, .. } = op else { return Ok(false) };
+            let (key, value) = match op {
+                Op::Put { key, value, .. } => (key, value),
+                // Were a tree in it, that would have rows of its own.
+                Op::Delete { key, .. } if part == META && key[..] == detached[..] => continue,
+                _ => return Ok(false),
+            };
             let now = if part == META { self.store.get(self.own.meta, key)? } else { None };
             let (Some(Row::Inode(now, content)), Some(Row::Inode(then, content_then))) =
                 (now.as_deref().and_then(Row::parse), Row::parse(value))

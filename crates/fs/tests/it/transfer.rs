@@ -79,7 +79,7 @@ pub(crate) fn pass_on(
     take(target, &begin, &frames.concat(), rollback)
 }
 
-type Content = BTreeMap<(String, Vec<u8>), Bytes>;
+pub(crate) type Content = BTreeMap<(String, Vec<u8>), Bytes>;
 
 /// Every record that a reader shows, but for the file system's own and what belongs to orphans.
 fn content(store: &dyn Store, read: &dyn Read) -> Content {
@@ -104,11 +104,11 @@ fn content(store: &dyn Store, read: &dyn Read) -> Content {
     all
 }
 
-fn snapshot_content(setup: &Setup, name: &str) -> Content {
+pub(crate) fn snapshot_content(setup: &Setup, name: &str) -> Content {
     content(&*setup.store, &*setup.store.open_snapshot(name).unwrap())
 }
 
-fn main_content(setup: &Setup) -> Content {
+pub(crate) fn main_content(setup: &Setup) -> Content {
     content(&*setup.store, &*setup.store.snapshot().unwrap())
 }
 
