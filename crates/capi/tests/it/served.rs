@@ -60,7 +60,7 @@ impl ServedStore {
         let (transport, bridge) = (DeviceTransport::new(device), Arc::new(bridge));
         let session = Session::start(Box::new(transport), &config, Arc::clone(&bridge) as _).expect("starts");
         bridge.attach(session.notifier());
-        Some(Mounted { point, session: Some(session) })
+        Some(Mounted { point, session: Some(session), bridge })
     }
 
     pub(crate) fn stop(self) {
@@ -73,12 +73,14 @@ impl ServedStore {
 pub(crate) struct Mounted {
     point: MountPoint,
     session: Option<Session>,
+    bridge: Arc<Bridge>,
 }
 
 impl Mounted {
     pub(crate) fn unmount(mut self) {
         self.point.unmount(Unmount::Clean).expect("nothing uses it");
         self.session.take().map(Session::wait).transpose().expect("ends");
+        self.bridge.end();
     }
 }
 

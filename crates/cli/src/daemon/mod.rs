@@ -316,6 +316,7 @@ fn run_session(
     let told = Arc::clone(&bridge);
     let follower = Follower::start(fs, move |is_newer| told.forget_renewed(is_newer));
     let follower = follower.map_err(|error| failed("follow the store on", &error))?;
+    let serving = Arc::clone(&bridge);
     let (buffers, options, store_dir) = (session.buffers(), plan.mount.clone(), store.clone());
     let views = Arc::new(MountedViews::default());
     let kernel = KernelSides { main: Arc::downgrade(&bridge), views: Arc::clone(&views) };
@@ -345,6 +346,7 @@ fn run_session(
     tracing::info!(dir = %dir.display(), "unmounted");
     drop(follower);
     front_ends.end();
+    serving.end();
     drop(unmounter);
     announced?;
     ended.map_err(|error| failed("go on serving", &error))

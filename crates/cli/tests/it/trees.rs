@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::lanes::Client;
 use crate::user::can_be_nobody;
-use crate::world::{KVFS, Run, World, can_mount, kvfs, run, wait_exit, wait_until};
+use crate::world::{KVFS, Run, World, can_mount, daemons_of, kvfs, run, wait_exit, wait_until};
 
 const DENIED: i32 = 7;
 
@@ -233,6 +233,28 @@ fn removal_that_waits_for_another_transaction_ends_by_a_signal_and_has_done_noth
     assert!(names(&second_view).is_empty());
     on(&dir, &["txn", "commit", &second]).ok();
     assert!(names(&dir).is_empty());
+    kvfs(&["umount", &dir]).ok();
+}
+
+#[test]
+fn store_unmounted_while_a_removal_in_a_view_waits_for_a_transaction_is_closed() {
+    if !can_mount("store_unmounted_while_a_removal_in_a_view_waits_for_a_transaction_is_closed") {
+        return;
+    }
+    let world = World::new();
+    let (store, dir) = world.mounted();
+    plant(&dir);
+    let begin = || on(&dir, &["txn", "begin"]).ok().trim().split_once('\n').unwrap().1.to_owned();
+    let (first, second) = (begin(), begin());
+    fs::rename(format!("{first}/tree"), format!("{first}/moved")).unwrap();
+    let mut child = Command::new(KVFS).args(["rm", "-r", "tree"]).current_dir(&second).spawn().unwrap();
+    wait_until("the wait for a lock", || on(&dir, &["locks", "--json"]).ok().contains("\"waiter\":{"));
+    // Unlike `kvfs umount` it asks for no transactions.
+    run(Command::new("umount").arg(&dir)).ok();
+    assert!(!wait_exit(&mut child).success());
+    wait_until("the daemon's end", || daemons_of(Path::new(&store)).is_empty());
+    kvfs(&["mount", &store, &dir]).ok();
+    assert_eq!(names(&dir), ["tree"]);
     kvfs(&["umount", &dir]).ok();
 }
 

@@ -193,10 +193,6 @@ impl Operations for Files {
     }
 
     fn destroy(&self) {
-        // A view has the threads of the main line.
-        if self.shared.fs.txn().is_none() {
-            self.background.join();
-        }
         self.shared.finish();
     }
 

@@ -334,6 +334,12 @@ impl Bridge {
         let _ = self.files.shared.notifier.set(notifier);
     }
 
+    /// Waits for what is under way beside the workers; nothing more is taken. The sessions of the main line and of all views must have
+    /// ended: views share its threads, and what they do may wait for another view until that has ended.
+    pub fn end(&self) {
+        self.files.background.join();
+    }
+
     /// Closes the views of snapshots that are deleted ([`SnapshotItem::is_kept`]): nothing refers to them any more
     /// when the requests that are under way are answered, and later ones are stale. Housekeeping does it, too.
     pub fn close_deleted_snapshots(&self) {

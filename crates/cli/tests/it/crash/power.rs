@@ -164,6 +164,7 @@ impl Running {
         let stopping = thread::spawn(move || {
             unmounted.unmount(Unmount::CleanOrLazy).unwrap();
             session.wait().unwrap();
+            bridge.end();
             drop((bridge, fs));
             let closed = db.close();
             assert!(closed.is_ok() || !crash.is_powered(), "{closed:?}");
