@@ -291,6 +291,12 @@ pub trait Txn: Read {
     /// Drops the private writes and frees their space, its checkpoint included. Without effect when it ended
     /// already.
     fn abort(&self);
+
+    /// Ends this handle as if it were dropped, while it is held: the transaction goes back to its last checkpoint, from which it can
+    /// be resumed at once; one without a checkpoint is aborted. Without effect when it ended already.
+    fn suspend(&self) {
+        self.abort();
+    }
 }
 
 /// Blocks that are to be in a second place.

@@ -1,15 +1,18 @@
 //! Branches of one directory, on a real mount.
 
 use std::fs;
+use std::io::{Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::process::{Signal, kill_process};
 use serde_json::Value;
 
-use crate::world::{KVFS, Run, World, can_mount, daemon_of, daemons_of, is_mounted, kvfs, run, wait_until};
+use crate::world::{
+    KVFS, Run, World, can_mount, daemon_of, daemons_of, is_mounted, kvfs, run, wait_exit, wait_until,
+};
 
 const USAGE: i32 = 2;
 const FAILED: i32 = 1;
@@ -191,4 +194,41 @@ fn branch_of_a_directory_conflicts_in_its_own_paths_and_lasts_over_a_crash() {
     kvfs(&["branch", "create", "none", &world.dir("elsewhere")]).fails(9, &["not on a mounted"]);
     kvfs(&["branch", "merge", "-s", &store, "cold"]).ok();
     assert!(kvfs(&["check", &store]).ok().starts_with("clean"));
+}
+
+#[test]
+fn branch_whose_keys_a_client_still_reads_is_mounted_anew_and_merged() {
+    if !can_mount("branch_whose_keys_a_client_still_reads_is_mounted_anew_and_merged") {
+        return;
+    }
+    let world = World::new();
+    let (_store, dir) = world.mounted();
+    let at = world.dir("branch");
+    on(&dir, &["branch", "create", "keyed"]).ok();
+    on(&dir, &["branch", "mount", "keyed", &at]).ok();
+    let mut import = Command::new(KVFS);
+    import.args(["kv", "import", "-s", &at, "big"]).stdin(Stdio::piped());
+    let mut import = import.spawn().unwrap();
+    let mut lines = import.stdin.take().unwrap();
+    let value = "x".repeat(100_000);
+    for key in 0..300 {
+        writeln!(lines, "{{\"key\":\"{key}\",\"value\":\"{value}\"}}").unwrap();
+    }
+    drop(lines);
+    assert!(wait_exit(&mut import).success());
+    // As a pager does: it reads a little, and no more for now.
+    let mut export = Command::new(KVFS);
+    export.args(["kv", "export", "-s", &at, "big"]).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut export = export.spawn().unwrap();
+    let mut pager = export.stdout.take().unwrap();
+    pager.read_exact(&mut [0; 100]).unwrap();
+
+    on(&dir, &["branch", "umount", "keyed"]).ok();
+    on(&dir, &["branch", "mount", "keyed", &at]).ok();
+    on(&dir, &["branch", "merge", "keyed"]).ok();
+    assert!(!is_mounted(&at) && listed(&dir).as_array().unwrap().is_empty());
+    drop(pager);
+    assert!(!wait_exit(&mut export).success());
+    assert!(on(&dir, &["kv", "get", "big", "299"]).ok().starts_with("xxx"));
+    kvfs(&["umount", &dir]).ok();
 }

@@ -8,7 +8,7 @@
 //! Thread safety: as [`FileSystem`]; making a branch takes turns.
 //!
 //! Invariants:
-//! * an open branch goes back to its last checkpoint when its view is dropped, also by a crash;
+//! * an open branch goes back to its last checkpoint when its view ends or is dropped, also by a crash;
 //! * inodes of a branch from its record's `inode_from` on were made in it: the number was not reserved when its
 //!   snapshot was taken, and is given once.
 

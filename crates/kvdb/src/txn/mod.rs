@@ -426,22 +426,6 @@ impl DbTxn {
         }
         drop((pin, writes));
     }
-
-    /// Lets go what the transaction holds; it goes back to its checkpoint.
-    fn suspend(&self) {
-        let _one_at_a_time = self.spilling.lock();
-        let Some(Live { pin, mut writes, .. }) = self.live.lock().take() else { return };
-        self.engine.open.remove(self.id);
-        self.engine.transactions.resize_private((writes.bytes_space(), writes.bytes_memory()), (0, 0));
-        if self.engine.runtime.check_running().is_err() {
-            // After a failure the manifest may name what came after the checkpoint: its space is not given away, for
-            // as long as this opening lasts.
-            self.engine.transactions.keep_dropped(self.id, writes.take_runs());
-        }
-        drop((pin, writes));
-        self.engine.transactions.note_suspended(self.id);
-        self.engine.checkpoints.close(self.id);
-    }
 }
 
 read_at_layers!(DbTxn);
@@ -578,14 +562,29 @@ impl Txn for DbTxn {
             self.engine.transactions.note_abort(self.id);
         }
     }
+
+    fn suspend(&self) {
+        if !self.is_checkpointed() {
+            return self.abort();
+        }
+        let _one_at_a_time = self.spilling.lock();
+        let Some(Live { pin, mut writes, .. }) = self.live.lock().take() else { return };
+        self.engine.open.remove(self.id);
+        self.engine.transactions.resize_private((writes.bytes_space(), writes.bytes_memory()), (0, 0));
+        self.bytes_memory.store(0, Ordering::Release);
+        if self.engine.runtime.check_running().is_err() {
+            // After a failure the manifest may name what came after the checkpoint: its space is not given away, for
+            // as long as this opening lasts.
+            self.engine.transactions.keep_dropped(self.id, writes.take_runs());
+        }
+        drop((pin, writes));
+        self.engine.transactions.note_suspended(self.id);
+        self.engine.checkpoints.close(self.id);
+    }
 }
 
 impl Drop for DbTxn {
     fn drop(&mut self) {
-        if self.is_checkpointed() {
-            self.suspend();
-        } else {
-            self.abort();
-        }
+        self.suspend();
     }
 }

@@ -18,6 +18,7 @@ use kvfs_fs::{Durability, FileSystem, FsError, NodeId, Owner, Selection, TxnView
 use kvfs_locks::{Condvar, Mutex, class};
 use kvfs_store::clock::{Clock, SystemClock};
 
+use super::operations::explain;
 use super::{begin_merge, end_merged};
 use crate::caller::Caller;
 use crate::error::{ErrorKind, Result, ServiceError};
@@ -137,7 +138,7 @@ impl Branches {
         let mut state = self.state.lock();
         Self::admit(&mut state, name)?;
         let uid = self.main.fs.branches().get(name)?.uid;
-        let fs = self.main.fs.open_branch(name)?;
+        let fs = self.main.fs.open_branch(name).map_err(|error| explain(name, error))?;
         // This process may mount anywhere; the user that asks, only where the directory is that user's.
         let point_owner = (caller.uid != 0).then_some(caller.uid);
         let mount = self.main.mounts.mount_branch(dir, Arc::clone(&fs), uid, point_owner)?;

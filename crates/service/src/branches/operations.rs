@@ -222,7 +222,7 @@ fn on_one_line(text: &str) -> String {
     text.chars().map(escape).collect()
 }
 
-fn explain(name: &str, error: FsError) -> ServiceError {
+pub(super) fn explain(name: &str, error: FsError) -> ServiceError {
     match error {
         FsError::NotFound => ServiceError::new(
             ErrorKind::Failed,

@@ -341,14 +341,20 @@ impl Txn for ModelTxn {
             self.unlist(&mut self.shared.commit.lock());
         }
     }
+
+    fn suspend(&self) {
+        let Some(live) = self.live.lock().take() else { return };
+        drop(live);
+        let mut commit = self.shared.commit.lock();
+        match commit.transactions.checkpoints.get_mut(&self.id) {
+            Some(checkpoint) => checkpoint.info.is_open = false,
+            None => self.unlist(&mut commit),
+        }
+    }
 }
 
 impl Drop for ModelTxn {
     fn drop(&mut self) {
-        if let Some(checkpoint) = self.shared.commit.lock().transactions.checkpoints.get_mut(&self.id) {
-            checkpoint.info.is_open = false;
-            return;
-        }
-        self.abort();
+        self.suspend();
     }
 }

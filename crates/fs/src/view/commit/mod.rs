@@ -238,14 +238,12 @@ impl TxnView {
     }
 
     /// `Open`, `Frozen` → `Ended`. Drops the transaction: nothing of it ever happened. Without effect on one that has ended
-    /// or is `Closed`. A branch goes back to its last checkpoint.
+    /// or is `Closed`. A branch goes back to its last checkpoint, and can be opened again while this view is held.
     pub fn abort(&self) {
         if !self.phase.end_early() {
             return;
         }
-        if self.branch.get().is_none() {
-            self.txn.abort();
-        }
+        self.txn.suspend();
         if let Some(locks) = &self.locks {
             locks.end();
         }

@@ -23,6 +23,30 @@ fn operation_on_branches_by_another_user_is_refused_and_the_list_is_empty() {
 }
 
 #[test]
+fn branch_whose_ended_view_is_held_is_opened_merged_and_deleted() {
+    let world = World::new(false);
+    let (store, own) = (world.mounted(), Caller::own());
+    let held = ["merged", "deleted"].map(|name| {
+        store.create_branch(&own, name, (b"/", None), false).expect("is made");
+        let view = world.fs.open_branch(name).expect("opens");
+        make_file(&view, name, 0);
+        view.branches().checkpoint().expect("is kept");
+        make_file(&view, "lost", 0);
+        assert_eq!(store.delete_branch(&own, name).expect_err("is open").kind(), ErrorKind::InUse);
+        view.txn().expect("is one").abort();
+        view
+    });
+    let again = world.fs.open_branch("merged").expect("opens again");
+    assert!(has_file(&again, "merged") && !has_file(&again, "lost"));
+    drop(again);
+    store.merge_branch(&own, "merged", None).expect("is merged");
+    store.delete_branch(&own, "deleted").expect("is deleted");
+    drop(held);
+    assert!(has_file(&world.fs, "merged") && !has_file(&world.fs, "deleted"));
+    assert!(store.list_branches(&own).expect("are read").is_empty());
+}
+
+#[test]
 fn branch_on_a_writeback_mount_is_refused_as_files_are() {
     let world = World::new(true);
     let store = world.mounted();

@@ -1,8 +1,8 @@
 //! Checkpointed transactions: what they go back to, how they go on, their end.
 
 use kvfs_store::{
-    BLOCK_BYTES, Batch, CHECKPOINT_OWNER_LEN_MAX, Change, Durability, Isolation, Records, Result, StoreError,
-    Touch, Txn, TxnOptions, TxnOutcome,
+    BLOCK_BYTES, Batch, CHECKPOINT_OWNER_LEN_MAX, Change, Durability, Isolation, KeyRange, Records, Result,
+    StoreError, Touch, Txn, TxnOptions, TxnOutcome,
 };
 use std::sync::Arc;
 
@@ -70,6 +70,44 @@ fn a_dropped_transaction_goes_back_to_its_checkpoint() -> Result<()> {
         assert_eq!(fills(&*txn, &f), [1, 7, 1, 0]);
     }
     assert_eq!(listing(&*f.store, f.plain), pairs(&[("base", "2")]));
+    Ok(())
+}
+
+#[test]
+fn a_suspended_transaction_is_resumed_while_its_handle_and_a_cursor_are_held() -> Result<()> {
+    let f = Fixture::new();
+    let held = begin(&f);
+    let id = held.id();
+    write(&*held, |b| b.put(f.plain, "a", "1"));
+    held.checkpoint(b"")?;
+    write(&*held, |b| b.put(f.plain, "b", "lost"));
+    let mut cursor = held.cursor(f.plain, KeyRange::all())?;
+    cursor.first()?;
+    held.suspend();
+    assert!(!f.store.checkpointed()[0].is_open);
+    assert!(matches!(held.get(f.plain, b"a"), Err(StoreError::TxnEnded(of)) if of == id));
+    assert!(matches!(held.checkpoint(b""), Err(StoreError::TxnEnded(of)) if of == id));
+    let txn = f.store.resume(id)?;
+    assert_eq!(listing(&*txn, f.plain), pairs(&[("a", "1")]));
+    write(&*txn, |b| b.put(f.plain, "c", "3"));
+    // What is left of the first handle ends nothing of the second one.
+    held.suspend();
+    held.abort();
+    drop(held);
+    assert!(
+        matches!(f.store.resume(id).map(|txn| txn.id()), Err(StoreError::CheckpointOpen(of)) if of == id)
+    );
+    txn.commit(Durability::Synced)?;
+    assert_eq!(listing(&*f.store, f.plain), pairs(&[("a", "1"), ("c", "3")]));
+    assert_eq!(cursor.entry().map(|(key, _)| key), Some(&b"a"[..]));
+    cursor.next()?;
+    assert_eq!(cursor.entry().map(|(_, value)| &value[..]), Some(&b"lost"[..]));
+    // One without a checkpoint is aborted.
+    let other = begin(&f);
+    write(&*other, |b| b.put(f.plain, "d", "4"));
+    other.suspend();
+    assert_eq!(f.store.txn_outcome(other.id()), TxnOutcome::Unknown);
+    assert_eq!(f.store.checkpointed(), []);
     Ok(())
 }
 
