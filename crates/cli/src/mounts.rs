@@ -41,6 +41,13 @@ pub(crate) fn list_of(pid: u32) -> Vec<MountedStore> {
     table.into_iter().filter_map(of_ours).filter(|mount| !mount.is_view).collect()
 }
 
+/// Whether process `pid` sees the view of a transaction at `dir`, where others see a mount.
+pub(crate) fn is_in_view(pid: u32, dir: &Path) -> bool {
+    let table = mount::table_in(Path::new(&format!("/proc/{pid}/mountinfo"))).unwrap_or_default();
+    let topmost = table.into_iter().rfind(|mount| mount.point == dir);
+    topmost.and_then(of_ours).is_some_and(|mount| mount.is_view)
+}
+
 /// What is at a mount point.
 pub(crate) fn state(dir: &Path) -> PointState {
     mount::state(dir)

@@ -36,6 +36,9 @@ pub(crate) fn run(args: &UmountArgs) -> Result<ExitCode> {
     let daemon = StoreDir::open(&mount.store).and_then(|store| control::connect(&store));
     let closing = match daemon {
         Ok(Daemon::Serving { mut client, dir }) if dir == mount.dir => {
+            if (args.abort_open || args.checkpoint_open) && !args.lazy {
+                check_unused(&mount, &mut client)?;
+            }
             leave(&mut client, args)?;
             if args.lazy { None } else { client.await_closed().ok() }
         }
@@ -103,22 +106,41 @@ fn end((store, mut client): (StoreDir, Client), args: &UmountArgs) -> Result<Exi
     Ok(ExitCode::SUCCESS)
 }
 
+/// Before transactions are ended for an unmount: refuses what would be refused then. Processes of transactions do not count: they end
+/// with these.
+fn check_unused(mount: &MountedStore, client: &mut Client) -> Result<()> {
+    let Response::Transactions(open) = client.call(&Request::Transactions)? else {
+        return Err(control::confused());
+    };
+    let mut users = procs::users_of(&mount.dir);
+    users.retain(|user| {
+        open.iter().all(|line| line.pid != user.pid) && !mounts::is_in_view(user.pid, &mount.dir)
+    });
+    if users.is_empty() && mounts_below(mount).is_empty() {
+        return Ok(());
+    }
+    Err(in_the_way(mount, &MountError::Busy { point: mount.dir.clone() }))
+}
+
+/// The other mounts that lie on it, a line each. What can't be listed is not named.
+fn mounts_below(mount: &MountedStore) -> String {
+    let mut below = mounts::table().unwrap_or_default();
+    below.retain(|other| other.point != mount.dir && other.point.starts_with(&mount.dir));
+    let line = |other: &Mount| format!("\n  {} is mounted on {}", other.fs_type, other.point.display());
+    below.iter().map(line).collect()
+}
+
 /// Why it stays mounted, and which mounts and processes keep it.
 fn in_the_way(mount: &MountedStore, error: &MountError) -> CliError {
     let explained = CliError::from(explain_mount(error));
     if !matches!(error, MountError::Busy { .. }) {
         return explained;
     }
-    let users = procs::users_of(&mount.dir);
-    // What can't be listed is not named.
-    let mut below = mounts::table().unwrap_or_default();
-    below.retain(|other| other.point != mount.dir && other.point.starts_with(&mount.dir));
-    let line = |other: &Mount| format!("\n  {} is mounted on {}", other.fs_type, other.point.display());
-    let below = below.iter().map(line).collect::<Vec<_>>().concat();
-    let in_the_way = if users.is_empty() && below.is_empty() {
+    let found = mounts_below(mount) + &procs::describe(&procs::users_of(&mount.dir));
+    let in_the_way = if found.is_empty() {
         "; no process that this user may look at is in the way".to_owned()
     } else {
-        format!("; in the way:{below}{}", procs::describe(&users))
+        format!("; in the way:{found}")
     };
     let message = format!("{}{in_the_way}\n`kvfs umount --lazy` detaches it all the same", explained.message);
     CliError::new(explained.code, message)

@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-use crate::world::{World, can_mount, daemon_of, kvfs, mounts_below, wait_until};
+use crate::world::{KVFS, World, can_mount, daemon_of, kvfs, mounts_below, run, wait_exit, wait_until};
 
 const IN_USE: i32 = 3;
 const CONFLICT: i32 = 75;
@@ -57,6 +57,39 @@ fn umount_and_quota_on_name_the_owners_of_open_transactions_and_end_them_on_requ
     kvfs(&["quota", "-s", &dir, "off"]).ok();
     begin(&dir, &[]);
     kvfs(&["umount", "--abort-open", &dir]).ok();
+}
+
+#[test]
+fn umount_of_a_mount_in_use_ends_no_transaction() {
+    if !can_mount("umount_of_a_mount_in_use_ends_no_transaction") {
+        return;
+    }
+    let world = World::new();
+    let (_, dir) = world.mounted();
+    fs::create_dir(format!("{dir}/below")).unwrap();
+    let below = format!("{dir}/below");
+    let id = begin(&dir, &[]);
+    let mut sleeper = Command::new("sleep").arg("1000").current_dir(&below).spawn().unwrap();
+    let pid = format!("pid {}", sleeper.id());
+    for how in ["--abort-open", "--checkpoint-open"] {
+        kvfs(&["umount", how, &dir]).fails(IN_USE, &["in use", &pid]);
+        assert!(is_open(&dir, &id) && kvfs(&["branch", "list", "-s", &dir, "--json"]).ok().trim() == "[]");
+    }
+    sleeper.kill().unwrap();
+    sleeper.wait().unwrap();
+    run(Command::new("mount").args(["-t", "tmpfs", "tmpfs", &below])).ok();
+    kvfs(&["umount", "--abort-open", &dir]).fails(IN_USE, &["tmpfs is mounted on"]);
+    assert!(is_open(&dir, &id));
+    run(Command::new("umount").arg(&below)).ok();
+    // A command in a transaction is where others see the mount, and ends with the transaction.
+    let words = ["txn", "run", "--", "sh", "-c", "sleep 1000 & wait"];
+    let mut within = Command::new(KVFS).args(words).current_dir(&below).spawn().unwrap();
+    let open = || kvfs(&["txn", "list", "-s", &dir, "--json"]).ok();
+    let count = || serde_json::from_str::<serde_json::Value>(&open()).unwrap().as_array().unwrap().len();
+    wait_until("the run's transaction", || count() == 2);
+    // The process above the command may leave the mount a moment later than the transaction ends.
+    wait_until("the unmount", || kvfs(&["umount", "--abort-open", &dir]).code == Some(0));
+    assert!(!wait_exit(&mut within).success());
 }
 
 /// Begins transactions by setxattr on the mount and follows the links to their views, as a user without any right.
