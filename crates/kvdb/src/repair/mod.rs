@@ -14,13 +14,13 @@ mod lost;
 mod pieces;
 mod replay;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use kvfs_device::Device;
 use kvfs_store::progress::{self, Unit};
-use kvfs_store::{Compression, KeyspaceKind, Op, Result, Seqno, StoreError};
+use kvfs_store::{KeyspaceKind, Op, Result, Seqno, StoreError};
 
 pub use lost::Lost;
 
@@ -30,7 +30,8 @@ use crate::format::{Member, PieceDesc, SECTOR_BYTES, Superblock, ZoneId};
 use crate::runtime::options::Options;
 use crate::space::{MemberZones, Zones};
 use crate::table::{Piece, RunContext, RunOptions, salvage};
-use crate::version::{Edit, KeyspaceState, Manifest, ManifestState, RunId, salvage as manifest_salvage};
+use crate::version::salvage::{self as manifest_salvage, enter_nameless};
+use crate::version::{Edit, KeyspaceState, Manifest, ManifestState, RunId};
 
 /// Memory for caches and buffers of a repair (bytes).
 const MEMORY_BYTES: u64 = 256 << 20;
@@ -79,8 +80,10 @@ pub fn repair_joined(
     let mut repaired = Repaired::default();
     let mut superblock = Superblock::read_newest(first.as_ref())?;
     repaired.findings.extend(Superblock::damaged_slots(first.as_ref()));
-    let found = manifest_salvage::salvage(first.as_ref(), &superblock);
+    let found = manifest_salvage::salvage(first.as_ref(), &superblock, keyspaces);
     let mut state = found.state;
+    let named: BTreeSet<u32> =
+        state.keyspaces.keys().copied().filter(|id| !found.nameless.contains(id)).collect();
     if let Some(damage) = &found.damage {
         repaired.findings.push(format!("{damage}; the pieces that it named are looked for on the device"));
         repaired.is_uncertain = true;
@@ -94,11 +97,8 @@ pub fn repair_joined(
     superblock.write_both(device.as_ref())?;
 
     if found.damage.is_some() {
-        if found.strays_from == 0 {
-            name_keyspaces(&mut state, keyspaces);
-        }
         let is_lost = |id| id >= found.strays_from && !found.known.contains(&crate::format::PieceId(id));
-        adopt_strays(&ctx, &superblock, first, &mut state, is_lost)?;
+        adopt_strays(&ctx, &superblock, first, &mut state, &found.nameless, is_lost)?;
     }
     let zones_end = |zone| ctx.zones.zone_addr(zone) + ctx.zone_bytes();
     let zones_end = last_zone_of_first(&state, &superblock).map_or(0, zones_end);
@@ -123,6 +123,7 @@ pub fn repair_joined(
     };
     let journal_from = mending.state.flushed_seqno + 1;
     let is_replayed = replay::journal(&ctx, &superblock, &mut mending)?;
+    tell_nameless(&state, &named, &mut repaired);
     let is_trimmed = forget_the_future(&mut state, &mut repaired);
     repaired.snapshots = lost::replace_snapshots(&mut state, &repaired, is_replayed.then_some(journal_from))?;
     if is_mended || is_replayed || is_trimmed || found.damage.is_some() {
@@ -174,29 +175,39 @@ fn is_behind_first(zone: ZoneId, superblock: &Superblock) -> bool {
     u64::from(zone.0) >= superblock.capacity_bytes / u64::from(superblock.zone_bytes)
 }
 
-/// The manifest told the names; the numbers are given in order, from 1 on.
-fn name_keyspaces(state: &mut ManifestState, keyspaces: &[(&str, KeyspaceKind)]) {
-    for (id, &(name, kind)) in (1..).zip(keyspaces) {
-        state.keyspaces.entry(id).or_insert_with(|| keyspace(name, kind));
+fn tell_nameless(state: &ManifestState, named: &BTreeSet<u32>, repaired: &mut Repaired) {
+    let nameless = state.keyspaces.iter().filter(|(id, _)| !named.contains(id));
+    let finding = |(id, keyspace): (&u32, &KeyspaceState)| {
+        format!("the name of keyspace {id} is lost: it is \"{}\" from now on", keyspace.name)
+    };
+    repaired.findings.extend(nameless.map(finding));
+}
+
+/// Gives the keyspaces among `nameless` their kinds, as their pieces tell them. `pieces` are all that were found.
+fn settle_kinds(state: &mut ManifestState, nameless: &BTreeSet<u32>, pieces: &[salvage::Found]) {
+    let named: HashMap<_, _> = all_pieces(state).map(|desc| (desc.id, desc.meta_crc)).collect();
+    for piece in pieces.iter().filter(|piece| nameless.contains(&piece.keyspace)) {
+        if named.get(&piece.desc.id) == Some(&piece.desc.meta_crc)
+            && let Some(keyspace) = state.keyspaces.get_mut(&piece.keyspace)
+        {
+            keyspace.kind = piece.kind;
+        }
     }
+    // Of one that holds nothing, the journal may tell the kind.
+    let is_prepared = |id: u32| state.prepared.values().flatten().any(|&(of, _)| of == id);
+    state.keyspaces.retain(|&id, keyspace| {
+        let holds_nothing = keyspace.runs.iter().all(|run| run.pieces.is_empty()) && !is_prepared(id);
+        !(nameless.contains(&id) && holds_nothing)
+    });
 }
 
-fn keyspace(name: &str, kind: KeyspaceKind) -> KeyspaceState {
-    let (runs, merges) = (Vec::new(), Vec::new());
-    KeyspaceState { name: name.to_owned(), kind, runs, merges, compression: Compression::default() }
-}
-
-/// A keyspace of which nothing but the number is left.
-fn nameless(state: &mut ManifestState, id: u32, kind: KeyspaceKind) {
-    state.keyspaces.entry(id).or_insert_with(|| keyspace(&format!("recovered-{id}"), kind));
-}
-
-/// Enters pieces whose edits are lost, each as a run of its own.
+/// Enters pieces whose edits are lost, each as a run of its own. Gives `nameless` keyspaces their kinds.
 fn adopt_strays(
     ctx: &Arc<RunContext>,
     superblock: &Superblock,
     first: &Arc<dyn Device>,
     state: &mut ManifestState,
+    nameless: &BTreeSet<u32>,
     is_lost: impl Fn(u64) -> bool,
 ) -> Result<()> {
     let present = (first.len_bytes() / u64::from(superblock.zone_bytes)) as u32;
@@ -205,8 +216,9 @@ fn adopt_strays(
     let zones: Vec<_> = std::iter::once(of_first).chain(of_others).flatten().map(ZoneId).collect();
     progress::stage("looking for pieces in all zones", Unit::Items, zones.len() as u64);
     let found = salvage::find_pieces(ctx, zones.into_iter(), || progress::advance(1));
+    settle_kinds(state, nameless, &found);
     for stray in found.into_iter().filter(|stray| is_lost(stray.desc.id.0)) {
-        nameless(state, stray.keyspace, stray.kind);
+        enter_nameless(state, stray.keyspace, stray.kind);
         let (keyspace, run) = (stray.keyspace, RunId(stray.desc.id.0));
         if !pieces::is_possible(&stray.desc, superblock, &ctx.zones.members())
             || state.keyspaces.get(&keyspace).is_none_or(|known| known.kind != stray.kind)

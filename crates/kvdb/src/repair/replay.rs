@@ -18,10 +18,11 @@ use crate::journal::{Journal, JournalArea, Replayed, salvage};
 use crate::live::keyspaces::{KeyspaceMeta, Keyspaces};
 use crate::memtable::{MemTable, Merger};
 use crate::open::apply_replayed;
-use crate::repair::{Kept, Lost, Repaired, nameless};
+use crate::repair::{Kept, Lost, Repaired};
 use crate::runtime::options::Options;
 use crate::space::{Bound, Budget, Stream};
 use crate::table::{Packing, RunContext};
+use crate::version::salvage::enter_nameless;
 use crate::version::{Edit, ManifestState, Run, RunId, Version};
 
 /// Keys of lost changes that are named; of more only the number is told.
@@ -250,7 +251,7 @@ impl<'a> Layers<'a> {
         }
         let Mending { options, next_id, state, repaired, kept } = mending;
         for &(id, kind) in &self.unknown {
-            nameless(state, id, kind);
+            enter_nameless(state, id, kind);
         }
         let boundaries: Vec<Seqno> = state.positions_read().into_iter().collect();
         for layer in &done {

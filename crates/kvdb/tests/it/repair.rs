@@ -456,3 +456,94 @@ fn a_repair_fills_zones_behind_blocks_that_the_journal_has_bound() {
     assert_eq!((0..FILES).take_while(is_there).count() as u64, FILES - 2);
     assert!(db.check().expect("checks").findings.is_empty());
 }
+
+/// Two of which a repair is told, and two of which it is not.
+const ALL_SPACES: [(&str, KeyspaceKind); 4] =
+    [SPACES[0], SPACES[1], ("blobs", KeyspaceKind::Block), ("notes", KeyspaceKind::Tuple)];
+
+/// Something new in each keyspace, each with an edit of its own. `names` are what they are called.
+fn write_everywhere(device: &Arc<dyn Device>, names: &[String; 4], round: u8) {
+    let db = open(device, |_| {});
+    for (name, (_, kind)) in names.iter().zip(ALL_SPACES) {
+        let keyspace = db.open_keyspace(name, kind, None).expect("opens");
+        let mut batch = Batch::new();
+        match kind {
+            KeyspaceKind::Tuple => batch.put(keyspace, vec![b'k', round], vec![round; 100]),
+            KeyspaceKind::Block => batch.put_blocks(keyspace, vec![b'f', round], 0, vec![round; BLOCK_BYTES]),
+        }
+        db.apply(batch, Durability::Synced).expect("applies");
+        db.flush().expect("flushes");
+    }
+    db.close().expect("closes");
+}
+
+/// Nothing of what so many rounds have written is missing. Gives what the keyspaces are called.
+fn assert_everywhere(device: &Arc<dyn Device>, rounds: u8, what: &str) -> [String; 4] {
+    let db = open(device, |_| {});
+    assert!(db.check().expect("checks").findings.is_empty(), "{what}");
+    let there = db.keyspaces();
+    let mut id = 0;
+    ALL_SPACES.map(|(name, kind)| {
+        id += 1;
+        let is_named = there.iter().any(|space| *space.name == *name);
+        let name = if is_named { name.to_owned() } else { format!("recovered-{id}") };
+        let keyspace = db.open_keyspace(&name, kind, None).expect("opens");
+        let mut cursor = db.cursor(keyspace, KeyRange::all()).expect("opens");
+        for round in 0..rounds {
+            let (key, value) = match kind {
+                KeyspaceKind::Tuple => (vec![b'k', round].into(), vec![round; 100]),
+                KeyspaceKind::Block => (block_key(&[b'f', round], 0), vec![round; BLOCK_BYTES]),
+            };
+            cursor.next().expect("reads");
+            let entry = cursor.entry().map(|(key, value)| (Bytes::copy_from_slice(key), value.to_vec()));
+            assert!(entry == Some((key, value)), "{what}: round {round} of {name}");
+        }
+        name
+    })
+}
+
+/// Also one that makes a keyspace of which later groups name pieces, and one that has the whole state of a manifest that was
+/// written anew.
+#[test]
+fn whichever_group_of_a_manifest_is_damaged_each_keyspace_is_there() {
+    let groups_of = |medium: &MemoryDevice| -> Vec<usize> {
+        let image = medium.snapshot();
+        let sectors = image.chunks(SECTOR_BYTES).enumerate();
+        sectors.filter(|(_, sector)| sector.starts_with(b"KvMf")).map(|(index, _)| index).collect()
+    };
+    let repaired_without = |medium: &MemoryDevice, group: usize| -> (Arc<MemoryDevice>, Repaired) {
+        let medium = Arc::new(medium.fork());
+        spoil(&medium, group * SECTOR_BYTES, SECTOR_BYTES, &mut Rng::new(3));
+        let repaired = run_repair(&(Arc::clone(&medium) as Arc<dyn Device>));
+        (medium, repaired)
+    };
+    let medium = Arc::new(MemoryDevice::growable(0, ZONES * ZONE_BYTES as u64));
+    let device = Arc::clone(&medium) as Arc<dyn Device>;
+    create(&device, ZONES);
+    let names = ALL_SPACES.map(|(name, _)| name.to_owned());
+    (0..2).for_each(|round| write_everywhere(&device, &names, round));
+    let groups = groups_of(&medium);
+    assert!(groups.len() > 3 * ALL_SPACES.len(), "{groups:?}");
+
+    let mut renamed = 0;
+    for group in groups {
+        let (medium, repaired) = repaired_without(&medium, group);
+        let what = format!("without the group in sector {group}");
+        assert!(repaired.lost.is_empty(), "{what}: {repaired:?}");
+        let device = Arc::clone(&medium) as Arc<dyn Device>;
+        let names = assert_everywhere(&device, 2, &what);
+        renamed += repaired.findings.iter().filter(|finding| finding.contains("from now on")).count();
+        if repaired.findings.is_empty() || renamed > 1 {
+            continue;
+        }
+        // The state that the repair has written is the first group.
+        write_everywhere(&device, &names, 2);
+        for group in groups_of(&medium) {
+            let (medium, repaired) = repaired_without(&medium, group);
+            let what = format!("{what}, then without that in sector {group}");
+            assert!(repaired.lost.is_empty(), "{what}: {repaired:?}");
+            assert_everywhere(&(medium as Arc<dyn Device>), 3, &what);
+        }
+    }
+    assert_eq!(renamed, 2);
+}
