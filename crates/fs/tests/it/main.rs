@@ -24,6 +24,7 @@ mod idle;
 mod inline;
 mod interleaved;
 mod keys;
+mod leaving_trees;
 mod orphans;
 mod prefix;
 mod privileges;

@@ -12,6 +12,7 @@
 //! nothing is written. What changes while the new transaction is open is a conflict, as in any other.
 
 mod detached;
+mod leaving;
 mod obstacles;
 mod planned;
 mod resolve;

@@ -49,6 +49,8 @@ pub(super) enum Cause {
     Links(u64),
     /// A directory that would be inside of itself.
     Cycle(u64),
+    /// Something in a tree that goes as a whole, by the inode of its top.
+    Leaving(u64, Place),
     /// A key with another value.
     Key,
 }
@@ -65,7 +67,7 @@ pub(super) struct Search<'f> {
     /// Before and after the transaction.
     pub(super) done: Sides<'f>,
     /// After the transaction and now.
-    since: Sides<'f>,
+    pub(super) since: Sides<'f>,
     plan: Plan,
     pub(super) alone: Alone,
     pub(super) selection: Selection,
@@ -182,6 +184,7 @@ impl<'f> Search<'f> {
             }
         }
         self.look_at_links(plan)?;
+        self.look_into_leaving(plan)?;
         for &directory in &plan.directories {
             self.look_at_directory(directory)?;
         }
@@ -289,29 +292,37 @@ impl<'f> Search<'f> {
         if target.kind == FileType::Directory {
             return self.look_into_made(target.inode);
         }
-        let sides = [self.since.before.rows().at(place)?, self.since.after.rows().at(place)?];
-        let [Some(then), Some(now)] = sides else { return Ok(()) };
-        // Of names in a tree that comes back some may have gone.
-        let are_all_there = self.returning.is_empty();
-        let links = |header: &Header| if are_all_there { header.nlink } else { 0 };
-        let facts = |header: &Header| (rights(header), links(header), header.rdev);
-        let differs = facts(&then.0) != facts(&now.0)
-            || self.since.content_differs((&then.0, &then.1), (&now.0, &now.1))?
-            || self.since.differ_in(self.view().keyspaces.xattr, target.inode)?;
-        if differs {
+        if self.is_file_changed(place, target.inode)? {
             self.add_place(DiffKind::Changed, target.kind, place, Cause::Name(place.clone()))?;
         }
         Ok(())
     }
 
-    /// Rights and extended attributes of a directory that the transaction made, and what came into it since.
-    fn look_into_made(&mut self, directory: u64) -> Result<()> {
+    /// Whether anything of a file has changed since the transaction.
+    pub(super) fn is_file_changed(&self, place: &Place, inode: u64) -> Result<bool> {
+        let sides = [self.since.before.rows().at(place)?, self.since.after.rows().at(place)?];
+        let [Some(then), Some(now)] = sides else { return Ok(false) };
+        // Of names in a tree that comes back some may have gone.
+        let are_all_there = self.returning.is_empty();
+        let links = |header: &Header| if are_all_there { header.nlink } else { 0 };
+        let facts = |header: &Header| (rights(header), links(header), header.rdev);
+        Ok(facts(&then.0) != facts(&now.0)
+            || self.since.content_differs((&then.0, &then.1), (&now.0, &now.1))?
+            || self.since.differ_in(self.view().keyspaces.xattr, inode)?)
+    }
+
+    /// Whether rights or extended attributes of a directory have changed since the transaction.
+    pub(super) fn is_directory_changed(&self, directory: u64) -> Result<bool> {
         let own = (directory, Bytes::new());
         let sides = [self.since.before.rows().at(&own)?, self.since.after.rows().at(&own)?];
-        if let [Some((then, _)), Some((now, _))] = sides
-            && (rights(&then) != rights(&now)
-                || self.since.differ_in(self.view().keyspaces.xattr, directory)?)
-        {
+        let [Some((then, _)), Some((now, _))] = sides else { return Ok(false) };
+        Ok(rights(&then) != rights(&now) || self.since.differ_in(self.view().keyspaces.xattr, directory)?)
+    }
+
+    /// Rights and extended attributes of a directory that the transaction made, and what came into it since.
+    fn look_into_made(&mut self, directory: u64) -> Result<()> {
+        if self.is_directory_changed(directory)? {
+            let own = (directory, Bytes::new());
             self.add_place(DiffKind::Changed, FileType::Directory, &own, Cause::Made(own.clone()))?;
         }
         let range = Placement::own_subtree(directory).entries_after(b"");

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use super::super::compare::{Place, Sides};
 use super::super::paths::Paths;
 use super::super::restore::{Alone, Plan, take_back};
+use super::leaving::{Leaving, Part};
 use super::obstacles::{Search, rights};
 use super::{Obstacle, Selection, TakenBack};
 use crate::schema::DETACHED_INODE;
@@ -82,6 +83,14 @@ impl<'f> Planned<'f> {
             if self.changes_rights(directory)? {
                 owned.extend(before.owner(directory, &own(directory))?);
                 owned.extend(now.owner(directory, &own(directory))?);
+            }
+        }
+        // Of trees that go as a whole the names are the tops': what is below and another's is told, too.
+        let mut leaving = Leaving::new(&self.plan, &mut before.paths, self.view)?;
+        while let Some(Part { top, entries, .. }) = leaving.next()? {
+            let Some((above, _)) = self.view.rows().at(&own(top))? else { continue };
+            for (place, header) in entries.iter().filter(|(_, header)| header.uid != above.uid) {
+                owned.push((now.paths.path(place)?, header.uid));
             }
         }
         directories.remove(&DETACHED_INODE);

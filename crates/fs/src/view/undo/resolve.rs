@@ -28,7 +28,7 @@ impl Search<'_> {
             let nearest = |areas: &[Area]| paths.iter().filter_map(|path| closest(areas, path, is_key)).max();
             let (keep, force) = (nearest(&self.selection.keep), nearest(&self.selection.force));
             let is_settled = if keep.is_some() && keep >= force {
-                self.keep(plan, &found);
+                self.keep(plan, &found)?;
                 true
             } else {
                 force.is_some() && self.force(plan, &found)?
@@ -44,7 +44,7 @@ impl Search<'_> {
     }
 
     /// Takes out of the plan what meets the obstacle.
-    fn keep(&mut self, plan: &mut Plan, found: &Found) {
+    fn keep(&mut self, plan: &mut Plan, found: &Found) -> Result<()> {
         let of_inode = |inode: u64| {
             move |change: &NameChange| {
                 [change.then, change.now].into_iter().flatten().any(|target| target.inode == inode)
@@ -66,8 +66,10 @@ impl Search<'_> {
                 plan.directories.remove(directory);
                 self.leave_where(plan, |change| change.place.0 == *directory);
             }
+            &Cause::Leaving(top, _) => self.leave_tree(plan, top)?,
             Cause::Key => drop(self.alone.kept_keys.insert(found.record.clone())),
         }
+        Ok(())
     }
 
     fn leave_where(&mut self, plan: &mut Plan, is_meant: impl Fn(&NameChange) -> bool) {
@@ -127,6 +129,8 @@ impl Search<'_> {
                     self.bring_directory(plan, directory)?;
                 }
             }
+            // It goes with its tree.
+            Cause::Leaving(_, place) => return self.may_replace(place),
             Cause::Links(_) | Cause::Cycle(_) => return Ok(false),
             Cause::Key => return self.may_write_key(&found.what.place),
         }
