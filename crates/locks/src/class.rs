@@ -82,6 +82,7 @@ classes! {
     FuseBridgeCommits "fuse/bridge.commits",
     FuseBridgeCommitNodes "fuse/bridge/commit.nodes",
     FuseSessionSteeringVotes "fuse/session/steering.votes",
+    FsViewTxnLongOperations "fs/view/txn.long_operations",
     FsViewFollowShown "fs/view/follow.shown",
     FsDetachedState "fs/detached.state",
     FsDetachedMoves "fs/detached.moves",

@@ -12,7 +12,7 @@
 //! * inodes of a branch from its record's `inode_from` on were made in it: the number was not reserved when its
 //!   snapshot was taken, and is given once.
 
-use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -29,6 +29,7 @@ use super::commit::CommitPhase;
 use super::txn::{TXN_NODE_SHARE, TxnView};
 use super::{Created, Origin, Paths};
 use crate::detached::DetachedTrees;
+use crate::fair_lock::FairLock;
 use crate::quota::{Pending, Quotas};
 use crate::schema::{BranchRecord, BranchRoot, Placement, ROOT_INODE, Row};
 use crate::superblock::LiveSuperblock;
@@ -204,11 +205,13 @@ impl Branches<'_> {
     /// was written since the last one).
     ///
     /// # Errors
-    /// Not a branch; `Stale`; `NoSpace` and other store errors: the former checkpoint stays.
+    /// Not a branch; `Stale`; `Busy`: an operation of several batches is under way; `NoSpace` and other store errors: the former
+    /// checkpoint stays.
     pub fn checkpoint(&self) -> Result<()> {
         let view = self.origin.txn().ok_or(FsError::Invalid("only branches are checkpointed"))?;
         let record = view.branch.get().ok_or(FsError::Invalid("only branches are checkpointed"))?;
         view.check_alive()?;
+        let _between = view.between_long_operations()?;
         Ok(view.txn.checkpoint(&record.encode())?)
     }
 
@@ -286,7 +289,7 @@ impl Opened {
             keyspaces: main.keyspaces,
             created,
             phase: CommitPhase::open(),
-            long_operations: AtomicU32::new(0),
+            long_operations: FairLock::new(()),
             pending_usage: self.pending_usage,
             written: Mutex::default(),
             restores: AtomicBool::new(false),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -21,6 +21,7 @@ use super::paths::Paths;
 use super::undo::{author, note_of};
 use super::{Created, Origin};
 use crate::detached::DetachedTrees;
+use crate::fair_lock::FairLock;
 use crate::quota::Pending;
 use crate::schema::{BranchRecord, Keyspaces, Placement, ROOT_INODE, Row, TOUCH_PARENT};
 use crate::types::ShownPrivileges;
@@ -64,8 +65,8 @@ pub struct TxnView {
     pub(super) keyspaces: Keyspaces,
     pub(crate) created: Created,
     pub(super) phase: CommitPhase,
-    /// Operations of several batches that are under way: no commit goes through their middle.
-    pub(super) long_operations: AtomicU32,
+    /// Shared by operations of several batches while they are under way: no commit and no checkpoint goes through their middle.
+    pub(super) long_operations: FairLock<(), class::FsViewTxnLongOperations>,
     /// What it has changed of quotas.
     pub(crate) pending_usage: Pending,
     /// Where a branch has written, as far as it was asked for.

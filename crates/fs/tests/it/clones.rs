@@ -365,6 +365,58 @@ fn a_commit_comes_before_a_clone_or_behind_it() {
     }
 }
 
+/// Checkpoints its branch while a clone is under way.
+struct Checkpointing<'v> {
+    branch: &'v Setup,
+    asked: Cell<u32>,
+}
+
+impl CloneRights for Checkpointing<'_> {
+    fn is_everything(&self) -> bool {
+        false
+    }
+
+    fn check_source(&self, _: NodeId, _: &Attr) -> Result<()> {
+        self.asked.set(self.asked.get() + 1);
+        let done = self.branch.branches().checkpoint();
+        assert!(matches!(done, Err(FsError::Busy(_))), "{done:?}");
+        Ok(())
+    }
+
+    fn owner_of(&self, attr: &Attr) -> (u32, u32) {
+        (attr.uid, attr.gid)
+    }
+
+    fn is_alone(&self) -> bool {
+        false
+    }
+}
+
+#[test]
+fn checkpoint_of_a_branch_comes_before_a_clone_or_behind_it() {
+    for is_kept in [false, true] {
+        let main = over_the_engine(256 << 10);
+        grown(&main, &mut Random::new(5));
+        main.fs.branches().create("b", 1000).unwrap();
+        let branch = main.through(main.fs.open_branch("b").unwrap(), main.options);
+        write(&branch, ROOT, "beside", "text");
+        branch.branches().checkpoint().unwrap();
+        let rights = Checkpointing { branch: &branch, asked: Cell::new(0) };
+        let (source, target) = ((ROOT, &b"tree"[..]), (ROOT, &b"copy"[..]));
+        clone_tree(&branch.fs, &Caller::default(), source, target, &rights).unwrap();
+        assert!(rights.asked.get() > 100);
+        if is_kept {
+            branch.branches().checkpoint().unwrap();
+        }
+        // A crash takes what was not checkpointed.
+        drop(branch);
+        commit(&kvfs_fs::begin_merge(&main.fs, "b", 1).unwrap()).unwrap();
+        assert!(tree(&main).0.contains_key("/beside"));
+        assert_eq!(tree(&main).0.contains_key("/copy/d/zz"), is_kept);
+        main.assert_sound("merged");
+    }
+}
+
 #[test]
 fn large_copies_are_clones() {
     for in_view in [false, true] {

@@ -45,12 +45,18 @@ impl Mounted {
 
     fn checkpoint(&mut self, now: Duration) -> Result<(), FsError> {
         let operations = self.operations();
-        // Also after a failure it is not tried again before its time.
-        self.saved.0 = now;
         if operations != self.saved.1 {
-            self.fs.branches().checkpoint()?;
+            let done = self.fs.branches().checkpoint();
+            if let Err(error) = done {
+                // But for a clone that is under way it is not tried again before its time.
+                if !matches!(error, FsError::Busy(_)) {
+                    self.saved.0 = now;
+                }
+                return Err(error);
+            }
             self.saved.1 = operations;
         }
+        self.saved.0 = now;
         Ok(())
     }
 
@@ -58,7 +64,15 @@ impl Mounted {
     fn end(mut self, name: &str) -> Result<()> {
         // Nothing comes in any more but pages that the kernel has still, where another namespace still has it.
         // Kept until the view has ended: it must not open again.
-        let frozen = self.fs.expect_txn().and_then(TxnView::freeze);
+        let frozen = self.fs.expect_txn().and_then(|txn| {
+            loop {
+                match txn.freeze() {
+                    // Half a clone of a tree is nothing to come back to.
+                    Err(FsError::Busy(_)) => txn.await_long_operations(),
+                    frozen => break frozen,
+                }
+            }
+        });
         if frozen.is_ok()
             && !self.mount.has_ended()
             && let Err(error) = self.mount.write_back()
@@ -239,12 +253,21 @@ impl Branches {
         state.mounted.iter().filter(|(_, mounted)| !mounted.mount.has_ended()).map(of).collect()
     }
 
-    /// Checkpoints all that are mounted, and tells where.
+    /// Checkpoints all that are mounted, and tells where. Waits for clones of trees that are under way in them.
     ///
     /// # Errors
     /// One can't be checkpointed.
     pub fn save_all(&self) -> Result<Vec<PathBuf>> {
         let mut state = self.state.lock();
+        loop {
+            match self.save(&mut state) {
+                Err(FsError::Busy(_)) => drop(self.changed.wait_for(&mut state, TICK)),
+                saved => return Ok(saved?),
+            }
+        }
+    }
+
+    fn save(&self, state: &mut State) -> Result<Vec<PathBuf>, FsError> {
         let now = self.clock.monotonic();
         let mut dirs = Vec::new();
         for mounted in state.mounted.values_mut().filter(|mounted| !mounted.mount.has_ended()) {
@@ -308,10 +331,13 @@ impl Branches {
             Self::collect(&mut state);
             let now = self.clock.monotonic();
             for (name, mounted) in &mut state.mounted {
-                if now.saturating_sub(mounted.saved.0) >= CHECKPOINT_PERIOD
-                    && let Err(error) = mounted.checkpoint(now)
-                {
-                    tracing::warn!(name, %error, "a branch was not checkpointed");
+                if now.saturating_sub(mounted.saved.0) < CHECKPOINT_PERIOD {
+                    continue;
+                }
+                match mounted.checkpoint(now) {
+                    // At the end of the clone.
+                    Ok(()) | Err(FsError::Busy(_)) => {}
+                    Err(error) => tracing::warn!(name, %error, "a branch was not checkpointed"),
                 }
             }
         }

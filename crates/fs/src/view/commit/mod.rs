@@ -34,9 +34,8 @@ mod phase;
 pub(crate) use phase::{CommitPhase, Phase};
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
-use kvfs_locks::class;
+use kvfs_locks::{RwLockWriteGuard, class};
 use kvfs_store::progress::{self, Unit};
 use kvfs_store::{Durability, Position};
 use kvfs_txn::DoomReason;
@@ -140,15 +139,6 @@ impl PlannedCommit {
     }
 }
 
-/// An operation of several batches.
-pub(crate) struct LongOperation<'v>(&'v TxnView);
-
-impl Drop for LongOperation<'_> {
-    fn drop(&mut self) {
-        self.0.long_operations.fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
 impl TxnView {
     /// Lets an operation in, and keeps the phase until it is done.
     pub(super) fn admit(&self, phase_max: Phase) -> Result<ReadGuard<'_, Phase, class::FsViewCommitPhase>> {
@@ -192,20 +182,31 @@ impl TxnView {
         })?;
         let frozen = FrozenView { txn: Arc::clone(self) };
         // None begins from here on; the view is open again when it is dropped.
-        match self.long_operations.load(Ordering::Acquire) {
-            0 => Ok(frozen),
-            _ => Err(FsError::Busy("a tree is being cloned in the transaction")),
-        }
+        self.between_long_operations().map(|_| frozen)
     }
 
-    /// Keeps the view from being committed until what is returned is dropped.
+    /// Keeps the view from being committed and checkpointed until what is returned is dropped. Waits for a checkpoint.
     ///
     /// # Errors
     /// It is being committed, or over.
-    pub(crate) fn begin_long_operation(&self) -> Result<LongOperation<'_>> {
-        let _open = self.admit(Phase::Open)?;
-        self.long_operations.fetch_add(1, Ordering::AcqRel);
-        Ok(LongOperation(self))
+    pub(crate) fn begin_long_operation(&self) -> Result<ReadGuard<'_, (), class::FsViewTxnLongOperations>> {
+        let under_way = self.long_operations.read();
+        self.admit(Phase::Open).map(|_| under_way)
+    }
+
+    /// Waits for the operations of several batches that are under way. The caller must not carry out one itself.
+    pub fn await_long_operations(&self) {
+        drop(self.long_operations.write());
+    }
+
+    /// Until what is returned is dropped, no operation of several batches begins.
+    ///
+    /// # Errors
+    /// `Busy`: one is under way.
+    pub(super) fn between_long_operations(
+        &self,
+    ) -> Result<RwLockWriteGuard<'_, (), class::FsViewTxnLongOperations>> {
+        self.long_operations.try_write().ok_or(FsError::Busy("a tree is being cloned there"))
     }
 
     /// `Closed` → `Ended`; see [`PlannedCommit::commit`].
