@@ -235,7 +235,7 @@ impl<'v> Maker<'v> {
             }
         }
         if matches!(new.kind, FileType::Directory | FileType::Regular) {
-            header.flags = RowFlags(above.flags.0 & RowFlags::HANDED_DOWN.0);
+            header.flags = above.flags.only(RowFlags::HANDED_DOWN);
         }
         if new.kind == FileType::Directory {
             header.nlink = 2;

@@ -74,6 +74,11 @@ impl RowFlags {
         Tier::from_code((self.0 >> 14) as u8)
     }
 
+    /// These alone.
+    pub(crate) fn only(self, flags: Self) -> Self {
+        Self(self.0 & flags.0)
+    }
+
     /// All others.
     pub(crate) fn without(self, flag: Self) -> Self {
         Self(self.0 & !flag.0)

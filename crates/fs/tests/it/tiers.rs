@@ -6,6 +6,7 @@ use kvfs_fs::{FsError, NodeId, RenameMode, Selection, TIER_ATTRIBUTE, TakenBack,
 use kvfs_store::{Isolation, KeyRange, KeyspaceKind, Store, Tier};
 
 use crate::setup::Setup;
+use crate::undo;
 use crate::views::{begin, commit};
 
 const ROOT: NodeId = NodeId::ROOT;
@@ -126,6 +127,60 @@ fn a_tier_is_set_in_a_transaction_and_taken_back_with_it() {
     setup.housekeep().unwrap();
     assert_eq!(told(&setup.store), []);
     setup.assert_sound("after it was taken back");
+}
+
+#[test]
+fn settings_that_others_made_stay_with_an_undo() {
+    let main = undo::keeping(100);
+    let dir = main.dir(ROOT, "dir");
+    let file = main.file(dir, "file");
+    let compression = |node, words: Option<&str>| {
+        if let Some(words) = words {
+            let name = kvfs_fs::COMPRESSION_ATTRIBUTE;
+            main.setxattr(&main.caller, node, name, words.as_bytes(), XattrMode::Set).unwrap();
+        }
+        main.getxattr(&main.caller, node, kvfs_fs::COMPRESSION_ATTRIBUTE).unwrap()
+    };
+    // It changes the directory and the file otherwise, or one of the two settings.
+    for sets_tier in [false, true] {
+        let id = undo::txn(&main, |view| {
+            let dir = undo::look(view, ROOT, "dir");
+            let file = undo::look(view, dir, "file");
+            if sets_tier {
+                set(view, dir, "fast").unwrap();
+                set(view, file, "fast").unwrap();
+            } else {
+                undo::write(view, dir, "new", "text");
+                view.write_at(file, 0, b"more").unwrap();
+            }
+        });
+        for node in [dir, file] {
+            compression(node, Some("zstd:3"));
+        }
+        if !sets_tier {
+            set(&main, dir, "slow").unwrap();
+            set(&main, file, "slow").unwrap();
+        }
+        undo::undone(&main, id);
+        for node in [dir, file] {
+            assert_eq!((&compression(node, None)[..], &get(&main, node)[..]), (&b"zstd:3"[..], "slow"));
+            compression(node, Some("none"));
+        }
+    }
+    // Of both.
+    let id = undo::txn(&main, |view| {
+        let dir = undo::look(view, ROOT, "dir");
+        let file = undo::look(view, dir, "file");
+        set(view, dir, "fast").unwrap();
+        set(view, file, "fast").unwrap();
+    });
+    set(&main, dir, "auto").unwrap();
+    set(&main, file, "auto").unwrap();
+    assert_eq!(undo::undo(&main, id).unwrap(), ["~ /dir", "~ /dir/file"]);
+    let force = Selection { force: vec![kvfs_fs::Area::All], ..Selection::default() };
+    assert_eq!(undo::undo_selected(&main, id, &force).unwrap(), [""; 0]);
+    assert_eq!([get(&main, dir), get(&main, file)], ["slow", "slow"]);
+    main.assert_sound("taken back");
 }
 
 #[test]

@@ -56,7 +56,7 @@ impl Restore<'_> {
         if is_content {
             self.set_content(inode, then, content)?;
         }
-        self.set_xattrs(inode, then)?;
+        self.set_xattrs(inode, &joined(then, &after, &self.header_now(inode)?))?;
         let now = self.header_now(inode)?;
         let mtime = if is_content { then.mtime } else { pick(then.mtime, after.mtime, now.mtime) };
         let wish = Header { mtime, ..joined(then, &after, &now) };
@@ -237,12 +237,14 @@ impl Restore<'_> {
         Ok(())
     }
 
-    /// Sets the attributes of a directory that both sides have and that is where it was before.
+    /// Sets the attributes, with the extended ones, of a directory that both sides have and that is where it was before.
     pub(super) fn set_directory(&self, inode: u64, then: &Header) -> Result<()> {
-        let Some(alone) = &self.alone else { return self.set_attributes(inode, then) };
-        let Some((after, _)) = self.after(inode, &(inode, Bytes::new()))? else {
+        let after = self.after(inode, &(inode, Bytes::new()))?;
+        let (Some(alone), Some((after, _))) = (&self.alone, after) else {
+            self.set_xattrs(inode, then)?;
             return self.set_attributes(inode, then);
         };
+        self.set_xattrs(inode, &joined(then, &after, &self.header_now(inode)?))?;
         let now = self.header_now(inode)?;
         let mtime = alone.mtimes.get(&inode).copied().unwrap_or(then.mtime);
         self.set_attributes(inode, &Header { mtime, ..joined(then, &after, &now) })
@@ -273,12 +275,16 @@ fn pick<T: PartialEq + Copy>(then: T, after: T, now: T) -> T {
     if then == after { now } else { then }
 }
 
-/// `then` with the rights that only others have changed since.
+/// `then` with the rights, and the settings of how content is stored, that only others have changed since.
 fn joined(then: &Header, after: &Header, now: &Header) -> Header {
+    let header = then.with_project(pick(then.project(), after.project(), now.project()));
+    let setting = |of: RowFlags| pick(then.flags.only(of), after.flags.only(of), now.flags.only(of));
+    let settings = setting(RowFlags::COMPRESSION) | setting(RowFlags::TIER);
     Header {
         mode: pick(then.mode, after.mode, now.mode),
         uid: pick(then.uid, after.uid, now.uid),
         gid: pick(then.gid, after.gid, now.gid),
-        ..then.with_project(pick(then.project(), after.project(), now.project()))
+        flags: header.flags.without(RowFlags::HANDED_DOWN) | settings,
+        ..header
     }
 }

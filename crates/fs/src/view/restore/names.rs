@@ -222,9 +222,6 @@ impl Restore<'_> {
             }
             self.know_own(inode)?;
             if inode == then {
-                self.set_xattrs(inode, &header)?;
-            }
-            if inode == then {
                 self.set_directory(inode, &header)?;
             } else {
                 self.set_attributes(inode, &header)?;

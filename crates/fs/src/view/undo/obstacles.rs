@@ -522,15 +522,19 @@ fn inode_of(target: Option<Target>) -> Option<u64> {
     target.map(|target| target.inode)
 }
 
-/// What of an inode says who may do what with it.
-pub(super) fn rights(header: &Header) -> (u32, u32, u32, Project) {
-    (header.mode, header.uid, header.gid, header.project())
+/// What of an inode says who may do what with it, and how its content is stored.
+pub(super) fn rights(header: &Header) -> (u32, u32, u32, Project, RowFlags) {
+    (header.mode, header.uid, header.gid, header.project(), header.flags.only(RowFlags::HANDED_DOWN))
 }
 
-/// Whether the mode, the owner, the group or the project was changed, and changed again.
+/// Whether the mode, the owner, the group, the project or how content is stored was changed, and changed again.
 fn rights_of_both(then: &Header, after: &Header, now: &Header) -> bool {
     let both = |of: fn(&Header) -> u32| of(then) != of(after) && of(after) != of(now);
     let owners = both(|header| header.mode) || both(|header| header.uid) || both(|header| header.gid);
+    let settings = [RowFlags::COMPRESSION, RowFlags::TIER].into_iter().any(|of| {
+        let of = |header: &Header| header.flags.only(of);
+        of(then) != of(after) && of(after) != of(now)
+    });
     let project = Header::project;
-    owners || (project(then) != project(after) && project(after) != project(now))
+    owners || settings || (project(then) != project(after) && project(after) != project(now))
 }
