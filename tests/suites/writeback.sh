@@ -68,6 +68,26 @@ snapshot_sees_writes() {
   return $status
 }
 
+sync_tells() {
+  # What the kernel can't hand over is the failure of a sync, as it is of fsync.
+  local small="$work/small.store" mnt="$work/small.mnt" status=0
+  mkdir "$mnt" && "$KVFS" mount --create --size 128M -o "$options" "$small" "$mnt" || return
+  python3 - "$mnt/large" "$KVFS" <<'EOF2' || status=1
+import errno, os, subprocess, sys
+file = os.open(sys.argv[1], os.O_CREAT | os.O_WRONLY)
+written = 0
+try:
+    while written < 200 << 20: written += os.write(file, b"x" * (1 << 20))
+except OSError as error:
+    assert error.errno == errno.ENOSPC, error
+assert written > 100 << 20, "the kernel takes what it can keep"
+done = subprocess.run([sys.argv[2], "sync", os.path.dirname(sys.argv[1])], capture_output=True, text=True)
+assert done.returncode == 6 and "fsync of a file says" in done.stderr, done
+EOF2
+  "$KVFS" umount "$mnt"
+  return $status
+}
+
 echo "-o writeback"
 step "fsx, plain, mapped and large" fsx_passes
 step "sizes, times, appends, cuts and holes" attributes_stay
@@ -76,6 +96,7 @@ step "closed is handed over, fsynced is durable" closed_is_written
 cd "$mnt" || die "no mount"
 step "no transactions over files, and why" no_transactions
 step "a snapshot has what was written" snapshot_sees_writes
+step "kvfs sync fails where pages can't be stored" sync_tells
 cd / || exit
 step "unmounts" umount_store
 step "is clean" check_store
