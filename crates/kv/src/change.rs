@@ -35,18 +35,36 @@ impl KeyChange {
         match self {
             Self::Put { key, value } => batch.put(keyspace, key, value),
             Self::Delete { key } => batch.delete(keyspace, key),
-            Self::DeleteRange(range) if range.is_empty() => {}
-            Self::DeleteRange(KeyRange { start, end: Some(end) }) => batch.delete_range(keyspace, start, end),
-            Self::DeleteRange(KeyRange { start, end: None }) => {
-                // Ranges of the store have an end: the greatest key, which goes by itself.
-                let last = Bytes::from_static(&[0xff; KEY_LEN_MAX]);
-                if start < last {
-                    batch.delete_range(keyspace, start, last.clone());
+            Self::DeleteRange(KeyRange { start, end }) => {
+                let Some(start) = key_from(start) else { return };
+                match end.and_then(key_from) {
+                    Some(end) if start < end => batch.delete_range(keyspace, start, end),
+                    Some(_) => {}
+                    None => {
+                        // Ranges of the store have an end: the greatest key, which goes by itself.
+                        let last = Bytes::from_static(&[0xff; KEY_LEN_MAX]);
+                        if start < last {
+                            batch.delete_range(keyspace, start, last.clone());
+                        }
+                        batch.delete(keyspace, last);
+                    }
                 }
-                batch.delete(keyspace, last);
             }
         }
     }
+}
+
+/// The first key at or behind a bound, which may be longer than keys are: one right behind a key of full length is. `None`: there
+/// is none.
+fn key_from(bound: Bytes) -> Option<Bytes> {
+    if bound.len() <= KEY_LEN_MAX {
+        return Some(bound);
+    }
+    let mut key = bound[..KEY_LEN_MAX].to_vec();
+    let at = key.iter().rposition(|&byte| byte != 0xff)?;
+    key[at] += 1;
+    key.truncate(at + 1);
+    Some(key.into())
 }
 
 /// The ranges, in order, those that meet each other as one: an operation is never in its own way, and many
@@ -78,6 +96,33 @@ pub(crate) fn only(key: &[u8]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ranges_end_and_begin_at_bounds_that_are_longer_than_keys() {
+        let staged = |start: &[u8], end: Option<&[u8]>| {
+            let mut batch = Batch::new();
+            let range =
+                KeyRange { start: Bytes::copy_from_slice(start), end: end.map(Bytes::copy_from_slice) };
+            KeyChange::DeleteRange(range).stage(Keyspace(7), &mut batch);
+            batch.check_limits().expect("are within the limits");
+            batch.ops().to_vec()
+        };
+        let ranges = |start: &[u8], end: &[u8]| {
+            let mut batch = Batch::new();
+            batch.delete_range(Keyspace(7), start.to_vec(), end.to_vec());
+            batch.ops().to_vec()
+        };
+        let long = |byte: u8, tail: &[u8]| [&[byte; KEY_LEN_MAX][..], tail].concat();
+        let behind = |byte: u8| [&[byte; KEY_LEN_MAX - 1][..], &[byte + 1]].concat();
+        assert_eq!(staged(b"a", Some(&long(b'm', b"\0"))), ranges(b"a", &behind(b'm')));
+        assert_eq!(staged(&long(b'm', b"a"), Some(b"z")), ranges(&behind(b'm'), b"z"));
+        assert_eq!(staged(&long(b'm', b"a"), Some(&long(b'm', b"b"))), [], "no key is in between");
+        assert_eq!(staged(&long(0xff, b"a"), None), [], "nothing is behind the last key");
+        assert_eq!(staged(b"a", Some(&long(0xff, b"a"))), staged(b"a", None));
+        let mut ending = vec![b'm'; 10];
+        ending.resize(KEY_LEN_MAX + 1, 0xff);
+        assert_eq!(staged(b"a", Some(&ending)), ranges(b"a", b"mmmmmmmmmn"));
+    }
 
     #[test]
     fn ranges_that_meet_are_one() {
