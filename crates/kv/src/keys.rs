@@ -10,6 +10,7 @@ use kvfs_store::{Cursor, KeyRange, Keyspace, Position, Read};
 use kvfs_txn::{LockName, Mode, Want};
 
 use crate::change::{only, united};
+use crate::table::check_name;
 use crate::{KeyChange, KeyspaceEntry, KeyspaceOwner, KvError, View, ViewKind};
 
 fn wants(ranges: &[(Keyspace, KeyRange)], mode: Mode) -> Vec<Want<'_>> {
@@ -72,6 +73,11 @@ impl<'v, V: View> Keys<'v, V> {
     /// Store errors; `Corrupt`.
     pub fn keyspaces(&self) -> Result<Vec<(String, KeyspaceEntry)>, V::Error> {
         Ok(self.view.keyspace_table().all()?)
+    }
+
+    /// Whether a keyspace of this name is, was or may be a user's.
+    pub fn is_for_users(&self, name: &str) -> bool {
+        check_name(name, self.view.keyspace_table().records().reserved).is_ok()
     }
 
     /// The keyspace `name`; makes it for `owner`, durably, when there is none. The second says whether it did.

@@ -3,11 +3,13 @@
 //! Thread safety: for threads that may block. Invariant: names of keyspaces are told to those that may read them, as the socket
 //! for keys does; the file system's own to all.
 
+use std::collections::BTreeSet;
+
 use kvfs_fs::{DetachedStats, DetachedTrees};
 use kvfs_kv::Access;
 use kvfs_store::{Compression, UnknownCompression};
 
-use crate::authority::authorize;
+use crate::authority::{authorize, is_master};
 use crate::caller::Caller;
 use crate::error::{ErrorKind, Result, ServiceError};
 use crate::lines::{ChargeLines, HealthLine, ZoneLines};
@@ -23,7 +25,7 @@ impl ServedStore<'_> {
     /// The counters of now, as far as the caller may know of them, by name. Every user may ask.
     pub fn stats(&self, caller: &Caller) -> Vec<(String, u64)> {
         let mut stats = self.fs.store().stats();
-        let hidden = self.keyspaces_hidden_from(caller);
+        let shown = self.keyspaces_shown_to(caller);
         let (nodes, locks) = (self.fs.nodes().stats(), self.fs.admission().stats());
         let detached = DetachedTrees::of(self.fs).stats();
         let own = [
@@ -41,7 +43,7 @@ impl ServedStore<'_> {
         ];
         stats.extend(own.map(|(name, value)| (name.to_owned(), value)));
         stats.extend(self.engine.counters());
-        stats.retain(|(name, _)| !is_of_keyspace(name, &hidden));
+        stats.retain(|(name, _)| keyspace_of(name).is_none_or(&shown));
         stats.sort();
         stats
     }
@@ -90,21 +92,23 @@ impl ServedStore<'_> {
         Ok(self.fs.store().compression(entry.keyspace).to_string())
     }
 
-    /// The users' keyspaces that the caller may not read.
-    fn keyspaces_hidden_from(&self, caller: &Caller) -> Vec<String> {
+    /// Whether the caller may know of a keyspace by its name: of one that is there and that it may read, and of those that
+    /// are no user's. The engine has names of dropped ones, too, which are for masters.
+    fn keyspaces_shown_to(&self, caller: &Caller) -> impl Fn(&str) -> bool {
+        let keys = self.fs.keys();
+        let is_master = is_master(self.fs, caller.uid);
         // Where they can't be read nothing is told of them.
-        let known = self.fs.keys().keyspaces().unwrap_or_default().into_iter();
-        let hidden = known.filter(|(_, entry)| !caller.may_use_keys(self.fs, &entry.owner, Access::Read));
-        hidden.map(|(name, _)| name).collect()
+        let known = keys.keyspaces().unwrap_or_default().into_iter();
+        let readable = known.filter(|(_, entry)| caller.may_use_keys(self.fs, &entry.owner, Access::Read));
+        let readable: BTreeSet<String> = readable.map(|(name, _)| name).collect();
+        move |name| is_master || readable.contains(name) || !keys.is_for_users(name)
     }
 }
 
-/// Whether a counter is one of these keyspaces.
-fn is_of_keyspace(counter: &str, keyspaces: &[String]) -> bool {
-    let Some((name, _)) = counter.strip_prefix("keyspace.").and_then(|rest| rest.rsplit_once('.')) else {
-        return false;
-    };
-    keyspaces.iter().any(|keyspace| keyspace == name)
+/// The keyspace that a counter is of, if it is of one.
+fn keyspace_of(counter: &str) -> Option<&str> {
+    let (name, _) = counter.strip_prefix("keyspace.")?.rsplit_once('.')?;
+    Some(name)
 }
 
 #[cfg(test)]

@@ -22,6 +22,12 @@ fn counters_of_a_keyspace_are_shown_to_those_that_may_read_it() {
         .change_keyspace("secret", |owner| Ok(KeyspaceOwner { mode: 0o604, ..owner }))
         .expect("changes");
     assert!(shows(&stranger()));
+    kvfs_fs::settled(|caller| world.fs.keys().drop_keyspace(caller, "secret", |_| Ok(())))
+        .expect("is dropped");
+    assert!(!shows(&stranger()), "the engine may keep the name");
+    let (store, user) = (world.unmounted(), stranger());
+    let shown = store.keyspaces_shown_to(&user);
+    assert!(!shown("secret") && !shown("7") && shown("meta"), "only what is no user's is for all");
 }
 
 #[test]
