@@ -82,6 +82,13 @@ impl CliError {
         Self { code, message: message.into() }
     }
 
+    /// The same, and `what` has become of the rest.
+    pub(crate) fn and(mut self, what: &str) -> Self {
+        self.message.push_str("; ");
+        self.message.push_str(what);
+        self
+    }
+
     /// An I/O error on `path`, with the code its kind asks for.
     pub(crate) fn io(what: &str, path: &Path, error: &std::io::Error) -> Self {
         if error.kind() == std::io::ErrorKind::NotConnected

@@ -111,8 +111,7 @@ fn entry_of(line: &[u8], number: usize) -> Result<KeyValue> {
     if let (Some(key), Some(value)) = (member("key"), member("value")) {
         return Ok(KeyValue { key, value });
     }
-    let message =
-        format!("line {number} of the input is no {{\"key\": …, \"value\": …}}; nothing was imported");
+    let message = format!("line {number} of the input is no {{\"key\": …, \"value\": …}}");
     Err(CliError::new(Code::Usage, message))
 }
 

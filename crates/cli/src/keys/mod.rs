@@ -12,7 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use kvfs_open::OpenOptions;
 use kvfs_rpc::client::blocking::Store;
-use kvfs_rpc::client::{ClientError, Code as GrpcCode, Range};
+use kvfs_rpc::client::{ClientError, Code as GrpcCode, Range, part_of_import};
 use kvfs_rpc::proto::{KeyValue, KeyspaceInfo};
 use kvfs_socket::public;
 use kvfs_store::clock::{Clock, SystemClock};
@@ -27,6 +27,7 @@ use crate::store_dir::StoreDir;
 use local::Local;
 
 /// A daemon that has no socket for keys is coming up or going down; longest time for that.
+const NOTHING_IMPORTED: &str = "nothing was imported";
 const CHANGE_TIME_MAX: Duration = Duration::from_secs(10);
 const CHANGE_POLL_PERIOD: Duration = Duration::from_millis(10);
 
@@ -164,9 +165,17 @@ impl Keys {
                     })
                 });
                 let imported = store.import(keyspace, entries);
-                imported.map_err(|error| bad.unwrap_or_else(|| explain(&error)))
+                imported.map_err(|error| {
+                    let what = match &error {
+                        ClientError::ImportedPart { keys, is_aborted, .. } => {
+                            part_of_import(*keys, *is_aborted)
+                        }
+                        _ => NOTHING_IMPORTED.to_owned(),
+                    };
+                    bad.map_or_else(|| explain(&error), |bad| bad.and(&what))
+                })
             }
-            Via::Local(local) => local.import(keyspace, entries),
+            Via::Local(local) => local.import(keyspace, entries).map_err(|error| error.and(NOTHING_IMPORTED)),
         }
     }
 

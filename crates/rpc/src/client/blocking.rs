@@ -150,27 +150,38 @@ impl Store {
     /// Sets all keys that `entries` give, or none: in this transaction, or one of its own. Returns how many.
     ///
     /// # Errors
-    /// As all calls; the first error of `entries`: nothing happened.
+    /// As all calls; the first error of `entries`: nothing happened. In a transaction that has a part of them by then it is
+    /// [`ClientError::ImportedPart`].
     pub fn import(
         &mut self,
         keyspace: &str,
         entries: impl IntoIterator<Item = Result<KeyValue>>,
     ) -> Result<u64> {
         if self.client.txn() != 0 {
-            return self.import_here(keyspace, entries);
+            let mut keys = 0;
+            let imported = self.import_here(keyspace, entries, &mut keys);
+            return imported.map_err(|cause| {
+                if keys == 0 {
+                    return cause;
+                }
+                let is_aborted = self.runtime.block_on(self.client.abort()).is_ok();
+                ClientError::ImportedPart { cause: Box::new(cause), keys, is_aborted }
+            });
         }
         let options =
             BeginOptions { tied: true, label: format!("import {keyspace}"), ..BeginOptions::default() };
         let mut txn = self.begin(options)?;
-        let count = txn.import_here(keyspace, entries)?;
+        let count = txn.import_here(keyspace, entries, &mut 0)?;
         txn.commit()?;
         Ok(count)
     }
 
+    /// `applied`: so many of them have reached the daemon.
     fn import_here(
         &mut self,
         keyspace: &str,
         entries: impl IntoIterator<Item = Result<KeyValue>>,
+        applied: &mut u64,
     ) -> Result<u64> {
         let (mut operations, mut bytes, mut count) = (Vec::new(), 0, 0);
         for entry in entries {
@@ -181,7 +192,7 @@ impl Store {
             operations.push(Operation { keyspace: keyspace.to_owned(), change });
             if bytes >= IMPORT_BYTES || operations.len() >= IMPORT_OPERATIONS {
                 self.apply(std::mem::take(&mut operations))?;
-                bytes = 0;
+                (bytes, *applied) = (0, count);
             }
         }
         if !operations.is_empty() {

@@ -35,6 +35,17 @@ pub enum ClientError {
     /// The daemon says why.
     #[error("{}", .0.message())]
     Refused(Status),
+    /// An import into a transaction failed when a part of it was there: the transaction was aborted. In a branch, which can't be, the
+    /// part stays.
+    #[error("{cause}; {}", part_of_import(*.keys, *.is_aborted))]
+    ImportedPart {
+        /// Why it failed.
+        cause: Box<ClientError>,
+        /// So many keys were set.
+        keys: u64,
+        /// Whether they are gone with the transaction.
+        is_aborted: bool,
+    },
 }
 
 impl ClientError {
@@ -43,8 +54,18 @@ impl ClientError {
         match self {
             Self::Refused(status) => Some(status.code()),
             Self::Conflict(_) => Some(Code::Aborted),
+            Self::ImportedPart { cause, .. } => cause.code(),
             Self::NotMounted(_) | Self::Io(_) | Self::Tree { .. } => None,
         }
+    }
+}
+
+/// What became of the part of an import that was there when it failed.
+pub fn part_of_import(keys: u64, is_aborted: bool) -> String {
+    if is_aborted {
+        "the transaction, which had a part of the import, was aborted".to_owned()
+    } else {
+        format!("the first {keys} keys are set")
     }
 }
 

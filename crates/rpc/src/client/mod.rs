@@ -22,7 +22,7 @@ mod error;
 mod locate;
 mod wire;
 
-pub use error::{ClientError, Result};
+pub use error::{ClientError, Result, part_of_import};
 pub use locate::{Located, locate};
 pub use tonic::{Code, Status};
 

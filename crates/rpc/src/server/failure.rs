@@ -151,6 +151,7 @@ fn conflict(fs: &FileSystem, doom: &Doom) -> proto::Conflict {
         let named = known.into_iter().find(|(_, entry)| entry.keyspace == *keyspace);
         conflict.keyspace = named.map(|(name, _)| name).unwrap_or_default();
     }
+    [&mut conflict.message, &mut conflict.other, &mut conflict.place].into_iter().for_each(cut);
     conflict
 }
 
@@ -158,6 +159,18 @@ fn ended(error: &TxnError, txn: u64) -> Status {
     let mut status = Status::not_found(error.to_string());
     status.metadata_mut().insert(ENDED_TRAILER, txn.into());
     status
+}
+
+/// Most bytes of words about a conflict, three of them: with the whole key they have to fit into the 8 KiB of headers that every
+/// client takes, twice as long once they are encoded.
+const WORDS_BYTES_MAX: usize = 400;
+
+/// The words, cut where they are too long: a key or a path in them may be of any length.
+fn cut(words: &mut String) {
+    if words.len() > WORDS_BYTES_MAX {
+        words.truncate(words.floor_char_boundary(WORDS_BYTES_MAX));
+        words.push('…');
+    }
 }
 
 fn aborted(conflict: &proto::Conflict) -> Status {

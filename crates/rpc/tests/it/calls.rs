@@ -1,5 +1,6 @@
 //! What the calls do.
 
+use std::io;
 use std::time::Duration;
 
 use kvfs_rpc::ENDED_TRAILER;
@@ -7,6 +8,8 @@ use kvfs_rpc::client::blocking::Store;
 use kvfs_rpc::client::{BeginOptions, ClientError, Code, LockOn, Range};
 use kvfs_rpc::proto::operation::Change;
 use kvfs_rpc::proto::{KeyRange, KeyValue, Operation};
+
+use kvfs_store::KEY_LEN_MAX;
 
 use crate::world::World;
 
@@ -179,6 +182,43 @@ fn a_transaction_is_private_until_its_commit() {
     drop(dropped);
     assert_eq!(other.get("k", b"a").unwrap().unwrap(), "1");
     assert_eq!(world.open_transactions(), 0);
+}
+
+#[test]
+fn import_that_fails_half_way_leaves_nothing_in_a_joined_transaction() {
+    let world = World::new();
+    let (mut store, mut other) = (world.connect(), world.connect());
+    let entries = |count: u64| {
+        let good =
+            (0..count).map(|n| Ok(KeyValue { key: n.to_be_bytes().to_vec().into(), value: "v".into() }));
+        good.chain([Err(ClientError::Io(io::ErrorKind::InvalidInput.into()))])
+    };
+    let mut txn = store.begin(BeginOptions::default()).unwrap();
+    let small = txn.import("k", entries(10)).unwrap_err();
+    assert!(matches!(small, ClientError::Io(_)), "{small}");
+    txn.put("k", b"after", b"1").unwrap();
+    txn.commit().unwrap();
+    assert_eq!(other.scan("k", Range::default()).unwrap().count(), 1, "none of ten");
+
+    let mut txn = store.begin(BeginOptions::default()).unwrap();
+    let large = txn.import("k", entries(2500)).unwrap_err();
+    assert!(matches!(large, ClientError::ImportedPart { keys: 2000, is_aborted: true, .. }), "{large}");
+    assert_eq!(code(&txn.put("k", b"later", b"1").unwrap_err()), Code::NotFound, "it has ended");
+    assert_eq!(other.scan("k", Range::default()).unwrap().count(), 1, "none of 2,500");
+}
+
+#[test]
+fn conflict_over_the_longest_key_reaches_the_client() {
+    let world = World::new();
+    let (mut store, mut other) = (world.connect(), world.connect());
+    for byte in [b'k', 0xff] {
+        let key = vec![byte; KEY_LEN_MAX];
+        let mut txn = store.begin(BeginOptions::default()).unwrap();
+        other.put("k", &key, b"theirs").unwrap();
+        let lost = txn.put("k", &key, b"mine").unwrap_err();
+        let ClientError::Conflict(conflict) = &lost else { panic!("{lost}") };
+        assert!(conflict.key[..] == key && conflict.message.len() < 500, "{conflict:?}");
+    }
 }
 
 #[test]
