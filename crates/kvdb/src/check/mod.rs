@@ -62,7 +62,7 @@ struct Tally {
 
 pub(crate) fn check(parts: &Parts) -> Result<Checked> {
     let view = parts.live.view();
-    let mut tally = Tally::default();
+    let mut tally = Tally { findings: parts.devices.damaged_labels(), ..Tally::default() };
     let runs = view.version.keyspaces().flat_map(|(_, runs)| runs);
     progress::stage("verifying checksums", Unit::Bytes, runs.map(|run| run.data_bytes()).sum());
     for (keyspace, runs) in view.version.keyspaces() {

@@ -136,6 +136,14 @@ impl Devices {
         self.zones().members_space().into_iter().map(info).collect()
     }
 
+    /// What is wrong with superblocks and labels that have another copy, one line each.
+    pub(crate) fn damaged_labels(&self) -> Vec<String> {
+        let mut findings = self.live.damaged_superblocks();
+        let others = self.others.lock();
+        findings.extend(damaged_labels(&others, self.store, self.zones().zone_bytes()));
+        findings
+    }
+
     /// Takes `device` into the store, whatever was on it; its number. Two flushes of it, and two or three of the first one.
     pub(crate) fn add(&self, device: Arc<dyn Device>, tier: Tier) -> Result<u32> {
         let mut others = self.others.lock();
@@ -417,6 +425,34 @@ impl Found {
         let missing = MissingDevices(missing);
         Err(StoreError::io("opening the store", io::Error::new(io::ErrorKind::NotFound, missing)))
     }
+
+    /// Writes labels anew that have a damaged copy; what was wrong, one line each.
+    ///
+    /// # Errors
+    /// I/O errors.
+    pub(crate) fn mend_labels(&self, store: [u8; 16], zone_bytes: u32) -> Result<Vec<String>> {
+        let findings = damaged_labels(&self.others, store, zone_bytes);
+        for (member, device) in &self.others {
+            if let Some(device) = device
+                && !member.damaged_copies(device.as_ref(), store, zone_bytes).is_empty()
+            {
+                member.write(device.as_ref(), store, zone_bytes)?;
+            }
+        }
+        Ok(findings)
+    }
+}
+
+fn damaged_labels(others: &[Other], store: [u8; 16], zone_bytes: u32) -> Vec<String> {
+    let there = others.iter().filter_map(|(member, device)| device.as_ref().map(|device| (member, device)));
+    let damaged = |(member, device): (&Member, &Arc<dyn Device>)| {
+        let copies = member.damaged_copies(device.as_ref(), store, zone_bytes);
+        let name = name_of(member);
+        copies
+            .into_iter()
+            .map(move |addr| format!("the label at byte {addr} of {name} is damaged; the other one serves"))
+    };
+    there.flat_map(damaged).collect()
 }
 
 fn join(

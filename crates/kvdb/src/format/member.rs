@@ -3,6 +3,8 @@
 //! Thread safety: plain data. Invariants: a device has its label, flushed, before the manifest names it, and for as long as it does;
 //! the label lies twice, so that rot in one copy costs nothing.
 
+use std::io;
+
 use kvfs_device::{AlignedBuf, Device};
 use kvfs_store::{StoreError, Tier};
 use zerocopy::little_endian::U32;
@@ -103,29 +105,43 @@ impl Member {
     pub fn read(device: &dyn Device, store: [u8; 16], zone_bytes: u32) -> Result<Option<Self>, StoreError> {
         let mut failure = None;
         for addr in LABEL_ADDRS {
-            let mut buf = AlignedBuf::zeroed(LABEL_BYTES);
-            if addr + LABEL_BYTES as u64 > device.len_bytes() {
-                continue;
-            }
-            if let Err(error) = device.read_at(buf.as_mut(), addr) {
-                failure = Some(StoreError::io(format!("reading the label at byte {addr}"), error));
-                continue;
-            }
-            let found = Label::ref_from_prefix(buf.as_ref()).ok().and_then(|(label, _)| {
-                let is_ours = label.magic == MAGIC
-                    && label.crc.get() == crc32c(&label.as_bytes()[CRC_FROM..])
-                    && label.version.get() == VERSION
-                    && label.store == store
-                    && label.zone_bytes.get() == zone_bytes;
-                let (first_zone, zones) = (ZoneId(label.first_zone.get()), label.zones.get());
-                let tier = Tier::from_code(label.tier).filter(|_| is_ours)?;
-                Some(Self { id: label.id.get(), uuid: label.member, tier, first_zone, zones })
-            });
-            if found.is_some() {
-                return Ok(found);
+            match Self::read_copy(device, addr, store, zone_bytes) {
+                Ok(None) => {}
+                Ok(found) => return Ok(found),
+                Err(error) => {
+                    failure = Some(StoreError::io(format!("reading the label at byte {addr}"), error));
+                }
             }
         }
         failure.map_or(Ok(None), Err)
+    }
+
+    /// Where copies of this label on `device` begin (bytes) that are damaged or can't be read.
+    pub fn damaged_copies(&self, device: &dyn Device, store: [u8; 16], zone_bytes: u32) -> Vec<u64> {
+        let is_good = |addr| matches!(Self::read_copy(device, addr, store, zone_bytes), Ok(Some(label)) if label == *self);
+        LABEL_ADDRS.into_iter().filter(|&addr| !is_good(addr)).collect()
+    }
+
+    fn read_copy(
+        device: &dyn Device,
+        addr: u64,
+        store: [u8; 16],
+        zone_bytes: u32,
+    ) -> io::Result<Option<Self>> {
+        if addr + LABEL_BYTES as u64 > device.len_bytes() {
+            return Ok(None);
+        }
+        let mut buf = AlignedBuf::zeroed(LABEL_BYTES);
+        device.read_at(buf.as_mut(), addr)?;
+        let Ok((label, _)) = Label::ref_from_prefix(buf.as_ref()) else { return Ok(None) };
+        let is_ours = label.magic == MAGIC
+            && label.crc.get() == crc32c(&label.as_bytes()[CRC_FROM..])
+            && label.version.get() == VERSION
+            && label.store == store
+            && label.zone_bytes.get() == zone_bytes;
+        let (first_zone, zones) = (ZoneId(label.first_zone.get()), label.zones.get());
+        let tier = Tier::from_code(label.tier).filter(|_| is_ours);
+        Ok(tier.map(|tier| Self { id: label.id.get(), uuid: label.member, tier, first_zone, zones }))
     }
 }
 

@@ -154,6 +154,11 @@ impl LiveSet {
         self.ledger.lock().manifest.bytes_written()
     }
 
+    /// See [`Manifest::damaged_superblocks`](crate::version::Manifest::damaged_superblocks).
+    pub(crate) fn damaged_superblocks(&self) -> Vec<String> {
+        self.ledger.lock().manifest.damaged_superblocks()
+    }
+
     #[cfg(test)]
     pub(crate) fn superblock(&self) -> crate::format::Superblock {
         self.ledger.lock().manifest.superblock()

@@ -95,6 +95,7 @@ pub fn repair_joined(
     devices.join(&state, others, &ctx.zones, (superblock.uuid, false))?;
     superblock.epoch += 1;
     superblock.write_both(device.as_ref())?;
+    repaired.findings.extend(devices.mend_labels(superblock.uuid, superblock.zone_bytes)?);
 
     if found.damage.is_some() {
         let is_lost = |id| id >= found.strays_from && !found.known.contains(&crate::format::PieceId(id));

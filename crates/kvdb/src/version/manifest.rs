@@ -176,6 +176,12 @@ impl Manifest {
         self.inner.lock().superblock.clone()
     }
 
+    /// What is wrong with either slot of the superblock. None is written meanwhile.
+    pub(crate) fn damaged_superblocks(&self) -> Vec<String> {
+        let _inner = self.inner.lock();
+        Superblock::damaged_slots(self.device.as_ref())
+    }
+
     /// Bytes of the manifest, and how often it was rewritten since it was opened.
     #[cfg(test)]
     pub(crate) fn size(&self) -> (u64, u64) {

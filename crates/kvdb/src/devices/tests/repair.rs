@@ -124,3 +124,23 @@ fn a_repair_grows_the_first_device_where_others_lie_behind_it() {
     let again = repaired(&first, &slow);
     assert!(again.findings.is_empty(), "{again:?}");
 }
+
+#[test]
+fn damaged_copy_of_superblock_or_label_is_told_by_a_check_and_mended_by_a_repair() {
+    let (first, slow) = closed();
+    for at in [0, 32768] {
+        let db = opened(&first, &slow);
+        for device in [&first, &slow] {
+            device.write_at(&[7; BLOCK_BYTES], at).expect("damages");
+        }
+        let findings = db.check().expect("checks").findings;
+        assert_eq!(findings.len(), 2, "{findings:?}");
+        assert!(findings[0].contains(&format!("superblock at byte {at}")), "{findings:?}");
+        assert!(findings[1].contains(&format!("label at byte {at} of the slow device 1")), "{findings:?}");
+        db.close().expect("closes");
+        drop(db);
+        assert_eq!(repaired(&first, &slow).findings, findings);
+        assert!(repaired(&first, &slow).findings.is_empty());
+        check(&opened(&first, &slow), 1);
+    }
+}
