@@ -151,10 +151,17 @@ fn check_run(run: &Run, (keyspace, name, is_main): (u32, &str, bool), tally: &mu
     for piece in &run.pieces {
         tally.pieces += 1;
         tally.records += piece.desc().records;
-        match piece.verify() {
-            Ok(bytes) => {
+        let verified = piece.verify().and_then(|bytes| Ok((bytes, piece.has_damaged_copy()?)));
+        match verified {
+            Ok((bytes, has_damaged_copy)) => {
                 tally.bytes_verified += bytes;
                 progress::advance(bytes);
+                if has_damaged_copy {
+                    let number = piece.desc().id.0;
+                    tally.findings.push(format!(
+                        "keyspace {name}, piece {number}: the copy of its index is damaged; the index itself serves"
+                    ));
+                }
             }
             Err(error) => {
                 tally.findings.push(format!("keyspace {name}, piece {}: {error}", piece.desc().id.0));

@@ -13,7 +13,7 @@ use kvfs_store::{KeyspaceKind, Result, Seqno, StoreError};
 use super::filtering::KeyFilter;
 use super::index::{Content, Facts};
 use super::meta_read::{Front, MetaReader};
-use super::salvage::copy_of;
+use super::salvage::{copy_of, has_damaged_copy};
 use crate::cache::{Page, PageRef, Pool};
 use crate::format::{Fingerprints, PieceMetaHeader};
 use crate::memtable::TombstoneSet;
@@ -206,6 +206,14 @@ impl Metadata {
     /// fails, yes. The failure is logged.
     pub(super) fn passes_filter(&self, key: &[u8]) -> bool {
         self.filter.passes(&self.reader.ctx, self.reader.desc.records, key, || self.fingerprints())
+    }
+
+    /// Whether there is a copy of index and range tombstones that is damaged.
+    ///
+    /// # Errors
+    /// The header can't be read.
+    pub(super) fn has_damaged_copy(&self) -> Result<bool> {
+        Ok(has_damaged_copy(&self.reader, &self.front()?.header))
     }
 
     /// Reads and verifies every section anew.

@@ -221,6 +221,14 @@ impl Piece {
         }
     }
 
+    /// Whether the copy of its index, which nothing but a repair and a damaged index needs, is damaged.
+    ///
+    /// # Errors
+    /// The index's own header can't be read.
+    pub(crate) fn has_damaged_copy(&self) -> Result<bool> {
+        self.metadata.has_damaged_copy()
+    }
+
     /// What the data would take if nothing were packed (bytes); of a tuple piece whose index has not been in memory
     /// since it was opened, what they take.
     pub(crate) fn raw_bytes(&self) -> u64 {

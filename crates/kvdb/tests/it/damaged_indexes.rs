@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kvfs_device::{AlignedBuf, Device, MemoryDevice, SECTOR_BYTES};
+use kvfs_kvdb::repair;
 use kvfs_store::{Batch, Durability, Read, Store, StoreError};
 
 use super::basics::{create, open, put, rows};
-use super::repair::{content_of, sample, used_sectors};
+use super::repair::{SPACES, content_of, sample, used_sectors};
 
 /// The sectors that piece metadata begins in, by header: the blob that the manifest names, and its copy.
 fn metadata_of(medium: &MemoryDevice) -> BTreeMap<Vec<u8>, Vec<usize>> {
@@ -110,4 +111,32 @@ fn store_whose_index_is_lost_with_its_copy_opens_and_reads_the_rest() {
         }
     }
     assert!(lost_pieces > 5, "{lost_pieces}");
+}
+
+#[test]
+fn damaged_copy_of_an_index_is_told_by_a_check_and_written_anew_by_a_repair() {
+    let sample = sample(0x0d_c09e);
+    let mut told = 0;
+    let sound: Arc<dyn Device> = Arc::new(sample.medium.fork());
+    let expected = content_of(&open(&sound, |options| options.read_only = true));
+    for (number, sector) in metadata_of(&sample.medium).into_values().flatten().enumerate() {
+        let medium = sample.medium.fork();
+        damage(&medium, sector, number % 2 == 0);
+        let device: Arc<dyn Device> = Arc::new(medium);
+        let findings = || {
+            let db = open(&device, |options| options.read_only = true);
+            assert!(content_of(&db) == expected, "sector {sector}");
+            db.check().expect("checks").findings
+        };
+        let before = findings();
+        let repaired = repair(&device, &SPACES).expect("a repair ends");
+        assert_eq!(before.is_empty(), repaired.findings.is_empty(), "{sector}: {before:?}, {repaired:?}");
+        assert!(repaired.lost.is_empty(), "{sector}: {repaired:?}");
+        told +=
+            usize::from(before.iter().any(|finding| finding.contains("the copy of its index is damaged")));
+        assert!(findings().is_empty(), "sector {sector}");
+        let again = repair(&device, &SPACES).expect("a repair ends");
+        assert!(again.findings.is_empty(), "{sector}: {again:?}");
+    }
+    assert!(told > 3, "{told} copies were told");
 }

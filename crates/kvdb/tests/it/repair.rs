@@ -18,7 +18,8 @@ const ZONES: u64 = 160;
 const ZONE_BYTES: usize = 256 << 10;
 /// Superblocks, then 16 zones of journal.
 const FIRST_DATA_ZONE: usize = 17;
-const SPACES: [(&str, KeyspaceKind); 2] = [("rows", KeyspaceKind::Tuple), ("data", KeyspaceKind::Block)];
+pub(crate) const SPACES: [(&str, KeyspaceKind); 2] =
+    [("rows", KeyspaceKind::Tuple), ("data", KeyspaceKind::Block)];
 
 /// Keys and values of both keyspaces.
 pub(crate) type Content = [BTreeMap<Bytes, Bytes>; 2];

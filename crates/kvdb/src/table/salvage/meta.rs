@@ -8,7 +8,8 @@ use bytes::Bytes;
 use kvfs_store::KeyspaceKind;
 
 use crate::format::{
-    Extent, Fingerprints, PieceDesc, PieceMetaHeader, SECTOR_BYTES, Section, ZoneId, decode_fingerprints,
+    Extent, Fingerprints, PieceDesc, PieceMetaHeader, SECTOR_BYTES, Section, ZoneId, ZoneUse,
+    decode_fingerprints,
 };
 use crate::memtable::TombstoneSet;
 use crate::salvage::SalvageStream;
@@ -69,23 +70,54 @@ pub(super) fn find(
 
 /// A reader of the copy of index and range tombstones, if it is whole.
 pub(in crate::table) fn copy_of(reader: &MetaReader) -> Option<MetaReader> {
-    let desc = &reader.desc;
-    let decode = |bytes: &[u8]| {
-        PieceMetaHeader::decode(bytes, reader.keyspace, desc.id.0, desc.meta_len, desc.meta_crc).ok()
-    };
-    desc.zones.iter().find_map(|zone_use| {
+    reader.desc.zones.iter().find_map(|zone_use| {
         let zone = zone_stream(&reader.ctx, zone_use.zone);
-        let is_copy = |addr| desc.meta.iter().all(|extent| extent.addr != addr);
-        zone.all_frames(|addr, sector| decode(sector).filter(|_| is_copy(addr))).find_map(|(addr, header)| {
-            let len = header.meta_len() - header.fingerprints.len() as u32;
-            let mut parts = Parts::default();
-            parts.take(decode, &zone.read(addr, len.into()));
-            let meta = vec![Extent { addr, len: padded(len) }];
-            (parts.index.is_some() && parts.tombstones.is_some()).then(|| MetaReader {
-                desc: Arc::new(PieceDesc { meta, ..PieceDesc::clone(desc) }),
-                ..reader.clone()
-            })
-        })
+        zone.all_frames(|_, sector| decode_own(reader, sector))
+            .find_map(|(addr, header)| copy_at(reader, &header, addr))
+    })
+}
+
+/// Whether the piece with this header has a copy of index and range tombstones, which can't be read or is damaged.
+pub(in crate::table) fn has_damaged_copy(reader: &MetaReader, header: &PieceMetaHeader) -> bool {
+    let desc = &reader.desc;
+    let len = u64::from(padded(copied_len(header)));
+    let meta: u64 = desc.meta.iter().map(|extent| u64::from(extent.len)).sum();
+    let held: u64 = desc.zones.iter().map(|zone_use| zone_use.bytes).sum();
+    if held != desc.data_bytes + meta + len {
+        return false;
+    }
+    // It was allocated last: nothing of the piece lies behind it in its zone.
+    let is_last_in = |zone_use: &ZoneUse| {
+        let start = u64::from(zone_use.end).checked_sub(len);
+        let addr = start.map(|start| reader.ctx.zones.zone_addr(zone_use.zone) + start);
+        addr.is_some_and(|addr| copy_at(reader, header, addr).is_some())
+    };
+    !desc.zones.iter().any(is_last_in) && copy_of(reader).is_none()
+}
+
+fn decode_own(reader: &MetaReader, bytes: &[u8]) -> Option<PieceMetaHeader> {
+    let desc = &reader.desc;
+    PieceMetaHeader::decode(bytes, reader.keyspace, desc.id.0, desc.meta_len, desc.meta_crc).ok()
+}
+
+/// What the copy has of a blob (bytes): all but the fingerprints.
+fn copied_len(header: &PieceMetaHeader) -> u32 {
+    header.meta_len() - header.fingerprints.len() as u32
+}
+
+/// The copy at `addr`, if there is one, and it is whole.
+fn copy_at(reader: &MetaReader, header: &PieceMetaHeader, addr: u64) -> Option<MetaReader> {
+    if reader.desc.meta.iter().any(|extent| extent.addr == addr) {
+        return None;
+    }
+    let len = copied_len(header);
+    let stream = SalvageStream::of_range(reader.ctx.device.as_ref(), addr..addr + u64::from(padded(len)));
+    let mut parts = Parts::default();
+    parts.take(|bytes| decode_own(reader, bytes), &stream.read(addr, len.into()));
+    let meta = vec![Extent { addr, len: padded(len) }];
+    (parts.index.is_some() && parts.tombstones.is_some()).then(|| MetaReader {
+        desc: Arc::new(PieceDesc { meta, ..PieceDesc::clone(&reader.desc) }),
+        ..reader.clone()
     })
 }
 

@@ -27,7 +27,7 @@ use crate::memtable::{TombstoneSet, block_key};
 use crate::salvage::for_each_extent;
 use crate::space::{Budget, Lane, Stream};
 use meta::FoundMeta;
-pub(super) use meta::copy_of;
+pub(super) use meta::{copy_of, has_damaged_copy};
 
 /// Something that is gone of a piece.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -234,7 +234,7 @@ pub(crate) fn unreadable(piece: &Arc<Piece>) -> Vec<LostPart> {
     lost
 }
 
-/// Verifies the data of `piece`, and writes what is good as another one, if anything is wrong.
+/// Verifies the data of `piece` and the copy of its index, and writes what is good as another one, if anything is wrong.
 fn mend(
     piece: Arc<Piece>,
     fingerprints: Option<Fingerprints>,
@@ -245,6 +245,7 @@ fn mend(
     let index = piece.index()?;
     let tuples = good_tuples(&piece, &index, fingerprints.as_ref(), &mut lost);
     let holes = lost_blocks(&piece, &index, &mut lost);
+    let is_whole = is_whole && !piece.metadata().has_damaged_copy()?;
     if is_whole && tuples.fingerprints.is_none() && lost.is_empty() {
         return Ok(Salvaged::Sound(Arc::clone(&piece)));
     }
