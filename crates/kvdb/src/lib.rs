@@ -93,7 +93,7 @@ pub use merge::defrag::{DefragLimit, DefragPlan, DefragPolicy, DefragProgress, D
 pub use merge::heat_map::{DeviceHeat, HeatCell, HeatMap};
 pub use merge::migrate::{MigrationInfo, MigrationPlan};
 pub use parts::memory::{ChargedMemory, Ownerless};
-pub use repair::{Lost, Repaired, repair, repair_joined};
+pub use repair::{Lost, Repaired, names_other_devices, repair, repair_joined};
 pub use runtime::options::{Background, CreateOptions, Options};
 pub use space::{BudgetInfo, Placement, UnknownPlacement};
 pub use table::LostPart;

@@ -80,7 +80,10 @@ impl StoreDevices {
     }
 
     /// Opens and locks all that `dir` names. Those that are not there are passed over: the engine knows whether it needs them.
-    pub(crate) fn open(dir: &StoreDir, read_only: bool) -> Result<Self> {
+    ///
+    /// # Errors
+    /// One is in use, or may not be opened; the first one is not there; I/O errors.
+    pub fn open(dir: &StoreDir, read_only: bool) -> Result<Self> {
         let explain = |error: &OpenError| explain_device(dir.path(), error);
         let first = dir.device().open(read_only).map_err(|error| explain(&error))?;
         let places = dir.other_devices().map_err(|error| Error::io("look into", dir.path(), &error))?;
@@ -102,7 +105,7 @@ impl StoreDevices {
     }
 
     /// As the engine uses them: the first one, and the others.
-    pub(crate) fn for_engine(&self) -> (Arc<dyn Device>, Vec<Arc<dyn Device>>) {
+    pub fn for_engine(&self) -> (Arc<dyn Device>, Vec<Arc<dyn Device>>) {
         let others = self.others.lock();
         let others = others.iter().map(|other| Arc::clone(&other.watched) as _).collect();
         (Arc::clone(&self.watched) as _, others)

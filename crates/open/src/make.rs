@@ -8,7 +8,7 @@ use std::sync::Arc;
 use kvfs_device::{Device, FileDevice};
 use kvfs_fs::{FileSystem, MkfsOptions};
 use kvfs_kvdb::{CreateOptions, Db, Options, Placement};
-use kvfs_service::{ErrorKind, units::human_bytes};
+use kvfs_service::{ErrorKind, ServiceError, units::human_bytes};
 use kvfs_store::Store;
 use kvfs_store::clock::{Clock, SystemClock};
 
@@ -149,7 +149,8 @@ pub(crate) fn make_kvdb(
     }
     let devices = StoreDevices::over(dir, device);
     let (device, _) = devices.for_engine();
-    Db::create(Arc::clone(&device), &CreateOptions::with_new_uuid(capacity_bytes)?)?;
+    Db::create(Arc::clone(&device), &CreateOptions::with_new_uuid(capacity_bytes)?)
+        .map_err(ServiceError::of_order)?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let db = Db::open(device, Options::with_memory(MEMORY_BYTES_MIN), Arc::clone(&clock))?;
     if has_files {

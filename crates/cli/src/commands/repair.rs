@@ -23,7 +23,7 @@ use crate::error::{CliError, Code, Result};
 use crate::mounts;
 use crate::progress::Bar;
 use crate::store_dir::StoreDir;
-use kvfs_open::{DevicePlace, Memory, explain_device, explain_open};
+use kvfs_open::{Memory, StoreDevices, explain_open};
 use report::Report;
 
 pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode> {
@@ -45,7 +45,8 @@ pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode> {
     Ok(report.exit_code())
 }
 
-/// The devices of a store: the first one, and the others.
+/// The devices of a store: the first one, and the others. Those that are not there are passed over: the engine knows whether it needs
+/// them.
 struct Devices {
     first: Arc<dyn Device>,
     others: Vec<Arc<dyn Device>>,
@@ -53,13 +54,8 @@ struct Devices {
 
 impl Devices {
     fn open(store: &StoreDir, read_only: bool) -> Result<Self> {
-        let open = |place: &DevicePlace| -> Result<Arc<dyn Device>> {
-            Ok(Arc::new(place.open(read_only).map_err(|error| explain_device(store.path(), &error))?))
-        };
-        let places =
-            store.other_devices().map_err(|error| CliError::io("look into", store.path(), &error))?;
-        let others = places.iter().map(open).collect::<Result<_>>()?;
-        Ok(Self { first: open(&store.device())?, others })
+        let (first, others) = StoreDevices::open(store, read_only)?.for_engine();
+        Ok(Self { first, others })
     }
 
     /// What is written to them stays in memory.
@@ -76,7 +72,8 @@ fn by_way_of(args: &CheckArgs, store: &StoreDir) -> Result<Report> {
         return repair(store, if args.dry_run { devices.overlaid() } else { devices });
     };
     let source = Devices::open(store, true)?;
-    if !source.others.is_empty() {
+    let several = kvfs_kvdb::names_other_devices(&source.first, &source.others);
+    if several.map_err(|error| explain_open(store, error))? {
         let message = "--copy-to is for stores of one device; --repair alone mends the store in place, and with --dry-run \
                        it tells before what that comes to";
         return Err(CliError::new(Code::Usage, message));

@@ -1,6 +1,7 @@
 //! `kvfs check --repair` as a user runs it.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -10,6 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::world::{KVFS, World, can_mount, fingerprint, kvfs, wait_exit, wait_until};
 
 const SECTOR: usize = 4096;
+const USAGE: i32 = 2;
 const IN_USE: i32 = 3;
 const NOT_A_STORE: i32 = 4;
 const DAMAGED: i32 = 5;
@@ -62,6 +64,29 @@ fn a_sound_store_is_clean_and_a_damaged_superblock_is_written_anew() {
     assert_eq!(repaired.code, Some(REPAIRED), "{repaired:?}");
     assert_eq!(kvfs(&["check", "--repair", &store]).ok(), "clean: nothing to repair\n");
     assert_eq!(kvfs(&["kv", "get", "-s", &store, "tags", "song"]).ok(), "artist");
+}
+
+#[test]
+fn a_name_of_a_device_that_the_store_does_not_need_keeps_it_from_no_repair() {
+    let world = World::new();
+    let store = made(&world);
+    symlink("/nothing/is/here.img", world.path("store/device.1")).unwrap();
+    fs::write(world.path("other.img"), vec![0; 2 << 20]).unwrap();
+    symlink(world.path("other.img"), world.path("store/device.2")).unwrap();
+    let copy = world.text("copy");
+    for way in [&["--repair", "--dry-run"][..], &["--repair"], &["--repair", "--copy-to", &copy]] {
+        let args = [&["check"][..], way, &[&store]].concat();
+        assert!(kvfs(&args).ok().starts_with("clean"), "{way:?}");
+    }
+    assert_eq!(kvfs(&["kv", "get", "-s", &copy, "tags", "song"]).ok(), "artist");
+}
+
+#[test]
+fn store_of_more_zones_than_there_are_numbers_is_refused_by_its_size() {
+    let world = World::new();
+    let store = world.text("huge");
+    kvfs(&["mkfs", "--size", "64P", &store]).fails(USAGE, &["at most"]);
+    assert!(!world.path("huge").exists());
 }
 
 #[test]

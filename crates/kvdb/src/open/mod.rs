@@ -5,6 +5,7 @@
 //! flushed before anything else is written.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::sync::Arc;
 
 use kvfs_device::Device;
@@ -71,6 +72,12 @@ impl Db {
         if zones < u64::from(journal_zones) + ZONES_MIN {
             return Err(StoreError::Full);
         }
+        // They are numbered by 32 bits.
+        if zones > u64::from(u32::MAX) {
+            let message = format!("its device may have at most {} bytes", u64::from(u32::MAX) * zone_bytes);
+            let error = io::Error::new(io::ErrorKind::InvalidInput, message);
+            return Err(StoreError::io("making the store", error));
+        }
         let journal_first = ZoneId(1);
         let first_data = journal_first.0 + journal_zones;
         let superblock = Superblock {
@@ -128,7 +135,7 @@ fn grow_to(device: &dyn Device, len: u64) -> Result<()> {
         return Ok(());
     }
     device.grow(len).map_err(|error| match error.kind() {
-        std::io::ErrorKind::StorageFull | std::io::ErrorKind::Unsupported => StoreError::Full,
+        io::ErrorKind::StorageFull | io::ErrorKind::Unsupported => StoreError::Full,
         _ => StoreError::io(format!("growing the device to {len} bytes"), error),
     })
 }

@@ -67,6 +67,28 @@ pub fn repair(device: &Arc<dyn Device>, keyspaces: &[(&str, KeyspaceKind)]) -> R
     repair_joined(device, &[], keyspaces)
 }
 
+/// Whether the store has devices beside its first one: its manifest names them, or, where that is damaged, labels of `others` do.
+///
+/// # Errors
+/// As [`repair`], of the superblocks.
+pub fn names_other_devices(first: &Arc<dyn Device>, others: &[Arc<dyn Device>]) -> Result<bool> {
+    let superblock = Superblock::read_newest(first.as_ref())?;
+    Ok(!salvaged_manifest(first, others, &superblock, &[]).state.members.is_empty())
+}
+
+fn salvaged_manifest<'k>(
+    first: &Arc<dyn Device>,
+    others: &[Arc<dyn Device>],
+    superblock: &Superblock,
+    keyspaces: &'k [(&'k str, KeyspaceKind)],
+) -> manifest_salvage::SalvagedManifest<'k> {
+    let mut found = manifest_salvage::salvage(first.as_ref(), superblock, keyspaces);
+    if found.damage.is_some() {
+        adopt_members(&mut found.state, others, superblock);
+    }
+    found
+}
+
 /// As [`repair`], of a store that has other devices, too ([`Db::add_device`](crate::Db::add_device)): those among `others`, in any order.
 ///
 /// # Errors
@@ -80,14 +102,13 @@ pub fn repair_joined(
     let mut repaired = Repaired::default();
     let mut superblock = Superblock::read_newest(first.as_ref())?;
     repaired.findings.extend(Superblock::damaged_slots(first.as_ref()));
-    let found = manifest_salvage::salvage(first.as_ref(), &superblock, keyspaces);
+    let found = salvaged_manifest(first, others, &superblock, keyspaces);
     let mut state = found.state;
     let named: BTreeSet<u32> =
         state.keyspaces.keys().copied().filter(|id| !found.nameless.contains(id)).collect();
     if let Some(damage) = &found.damage {
         repaired.findings.push(format!("{damage}; the pieces that it named are looked for on the device"));
         repaired.is_uncertain = true;
-        adopt_members(&mut state, others, &superblock);
     }
     let mut devices = Found::first(Arc::clone(first));
     let device = Arc::clone(&devices.joined) as Arc<dyn Device>;
