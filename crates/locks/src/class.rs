@@ -74,7 +74,7 @@ classes! {
     ServiceBranchesMountedState "service/branches/mounted.state",
     ServiceOperationsTraceList "service/operations/trace.list",
     ServiceServiceChecks "service/service.checks",
-    ServiceSnapshotsCompareKept "service/snapshots/compare.kept",
+    ServiceComparisonsKept "service/comparisons.kept",
     ServiceSnapshotsSendKept "service/snapshots/send.kept",
     ServiceTransactionsMountLock "service/transactions.mount_lock",
     ServiceTransactionsState "service/transactions.state",

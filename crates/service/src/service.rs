@@ -12,6 +12,7 @@ use kvfs_store::StoreError;
 use crate::authority::{authorize_server, authorize_user_of, masters};
 use crate::branches::Branches;
 use crate::caller::Caller;
+use crate::comparisons::Comparisons;
 use crate::defrag::DefragGate;
 use crate::engine::Engine;
 use crate::error::{ErrorKind, Result, ServiceError};
@@ -19,7 +20,7 @@ use crate::lines::{HealthLine, HeldLines, TraceLine};
 use crate::lock_log::LockWatch;
 use crate::operations::Operations;
 use crate::served::ServedStore;
-use crate::snapshots::{Comparisons, Streams};
+use crate::snapshots::Streams;
 use crate::transactions::Transactions;
 use crate::undo::UndoLimits;
 

@@ -4,15 +4,15 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
-use kvfs_service::{Caller, Result, ServedStore};
+use kvfs_service::{Caller, Compared, Result, ServedStore};
 use kvfs_store::clock::{Clock, SystemClock};
 
 use super::RequestHandler;
-use super::changes::page_of;
 use crate::protocol::{BranchRequest, Response};
 
 impl RequestHandler {
     pub(super) fn answer_branch(
+        &self,
         store: &ServedStore<'_>,
         caller: &Caller,
         request: BranchRequest,
@@ -30,7 +30,8 @@ impl RequestHandler {
             BranchRequest::Unmount { name } => store.unmount_branch(caller, &name)?,
             BranchRequest::Settle { dir } => store.settle_branch(caller, &path(dir))?,
             BranchRequest::Diff { name, from, limit } => {
-                return Ok(page_of(&store.branch_diff(caller, &name)?, from, limit));
+                let begin = || Ok(store.branch_diff(caller, &name)?.into());
+                return self.answer_comparison(caller, Compared::Branch(name.clone()), (from, limit), begin);
             }
             BranchRequest::Merge { name, selection } => store.merge_branch(caller, &name, selection)?,
             BranchRequest::Delete { name } => store.delete_branch(caller, &name)?,

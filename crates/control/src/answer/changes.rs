@@ -1,24 +1,16 @@
 //! Changes as lines, page by page.
 //!
-//! Thread safety: pure functions. Invariant: a page fits a frame.
+//! Thread safety: shared as the handler is; the rest are pure functions. Invariant: a page fits a frame.
 
 use kvfs_fs::{DiffKind, Difference, Facts, FileType, Restored, TxnId};
 use kvfs_service::lines::FactsLine;
+use kvfs_service::{Caller, Compared, Comparison, Result};
 
+use super::RequestHandler;
 use crate::protocol::{ChangeLine, Response};
 
 /// A page of a comparison fits a frame.
-pub(super) const PAGE_BYTES_MAX: usize = 4 << 20;
-
-/// What a line takes beside its texts, at most.
-const LINE_BYTES: usize = 128;
-
-fn facts_bytes(facts: &FactsLine) -> usize {
-    match facts {
-        FactsLine::File { target, .. } => target.as_ref().map_or(0, Vec::len),
-        FactsLine::Key { value, .. } => value.len(),
-    }
-}
+const PAGE_BYTES_MAX: usize = 4 << 20;
 
 fn facts_line(facts: &Facts) -> FactsLine {
     match facts {
@@ -39,19 +31,19 @@ pub(super) fn restored(txn: TxnId, done: Restored) -> Response {
     Response::Restored { txn: txn.0, names, inodes, keys }
 }
 
-/// One page of a comparison.
-pub(super) fn page_of(all: &[Difference], from: u64, limit: u64) -> Response {
-    let mut bytes = 0;
-    let mut fits = |line: &ChangeLine| {
-        let is_first = bytes == 0;
-        bytes += LINE_BYTES + line.place.len() + line.from.as_ref().map_or(0, Vec::len);
-        bytes += [&line.before, &line.after].into_iter().flatten().map(facts_bytes).sum::<usize>();
-        is_first || bytes <= PAGE_BYTES_MAX
-    };
-    let page = all.iter().skip(from as usize).take(limit as usize);
-    let lines: Vec<ChangeLine> = page.map(change_line).take_while(|line| fits(line)).collect();
-    let more = from + (lines.len() as u64) < all.len() as u64;
-    Response::Diff { lines, more }
+impl RequestHandler {
+    /// One page of a comparison, which `begin` makes for the first one.
+    pub(super) fn answer_comparison(
+        &self,
+        caller: &Caller,
+        what: Compared,
+        (from, limit): (u64, u64),
+        begin: impl FnOnce() -> Result<Comparison>,
+    ) -> Result<Response> {
+        let bounds = (from, usize::try_from(limit).unwrap_or(usize::MAX), PAGE_BYTES_MAX);
+        let (page, more) = self.service.comparisons.page(caller, what, bounds, begin)?;
+        Ok(Response::Diff { lines: page.iter().map(change_line).collect(), more })
+    }
 }
 
 pub(super) fn change_line(difference: &Difference) -> ChangeLine {

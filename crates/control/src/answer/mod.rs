@@ -14,12 +14,10 @@ use std::sync::Arc;
 
 use kvfs_service::lines::TierRequest;
 use kvfs_service::{
-    Caller, Checked, ClonedTree, ErrorKind, Grown, Leave, Remount, RemovedTrees, Result, ServedStore,
-    Service, ServiceError, Tiers, clone_tree, inline_threshold, remove_trees,
+    Caller, Checked, ClonedTree, Compared, ErrorKind, Grown, Leave, Remount, RemovedTrees, Result,
+    ServedStore, Service, ServiceError, Tiers, clone_tree, inline_threshold, remove_trees,
 };
 use kvfs_store::Durability;
-
-use changes::page_of;
 
 use crate::peer::Peer;
 use crate::protocol::{Request, Response};
@@ -135,9 +133,9 @@ impl RequestHandler {
             Request::Zones => Response::Zones(store.zones(caller)?),
             Request::Charges => Response::Charges(store.charges(caller)?),
             Request::Snapshot(request) => self.answer_snapshot(store, caller, request)?,
-            Request::Undo(request) => Self::answer_undo(store, caller, request)?,
+            Request::Undo(request) => self.answer_undo(store, caller, request)?,
             Request::Quota(request) => Self::answer_quota(store, caller, &request)?,
-            Request::Branch(request) => Self::answer_branch(store, caller, request)?,
+            Request::Branch(request) => self.answer_branch(store, caller, request)?,
             Request::Sync => Response::Synced { branches: store.sync()?.into_iter().map(raw).collect() },
             Request::Grow { bytes } => {
                 let Grown { before, after, behind } = store.grow(caller, bytes)?;
@@ -205,7 +203,11 @@ impl RequestHandler {
             }
             Request::Abort { id } => Response::Aborted { doomed: transactions?.abort(caller, id)? },
             Request::Transactions => Response::Transactions(transactions?.list(caller)),
-            Request::Diff { id, from, limit } => page_of(&transactions?.diff(caller, id)?, from, limit),
+            Request::Diff { id, from, limit } => {
+                let transactions = transactions?;
+                let begin = || Ok(transactions.diff(caller, id)?.into());
+                self.answer_comparison(caller, Compared::Transaction(id), (from, limit), begin)?
+            }
             Request::Locks { after } => Response::Locks(transactions?.locks(caller.uid, after)?),
             Request::Leave { abort_open, checkpoint_open } => {
                 let how = match (abort_open, checkpoint_open) {

@@ -2,11 +2,11 @@
 
 use bytes::Bytes;
 use kvfs_fs::transfer::StreamId;
-use kvfs_service::{Caller, Frames, Result, ServedStore, StreamOffer};
+use kvfs_service::{Caller, Compared, Frames, Result, ServedStore, StreamOffer};
 use kvfs_store::clock::{Clock, SystemClock};
 
 use super::RequestHandler;
-use super::changes::{PAGE_BYTES_MAX, change_line, restored};
+use super::changes::restored;
 use crate::protocol::{Blob, Response, SnapshotRequest};
 
 /// An answer ends when it has so many bytes; one frame more fits a message.
@@ -37,11 +37,9 @@ impl RequestHandler {
                 Ok(Response::Snapshots { now: SystemClock::new().wall(), lines })
             }
             SnapshotRequest::Diff { before, after, from, limit } => {
-                let lines_max = usize::try_from(limit).unwrap_or(usize::MAX);
-                let bounds = (lines_max, PAGE_BYTES_MAX);
-                let (page, more) =
-                    self.service.comparisons.page(store, caller, (before, after), from, bounds)?;
-                Ok(Response::Diff { lines: page.iter().map(change_line).collect(), more })
+                let what = Compared::Snapshots(before.clone(), after.clone());
+                let begin = || store.compare_snapshots(caller, before.as_deref(), after.as_deref());
+                self.answer_comparison(caller, what, (from, limit), begin)
             }
             SnapshotRequest::Send { from, to } => {
                 Ok(sending(store.offer_stream(caller, from.as_deref(), &to)?))

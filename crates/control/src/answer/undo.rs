@@ -1,11 +1,11 @@
 //! Requests about taking committed transactions back.
 
 use kvfs_fs::TxnId;
-use kvfs_service::{Caller, Result, ServedStore, UndoLimits, UndoObstacle, Undone};
+use kvfs_service::{Caller, Compared, Result, ServedStore, UndoLimits, UndoObstacle, Undone};
 use kvfs_store::clock::{Clock, SystemClock};
 
 use super::RequestHandler;
-use super::changes::{change_line, page_of, restored};
+use super::changes::{change_line, restored};
 use crate::protocol::{ObstacleLine, Response, UndoRequest};
 
 /// Most obstacles that an answer names.
@@ -13,6 +13,7 @@ const OBSTACLES_MAX: usize = 1000;
 
 impl RequestHandler {
     pub(super) fn answer_undo(
+        &self,
         store: &ServedStore<'_>,
         caller: &Caller,
         request: UndoRequest,
@@ -25,7 +26,8 @@ impl RequestHandler {
                 Ok(Response::Committed { now, count_max: count_max as u64, age_max, lines })
             }
             UndoRequest::Diff { id, from, limit } => {
-                Ok(page_of(&store.undo_diff(caller, TxnId(id))?, from, limit))
+                let begin = || Ok(store.undo_diff(caller, TxnId(id))?.into());
+                self.answer_comparison(caller, Compared::Undo(id), (from, limit), begin)
             }
             UndoRequest::Check { id, selection } => {
                 let obstacles = store.undo_obstacles(caller, TxnId(id), selection)?;

@@ -51,6 +51,20 @@ pub struct Difference {
     pub after: Option<Facts>,
 }
 
+/// What a line takes beside its names and values (bytes).
+const LINE_BYTES: usize = 256;
+
+impl Difference {
+    /// What it takes in memory and in an answer (bytes, about).
+    pub fn bytes_told(&self) -> usize {
+        let values = [&self.before, &self.after].into_iter().flatten().map(|facts| match facts {
+            Facts::File { target, .. } => target.as_ref().map_or(0, Bytes::len),
+            Facts::Key { value, .. } => value.len(),
+        });
+        LINE_BYTES + self.place.len() + self.from.as_ref().map_or(0, Vec::len) + values.sum::<usize>()
+    }
+}
+
 /// Most bytes of a value that [`Facts`] hold: enough to tell it from another one.
 pub const FACTS_VALUE_LEN_MAX: usize = 256;
 

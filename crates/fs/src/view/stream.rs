@@ -15,7 +15,7 @@ use kvfs_store::{KeyDifference, KeyRange};
 
 use super::DiffKind;
 use super::compare::{Place, Sides, key_of};
-use super::diff::{Difference, Facts, Found, differ, difference, found, key_line};
+use super::diff::{Difference, Found, differ, difference, found, key_line};
 use super::paths::Paths;
 use crate::schema::{DETACHED_INODE, Placement, ROOT_INODE, Row};
 use crate::{FileSystem, Result};
@@ -31,9 +31,6 @@ const NAMES_MAX: usize = 64;
 
 /// What a name takes beside its bytes.
 const NAME_BYTES: usize = 160;
-
-/// What a line takes beside its names and values (bytes).
-const LINE_BYTES: usize = 256;
 
 /// Where the next page goes on.
 enum At {
@@ -89,12 +86,7 @@ impl Page {
     }
 
     fn push(&mut self, line: Difference) {
-        let values = [&line.before, &line.after].into_iter().flatten().map(|facts| match facts {
-            Facts::File { target, .. } => target.as_ref().map_or(0, Bytes::len),
-            Facts::Key { value, .. } => value.len(),
-        });
-        let bytes = line.place.len() + line.from.as_ref().map_or(0, Vec::len) + values.sum::<usize>();
-        self.bytes_left = self.bytes_left.saturating_sub(LINE_BYTES + bytes);
+        self.bytes_left = self.bytes_left.saturating_sub(line.bytes_told());
         self.lines.push(line);
     }
 }

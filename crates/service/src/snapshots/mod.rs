@@ -1,8 +1,7 @@
-//! Named snapshots: made, hidden, deleted, listed, restored; compared (`compare`) and sent (`send`).
+//! Named snapshots: made, hidden, deleted, listed, restored, compared; and sent (`send`).
 //!
 //! Thread safety: for threads that may block. Invariant: a private snapshot is not there for those that it is not shown to.
 
-mod compare;
 mod send;
 
 use std::sync::Arc;
@@ -14,11 +13,11 @@ use kvfs_store::clock::{Clock, SystemClock};
 
 use crate::authority::{authorize, is_master};
 use crate::caller::Caller;
+use crate::comparisons::Comparison;
 use crate::error::Result;
 use crate::lines::SnapshotLine;
 use crate::served::{ServedStore, begin_for, or_nothing};
 
-pub use compare::Comparisons;
 pub use send::{Frames, StreamOffer, Streams};
 
 impl ServedStore<'_> {
@@ -105,6 +104,20 @@ impl ServedStore<'_> {
     }
 
     /// Refuses a caller that may not work with snapshots. Those that may are shown all of them.
+    /// What differs between two sides; no name: now.
+    ///
+    /// # Errors
+    /// The caller may not; there is no such snapshot; store errors.
+    pub fn compare_snapshots(
+        &self,
+        caller: &Caller,
+        before: Option<&str>,
+        after: Option<&str>,
+    ) -> Result<Comparison> {
+        self.admit(caller)?;
+        Ok(Comparison::of_views(self.view_at(before)?, self.view_at(after)?))
+    }
+
     fn admit(&self, caller: &Caller) -> Result<()> {
         authorize(self.fs, caller, "make, delete, compare, restore and send snapshots")
     }

@@ -1,6 +1,7 @@
 //! Which users work with snapshots, and what a restore and a stream come to, without a front end.
 
 use super::*;
+use crate::comparisons::{Compared, Comparisons};
 use crate::error::ErrorKind;
 use crate::testing::{World, assert_denied, has_file, make_file, stranger};
 
@@ -18,9 +19,7 @@ fn operation_on_snapshots_by_another_user_is_refused_and_the_list_is_not() {
     assert_denied(store.delete_snapshot(&other, "monday"), DENIED);
     assert_denied(store.restore_snapshot(&other, "monday", &[]), DENIED);
     assert_denied(store.offer_stream(&other, None, "monday"), DENIED);
-    let sides = (Some("monday".to_owned()), None);
-    let comparisons = Comparisons::default();
-    assert_denied(comparisons.page(&store, &other, sides.clone(), 0, (10, 1000)), DENIED);
+    assert_denied(store.compare_snapshots(&other, Some("monday"), None), DENIED);
     let stream = store.offer_stream(&own, None, "monday").expect("is offered").stream;
     assert_denied(store.offer_stream_again(&other, stream), DENIED);
     assert_denied(Streams::default().frames(&store, &other, stream, 0, 1), DENIED);
@@ -30,8 +29,10 @@ fn operation_on_snapshots_by_another_user_is_refused_and_the_list_is_not() {
     };
     assert_eq!(names(&other), ["monday"], "a private one is not shown");
     assert_eq!(names(&own), ["monday", "secret"]);
-    let (lines, more) = comparisons.page(&store, &own, sides, 0, (10, 1000)).expect("is compared");
-    assert!(lines.is_empty() && !more);
+    let what = Compared::Snapshots(Some("monday".to_owned()), None);
+    let begin = || store.compare_snapshots(&own, Some("monday"), None);
+    let page = Comparisons::default().page(&own, what, (0, 10, 1000), begin).expect("is compared");
+    assert_eq!(page, (Vec::new(), false));
 }
 
 #[test]
