@@ -12,6 +12,7 @@ use kvfs_fs::{DetachedTrees, FileSystem, NodeId, PruneCandidate, StaleOfTrees};
 use super::Shared;
 use super::commit::{attributes_of, everything_of};
 use crate::abi::notify::PRUNE;
+use crate::mount::names_above_mounts;
 use crate::notify::{Notification, Notifier};
 
 /// Nodes that the kernel is asked to forget at a time.
@@ -64,7 +65,12 @@ impl Shared {
         if self.pruning.swap(true, Ordering::AcqRel) {
             return;
         }
-        let candidates = self.fs.nodes().prune_candidates(PRUNE_COUNT);
+        let mut candidates = self.fs.nodes().prune_candidates(PRUNE_COUNT);
+        if !notifier.supports(PRUNE) && !candidates.is_empty() {
+            // By its name the kernel forgets a node whatever is mounted below it.
+            let kept = names_above_mounts();
+            candidates.retain(|gone| gone.link.as_ref().is_none_or(|(_, name)| !kept.contains(&name[..])));
+        }
         let mut notifications = self.forgetting(notifier, candidates);
         let last = notifications.pop();
         for notification in notifications {

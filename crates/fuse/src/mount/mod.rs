@@ -25,6 +25,7 @@ use rustix::process::geteuid;
 
 pub use error::MountError;
 pub use options::{AtimeMode, MountOptions, is_of_kernel};
+pub(crate) use table::names_above_mounts;
 pub use table::{
     MOUNT_TABLE, Mount, PointState, on_top_of, open_place, set_read_ahead, state, table, table_in,
 };

@@ -1,10 +1,11 @@
 //! What is mounted where.
 
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -77,6 +78,26 @@ pub fn table() -> io::Result<Vec<Mount>> {
 pub fn table_in(path: &Path) -> io::Result<Vec<Mount>> {
     let text = fs::read(path)?;
     Ok(text.split(|&b| b == b'\n').filter_map(parse_line).collect())
+}
+
+/// The names on the ways from roots of FUSE file systems to what is mounted inside of them, as this process sees it: the kernel detaches
+/// that where it is told to forget one of them.
+pub(crate) fn names_above_mounts() -> HashSet<Vec<u8>> {
+    // Without a table nothing is known to be there.
+    names_above(&table().unwrap_or_default())
+}
+
+fn names_above(table: &[Mount]) -> HashSet<Vec<u8>> {
+    let mut names = HashSet::new();
+    for outer in table.iter().filter(|mount| mount.fs_type == "fuse" || mount.fs_type.starts_with("fuse.")) {
+        let inside = table.iter().filter_map(|mount| mount.point.strip_prefix(&outer.point).ok());
+        for way in inside.filter(|way| !way.as_os_str().is_empty()) {
+            // Of a bind mount also the names above what it shows.
+            let parts = outer.root.components().chain(way.components());
+            names.extend(parts.map(|part| part.as_os_str().as_bytes().to_vec()));
+        }
+    }
+    names
 }
 
 /// `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw`: the dash ends the optional fields.
@@ -175,6 +196,23 @@ mod tests {
         assert_eq!(mount.all_options(), "rw,user_id=0,rw,nosuid");
         assert_eq!((mount.id, mount.device, &*mount.root), (91, (0, 52), Path::new("/")));
         assert_eq!(parse_line(b""), None);
+    }
+
+    #[test]
+    fn names_above_what_is_mounted_inside_of_fuse_are_found() {
+        let lines = [
+            "1 0 8:1 / / rw - ext4 dev rw",
+            "2 1 0:52 / /mnt rw - fuse.kvfs /store rw",
+            "3 2 0:53 / /mnt/a/b rw - tmpfs tmpfs rw",
+            "4 1 0:52 /deep/part /bound rw - fuse.kvfs /store rw",
+            "5 4 0:53 / /bound/c rw - tmpfs tmpfs rw",
+            "6 1 0:54 / /mntx/d rw - tmpfs tmpfs rw",
+        ];
+        let table: Vec<_> = lines.iter().filter_map(|line| parse_line(line.as_bytes())).collect();
+        let names = names_above(&table);
+        let found = |name: &str| names.contains(name.as_bytes());
+        assert!(["a", "b", "deep", "part", "c"].into_iter().all(found));
+        assert!(!["mnt", "bound", "mntx", "d"].into_iter().any(found));
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::fs;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -23,7 +24,7 @@ use parking_lot::Mutex;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::kernel::{Answer, Kernel};
-use crate::mounted::mount_or_skip;
+use crate::mounted::{mount_or_skip, start};
 
 const ROOT: u64 = 1;
 const KERNEL_UID: u32 = 1000;
@@ -368,6 +369,36 @@ fn where_many_views_are_open_the_kernel_is_asked_to_forget_the_oldest() {
     let (head, name) = notify::InvalEntryOut::read_from_prefix(&told.body).unwrap();
     assert_eq!((head.parent, name), (hidden, &b"2\0"[..]));
     rig.end();
+}
+
+#[test]
+fn what_is_mounted_in_a_snapshot_stays_while_many_are_looked_at() {
+    let test = "what_is_mounted_in_a_snapshot_stays_while_many_are_looked_at";
+    let (bridge, content, store) = bridge(Duration::from_millis(10));
+    let config = SessionConfig { init: init_config(), workers: 1, ..SessionConfig::default() };
+    let Some(mounted) = mount_or_skip(test, bridge.clone(), &config) else { return };
+    bridge.attach(mounted.session().notifier());
+    fs::create_dir_all(mounted.path("dir/point")).unwrap();
+    let snapshots = (501..=512).map(|id| (id, store.snapshot().unwrap()));
+    content.snapshots.lock().extend(snapshots);
+    let inside = mounted.path(".kvfs/501/dir/point");
+    let mount = |command: &mut Command| assert!(start(command).wait().unwrap().success());
+    mount(Command::new("mount").args(["-t", "tmpfs", "tmpfs"]).arg(&inside));
+    fs::write(inside.join("file"), "there").unwrap();
+    for id in 502..=512 {
+        assert!(mounted.path(&format!(".kvfs/{id}/dir/point")).is_dir());
+    }
+    // One that is opened once more was forgotten.
+    let mut looks = 0;
+    while content.opened.load(Ordering::Relaxed) <= 12 {
+        looks += 1;
+        assert!(looks < 10_000, "none is forgotten");
+        std::thread::park_timeout(Duration::from_millis(2));
+        assert!(mounted.path(&format!(".kvfs/{}/dir", 502 + looks % 11)).is_dir());
+    }
+    assert_eq!(fs::read_to_string(inside.join("file")).unwrap(), "there");
+    mount(Command::new("umount").arg(&inside));
+    mounted.unmount();
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! Views of snapshots that the kernel knows something of.
 //!
 //! A view is opened when its name is looked up, and ends when the kernel has forgotten all of its nodes. Where
-//! many are open, the kernel is asked to forget the one that was looked up longest ago. A view whose snapshot is
+//! many are open, the kernel is asked to forget the one that was looked up longest ago, but for those in which something is mounted: it
+//! would be detached. A view whose snapshot is
 //! deleted is closed at once: what the kernel asks of it from then on is stale.
 //!
 //! Thread safety: one lock, held for moments; views are opened and dropped without it. Invariants: while the
@@ -19,6 +20,7 @@ use rustix::io::Errno;
 
 use super::SnapshotItem;
 use crate::bridge::{Failure, Files, Shared, ids};
+use crate::mount::names_above_mounts;
 use crate::notify::Notification;
 
 /// Views that may be open before the kernel is asked to forget one.
@@ -150,14 +152,19 @@ impl Views {
         opened
     }
 
-    /// Where the view is seen that was looked up longest ago, when there are too many.
+    /// Where the view is seen that was looked up longest ago, of those in which nothing is mounted, when there are too many.
     fn crowd(&self) -> Option<Seen> {
-        let state = self.0.read();
-        let open = || state.views.values().filter(|view| view.files.is_some());
-        if open().count() <= OPEN_MAX {
+        let mut open: Vec<_> = {
+            let state = self.0.read();
+            let open = state.views.values().filter(|view| view.files.is_some());
+            open.map(|view| (view.used, view.seen.clone())).collect()
+        };
+        if open.len() <= OPEN_MAX {
             return None;
         }
-        open().min_by_key(|view| view.used).map(|view| view.seen.clone())
+        let kept = names_above_mounts();
+        open.retain(|(_, seen)| !kept.contains(&seen.name[..]));
+        open.into_iter().min_by_key(|(used, _)| *used).map(|(_, seen)| seen)
     }
 
     /// The kernel knows `inode` of a view `count` times less.
