@@ -4,6 +4,7 @@
 //! itself, so a front end needs no rule of its own.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use kvfs_fs::{BeginOptions, Durability, FileSystem, FsError, Owner, TxnId, TxnView};
 use kvfs_locks::{Mutex, class};
@@ -19,7 +20,7 @@ use crate::transactions::Transactions;
 use crate::undo::UndoLimits;
 
 /// An open transaction that is in the way of a restore or an undo is waited for so long, rather than for people.
-const LOCK_WAIT_MAX: std::time::Duration = std::time::Duration::from_secs(2);
+const LOCK_WAIT_MAX: Duration = Duration::from_secs(2);
 
 /// See the module. Each operation is a method: those on snapshots in `snapshots`, and so on.
 #[derive(Clone, Copy)]
@@ -96,9 +97,10 @@ pub(crate) fn begin_for(caller: &Caller, name: String) -> BeginOptions {
     begin_as(Owner { uid: caller.uid, pid: caller.pid, name })
 }
 
-/// The same, by its owner.
+/// The same, by its owner. It is at work until its end, also while it only compares: that is no idle time.
 pub(crate) fn begin_as(owner: Owner) -> BeginOptions {
-    BeginOptions { lock_wait_max: Some(LOCK_WAIT_MAX), owner, ..BeginOptions::default() }
+    let idle_max = Some(Duration::MAX);
+    BeginOptions { lock_wait_max: Some(LOCK_WAIT_MAX), idle_max, owner, ..BeginOptions::default() }
 }
 
 /// What a full store says to an operation that changed nothing: `nothing` says so.

@@ -79,7 +79,9 @@ impl OpenViews {
     fn end_idle(&self, own: Option<TxnId>, pid: u32) -> bool {
         let mut idle: Vec<(Duration, Arc<FileSystem>)> = Vec::new();
         for view in self.all() {
-            let locks = view.txn().filter(|txn| Some(txn.id()) != own).and_then(|txn| txn.locks.as_ref());
+            // One that brings something back is at work, also while it only compares.
+            let may_end = |txn: &&TxnView| Some(txn.id()) != own && !txn.restores();
+            let locks = view.txn().filter(may_end).and_then(|txn| txn.locks.as_ref());
             let time = locks.filter(|locks| locks.doomed().is_none()).map(|locks| locks.idle());
             if let Some(time) = time.filter(|&time| time >= IDLE_MIN) {
                 idle.push((time, view));

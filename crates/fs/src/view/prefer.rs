@@ -9,6 +9,7 @@
 //! commit the caller deletes it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use kvfs_txn::{Owner, Rival};
 
@@ -36,8 +37,13 @@ pub fn begin_merge_preferring(
     check_directory(main, &branch)?;
     let Some(view) = branch.origin.txn() else { return Err(FsError::Invalid("not a branch")) };
     let base = main.view_of(view.txn.base()?)?;
-    let merging =
-        main.begin(&BeginOptions { lock_wait_max: Some(LOCK_WAIT_MAX), owner, ..BeginOptions::default() })?;
+    // At work from here on, also while it only compares.
+    let merging = main.begin(&BeginOptions {
+        lock_wait_max: Some(LOCK_WAIT_MAX),
+        idle_max: Some(Duration::MAX),
+        owner,
+        ..BeginOptions::default()
+    })?;
     let sides = Sides { before: &branch, after: &base };
     match Planned::new(sides, &merging, selection)?.carry_out()? {
         TakenBack::Done(_) => Ok(merging),

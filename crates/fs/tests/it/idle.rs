@@ -3,7 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kvfs_fs::{BeginOptions, DoomReason, FsError, MountOptions, NodeId};
+use kvfs_fs::{
+    BeginOptions, DoomReason, FsError, MountOptions, NodeId, Owner, Selection, begin_merge_preferring,
+    restore,
+};
 use kvfs_kv::KeyChange;
 use kvfs_kvdb::Background;
 use kvfs_store::{Isolation, KeyspaceKind, Store};
@@ -97,6 +100,37 @@ fn full_store_leaves_a_transaction_at_work_alone() {
     assert!(matches!(refused, Err(FsError::NoSpace)), "{refused:?}");
     assert!(view.txn().unwrap().doom().is_none());
     commit(&view.fs).unwrap();
+}
+
+/// It is at work while it compares, which is no operation of its view.
+#[test]
+fn restore_and_undo_and_preferring_merge_are_never_idle() {
+    let store = Arc::new(kvfs_store::model::ModelStore::new());
+    store.keep_for_undo(8);
+    let options = MountOptions { txn_idle: Some(Duration::from_mins(1)), ..MountOptions::default() };
+    let setup = Setup::with(store, 4096, options);
+    setup.fs.branches().create("b", 1000).unwrap();
+    let branch = setup.through(setup.fs.open_branch("b").unwrap(), setup.options);
+    branch.file(ROOT, "made");
+    branch.branches().checkpoint().unwrap();
+    drop(branch);
+    let owner = Owner { uid: 1000, pid: 1, name: "merge".to_owned() };
+    let merging = begin_merge_preferring(&setup.fs, "b", owner, &Selection::default()).unwrap();
+    setup.clock.advance(Duration::from_hours(1));
+    setup.admission().tick();
+    commit(&merging).unwrap();
+
+    let (setup, view, file) = filled();
+    drop(view);
+    setup.store.create_snapshot("then").unwrap();
+    setup.file(ROOT, "made");
+    let then = setup.fs.view_of(setup.store.open_snapshot("then").unwrap()).unwrap();
+    let view = begin(&setup, Isolation::Snapshot);
+    restore(&view.fs, &then).unwrap();
+    setup.clock.advance(Duration::from_mins(1));
+    let refused = rewrite(&setup, file);
+    assert!(matches!(refused, Err(FsError::NoSpace)), "{refused:?}");
+    assert!(view.txn().unwrap().doom().is_none());
 }
 
 #[test]

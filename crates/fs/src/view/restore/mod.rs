@@ -130,6 +130,9 @@ fn sides_to_restore<'f>(now: &'f FileSystem, then: &'f FileSystem) -> Result<Sid
     if now.origin.txn().is_none() || !matches!(then.origin, Origin::Snapshot(_)) {
         return Err(FsError::Invalid("a snapshot is restored in a transaction"));
     }
+    if let Some(txn) = now.txn() {
+        txn.begin_restore();
+    }
     Ok(Sides { before: then, after: now })
 }
 
@@ -141,9 +144,6 @@ impl<'f> Restore<'f> {
         plan: Plan,
         with_keys: bool,
     ) -> Result<Restored> {
-        if let Some(view) = target.origin.txn() {
-            view.begin_restore();
-        }
         let mut restore = Restore {
             sides,
             target,

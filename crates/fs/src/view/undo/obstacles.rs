@@ -92,6 +92,9 @@ pub(super) struct Search<'f> {
 
 impl<'f> Search<'f> {
     pub(super) fn new(done: Sides<'f>, now: &'f FileSystem, selection: &Selection) -> Result<Self> {
+        if let Some(txn) = now.txn() {
+            txn.begin_restore();
+        }
         // Of a branch of a directory, that.
         let root = done.before.nodes.root().0;
         Ok(Self {
