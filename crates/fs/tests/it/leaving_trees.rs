@@ -37,7 +37,7 @@ fn chown(main: &Setup, node: NodeId, uid: u32) {
 }
 
 /// What others do in the tree, one at a time, and what is named then.
-const CHANGES: [&str; 3] = ["/tree/new", "/tree/a/new", "/tree/b/003"];
+const CHANGES: [&str; 5] = ["/tree/new", "/tree/a/new", "/tree/b/003", "/tree/b", "/tree/a/008"];
 
 fn change(main: &Setup, path: &str) {
     let top = look(main, ROOT, "tree");
@@ -45,7 +45,13 @@ fn change(main: &Setup, path: &str) {
     match path {
         "/tree/new" => drop(main.dir(top, "new")),
         "/tree/a/new" => write(main, a, "new", "text"),
-        _ => assert_eq!(main.write_at(look(main, b, "003"), 0, b"more").unwrap(), 4),
+        "/tree/b/003" => assert_eq!(main.write_at(look(main, b, "003"), 0, b"more").unwrap(), 4),
+        "/tree/b" => chown(main, b, 3000),
+        // All its names go with the tree.
+        _ => {
+            main.link(&main.caller, look(main, a, "008"), a, b"two").unwrap();
+            assert_eq!(main.write_at(look(main, a, "008"), 0, b"more").unwrap(), 4);
+        }
     }
 }
 
