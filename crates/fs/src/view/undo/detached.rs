@@ -15,7 +15,7 @@ use super::Area;
 use super::obstacles::{Cause, Search};
 use super::resolve::entries;
 use crate::schema::{DETACHED_INODE, Placement, Row};
-use crate::{FileType, FsError, Result};
+use crate::{FileSystem, FileType, FsError, Result};
 
 /// Why a part of a tree does not come back yet. See [`crate::DetachedTrees::remove_all`].
 const DIVIDED: &str =
@@ -136,7 +136,7 @@ impl Search<'_> {
                     self.bring_gone(plan, known, (directory, key.slice_ref(name)), then)?;
                 }
             }
-            self.each_subdirectory(directory, |inode| todo.push(inode))?;
+            each_subdirectory(self.view(), directory, |inode| todo.push(inode))?;
         }
         Ok(())
     }
@@ -184,19 +184,18 @@ impl Search<'_> {
         }
         Ok(())
     }
+}
 
-    /// The directories in a directory as it is now.
-    fn each_subdirectory(&self, directory: u64, mut each: impl FnMut(u64)) -> Result<()> {
-        let view = self.view();
-        let entries = Placement::own_subtree(directory).entries_after(b"");
-        let mut cursor = view.origin.read().cursor(view.keyspaces.meta, entries)?;
-        cursor.next()?;
-        while let Some((key, value)) = cursor.entry() {
-            if let Row::Directory { inode, .. } = Row::decode(key, value)? {
-                each(inode);
-            }
-            cursor.next()?;
+/// The directories in a directory of the view.
+fn each_subdirectory(view: &FileSystem, directory: u64, mut each: impl FnMut(u64)) -> Result<()> {
+    let entries = Placement::own_subtree(directory).entries_after(b"");
+    let mut cursor = view.origin.read().cursor(view.keyspaces.meta, entries)?;
+    cursor.next()?;
+    while let Some((key, value)) = cursor.entry() {
+        if let Row::Directory { inode, .. } = Row::decode(key, value)? {
+            each(inode);
         }
-        Ok(())
+        cursor.next()?;
     }
+    Ok(())
 }

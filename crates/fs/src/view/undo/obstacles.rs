@@ -164,7 +164,7 @@ impl<'f> Search<'f> {
             return Ok(false);
         }
         let back = Sides { before: self.done.before, after: self.view() };
-        Ok(!self.parts_differ(&back, then, now)?)
+        Ok(!parts_differ(&back, then, now)?)
     }
 
     fn look(&mut self, plan: &Plan) -> Result<()> {
@@ -353,7 +353,7 @@ impl<'f> Search<'f> {
             None => None,
         };
         let Some(now) = now else {
-            if self.parts_differ(&self.done, &then, &after)? {
+            if parts_differ(&self.done, &then, &after)? {
                 let cause = Cause::Gone(inode, before.clone());
                 let name = self.name_of(plan, inode, place)?;
                 self.add_named(DiffKind::Removed, after.0.kind, &name, place, cause)?;
@@ -383,13 +383,6 @@ impl<'f> Search<'f> {
         }
         self.learn_names(plan)?;
         Ok(self.names_of(inode)?.into_iter().next().unwrap_or_else(|| place.clone()))
-    }
-
-    /// Whether the transaction changed anything but the number of names.
-    fn parts_differ(&self, sides: &Sides<'_>, a: &Inner, b: &Inner) -> Result<bool> {
-        let differs = rights(&a.0) != rights(&b.0)
-            || (a.0.kind == FileType::Regular && sides.content_differs((&a.0, &a.1), (&b.0, &b.1))?);
-        Ok(differs || sides.differ_in(self.view().keyspaces.xattr, a.0.inode)?)
     }
 
     /// Whether an extended attribute that the transaction changed has changed again.
@@ -509,6 +502,13 @@ impl<'f> Search<'f> {
         }
         Ok(obstacles)
     }
+}
+
+/// Whether the transaction changed anything but the number of names.
+fn parts_differ(sides: &Sides<'_>, a: &Inner, b: &Inner) -> Result<bool> {
+    let differs = rights(&a.0) != rights(&b.0)
+        || (a.0.kind == FileType::Regular && sides.content_differs((&a.0, &a.1), (&b.0, &b.1))?);
+    Ok(differs || sides.differ_in(sides.after.keyspaces.xattr, a.0.inode)?)
 }
 
 /// Under what an obstacle is remembered that has been dealt with.
