@@ -1,6 +1,7 @@
 //! The engine inside a program: a small index of words, kept in one file.
 //!
-//! `embed FILE [WORD]...` counts each word, in one transaction for all of them, and prints what the store has.
+//! `embed FILE [WORD]...` counts each word, in one transaction for all of them, and prints what the store
+//! has.
 
 use std::error::Error;
 

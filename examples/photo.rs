@@ -1,6 +1,6 @@
-//! A photo and its tags, stored together or not at all: the file in the file system, the tags as a key beside it.
-//! usage: photo DIR        DIR: in a mounted kvfs, e.g. the one of `make run`
-//! Crashes on purpose between the two, and shows that neither is there; then does it right.
+//! A photo and its tags, stored together or not at all: the file in the file system, the tags as a key beside
+//! it. usage: photo DIR DIR: in a mounted kvfs, e.g. the one of `make run` Crashes on purpose between the
+//! two, and shows that neither is there; then does it right.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};

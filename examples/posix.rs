@@ -1,4 +1,5 @@
-//! Paths and descriptors inside a program: a tree of small files is made, listed and read, in one file of the host.
+//! Paths and descriptors inside a program: a tree of small files is made, listed and read, in one file of the
+//! host.
 //!
 //! `posix FILE` makes 1,000 files in the store of FILE, in one transaction, and prints what it finds then.
 

@@ -1,7 +1,7 @@
 //! The calls of workloads that are done by the kernel and by kvfs as a library alike.
 //!
-//! Purpose: the same loop makes system calls on a mounted directory, or calls of `kvfs-posix` on a volume in this process, so
-//! that nothing but these differs. Paths begin at a directory that is open.
+//! Purpose: the same loop makes system calls on a mounted directory, or calls of `kvfs-posix` on a volume in
+//! this process, so that nothing but these differs. Paths begin at a directory that is open.
 //!
 //! Thread safety: a value belongs to one thread.
 
@@ -34,7 +34,8 @@ pub trait Calls {
     fn read(&self, path: &str, buffer: &mut [u8]) -> Result<usize>;
     /// Size of a file.
     fn stat(&self, path: &str) -> Result<u64>;
-    /// Names in a directory, but for `.` and `..`; with `with_stat` each file's attributes are asked for, too.
+    /// Names in a directory, but for `.` and `..`; with `with_stat` each file's attributes are asked for,
+    /// too.
     fn list(&self, path: &str, with_stat: bool) -> Result<Vec<String>>;
     /// Sets the mode.
     fn chmod(&self, path: &str, mode: u32) -> Result<()>;

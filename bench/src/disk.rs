@@ -18,7 +18,8 @@ pub struct Kind {
     pub durability: &'static str,
     /// The program that makes one.
     pub mkfs: &'static str,
-    /// Forces, quietly, nothing lazily initialised, nothing discarded: discard would give the image's blocks back.
+    /// Forces, quietly, nothing lazily initialised, nothing discarded: discard would give the image's blocks
+    /// back.
     pub mkfs_args: &'static [&'static str],
     /// As `mount -o` has them.
     pub mount_options: &'static str,

@@ -296,8 +296,8 @@ impl Verdict {
     }
 }
 
-/// Judges every goal whose rows were measured: the table on fresh stores, then aged stores against fresh ones, then how a
-/// directory that grows slows down.
+/// Judges every goal whose rows were measured: the table on fresh stores, then aged stores against fresh
+/// ones, then how a directory that grows slows down.
 pub fn judge(results: &Results) -> Vec<Verdict> {
     let fresh = GOALS.iter().filter_map(|goal| {
         let (other, against) = match goal.against {
@@ -314,7 +314,8 @@ pub fn judge(results: &Results) -> Vec<Verdict> {
     fresh.chain(aged).chain(judge_twins(results)).chain(judge_limits(results)).collect()
 }
 
-/// Rows of one file system that are the same work at another time, and what the first row's time is to be in times of the second's.
+/// Rows of one file system that are the same work at another time, and what the first row's time is to be in
+/// times of the second's.
 const TWINS: &[(&str, &str, &str, f64)] = &[
     ("library", "large-create-first", "large-create-last", STEADY),
     ("kvfs", "tiers-p99-read", "tiers-p99-read-moving", NEAR_STILL),

@@ -108,8 +108,9 @@ pub fn sync_file_system(dir: &Path) -> Result<()> {
     rustix::fs::syncfs(&dir_file).with_context(|| format!("cannot sync {}", dir.display()))
 }
 
-/// Makes everything durable that was changed in the file system of `dir`. The kernel tells a FUSE daemon nothing of `syncfs`, and an fsync
-/// of a directory waits for what was changed of the directory: so a file is made last, and synced.
+/// Makes everything durable that was changed in the file system of `dir`. The kernel tells a FUSE daemon
+/// nothing of `syncfs`, and an fsync of a directory waits for what was changed of the directory: so a file is
+/// made last, and synced.
 pub fn make_durable(dir: &Path) -> Result<()> {
     sync_file_system(dir)?;
     let last = dir.join(LAST_FILE);
@@ -137,8 +138,8 @@ pub fn read_through_cache(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Touches a gibibyte of free memory and gives it back at once, so that the next allocations get pages that are
-/// there. A virtual machine gives free memory back to its host within seconds, and getting it again costs
+/// Touches a gibibyte of free memory and gives it back at once, so that the next allocations get pages that
+/// are there. A virtual machine gives free memory back to its host within seconds, and getting it again costs
 /// microseconds per page: more than most of what is measured. With several gibibytes the giving back itself
 /// would fall into the timing.
 pub fn touch_free_memory() -> Result<()> {

@@ -2,8 +2,8 @@
 //!
 //! Thread safety: each value belongs to one thread; what is below a mount is everyone's.
 //!
-//! Invariants: what was mounted is unmounted when it is dropped, also after an error; a directory is removed only if nothing
-//! is mounted in it.
+//! Invariants: what was mounted is unmounted when it is dropped, also after an error; a directory is removed
+//! only if nothing is mounted in it.
 
 use crate::host;
 use anyhow::{Context, Result, bail};
@@ -94,7 +94,8 @@ impl Mounted {
         Ok(mounted)
     }
 
-    /// Makes a store on these devices, `fast:PATH` or `slow:PATH`, and mounts it; `options` are those of `kvfs mount`.
+    /// Makes a store on these devices, `fast:PATH` or `slow:PATH`, and mounts it; `options` are those of
+    /// `kvfs mount`.
     pub fn on_devices(program: &Path, work: &Path, devices: &[String], options: &[&str]) -> Result<Self> {
         let (program, store, dir) = (program.to_owned(), work.join("store"), work.join("mnt"));
         fs::create_dir_all(&dir)?;

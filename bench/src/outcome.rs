@@ -8,7 +8,8 @@ use anyhow::Result;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// 0: all went well. 2: something failed on the way, and is told of in the results. 1: an error, which is printed.
+/// 0: all went well. 2: something failed on the way, and is told of in the results. 1: an error, which is
+/// printed.
 pub fn exit_code(program: &str, is_sound: Result<bool>) -> ExitCode {
     match is_sound {
         Ok(true) => ExitCode::SUCCESS,
@@ -20,8 +21,8 @@ pub fn exit_code(program: &str, is_sound: Result<bool>) -> ExitCode {
     }
 }
 
-/// Prints the tables, with what has changed since the results in `before`, and writes the page into `plots`. False: something failed
-/// on the way.
+/// Prints the tables, with what has changed since the results in `before`, and writes the page into `plots`.
+/// False: something failed on the way.
 ///
 /// # Errors
 /// There are no such results, or of other sizes; the page can't be written.

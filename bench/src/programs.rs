@@ -9,7 +9,8 @@ use anyhow::{Result, ensure};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-/// Runs its arguments, and then writes out all of the file system that `$0` is on, as [`host::make_durable`] does.
+/// Runs its arguments, and then writes out all of the file system that `$0` is on, as [`host::make_durable`]
+/// does.
 const DURABLY: &str =
     r#""$@" && sync -f "$0" && : >"$0/.made-last" && sync "$0/.made-last" && rm "$0/.made-last""#;
 

@@ -2,7 +2,8 @@
 //!
 //! Thread safety: plain values.
 //!
-//! Invariants: at most one sample for each workload, target and run; every sample's workload and target is described.
+//! Invariants: at most one sample for each workload, target and run; every sample's workload and target is
+//! described.
 
 use crate::counters::Usage;
 use crate::host::Machine;

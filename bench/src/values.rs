@@ -1,6 +1,7 @@
 //! Values that stand by themselves, as they are in a JSON file: what an experiment in parts has measured.
 //!
-//! Thread safety: plain values. Invariants: at most one entry for each part and run; a part has the same title in all runs.
+//! Thread safety: plain values. Invariants: at most one entry for each part and run; a part has the same
+//! title in all runs.
 
 use crate::host::Machine;
 use crate::json;

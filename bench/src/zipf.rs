@@ -1,4 +1,5 @@
-//! Popularity as it is found in many places: the n-th most popular is asked for 1/n^0.99 times as often as the first.
+//! Popularity as it is found in many places: the n-th most popular is asked for 1/n^0.99 times as often as
+//! the first.
 //!
 //! Thread safety: plain data.
 

@@ -11,7 +11,8 @@ pub fn crc32c(parts: &[&[u8]]) -> u32 {
     digest.finalize() as u32
 }
 
-/// The parts of an input: each begins with a byte for its kind and two for its length, which may claim more than there is.
+/// The parts of an input: each begins with a byte for its kind and two for its length, which may claim more
+/// than there is.
 pub struct Parts<'a>(pub &'a [u8]);
 
 impl<'a> Iterator for Parts<'a> {

@@ -1,7 +1,7 @@
 //! Inputs made of others: what a fuzzer would try that learns nothing, from a seed.
 //!
-//! Purpose: `make test` repeats the same inputs on every machine, compiled with everything else; `make fuzz` looks for new
-//! ones.
+//! Purpose: `make test` repeats the same inputs on every machine, compiled with everything else; `make fuzz`
+//! looks for new ones.
 //!
 //! Thread safety: a mutator belongs to one thread. Invariant: inputs depend on the seed and the corpus alone.
 

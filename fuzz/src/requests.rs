@@ -64,7 +64,8 @@ pub fn fill(fs: &Arc<FileSystem>) {
     fs.keys().make_keyspace("keys", owner).expect("a keyspace can be created");
 }
 
-/// Each part is a request: its kind the operation, its first byte the node, the rest the body. The worker must live.
+/// Each part is a request: its kind the operation, its first byte the node, the rest the body. The worker
+/// must live.
 pub fn run(data: &[u8]) {
     let fs = file_system(3);
     with_session(&fs, |kernel| {

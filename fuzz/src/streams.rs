@@ -54,8 +54,8 @@ fn seal(kind: u32, position: u64, payload: &[u8]) -> Vec<u8> {
     [&header[..], payload].concat()
 }
 
-/// Receives the valid stream's first frame, the parts of the input as frames, and a right end. What was taken is a tree
-/// that can be checked and sent on.
+/// Receives the valid stream's first frame, the parts of the input as frames, and a right end. What was taken
+/// is a tree that can be checked and sent on.
 pub fn run(data: &[u8]) {
     let (id, frames) = &*VALID;
     let mut stream = frames[0].clone();

@@ -30,7 +30,8 @@ pub(crate) struct Config {
 }
 
 impl Config {
-    /// What engines that read and write through the kernel's cache have for caches and memtables of their own.
+    /// What engines that read and write through the kernel's cache have for caches and memtables of their
+    /// own.
     fn own_bytes(&self) -> u64 {
         self.memory_bytes / 2
     }

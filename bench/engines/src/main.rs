@@ -1,5 +1,5 @@
-//! Measures the engine of kvfs beside other embedded ones: equal memory, equal durability, stores of four times the
-//! memory.
+//! Measures the engine of kvfs beside other embedded ones: equal memory, equal durability, stores of four
+//! times the memory.
 //!
 //! Each engine works in a process of its own, in a cgroup that holds its memory and the page cache it uses.
 

@@ -1,9 +1,10 @@
 //! A network between clients and a server on this machine: what clients send arrives later.
 //!
-//! Purpose: one answer takes the delay longer, as with a server that is so far away; bytes that follow one another closely wait
-//! together, so that no throughput is lost but by waiting.
+//! Purpose: one answer takes the delay longer, as with a server that is so far away; bytes that follow one
+//! another closely wait together, so that no throughput is lost but by waiting.
 //!
-//! Thread safety: each value belongs to one thread; connections have threads of their own, which end with them.
+//! Thread safety: each value belongs to one thread; connections have threads of their own, which end with
+//! them.
 
 use anyhow::Result;
 use std::io::{self, Read, Write};

@@ -1,4 +1,5 @@
-//! Measures a store in object storage beside other file systems there, by how far away it is: time and requests.
+//! Measures a store in object storage beside other file systems there, by how far away it is: time and
+//! requests.
 //!
 //! Everything it mounts and starts is undone at the end, after an error and on Ctrl-C as well.
 
@@ -28,8 +29,8 @@ use target::{Programs, Target, TargetName};
 
 /// Measure a store in object storage beside `JuiceFS`, s3fs and bare requests.
 ///
-/// Run it as root on an idle machine. A server of S3 (versitygw) is started here, and what clients send it arrives later. It drops the
-/// kernel's caches, and needs 8 GiB of disk.
+/// Run it as root on an idle machine. A server of S3 (versitygw) is started here, and what clients send it
+/// arrives later. It drops the kernel's caches, and needs 8 GiB of disk.
 #[derive(Parser)]
 #[command(
     version,
@@ -52,7 +53,8 @@ struct Args {
     #[arg(long, value_enum, value_delimiter = ',', default_values = ["kvfs", "juicefs", "bare"])]
     targets: Vec<TargetName>,
 
-    /// How much longer an answer of object storage takes than its server does (ms), separated by commas; goals are for 1 and 20
+    /// How much longer an answer of object storage takes than its server does (ms), separated by commas;
+    /// goals are for 1 and 20
     #[arg(long, value_delimiter = ',', default_values_t = [1, 20])]
     delays_ms: Vec<u64>,
 

@@ -1,5 +1,5 @@
-//! What is done on each file system, in this order: small files made; made with an fsync each; a tree unpacked; searched, cold; a large file
-//! written; read, cold.
+//! What is done on each file system, in this order: small files made; made with an fsync each; a tree
+//! unpacked; searched, cold; a large file written; read, cold.
 //!
 //! Thread safety: belongs to one thread, which starts the clients of a row and waits for them.
 

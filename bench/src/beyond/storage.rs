@@ -1,6 +1,7 @@
 //! Object storage: a server of S3 on this machine, so far away as it is to be, that counts requests.
 //!
-//! Thread safety: each value belongs to one thread. Invariant: server and objects are gone when it is dropped.
+//! Thread safety: each value belongs to one thread. Invariant: server and objects are gone when it is
+//! dropped.
 
 use crate::delay::Delay;
 use anyhow::{Context, Result, bail};

@@ -1,4 +1,5 @@
-//! A writer that is killed, and another machine that goes on: how long that takes, and whether anything acknowledged is lost.
+//! A writer that is killed, and another machine that goes on: how long that takes, and whether anything
+//! acknowledged is lost.
 //!
 //! Thread safety: functions.
 
@@ -15,7 +16,8 @@ use std::time::{Duration, Instant};
 /// Each writer makes so many files before it is killed.
 const FILES: u32 = 20;
 
-/// So many writers, one after another, each of which is killed; how long each successor took from then to its first fsync.
+/// So many writers, one after another, each of which is killed; how long each successor took from then to its
+/// first fsync.
 pub(crate) fn measure(program: &Path, storage: &Storage, work: &Path, count: u32) -> Result<Vec<Duration>> {
     // Each machine has local files of its own, so that it knows nothing of the other's end.
     let machines = [work.join("machine0"), work.join("machine1")];

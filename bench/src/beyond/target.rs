@@ -1,7 +1,8 @@
 //! What is measured: file systems whose data is in object storage.
 //!
-//! Thread safety: each value belongs to one thread. Invariants: what was mounted is unmounted when it is dropped; a cold start has nothing
-//! of an earlier mount but what is in object storage and, for those that have one, their database of metadata.
+//! Thread safety: each value belongs to one thread. Invariants: what was mounted is unmounted when it is
+//! dropped; a cold start has nothing of an earlier mount but what is in object storage and, for those that
+//! have one, their database of metadata.
 
 use crate::storage::{ACCESS_KEY, BUCKET, REGION, SECRET_KEY, Storage};
 use anyhow::Result;
@@ -18,7 +19,8 @@ use std::process::Command;
 pub(crate) enum TargetName {
     /// kvfs, engine slatedb
     Kvfs,
-    /// The same with a journal on the local disk, which is what fsync waits for; not by default, since no rival promises so little
+    /// The same with a journal on the local disk, which is what fsync waits for; not by default, since no
+    /// rival promises so little
     KvfsLocal,
     /// `JuiceFS` with its metadata in `SQLite`
     Juicefs,
@@ -238,7 +240,8 @@ pub(crate) fn kvfs(program: &Path, storage: &Storage, local: &Path) -> Command {
     command
 }
 
-/// As [`kvfs`]: mounts the store in the foreground; the directory is what is missing. Syncs wait for `durability`.
+/// As [`kvfs`]: mounts the store in the foreground; the directory is what is missing. Syncs wait for
+/// `durability`.
 pub(crate) fn mount_kvfs(program: &Path, storage: &Storage, local: &Path, durability: &str) -> Command {
     let mut command = kvfs(program, storage, local);
     let options = format!("cache_size={CACHE_MIB}M,durability={durability}");

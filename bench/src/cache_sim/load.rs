@@ -1,6 +1,7 @@
 //! What is replayed: accesses in their order.
 //!
-//! Thread safety: immutable once made. Invariant: a trace is decoded anew at each replay, so that a long one fits in memory.
+//! Thread safety: immutable once made. Invariant: a trace is decoded anew at each replay, so that a long one
+//! fits in memory.
 
 use anyhow::{Context, Result, ensure};
 use kvfs_bench::units::{Unit, grouped};

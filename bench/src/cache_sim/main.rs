@@ -1,7 +1,8 @@
-//! Replays accesses of the block cache, recorded or made up, with every policy and several sizes, by the engine's own cache.
+//! Replays accesses of the block cache, recorded or made up, with every policy and several sizes, by the
+//! engine's own cache.
 //!
-//! What counts is not the hit rate alone: a miss on a slow device costs as much as many on a fast one, so the table has the time
-//! that a lookup waits for devices on average, and the goal is about that.
+//! What counts is not the hit rate alone: a miss on a slow device costs as much as many on a fast one, so the
+//! table has the time that a lookup waits for devices on average, and the goal is about that.
 
 mod load;
 mod replay;
@@ -21,7 +22,8 @@ use replay::{Costs, Outcome};
 use sizes::Size;
 use synthetic::{Shape, Synthetic};
 
-/// What `tiered` is to reach where there are both classes of devices: its time for a lookup, divided by that of `lru`.
+/// What `tiered` is to reach where there are both classes of devices: its time for a lookup, divided by that
+/// of `lru`.
 const TIERED_GOAL: Bound = Bound::AtMost(0.9);
 
 /// Replay accesses of the block cache with every policy.

@@ -17,7 +17,8 @@ const SHIFTS: u64 = 10;
 const SCANS: u64 = 50;
 /// A scan goes over one block in so many.
 const SCAN_DIVISOR: u32 = 10;
-/// With a good placement so many blocks, one in this many, are on the fast device: those that are asked for most.
+/// With a good placement so many blocks, one in this many, are on the fast device: those that are asked for
+/// most.
 const PLACED_DIVISOR: usize = 5;
 
 /// How blocks are asked for.
@@ -67,7 +68,8 @@ impl Synthetic {
         Load::made(self.shape.name(), order.into_iter().map(|block| blocks[block as usize]).collect())
     }
 
-    /// An access for each block. Three in four are data of files of 4 KiB, the others rows of 16; half are on a slow device.
+    /// An access for each block. Three in four are data of files of 4 KiB, the others rows of 16; half are on
+    /// a slow device.
     fn make_blocks(self, by_rank: &[u32], rng: &mut Rng) -> Vec<CacheAccess> {
         let mut blocks: Vec<CacheAccess> = (0..self.blocks)
             .map(|block| CacheAccess {

@@ -62,7 +62,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "COUNT", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
     warehouses: Vec<u32>,
 
-    /// Memory of TPC-C's server and the file system together (MiB), separated by commas [default: by --sizes 512,1024; 512; 512]
+    /// Memory of TPC-C's server and the file system together (MiB), separated by commas [default: by --sizes
+    /// 512,1024; 512; 512]
     #[arg(long, value_name = "MIB", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(384..))]
     memory: Vec<u32>,
 
@@ -81,7 +82,8 @@ pub(crate) struct Args {
     #[command(flatten)]
     pub(crate) options: Options,
 
-    /// Results of an earlier run on this machine with the same sizes: no row of kvfs may have become slower than these differ
+    /// Results of an earlier run on this machine with the same sizes: no row of kvfs may have become slower
+    /// than these differ
     #[arg(long, value_name = "JSON")]
     pub(crate) before: Option<PathBuf>,
 
@@ -209,8 +211,8 @@ impl Args {
         mib.into_iter().map(|mib| u64::from(mib) << 20).collect()
     }
 
-    /// The targets in the order of the tables; those whose programs are missing are left out with a message. Mount points, stores
-    /// and logs are made in `run_dir`.
+    /// The targets in the order of the tables; those whose programs are missing are left out with a message.
+    /// Mount points, stores and logs are made in `run_dir`.
     pub(crate) fn targets(&self, run_dir: &Path) -> Result<Vec<Target>> {
         let all = TargetName::value_variants();
         let names = if self.targets.is_empty() { all } else { &self.targets };

@@ -24,7 +24,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// So long a database may take until enough is acknowledged, or a server until it has noticed that its files are gone.
+/// So long a database may take until enough is acknowledged, or a server until it has noticed that its files
+/// are gone.
 const LIMIT: Duration = Duration::from_mins(2);
 
 /// Before the kill: so long there is load, and so many transactions are acknowledged.
@@ -107,8 +108,8 @@ pub(crate) fn measure(
     }
 }
 
-/// Without `synchronous = EXTRA`, `SQLite` does not sync the directory when it deletes the rollback journal, which is its commit: a crash
-/// of the file system may take back the last one.
+/// Without `synchronous = EXTRA`, `SQLite` does not sync the directory when it deletes the rollback journal,
+/// which is its commit: a crash of the file system may take back the last one.
 fn kill_sqlite(target: &mut Target, mode: JournalMode, victim: Victim, setup: &Setup) -> Result<Measured> {
     let path = target.dir().join("rows.db");
     let own = std::env::current_exe()?;

@@ -1,4 +1,5 @@
-//! Measures databases on kvfs beside ext4 and XFS on the same device, kills them, and checks what is there afterwards.
+//! Measures databases on kvfs beside ext4 and XFS on the same device, kills them, and checks what is there
+//! afterwards.
 //!
 //! Everything it mounts, attaches and starts is undone at the end, after an error and on Ctrl-C as well.
 

@@ -28,7 +28,8 @@ const SERVER: &str = "/usr/sbin/mariadbd";
 const DATABASE: &str = "tpcc";
 /// Of the server while tables are filled.
 const LOAD_BUFFER_BYTES: u64 = 1 << 30;
-/// The last of the conditions that are checked where there are more warehouses than [`FEW_WAREHOUSES`]: the others join everything.
+/// The last of the conditions that are checked where there are more warehouses than [`FEW_WAREHOUSES`]: the
+/// others join everything.
 const CONDITION_MANY: u32 = 9;
 const FEW_WAREHOUSES: u32 = 4;
 
@@ -48,7 +49,8 @@ pub(crate) struct Scale {
 }
 
 impl Scale {
-    /// Buffer pool of the server: so much that it, what else the server takes, and a daemon with all it may take have room together.
+    /// Buffer pool of the server: so much that it, what else the server takes, and a daemon with all it may
+    /// take have room together.
     fn buffer_bytes(self) -> u64 {
         self.memory_bytes / 8 * 3
     }
@@ -205,7 +207,8 @@ pub(crate) fn measure(
     Ok(Measured { seconds: elapsed * 1000.0 / count, usage, details })
 }
 
-/// What the server counts itself, for all file systems alike: table 4.1 of nDiskFS (2020) has fsyncs and blocks.
+/// What the server counts itself, for all file systems alike: table 4.1 of nDiskFS (2020) has fsyncs and
+/// blocks.
 const SERVER_COUNTERS: &[(&str, &str, Unit)] = &[
     ("Innodb_data_fsyncs", "fsyncs of the server, 1,000 transactions", Unit::Count),
     ("Innodb_pages_written", "pages of the server, 1,000 transactions", Unit::Count),

@@ -2,8 +2,8 @@
 //!
 //! Thread safety: belongs to one thread.
 //!
-//! Invariants: within one run every target does the same row directly after the others, in an order that rotates from run to run.
-//! Results are saved after each.
+//! Invariants: within one run every target does the same row directly after the others, in an order that
+//! rotates from run to run. Results are saved after each.
 
 use crate::kill;
 use crate::mariadb::{self, Scale};

@@ -162,8 +162,8 @@ fn fits(warehouses: u32, memory_bytes: u64) -> bool {
     u64::from(warehouses) * WAREHOUSE_BYTES <= memory_bytes / 2
 }
 
-/// Each scale in each memory. In the first one the smallest has the goal of what fits in memory, and the largest that of what does not,
-/// if they are such.
+/// Each scale in each memory. In the first one the smallest has the goal of what fits in memory, and the
+/// largest that of what does not, if they are such.
 fn tpcc_rows(sizes: &Sizes, rows: &mut Vec<Row>) {
     let (first, last) = (sizes.warehouses.first(), sizes.warehouses.last());
     for (index, &memory_bytes) in sizes.memories.iter().enumerate() {

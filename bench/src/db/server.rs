@@ -1,4 +1,5 @@
-//! Servers of databases, as users of their own, and what they begin with: data directories that are made once and copied.
+//! Servers of databases, as users of their own, and what they begin with: data directories that are made once
+//! and copied.
 //!
 //! Thread safety: each value belongs to one thread.
 //!
@@ -19,8 +20,8 @@ const STOP_LIMIT: Duration = Duration::from_mins(5);
 /// Of processes that were killed.
 const GONE_LIMIT: Duration = Duration::from_mins(1);
 
-/// A command that runs as this user, whose group has the same name. Shared memory of System V that it leaves behind when it is killed
-/// is gone with it.
+/// A command that runs as this user, whose group has the same name. Shared memory of System V that it leaves
+/// behind when it is killed is gone with it.
 pub(crate) fn as_user(user: &str, program: &Path) -> Command {
     let mut command = Command::new("unshare");
     command.args(["--ipc", "--", "setpriv"]);

@@ -9,7 +9,8 @@ use kvfs_bench::results::Detail;
 use kvfs_bench::units::Unit;
 use std::collections::HashMap;
 
-/// Counters, what they are called in the tables, and their unit; each is divided by the number of transactions.
+/// Counters, what they are called in the tables, and their unit; each is divided by the number of
+/// transactions.
 const COUNTERS: &[(&str, &str, Unit)] = &[
     ("operations.fsync.count", "fsyncs, 1,000 transactions", Unit::Count),
     ("operations.write.count", "writes, 1,000 transactions", Unit::Count),

@@ -71,8 +71,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
     mount_arg: Vec<String>,
 
-    /// The tarball to unpack (.tar, or .tar.xz) [default: Debian's Linux source, fetched once; a part of it but with
-    /// --sizes full]
+    /// The tarball to unpack (.tar, or .tar.xz) [default: Debian's Linux source, fetched once; a part of it
+    /// but with --sizes full]
     #[arg(long, value_name = "PATH")]
     pub(crate) tar: Option<PathBuf>,
 
@@ -83,7 +83,8 @@ pub(crate) struct Args {
     #[command(flatten)]
     pub(crate) options: Options,
 
-    /// Results of an earlier run on this machine with the same sizes: no row of kvfs may have become slower than these differ
+    /// Results of an earlier run on this machine with the same sizes: no row of kvfs may have become slower
+    /// than these differ
     #[arg(long, value_name = "JSON")]
     pub(crate) before: Option<PathBuf>,
 

@@ -2,8 +2,8 @@
 //!
 //! Thread safety: belongs to one thread.
 //!
-//! Invariants: within one run every target does the same scenario directly after the others, in an
-//! order that rotates from run to run, so that drift of the machine meets all of them alike. Results are saved after
+//! Invariants: within one run every target does the same scenario directly after the others, in an order that
+//! rotates from run to run, so that drift of the machine meets all of them alike. Results are saved after
 //! every scenario of every target.
 
 use crate::flame::Flames;

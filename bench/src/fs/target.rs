@@ -1,4 +1,5 @@
-//! The file systems under test, behind one trait: a file for each, and what they share in `disk` and `overlay`.
+//! The file systems under test, behind one trait: a file for each, and what they share in `disk` and
+//! `overlay`.
 //!
 //! Thread safety: a target belongs to one thread.
 //!
@@ -99,8 +100,8 @@ pub(crate) trait Target {
         None
     }
 
-    /// Holds the state of now, so that its space is not given back while later changes are made; false where there is
-    /// nothing of the kind.
+    /// Holds the state of now, so that its space is not given back while later changes are made; false where
+    /// there is nothing of the kind.
     fn hold_snapshot(&mut self) -> Result<bool> {
         Ok(false)
     }

@@ -1,6 +1,8 @@
-//! The workloads: what is timed, each checked for having done its work. A file holds those that share a file system.
+//! The workloads: what is timed, each checked for having done its work. A file holds those that share a file
+//! system.
 //!
-//! Thread safety: a workload runs on the calling thread; one that reads with several joins them before it ends.
+//! Thread safety: a workload runs on the calling thread; one that reads with several joins them before it
+//! ends.
 
 mod append;
 mod exec;

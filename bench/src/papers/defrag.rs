@@ -1,7 +1,8 @@
 //! Table 4.4 of the KVFS thesis: a store whose zones are partly used is defragmented.
 //!
-//! As there, sequences of 4 KiB to the stitching threshold are inserted, each into another file. The thesis's engine then had 43 %
-//! of its zones' space in use; here sequences are written anew at random places until it is as much.
+//! As there, sequences of 4 KiB to the stitching threshold are inserted, each into another file. The thesis's
+//! engine then had 43 % of its zones' space in use; here sequences are written anew at random places until it
+//! is as much.
 //!
 //! Thread safety: belongs to one thread.
 

@@ -1,7 +1,7 @@
 //! What the library costs beside the engine below it: figures 5.1 to 5.5 of the Edinburgh kvfs.
 //!
-//! The library works on an engine in this process. What it has asked of the engine was recorded before, and the bare engine does the same on a
-//! store of its own; so does ext4 the calls.
+//! The library works on an engine in this process. What it has asked of the engine was recorded before, and
+//! the bare engine does the same on a store of its own; so does ext4 the calls.
 //!
 //! Thread safety: belongs to one thread.
 
@@ -26,7 +26,8 @@ use std::path::Path;
 use std::time::Instant;
 use subject::SUBJECTS;
 
-/// Lines of each work: ext4, and for each engine the library, the bare engine, and the first divided by the second.
+/// Lines of each work: ext4, and for each engine the library, the bare engine, and the first divided by the
+/// second.
 macro_rules! rows {
     (@engine $work:literal $title:literal $engine:literal) => {
         [

@@ -1,7 +1,7 @@
 //! Files of blocks in a store: written in sequences, and read in order of their keys.
 //!
-//! Thread safety: belongs to one thread. Invariant: each block tells its place and how often it was written, so that a scan sees
-//! what is missing, and what is old.
+//! Thread safety: belongs to one thread. Invariant: each block tells its place and how often it was written,
+//! so that a scan sees what is missing, and what is old.
 
 use anyhow::{Context, Result, ensure};
 use kvfs_bench::interrupt;

@@ -1,5 +1,5 @@
-//! Measures experiments of the papers that kvfs follows, beside what these have published, and what space costs: on a full store, and
-//! on one that is written over and over.
+//! Measures experiments of the papers that kvfs follows, beside what these have published, and what space
+//! costs: on a full store, and on one that is written over and over.
 //!
 //! Each part has a file, makes its own store below `--work`, and removes it at the end.
 

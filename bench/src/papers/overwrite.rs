@@ -1,7 +1,8 @@
-//! A store at 85 %, a snapshot held, that is overwritten at random places until ten times its capacity was written.
+//! A store at 85 %, a snapshot held, that is overwritten at random places until ten times its capacity was
+//! written.
 //!
-//! Files of 1 MiB fill it to the half of that; the snapshot holds them; all are written anew, and more until it is as full as it
-//! is to be. Only what follows is measured.
+//! Files of 1 MiB fill it to the half of that; the snapshot holds them; all are written anew, and more until
+//! it is as full as it is to be. Only what follows is measured.
 //!
 //! Thread safety: belongs to one thread.
 

@@ -7,7 +7,8 @@ use kvfs_bench::goals;
 use kvfs_bench::values::{Part, Values};
 use std::fmt::Write;
 
-/// All parts that were measured, beside what is published and judged by their goals; `before` are an earlier run's.
+/// All parts that were measured, beside what is published and judged by their goals; `before` are an earlier
+/// run's.
 pub(crate) fn text(values: &Values, before: Option<&Values>) -> String {
     let mut text = String::new();
     // Writing to a string cannot fail, here and below.

@@ -1,6 +1,7 @@
 //! Figures 4.9 and 4.10 of the KVFS thesis: how many zones are under-utilized, by stitching threshold.
 //!
-//! As there, each cycle appends to a random file and writes at a random place of a large one that was written before.
+//! As there, each cycle appends to a random file and writes at a random place of a large one that was written
+//! before.
 //!
 //! Thread safety: belongs to one thread.
 

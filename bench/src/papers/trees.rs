@@ -95,7 +95,8 @@ fn grow(tree: &Path, files: u64, rng: &mut Rng) -> Result<()> {
     Ok(())
 }
 
-/// How long after now the names had gone and what is free changed for the last time, and how much that is (bytes).
+/// How long after now the names had gone and what is free changed for the last time, and how much that is
+/// (bytes).
 fn space_back(mounted: &Mounted) -> Result<(Duration, f64)> {
     let start = Instant::now();
     let (mut free, mut since) = (mounted.space()?.1, Duration::ZERO);

@@ -1,9 +1,10 @@
 //! How long a hard disk takes: a model of one arm over a spinning surface.
 //!
-//! What goes on where the last request ended costs its transfer. A gap forward costs what it takes to pass over it, at most a seek;
-//! everything else a seek, which is the mean of moving and of half a turn. Requests are served in the order in which they come, reads
-//! and writes alike: there is no cache for writes and no reordering in the disk. Its buffer is known by one thing: what goes on where the
-//! last request ended, and comes soon behind it, is served as if it had come at once.
+//! What goes on where the last request ended costs its transfer. A gap forward costs what it takes to pass
+//! over it, at most a seek; everything else a seek, which is the mean of moving and of half a turn. Requests
+//! are served in the order in which they come, reads and writes alike: there is no cache for writes and no
+//! reordering in the disk. Its buffer is known by one thing: what goes on where the last request ended, and
+//! comes soon behind it, is served as if it had come at once.
 //!
 //! Thread safety: plain data; times are those of any clock that does not go back.
 

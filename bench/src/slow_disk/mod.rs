@@ -1,14 +1,15 @@
 //! A block device as slow as a hard disk, for stores and file systems alike.
 //!
-//! A FUSE server in a process of its own holds back what is asked of one file, as [`Arm`] says, and reads and writes an image
-//! with direct I/O meanwhile; a loop device with direct I/O lies over that file. Its process is this program once more:
-//! [`serve_if_asked`] must be the first call of `main` in each program that makes one. (In this process a thread that waits for the
-//! disk would keep alive the connection that it waits for when the program is killed.)
+//! A FUSE server in a process of its own holds back what is asked of one file, as [`Arm`] says, and reads and
+//! writes an image with direct I/O meanwhile; a loop device with direct I/O lies over that file. Its process
+//! is this program once more: [`serve_if_asked`] must be the first call of `main` in each program that makes
+//! one. (In this process a thread that waits for the disk would keep alive the connection that it waits for
+//! when the program is killed.)
 //!
 //! Thread safety: each value belongs to one thread. The server ends with the thread that has made it.
 //!
-//! Invariants: loop device, mount and server are gone when it is dropped; when this process is killed, server and mount end, and
-//! what is left of the loop device fails every request.
+//! Invariants: loop device, mount and server are gone when it is dropped; when this process is killed, server
+//! and mount end, and what is left of the loop device fails every request.
 
 mod arm;
 mod server;
@@ -41,7 +42,8 @@ pub struct SlowDisk {
 }
 
 impl SlowDisk {
-    /// A device of the size of `image`, which keeps its content; a directory in `work` is needed until it is dropped.
+    /// A device of the size of `image`, which keeps its content; a directory in `work` is needed until it is
+    /// dropped.
     pub fn new(work: &Path, image: Image, mechanics: Mechanics) -> Result<Self> {
         let name = image.path().file_stem().context("an image has a name")?;
         let dir = work.join(name).with_extension("slow");

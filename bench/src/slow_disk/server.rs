@@ -1,10 +1,11 @@
 //! The process that serves the file of a slow disk.
 //!
-//! Thread safety: one thread takes the requests, so that the arm meets them in their order; others read and write the image, and each
-//! answers when the request is due. One fewer may be in the making than there are of these threads; what waits behind is
-//! due later anyway.
+//! Thread safety: one thread takes the requests, so that the arm meets them in their order; others read and
+//! write the image, and each answers when the request is due. One fewer may be in the making than there are
+//! of these threads; what waits behind is due later anyway.
 //!
-//! Invariants: a flush is answered behind all that came before it; what is written lies in the image when it is answered.
+//! Invariants: a flush is answered behind all that came before it; what is written lies in the image when it
+//! is answered.
 
 use super::arm::{Arm, Mechanics};
 use crate::image::Aligned;
@@ -48,7 +49,8 @@ pub(super) fn serve(dir: &Path, image: &Path, mechanics: Mechanics, parent: u64)
     rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?;
     let is_parent = |pid: Pid| pid.as_raw_nonzero().get().cast_unsigned() == parent as u32;
     ensure!(rustix::process::getppid().is_some_and(is_parent), "what has started it has ended");
-    // Memory for a request should not wait for what is to be written to this very disk; containers may not say so.
+    // Memory for a request should not wait for what is to be written to this very disk; containers may not
+    // say so.
     let _ = rustix::process::configure_io_flusher_behavior(true);
     let direct = rustix::fs::OFlags::DIRECT.bits().cast_signed();
     let file = OpenOptions::new().read(true).write(true).custom_flags(direct).open(image);

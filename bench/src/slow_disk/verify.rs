@@ -13,7 +13,8 @@ const STEP_BYTES: usize = 1 << 20;
 const PAGE_BYTES: usize = 4 << 10;
 const STEPS: u64 = 128;
 const PLACES: u64 = 100;
-/// So far a figure may be from what the model says: threads wake up late, and a loop device adds to each request.
+/// So far a figure may be from what the model says: threads wake up late, and a loop device adds to each
+/// request.
 const TOLERANCE: f64 = 0.1;
 
 /// What a device does.

@@ -1,8 +1,8 @@
 //! Reads and overwrites of 4 KiB at popular places.
 //!
-//! Popular is a part of all stretches of 256 KiB, scattered over all files; which of them, and how popular each is, follows from a
-//! seed. Two clients read past the caches of the kernel; one operation of twenty is an overwrite. After a batch of operations a
-//! client syncs the file that it has written to.
+//! Popular is a part of all stretches of 256 KiB, scattered over all files; which of them, and how popular
+//! each is, follows from a seed. Two clients read past the caches of the kernel; one operation of twenty is
+//! an overwrite. After a batch of operations a client syncs the file that it has written to.
 //!
 //! Thread safety: `Load` belongs to one thread, which starts the clients and ends them.
 
@@ -210,7 +210,8 @@ fn watch(
     }
 }
 
-/// Seconds that all but one of a hundred operations of this kind stay below; `None`: there were too few to tell.
+/// Seconds that all but one of a hundred operations of this kind stay below; `None`: there were too few to
+/// tell.
 pub(crate) fn at_99(operations: &[Operation], kind: Kind) -> Option<f64> {
     let mut took: Vec<_> = operations.iter().filter(|it| it.kind == kind).map(|it| it.took).collect();
     took.sort_unstable();

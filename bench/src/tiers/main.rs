@@ -29,7 +29,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Measure a store on two tiers beside stores on one of them, and ext4.
 ///
-/// Run it as root on an idle machine. It drops the kernel's caches, and needs 75, 13 or 5 GiB of disk, by --sizes.
+/// Run it as root on an idle machine. It drops the kernel's caches, and needs 75, 13 or 5 GiB of disk, by
+/// --sizes.
 #[derive(Parser)]
 #[command(
     version,
@@ -56,7 +57,8 @@ struct Args {
     #[arg(long, default_value_t = 1)]
     seed: u64,
 
-    /// The tarball to unpack [default: Debian's Linux source, fetched once; a part of it but with --sizes full]
+    /// The tarball to unpack [default: Debian's Linux source, fetched once; a part of it but with --sizes
+    /// full]
     #[arg(long, value_name = "PATH")]
     tar: Option<PathBuf>,
 

@@ -1,5 +1,6 @@
-//! What is done with each target, in this order: filled; worked on until what is popular lies where it belongs; timed; where there
-//! are two tiers, worked on while other files become popular, and while a cold file moves; at last a tree of sources.
+//! What is done with each target, in this order: filled; worked on until what is popular lies where it
+//! belongs; timed; where there are two tiers, worked on while other files become popular, and while a cold
+//! file moves; at last a tree of sources.
 //!
 //! Thread safety: belongs to one thread.
 

@@ -1,6 +1,7 @@
 //! What is measured: kvfs on two devices, kvfs and ext4 on one.
 //!
-//! Thread safety: each value belongs to one thread. Invariant: what was mounted is unmounted when it is dropped.
+//! Thread safety: each value belongs to one thread. Invariant: what was mounted is unmounted when it is
+//! dropped.
 
 use anyhow::{Context, Result};
 use kvfs_bench::disk::EXT4;

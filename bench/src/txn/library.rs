@@ -176,8 +176,8 @@ fn group_commit(dir: &Path, sizes: &Sizes, all: &mut Vec<Experiment>) {
     }
 }
 
-/// Figures 4.2 and 4.3: serializable transactions, some of which want what others have. The share of overlap is that
-/// of transactions whose first blocks are the same ones.
+/// Figures 4.2 and 4.3: serializable transactions, some of which want what others have. The share of overlap
+/// is that of transactions whose first blocks are the same ones.
 fn overlap(dir: &Path, sizes: &Sizes, all: &mut Vec<Experiment>) {
     let base = "16 MiB of blocks each, 1 thread";
     let variants = [

@@ -1,7 +1,8 @@
 //! Measures transactions: the engine as a library, then `kvfs txn run` on a mount.
 //!
-//! The experiments are those of the KVFS thesis (figures 4.1 to 4.3, 4.6 to 4.8) in sizes for one machine of today, and
-//! what its authors left for later: group commit. Everything is made below `--work` and removed at the end.
+//! The experiments are those of the KVFS thesis (figures 4.1 to 4.3, 4.6 to 4.8) in sizes for one machine of
+//! today, and what its authors left for later: group commit. Everything is made below `--work` and removed at
+//! the end.
 
 mod clients;
 mod ends;
@@ -84,8 +85,8 @@ struct Ratio {
     goal: Option<Bound>,
 }
 
-/// One experiment: what it is called, and how it is done once. Those of a group are done one after the other in
-/// each run, so that drift of the machine meets all of them.
+/// One experiment: what it is called, and how it is done once. Those of a group are done one after the other
+/// in each run, so that drift of the machine meets all of them.
 pub(crate) struct Experiment {
     /// For the table.
     pub(crate) name: String,

@@ -1,7 +1,7 @@
 //! Figures beside those of the thesis: one page, and each figure as an SVG file.
 //!
-//! Machines, sizes and programs differ, so only ratios stand beside each other. Where the thesis gives a number in its
-//! text, it is cited; what only its drawings show is left out.
+//! Machines, sizes and programs differ, so only ratios stand beside each other. Where the thesis gives a
+//! number in its text, it is cited; what only its drawings show is left out.
 //!
 //! Thread safety: plain functions.
 

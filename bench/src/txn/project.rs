@@ -1,7 +1,8 @@
-//! A project in C to be built: modules that include the system's headers, a library, a program that checks itself.
+//! A project in C to be built: modules that include the system's headers, a library, a program that checks
+//! itself.
 //!
-//! It is the same on every machine and needs no network. The kernel tree of the other steps would take an hour to
-//! build.
+//! It is the same on every machine and needs no network. The kernel tree of the other steps would take an
+//! hour to build.
 //!
 //! Thread safety: plain functions.
 

@@ -1,8 +1,9 @@
-//! A real tree on a mount: unpacked, searched, read and removed, and a build, outside of transactions and in one.
+//! A real tree on a mount: unpacked, searched, read and removed, and a build, outside of transactions and in
+//! one.
 //!
-//! Table 4.3 and figures 4.6 to 4.8 of the thesis; what is compiled is a crate of this workspace, and a project of its
-//! own ([`project`]), alone and two at once. Times are of the whole command, so those of transactions include the
-//! commit.
+//! Table 4.3 and figures 4.6 to 4.8 of the thesis; what is compiled is a crate of this workspace, and a
+//! project of its own ([`project`]), alone and two at once. Times are of the whole command, so those of
+//! transactions include the commit.
 //!
 //! Thread safety: one experiment at a time; the mount is shared by all and taken down with the last.
 

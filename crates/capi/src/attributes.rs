@@ -71,8 +71,8 @@ pub extern "C" fn kvfs_fstatat(
     call(|| stat_of(process, CheckedPlace::flagged(directory, &path, flags, FOLLOW_FLAGS)?.0, buffer))
 }
 
-/// statx(2): all that is known, whatever `mask` asks for, the time of birth as well. `flags` of `AT_SYMLINK_NOFOLLOW`,
-/// `AT_EMPTY_PATH`, and those about synchronization, which change nothing.
+/// statx(2): all that is known, whatever `mask` asks for, the time of birth as well. `flags` of
+/// `AT_SYMLINK_NOFOLLOW`, `AT_EMPTY_PATH`, and those about synchronization, which change nothing.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvfs_statx(
     process: Option<&Process>,
@@ -242,8 +242,8 @@ fn set_times(process: Option<&Process>, place: Place<'_>, times: &Times) -> Resu
     Ok(0)
 }
 
-/// utimensat(2): `times` are two, or NULL: now; `UTIME_NOW` and `UTIME_OMIT` mean what they do on Linux. `flags` of
-/// `AT_SYMLINK_NOFOLLOW`, `AT_EMPTY_PATH`.
+/// utimensat(2): `times` are two, or NULL: now; `UTIME_NOW` and `UTIME_OMIT` mean what they do on Linux.
+/// `flags` of `AT_SYMLINK_NOFOLLOW`, `AT_EMPTY_PATH`.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvfs_utimensat(
     process: Option<&Process>,

@@ -29,7 +29,8 @@ fn streamed(
 ) -> Result<Box<Directory>> {
     let acting = Arc::clone(acting);
     let stream = open(&acting.posix)?;
-    // SAFETY: the process lies in the `Arc`, does not move, and lives as long as `_acting`, which goes after the stream.
+    // SAFETY: the process lies in the `Arc`, does not move, and lives as long as `_acting`, which goes after
+    // the stream.
     let stream =
         unsafe { std::mem::transmute::<kvfs_client::Directory<'_>, kvfs_client::Directory<'static>>(stream) };
     Ok(Box::new(Directory { stream, _acting: acting, entry: blank() }))
@@ -54,7 +55,8 @@ pub extern "C" fn kvfs_fdopendir(process: Option<&Process>, fd: c_int) -> Option
     call(|| streamed(acting(process)?, |posix| posix.fdopendir(Fd(fd)).map_err(Failure::from)).map(Some))
 }
 
-/// readdir(3): the next entry, valid until the next call on the stream. At the end NULL, and `errno` is not changed.
+/// readdir(3): the next entry, valid until the next call on the stream. At the end NULL, and `errno` is not
+/// changed.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvfs_readdir(directory: Option<&mut Directory>) -> *const dirent {
     call(|| {

@@ -157,8 +157,8 @@ fn remember(message: &str) {
     let _ = LAST.try_with(|last| last.replace(message));
 }
 
-/// Why the last function of this library that failed in this thread did: a sentence in English, valid until the next one fails.
-/// Never NULL.
+/// Why the last function of this library that failed in this thread did: a sentence in English, valid until
+/// the next one fails. Never NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvfs_last_error() -> *const c_char {
     LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())

@@ -17,8 +17,9 @@ fn open_flags(flags: c_int) -> OFlags {
     OFlags::from_bits_retain(flags as u32)
 }
 
-/// open(2). `mode` counts if the file is made. All of `O_APPEND`, `O_CLOEXEC`, `O_CREAT`, `O_DIRECTORY`, `O_DSYNC`, `O_EXCL`,
-/// `O_NOATIME`, `O_NOFOLLOW`, `O_PATH`, `O_SYNC`, `O_TMPFILE`, `O_TRUNC`; `O_DIRECT`, `O_NOCTTY`, `O_NONBLOCK` change nothing.
+/// open(2). `mode` counts if the file is made. All of `O_APPEND`, `O_CLOEXEC`, `O_CREAT`, `O_DIRECTORY`,
+/// `O_DSYNC`, `O_EXCL`, `O_NOATIME`, `O_NOFOLLOW`, `O_PATH`, `O_SYNC`, `O_TMPFILE`, `O_TRUNC`; `O_DIRECT`,
+/// `O_NOCTTY`, `O_NONBLOCK` change nothing.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvfs_open(process: Option<&Process>, path: Text, flags: c_int, mode: mode_t) -> c_int {
     call(|| Ok(of(process)?.open(CheckedPlace::path(&path)?.0, open_flags(flags), mode)?.0))
@@ -71,7 +72,8 @@ pub extern "C" fn kvfs_dup3(process: Option<&Process>, fd: c_int, new_fd: c_int,
     })
 }
 
-/// fcntl(2) with `F_DUPFD`, `F_DUPFD_CLOEXEC`, `F_GETFD`, `F_SETFD`, `F_GETFL`, `F_SETFL`; locks are taken by `kvfs_fcntl_lock`.
+/// fcntl(2) with `F_DUPFD`, `F_DUPFD_CLOEXEC`, `F_GETFD`, `F_SETFD`, `F_GETFL`, `F_SETFL`; locks are taken by
+/// `kvfs_fcntl_lock`.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvfs_fcntl(
     process: Option<&Process>,

@@ -1,10 +1,12 @@
 //! Memory that C hands over or gets back: the only place that reaches it.
 //!
-//! Purpose: types for the parameters of exported functions that are laid out as the pointers of C are. Rust code can't make them,
-//! so a value of them always comes from a caller in C, which has promised what `kvfs.h` says: a pointer is null, or leads to as
-//! much memory as the function says, which no other thread changes during the call.
+//! Purpose: types for the parameters of exported functions that are laid out as the pointers of C are. Rust
+//! code can't make them, so a value of them always comes from a caller in C, which has promised what `kvfs.h`
+//! says: a pointer is null, or leads to as much memory as the function says, which no other thread changes
+//! during the call.
 //!
-//! Thread safety: plain values. Invariant: a null pointer is an error (EFAULT), never dereferenced; no reference outlives its call.
+//! Thread safety: plain values. Invariant: a null pointer is an error (EFAULT), never dereferenced; no
+//! reference outlives its call.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::io::{IoSlice, IoSliceMut};
@@ -32,7 +34,8 @@ impl Text {
         if self.0.is_null() {
             return no_memory();
         }
-        // SAFETY: not null, so the caller in C has given a string, which stays during the call; `self` does not outlive it.
+        // SAFETY: not null, so the caller in C has given a string, which stays during the call; `self` does
+        // not outlive it.
         Ok(unsafe { CStr::from_ptr(self.0) }.to_bytes())
     }
 
@@ -61,7 +64,8 @@ impl Data {
         if self.0.is_null() || len > isize::MAX as usize {
             return no_memory();
         }
-        // SAFETY: not null, so the caller in C has given `len` bytes that stay during the call; `self` does not outlive it.
+        // SAFETY: not null, so the caller in C has given `len` bytes that stay during the call; `self` does
+        // not outlive it.
         Ok(unsafe { std::slice::from_raw_parts(self.0.cast(), len) })
     }
 
@@ -85,7 +89,8 @@ impl Groups {
         if self.0.is_null() || len > (1 << 16) {
             return no_memory();
         }
-        // SAFETY: not null, so the caller in C has given `len` ids that stay during the call; `self` does not outlive it.
+        // SAFETY: not null, so the caller in C has given `len` ids that stay during the call; `self` does not
+        // outlive it.
         Ok(unsafe { std::slice::from_raw_parts(self.0, len) })
     }
 }
@@ -104,7 +109,8 @@ impl Buffer {
         if self.0.is_null() || len > isize::MAX as usize {
             return no_memory();
         }
-        // SAFETY: not null, so the caller in C has given `len` bytes that only this call uses meanwhile; `self` does not outlive it.
+        // SAFETY: not null, so the caller in C has given `len` bytes that only this call uses meanwhile;
+        // `self` does not outlive it.
         Ok(unsafe { std::slice::from_raw_parts_mut(self.0.cast(), len) })
     }
 
@@ -115,7 +121,8 @@ impl Buffer {
         Ok(len as isize)
     }
 
-    /// As `getxattr` does it: all of `content`; nothing, if there is no room at all, so that the caller learns how much there is.
+    /// As `getxattr` does it: all of `content`; nothing, if there is no room at all, so that the caller
+    /// learns how much there is.
     pub(crate) fn fill_whole(&mut self, len: size_t, content: &[u8]) -> Result<isize> {
         if len == 0 {
             return Ok(content.len() as isize);
@@ -179,7 +186,8 @@ impl Vectors {
         if self.0.is_null() {
             return no_memory();
         }
-        // SAFETY: not null, so the caller in C has given `count` of them that stay during the call; `self` does not outlive it.
+        // SAFETY: not null, so the caller in C has given `count` of them that stay during the call; `self`
+        // does not outlive it.
         let all: &[iovec] = unsafe { std::slice::from_raw_parts(self.0, count as usize) };
         let total = all.iter().try_fold(0_usize, |sum, one| sum.checked_add(one.iov_len));
         if total.is_none_or(|total| total > isize::MAX as usize) {
@@ -197,7 +205,8 @@ impl Vectors {
             if one.iov_len == 0 {
                 return IoSlice::new(&[]);
             }
-            // SAFETY: not null, see `all`, so the caller in C has given so many bytes that stay during the call.
+            // SAFETY: not null, see `all`, so the caller in C has given so many bytes that stay during the
+            // call.
             IoSlice::new(unsafe { std::slice::from_raw_parts(one.iov_base.cast(), one.iov_len) })
         };
         Ok(self.all(count)?.iter().map(slice).collect())
@@ -209,7 +218,8 @@ impl Vectors {
             if one.iov_len == 0 {
                 return IoSliceMut::new(&mut []);
             }
-            // SAFETY: not null, see `all`, so the caller in C has given so many bytes that only this call uses meanwhile.
+            // SAFETY: not null, see `all`, so the caller in C has given so many bytes that only this call
+            // uses meanwhile.
             IoSliceMut::new(unsafe { std::slice::from_raw_parts_mut(one.iov_base.cast(), one.iov_len) })
         };
         Ok(self.all(count)?.iter().map(slice).collect())
@@ -259,7 +269,8 @@ impl Changes {
         if self.0.is_null() || count > CHANGES_MAX {
             return no_memory();
         }
-        // SAFETY: not null, so the caller in C has given `count` of them that stay during the call; `self` does not outlive it.
+        // SAFETY: not null, so the caller in C has given `count` of them that stay during the call; `self`
+        // does not outlive it.
         let all = unsafe { std::slice::from_raw_parts(self.0, count) };
         let checked = |change: &Change| CheckedChange {
             key: (Data(change.key), change.key_size),

@@ -102,7 +102,8 @@ pub extern "C" fn kvfs_pwritev(
     call(|| Ok(of(process)?.pwritev(Fd(fd), &vectors.data(count)?, checked(offset)?)? as ssize_t))
 }
 
-/// preadv2(2). Offset -1: that of the open file. `flags`: 0 or `RWF_HIPRI`, which changes nothing; EOPNOTSUPP: others.
+/// preadv2(2). Offset -1: that of the open file. `flags`: 0 or `RWF_HIPRI`, which changes nothing;
+/// EOPNOTSUPP: others.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvfs_preadv2(
     process: Option<&Process>,
@@ -125,8 +126,8 @@ pub extern "C" fn kvfs_preadv2(
     })
 }
 
-/// pwritev2(2). Offset -1: that of the open file. `flags`: of `RWF_DSYNC`, `RWF_SYNC`, and `RWF_HIPRI`, which changes nothing;
-/// EOPNOTSUPP: others.
+/// pwritev2(2). Offset -1: that of the open file. `flags`: of `RWF_DSYNC`, `RWF_SYNC`, and `RWF_HIPRI`, which
+/// changes nothing; EOPNOTSUPP: others.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvfs_pwritev2(
     process: Option<&Process>,
@@ -202,8 +203,8 @@ pub extern "C" fn kvfs_ftruncate(process: Option<&Process>, fd: c_int, length: o
     })
 }
 
-/// fallocate(2): `mode` is 0, `FALLOC_FL_KEEP_SIZE`, `FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE`, `FALLOC_FL_ZERO_RANGE` with or
-/// without `FALLOC_FL_KEEP_SIZE`; EOPNOTSUPP: others.
+/// fallocate(2): `mode` is 0, `FALLOC_FL_KEEP_SIZE`, `FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE`,
+/// `FALLOC_FL_ZERO_RANGE` with or without `FALLOC_FL_KEEP_SIZE`; EOPNOTSUPP: others.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvfs_fallocate(
     process: Option<&Process>,

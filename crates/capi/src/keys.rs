@@ -29,8 +29,9 @@ fn range(start: Option<&[u8]>, end: Option<&[u8]>) -> KeyRange {
     KeyRange { start: start.map(bytes).unwrap_or_default(), end: end.map(bytes) }
 }
 
-/// The value under a key, in memory that the caller frees with `kvfs_free`, a zero byte behind it; its length is put to `value_size`,
-/// which may be NULL. ENOENT: there is no such key, or no such keyspace. EACCES: the keyspace is another user's.
+/// The value under a key, in memory that the caller frees with `kvfs_free`, a zero byte behind it; its length
+/// is put to `value_size`, which may be NULL. ENOENT: there is no such key, or no such keyspace. EACCES: the
+/// keyspace is another user's.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvfs_kv_get(
     process: Option<&Process>,
@@ -50,7 +51,8 @@ pub extern "C" fn kvfs_kv_get(
     })
 }
 
-/// Puts a value under a key; the keyspace is made if there is none. It is durable after a sync, or, in a transaction, with that.
+/// Puts a value under a key; the keyspace is made if there is none. It is durable after a sync, or, in a
+/// transaction, with that.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvfs_kv_put(
     process: Option<&Process>,
@@ -68,8 +70,9 @@ pub extern "C" fn kvfs_kv_put(
     })
 }
 
-/// Makes `count` changes at once, all or none, as one write; the keyspace is made if there is none. EINVAL: of one of them the key is
-/// empty or too long, or the value too long. E2BIG: a daemon has the store, and all keys and values are more than 1 MiB.
+/// Makes `count` changes at once, all or none, as one write; the keyspace is made if there is none. EINVAL:
+/// of one of them the key is empty or too long, or the value too long. E2BIG: a daemon has the store, and all
+/// keys and values are more than 1 MiB.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvfs_kv_write(
     process: Option<&Process>,
@@ -128,10 +131,11 @@ pub struct Cursor {
     acting: Arc<Acting>,
 }
 
-/// A walk over the keys from `start` (NULL: the first) up to, but without, `end` (NULL: the last one comes, too). It stands before the
-/// first one. Free it with `kvfs_cursor_free`.
+/// A walk over the keys from `start` (NULL: the first) up to, but without, `end` (NULL: the last one comes,
+/// too). It stands before the first one. Free it with `kvfs_cursor_free`.
 ///
-/// Of a store that a daemon has, outside of transactions, the walk reads some 64 KiB at a time: what others change behind that is seen.
+/// Of a store that a daemon has, outside of transactions, the walk reads some 64 KiB at a time: what others
+/// change behind that is seen.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvfs_kv_scan(
     process: Option<&Process>,
@@ -166,7 +170,8 @@ pub extern "C" fn kvfs_cursor_next(cursor: Option<&mut Cursor>) -> c_int {
     moved(cursor, KeyCursor::next)
 }
 
-/// Goes to the key before; from the beginning of the walk, to the last one. Returns 1, or 0 before the first one.
+/// Goes to the key before; from the beginning of the walk, to the last one. Returns 1, or 0 before the first
+/// one.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvfs_cursor_prev(cursor: Option<&mut Cursor>) -> c_int {
     moved(cursor, KeyCursor::prev)
@@ -209,7 +214,8 @@ pub extern "C" fn kvfs_cursor_free(cursor: Option<Box<Cursor>>) {
     end(cursor);
 }
 
-/// Makes a keyspace, durably; `mode` says who may read (4) and write (2) keys, as of a file. EEXIST: there is one.
+/// Makes a keyspace, durably; `mode` says who may read (4) and write (2) keys, as of a file. EEXIST: there is
+/// one.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvfs_keyspace_create(process: Option<&Process>, name: Text, mode: mode_t) -> c_int {
     call(|| {
@@ -218,7 +224,8 @@ pub extern "C" fn kvfs_keyspace_create(process: Option<&Process>, name: Text, mo
     })
 }
 
-/// Removes a keyspace with all its keys; outside of transactions. ENOENT: there is none. EPERM: it is another user's.
+/// Removes a keyspace with all its keys; outside of transactions. ENOENT: there is none. EPERM: it is another
+/// user's.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvfs_keyspace_drop(process: Option<&Process>, name: Text) -> c_int {
     call(|| {
@@ -227,8 +234,8 @@ pub extern "C" fn kvfs_keyspace_drop(process: Option<&Process>, name: Text) -> c
     })
 }
 
-/// The names of the keyspaces that the user may use, each with a zero byte behind it. Returns the length; size 0 asks for it. ERANGE:
-/// the buffer is too small.
+/// The names of the keyspaces that the user may use, each with a zero byte behind it. Returns the length;
+/// size 0 asks for it. ERANGE: the buffer is too small.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvfs_keyspace_list(
     process: Option<&Process>,

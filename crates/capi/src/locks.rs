@@ -29,8 +29,8 @@ pub extern "C" fn kvfs_flock(process: Option<&Process>, fd: c_int, operation: c_
     })
 }
 
-/// fcntl(2) with `F_GETLK`, `F_SETLK`, `F_SETLKW` (of the process) and `F_OFD_GETLK`, `F_OFD_SETLK`, `F_OFD_SETLKW` (of the open
-/// file). Where a lock is in the way, its `l_pid` is -1.
+/// fcntl(2) with `F_GETLK`, `F_SETLK`, `F_SETLKW` (of the process) and `F_OFD_GETLK`, `F_OFD_SETLK`,
+/// `F_OFD_SETLKW` (of the open file). Where a lock is in the way, its `l_pid` is -1.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvfs_fcntl_lock(
     process: Option<&Process>,

@@ -17,8 +17,9 @@ pub struct Mapping {
     inner: kvfs_client::Mapping,
 }
 
-/// Copies `length` bytes of an open file from `offset` on into memory, with zeros behind its end: mmap(2) for files whose blocks no memory
-/// shows. `fd` has to stay open until the last `kvfs_mapping_sync`. Free it with `kvfs_unmap`.
+/// Copies `length` bytes of an open file from `offset` on into memory, with zeros behind its end: mmap(2) for
+/// files whose blocks no memory shows. `fd` has to stay open until the last `kvfs_mapping_sync`. Free it with
+/// `kvfs_unmap`.
 ///
 /// EBADF: not open for reading. EINVAL: no length, or an offset below 0. ENOMEM.
 #[unsafe(no_mangle)]
@@ -41,8 +42,8 @@ pub extern "C" fn kvfs_mapping_data(mapping: Option<&mut Mapping>) -> *mut c_voi
     mapping.map_or(null_mut(), |mapping| mapping.inner.bytes_mut().as_mut_ptr().cast())
 }
 
-/// Writes the pages that were changed to the file, no further than it goes. Others that map or read it see them then; `kvfs_fsync` makes them
-/// durable.
+/// Writes the pages that were changed to the file, no further than it goes. Others that map or read it see
+/// them then; `kvfs_fsync` makes them durable.
 ///
 /// EBADF: not open for writing. ENODEV: open for appending.
 #[unsafe(no_mangle)]

@@ -176,11 +176,12 @@ pub extern "C" fn kvfs_remove(process: Option<&Process>, path: Text) -> c_int {
     })
 }
 
-/// Removes a name, and a directory with all that is below: all of it or nothing, and for user 0 in constant time; its space comes back
-/// in the background. Outside of transactions it is one of its own, durable when this returns.
+/// Removes a name, and a directory with all that is below: all of it or nothing, and for user 0 in constant
+/// time; its space comes back in the background. Outside of transactions it is one of its own, durable when
+/// this returns.
 ///
-/// EACCES, EPERM: something in it may not be removed, and `kvfs_last_error` says what. ECANCELED: a transaction is in the way. Others as
-/// for rmdir(2).
+/// EACCES, EPERM: something in it may not be removed, and `kvfs_last_error` says what. ECANCELED: a
+/// transaction is in the way. Others as for rmdir(2).
 #[unsafe(no_mangle)]
 pub extern "C" fn kvfs_remove_tree(process: Option<&Process>, path: Text) -> c_int {
     call(|| {
@@ -189,11 +190,13 @@ pub extern "C" fn kvfs_remove_tree(process: Option<&Process>, path: Text) -> c_i
     })
 }
 
-/// Makes a name, and a directory with all that is below, a second time where nothing is yet: all of it or nothing. Content is not copied, but
-/// shared until it is overwritten. Outside of transactions it is one of its own, durable when this returns.
+/// Makes a name, and a directory with all that is below, a second time where nothing is yet: all of it or
+/// nothing. Content is not copied, but shared until it is overwritten. Outside of transactions it is one of
+/// its own, durable when this returns.
 ///
-/// EEXIST. EINVAL: the root, or the new one lies in the old one. EACCES, EPERM: something in it may not be read, or is a device, and
-/// `kvfs_last_error` says what. ECANCELED: a transaction is in the way. Others as for mkdir(2).
+/// EEXIST. EINVAL: the root, or the new one lies in the old one. EACCES, EPERM: something in it may not be
+/// read, or is a device, and `kvfs_last_error` says what. ECANCELED: a transaction is in the way. Others as
+/// for mkdir(2).
 #[unsafe(no_mangle)]
 pub extern "C" fn kvfs_clone_tree(process: Option<&Process>, old_path: Text, new_path: Text) -> c_int {
     call(|| {
@@ -221,7 +224,8 @@ pub extern "C" fn kvfs_renameat(
     kvfs_renameat2(process, old_directory, old_path, new_directory, new_path, 0)
 }
 
-/// renameat2(2): `flags` is 0, `RENAME_NOREPLACE`, `RENAME_EXCHANGE`, or `RENAME_WHITEOUT` with `RENAME_NOREPLACE` or without.
+/// renameat2(2): `flags` is 0, `RENAME_NOREPLACE`, `RENAME_EXCHANGE`, or `RENAME_WHITEOUT` with
+/// `RENAME_NOREPLACE` or without.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvfs_renameat2(
     process: Option<&Process>,

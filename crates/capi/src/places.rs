@@ -29,7 +29,8 @@ impl<'t> CheckedPlace<'t> {
         Ok(Self(if directory == libc::AT_FDCWD { path } else { (Fd(directory), path).into() }))
     }
 
-    /// The same, with flags of which `known` are allowed; `AT_SYMLINK_NOFOLLOW` and `AT_EMPTY_PATH` mean what they do on Linux.
+    /// The same, with flags of which `known` are allowed; `AT_SYMLINK_NOFOLLOW` and `AT_EMPTY_PATH` mean what
+    /// they do on Linux.
     pub(crate) fn flagged(directory: c_int, path: &'t Text, flags: c_int, known: c_int) -> Result<Self> {
         if flags & !known != 0 {
             return refuse(libc::EINVAL, "flags that mean nothing here");

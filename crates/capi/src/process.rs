@@ -18,7 +18,8 @@ pub struct Process {
     pub(crate) acting: Arc<Acting>,
 }
 
-/// A process, for as long as a handle of C or one of its streams needs it. The order of the fields is that in which they go.
+/// A process, for as long as a handle of C or one of its streams needs it. The order of the fields is that in
+/// which they go.
 pub(crate) struct Acting {
     pub(crate) posix: kvfs_client::Process,
     store: Arc<OpenVolume>,
@@ -63,13 +64,14 @@ fn in_volume(store: &Arc<OpenVolume>, identity: &Identity) -> Result<Process> {
     })
 }
 
-/// Whether it is the user that runs this program, who has a process of a daemon without being root or the daemon's user.
+/// Whether it is the user that runs this program, who has a process of a daemon without being root or the
+/// daemon's user.
 pub(crate) fn is_own(identity: &Identity) -> Result<bool> {
     Ok(own_identity()? == *identity)
 }
 
-/// A process that acts for the user that runs this program: working directory `/`, umask 022, no open files. Free it with
-/// `kvfs_process_free`.
+/// A process that acts for the user that runs this program: working directory `/`, umask 022, no open files.
+/// Free it with `kvfs_process_free`.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvfs_process_new(store: Option<&Store>) -> Option<Box<Process>> {
     call(|| {
@@ -80,7 +82,8 @@ pub extern "C" fn kvfs_process_new(store: Option<&Store>) -> Option<Box<Process>
 
 /// As `kvfs_process_new`, for another user, with `group_count` further groups. User 0 may do everything.
 ///
-/// EPERM: a daemon has the store open, and this program runs neither as root nor as the user that the daemon runs as.
+/// EPERM: a daemon has the store open, and this program runs neither as root nor as the user that the daemon
+/// runs as.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvfs_process_new_as(
     store: Option<&Store>,
@@ -95,8 +98,8 @@ pub extern "C" fn kvfs_process_new_as(
     })
 }
 
-/// A child of `process`, as fork(2) makes it: the same open files with the same offsets, the same working directory and umask; no
-/// locks of ranges.
+/// A child of `process`, as fork(2) makes it: the same open files with the same offsets, the same working
+/// directory and umask; no locks of ranges.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvfs_process_fork(process: Option<&Process>) -> Option<Box<Process>> {
     call(|| {
@@ -111,7 +114,8 @@ pub extern "C" fn kvfs_process_exec(process: Option<&Process>) -> c_int {
     with(process, kvfs_client::Process::exec)
 }
 
-/// Ends a process: its descriptors are closed and its locks end, when its directory streams are closed, too. NULL: nothing happens.
+/// Ends a process: its descriptors are closed and its locks end, when its directory streams are closed, too.
+/// NULL: nothing happens.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvfs_process_free(process: Option<Box<Process>>) {
     end(process);

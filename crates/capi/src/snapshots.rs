@@ -36,8 +36,8 @@ pub extern "C" fn kvfs_snapshot_delete(store: Option<&Store>, name: Text) -> c_i
     })
 }
 
-/// The names of all snapshots, oldest first, each with a zero byte behind it. Returns the length; size 0 asks for it. ERANGE: the
-/// buffer is too small.
+/// The names of all snapshots, oldest first, each with a zero byte behind it. Returns the length; size 0 asks
+/// for it. ERANGE: the buffer is too small.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvfs_snapshot_list(store: Option<&Store>, mut buffer: TextBuffer, size: size_t) -> ssize_t {
     call(|| {
@@ -60,8 +60,8 @@ fn inside(store: Option<&Store>, name: &Text, identity: &Identity) -> Result<Opt
     Ok(Some(Box::new(Process::new(view.process(identity), store))))
 }
 
-/// As `kvfs_process_new`, in a snapshot: its calls show what there was, files and keys, and change nothing (EROFS). Set-id bits and
-/// devices are shown as none. ENOENT: there is none of that name.
+/// As `kvfs_process_new`, in a snapshot: its calls show what there was, files and keys, and change nothing
+/// (EROFS). Set-id bits and devices are shown as none. ENOENT: there is none of that name.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvfs_snapshot_process(store: Option<&Store>, name: Text) -> Option<Box<Process>> {
     call(|| inside(store, &name, &own_identity()?))

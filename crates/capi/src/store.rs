@@ -1,6 +1,7 @@
 //! Stores: options, making, opening, closing.
 //!
-//! Thread safety: see the crate. Invariant: a store is closed only when no process, transaction, stream or cursor of it is left.
+//! Thread safety: see the crate. Invariant: a store is closed only when no process, transaction, stream or
+//! cursor of it is left.
 
 use std::ffi::{OsStr, c_char, c_int};
 use std::io::ErrorKind::{ConnectionRefused, NotFound};
@@ -184,14 +185,15 @@ pub extern "C" fn kvfs_options_free(options: Option<Box<Options>>) {
     end(options);
 }
 
-/// How much memory the store may take: at least 64 MiB; 0, the default: a quarter of the machine's, at most 2 GiB.
+/// How much memory the store may take: at least 64 MiB; 0, the default: a quarter of the machine's, at most 2
+/// GiB.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvfs_options_set_memory(options: Option<&mut Options>, bytes: u64) -> c_int {
     set(options, |options| options.memory = (bytes > 0).then_some(bytes))
 }
 
-/// How large a new store may become: at least 128 MiB; 0, the default: what the file system around it can give. Its file grows as
-/// it is needed.
+/// How large a new store may become: at least 128 MiB; 0, the default: what the file system around it can
+/// give. Its file grows as it is needed.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvfs_options_set_capacity(options: Option<&mut Options>, bytes: u64) -> c_int {
     set(options, |options| options.capacity = (bytes > 0).then_some(bytes))
@@ -214,7 +216,8 @@ pub extern "C" fn kvfs_options_set_commit_interval(
     })
 }
 
-/// When access times change: `KVFS_ATIME_RELATIVE` (default), `KVFS_ATIME_NEVER`, `KVFS_ATIME_ALWAYS`. EINVAL: none of them.
+/// When access times change: `KVFS_ATIME_RELATIVE` (default), `KVFS_ATIME_NEVER`, `KVFS_ATIME_ALWAYS`.
+/// EINVAL: none of them.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvfs_options_set_atime(options: Option<&mut Options>, policy: c_int) -> c_int {
     call(|| {
@@ -237,8 +240,8 @@ fn set(options: Option<&mut Options>, change: impl FnOnce(&mut Options)) -> c_in
 
 /// Makes a store in the directory `path`, which is made, too, when it is missing; `options` may be NULL.
 ///
-/// EBUSY: the directory is not empty, or on a mounted store. ENOSPC: a store needs more. EACCES: other users may write to the directory. EINVAL: options
-/// that no store can have. What fails leaves nothing behind.
+/// EBUSY: the directory is not empty, or on a mounted store. ENOSPC: a store needs more. EACCES: other users
+/// may write to the directory. EINVAL: options that no store can have. What fails leaves nothing behind.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvfs_store_format(path: Text, options: Option<&Options>) -> c_int {
     call(|| {
@@ -247,16 +250,19 @@ pub extern "C" fn kvfs_store_format(path: Text, options: Option<&Options>) -> c_
     })
 }
 
-/// Opens the store in the directory `path`: a store that `kvfs mkfs` or `kvfs_store_format` has made. `flags`: 0, or of
-/// `KVFS_RDONLY`, `KVFS_CREATE`, `KVFS_EXCL`. `options` may be NULL. Close it with `kvfs_store_close`.
+/// Opens the store in the directory `path`: a store that `kvfs mkfs` or `kvfs_store_format` has made.
+/// `flags`: 0, or of `KVFS_RDONLY`, `KVFS_CREATE`, `KVFS_EXCL`. `options` may be NULL. Close it with
+/// `kvfs_store_close`.
 ///
-/// If a daemon has the store open, mounted or not, that daemon does what this program calls, as the user that the program
-/// runs as (`kvfs_store_is_served`). `path` may also be the directory where it is mounted, empty or not: with `KVFS_CREATE`, too, none is
-/// made there. `options` are then the daemon's, and there are
-/// files, keys and transactions: calls for snapshots fail with ENOTSUP. All fail with ENOTCONN when the daemon is gone.
+/// If a daemon has the store open, mounted or not, that daemon does what this program calls, as the user that
+/// the program runs as (`kvfs_store_is_served`). `path` may also be the directory where it is mounted, empty
+/// or not: with `KVFS_CREATE`, too, none is made there. `options` are then the daemon's, and there are files,
+/// keys and transactions: calls for snapshots fail with ENOTSUP. All fail with ENOTCONN when the daemon is
+/// gone.
 ///
-/// EBUSY: another program has it open, or a daemon, and it is to be read only (`KVFS_RDONLY`). ENOENT: nothing is there. EINVAL: something else is there.
-/// EACCES: it is another user's, or other users may write to its directory. EIO: it is damaged.
+/// EBUSY: another program has it open, or a daemon, and it is to be read only (`KVFS_RDONLY`). ENOENT:
+/// nothing is there. EINVAL: something else is there. EACCES: it is another user's, or other users may write
+/// to its directory. EIO: it is damaged.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvfs_store_open(path: Text, flags: c_int, options: Option<&Options>) -> Option<Box<Store>> {
     call(|| {
@@ -282,7 +288,8 @@ pub extern "C" fn kvfs_store_open(path: Text, flags: c_int, options: Option<&Opt
     })
 }
 
-/// Returns 1 if a daemon has the store open and does the calls of this program, 0 if this process has it open itself.
+/// Returns 1 if a daemon has the store open and does the calls of this program, 0 if this process has it open
+/// itself.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvfs_store_is_served(store: Option<&Store>) -> c_int {
     call(|| Ok(matches!(*store.ok_or_else(missing)?.inner, OpenVolume::Served(_)).into()))
@@ -290,8 +297,8 @@ pub extern "C" fn kvfs_store_is_served(store: Option<&Store>) -> c_int {
 
 /// Writes everything out and closes the store.
 ///
-/// EBUSY: processes, transactions, directory streams or cursors of it are left; the store stays open. With any other error it is
-/// closed, and what was not durable may be lost.
+/// EBUSY: processes, transactions, directory streams or cursors of it are left; the store stays open. With
+/// any other error it is closed, and what was not durable may be lost.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvfs_store_close(store: Option<Box<Store>>) -> c_int {
     call(|| {

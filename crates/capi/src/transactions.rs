@@ -41,9 +41,9 @@ impl Transaction {
     }
 }
 
-/// Begins a transaction over files and keys: its processes see what others had committed by now, and their own changes; others see
-/// these when it is committed. `flags`: 0 or `KVFS_SERIALIZABLE`; `name`, for the list of transactions, may be NULL. End it with
-/// `kvfs_txn_commit` or `kvfs_txn_abort`.
+/// Begins a transaction over files and keys: its processes see what others had committed by now, and their
+/// own changes; others see these when it is committed. `flags`: 0 or `KVFS_SERIALIZABLE`; `name`, for the
+/// list of transactions, may be NULL. End it with `kvfs_txn_commit` or `kvfs_txn_abort`.
 ///
 /// EROFS: the store was opened for reading.
 #[unsafe(no_mangle)]
@@ -77,8 +77,8 @@ pub extern "C" fn kvfs_txn_begin(
     })
 }
 
-/// As `kvfs_process_new`, in the transaction. Its calls fail with ESTALE when the transaction has ended, with ECANCELED when it can't be
-/// committed any more.
+/// As `kvfs_process_new`, in the transaction. Its calls fail with ESTALE when the transaction has ended, with
+/// ECANCELED when it can't be committed any more.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvfs_txn_process(txn: Option<&Transaction>) -> Option<Box<Process>> {
     call(|| Ok(Some(Box::new(txn.ok_or_else(missing)?.process(&own_identity()?)?))))
@@ -98,10 +98,12 @@ pub extern "C" fn kvfs_txn_process_as(
     })
 }
 
-/// Commits everything at once, durably, and frees the transaction, whatever this returns. Its processes are to be freed as well.
+/// Commits everything at once, durably, and frees the transaction, whatever this returns. Its processes are
+/// to be freed as well.
 ///
-/// ECANCELED: others have changed what this transaction has changed, or, if it is serializable, read; nothing has happened, and it
-/// can be tried again from its beginning. EIO: committed, but it may not survive a power cut.
+/// ECANCELED: others have changed what this transaction has changed, or, if it is serializable, read; nothing
+/// has happened, and it can be tried again from its beginning. EIO: committed, but it may not survive a power
+/// cut.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvfs_txn_commit(txn: Option<Box<Transaction>>) -> c_int {
     call(|| {

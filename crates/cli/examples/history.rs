@@ -1,7 +1,7 @@
-//! A client for `adya run exec`: each line on standard input is a transaction over lists, each answer says what it saw.
-//! usage: history DIR si|serializable files|keys|both        DIR: in a mounted kvfs
-//! A list is a file of DIR, read and appended to through the transaction's view, or the value of a key of the keyspace
-//! that is called as DIR; with `both` every other list is a file.
+//! A client for `adya run exec`: each line on standard input is a transaction over lists, each answer says
+//! what it saw. usage: history DIR si|serializable files|keys|both DIR: in a mounted kvfs A list is a file of
+//! DIR, read and appended to through the transaction's view, or the value of a key of the keyspace that is
+//! called as DIR; with `both` every other list is a file.
 //!
 //! `adya run exec --url "target/debug/examples/history /mnt/lists serializable both" -c strict-serializable`
 

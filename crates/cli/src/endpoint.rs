@@ -29,8 +29,8 @@ pub(crate) struct Endpoint {
     via: Via,
 }
 
-/// The store at `target` (default: the current directory, or that of `kvfs exec`): itself, or that of the mount that the path is
-/// on, with this mount.
+/// The store at `target` (default: the current directory, or that of `kvfs exec`): itself, or that of the
+/// mount that the path is on, with this mount.
 pub(crate) fn find_store(target: Option<&Path>) -> Result<(StoreDir, Option<MountedStore>)> {
     let mounted = mounted_at(target)?;
     let store = match (&mounted, target) {
@@ -61,8 +61,9 @@ pub(crate) fn mounted_at(target: Option<&Path>) -> Result<Option<MountedStore>> 
     Ok(mounts::containing(path)?.filter(|_| !open::is_store(path)))
 }
 
-/// The daemon of the mount that `target` is on, with where it has mounted the store, by the socket for users of the
-/// mount: for what is refused with `error` because the store's directory is closed, or not to be seen from here.
+/// The daemon of the mount that `target` is on, with where it has mounted the store, by the socket for users
+/// of the mount: for what is refused with `error` because the store's directory is closed, or not to be seen
+/// from here.
 pub(crate) fn reach_public(
     target: Option<&Path>,
     error: CliError,
@@ -149,8 +150,8 @@ enum Via {
 }
 
 impl Endpoint {
-    /// Does `work` with the store at `target` (a store, or any path on a mount; default: the current directory), and
-    /// closes it, whatever comes of the work.
+    /// Does `work` with the store at `target` (a store, or any path on a mount; default: the current
+    /// directory), and closes it, whatever comes of the work.
     pub(crate) fn with<T>(
         target: Option<&Path>,
         read_only: bool,
@@ -191,8 +192,8 @@ impl Endpoint {
                         open::wait_closed(store, client)?;
                     }
                 }
-                // It ended. Once more does no harm; only a request that names something would no longer be told what was
-                // there, and one that takes long would keep a store that was just unmounted.
+                // It ended. Once more does no harm; only a request that names something would no longer be
+                // told what was there, and one that takes long would keep a store that was just unmounted.
                 Err(error)
                     if error.kind() == ErrorKind::NotMounted
                         && !matches!(

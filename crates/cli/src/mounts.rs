@@ -95,13 +95,15 @@ impl MountedStore {
         self.options.split(',').any(|option| option == "ro")
     }
 
-    /// What `path`, on this mount and without symbolic links above its name, is from the root of the store, as raw bytes.
+    /// What `path`, on this mount and without symbolic links above its name, is from the root of the store,
+    /// as raw bytes.
     pub(crate) fn path_in_store(&self, path: &Path) -> Vec<u8> {
         let below = path.strip_prefix(&self.dir).unwrap_or(path);
         self.root.join(below).into_os_string().into_vec()
     }
 
-    /// What has happened to a mount whose daemon ended without unmounting it, and what to do; `None`: it answers.
+    /// What has happened to a mount whose daemon ended without unmounting it, and what to do; `None`: it
+    /// answers.
     pub(crate) fn obituary(&self) -> Option<String> {
         if mount::state(&self.dir) != PointState::Stale {
             return None;

@@ -1,6 +1,7 @@
 //! Names of users, groups and projects, for people.
 //!
-//! Thread safety: a name is looked up once in a process. Invariant: an id that has no name is shown as its number.
+//! Thread safety: a name is looked up once in a process. Invariant: an id that has no name is shown as its
+//! number.
 
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};

@@ -106,8 +106,8 @@ pub(crate) fn open_unmounted(store: &StoreDir, options: &OpenOptions) -> Result<
     }
 }
 
-/// Opens a store that no daemon serves any more. A process that ends or was killed is gone for other processes before the
-/// kernel has closed its files, so what is in use now may be free in a moment.
+/// Opens a store that no daemon serves any more. A process that ends or was killed is gone for other
+/// processes before the kernel has closed its files, so what is in use now may be free in a moment.
 pub(crate) fn open_behind_exit(store: &StoreDir, options: &OpenOptions) -> Result<OpenStore> {
     let clock = SystemClock::new();
     loop {
@@ -120,7 +120,8 @@ pub(crate) fn open_behind_exit(store: &StoreDir, options: &OpenOptions) -> Resul
     }
 }
 
-/// As [`open_behind_exit`], for a command that does something and ends: what it would do to a store in memory would be lost.
+/// As [`open_behind_exit`], for a command that does something and ends: what it would do to a store in memory
+/// would be lost.
 pub(crate) fn open_for_command(store: &StoreDir, options: &OpenOptions) -> Result<OpenStore> {
     check_lasts(store)?;
     open_behind_exit(store, options)
@@ -143,7 +144,8 @@ fn in_use(store: &StoreDir, dir: &Path) -> CliError {
     CliError::new(Code::InUse, format!("{} is mounted on {} already", store.path().display(), dir.display()))
 }
 
-/// Whether the directory `path` holds a device that bears the signature of a store, whatever its state, or the mark of an engine.
+/// Whether the directory `path` holds a device that bears the signature of a store, whatever its state, or
+/// the mark of an engine.
 pub(crate) fn is_store(path: &Path) -> bool {
     let Ok(store) = StoreDir::open(path) else { return false };
     if matches!(store.engine_mark(), Ok(Some(_))) {

@@ -1,7 +1,7 @@
 //! What commands print: text, and bytes in JSON.
 //!
-//! Thread safety: plain functions. Invariant: where the reader of standard output has gone (`| head`), the command ends
-//! without a word, whatever it was about to print.
+//! Thread safety: plain functions. Invariant: where the reader of standard output has gone (`| head`), the
+//! command ends without a word, whatever it was about to print.
 
 /// As that of the standard library, but for a reader that has gone.
 macro_rules! println {
@@ -13,8 +13,8 @@ macro_rules! print {
     ($($text:tt)*) => { $crate::output::say(format_args!($($text)*)) };
 }
 
-/// As that of the standard library, but for a reader that has gone (`2>&1 | head`): what is said is lost then, and the
-/// command goes on.
+/// As that of the standard library, but for a reader that has gone (`2>&1 | head`): what is said is lost
+/// then, and the command goes on.
 macro_rules! eprintln {
     ($($text:tt)*) => { $crate::output::remark(format_args!($($text)*)) };
 }
@@ -83,8 +83,8 @@ pub(crate) type Object = serde_json::Map<String, Value>;
 
 const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/// Puts bytes as text under `name`. Where they are no text, `name` has what can be shown of them, and all of them are
-/// under `name` with the ending `_base64`.
+/// Puts bytes as text under `name`. Where they are no text, `name` has what can be shown of them, and all of
+/// them are under `name` with the ending `_base64`.
 pub(crate) fn put_bytes(object: &mut Object, name: &str, bytes: Option<&[u8]>) {
     let text = bytes.map(String::from_utf8_lossy);
     object.insert(name.to_owned(), text.as_deref().map_or(Value::Null, Value::from));

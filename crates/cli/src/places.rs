@@ -18,8 +18,8 @@ pub(crate) fn key_prefix(target: &str) -> Result<Option<(&str, &str)>> {
     Ok(Some((keyspace, prefix)))
 }
 
-/// The places that the words name: `kv:KEYSPACE/PREFIX`, or a path from the root of the store, which may begin with
-/// the directory that the store is mounted on.
+/// The places that the words name: `kv:KEYSPACE/PREFIX`, or a path from the root of the store, which may
+/// begin with the directory that the store is mounted on.
 pub(crate) fn parse(words: &[String]) -> Result<Vec<PlaceLine>> {
     if words.is_empty() {
         return Ok(Vec::new());

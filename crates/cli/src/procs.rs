@@ -1,7 +1,7 @@
 //! Processes that keep a mount in use, and those that serve one.
 //!
-//! Thread safety: plain functions over `/proc`; what others do meanwhile may be missed. Invariant: no file system is
-//! asked anything, since the one that is meant may not answer.
+//! Thread safety: plain functions over `/proc`; what others do meanwhile may be missed. Invariant: no file
+//! system is asked anything, since the one that is meant may not answer.
 
 use std::ffi::OsStr;
 use std::fs;

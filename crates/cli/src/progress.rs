@@ -1,10 +1,11 @@
 //! Progress bars: one line on standard error, for a user at a terminal.
 //!
-//! A bar appears when something has taken a second, and goes when it is done. It is fed by the steps of the work
-//! (`kvfs_store::progress`), which come from this thread or from the daemon; in between it tells that time passes.
+//! A bar appears when something has taken a second, and goes when it is done. It is fed by the steps of the
+//! work (`kvfs_store::progress`), which come from this thread or from the daemon; in between it tells that
+//! time passes.
 //!
-//! Thread safety: a bar draws from a thread of its own. Invariants: at most one bar is up; none where standard error is
-//! no terminal, or `--json` or `--quiet` was given.
+//! Thread safety: a bar draws from a thread of its own. Invariants: at most one bar is up; none where
+//! standard error is no terminal, or `--json` or `--quiet` was given.
 
 use std::io::IsTerminal;
 use std::sync::Arc;

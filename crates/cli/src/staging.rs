@@ -1,8 +1,8 @@
 //! What has arrived of a stream, in the directory of the store that receives it.
 //!
-//! `STORE/receiving` holds the prologue of a whole stream, and as many of its frames as have come, but for the last
-//! one. It is verified whenever it is opened, and cut behind the last frame that is whole; so whatever a crash
-//! leaves there, what is gone on with is a beginning of the stream.
+//! `STORE/receiving` holds the prologue of a whole stream, and as many of its frames as have come, but for
+//! the last one. It is verified whenever it is opened, and cut behind the last frame that is whole; so
+//! whatever a crash leaves there, what is gone on with is a beginning of the stream.
 //!
 //! Thread safety: one receiver at a time, by a lock on the file.
 

@@ -10,11 +10,12 @@
 //! STORE/kvfs.log       what the daemon had to say in the background
 //! ```
 //!
-//! Purpose: [`StoreDir`] is the only way to the files of a store. What the directory may be, and its device, is the business of
-//! [`kvfs_open::StoreDir`]; here is what a daemon and the command have beside it.
+//! Purpose: [`StoreDir`] is the only way to the files of a store. What the directory may be, and its device,
+//! is the business of [`kvfs_open::StoreDir`]; here is what a daemon and the command have beside it.
 //!
-//! Thread safety: immutable, cheap to clone. Invariants: no symbolic link in the directory is followed but that of the
-//! device; a file is used only if it is a regular one with one name, of the directory's owner or of this process's user.
+//! Thread safety: immutable, cheap to clone. Invariants: no symbolic link in the directory is followed but
+//! that of the device; a file is used only if it is a regular one with one name, of the directory's owner or
+//! of this process's user.
 
 mod files;
 mod sockets;

@@ -1,8 +1,8 @@
 //! All that is below a directory.
 //!
-//! Thread safety: functions without state. Invariants: a directory is visited before what is in it, so that what others make there
-//! meanwhile is either listed or has what the visit gave; no symbolic link is followed but one that is the top itself, and other mounts
-//! are left alone.
+//! Thread safety: functions without state. Invariants: a directory is visited before what is in it, so that
+//! what others make there meanwhile is either listed or has what the visit gave; no symbolic link is followed
+//! but one that is the top itself, and other mounts are left alone.
 
 use std::fs::Metadata;
 use std::io::ErrorKind;
@@ -11,7 +11,8 @@ use std::path::Path;
 
 use crate::error::{CliError, Result};
 
-/// Visits `top` and everything below it on the same mount. What is gone meanwhile is left out; `visit` says false of it.
+/// Visits `top` and everything below it on the same mount. What is gone meanwhile is left out; `visit` says
+/// false of it.
 ///
 /// # Errors
 /// `top` is not there; something can't be listed; what `visit` says.

@@ -1,7 +1,7 @@
 //! Keys, of this process's store or of a server's.
 //!
-//! A walk over keys of a server is read in pages: in a transaction it shows what the transaction sees, outside of one each page is
-//! as it was when it was read.
+//! A walk over keys of a server is read in pages: in a transaction it shows what the transaction sees,
+//! outside of one each page is as it was when it was read.
 //!
 //! Thread safety: [`Keys`] is `&self`; one thread at a time uses a [`KeyCursor`].
 

@@ -1,11 +1,13 @@
-//! A piece of a file in memory, as mmap(2) would have it: copied in when it is made, and out when it is synced.
+//! A piece of a file in memory, as mmap(2) would have it: copied in when it is made, and out when it is
+//! synced.
 //!
-//! Purpose: programs that want a file as bytes. No engine can map its blocks, which are compressed and checksummed.
+//! Purpose: programs that want a file as bytes. No engine can map its blocks, which are compressed and
+//! checksummed.
 //!
 //! Thread safety: as the bytes of a vector.
 //!
-//! Invariant: a sync writes the pages that were changed here, and no others, so what others have written beside them stays. It never makes
-//! the file longer.
+//! Invariant: a sync writes the pages that were changed here, and no others, so what others have written
+//! beside them stays. It never makes the file longer.
 
 use std::hash::{DefaultHasher, Hasher};
 
@@ -34,8 +36,8 @@ fn hash(page: &[u8]) -> u64 {
 }
 
 impl Mapping {
-    /// `len` bytes of an open file from `offset` on; zeros behind its end. The descriptor has to stay open for [`Mapping::sync`].
-    /// O(`len`).
+    /// `len` bytes of an open file from `offset` on; zeros behind its end. The descriptor has to stay open
+    /// for [`Mapping::sync`]. O(`len`).
     ///
     /// # Errors
     /// EBADF: not open for reading; EINVAL: nothing; ENOMEM; those of reading.
@@ -73,7 +75,8 @@ impl Mapping {
     /// Writes what was changed to the file, as far as that goes. Not durable: that is fsync. O(`len`).
     ///
     /// # Errors
-    /// EBADF: not open for writing, or closed; ENODEV: open for appending, so nothing can be written in its place; those of writing.
+    /// EBADF: not open for writing, or closed; ENODEV: open for appending, so nothing can be written in its
+    /// place; those of writing.
     pub fn sync(&mut self, process: &Process) -> Result<()> {
         if process.flags(self.fd)?.contains(OFlags::APPEND) {
             return Err(PosixError::Refused {

@@ -21,7 +21,8 @@ impl ServedStore {
     /// The store that `path` means: its directory, or anything on its mount.
     ///
     /// # Errors
-    /// `NotFound`: no daemon serves it; `PermissionDenied`: the daemon is of a user that may not; EPROTO: it is of another version.
+    /// `NotFound`: no daemon serves it; `PermissionDenied`: the daemon is of a user that may not; EPROTO: it
+    /// is of another version.
     pub fn find(path: &Path) -> io::Result<Self> {
         let store = Self { path: path.canonicalize()? };
         store.connect(Greeting::default())?;
@@ -47,7 +48,8 @@ impl ServedStore {
     /// Begins a transaction over files and keys, that the server lists with `label`.
     ///
     /// # Errors
-    /// EROFS: the store is read only; EOPNOTSUPP: the server has no transactions for programs; ENOTCONN: it is gone.
+    /// EROFS: the store is read only; EOPNOTSUPP: the server has no transactions for programs; ENOTCONN: it
+    /// is gone.
     pub fn begin(&self, is_serializable: bool, label: &str) -> Result<ServedTransaction> {
         let owner = self.served(Greeting::default())?;
         let txn = owner.number(&Call::Begin { is_serializable, label }, &[])?;
@@ -97,8 +99,8 @@ impl ServedTransaction {
     /// Commits everything at once, durably.
     ///
     /// # Errors
-    /// ECANCELED: others have changed what it has changed or, if it is serializable, read. With any error it has ended, and nothing has
-    /// happened, but with EIO and ENOTCONN it may have.
+    /// ECANCELED: others have changed what it has changed or, if it is serializable, read. With any error it
+    /// has ended, and nothing has happened, but with EIO and ENOTCONN it may have.
     pub fn commit(self) -> Result<()> {
         // What is dropped then has ended.
         self.owner.done(&Call::Commit { txn: self.txn }, &[])

@@ -33,7 +33,8 @@ fn hello() -> Request {
 /// Shows how far the daemon is: stage, unit, done, and all there is to do (0: not known).
 type Show = dyn Fn(&str, Unit, u64, u64);
 
-/// Makes what shows how far the daemon is, until it is dropped, for something that begins, such as "mounting".
+/// Makes what shows how far the daemon is, until it is dropped, for something that begins, such as
+/// "mounting".
 pub type Bars = fn(&str) -> Box<Show>;
 
 /// What is behind the control socket of a store.
@@ -90,7 +91,8 @@ impl Client {
         Ok(stream)
     }
 
-    /// The first words on a connection to `socket`; `public`: the source of the store that is to be served there.
+    /// The first words on a connection to `socket`; `public`: the source of the store that is to be served
+    /// there.
     fn greet_as(
         stream: io::Result<UnixStream>,
         socket: &Path,
@@ -134,7 +136,8 @@ impl Client {
         }
     }
 
-    /// Whether the store of the daemon behind `stream` works; `None`: it does not say so within a moment, or is closing it.
+    /// Whether the store of the daemon behind `stream` works; `None`: it does not say so within a moment, or
+    /// is closing it.
     pub fn health(stream: UnixStream) -> Option<HealthLine> {
         stream.set_read_timeout(Some(HEALTH_TIME_MAX)).ok()?;
         stream.set_write_timeout(Some(HEALTH_TIME_MAX)).ok()?;
@@ -245,7 +248,8 @@ pub struct Closing {
 }
 
 impl Closing {
-    /// Waits until the daemon has closed the store and exited. False: it did not get on for `time_max`, and can be waited for again.
+    /// Waits until the daemon has closed the store and exited. False: it did not get on for `time_max`, and
+    /// can be waited for again.
     ///
     /// # Errors
     /// The daemon has failed to close it, or ended without that.
@@ -275,8 +279,8 @@ impl Closing {
 }
 
 impl Closing {
-    /// Waits until the process is gone, which has closed its descriptors already. Only a kernel that is stuck takes
-    /// longer than [`EXIT_TIME_MAX`]; the store is closed all the same.
+    /// Waits until the process is gone, which has closed its descriptors already. Only a kernel that is stuck
+    /// takes longer than [`EXIT_TIME_MAX`]; the store is closed all the same.
     fn wait_for_exit(&self) {
         let Some(process) = &self.process else { return };
         let left = Timespec { tv_sec: EXIT_TIME_MAX.as_secs().cast_signed(), tv_nsec: 0 };

@@ -1,12 +1,13 @@
-//! The control socket of a mounted store: transactions, branches, snapshots, counters and check for the `kvfs` command of the
-//! same version; keys have a socket of their own (crate `rpc`).
+//! The control socket of a mounted store: transactions, branches, snapshots, counters and check for the
+//! `kvfs` command of the same version; keys have a socket of their own (crate `rpc`).
 //!
-//! Purpose: a front end of `service`: the protocol (length-prefixed frames), a client, and a server whose [`RequestHandler`] also
-//! answers in a command that has opened the store itself. The socket lies in the store's directory, and for the users of a mount
-//! of root's in `/run/kvfs` (docs/decisions/public-sockets.md). Which user may ask what is decided by `service`.
+//! Purpose: a front end of `service`: the protocol (length-prefixed frames), a client, and a server whose
+//! [`RequestHandler`] also answers in a command that has opened the store itself. The socket lies in the
+//! store's directory, and for the users of a mount of root's in `/run/kvfs`
+//! (docs/decisions/public-sockets.md). Which user may ask what is decided by `service`.
 //!
-//! Thread safety: see the modules. Invariant: an error of `service` becomes a number and a message here; the client makes the
-//! same error of them again.
+//! Thread safety: see the modules. Invariant: an error of `service` becomes a number and a message here; the
+//! client makes the same error of them again.
 
 mod answer;
 mod client;

@@ -100,8 +100,8 @@ impl Peer {
         }
     }
 
-    /// The descriptor that follows the request is left to the kernel: in this process it is never open, so nothing here waits
-    /// for what its owner has put behind it.
+    /// The descriptor that follows the request is left to the kernel: in this process it is never open, so
+    /// nothing here waits for what its owner has put behind it.
     pub(crate) fn discard_descriptor(&self) {
         if let Some(connection) = &self.connection
             && let Err(error) = (&connection.0).read_exact(&mut [0])

@@ -43,7 +43,8 @@ pub enum Request {
     Attach {
         id: u64,
     },
-    /// Answered with `Done`, and a descriptor of a mount of the transaction's view, which the sender attaches.
+    /// Answered with `Done`, and a descriptor of a mount of the transaction's view, which the sender
+    /// attaches.
     Mount {
         id: u64,
     },
@@ -65,13 +66,14 @@ pub enum Request {
         from: u64,
         limit: u64,
     },
-    /// One page of the locks of transactions that the peer may see; ask again behind `next` while there is one.
+    /// One page of the locks of transactions that the peer may see; ask again behind `next` while there is
+    /// one.
     Locks {
         after: Option<LockPlaceParts>,
     },
     Snapshot(SnapshotRequest),
-    /// The store is about to be unmounted: refused while transactions are open, unless they may be aborted, or
-    /// kept as branches.
+    /// The store is about to be unmounted: refused while transactions are open, unless they may be aborted,
+    /// or kept as branches.
     Leave {
         abort_open: bool,
         checkpoint_open: bool,
@@ -104,18 +106,20 @@ pub enum Request {
     Operations,
     /// From now on operations are told of as they end: ask for them by `TraceNext`, on this connection.
     Trace(TraceRequest),
-    /// Answered with `Traced` when there is something, or after a moment; with `Closing` when there is no more.
+    /// Answered with `Traced` when there is something, or after a moment; with `Closing` when there is no
+    /// more.
     TraceNext,
     /// The devices of the store; answered with `Devices`, but for an addition.
     Tier(TierRequest),
     /// What the threads of the daemon hold and wait for in memory. Answered at once, whatever hangs.
     HeldLocks,
-    /// Paths from the root, as raw bytes: all of them go, with all that is below, or none. Answered with `Removed`.
+    /// Paths from the root, as raw bytes: all of them go, with all that is below, or none. Answered with
+    /// `Removed`.
     RemoveTrees {
         paths: Vec<Vec<u8>>,
     },
-    /// Paths from the root, as raw bytes: what is at one of them is cloned to the other, with all that is below. Answered with
-    /// `Cloned`.
+    /// Paths from the root, as raw bytes: what is at one of them is cloned to the other, with all that is
+    /// below. Answered with `Cloned`.
     CloneTree {
         source: Vec<u8>,
         target: Vec<u8>,
@@ -126,7 +130,8 @@ pub enum Request {
     },
     /// What memory is charged, and where in the code it was.
     Charges,
-    /// Options of a remount that are not the kernel's: all are applied, or all refused. `is_check`: nothing is changed.
+    /// Options of a remount that are not the kernel's: all are applied, or all refused. `is_check`: nothing
+    /// is changed.
     Remount {
         options: Vec<String>,
         is_check: bool,
@@ -335,7 +340,8 @@ pub enum Response {
         trees: u64,
         is_kept: bool,
     },
-    /// By which transaction, how many names, how many bytes of files that are kept once, and whether it can be taken back.
+    /// By which transaction, how many names, how many bytes of files that are kept once, and whether it can
+    /// be taken back.
     Cloned {
         txn: u64,
         names: u64,
@@ -414,7 +420,8 @@ pub enum Response {
     DefragPlan(DefragPlanLine),
     Defragmented(DefragmentedLine),
     Operations(OperationLines),
-    /// Operations that have ended, and how many were lost behind them because they were not asked for in time.
+    /// Operations that have ended, and how many were lost behind them because they were not asked for in
+    /// time.
     Traced {
         lines: Vec<TraceLine>,
         lost: u64,

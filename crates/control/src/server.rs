@@ -251,7 +251,8 @@ fn converse(mut stream: UnixStream, peer: &Peer, shared: &Shared) -> io::Result<
                     continue;
                 }
                 stream.set_write_timeout(Some(LAST_WORD_MAX))?;
-                // From the answer on the client may unmount: the process must not end before it knows of the client.
+                // From the answer on the client may unmount: the process must not end before it knows of the
+                // client.
                 let mut ending = shared.ending.lock();
                 write_frame(&mut stream, &Response::Done)?;
                 if let Some(outcome) = ending.outcome.clone() {

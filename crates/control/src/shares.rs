@@ -1,7 +1,7 @@
 //! What users have of the control socket: connections, and bytes of answers that were not taken yet.
 //!
-//! Thread safety: as [`kvfs_socket::Shares`]. Invariants: what is taken is given back by a drop; no user other than root
-//! takes all, and root is never refused for the sake of others.
+//! Thread safety: as [`kvfs_socket::Shares`]. Invariants: what is taken is given back by a drop; no user
+//! other than root takes all, and root is never refused for the sake of others.
 
 use kvfs_socket::{Exempt, Share};
 

@@ -1,8 +1,8 @@
 //! A buffer whose start and length are sector-aligned, as `O_DIRECT` asks for.
 //!
-//! But for those in huge pages it is a stretch of an ordinary allocation that is a sector longer. C libraries seldom use
-//! freed memory that was asked for with an alignment for the same thing again: what a program with their allocator holds
-//! would grow to several times what it uses.
+//! But for those in huge pages it is a stretch of an ordinary allocation that is a sector longer. C libraries
+//! seldom use freed memory that was asked for with an alignment for the same thing again: what a program with
+//! their allocator holds would grow to several times what it uses.
 //!
 //! Invariant: the stretch is within the allocation, which never moves.
 

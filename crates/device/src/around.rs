@@ -2,8 +2,8 @@
 
 use crate::{AlignedBuf, Device, SECTOR_BYTES};
 
-/// Fills `buf` from `offset` as far as that goes: where the medium gives nothing (also beyond its end), there are
-/// zeros. Returns how many bytes that concerns.
+/// Fills `buf` from `offset` as far as that goes: where the medium gives nothing (also beyond its end), there
+/// are zeros. Returns how many bytes that concerns.
 ///
 /// Costs one request where all is well, else one for each sector.
 pub fn read_around(device: &dyn Device, buf: &mut [u8], offset: u64) -> u64 {

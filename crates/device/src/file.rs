@@ -7,8 +7,9 @@
 //! `fork`, and is released when *any* process drops its copy of the device, so a parent that
 //! forks a daemon must leave with `_exit`/`process::exit` and not drop it.
 //!
-//! Space: [`FileDevice::create`], `grow` and `allocate` allocate for real. `extend` leaves a hole, and `discard` of a
-//! regular file gives the space back to the file system, so a write there may fail with `StorageFull`.
+//! Space: [`FileDevice::create`], `grow` and `allocate` allocate for real. `extend` leaves a hole, and
+//! `discard` of a regular file gives the space back to the file system, so a write there may fail with
+//! `StorageFull`.
 
 mod allocate;
 mod blkdiscard;
@@ -60,8 +61,8 @@ impl FileDevice {
         Self::create_by(path.as_ref(), path.as_ref(), len_bytes)
     }
 
-    /// As [`FileDevice::create`] at the path `reach`, which may lead through a descriptor of this process; messages
-    /// call the device `name`.
+    /// As [`FileDevice::create`] at the path `reach`, which may lead through a descriptor of this process;
+    /// messages call the device `name`.
     ///
     /// # Errors
     /// As [`FileDevice::create`].
@@ -92,8 +93,8 @@ impl FileDevice {
         Self::open_by(path.as_ref(), path.as_ref(), read_only)
     }
 
-    /// As [`FileDevice::open`] at the path `reach`, which may lead through a descriptor of this process; messages
-    /// call the device `name`.
+    /// As [`FileDevice::open`] at the path `reach`, which may lead through a descriptor of this process;
+    /// messages call the device `name`.
     ///
     /// # Errors
     /// As [`FileDevice::open`].
@@ -129,8 +130,8 @@ impl FileDevice {
         &self.path
     }
 
-    /// How long the file could become now (bytes): what it takes, and what its file system can still give. It is asked by the
-    /// descriptor: another user may have put something else at the path.
+    /// How long the file could become now (bytes): what it takes, and what its file system can still give. It
+    /// is asked by the descriptor: another user may have put something else at the path.
     ///
     /// # Errors
     /// The file system does not say.

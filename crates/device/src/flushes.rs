@@ -1,10 +1,12 @@
 //! Flushes of a device, one after another, and what a failed one means.
 //!
-//! Purpose: a kernel tells an error of a flush once, to one who asks, and takes what was to be flushed for clean. Were two flushes under
-//! way at once, or another one made behind a failed one, what is lost would be reported as durable.
+//! Purpose: a kernel tells an error of a flush once, to one who asks, and takes what was to be flushed for
+//! clean. Were two flushes under way at once, or another one made behind a failed one, what is lost would be
+//! reported as durable.
 //!
-//! Thread safety: shared by all threads; those that come while a flush is under way share the next one. Invariants: a call returns
-//! when a flush has succeeded that began after the call did; from a failed flush on every call fails.
+//! Thread safety: shared by all threads; those that come while a flush is under way share the next one.
+//! Invariants: a call returns when a flush has succeeded that began after the call did; from a failed flush
+//! on every call fails.
 
 use std::io;
 

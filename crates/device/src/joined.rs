@@ -1,11 +1,12 @@
-//! Several devices as one: a first one from address 0 on, and segments of others behind all that it may grow to.
+//! Several devices as one: a first one from address 0 on, and segments of others behind all that it may grow
+//! to.
 //!
-//! Thread safety: a device is shared by reference between threads; the segments are found under a short read lock, which no I/O
-//! holds.
+//! Thread safety: a device is shared by reference between threads; the segments are found under a short read
+//! lock, which no I/O holds.
 //!
-//! Invariants: where a segment lies never changes, so an address means the same byte for as long as the store has it; addresses
-//! between segments are on no device. A flush reaches every device that was written to since its last one; flushes come one after another,
-//! and from a failed one on all fail ([`Flushes`]).
+//! Invariants: where a segment lies never changes, so an address means the same byte for as long as the store
+//! has it; addresses between segments are on no device. A flush reaches every device that was written to
+//! since its last one; flushes come one after another, and from a failed one on all fail ([`Flushes`]).
 
 use std::io;
 use std::sync::Arc;
@@ -65,7 +66,8 @@ impl JoinedDevice {
         Self { first, others: RwLock::default(), flushes: Flushes::default() }
     }
 
-    /// The address space has this segment, too, which must lie behind all others and behind all that the first device may grow to.
+    /// The address space has this segment, too, which must lie behind all others and behind all that the
+    /// first device may grow to.
     pub fn append(&self, segment: Segment) {
         let mut others = self.others.write();
         debug_assert!(others.last().is_none_or(|last| last.end() <= segment.start));
@@ -77,8 +79,8 @@ impl JoinedDevice {
         self.others.write().retain(|placed| placed.segment.start != start);
     }
 
-    /// The part of `[offset, offset + len)` that begins at `offset` and lies in one segment: that segment, where the part is in it,
-    /// and its length.
+    /// The part of `[offset, offset + len)` that begins at `offset` and lies in one segment: that segment,
+    /// where the part is in it, and its length.
     fn part(&self, offset: u64, len: u64) -> io::Result<(Arc<Placed>, u64, u64)> {
         let others = self.others.read();
         let first_end = others.first().map_or(u64::MAX, |next| next.segment.start);
@@ -94,7 +96,8 @@ impl JoinedDevice {
         Ok((Arc::clone(placed), placed.segment.offset + within, len.min(placed.end() - offset)))
     }
 
-    /// Calls `each` with every part of the range, where it lies on its device, and which bytes of the range it is.
+    /// Calls `each` with every part of the range, where it lies on its device, and which bytes of the range
+    /// it is.
     fn each_part(
         &self,
         offset: u64,

@@ -79,8 +79,8 @@ pub trait Device: Send + Sync {
     /// length is unchanged then; this is never sticky.
     fn grow(&self, len: u64) -> io::Result<()>;
 
-    /// Makes the device at least `len` bytes long; the new space need not be allocated, and reads as zeros. A write
-    /// there may fail with `StorageFull` before [`Device::allocate`] has returned for it.
+    /// Makes the device at least `len` bytes long; the new space need not be allocated, and reads as zeros. A
+    /// write there may fail with `StorageFull` before [`Device::allocate`] has returned for it.
     ///
     /// # Errors
     /// As [`Device::grow`].
@@ -88,13 +88,13 @@ pub trait Device: Send + Sync {
         self.grow(len)
     }
 
-    /// Returns when every later write to `[offset, offset + len)` has its space. What was written there stays; the
-    /// caller must not write there meanwhile.
+    /// Returns when every later write to `[offset, offset + len)` has its space. What was written there
+    /// stays; the caller must not write there meanwhile.
     ///
     /// # Errors
-    /// `StorageFull` when there is no space, or any other I/O error; never sticky. What the call took is given back
-    /// where the medium can; space of the range that [`Device::grow`] had set aside and that was never written to may
-    /// go with it.
+    /// `StorageFull` when there is no space, or any other I/O error; never sticky. What the call took is
+    /// given back where the medium can; space of the range that [`Device::grow`] had set aside and that was
+    /// never written to may go with it.
     fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
         request::check_write("allocate", self.len_bytes(), offset, len)
     }
@@ -107,8 +107,8 @@ pub trait Device: Send + Sync {
         Ok(self.len_bytes())
     }
 
-    /// By how many bytes it could grow now, beside what [`Device::allocate`] may still take for the length that it has,
-    /// as far as the medium tells; `None`: it tells nothing.
+    /// By how many bytes it could grow now, beside what [`Device::allocate`] may still take for the length
+    /// that it has, as far as the medium tells; `None`: it tells nothing.
     fn room_bytes(&self) -> Option<u64> {
         None
     }

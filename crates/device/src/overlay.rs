@@ -1,7 +1,7 @@
 //! A device whose writes stay in memory: trying something out on a medium that must not change.
 //!
-//! Thread safety: shared; one lock over what was written. Invariant: the medium below is only read. Memory: what
-//! was written.
+//! Thread safety: shared; one lock over what was written. Invariant: the medium below is only read. Memory:
+//! what was written.
 
 use std::collections::HashMap;
 use std::io;

@@ -1,10 +1,12 @@
-//! A device that is watched: what is read and written, in a row or not, how many calls have failed, and which came first.
+//! A device that is watched: what is read and written, in a row or not, how many calls have failed, and which
+//! came first.
 //!
-//! A medium that has gone (a cable, a detached loop device) fails every call, reads included; what is above may hide that
-//! for long behind its caches. Here it is known after the first call.
+//! A medium that has gone (a cable, a detached loop device) fails every call, reads included; what is above
+//! may hide that for long behind its caches. Here it is known after the first call.
 //!
-//! Thread safety: atomics without order; of calls at the same moment that touch each other it may be told wrong which is in a row.
-//! Invariant: refusals that say nothing about the medium (no space, no support) are not counted.
+//! Thread safety: atomics without order; of calls at the same moment that touch each other it may be told
+//! wrong which is in a row. Invariant: refusals that say nothing about the medium (no space, no support) are
+//! not counted.
 
 use std::io::{self, ErrorKind};
 use std::sync::OnceLock;

@@ -117,14 +117,15 @@ pub enum FsError {
     /// The transaction can't be committed any more: abort it and run it again (ECANCELED).
     #[error("the transaction was canceled: {0}")]
     Canceled(Doom),
-    /// The transactions of the user hold their share of the memory for locks (ENOLCK). The transaction can go on.
+    /// The transactions of the user hold their share of the memory for locks (ENOLCK). The transaction can go
+    /// on.
     #[error(
         "no more locks: the user's transactions hold {} bytes of them, and {} are left for all; end one, or lock a \
          directory, a file or a range as a whole", .0.bytes, .0.bytes_free
     )]
     NoLocks(LockShare),
-    /// A branch can't be merged: what it changed was changed on the main line, too, or the tree would not stay
-    /// one. Nothing was changed, and the branch is as it was (ECANCELED).
+    /// A branch can't be merged: what it changed was changed on the main line, too, or the tree would not
+    /// stay one. Nothing was changed, and the branch is as it was (ECANCELED).
     #[error("the branch can't be merged: {}{}", .conflicts.join("; "), and_more(*.more))]
     MergeRefused {
         /// What is in the way, with paths or keys.
@@ -132,7 +133,8 @@ pub enum FsError {
         /// Changes beyond those that are in the way, too.
         more: u64,
     },
-    /// A branch can't be merged: the directory that it is one of was removed on the main line. The branch is as it was (ECANCELED).
+    /// A branch can't be merged: the directory that it is one of was removed on the main line. The branch is
+    /// as it was (ECANCELED).
     #[error("its directory {path} was removed outside of the branch")]
     DirectoryGone {
         /// Its path when the branch was made.

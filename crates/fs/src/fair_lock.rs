@@ -1,10 +1,11 @@
 //! A reader-writer lock for readers that never stop coming.
 //!
-//! Purpose: the writer (a commit, the end of a view) waits for the readers that are under way when it comes, and for no
-//! later one. A reader may take the lock again on its own thread, which must not wait for a writer that waits for it.
+//! Purpose: the writer (a commit, the end of a view) waits for the readers that are under way when it comes,
+//! and for no later one. A reader may take the lock again on its own thread, which must not wait for a writer
+//! that waits for it.
 //!
-//! Thread safety: a lock; a guard stays on its thread. Invariant: a thread that holds the lock for reading must not
-//! ask to write.
+//! Thread safety: a lock; a guard stays on its thread. Invariant: a thread that holds the lock for reading
+//! must not ask to write.
 
 use std::cell::RefCell;
 use std::ops::Deref;

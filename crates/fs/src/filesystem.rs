@@ -161,8 +161,8 @@ impl FileSystem {
         }
     }
 
-    /// What `fsync`, `fdatasync` and `fsyncdir` of `node` must wait for, its lazily kept access time included: call `store().sync(position)`
-    /// wherever blocking is fine, then answer. Never parks.
+    /// What `fsync`, `fdatasync` and `fsyncdir` of `node` must wait for, its lazily kept access time
+    /// included: call `store().sync(position)` wherever blocking is fine, then answer. Never parks.
     ///
     /// # Errors
     /// `Stale`; store errors.

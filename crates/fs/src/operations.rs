@@ -1,17 +1,20 @@
 //! The vocabulary in which front ends report the operations that they have answered.
 //!
-//! Purpose: a front end takes the time when a request comes in ([`Recorder::now`]) and reports an [`Operation`] when its answer
-//! is known ([`Recorder::record`]). What is made of it (latencies by kind, a log, a trace) is the recorder's affair.
+//! Purpose: a front end takes the time when a request comes in ([`Recorder::now`]) and reports an
+//! [`Operation`] when its answer is known ([`Recorder::record`]). What is made of it (latencies by kind, a
+//! log, a trace) is the recorder's affair.
 //!
-//! Thread safety: values, and a trait whose implementations are shared by all threads. Invariant: an operation is reported once,
-//! by the front end that answers it; a commit or an abort by the registry of transactions, whichever front end it came by.
+//! Thread safety: values, and a trait whose implementations are shared by all threads. Invariant: an
+//! operation is reported once, by the front end that answers it; a commit or an abort by the registry of
+//! transactions, whichever front end it came by.
 
 use std::fmt::Debug;
 use std::time::Duration;
 
 pub use crate::view::{command_of, path_in, record_operations, recorder};
 
-/// Defines the kinds once: the enum, their names, which of them may wait for a lock as long as its holder likes.
+/// Defines the kinds once: the enum, their names, which of them may wait for a lock as long as its holder
+/// likes.
 macro_rules! kinds {
     ($($kind:ident = $name:literal),+ $(,)?) => {
         /// What an operation does.
@@ -144,8 +147,8 @@ pub trait Recorder: Debug + Send + Sync {
     /// Takes one operation, which ends now. Does not wait.
     fn record(&self, operation: &Operation<'_>);
 
-    /// Whether [`Operation::target`] of an operation that began then would be looked at, if it ended now: where finding it out
-    /// takes more than a few instructions.
+    /// Whether [`Operation::target`] of an operation that began then would be looked at, if it ended now:
+    /// where finding it out takes more than a few instructions.
     fn wants_target(&self, start: Duration) -> bool;
 }
 

@@ -1,11 +1,12 @@
 //! Named snapshots as users meet them: made, shown, deleted; which users see them.
 //!
-//! Content of a snapshot is readable to the users that its permission bits admit, as of its moment: what was made
-//! unreadable since is readable there. So a snapshot can be *private*, shown to root and the store's owner alone.
+//! Content of a snapshot is readable to the users that its permission bits admit, as of its moment: what was
+//! made unreadable since is readable there. So a snapshot can be *private*, shown to root and the store's
+//! owner alone.
 //!
-//! Thread safety: any number of threads. Invariants: a record in `meta` makes a snapshot private, by name. It is durable
-//! before the snapshot exists, and goes after it: a crash may leave a record without a snapshot, never a private snapshot
-//! without a record.
+//! Thread safety: any number of threads. Invariants: a record in `meta` makes a snapshot private, by name. It
+//! is durable before the snapshot exists, and goes after it: a crash may leave a record without a snapshot,
+//! never a private snapshot without a record.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,7 +21,8 @@ use crate::schema::{
 use crate::transfer::{SnapshotId, StreamId};
 use crate::{FileSystem, FsError, MountOptions, Result};
 
-/// Named snapshots of a store. Each holds what was deleted since, and is looked at by whatever looks for a name.
+/// Named snapshots of a store. Each holds what was deleted since, and is looked at by whatever looks for a
+/// name.
 pub const SNAPSHOTS_MAX: usize = 16_384;
 
 /// The named snapshots of a store that holds a file system: one list for all its views.
@@ -83,8 +85,8 @@ impl Snapshots {
         Ok(())
     }
 
-    /// Makes a snapshot private, or not. When this returns it is so, durably. A program that has a directory of it open
-    /// keeps that.
+    /// Makes a snapshot private, or not. When this returns it is so, durably. A program that has a directory
+    /// of it open keeps that.
     ///
     /// # Errors
     /// There is no such snapshot; `ReadOnly`; store errors.
@@ -106,8 +108,8 @@ impl Snapshots {
         self.is_renewing.store(true, Ordering::Release);
     }
 
-    /// Takes note which are private in the state that is shown. The list of names may be older than the records, so one that was
-    /// private stays it for as long as it is listed.
+    /// Takes note which are private in the state that is shown. The list of names may be older than the
+    /// records, so one that was private stays it for as long as it is listed.
     ///
     /// # Errors
     /// Store errors: all stay private.

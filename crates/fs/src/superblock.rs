@@ -1,8 +1,10 @@
-//! The file system's own record while it is open: which inode numbers are reserved, and what the store is declared to hold.
+//! The file system's own record while it is open: which inode numbers are reserved, and what the store is
+//! declared to hold.
 //!
-//! Thread safety: any number of threads; one lock, held while the record is written. Invariants: a reservation reaches the
-//! store before any number of it does, and what survives a crash is a prefix of the history: so no number is given out
-//! twice. What an older kvfs must not change is declared before it is there.
+//! Thread safety: any number of threads; one lock, held while the record is written. Invariants: a
+//! reservation reaches the store before any number of it does, and what survives a crash is a prefix of the
+//! history: so no number is given out twice. What an older kvfs must not change is declared before it is
+//! there.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -110,8 +112,8 @@ pub fn inline_len_max(fs: &FileSystem) -> u32 {
     fs.shared.superblock.inline_len_max()
 }
 
-/// From now on, in every view, a write leaves at most so much content in the row (bytes); 0: none. Durable when this returns. Content that is
-/// there stays where it is until its file is written again. O(1).
+/// From now on, in every view, a write leaves at most so much content in the row (bytes); 0: none. Durable
+/// when this returns. Content that is there stays where it is until its file is written again. O(1).
 ///
 /// # Errors
 /// `Invalid`: more than [`crate::INLINE_LEN_LIMIT`]; `ReadOnly`; store errors.

@@ -1,9 +1,11 @@
-//! On which tier the content of files is wished to lie: rows in a keyspace of their own, by which the engine places blocks.
+//! On which tier the content of files is wished to lie: rows in a keyspace of their own, by which the engine
+//! places blocks.
 //!
-//! What a file or directory is set to is in the flags of its row. A file with a wish has a row here, too, which is put and
-//! deleted in the same batches. The engine reads these rows when it writes blocks, and when merges copy them. What is
-//! received, or was left by a program that knows no wishes, may lack one, or have one that no file has any more (numbers of
-//! inodes are not given out again): neither does harm, since a wish decides of nothing but the place.
+//! What a file or directory is set to is in the flags of its row. A file with a wish has a row here, too,
+//! which is put and deleted in the same batches. The engine reads these rows when it writes blocks, and when
+//! merges copy them. What is received, or was left by a program that knows no wishes, may lack one, or have
+//! one that no file has any more (numbers of inodes are not given out again): neither does harm, since a wish
+//! decides of nothing but the place.
 //!
 //! Thread safety: any thread.
 

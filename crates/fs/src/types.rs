@@ -198,9 +198,11 @@ pub struct Attr {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ShownPrivileges {
     Everything,
-    /// Device nodes lead to no device: the user that the view is handed over to may clear `nodev` on its mount.
+    /// Device nodes lead to no device: the user that the view is handed over to may clear `nodev` on its
+    /// mount.
     NoDevices,
-    /// Programs have neither set-id bits nor capabilities, either: those of a snapshot may have been taken away since.
+    /// Programs have neither set-id bits nor capabilities, either: those of a snapshot may have been taken
+    /// away since.
     NoPrivileges,
 }
 
@@ -285,8 +287,8 @@ pub struct SetAttr {
     /// Last change; only the write-back cache of the kernel sets it.
     pub ctime: Option<Timestamp>,
     /// Clear set-user-id, and set-group-id where the group may execute or the caller is not in it
-    /// (`FATTR_KILL_SUIDGID`). A change of owner or group does so by itself, except on directories. A change of size or
-    /// owner takes file capabilities in any case.
+    /// (`FATTR_KILL_SUIDGID`). A change of owner or group does so by itself, except on directories. A change
+    /// of size or owner takes file capabilities in any case.
     pub kill_suidgid: bool,
 }
 
@@ -299,8 +301,8 @@ pub enum Append {
     /// To the end of the file, whatever the offset says.
     End,
     /// To its offset, which the front end took for the end of a file opened for appending. It is believed,
-    /// unless something may have moved the end behind its back, a commit of a transaction or another front end
-    /// ([`crate::NodeTable::share_ends`]): then to the end of now.
+    /// unless something may have moved the end behind its back, a commit of a transaction or another front
+    /// end ([`crate::NodeTable::share_ends`]): then to the end of now.
     KnownEnd,
 }
 
@@ -309,12 +311,12 @@ pub enum Append {
 pub struct WriteFlags {
     /// Where it goes.
     pub append: Append,
-    /// Clear set-id bits as in [`SetAttr::kill_suidgid`] (`FUSE_WRITE_KILL_SUIDGID`). File capabilities go in any case, but
-    /// for what [`Self::is_writeback`] says.
+    /// Clear set-id bits as in [`SetAttr::kill_suidgid`] (`FUSE_WRITE_KILL_SUIDGID`). File capabilities go in
+    /// any case, but for what [`Self::is_writeback`] says.
     pub kill_suidgid: bool,
-    /// The kernel writes out a dirty page of its cache (`FUSE_WRITE_CACHE`). A committing transaction may wait for the
-    /// page (it invalidates the cache), so a committing transaction in its way gives way at once. Without a
-    /// calling process there is nothing to decide by, so the file keeps its privileges.
+    /// The kernel writes out a dirty page of its cache (`FUSE_WRITE_CACHE`). A committing transaction may
+    /// wait for the page (it invalidates the cache), so a committing transaction in its way gives way at
+    /// once. Without a calling process there is nothing to decide by, so the file keeps its privileges.
     pub is_writeback: bool,
     /// Times stay as they are: a kernel that caches writes sets them itself.
     pub keeps_times: bool,
@@ -341,8 +343,8 @@ pub enum RenameMode {
     NoReplace,
     /// Swap both (`RENAME_EXCHANGE`).
     Exchange,
-    /// As `Replace`, and leave a whiteout under the old name (`RENAME_WHITEOUT`): a character device 0:0, by which an overlay
-    /// hides what is below.
+    /// As `Replace`, and leave a whiteout under the old name (`RENAME_WHITEOUT`): a character device 0:0, by
+    /// which an overlay hides what is below.
     Whiteout,
     /// As `NoReplace`, and leave a whiteout.
     WhiteoutNoReplace,
@@ -469,7 +471,8 @@ pub struct DirEntry<'a> {
 pub enum Fill {
     /// The entry was taken.
     Taken,
-    /// There was no room: the entry was not taken, the listing ends here, and its lookup count was not raised.
+    /// There was no room: the entry was not taken, the listing ends here, and its lookup count was not
+    /// raised.
     Full,
 }
 
@@ -492,7 +495,8 @@ pub struct StatFs {
     pub name_len_max: u32,
 }
 
-/// A node that the front end should make the kernel forget: to keep the node table within bounds, or because it has gone.
+/// A node that the front end should make the kernel forget: to keep the node table within bounds, or because
+/// it has gone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PruneCandidate {
     /// The node, for a prune notification.
@@ -558,9 +562,11 @@ pub struct MountOptions {
     pub lazytime: bool,
     /// Refuse every change.
     pub read_only: bool,
-    /// Access-control lists; without them, permission bits alone count, and lists are neither shown nor handed down.
+    /// Access-control lists; without them, permission bits alone count, and lists are neither shown nor
+    /// handed down.
     pub acls: bool,
-    /// How long a transaction may go without an operation unless its begin says otherwise; `None`: as long as it likes.
+    /// How long a transaction may go without an operation unless its begin says otherwise; `None`: as long as
+    /// it likes.
     pub txn_idle: Option<Duration>,
     /// Node table size above which [`crate::NodeTable::prune_candidates`] names nodes (bytes).
     pub node_bytes_max: u64,

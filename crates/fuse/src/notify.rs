@@ -1,8 +1,8 @@
 //! Telling the kernel what changed behind its back.
 //!
 //! A notification takes locks inside the kernel (an entry's invalidation the parent's inode lock, an inode's
-//! folio locks) that a request in progress may hold, so sending one can wait until that request is answered. They
-//! are therefore sent by one thread of their own, which holds nothing; submitting never waits.
+//! folio locks) that a request in progress may hold, so sending one can wait until that request is answered.
+//! They are therefore sent by one thread of their own, which holds nothing; submitting never waits.
 //!
 //! Thread safety: [`Notifier`] is a cheap handle for any thread. Order: notifications go out in the order in
 //! which they were submitted. Invariants: the queue is bounded; what the kernel doesn't know is refused at
@@ -182,7 +182,8 @@ struct Progress {
 }
 
 impl Pending {
-    /// Returns when all are carried out: the nodes of [`Notification::InvalInode`] of which the kernel had nothing.
+    /// Returns when all are carried out: the nodes of [`Notification::InvalInode`] of which the kernel had
+    /// nothing.
     pub fn wait(&self) -> Vec<u64> {
         let mut progress = self.0.0.lock();
         self.0.1.wait_while(&mut progress, |progress| progress.left > 0);
@@ -263,8 +264,8 @@ impl Notifier {
     }
 
     /// Has all `notifications` carried out, in order, and returns then; waits for room in the queue, too. Not
-    /// for workers and the notification thread. Returns the nodes of which the kernel had nothing; what it does not know of needs
-    /// nothing.
+    /// for workers and the notification thread. Returns the nodes of which the kernel had nothing; what it
+    /// does not know of needs nothing.
     ///
     /// # Errors
     /// The connection ended: what was not sent is not needed any more.
@@ -277,8 +278,8 @@ impl Notifier {
         submitted.map(|()| not_cached)
     }
 
-    /// Queues all `notifications`, in order, waiting for room in the queue, and returns what is to be waited for. Not for workers
-    /// and the notification thread.
+    /// Queues all `notifications`, in order, waiting for room in the queue, and returns what is to be waited
+    /// for. Not for workers and the notification thread.
     ///
     /// # Errors
     /// The connection ended: what was not sent is not needed any more.
@@ -371,7 +372,8 @@ impl Notifier {
         self.shared.room.notify_all();
     }
 
-    /// Sends it now, past the queue. Waits for what the kernel waits for: not for workers and the notification thread.
+    /// Sends it now, past the queue. Waits for what the kernel waits for: not for workers and the
+    /// notification thread.
     pub(crate) fn carry_out(&self, notification: &Notification) -> Outcome {
         if self.shared.queue.lock().ended {
             return Outcome::Ended;

@@ -1,5 +1,5 @@
-//! What the daemon asks of the kernel about processes: itself, so that it stays alive when memory is gone, and
-//! those that it serves.
+//! What the daemon asks of the kernel about processes: itself, so that it stays alive when memory is gone,
+//! and those that it serves.
 //!
 //! A dirty page of a mapped file can only be freed by this process writing it. So the kernel must neither
 //! make this process wait for such pages, nor choose it as the victim.
@@ -37,8 +37,8 @@ pub fn raise_descriptor_limit() -> io::Result<Option<u64>> {
     Ok(limit.maximum)
 }
 
-/// The CPU on which a thread runs or ran last. O(1): what is read is of one thread, however many its process has.
-/// `None`: it is gone, or this process may not know.
+/// The CPU on which a thread runs or ran last. O(1): what is read is of one thread, however many its process
+/// has. `None`: it is gone, or this process may not know.
 pub fn cpu_of_thread(tid: u32) -> Option<u32> {
     read_stat(&format!("/proc/{tid}/task/{tid}/stat"), |stat| field_of_stat(stat, 39)?.parse().ok())
 }
@@ -55,8 +55,8 @@ fn read_stat<T>(path: &str, read: impl FnOnce(&str) -> Option<T>) -> Option<T> {
     read(std::str::from_utf8(&buf[..len]).ok()?)
 }
 
-/// A field of proc(5)'s `stat`, from the third on. The program's name, in brackets, may hold anything, so it is counted
-/// from its end.
+/// A field of proc(5)'s `stat`, from the third on. The program's name, in brackets, may hold anything, so it
+/// is counted from its end.
 fn field_of_stat(stat: &str, number: usize) -> Option<&str> {
     let (_, fields) = stat.rsplit_once(')')?;
     fields.split_ascii_whitespace().nth(number.checked_sub(3)?)

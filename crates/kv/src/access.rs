@@ -1,9 +1,11 @@
 //! Which user may do what with a keyspace: decided here, whichever front end the user has come by.
 //!
-//! [`Keys::of_user`] gives keyspaces to operations on keys, and makes, lists, changes and drops them, as far as the user may.
-//! A keyspace belongs to the user that has made it; its mode says what the owner, the owner's group and all others may.
+//! [`Keys::of_user`] gives keyspaces to operations on keys, and makes, lists, changes and drops them, as far
+//! as the user may. A keyspace belongs to the user that has made it; its mode says what the owner, the
+//! owner's group and all others may.
 //!
-//! Thread safety: as [`Keys`]; users are plain values. Invariant: user and groups are what the kernel says of a process.
+//! Thread safety: as [`Keys`]; users are plain values. Invariant: user and groups are what the kernel says of
+//! a process.
 
 use kvfs_store::{Keyspace, Position};
 
@@ -207,8 +209,8 @@ impl<V: View> UserKeyspaces<'_, V> {
         self.keys.make_keyspace(name, owner).map_err(AccessError::View)
     }
 
-    /// The keyspaces that the user may use, or has, ordered by name, with their owners; `then`: those that the view's snapshot
-    /// has.
+    /// The keyspaces that the user may use, or has, ordered by name, with their owners; `then`: those that
+    /// the view's snapshot has.
     ///
     /// # Errors
     /// As [`Keys::keyspaces`].

@@ -54,8 +54,8 @@ impl KeyChange {
     }
 }
 
-/// The first key at or behind a bound, which may be longer than keys are: one right behind a key of full length is. `None`: there
-/// is none.
+/// The first key at or behind a bound, which may be longer than keys are: one right behind a key of full
+/// length is. `None`: there is none.
 fn key_from(bound: Bytes) -> Option<Bytes> {
     if bound.len() <= KEY_LEN_MAX {
         return Some(bound);

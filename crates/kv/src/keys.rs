@@ -80,8 +80,8 @@ impl<'v, V: View> Keys<'v, V> {
         check_name(name, self.view.keyspace_table().records().reserved).is_ok()
     }
 
-    /// The keyspace `name`; makes it for `owner`, durably, when there is none. The second says whether it did.
-    /// Not a part of any transaction.
+    /// The keyspace `name`; makes it for `owner`, durably, when there is none. The second says whether it
+    /// did. Not a part of any transaction.
     ///
     /// # Errors
     /// As [`Self::keyspace`]; `ReadOnly`, `NoSpace`.
@@ -107,9 +107,9 @@ impl<'v, V: View> Keys<'v, V> {
         self.view.keyspace_table().change(name, change)
     }
 
-    /// The keyspace as this view reads it, and all owners that must allow that: the one of now, and in a snapshot
-    /// or transaction the one of then, since a name that was given up may belong to another user by now. `None`:
-    /// there is nothing to be read.
+    /// The keyspace as this view reads it, and all owners that must allow that: the one of now, and in a
+    /// snapshot or transaction the one of then, since a name that was given up may belong to another user by
+    /// now. `None`: there is nothing to be read.
     ///
     /// # Errors
     /// As [`Self::keyspace`].
@@ -152,8 +152,8 @@ impl<'v, V: View> Keys<'v, V> {
         Ok(self.view.keyspace_table().owner_in(self.view.reads(), name)?)
     }
 
-    /// Removes a keyspace and all its keys at once, if `may` says so of its owner. Named snapshots keep both. Not a
-    /// part of any transaction; waits for those that have locked keys of it. Returns what to sync.
+    /// Removes a keyspace and all its keys at once, if `may` says so of its owner. Named snapshots keep both.
+    /// Not a part of any transaction; waits for those that have locked keys of it. Returns what to sync.
     ///
     /// # Errors
     /// `NotFound`; what `may` says; as [`Self::apply`].
@@ -229,8 +229,8 @@ impl<'v, V: View> Keys<'v, V> {
         self.apply_with(caller, &changes, || Ok(()))
     }
 
-    /// As [`Self::apply`], in keyspaces that `find` looks up. Comes before or after each drop: where a keyspace was dropped
-    /// since, `find` looks again.
+    /// As [`Self::apply`], in keyspaces that `find` looks up. Comes before or after each drop: where a
+    /// keyspace was dropped since, `find` looks again.
     ///
     /// # Errors
     /// As [`Self::set`]; inside, those of `find`.
@@ -264,8 +264,8 @@ impl<'v, V: View> Keys<'v, V> {
         Ok(position)
     }
 
-    /// Does `write`, which looks keyspaces up and then calls its argument under its latch, again while a keyspace was
-    /// dropped in between.
+    /// Does `write`, which looks keyspaces up and then calls its argument under its latch, again while a
+    /// keyspace was dropped in between.
     fn among_drops<T>(
         &self,
         write: impl Fn(&dyn Fn() -> Result<(), V::Error>) -> Result<T, V::Error>,
@@ -284,8 +284,8 @@ impl<'v, V: View> Keys<'v, V> {
         }
     }
 
-    /// Sets `key`, or deletes it. Returns what to sync, and whether the key was there. The keyspace must not be dropped
-    /// meanwhile: see [`Self::set_found`].
+    /// Sets `key`, or deletes it. Returns what to sync, and whether the key was there. The keyspace must not
+    /// be dropped meanwhile: see [`Self::set_found`].
     ///
     /// # Errors
     /// `Parked`; `Canceled` when another party changed the key since the transaction began; store errors.
@@ -300,8 +300,8 @@ impl<'v, V: View> Keys<'v, V> {
         self.set_with(caller, keyspace, key, value.as_ref(), || Ok(()))
     }
 
-    /// As [`Self::set`], in the keyspace that `find` looks up, as [`Self::apply_found`] does. Without one the key is not
-    /// there.
+    /// As [`Self::set`], in the keyspace that `find` looks up, as [`Self::apply_found`] does. Without one the
+    /// key is not there.
     ///
     /// # Errors
     /// As [`Self::set`]; inside, those of `find`.

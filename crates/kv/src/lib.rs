@@ -1,17 +1,18 @@
 //! Keyspaces for users, in a store that may also hold a file system.
 //!
-//! Purpose: [`KeyspaceTable`] tells which keyspaces exist and to whom they belong; [`Keys`] reads and changes keys in a
-//! [`View`]: the main line, a transaction, or a snapshot. Neither knows files. What a view locks, and where its batches
-//! go, is the business of the implementation of [`View`], so keys and files have one order, one set of locks, and
-//! transactions in common.
+//! Purpose: [`KeyspaceTable`] tells which keyspaces exist and to whom they belong; [`Keys`] reads and changes
+//! keys in a [`View`]: the main line, a transaction, or a snapshot. Neither knows files. What a view locks,
+//! and where its batches go, is the business of the implementation of [`View`], so keys and files have one
+//! order, one set of locks, and transactions in common.
 //!
 //! A keyspace is made outside of transactions, and stays when one comes to nothing; what is in it belongs to
-//! the transaction. The caller of [`Keys`] must have checked the rights: [`UserKeyspaces`] does, and is what front ends get
-//! handles of keyspaces from.
+//! the transaction. The caller of [`Keys`] must have checked the rights: [`UserKeyspaces`] does, and is what
+//! front ends get handles of keyspaces from.
 //!
 //! Thread safety: everything is `&self`, any number of threads.
 //!
-//! Invariants: the record of a keyspace's owner is durable before the keyspace exists, so none is left without its owner.
+//! Invariants: the record of a keyspace's owner is durable before the keyspace exists, so none is left
+//! without its owner.
 
 mod access;
 mod change;
@@ -66,8 +67,8 @@ pub trait View {
     /// It is read-only.
     fn check_writable(&self) -> Result<(), Self::Error>;
 
-    /// Runs `read` on [`Self::reads`]; under locks on `wants` in a view that locks what it reads. What it returns is
-    /// returned only while the view is alive.
+    /// Runs `read` on [`Self::reads`]; under locks on `wants` in a view that locks what it reads. What it
+    /// returns is returned only while the view is alive.
     ///
     /// # Errors
     /// A lock is held by another party; the view has ended; those of `read`.
@@ -78,8 +79,8 @@ pub trait View {
         read: impl FnOnce(&dyn Read) -> Result<T, Self::Error>,
     ) -> Result<T, Self::Error>;
 
-    /// Applies the batch that `stage` makes, under locks on `wants`. `stage` runs again after space was made for a batch
-    /// that found none. Returns what to sync, and what `stage` returned.
+    /// Applies the batch that `stage` makes, under locks on `wants`. `stage` runs again after space was made
+    /// for a batch that found none. Returns what to sync, and what `stage` returned.
     ///
     /// # Errors
     /// Nothing was changed: as [`Self::read_locked`], and those of applying.

@@ -1,13 +1,13 @@
 //! Users' keyspaces: which exist, and their owners.
 //!
-//! The record of a keyspace lies where [`Records`] says. A keyspace without a record (made through a library) has no
-//! owner, so only callers that may do everything use it; without keys it does not exist, since the
+//! The record of a keyspace lies where [`Records`] says. A keyspace without a record (made through a library)
+//! has no owner, so only callers that may do everything use it; without keys it does not exist, since the
 //! engine keeps the names of dropped ones.
 //!
-//! Thread safety: any number of threads. All views of a store share one table, which is read once. Invariants:
-//! an operation that makes, changes or drops a keyspace must hold *making* from the record's write to the table's change;
-//! the record is durable before the keyspace exists; a drop is counted after its keyspace is no longer known, and both
-//! happen while the keys are latched.
+//! Thread safety: any number of threads. All views of a store share one table, which is read once.
+//! Invariants: an operation that makes, changes or drops a keyspace must hold *making* from the record's
+//! write to the table's change; the record is durable before the keyspace exists; a drop is counted after its
+//! keyspace is no longer known, and both happen while the keys are latched.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -116,7 +116,8 @@ impl KeyspaceTable {
         self.with_known(|known| known.iter().map(|(name, entry)| (name.clone(), *entry)).collect())
     }
 
-    /// The keyspace `name`; makes it for `owner`, durably, when there is none. The second says whether it did.
+    /// The keyspace `name`; makes it for `owner`, durably, when there is none. The second says whether it
+    /// did.
     ///
     /// # Errors
     /// As [`Self::get`].
@@ -151,8 +152,8 @@ impl KeyspaceTable {
         Ok(entry)
     }
 
-    /// How many drops there were. A handle that was found since the count was read is that of its name while, under a latch on
-    /// its keys, the count is the same.
+    /// How many drops there were. A handle that was found since the count was read is that of its name while,
+    /// under a latch on its keys, the count is the same.
     pub(crate) fn drops(&self) -> u64 {
         self.drops.load(Ordering::SeqCst)
     }
@@ -228,7 +229,8 @@ impl Dropping<'_> {
         self.entry
     }
 
-    /// The keyspace is not known any more. The caller must hold the latch on all its keys, and stage their deletion.
+    /// The keyspace is not known any more. The caller must hold the latch on all its keys, and stage their
+    /// deletion.
     pub(crate) fn forget(&self) -> Forgotten<'_> {
         if let Some(known) = self.table.known.write().as_mut() {
             known.remove(&self.name);

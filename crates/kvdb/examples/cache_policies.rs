@@ -1,7 +1,7 @@
 //! Measures the policies of the block cache on a store whose data is several times as large as its memory.
 //!
-//! `cache_policies DIR [--quick]` makes a store in DIR for each policy and load, by turns, and prints hit rates, reads per
-//! second, and what was read from the device. docs/decisions/block-cache.md quotes it.
+//! `cache_policies DIR [--quick]` makes a store in DIR for each policy and load, by turns, and prints hit
+//! rates, reads per second, and what was read from the device. docs/decisions/block-cache.md quotes it.
 
 use std::error::Error;
 use std::path::Path;

@@ -1,7 +1,8 @@
 //! Measures what a program holds in memory that has the engine as a library, beside what the engine counts.
 //!
-//! `resident_set DIR [MEMORY_MIB] [LOAD]...` makes a store in DIR of four times the memory for each load, uses it, and prints
-//! the greatest anonymous memory of the process, and what each pool had then. The allocator is that of the C library.
+//! `resident_set DIR [MEMORY_MIB] [LOAD]...` makes a store in DIR of four times the memory for each load,
+//! uses it, and prints the greatest anonymous memory of the process, and what each pool had then. The
+//! allocator is that of the C library.
 
 use std::error::Error;
 use std::path::Path;

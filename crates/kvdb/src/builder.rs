@@ -49,8 +49,8 @@ impl Default for Builder {
 }
 
 impl Builder {
-    /// Ceiling for everything that the engine keeps in memory (bytes); 256 MiB unless told otherwise. Sets what depends on it: call
-    /// this before [`Builder::expert`].
+    /// Ceiling for everything that the engine keeps in memory (bytes); 256 MiB unless told otherwise. Sets
+    /// what depends on it: call this before [`Builder::expert`].
     #[must_use]
     pub fn memory_bytes(mut self, bytes: u64) -> Self {
         let Options { commit_interval, compression, read_only, .. } = self.options;
@@ -58,8 +58,8 @@ impl Builder {
         self
     }
 
-    /// Most bytes that a store takes which is made now, at least 24 MiB; 64 GiB unless told otherwise. A store that is there keeps
-    /// its own.
+    /// Most bytes that a store takes which is made now, at least 24 MiB; 64 GiB unless told otherwise. A
+    /// store that is there keeps its own.
     #[must_use]
     pub fn capacity_bytes(mut self, bytes: u64) -> Self {
         self.capacity_bytes = bytes;
@@ -94,12 +94,12 @@ impl Builder {
         self
     }
 
-    /// Opens the store in the file or on the block device `path`. A file that is absent is made, unless the store is to be
-    /// read only.
+    /// Opens the store in the file or on the block device `path`. A file that is absent is made, unless the
+    /// store is to be read only.
     ///
     /// # Errors
-    /// The device can't be opened, or another process has it; what is there is no store; the capacity is too small; damage; I/O
-    /// errors.
+    /// The device can't be opened, or another process has it; what is there is no store; the capacity is too
+    /// small; damage; I/O errors.
     pub fn open(self, path: impl AsRef<Path>) -> Result<Arc<Db>> {
         let path = path.as_ref();
         let is_there = path

@@ -92,7 +92,8 @@ impl Db {
         self.parts.flusher.flush_all()
     }
 
-    /// Runs merges until none is due. Those of other threads are waited for, and what they leave is gone over.
+    /// Runs merges until none is due. Those of other threads are waited for, and what they leave is gone
+    /// over.
     ///
     /// # Errors
     /// I/O errors, sticky; `Full`; `Failed` when the store is closed meanwhile.
@@ -113,8 +114,9 @@ impl Db {
         self.parts.merger.defrag_plan(policy)
     }
 
-    /// Empties zones of which much is dead, or that hold many short stretches (thesis 3.2.1), beside everything else; copies no more
-    /// than `limit` says. `goes_on` is told of each piece, and may end it: what is done stays.
+    /// Empties zones of which much is dead, or that hold many short stretches (thesis 3.2.1), beside
+    /// everything else; copies no more than `limit` says. `goes_on` is told of each piece, and may end it:
+    /// what is done stays.
     ///
     /// # Errors
     /// As [`Db::compact`]; too little space ends it early without an error.
@@ -132,8 +134,9 @@ impl Db {
         self.parts.devices.list()
     }
 
-    /// Takes `device`, whatever was on it, into the store; its number. Rows, metadata and the journal are on fast devices, data of
-    /// files on slow ones, as far as these have room. Open the store with it from now on ([`Db::open_joined`]).
+    /// Takes `device`, whatever was on it, into the store; its number. Rows, metadata and the journal are on
+    /// fast devices, data of files on slow ones, as far as these have room. Open the store with it from now
+    /// on ([`Db::open_joined`]).
     ///
     /// # Errors
     /// It is too small; I/O errors.
@@ -146,9 +149,10 @@ impl Db {
         self.parts.devices.id_of(device)
     }
 
-    /// Moves everything from a device to others, until `goes_on`, which is told how many bytes are left, says no. True: it holds
-    /// nothing, and [`Db::remove_device`] lets go of it. False: `goes_on` said no, or [`Db::devices`] tells why it does not get on; in
-    /// the background it does, after a restart, too, unless [`Db::refill_device`] says no. Nothing new goes there.
+    /// Moves everything from a device to others, until `goes_on`, which is told how many bytes are left, says
+    /// no. True: it holds nothing, and [`Db::remove_device`] lets go of it. False: `goes_on` said no, or
+    /// [`Db::devices`] tells why it does not get on; in the background it does, after a restart, too, unless
+    /// [`Db::refill_device`] says no. Nothing new goes there.
     ///
     /// # Errors
     /// There is no such device, or it is the first one; I/O errors.
@@ -172,7 +176,8 @@ impl Db {
         self.parts.devices.remove(id)
     }
 
-    /// What [`Db::migrate`] would move now. Reads the indexes of pieces that may have blocks of files with a wish.
+    /// What [`Db::migrate`] would move now. Reads the indexes of pieces that may have blocks of files with a
+    /// wish.
     ///
     /// # Errors
     /// I/O errors, corruption.
@@ -185,9 +190,10 @@ impl Db {
         self.parts.migrator.info()
     }
 
-    /// Moves blocks that lie on another tier than their file wishes to that tier, beside everything else, until `goes_on`, which is
-    /// told how many bytes are left, says no. True: none is left. False: the tier has no room for the rest, or merges and readers hold
-    /// it; call it again. The background does it by and by.
+    /// Moves blocks that lie on another tier than their file wishes to that tier, beside everything else,
+    /// until `goes_on`, which is told how many bytes are left, says no. True: none is left. False: the tier
+    /// has no room for the rest, or merges and readers hold it; call it again. The background does it by and
+    /// by.
     ///
     /// # Errors
     /// I/O errors, sticky; corruption.
@@ -195,9 +201,9 @@ impl Db {
         self.parts.migrator.migrate(goes_on)
     }
 
-    /// How often what lies in each part of each device was lately asked for, in at most so many cells in all, or one a device. Counts
-    /// from now on, where it did not before. Reads the indexes of all pieces of blocks; `None`: `goes_on`, which is asked before each,
-    /// said no, or the store is being closed.
+    /// How often what lies in each part of each device was lately asked for, in at most so many cells in all,
+    /// or one a device. Counts from now on, where it did not before. Reads the indexes of all pieces of
+    /// blocks; `None`: `goes_on`, which is asked before each, said no, or the store is being closed.
     ///
     /// # Errors
     /// I/O errors, corruption.
@@ -205,7 +211,8 @@ impl Db {
         heat_map(&self.parts.merger, cells_max, goes_on)
     }
 
-    /// At most so many bytes are moved between tiers each second, from now on until the store is closed; 0: any number.
+    /// At most so many bytes are moved between tiers each second, from now on until the store is closed; 0:
+    /// any number.
     pub fn set_migration_limit(&self, bytes_per_second: u64) {
         self.parts.migrator.set_limit(bytes_per_second);
     }
@@ -215,7 +222,8 @@ impl Db {
         self.parts.runtime.set_commit_interval(interval);
     }
 
-    /// On which tier blocks of files go that have no wish, from now on, until the store is closed; [`Db::keep_placement`] for good.
+    /// On which tier blocks of files go that have no wish, from now on, until the store is closed;
+    /// [`Db::keep_placement`] for good.
     pub fn set_placement(&self, placement: Placement) {
         self.parts.runtime.ctx.zones.set_placement(placement);
     }
@@ -256,9 +264,9 @@ impl Db {
         self.parts.runtime.health.reason()
     }
 
-    /// The store may reach up to `capacity_bytes`, rounded down to whole zones, from now on; less than it may already
-    /// changes nothing. Durable when this returns; a crash before leaves the old capacity or the new one. Returns the
-    /// capacity (bytes).
+    /// The store may reach up to `capacity_bytes`, rounded down to whole zones, from now on; less than it may
+    /// already changes nothing. Durable when this returns; a crash before leaves the old capacity or the new
+    /// one. Returns the capacity (bytes).
     ///
     /// # Errors
     /// I/O errors, sticky.
@@ -266,8 +274,9 @@ impl Db {
         self.parts.devices.grow(capacity_bytes)
     }
 
-    /// Records what is asked of the block cache from now on in at most about `bytes_max` bytes; [`CacheTrace`](crate::CacheTrace) reads it. What happens
-    /// costs a few tens of nanoseconds more meanwhile.
+    /// Records what is asked of the block cache from now on in at most about `bytes_max` bytes;
+    /// [`CacheTrace`](crate::CacheTrace) reads it. What happens costs a few tens of nanoseconds more
+    /// meanwhile.
     ///
     /// # Errors
     /// A trace is being recorded already; those of `out`.
@@ -285,7 +294,8 @@ impl Db {
         stopped.map_err(|error| StoreError::io("ending a trace of the block cache", error))
     }
 
-    /// What is charged now, where in the code it was, and what of it no owner accounts for. O(blocks in the cache).
+    /// What is charged now, where in the code it was, and what of it no owner accounts for. O(blocks in the
+    /// cache).
     pub fn charged_memory(&self) -> ChargedMemory {
         self.parts.charged_memory()
     }

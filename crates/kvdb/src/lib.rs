@@ -1,9 +1,9 @@
 //! The storage engine of kvfs: a write-optimized, ordered, multi-keyspace store on one device.
 //!
-//! Purpose: implements `kvfs_store::Store` with the VT-tree of the KVFS thesis (chapters 2 and 3.2):
-//! journal → memtables → runs, merged by size class, with stitching.
-//! The way in is [`Db::builder`], which opens or makes a store by its path; everything after that is [`kvfs_store::Store`] and its
-//! extensions. Programs with a device of their own use [`Db::create`] and [`Db::open`]; [`repair`] takes a store that can't be
+//! Purpose: implements `kvfs_store::Store` with the VT-tree of the KVFS thesis (chapters 2 and 3.2): journal
+//! → memtables → runs, merged by size class, with stitching. The way in is [`Db::builder`], which opens or
+//! makes a store by its path; everything after that is [`kvfs_store::Store`] and its extensions. Programs
+//! with a device of their own use [`Db::create`] and [`Db::open`]; [`repair`] takes a store that can't be
 //! opened.
 //!
 //! ```
@@ -38,11 +38,12 @@
 //! # }
 //! ```
 //!
-//! Modules, each using only those before it: `format` (pure codecs and record types), `salvage` (the tolerant decoder), `space`
-//! (zones), `cache` (blocks, the accountant of memory), `journal`, `memtable`, `table` (pieces of runs), `version` (manifest),
-//! `iter`, `compaction`, `commit`; then the owners of an open store, each made from those before it: `runtime`, `layers`,
-//! `pressure`, `live`, `order`, `history`, `read`, `commits`, `flush`, `merge`, `devices`, `write`, `txn`; at last `check`, `threads`, [`Db`],
-//! `open`, `repair`.
+//! Modules, each using only those before it: `format` (pure codecs and record types), `salvage` (the tolerant
+//! decoder), `space` (zones), `cache` (blocks, the accountant of memory), `journal`, `memtable`, `table`
+//! (pieces of runs), `version` (manifest), `iter`, `compaction`, `commit`; then the owners of an open store,
+//! each made from those before it: `runtime`, `layers`, `pressure`, `live`, `order`, `history`, `read`,
+//! `commits`, `flush`, `merge`, `devices`, `write`, `txn`; at last `check`, `threads`, [`Db`], `open`,
+//! `repair`.
 //!
 //! Thread safety: `Db` is shared by `Arc`; every method takes `&self`.
 

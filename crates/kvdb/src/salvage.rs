@@ -1,9 +1,10 @@
-//! The tolerant decoder: reads what is left on a damaged device, for the journal, the manifest and the pieces alike.
+//! The tolerant decoder: reads what is left on a damaged device, for the journal, the manifest and the pieces
+//! alike.
 //!
-//! Purpose: a [`SalvageStream`] is some ranges of a device that are read as one, with zeros where the medium gives nothing. What
-//! lies in it is found in two ways: [`SalvageStream::frames`] looks for whatever has a header of its own, sector by sector;
-//! [`for_each_extent`] goes through what an index names. Both leave the checksums to the caller, and step over damage by
-//! the unit: a sector, an extent.
+//! Purpose: a [`SalvageStream`] is some ranges of a device that are read as one, with zeros where the medium
+//! gives nothing. What lies in it is found in two ways: [`SalvageStream::frames`] looks for whatever has a
+//! header of its own, sector by sector; [`for_each_extent`] goes through what an index names. Both leave the
+//! checksums to the caller, and step over damage by the unit: a sector, an extent.
 //!
 //! Thread safety: only reads. Invariant: damage is never an error.
 
@@ -105,7 +106,8 @@ impl<'a> SalvageStream<'a> {
     }
 }
 
-/// Calls `see` with the number and the bytes of each extent, in order. Those that lie side by side are read together.
+/// Calls `see` with the number and the bytes of each extent, in order. Those that lie side by side are read
+/// together.
 pub(crate) fn for_each_extent(
     device: &dyn Device,
     extents: impl Iterator<Item = Extent>,

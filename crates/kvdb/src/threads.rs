@@ -1,5 +1,6 @@
-//! The threads of a store: one syncs the journal at each commit interval, one writes it in between, one flushes
-//! memtables, one reads ahead of walks, one moves between devices, a few merge. They wait for events that writers notify and end when told to.
+//! The threads of a store: one syncs the journal at each commit interval, one writes it in between, one
+//! flushes memtables, one reads ahead of walks, one moves between devices, a few merge. They wait for events
+//! that writers notify and end when told to.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -71,8 +72,8 @@ fn ahead_loop(parts: &Parts) {
     parts.runtime.ctx.windows.serve();
 }
 
-/// Moves what lies on devices that are to leave the store, then what wishes to lie on the other tier. What did not get on is tried
-/// again.
+/// Moves what lies on devices that are to leave the store, then what wishes to lie on the other tier. What
+/// did not get on is tried again.
 fn drain_loop(parts: &Parts) {
     loop {
         let seen = parts.runtime.drain_due.count();
@@ -134,8 +135,8 @@ fn merge_loop(parts: &Parts) {
     });
 }
 
-/// Syncs what was applied, after the interval or when it is much, and flushes what was deleted: a burst of deletions half a second
-/// after its end.
+/// Syncs what was applied, after the interval or when it is much, and flushes what was deleted: a burst of
+/// deletions half a second after its end.
 fn commit_loop(parts: &Parts) {
     let mut synced = parts.history.position();
     let mut deletions = parts.deleted.count();

@@ -1,6 +1,7 @@
 //! What is asked and answered: the calls of `kvfs_posix::Process` as values.
 //!
-//! Purpose: both ends build the same version of this file: [`crate::greeting::VERSION`] grows with each change of it.
+//! Purpose: both ends build the same version of this file: [`crate::greeting::VERSION`] grows with each
+//! change of it.
 //!
 //! Thread safety: plain values that borrow from the message that they were read from.
 //!
@@ -38,7 +39,8 @@ impl<'de: 'a, 'a> Deserialize<'de> for Bytes<'a> {
     }
 }
 
-/// Where a call looks, as `kvfs_posix::Place`: with a path beneath the open directory `base`, without one at `base` itself.
+/// Where a call looks, as `kvfs_posix::Place`: with a path beneath the open directory `base`, without one at
+/// `base` itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct At<'a> {
     /// Handle of an open file; none: the root.
@@ -79,7 +81,8 @@ pub struct LockRange {
     pub of_file: bool,
 }
 
-/// Handles that a connection numbers itself have this bit, and below it the number of a descriptor; those of placeholders don't.
+/// Handles that a connection numbers itself have this bit, and below it the number of a descriptor; those of
+/// placeholders don't.
 pub const NUMBERED: u64 = 1 << 63;
 
 /// A change of a key: what the payload of [`Call::WriteKeys`] is made of, one behind the other.
@@ -111,11 +114,13 @@ pub enum KeyChange<'a> {
     },
 }
 
-/// What is asked. Handles are those of [`Reply::Opened`]; flags, modes and commands have the numbers of Linux.
+/// What is asked. Handles are those of [`Reply::Opened`]; flags, modes and commands have the numbers of
+/// Linux.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the arguments are those of the system calls")]
 pub enum Call<'a> {
-    /// `open`. `handle`: that of a placeholder which the connection was given; none: the server chooses a number.
+    /// `open`. `handle`: that of a placeholder which the connection was given; none: the server chooses a
+    /// number.
     Open {
         #[serde(borrow)]
         at: At<'a>,
@@ -124,8 +129,8 @@ pub enum Call<'a> {
         umask: u32,
         handle: Option<u64>,
     },
-    /// The process has closed a descriptor of an open file: its locks of ranges end. The handle goes on, if it is a placeholder's that
-    /// was opened.
+    /// The process has closed a descriptor of an open file: its locks of ranges end. The handle goes on, if
+    /// it is a placeholder's that was opened.
     Close { handle: u64 },
     /// `stat`, `lstat`, `fstat`: [`Reply::Attributes`].
     Stat {
@@ -252,7 +257,8 @@ pub enum Call<'a> {
         #[serde(borrow)]
         at: At<'a>,
     },
-    /// A name, and a directory with all that is below, a second time: [`Reply::Number`], the transaction of its own, or 0.
+    /// A name, and a directory with all that is below, a second time: [`Reply::Number`], the transaction of
+    /// its own, or 0.
     CloneTree {
         #[serde(borrow)]
         source: At<'a>,
@@ -282,7 +288,8 @@ pub enum Call<'a> {
     Sync { handle: u64 },
     /// `sync`, `syncfs`.
     SyncAll,
-    /// Files that are closed have ended, and what was written into mapped memory is in its file, when this is answered.
+    /// Files that are closed have ended, and what was written into mapped memory is in its file, when this is
+    /// answered.
     Settle,
     /// `fallocate`.
     Allocate { handle: u64, mode: u32, offset: u64, len: u64 },
@@ -332,8 +339,8 @@ pub enum Call<'a> {
         #[serde(borrow)]
         end: Option<Bytes<'a>>,
     },
-    /// The first keys of a range with their values, or the last, last one first: the payload, pairs of [`Bytes`], one behind the other, of
-    /// some `len` bytes; no pair: there is none.
+    /// The first keys of a range with their values, or the last, last one first: the payload, pairs of
+    /// [`Bytes`], one behind the other, of some `len` bytes; no pair: there is none.
     ListKeys {
         keyspace: &'a str,
         #[serde(borrow)]
@@ -349,8 +356,8 @@ pub enum Call<'a> {
     DropKeyspace { name: &'a str },
     /// Names of keyspaces: the payload, a zero behind each.
     ListKeyspaces,
-    /// Begins a transaction, for [`Greeting::txn`](crate::Greeting::txn) of other connections: [`Reply::Number`]. It is aborted with
-    /// this connection, if it is open then.
+    /// Begins a transaction, for [`Greeting::txn`](crate::Greeting::txn) of other connections:
+    /// [`Reply::Number`]. It is aborted with this connection, if it is open then.
     Begin { is_serializable: bool, label: &'a str },
     /// Commits a transaction that this connection has begun, durably.
     Commit { txn: u64 },
@@ -405,7 +412,8 @@ pub enum Reply {
     },
     /// Nothing happened: the connection has no open file of that handle.
     Unknown,
-    /// The path leads out of the file system: the payload is the absolute path, in the file system around it, at which to go on.
+    /// The path leads out of the file system: the payload is the absolute path, in the file system around it,
+    /// at which to go on.
     Outside,
     /// A file is open.
     Opened {

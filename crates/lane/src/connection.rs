@@ -1,6 +1,7 @@
 //! A client: a process to the file system of the server.
 //!
-//! Thread safety: everything is `&self`; as many calls are under way as threads call, each on a lane of its own.
+//! Thread safety: everything is `&self`; as many calls are under way as threads call, each on a lane of its
+//! own.
 //!
 //! Invariant: a lane whose call failed is not used again.
 
@@ -30,12 +31,12 @@ impl Connection {
         Self::greet(socket, Greeting::default())
     }
 
-    /// As [`Self::new`], for a process in an open transaction, at a place of another file system, or for another user. When the
-    /// transaction ends, calls fail with ESTALE.
+    /// As [`Self::new`], for a process in an open transaction, at a place of another file system, or for
+    /// another user. When the transaction ends, calls fail with ESTALE.
     ///
     /// # Errors
-    /// As [`Self::new`]; ENOENT: there is no such transaction; EPERM: it is another user's, or neither root nor the server's user acts
-    /// for another one; EBUSY: it is being committed or aborted.
+    /// As [`Self::new`]; ENOENT: there is no such transaction; EPERM: it is another user's, or neither root
+    /// nor the server's user acts for another one; EBUSY: it is being committed or aborted.
     pub fn greet(socket: UnixStream, greeting: Greeting) -> io::Result<Self> {
         let connection = Self { socket, asking: Mutex::default(), idle: Mutex::default() };
         connection.ask(&Request::Hello { version: VERSION, greeting })?;

@@ -1,12 +1,13 @@
 //! What passes over the socket of a connection: the greeting, lanes, placeholders.
 //!
-//! Purpose: a connection is a process to the file system, with the user that the kernel names. The client asks, the server
-//! answers, one message at a time; everything else goes through lanes.
+//! Purpose: a connection is a process to the file system, with the user that the kernel names. The client
+//! asks, the server answers, one message at a time; everything else goes through lanes.
 //!
-//! A *placeholder* is a descriptor that stands for an open file in the tables of the client, its children, and the programs that it
-//! sends it to. The client opens it: an empty file that the server has named to it. The kernel counts its copies: when the last one is
-//! closed, it tells the server, and the open file ends. Its number is its inode's, so every process that has a copy can tell. The file
-//! is as long as can be, and open for appending: a write that reaches it fails.
+//! A *placeholder* is a descriptor that stands for an open file in the tables of the client, its children,
+//! and the programs that it sends it to. The client opens it: an empty file that the server has named to it.
+//! The kernel counts its copies: when the last one is closed, it tells the server, and the open file ends.
+//! Its number is its inode's, so every process that has a copy can tell. The file is as long as can be, and
+//! open for appending: a write that reaches it fails.
 //!
 //! Thread safety: functions; none allocates.
 
@@ -41,11 +42,12 @@ const ANSWER_BYTES: usize = 8 + 8 * PLACEHOLDERS_MAX;
 pub struct Greeting {
     /// The open transaction that it is in, of its user's; 0: none.
     pub txn: u64,
-    /// Where it sees the file system within another one: absolute targets of symbolic links are meant there, and a path that leads
-    /// out of it is answered with [`Reply::Outside`](crate::Reply::Outside). Empty: the file system is all that it sees.
+    /// Where it sees the file system within another one: absolute targets of symbolic links are meant there,
+    /// and a path that leads out of it is answered with [`Reply::Outside`](crate::Reply::Outside). Empty: the
+    /// file system is all that it sees.
     pub place: Vec<u8>,
-    /// The user that it acts for: its number, its group, further groups. For root and for the server's own user, which may do so
-    /// without a server, too. Empty: the user of the connection.
+    /// The user that it acts for: its number, its group, further groups. For root and for the server's own
+    /// user, which may do so without a server, too. Empty: the user of the connection.
     pub acts_as: Vec<u32>,
 }
 
@@ -66,8 +68,8 @@ pub enum Request {
         /// At most [`PLACEHOLDERS_MAX`].
         count: u32,
     },
-    /// Memory of a file that is open for reading and writing, for a mapping that is shared: all processes that ask have the same. It
-    /// is the file's for as long as a copy of this placeholder is there.
+    /// Memory of a file that is open for reading and writing, for a mapping that is shared: all processes
+    /// that ask have the same. It is the file's for as long as a copy of this placeholder is there.
     Memory {
         /// Of a placeholder.
         handle: u64,

@@ -1,12 +1,13 @@
 //! A lane: memory that a thread of a client and a thread of the server share.
 //!
-//! Purpose: a call costs two changes of a word in memory while both ends look at it. An end that waits looks for a while and
-//! sleeps then; how long it looks follows how often that was worth it, so a lane that is idle costs nothing.
+//! Purpose: a call costs two changes of a word in memory while both ends look at it. An end that waits looks
+//! for a while and sleeps then; how long it looks follows how often that was worth it, so a lane that is idle
+//! costs nothing.
 //!
 //! Thread safety: one thread at each end.
 //!
-//! Invariants: the end whose turn it is has the data to itself. The server copies out before it looks, and in with a length of
-//! its own, so what a hostile client changes meanwhile changes only what that client reads.
+//! Invariants: the end whose turn it is has the data to itself. The server copies out before it looks, and in
+//! with a length of its own, so what a hostile client changes meanwhile changes only what that client reads.
 #![expect(unsafe_code, reason = "memory shared with another process")]
 
 use std::borrow::Borrow;
@@ -41,7 +42,8 @@ const OVER: u32 = 2;
 const LOOKS_LONG: u32 = 4096;
 const LOOKS_SHORT: u32 = 16;
 
-/// So many long looks in vain, one after the other, and it is not worth it; of those behind, one in so many is long, to find out.
+/// So many long looks in vain, one after the other, and it is not worth it; of those behind, one in so many
+/// is long, to find out.
 const IN_VAIN_MAX: u32 = 8;
 const PROBE_EACH: u32 = 64;
 
@@ -83,7 +85,8 @@ struct Mapping {
 
 // SAFETY: any thread may use and unmap what another one has mapped.
 unsafe impl Send for Mapping {}
-// SAFETY: shared it gives out its head, which is atomic, and an address: only the end whose turn it is reaches the data.
+// SAFETY: shared it gives out its head, which is atomic, and an address: only the end whose turn it is
+// reaches the data.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -100,7 +103,8 @@ impl Mapping {
     }
 
     fn head(&self) -> &Head {
-        // SAFETY: the mapping begins with it, aligned to a page, and lives as long as `self`; atomics may be shared.
+        // SAFETY: the mapping begins with it, aligned to a page, and lives as long as `self`; atomics may be
+        // shared.
         unsafe { self.start.cast().as_ref() }
     }
 
@@ -114,8 +118,8 @@ impl Mapping {
         if message.len() > LANE_DATA_BYTES {
             return Err(LaneError::TooLong);
         }
-        // SAFETY: it fits; it is this end's turn, so an honest other end does not touch the data, and a dishonest one garbles what
-        // it reads itself: nothing here reads it back.
+        // SAFETY: it fits; it is this end's turn, so an honest other end does not touch the data, and a
+        // dishonest one garbles what it reads itself: nothing here reads it back.
         unsafe { self.data().copy_from_nonoverlapping(message.as_ptr(), message.len()) };
         self.head().len.store(message.len() as u32, Ordering::Relaxed);
         Ok(())
@@ -129,8 +133,8 @@ impl Mapping {
         }
         into.clear();
         into.reserve(len);
-        // SAFETY: `len` bytes lie in the lane, and in the vector there is room for them. It is this end's turn; of a dishonest
-        // other end, which writes meanwhile, any bytes are bytes.
+        // SAFETY: `len` bytes lie in the lane, and in the vector there is room for them. It is this end's
+        // turn; of a dishonest other end, which writes meanwhile, any bytes are bytes.
         unsafe {
             into.as_mut_ptr().copy_from_nonoverlapping(self.data(), len);
             into.set_len(len);
@@ -245,12 +249,13 @@ impl ClientLane {
 
     /// Room for a message, [`LANE_DATA_BYTES`].
     pub fn space(&mut self) -> &mut [u8] {
-        // SAFETY: the mapping holds them and lives as long as `self`, which is borrowed; it is this end's turn.
+        // SAFETY: the mapping holds them and lives as long as `self`, which is borrowed; it is this end's
+        // turn.
         unsafe { std::slice::from_raw_parts_mut(self.0.mapping().data(), LANE_DATA_BYTES) }
     }
 
-    /// Sends the first `len` bytes of [`space`](Self::space) and waits for the answer, which takes their place.
-    /// `server_lives` is asked from time to time.
+    /// Sends the first `len` bytes of [`space`](Self::space) and waits for the answer, which takes their
+    /// place. `server_lives` is asked from time to time.
     ///
     /// # Errors
     /// [`LaneError::Over`]: there is no server any more. What was asked may have happened.

@@ -1,14 +1,14 @@
 //! Calls of POSIX from one process to another over shared memory.
 //!
-//! Purpose: a process that owns a store serves others that don't. Each connection ([`greeting`]) is a process to the file
-//! system; each of its threads that calls has a [`ClientLane`], a piece of memory that it shares with a thread of the server
-//! ([`ServerLane`]). A [`Call`] and its payload lie in it, then the [`Reply`] and its payload. Nothing else goes through the kernel
-//! while both ends are awake.
+//! Purpose: a process that owns a store serves others that don't. Each connection ([`greeting`]) is a process
+//! to the file system; each of its threads that calls has a [`ClientLane`], a piece of memory that it shares
+//! with a thread of the server ([`ServerLane`]). A [`Call`] and its payload lie in it, then the [`Reply`] and
+//! its payload. Nothing else goes through the kernel while both ends are awake.
 //!
 //! Thread safety: a lane has one thread at each end.
 //!
-//! Invariants: the server trusts nothing in a lane: it copies what it reads before it looks at it, and the memory can't be
-//! taken away from under it (it is sealed).
+//! Invariants: the server trusts nothing in a lane: it copies what it reads before it looks at it, and the
+//! memory can't be taken away from under it (it is sealed).
 
 mod call;
 mod connection;

@@ -1,9 +1,10 @@
 //! The order of all locks.
 //!
-//! Purpose: one page that says which lock may be taken under which. A thread that holds a lock takes only locks of classes
-//! further down. `nests` marks a class of which a thread may hold several. Locks that are held across calls stand in the order
-//! of the crates' layers, since calls go down; leaves, under which no other is taken, stand behind all of them, so that an
-//! observer in an upper crate may take its own while the caller holds some.
+//! Purpose: one page that says which lock may be taken under which. A thread that holds a lock takes only
+//! locks of classes further down. `nests` marks a class of which a thread may hold several. Locks that are
+//! held across calls stand in the order of the crates' layers, since calls go down; leaves, under which no
+//! other is taken, stand behind all of them, so that an observer in an upper crate may take its own while the
+//! caller holds some.
 //!
 //! Thread safety: constants.
 

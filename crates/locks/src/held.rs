@@ -1,8 +1,10 @@
 //! Which thread holds and waits for which lock, and where in the code.
 //!
-//! Thread safety: a [`Hold`] and a [`Wait`] belong to the thread that made them; [`held`] may be asked by any.
+//! Thread safety: a [`Hold`] and a [`Wait`] belong to the thread that made them; [`held`] may be asked by
+//! any.
 //!
-//! Invariants: what [`held`] says of one lock is true of one moment; of several locks, of moments close to each other.
+//! Invariants: what [`held`] says of one lock is true of one moment; of several locks, of moments close to
+//! each other.
 
 use std::panic::Location;
 use std::time::Duration;

@@ -1,12 +1,14 @@
 //! What each thread holds and waits for, where all threads can read it.
 //!
-//! Purpose: a thread writes into slots of its own, without a lock; a reader looks at the slots of all threads.
+//! Purpose: a thread writes into slots of its own, without a lock; a reader looks at the slots of all
+//! threads.
 //!
-//! Thread safety: one thread writes a record, any number read it. A slot is a sequence lock: its number is odd while it
-//! holds something, and a reader that sees the same odd number before and after has read what belongs together.
+//! Thread safety: one thread writes a record, any number read it. A slot is a sequence lock: its number is
+//! odd while it holds something, and a reader that sees the same odd number before and after has read what
+//! belongs together.
 //!
-//! Invariants: a record belongs to at most one living thread; those of threads that ended are used again, so there are as
-//! many as there were threads at a time.
+//! Invariants: a record belongs to at most one living thread; those of threads that ended are used again, so
+//! there are as many as there were threads at a time.
 
 use std::cell::Cell;
 use std::panic::Location;
@@ -79,7 +81,8 @@ impl Slot {
         if self.number.load(Ordering::Relaxed) != number || location.is_null() {
             return None;
         }
-        // SAFETY: `set` alone stores here, and what it stores is a reference that lives as long as the program.
+        // SAFETY: `set` alone stores here, and what it stores is a reference that lives as long as the
+        // program.
         let at = unsafe { &*location };
         Some((number, Note { rank: kind as u16, is_shared: kind & SHARED != 0, address, at }))
     }

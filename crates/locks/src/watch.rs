@@ -1,7 +1,7 @@
 //! How long locks are held.
 //!
-//! Purpose: an acquisition reads no clock. A watch that looks again and again, and finds the same hold again, knows
-//! that it has lasted since the first look.
+//! Purpose: an acquisition reads no clock. A watch that looks again and again, and finds the same hold again,
+//! knows that it has lasted since the first look.
 //!
 //! Thread safety: shared; one look at a time. Invariant: a hold, and a cycle of waits, is reported once.
 
@@ -37,7 +37,8 @@ pub struct Watch(Mutex<State>);
 /// What is worth a line in the log.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// Locks that are held for [`HOLD_TIME_MAX`] or longer by now, each with the number of threads that wait for it.
+    /// Locks that are held for [`HOLD_TIME_MAX`] or longer by now, each with the number of threads that wait
+    /// for it.
     pub long_held: Vec<(Held, usize)>,
     /// Threads that have waited for each other all this time, with what each waits for.
     pub cycle: Vec<Held>,

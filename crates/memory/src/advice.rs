@@ -10,8 +10,9 @@ const EXCEPT_ADVISED: c_ulong = 1 << 1;
 /// What the system does without being asked.
 const POLICY: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 
-/// Keeps the kernel from giving this process huge pages unasked: one that was freed in part stays resident as a whole. Older
-/// kernels can't tell the two apart; where they give them to every process, this process then gets none.
+/// Keeps the kernel from giving this process huge pages unasked: one that was freed in part stays resident as
+/// a whole. Older kernels can't tell the two apart; where they give them to every process, this process then
+/// gets none.
 ///
 /// # Errors
 /// The kernel may be built without them.

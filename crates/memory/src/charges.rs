@@ -1,14 +1,15 @@
 //! All charges of a store: which memory is taken, by pool, by size, and by place in the code.
 //!
-//! Purpose: an owner of memory holds a [`Charge`] for as long as it has it. A charge that outlives its owner is a leak, and
-//! has the place where it was made (nDiskFS, "modular resource accounting").
+//! Purpose: an owner of memory holds a [`Charge`] for as long as it has it. A charge that outlives its owner
+//! is a leak, and has the place where it was made (nDiskFS, "modular resource accounting").
 //!
-//! Thread safety: all methods take `&self` and are lock-free; figures that are read while others change them may be of slightly
-//! different moments. Making and dropping a charge takes 12 atomic additions, about 150 ns, and no clock: the owner of
-//! the charges tells them the time.
+//! Thread safety: all methods take `&self` and are lock-free; figures that are read while others change them
+//! may be of slightly different moments. Making and dropping a charge takes 12 atomic additions, about 150
+//! ns, and no clock: the owner of the charges tells them the time.
 //!
-//! Invariants: what is charged is given back when its [`Charge`] is dropped, and by nothing else. A place has a slot of its own
-//! in each pool that it charges, until there are more than [`SITES_MAX`]; the others share one, which has no place.
+//! Invariants: what is charged is given back when its [`Charge`] is dropped, and by nothing else. A place has
+//! a slot of its own in each pool that it charges, until there are more than [`SITES_MAX`]; the others share
+//! one, which has no place.
 
 mod charge;
 mod gauge;
@@ -27,7 +28,8 @@ use gauge::Gauge;
 pub use site::SITES_MAX;
 use site::Sites;
 
-/// Charges of at most so many bytes are in the first class (log2); each other class goes up to twice as much as the one before.
+/// Charges of at most so many bytes are in the first class (log2); each other class goes up to twice as much
+/// as the one before.
 const CLASS_LOG2_MIN: u32 = 9;
 /// Everything larger than the class before it is in the last one (log2).
 const CLASS_LOG2_MAX: u32 = 40;
@@ -132,7 +134,8 @@ impl Charges {
         })
     }
 
-    /// Charges so many bytes to a pool until the result is dropped, at the place of the caller. Never refuses.
+    /// Charges so many bytes to a pool until the result is dropped, at the place of the caller. Never
+    /// refuses.
     ///
     /// # Panics
     /// There is no such pool.
@@ -191,7 +194,8 @@ impl Charges {
         self.pools.iter().flat_map(|pool| live_in(pool, now_ms)).collect()
     }
 
-    /// A charge of one of its pools has changed from so many bytes to so many: what does not depend on the place.
+    /// A charge of one of its pools has changed from so many bytes to so many: what does not depend on the
+    /// place.
     #[inline]
     fn resize(&self, number: usize, before: u64, after: u64) {
         let (pool, change) = (&self.pools[number], after.wrapping_sub(before).cast_signed());

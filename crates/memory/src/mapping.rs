@@ -1,7 +1,8 @@
 //! Memory from the kernel, for buffers in huge pages.
 //!
-//! Past the allocator: what is unmapped is given back at once, and advice about huge pages goes with it. On an address that
-//! an allocator has again, the first small block touched after that would cost a whole huge page.
+//! Past the allocator: what is unmapped is given back at once, and advice about huge pages goes with it. On
+//! an address that an allocator has again, the first small block touched after that would cost a whole huge
+//! page.
 //!
 //! Thread safety: a buffer has its stretch to itself and may be sent and shared as a `Vec<u8>` may be.
 //!
@@ -35,7 +36,8 @@ struct Mapping {
 
 // SAFETY: any thread may use and unmap what another one has mapped.
 unsafe impl Send for Mapping {}
-// SAFETY: shared it gives out an address and a length. Only a buffer turns these into slices, each of bytes that are its own.
+// SAFETY: shared it gives out an address and a length. Only a buffer turns these into slices, each of bytes
+// that are its own.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -60,9 +62,9 @@ impl Drop for Mapping {
     }
 }
 
-/// `count` zeroed buffers of `len` bytes, one behind the other in huge pages, if the kernel has some: else in others. They take
-/// no memory before they are written to; what they lie in goes back to the kernel with the last of them. The first one
-/// begins at a multiple of [`HUGE_PAGE_BYTES`].
+/// `count` zeroed buffers of `len` bytes, one behind the other in huge pages, if the kernel has some: else in
+/// others. They take no memory before they are written to; what they lie in goes back to the kernel with the
+/// last of them. The first one begins at a multiple of [`HUGE_PAGE_BYTES`].
 ///
 /// Ends the process as an allocation does when there is no memory.
 ///
@@ -99,8 +101,8 @@ impl AsRef<[u8]> for MappedBuf {
 
 impl AsMut<[u8]> for MappedBuf {
     fn as_mut(&mut self) -> &mut [u8] {
-        // SAFETY: mapped, writable, initialized by the kernel; the buffers of a mapping don't overlap, and this one is borrowed
-        // exclusively.
+        // SAFETY: mapped, writable, initialized by the kernel; the buffers of a mapping don't overlap, and
+        // this one is borrowed exclusively.
         unsafe { slice::from_raw_parts_mut(self.start(), self.len) }
     }
 }

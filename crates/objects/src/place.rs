@@ -17,7 +17,8 @@ use crate::cloud;
 /// Of a directory with objects.
 const PRIVATE: u32 = 0o700;
 
-/// How long requests may last, and how often one is made again that the service has not answered, or as one that is too busy.
+/// How long requests may last, and how often one is made again that the service has not answered, or as one
+/// that is too busy.
 #[derive(Debug, Clone, Copy)]
 pub struct Patience {
     /// A request that lasts longer, with all that is sent and received, has failed.
@@ -36,7 +37,8 @@ pub struct ObjectPlace {
 }
 
 impl ObjectPlace {
-    /// The prefix that `url` names, such as `s3://bucket/prefix`, or a directory; `endpoint`: of a server that speaks S3.
+    /// The prefix that `url` names, such as `s3://bucket/prefix`, or a directory; `endpoint`: of a server
+    /// that speaks S3.
     ///
     /// # Errors
     /// Why it can't be used, in words.
@@ -87,8 +89,9 @@ impl ObjectPlace {
         self.url.to_file_path().ok().filter(|_| self.is_local())
     }
 
-    /// Makes a directory that no other user can enter, or one that is there such, before anything is in it: objects are files
-    /// that the umask lets others read. Does nothing in object storage, whose rights are its own.
+    /// Makes a directory that no other user can enter, or one that is there such, before anything is in it:
+    /// objects are files that the umask lets others read. Does nothing in object storage, whose rights are
+    /// its own.
     ///
     /// # Errors
     /// It can't be made, or belongs to another user.

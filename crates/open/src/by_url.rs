@@ -1,4 +1,5 @@
-//! Stores in object storage that are named by their URL alone: what the directory of a store has lies at a place by convention.
+//! Stores in object storage that are named by their URL alone: what the directory of a store has lies at a
+//! place by convention.
 //!
 //! ```text
 //! /var/lib/kvfs/NAME                   of root
@@ -6,11 +7,11 @@
 //! $KVFS_STATE_DIR/NAME                 of both, where that is set
 //! ```
 //!
-//! Purpose: a machine needs nothing but a URL to mount a store. The directory is as any other one of a store: it names the URL, and has the
-//! mark, log, sockets and the local cache.
+//! Purpose: a machine needs nothing but a URL to mount a store. The directory is as any other one of a store:
+//! it names the URL, and has the mark, log, sockets and the local cache.
 //!
-//! Thread safety: functions. Invariants: a directory is made only for a URL at which there is a store; NAME is made of the URL and the
-//! endpoint, so each has one of its own.
+//! Thread safety: functions. Invariants: a directory is made only for a URL at which there is a store; NAME
+//! is made of the URL and the endpoint, so each has one of its own.
 
 use std::ffi::OsString;
 use std::fmt::Write;
@@ -46,7 +47,8 @@ pub fn is_url(store: &Path) -> bool {
 /// The directory of the store at this URL, which is made if there is none yet.
 ///
 /// # Errors
-/// There is no store at the URL, or it can't be reached; the directory can't be made; the build has no object storage.
+/// There is no store at the URL, or it can't be reached; the directory can't be made; the build has no object
+/// storage.
 pub fn directory_of_url(store: &Path) -> Result<PathBuf> {
     let url = store.to_str().unwrap_or_default();
     engines::expect_remote(url)?;
@@ -73,7 +75,8 @@ pub fn directory_of_url(store: &Path) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// The directory for a new store at this URL, and the endpoint that it is to have; the directory above it is made.
+/// The directory for a new store at this URL, and the endpoint that it is to have; the directory above it is
+/// made.
 ///
 /// # Errors
 /// It can't be made; the URL makes no sense; the build has no object storage.

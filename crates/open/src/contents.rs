@@ -1,7 +1,8 @@
 //! What a file or block device holds that is about to become a store.
 //!
-//! Thread safety: free functions. Invariants: nothing is written; a regular file is empty only if no byte of it was ever
-//! written, a block device only if every byte that is looked at is zero and no signature is on it.
+//! Thread safety: free functions. Invariants: nothing is written; a regular file is empty only if no byte of
+//! it was ever written, a block device only if every byte that is looked at is zero and no signature is on
+//! it.
 
 use std::fmt;
 use std::fs::File;

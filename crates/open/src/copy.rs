@@ -1,10 +1,11 @@
 //! A store copied into a new one, of the same or another engine.
 //!
-//! Purpose: what `kvfs copy` promises. The new store is made without a file system, filled (`kvfs_fs::copy`), closed, opened again to be read, compared
-//! with the old one record by record, and verified; only then it is a store.
+//! Purpose: what `kvfs copy` promises. The new store is made without a file system, filled (`kvfs_fs::copy`),
+//! closed, opened again to be read, compared with the old one record by record, and verified; only then it is
+//! a store.
 //!
-//! Thread safety: a function. Invariants: until everything is verified and durable the directory has a mark that no program
-//! opens a store by; what fails leaves nothing behind; the new store has a uuid of its own.
+//! Thread safety: a function. Invariants: until everything is verified and durable the directory has a mark
+//! that no program opens a store by; what fails leaves nothing behind; the new store has a uuid of its own.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -50,11 +51,12 @@ pub struct CopiedStore {
     pub files: CheckReport,
 }
 
-/// Copies an open store, which nothing changes meanwhile, to a new one at `path`, whose first device is what `find_device` gives.
+/// Copies an open store, which nothing changes meanwhile, to a new one at `path`, whose first device is what
+/// `find_device` gives.
 ///
 /// # Errors
-/// The directory is no place for a store; the engine keeps nothing; no space; the old store can't be read; what `find_device` says. Nothing is
-/// left behind.
+/// The directory is no place for a store; the engine keeps nothing; no space; the old store can't be read;
+/// what `find_device` says. Nothing is left behind.
 pub fn copy_store(
     (fs, engine): (&FileSystem, &OpenedEngine),
     path: &Path,

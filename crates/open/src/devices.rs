@@ -1,7 +1,8 @@
 //! The devices of an open store: where each of them is, and how they come and go.
 //!
-//! Thread safety: any thread; the list has a short lock of its own. Crash order: the store's directory names a device before the
-//! engine takes it in, and until the engine has let go of it; a name too many does no harm.
+//! Thread safety: any thread; the list has a short lock of its own. Crash order: the store's directory names
+//! a device before the engine takes it in, and until the engine has let go of it; a name too many does no
+//! harm.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -24,8 +25,8 @@ pub struct NewDevice {
     pub path: PathBuf,
     /// How quick it is.
     pub tier: Tier,
-    /// How much of it is used (bytes); `None`: all of a block device, and of a file what it has, or, if that is nothing, what its
-    /// file system has room for.
+    /// How much of it is used (bytes); `None`: all of a block device, and of a file what it has, or, if that
+    /// is nothing, what its file system has room for.
     pub size_bytes: Option<u64>,
     /// What it holds is overwritten.
     pub force: bool,
@@ -79,7 +80,8 @@ impl StoreDevices {
         }
     }
 
-    /// Opens and locks all that `dir` names. Those that are not there are passed over: the engine knows whether it needs them.
+    /// Opens and locks all that `dir` names. Those that are not there are passed over: the engine knows
+    /// whether it needs them.
     ///
     /// # Errors
     /// One is in use, or may not be opened; the first one is not there; I/O errors.
@@ -117,8 +119,8 @@ impl StoreDevices {
         (!paths.is_empty()).then(|| paths.join(", "))
     }
 
-    /// The engine has opened the store on them: lets go of what it does not use, a name that a crash has left or the device of
-    /// another store, and notes what it misses, which stays so until the store is closed.
+    /// The engine has opened the store on them: lets go of what it does not use, a name that a crash has left
+    /// or the device of another store, and notes what it misses, which stays so until the store is closed.
     pub(crate) fn note_opened(&mut self, db: &Db) {
         self.missing = missing_in(db);
         self.others.lock().retain(|other| {
@@ -182,11 +184,12 @@ impl StoreDevices {
         health
     }
 
-    /// Takes a file or block device into the store that `db` is; its number. It is given up again where that fails.
+    /// Takes a file or block device into the store that `db` is; its number. It is given up again where that
+    /// fails.
     ///
     /// # Errors
-    /// It holds something, and `force` is not set; it is in use, too small, or not what the owner of the store's directory may have
-    /// there; I/O errors.
+    /// It holds something, and `force` is not set; it is in use, too small, or not what the owner of the
+    /// store's directory may have there; I/O errors.
     pub fn add(&self, db: &Db, new: &NewDevice) -> Result<u32> {
         let _changing = self.changing.lock();
         let explain = |error: OpenError| explain_device(self.dir.path(), &error);

@@ -1,7 +1,8 @@
 //! Stores by their path, for every program that opens one: device → engine → file system.
 //!
-//! Purpose: what a store's directory may look like, how memory is divided, and what a failure means are decided here once, for
-//! the command, its daemon, and programs that embed kvfs, and so is which engine a store has ([`EngineKind`]). What needs a daemon is the command's.
+//! Purpose: what a store's directory may look like, how memory is divided, and what a failure means are
+//! decided here once, for the command, its daemon, and programs that embed kvfs, and so is which engine a
+//! store has ([`EngineKind`]). What needs a daemon is the command's.
 //!
 //! Thread safety: see the modules. Invariant: one process at a time has a store open; the device is locked.
 

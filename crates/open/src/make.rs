@@ -49,8 +49,8 @@ impl NewStore<'_> {
     }
 }
 
-/// Makes a store whose first device is what `find_device` gives, with its size: of an engine other than kvdb there is none. Returns its
-/// capacity (bytes).
+/// Makes a store whose first device is what `find_device` gives, with its size: of an engine other than kvdb
+/// there is none. Returns its capacity (bytes).
 ///
 /// # Errors
 /// The directory is no place for one; no space; a device can't be used; what `find_device` says.
@@ -69,7 +69,8 @@ pub fn make_store(
     })
 }
 
-/// Checks what is asked for, and has the store made by `fill` in an empty directory: what fails leaves nothing behind.
+/// Checks what is asked for, and has the store made by `fill` in an empty directory: what fails leaves
+/// nothing behind.
 pub(crate) fn in_new_directory<T>(
     path: &Path,
     new: &NewStore<'_>,
@@ -111,8 +112,8 @@ pub fn own_device(dir: &StoreDir, size: Option<u64>) -> Result<(FileDevice, u64)
     Ok((device, capacity))
 }
 
-/// A file or block device elsewhere that the directory names from now on, and its size. What it holds is overwritten only if
-/// `force` says so.
+/// A file or block device elsewhere that the directory names from now on, and its size. What it holds is
+/// overwritten only if `force` says so.
 ///
 /// # Errors
 /// It holds something; it is in use, or can't be opened; I/O errors.
@@ -133,8 +134,8 @@ pub fn linked_device(dir: &StoreDir, new: &NewDevice) -> Result<(FileDevice, u64
     Ok((device, capacity))
 }
 
-/// Makes the engine's structures on `device`, and an empty file system there if `has_files` asks for it, and takes in the others; its
-/// capacity (bytes).
+/// Makes the engine's structures on `device`, and an empty file system there if `has_files` asks for it, and
+/// takes in the others; its capacity (bytes).
 pub(crate) fn make_kvdb(
     dir: &StoreDir,
     device: FileDevice,
@@ -172,8 +173,8 @@ pub(crate) fn make_kvdb(
     Ok(capacity)
 }
 
-/// Removes what there is of a store that has not come to be, and the directory if that was made for it. What says that it holds a store, or a
-/// copy that is none yet, goes last.
+/// Removes what there is of a store that has not come to be, and the directory if that was made for it. What
+/// says that it holds a store, or a copy that is none yet, goes last.
 ///
 /// # Errors
 /// I/O errors.

@@ -62,14 +62,14 @@ impl Memory {
         self.bytes / 16
     }
 
-    /// For requests and answers of the key-value socket that are under way; one of the largest messages, of `len_max` bytes, fits a
-    /// user's half.
+    /// For requests and answers of the key-value socket that are under way; one of the largest messages, of
+    /// `len_max` bytes, fits a user's half.
     pub fn message_bytes(self, len_max: usize) -> usize {
         ((self.bytes / 16) as usize).clamp(2 * len_max + (2 << 20), 64 << 20)
     }
 
-    /// How many views of transactions users other than root may have mounted in all: a sixteenth goes to their threads
-    /// and tables.
+    /// How many views of transactions users other than root may have mounted in all: a sixteenth goes to
+    /// their threads and tables.
     pub fn views_max(self) -> usize {
         ((self.bytes / 16 / VIEW_BYTES) as usize).clamp(16, 1024)
     }

@@ -37,7 +37,8 @@ pub struct OpenOptions {
     pub lazytime: bool,
     /// How long a change may stay in memory before it is written to the device.
     pub commit_interval: Option<Duration>,
-    /// Writers wait while more than so much of what was written is not durable (bytes); `None`: the interval alone counts.
+    /// Writers wait while more than so much of what was written is not durable (bytes); `None`: the interval
+    /// alone counts.
     pub dirty_bytes: Option<u64>,
     /// Access-control lists don't count, and are not shown.
     pub no_acls: bool,
@@ -51,11 +52,14 @@ pub struct OpenOptions {
     pub placement: Option<Placement>,
     /// How long a transaction may go without an operation, unless its begin says otherwise; `None`: for ever.
     pub txn_idle: Option<Duration>,
-    /// How much of a store in object storage a local disk keeps at most (bytes); `None`: as its engine has it.
+    /// How much of a store in object storage a local disk keeps at most (bytes); `None`: as its engine has
+    /// it.
     pub cache_bytes: Option<u64>,
-    /// A mount elsewhere counts this one as dead when it has not heard of it for so long; `None`: as its engine has it.
+    /// A mount elsewhere counts this one as dead when it has not heard of it for so long; `None`: as its
+    /// engine has it.
     pub lease: Option<Duration>,
-    /// How long a call waits for object storage that does not answer, until it fails; zero: for ever; `None`: as its engine has it.
+    /// How long a call waits for object storage that does not answer, until it fails; zero: for ever; `None`:
+    /// as its engine has it.
     pub timeout: Option<Duration>,
     /// What is synced is durable when a journal on the local disk has it, not object storage.
     pub journals_locally: bool,

@@ -11,13 +11,13 @@
 //! STORE/kvfs.log       what the daemon had to say in the background
 //! ```
 //!
-//! Purpose: [`StoreDir`] is the only way to the files of a store. The directory may belong to another user than the
-//! process that works on it, root as a rule: nothing that this user puts there may lead the process elsewhere. So the
-//! directory is opened once, and everything in it through that descriptor.
+//! Purpose: [`StoreDir`] is the only way to the files of a store. The directory may belong to another user
+//! than the process that works on it, root as a rule: nothing that this user puts there may lead the process
+//! elsewhere. So the directory is opened once, and everything in it through that descriptor.
 //!
-//! Thread safety: immutable, cheap to clone. Invariants: no symbolic link in the directory is followed but that of the
-//! devices; a device that is reached in another user's directory belongs to that user; a file is used only if it is a
-//! regular one with one name, of the directory's owner or of this process's user.
+//! Thread safety: immutable, cheap to clone. Invariants: no symbolic link in the directory is followed but
+//! that of the devices; a device that is reached in another user's directory belongs to that user; a file is
+//! used only if it is a regular one with one name, of the directory's owner or of this process's user.
 
 mod device;
 
@@ -84,7 +84,8 @@ impl Owner {
         self.uid != effective_uid() && self.uid != 0
     }
 
-    /// Whether others than the owner decide what is in the directory. An ordinary user chooses how to share it.
+    /// Whether others than the owner decide what is in the directory. An ordinary user chooses how to share
+    /// it.
     fn is_shared(self) -> bool {
         self.mode & 0o002 != 0 || (self.mode & 0o020 != 0 && self.gid != 0 && effective_uid() == 0)
     }
@@ -118,11 +119,12 @@ impl StoreDir {
         }
     }
 
-    /// A directory for a new store: made when missing, refused when it holds anything or lies on the mount of a store. No other process makes one there for as long as
-    /// this lives.
+    /// A directory for a new store: made when missing, refused when it holds anything or lies on the mount of
+    /// a store. No other process makes one there for as long as this lives.
     ///
     /// # Errors
-    /// It holds something, or soon will; it can't be made; it is on a mount of a store; users that this process does not trust may write to it.
+    /// It holds something, or soon will; it can't be made; it is on a mount of a store; users that this
+    /// process does not trust may write to it.
     pub fn prepare(path: &Path) -> Result<Self> {
         let is_new = match fs::DirBuilder::new().mode(0o700).create(path) {
             Ok(()) => true,
@@ -165,7 +167,8 @@ impl StoreDir {
         Ok(Self { path, dir: Arc::new(dir), owner, claim: None })
     }
 
-    /// The directory under a lock, before anything is looked for in it. `None`: another process has it, or had it and has removed it.
+    /// The directory under a lock, before anything is looked for in it. `None`: another process has it, or
+    /// had it and has removed it.
     fn lock(&self) -> Result<Option<OwnedFd>, Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = rustix::fs::openat(&*self.dir, c".", flags, Mode::empty())?;
@@ -212,8 +215,8 @@ impl StoreDir {
         Ok(())
     }
 
-    /// Refuses a directory in which others than this process's user may put things. Another user's directory is not
-    /// trusted anyway.
+    /// Refuses a directory in which others than this process's user may put things. Another user's directory
+    /// is not trusted anyway.
     fn check_private(&self) -> Result<()> {
         if self.owner.is_foreign() || !self.owner.is_shared() {
             return Ok(());
@@ -250,7 +253,8 @@ impl StoreDir {
         fs::metadata(path).is_ok_and(is_of_store)
     }
 
-    /// Its absolute path, for messages, the mount table, and programs that come by it. Nothing in it is opened by it.
+    /// Its absolute path, for messages, the mount table, and programs that come by it. Nothing in it is
+    /// opened by it.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -260,7 +264,8 @@ impl StoreDir {
         self.owner.uid
     }
 
-    /// User and group that a store made here belongs to: another user's directory's owner, else this process's.
+    /// User and group that a store made here belongs to: another user's directory's owner, else this
+    /// process's.
     pub fn beneficiary(&self) -> (u32, u32) {
         if self.owner.is_foreign() {
             return (self.owner.uid, self.owner.gid);

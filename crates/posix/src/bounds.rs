@@ -1,4 +1,5 @@
-//! What processes of a server's clients may have of what has no end inside of a program: descriptors and locks.
+//! What processes of a server's clients may have of what has no end inside of a program: descriptors and
+//! locks.
 //!
 //! Thread safety: as [`Shares`].
 

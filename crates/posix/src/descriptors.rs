@@ -1,7 +1,7 @@
 //! The table of descriptors of a process.
 //!
-//! Thread safety: one lock, held for a few instructions. Invariants: the lowest free number is given out; a process that is bounded has
-//! as many descriptors as its user's share was taken for.
+//! Thread safety: one lock, held for a few instructions. Invariants: the lowest free number is given out; a
+//! process that is bounded has as many descriptors as its user's share was taken for.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

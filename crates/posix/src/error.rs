@@ -31,7 +31,8 @@ pub enum PosixError {
         /// What it is about.
         message: Box<str>,
     },
-    /// The path leads out of the file system, into the one that it lies in ([`Process::placed`](crate::Process::placed)).
+    /// The path leads out of the file system, into the one that it lies in
+    /// ([`Process::placed`](crate::Process::placed)).
     #[error("the path leads out of the file system")]
     Outside {
         /// Absolute, there.

@@ -1,4 +1,5 @@
-//! Nodes that are in use: each keeps one lookup of the file system, so an unlinked file lives as long as it is open.
+//! Nodes that are in use: each keeps one lookup of the file system, so an unlinked file lives as long as it
+//! is open.
 //!
 //! Thread safety: as [`FileSystem`]. Invariant: each lookup is taken back once.
 

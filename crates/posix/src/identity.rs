@@ -1,7 +1,9 @@
-//! Whom a process acts for, and what that user may do: the checks that the kernel makes for a mounted file system.
+//! Whom a process acts for, and what that user may do: the checks that the kernel makes for a mounted file
+//! system.
 //!
-//! Purpose: user 0 may do everything, others what permission bits and access-control lists allow. Capabilities apart from
-//! those of user 0 are not known here: the ids are given by the program, which owns the store, not by a kernel.
+//! Purpose: user 0 may do everything, others what permission bits and access-control lists allow.
+//! Capabilities apart from those of user 0 are not known here: the ids are given by the program, which owns
+//! the store, not by a kernel.
 //!
 //! Thread safety: immutable values.
 
@@ -113,7 +115,8 @@ impl Actor {
         self.is_root() || self.groups().contains(&gid)
     }
 
-    /// EACCES unless `access` (of 4, 2, 1) is allowed. Root may all, but run what no user may run. EROFS: nothing is changed there.
+    /// EACCES unless `access` (of 4, 2, 1) is allowed. Root may all, but run what no user may run. EROFS:
+    /// nothing is changed there.
     pub(crate) fn check(&self, fs: &FileSystem, node: NodeId, attr: &Attr, access: u32) -> Result<()> {
         let is_content = matches!(attr.kind, FileType::Regular | FileType::Directory | FileType::Symlink);
         if access & WRITE != 0 && is_content && kvfs_fs::is_read_only(fs) {
@@ -135,7 +138,8 @@ impl Actor {
         }
     }
 
-    /// Whether a name may be taken away: what lies in a sticky directory only by its owner or that of the directory.
+    /// Whether a name may be taken away: what lies in a sticky directory only by its owner or that of the
+    /// directory.
     pub(crate) fn check_sticky(&self, directory: &Attr, victim: &Attr) -> Result<()> {
         let is_free = directory.mode & S_ISVTX == 0 || self.is_root();
         if is_free || [directory.uid, victim.uid].contains(&self.caller.uid) {
@@ -145,8 +149,9 @@ impl Actor {
         }
     }
 
-    /// Whether a symbolic link at the end of a path is followed: in a sticky directory in which all may write, that of the user or of
-    /// the owner of the directory. As the kernel has it with `fs.protected_symlinks`.
+    /// Whether a symbolic link at the end of a path is followed: in a sticky directory in which all may
+    /// write, that of the user or of the owner of the directory. As the kernel has it with
+    /// `fs.protected_symlinks`.
     pub(crate) fn check_follow(&self, directory: &Attr, link: &Attr) -> Result<()> {
         let is_shared = directory.mode & (S_ISVTX | S_IWOTH) == S_ISVTX | S_IWOTH;
         if !is_shared || [directory.uid, self.caller.uid].contains(&link.uid) {
@@ -156,8 +161,9 @@ impl Actor {
         }
     }
 
-    /// Whether what is there is opened where a file would be made: in a sticky directory in which others may write, if it is the user's
-    /// or of the owner of the directory. As the kernel has it with `fs.protected_regular` and `fs.protected_fifos` of 2.
+    /// Whether what is there is opened where a file would be made: in a sticky directory in which others may
+    /// write, if it is the user's or of the owner of the directory. As the kernel has it with
+    /// `fs.protected_regular` and `fs.protected_fifos` of 2.
     pub(crate) fn check_found(&self, directory: &Attr, found: &Attr) -> Result<()> {
         let writers = if matches!(found.kind, FileType::Regular | FileType::Fifo) {
             S_IWOTH | S_IWGRP
@@ -172,7 +178,8 @@ impl Actor {
         }
     }
 
-    /// The mode of a new file that is no directory, in `directory`: no program of a group that the user is not in.
+    /// The mode of a new file that is no directory, in `directory`: no program of a group that the user is
+    /// not in.
     pub(crate) fn mode_of_new(&self, directory: &Attr, mode: u32) -> u32 {
         let is_program = mode & (S_ISGID | S_IXGRP) == S_ISGID | S_IXGRP;
         let is_foreign = directory.mode & S_ISGID != 0 && !self.is_member(directory.gid);

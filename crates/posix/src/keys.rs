@@ -118,7 +118,8 @@ impl<'p> ProcessKeys<'p> {
     }
 }
 
-/// Tries `operation` until no other holds what it needs. A keyspace may be dropped meanwhile: `operation` looks it up.
+/// Tries `operation` until no other holds what it needs. A keyspace may be dropped meanwhile: `operation`
+/// looks it up.
 fn settled<T>(
     mut operation: impl FnMut(&Caller) -> std::result::Result<T, AccessError<FsError>>,
 ) -> Result<T> {

@@ -1,10 +1,11 @@
 //! The calls of POSIX on a kvfs file system, inside a process: no mount, no FUSE, no kernel in between.
 //!
-//! Purpose: [`kvfs_fs`] works by node; this crate is what a kernel is to it: paths with symbolic links, permissions, descriptors,
-//! offsets and flags, working directories, advisory locks. A [`Volume`] is an open file system, a [`Process`] one of its
-//! users with a table of descriptors; the methods of a process are named as the calls are. Where POSIX has several calls
-//! for one thing, a [`Place`] says which is meant: [`Process::stat`] of `"path"` is `stat`, of `Place::from("path").no_follow()`
-//! `lstat`, of `(fd, "path")` `fstatat`, of a descriptor `fstat`.
+//! Purpose: [`kvfs_fs`] works by node; this crate is what a kernel is to it: paths with symbolic links,
+//! permissions, descriptors, offsets and flags, working directories, advisory locks. A [`Volume`] is an open
+//! file system, a [`Process`] one of its users with a table of descriptors; the methods of a process are
+//! named as the calls are. Where POSIX has several calls for one thing, a [`Place`] says which is meant:
+//! [`Process::stat`] of `"path"` is `stat`, of `Place::from("path").no_follow()` `lstat`, of `(fd, "path")`
+//! `fstatat`, of a descriptor `fstat`.
 //!
 //! Thread safety: everything is `&self`; any number of threads and processes on one volume.
 //!

@@ -1,8 +1,9 @@
 //! Advisory locks: of whole files by open file (`flock`), of ranges by process or open file (`fcntl`).
 //!
-//! Thread safety: one lock for all tables; who waits sleeps on a condition. Invariants: two locks of different owners that
-//! overlap are both shared; of one owner no two ranges overlap or touch with the same kind; an owner that is bounded has as many as its
-//! user's share was taken for. What is refused has changed nothing.
+//! Thread safety: one lock for all tables; who waits sleeps on a condition. Invariants: two locks of
+//! different owners that overlap are both shared; of one owner no two ranges overlap or touch with the same
+//! kind; an owner that is bounded has as many as its user's share was taken for. What is refused has changed
+//! nothing.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -78,7 +79,8 @@ impl LockTable {
     /// Takes `lock` for `owner` in place of what it has there; waits for others as `patience` says.
     ///
     /// # Errors
-    /// EAGAIN: another one has it; EDEADLK: it waits for this owner; EINTR: the wait was ended; ENOLCK: the user has too many.
+    /// EAGAIN: another one has it; EDEADLK: it waits for this owner; EINTR: the wait was ended; ENOLCK: the
+    /// user has too many.
     pub(crate) fn lock(
         &self,
         owner: LockOwner,
@@ -165,8 +167,8 @@ impl Tables {
         held.filter(move |(who, held)| *who != owner && held.meets(lock))
     }
 
-    /// Whether one in the way waits, perhaps by way of others, for `owner`. Waits of open files are none: another thread may
-    /// release their locks.
+    /// Whether one in the way waits, perhaps by way of others, for `owner`. Waits of open files are none:
+    /// another thread may release their locks.
     fn is_deadlock(&self, owner: LockOwner, place: Place, lock: &RangeLock) -> bool {
         let is_of_process = |owner: LockOwner| matches!(owner, LockOwner::Process(_));
         if !is_of_process(owner) {

@@ -1,6 +1,7 @@
 //! Open files: what descriptors refer to, with the flags and the offset that copies of a descriptor share.
 //!
-//! Thread safety: everything is `&self`. Reads and writes that use the shared offset come one after the other, as POSIX asks.
+//! Thread safety: everything is `&self`. Reads and writes that use the shared offset come one after the
+//! other, as POSIX asks.
 //!
 //! Invariant: the locks of an open file end with it, whichever process has it last.
 

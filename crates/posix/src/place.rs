@@ -1,4 +1,5 @@
-//! Where a call looks for a file: a path from the working directory or from an open one, or an open file itself.
+//! Where a call looks for a file: a path from the working directory or from an open one, or an open file
+//! itself.
 //!
 //! Thread safety: plain values.
 
@@ -10,8 +11,8 @@ use std::path::Path;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fd(pub i32);
 
-/// A path, and where it begins. What takes one takes a path as it is, too, a pair of an open directory and a path (the calls of
-/// POSIX whose names end in `at`), and a descriptor (those whose names begin with `f`).
+/// A path, and where it begins. What takes one takes a path as it is, too, a pair of an open directory and a
+/// path (the calls of POSIX whose names end in `at`), and a descriptor (those whose names begin with `f`).
 ///
 /// ```
 /// use kvfs_posix::{Fd, Place};
@@ -55,7 +56,8 @@ impl<'a> Place<'a> {
         self.path
     }
 
-    /// What an open file refers to, as if by a name of it: a descriptor of `O_PATH` will do (`AT_EMPTY_PATH`, `/proc/self/fd/N`).
+    /// What an open file refers to, as if by a name of it: a descriptor of `O_PATH` will do (`AT_EMPTY_PATH`,
+    /// `/proc/self/fd/N`).
     #[must_use]
     pub fn named(fd: Fd) -> Self {
         Self { is_named: true, ..fd.into() }

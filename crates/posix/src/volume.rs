@@ -1,7 +1,7 @@
 //! A file system that this process works on: what a mount is to a kernel.
 //!
-//! Purpose: [`Volume`] keeps house while it lives, hands out processes, and begins transactions. The program opens the store
-//! below it and closes it afterwards.
+//! Purpose: [`Volume`] keeps house while it lives, hands out processes, and begins transactions. The program
+//! opens the store below it and closes it afterwards.
 //!
 //! Thread safety: everything is `&self`; cheap to clone.
 
@@ -85,7 +85,8 @@ impl Shared {
         Arc::new(Self { fs, locks: Arc::default(), root, processes, next_process, _of: of, observer })
     }
 
-    /// Tells the observer, if there is one, of attributes that have changed, with the content where it says so, and of names.
+    /// Tells the observer, if there is one, of attributes that have changed, with the content where it says
+    /// so, and of names.
     pub(crate) fn tell(&self, nodes: &[(NodeId, bool)], entries: &[(NodeId, &[u8])]) {
         if self.observer.is_none() {
             return;
@@ -233,7 +234,8 @@ impl Volume {
         Ok(Transaction { shared, keeper: Arc::clone(&self.keeper) })
     }
 
-    /// Opens a named snapshot to be read. What was a privilege then is none in it: set-id bits, devices, capabilities.
+    /// Opens a named snapshot to be read. What was a privilege then is none in it: set-id bits, devices,
+    /// capabilities.
     ///
     /// # Errors
     /// ENOENT: there is none of that name; store errors.
@@ -271,8 +273,8 @@ impl Volume {
     }
 }
 
-/// A file system, or the view of a transaction, that another part of the program has begun, keeps house of and ends: its
-/// processes, beside other front ends. Their locks exclude each other's.
+/// A file system, or the view of a transaction, that another part of the program has begun, keeps house of
+/// and ends: its processes, beside other front ends. Their locks exclude each other's.
 #[derive(Debug, Clone)]
 pub struct View {
     shared: Arc<Shared>,
@@ -323,15 +325,16 @@ impl SnapshotView {
         &self.shared.fs
     }
 
-    /// As [`Volume::process`], in the snapshot. Whether the user may see a private one is the program's to decide
-    /// ([`Snapshots::shown_to`](kvfs_fs::Snapshots::shown_to)).
+    /// As [`Volume::process`], in the snapshot. Whether the user may see a private one is the program's to
+    /// decide ([`Snapshots::shown_to`](kvfs_fs::Snapshots::shown_to)).
     pub fn process(&self, identity: &Identity) -> Process {
         Process::new(Arc::clone(&self.shared), identity)
     }
 }
 
-/// A transaction: its processes see what others had committed when it began, and their own changes; others see these when it is
-/// committed. What waits longer than a second for one of its locks outside of transactions cancels it.
+/// A transaction: its processes see what others had committed when it began, and their own changes; others
+/// see these when it is committed. What waits longer than a second for one of its locks outside of
+/// transactions cancels it.
 #[derive(Debug)]
 pub struct Transaction {
     shared: Arc<Shared>,
@@ -352,8 +355,9 @@ impl Transaction {
     /// Commits everything at once, durably. Processes of the transaction fail with ESTALE from then on.
     ///
     /// # Errors
-    /// ECANCELED: others have changed what this transaction has changed or, if it is serializable, read; nothing was changed, and the
-    /// transaction has ended. EIO: committed, but it may not survive a power cut. Others: the transaction was not committed, and has ended.
+    /// ECANCELED: others have changed what this transaction has changed or, if it is serializable, read;
+    /// nothing was changed, and the transaction has ended. EIO: committed, but it may not survive a power
+    /// cut. Others: the transaction was not committed, and has ended.
     pub fn commit(self) -> Result<TxnId> {
         let view = self.shared.fs.expect_txn()?;
         // No kernel has cached anything of the main line here.

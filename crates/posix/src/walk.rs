@@ -1,8 +1,8 @@
 //! From a path to a node.
 //!
-//! Purpose: the walk of POSIX: each directory on the way must be searchable, symbolic links are followed, at most
-//! [`LINKS_MAX`] of them, a slash in the end asks for a directory. The last one is followed in a sticky directory as the kernel does
-//! where links are protected.
+//! Purpose: the walk of POSIX: each directory on the way must be searchable, symbolic links are followed, at
+//! most [`LINKS_MAX`] of them, a slash in the end asks for a directory. The last one is followed in a sticky
+//! directory as the kernel does where links are protected.
 //!
 //! Thread safety: stateless; a name may be another file's when the walk has ended.
 
@@ -32,7 +32,8 @@ pub(crate) struct Found {
 /// Where a path leads.
 #[derive(Debug)]
 pub(crate) struct Walked {
-    /// The directory of the last component; or what the path leads to, if it has no name there: `/`, `.`, `..`.
+    /// The directory of the last component; or what the path leads to, if it has no name there: `/`, `.`,
+    /// `..`.
     pub(crate) directory: Found,
     /// The last component.
     pub(crate) name: Option<Vec<u8>>,

@@ -1,4 +1,5 @@
-//! Which executables do not load this library: static ones, and programs in Go, which make system calls of their own.
+//! Which executables do not load this library: static ones, and programs in Go, which make system calls of
+//! their own.
 //!
 //! Thread safety: pure, but for reads of the descriptor. Invariant: nothing is allocated.
 

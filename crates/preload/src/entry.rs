@@ -1,11 +1,14 @@
-//! Where patched sites arrive: passes calls on that cannot concern the store, saves all registers for those that may.
+//! Where patched sites arrive: passes calls on that cannot concern the store, saves all registers for those
+//! that may.
 //!
-//! A trampoline (see `patch.rs`) jumps here with the address of its own `syscall` instruction in rcx, which a system call
-//! may destroy, as r11. A call that passes is made by the trampoline; behind that instruction, two bytes on, the
-//! trampoline goes on with the result of a call that was made here. The red zone of the caller stays untouched.
+//! A trampoline (see `patch.rs`) jumps here with the address of its own `syscall` instruction in rcx, which a
+//! system call may destroy, as r11. A call that passes is made by the trampoline; behind that instruction,
+//! two bytes on, the trampoline goes on with the result of a call that was made here. The red zone of the
+//! caller stays untouched.
 //!
-//! Thread safety: all state is on the stack of the caller. Invariant: every register but rax, rcx, r11 is kept, and the
-//! vector registers too (SSE, AVX and AVX-512; tiles are left alone because no code here uses them).
+//! Thread safety: all state is on the stack of the caller. Invariant: every register but rax, rcx, r11 is
+//! kept, and the vector registers too (SSE, AVX and AVX-512; tiles are left alone because no code here uses
+//! them).
 
 use crate::kinds::KINDS;
 use crate::slow::{Verdict, slow};

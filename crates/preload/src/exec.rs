@@ -1,10 +1,13 @@
-//! Executing a program: one of the store through a copy in memory, and none that would not see the store unnoticed.
+//! Executing a program: one of the store through a copy in memory, and none that would not see the store
+//! unnoticed.
 //!
-//! The kernel executes only files that it can open. An executable below the prefix is copied into a memfd; a script is
-//! run by its interpreter with the path that the program gave. Variables of kvfs that a program left out of the new
-//! environment are added if it kept `LD_PRELOAD`; a program that dropped `LD_PRELOAD` has its way.
+//! The kernel executes only files that it can open. An executable below the prefix is copied into a memfd; a
+//! script is run by its interpreter with the path that the program gave. Variables of kvfs that a program
+//! left out of the new environment are added if it kept `LD_PRELOAD`; a program that dropped `LD_PRELOAD` has
+//! its way.
 //!
-//! Thread safety: runs in children of vfork: memory of the parent is only read. Invariant: nothing is allocated on a heap.
+//! Thread safety: runs in children of vfork: memory of the parent is only read. Invariant: nothing is
+//! allocated on a heap.
 
 use crate::buffer::PathBuffer;
 use crate::elf::{Linkage, linkage, read_at};
@@ -30,8 +33,8 @@ enum Static {
 
 /// How deep scripts may be run by scripts.
 const DEPTH: usize = 4;
-/// Pointers of a new argument list or environment that lie on the stack, which may have 32 KiB in a child of `posix_spawn`;
-/// a longer list lies in a mapping.
+/// Pointers of a new argument list or environment that lie on the stack, which may have 32 KiB in a child of
+/// `posix_spawn`; a longer list lies in a mapping.
 const WORDS: usize = 256;
 const CHUNK: usize = 1 << 18;
 

@@ -1,10 +1,12 @@
 //! Replaces the `syscall` instructions of mapped objects by jumps to trampolines.
 //!
-//! A site is `syscall` followed by the comparison of the result with the error range, 7 or 8 bytes together; nothing
-//! jumps into the middle of one. A site of another form is left alone (`interpose.rs` has the few that matter).
+//! A site is `syscall` followed by the comparison of the result with the error range, 7 or 8 bytes together;
+//! nothing jumps into the middle of one. A site of another form is left alone (`interpose.rs` has the few
+//! that matter).
 //!
-//! Thread safety: runs once, before the program has threads. Invariant: between the first and the last `mprotect` of an
-//! object no code outside of this library runs, since libc itself may be what is being written.
+//! Thread safety: runs once, before the program has threads. Invariant: between the first and the last
+//! `mprotect` of an object no code outside of this library runs, since libc itself may be what is being
+//! written.
 
 use crate::entry;
 use crate::sys::call;
@@ -53,8 +55,8 @@ pub(crate) fn sites(code: &[u8]) -> Vec<(usize, usize)> {
     found
 }
 
-/// Where the next two bytes of `syscall` are. The second one is looked for alone: libc does that many bytes at a time, and most of what
-/// a short program costs here is this.
+/// Where the next two bytes of `syscall` are. The second one is looked for alone: libc does that many bytes
+/// at a time, and most of what a short program costs here is this.
 fn next_syscall(code: &[u8]) -> Option<usize> {
     let mut from = 1;
     loop {

@@ -1,7 +1,7 @@
 //! Where a path argument leads: below the prefix, through a descriptor, or elsewhere.
 //!
-//! Thread safety: pure, but for the hints in `state.rs`. Invariant: symbolic links are not followed; a path elsewhere
-//! whose link leads below the prefix is elsewhere.
+//! Thread safety: pure, but for the hints in `state.rs`. Invariant: symbolic links are not followed; a path
+//! elsewhere whose link leads below the prefix is elsewhere.
 
 use crate::client;
 use crate::state::{self, CWD};
@@ -13,7 +13,8 @@ use std::sync::atomic::Ordering::Relaxed;
 pub(crate) enum Place<'a> {
     /// Below the prefix: the rest, without slashes in front; empty for the root.
     Below(&'a [u8]),
-    /// Relative to a directory that may belong to the store (`AT_FDCWD`: the working directory). Empty: the directory.
+    /// Relative to a directory that may belong to the store (`AT_FDCWD`: the working directory). Empty: the
+    /// directory.
     At(i32, &'a [u8]),
     /// It leaves through `..` of the root: the rest, from the directory that holds the prefix.
     Above(&'a [u8]),
@@ -61,7 +62,8 @@ fn sort<'a>(directory: i32, path: &'a [u8], prefix: &[u8]) -> Place<'a> {
     below(path, &prefix[last..], prefix).filter(|_| is_parent).unwrap_or(Place::Outside)
 }
 
-/// Where a path leads that begins with `from`: the prefix, or its last part if the path is relative to its parent.
+/// Where a path leads that begins with `from`: the prefix, or its last part if the path is relative to its
+/// parent.
 fn below<'a>(path: &'a [u8], from: &[u8], prefix: &[u8]) -> Option<Place<'a>> {
     let mut rest = path;
     for part in from.split(|b| *b == b'/').filter(|part| !part.is_empty()) {

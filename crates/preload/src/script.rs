@@ -1,6 +1,7 @@
 //! The first line of a script: `#!` interpreter and at most one argument.
 //!
-//! Thread safety: pure. Invariant: as the kernel reads it: blanks around both parts are dropped, the argument is one.
+//! Thread safety: pure. Invariant: as the kernel reads it: blanks around both parts are dropped, the argument
+//! is one.
 
 /// The interpreter, and its argument.
 pub(crate) fn interpreter(head: &[u8]) -> Option<(&[u8], Option<&[u8]>)> {

@@ -113,8 +113,8 @@ fn change_directory(nr: Number, args: &Args) -> Verdict {
     Verdict::Done(result)
 }
 
-/// Asks the kernel where the process is, and sets the flag of the working directory. It is never cleared: the memory may
-/// be that of a parent of vfork, which is still where it was.
+/// Asks the kernel where the process is, and sets the flag of the working directory. It is never cleared: the
+/// memory may be that of a parent of vfork, which is still where it was.
 pub(crate) fn note_directory() {
     let mut buffer = [0; PATH_MAX];
     let path = sys::current_directory(&mut buffer);

@@ -1,6 +1,7 @@
 //! What happens before the program begins: read the environment, set the hints, patch.
 //!
-//! Thread safety: runs once, on the first thread. Invariant: without a prefix and a server nothing is patched.
+//! Thread safety: runs once, on the first thread. Invariant: without a prefix and a server nothing is
+//! patched.
 
 use crate::{client, entry, exec, patch, slow, state, sys};
 use std::os::unix::ffi::OsStrExt;

@@ -1,4 +1,5 @@
-//! What the entry knows of the process: the prefix, which descriptors may belong to the store, where the process may be.
+//! What the entry knows of the process: the prefix, which descriptors may belong to the store, where the
+//! process may be.
 //!
 //! Thread safety: atomics; the prefix is written once, before any site is patched.
 //! Invariant: bits are supersets of the truth. A child of vfork shares them, so no `close` may clear one.

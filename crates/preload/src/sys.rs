@@ -1,6 +1,7 @@
 //! System calls made by the library itself, and the memory of the program that they name.
 //!
-//! Thread safety: functions without state. Invariant: no function here goes through libc, so none is intercepted.
+//! Thread safety: functions without state. Invariant: no function here goes through libc, so none is
+//! intercepted.
 
 use std::arch::asm;
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
@@ -46,7 +47,8 @@ pub(crate) fn string<'a>(address: u64) -> Option<&'a [u8]> {
 
 /// The word of the program at `address`, as of an array of pointers.
 pub(crate) fn word(address: u64, index: usize) -> u64 {
-    // SAFETY: the program passed an array that ends with a null pointer, or a structure of at least that many words.
+    // SAFETY: the program passed an array that ends with a null pointer, or a structure of at least that many
+    // words.
     unsafe { (address as *const u64).add(index).read_unaligned() }
 }
 
@@ -77,7 +79,8 @@ pub(crate) fn borrow(fd: i32) -> BorrowedFd<'static> {
 /// Lets each child of fork begin with a call of `child`. Returns `false` if libc refuses.
 #[must_use]
 pub(crate) fn at_fork(child: extern "C" fn()) -> bool {
-    // SAFETY: the function lives as long as the library, which is never unloaded, and does what may be done in such a child.
+    // SAFETY: the function lives as long as the library, which is never unloaded, and does what may be done
+    // in such a child.
     unsafe { libc::pthread_atfork(None, None, Some(child)) == 0 }
 }
 

@@ -1,7 +1,8 @@
 //! Chunks: content cut where it says so itself, and each of them once.
 //!
-//! Thread safety: plain values. Invariants: what follows a change of some bytes is cut as before, a chunk or two behind it (Xia and others,
-//! `FastCDC`, `TPDS` 2020); a chunk that is marked as unused is not used again.
+//! Thread safety: plain values. Invariants: what follows a change of some bytes is cut as before, a chunk or
+//! two behind it (Xia and others, `FastCDC`, `TPDS` 2020); a chunk that is marked as unused is not used
+//! again.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -84,7 +85,8 @@ impl<'r> ChunkStore<'r> {
     pub(crate) fn new(remote: &'r Remote, sealer: &Arc<Sealer>) -> Result<Self> {
         let mut generation = [0; 4];
         random(&mut generation)?;
-        // Marks first: what is marked later is not gone for a day. What was marked once is so for as long as it is there.
+        // Marks first: what is marked later is not gone for a day. What was marked once is so for as long as
+        // it is there.
         let marked: HashSet<_> = marks(remote, sealer)?.into_values().flatten().collect();
         let mut known = HashMap::new();
         each_chunk(remote, |id, _| {

@@ -1,7 +1,7 @@
 //! What a repository says of itself, and how its key is kept: under a passphrase, in the repository.
 //!
-//! Thread safety: plain values. Invariant: the key itself is never written; the passphrase can be tried against what is written at the
-//! cost of one run of Argon2id each (RFC 9106).
+//! Thread safety: plain values. Invariant: the key itself is never written; the passphrase can be tried
+//! against what is written at the cost of one run of Argon2id each (RFC 9106).
 
 use argon2::{Algorithm, Argon2, Params, Version};
 use chacha20poly1305::aead::{Aead, Payload};

@@ -1,6 +1,7 @@
 //! Why something could not be done with a repository.
 //!
-//! Thread safety: plain values. Invariant: a message says what is wrong with what, and what to do where that is known.
+//! Thread safety: plain values. Invariant: a message says what is wrong with what, and what to do where that
+//! is known.
 
 use kvfs_fs::transfer::StreamError;
 

@@ -1,7 +1,7 @@
 //! Names of objects.
 //!
-//! Thread safety: plain values. Invariant: a name has one meaning, and says nothing of the content but for its hash, which has a key
-//! where the repository has one.
+//! Thread safety: plain values. Invariant: a name has one meaning, and says nothing of the content but for
+//! its hash, which has a key where the repository has one.
 
 use std::fmt;
 
@@ -32,7 +32,8 @@ pub(crate) fn bytes_max(object: &str) -> usize {
 
 /// Identity of a chunk: what it holds, and who wrote it.
 ///
-/// A chunk that was marked as unused is not used again; the same content then comes as a chunk of another generation.
+/// A chunk that was marked as unused is not used again; the same content then comes as a chunk of another
+/// generation.
 #[derive(
     Debug,
     Clone,

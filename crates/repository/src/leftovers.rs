@@ -1,6 +1,7 @@
 //! What commands that were killed have left half-written in a directory.
 //!
-//! The crate `object_store` writes a file under the name of its object, `#` and a number, and renames it; lists pass over such names.
+//! The crate `object_store` writes a file under the name of its object, `#` and a number, and renames it;
+//! lists pass over such names.
 //!
 //! Thread safety: functions. Invariant: no object is removed.
 

@@ -1,6 +1,7 @@
 //! What a snapshot in a repository says of itself.
 //!
-//! Thread safety: plain values. Invariant: a manifest refers to chunks that are there, and names all that its snapshot needs.
+//! Thread safety: plain values. Invariant: a manifest refers to chunks that are there, and names all that its
+//! snapshot needs.
 
 use std::time::Duration;
 

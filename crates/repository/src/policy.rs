@@ -1,7 +1,7 @@
 //! Which snapshots are kept.
 //!
-//! Thread safety: a plain value. Invariants: a snapshot is kept where one rule keeps it; the newest one of a store is always kept where
-//! there is a rule at all; stores do not count against each other.
+//! Thread safety: a plain value. Invariants: a snapshot is kept where one rule keeps it; the newest one of a
+//! store is always kept where there is a rule at all; stores do not count against each other.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,8 @@ use crate::manifest::Summary;
 /// Which span of its kind a time is in.
 type SpanOf = fn(&DateTime<Utc>) -> i64;
 
-/// How many are kept of each store: the last ones, and the last of each of so many hours, days, weeks, months, years (UTC) that have any.
+/// How many are kept of each store: the last ones, and the last of each of so many hours, days, weeks,
+/// months, years (UTC) that have any.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Policy {
     /// The last ones.

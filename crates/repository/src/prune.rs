@@ -1,17 +1,19 @@
 //! Taking away what is not to be kept, and what nothing refers to.
 //!
-//! A push in another process may be about to refer to a chunk to which nothing refers yet, and nothing here knows of it: there is no lock
-//! that a machine which was switched off could leave behind. So a chunk goes in two steps, a day apart. It is *marked*, which is an object
-//! of its own; from then on no push that begins uses it, for as long as it is there: a mark goes behind the last of its chunks. When the mark
-//! is a day old no push that began before can be under way (`push` makes sure of it), so the snapshots that are there then are all that ever
-//! refer to the chunk. Where none of them does, it is removed, and it does not matter when: a prune that stands still in between removes
-//! nothing that has come into use meanwhile.
+//! A push in another process may be about to refer to a chunk to which nothing refers yet, and nothing here
+//! knows of it: there is no lock that a machine which was switched off could leave behind. So a chunk goes in
+//! two steps, a day apart. It is *marked*, which is an object of its own; from then on no push that begins
+//! uses it, for as long as it is there: a mark goes behind the last of its chunks. When the mark is a day old
+//! no push that began before can be under way (`push` makes sure of it), so the snapshots that are there then
+//! are all that ever refer to the chunk. Where none of them does, it is removed, and it does not matter when:
+//! a prune that stands still in between removes nothing that has come into use meanwhile.
 //!
-//! What a push under way has written has nothing that refers to it, either. It is not marked for a week, or a push that takes longer than a
-//! day would write everything anew for ever.
+//! What a push under way has written has nothing that refers to it, either. It is not marked for a week, or a
+//! push that takes longer than a day would write everything anew for ever.
 //!
-//! Thread safety: any number at once. Invariants: a chunk to which a manifest refers is never removed; ages are told by the clock of
-//! the service alone, which is asked before anything that they are an answer to: an age that is too small does no harm.
+//! Thread safety: any number at once. Invariants: a chunk to which a manifest refers is never removed; ages
+//! are told by the clock of the service alone, which is asked before anything that they are an answer to: an
+//! age that is too small does no harm.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
@@ -46,7 +48,8 @@ pub struct Pruned {
     pub removed: u64,
     /// Chunks that nothing refers to, and that go in a day.
     pub marked: u64,
-    /// Chunks that nothing refers to, and that are not marked before they are a week old: they may be those of a push under way.
+    /// Chunks that nothing refers to, and that are not marked before they are a week old: they may be those
+    /// of a push under way.
     pub young: u64,
 }
 
@@ -63,9 +66,9 @@ struct Unused {
 }
 
 impl Repository {
-    /// Takes the snapshots away that `policy` does not keep, marks what nothing refers to (any more), and removes what has been marked for a
-    /// day. `is_alone`: nothing is being pushed by any process, so that all of it goes at once. `only_tells`: all that is there stays. O(chunks
-    /// and references).
+    /// Takes the snapshots away that `policy` does not keep, marks what nothing refers to (any more), and
+    /// removes what has been marked for a day. `is_alone`: nothing is being pushed by any process, so that
+    /// all of it goes at once. `only_tells`: all that is there stays. O(chunks and references).
     ///
     /// # Errors
     /// The repository can't be read or written; damage, and then nothing is removed.
@@ -95,8 +98,9 @@ impl Repository {
 
     /// What nothing refers to but snapshots that would be `gone`.
     fn unused(&self, gone: &HashSet<StreamId>, is_alone: bool) -> Result<Unused> {
-        // What is marked and what the time is, before what is there, before what is referred to: so the latter knows all pushes that have
-        // ended before, also where this stands still in between. Where nothing is pushed everything is old.
+        // What is marked and what the time is, before what is there, before what is referred to: so the
+        // latter knows all pushes that have ended before, also where this stands still in between. Where
+        // nothing is pushed everything is old.
         let marks = marks(self.remote(), self.sealer())?;
         let now = if is_alone { Duration::MAX } else { self.now()? };
         let marked: HashSet<_> = marks.values().flatten().copied().collect();
@@ -132,8 +136,8 @@ impl Repository {
                 continue;
             }
             self.remote().delete(goes.into_iter().map(ChunkId::object))?;
-            // What is used stays marked. Were it not, a push could come to rely on it, and its other snapshots could go, while another
-            // prune that has seen neither stands still.
+            // What is used stays marked. Were it not, a push could come to rely on it, and its other
+            // snapshots could go, while another prune that has seen neither stands still.
             if !ids.iter().any(|id| unused.relied_on.contains(id)) {
                 self.remote().delete([object.clone()])?;
             }

@@ -1,7 +1,8 @@
 //! Pulling a snapshot: objects in, the frames of its stream out.
 //!
-//! Thread safety: belongs to one thread. Invariants: the bytes are those of the stream that `kvfs snapshot send` makes of the snapshot;
-//! what is read ahead is bounded; content in front of where the stream is gone on with is not read.
+//! Thread safety: belongs to one thread. Invariants: the bytes are those of the stream that
+//! `kvfs snapshot send` makes of the snapshot; what is read ahead is bounded; content in front of where the
+//! stream is gone on with is not read.
 
 use std::collections::VecDeque;
 use std::io::Read;
@@ -62,7 +63,8 @@ pub struct Pull<'r> {
 }
 
 impl<'r> Pull<'r> {
-    /// The stream that leads to the snapshot `id`, from where `behind` has come to: nothing, or the beginning of that stream.
+    /// The stream that leads to the snapshot `id`, from where `behind` has come to: nothing, or the beginning
+    /// of that stream.
     ///
     /// # Errors
     /// There is no such snapshot; the repository can't be read; damage.

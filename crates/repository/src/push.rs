@@ -1,7 +1,7 @@
 //! Pushing a snapshot: frames in, objects out.
 //!
-//! Thread safety: belongs to one thread. Invariants: the manifest is written when all that it refers to is; a push that is broken off
-//! leaves chunks that the next one finds, or that a later `prune` removes.
+//! Thread safety: belongs to one thread. Invariants: the manifest is written when all that it refers to is; a
+//! push that is broken off leaves chunks that the next one finds, or that a later `prune` removes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -63,7 +63,8 @@ pub struct Push<'r> {
 }
 
 impl<'r> Push<'r> {
-    /// Begins to push the snapshot that the stream with that first frame leads to. O(chunks in the repository).
+    /// Begins to push the snapshot that the stream with that first frame leads to. O(chunks in the
+    /// repository).
     ///
     /// # Errors
     /// [`RepositoryError::Present`], [`RepositoryError::NotWhole`]; the repository can't be read.
@@ -193,8 +194,8 @@ impl<'r> Push<'r> {
         Ok(())
     }
 
-    /// Makes sure that nothing of what is used is about to go. What was not marked at the last look is there for as long as the grace lasts,
-    /// so this looks again where that is long ago.
+    /// Makes sure that nothing of what is used is about to go. What was not marked at the last look is there
+    /// for as long as the grace lasts, so this looks again where that is long ago.
     fn expect_sound(&mut self) -> Result<()> {
         let now = (self.clock.monotonic(), self.clock.wall());
         // A machine that sleeps counts no monotonic time.
@@ -212,7 +213,8 @@ impl<'r> Push<'r> {
     /// The stream is through: the snapshot is in the repository when it returns.
     ///
     /// # Errors
-    /// The repository can't be written; [`RepositoryError::Present`]: another push of it was faster; [`RepositoryError::TooSlow`].
+    /// The repository can't be written; [`RepositoryError::Present`]: another push of it was faster;
+    /// [`RepositoryError::TooSlow`].
     pub fn finish(mut self) -> Result<Pushed> {
         self.end_run()?;
         let mut rest = |cutter: &mut Cutter| -> Result<Vec<ChunkRef>> {

@@ -1,7 +1,8 @@
 //! What a snapshot is made of: its records in their order, with large content by reference.
 //!
-//! Thread safety: plain values. Invariants: a recipe follows from a snapshot's records and the chunks of their content alone, so that what
-//! does not change between snapshots is cut into the same chunks; whatever bytes come, reading them takes no more memory than they do.
+//! Thread safety: plain values. Invariants: a recipe follows from a snapshot's records and the chunks of
+//! their content alone, so that what does not change between snapshots is cut into the same chunks; whatever
+//! bytes come, reading them takes no more memory than they do.
 
 use bytes::{Buf, Bytes, BytesMut};
 use zerocopy::{FromBytes, IntoBytes};

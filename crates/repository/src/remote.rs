@@ -1,7 +1,8 @@
 //! Objects of one place: asked for one by one, or several at once.
 //!
-//! Thread safety: belongs to one thread, which must not be one of a runtime's; requests run on threads of its own. Invariant: what is
-//! under way at once is bounded in number, and with it in bytes: what is longer than an object of its kind may be is not read.
+//! Thread safety: belongs to one thread, which must not be one of a runtime's; requests run on threads of its
+//! own. Invariant: what is under way at once is bounded in number, and with it in bytes: what is longer than
+//! an object of its kind may be is not read.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -23,7 +24,8 @@ use crate::seal::{SEAL_BYTES_MAX, Sealer};
 /// Requests at once.
 const REQUESTS_MAX: usize = 16;
 
-/// A backup is to survive a few bad minutes of its network, and sixteen uploads of 4 MiB at once may share 1 Mbit/s.
+/// A backup is to survive a few bad minutes of its network, and sixteen uploads of 4 MiB at once may share 1
+/// Mbit/s.
 const PATIENCE: Patience =
     Patience { request_time_max: Duration::from_mins(10), retries_max: 12, age_max: Duration::from_mins(30) };
 
@@ -116,7 +118,8 @@ impl Remote {
         }
     }
 
-    /// Calls `each` with the name of every object below `dir` (empty: the whole place), and when it was written by the clock of the service.
+    /// Calls `each` with the name of every object below `dir` (empty: the whole place), and when it was
+    /// written by the clock of the service.
     pub(crate) fn list(&self, dir: &str, mut each: impl FnMut(&str, Duration) -> Result<()>) -> Result<()> {
         let at = if dir.is_empty() { self.prefix.clone() } else { self.path(dir) };
         let failed = |error: object_store::Error| error_of(format!("listing {at}"), &error);
@@ -128,7 +131,8 @@ impl Remote {
         Ok(())
     }
 
-    /// Reads objects, several at once, and calls `each` with what was said of each and what it holds, or how it is damaged, in their order.
+    /// Reads objects, several at once, and calls `each` with what was said of each and what it holds, or how
+    /// it is damaged, in their order.
     pub(crate) fn get_all<T>(
         &self,
         objects: impl IntoIterator<Item = (T, String)>,

@@ -1,6 +1,7 @@
 //! A repository: making and opening it, which snapshots it has.
 //!
-//! Thread safety: belongs to one thread. Invariant: nothing is read or written before the key is known to be the right one.
+//! Thread safety: belongs to one thread. Invariant: nothing is read or written before the key is known to be
+//! the right one.
 
 use std::fmt;
 use std::sync::Arc;
@@ -67,11 +68,13 @@ impl Reached {
         Ok(Repository { remote: self.remote, sealer: Arc::new(Sealer::new(key.as_ref())) })
     }
 
-    /// Keeps the key under another passphrase: nothing else is written anew. Who has a copy of what the repository said of itself before
-    /// still opens it by the former passphrase. Of two changes at once the later one stays.
+    /// Keeps the key under another passphrase: nothing else is written anew. Who has a copy of what the
+    /// repository said of itself before still opens it by the former passphrase. Of two changes at once the
+    /// later one stays.
     ///
     /// # Errors
-    /// [`RepositoryError::WrongPassphrase`] and its relatives; the place can't be written to. The former one is the passphrase then.
+    /// [`RepositoryError::WrongPassphrase`] and its relatives; the place can't be written to. The former one
+    /// is the passphrase then.
     pub fn change_passphrase(self, former: &Passphrase, passphrase: &Passphrase) -> Result<()> {
         let key = self.config.unlock(Some(former))?.ok_or(RepositoryError::NotEncrypted)?;
         self.remote.replace(CONFIG, self.config.keeping(&key, passphrase)?.encode()?)
@@ -138,7 +141,8 @@ impl Repository {
     /// The snapshot of that name or id, or whose id begins so; `None`: the newest one. Others may be damaged.
     ///
     /// # Errors
-    /// [`RepositoryError::NoSnapshot`], [`RepositoryError::Ambiguous`]; it is damaged; the repository can't be read.
+    /// [`RepositoryError::NoSnapshot`], [`RepositoryError::Ambiguous`]; it is damaged; the repository can't
+    /// be read.
     pub fn find(&self, name: Option<&str>) -> Result<Summary> {
         if let Some(id) = name.map_or(Ok(None), |name| self.whole_id(name))? {
             return Ok(self.manifest(id)?.summary());

@@ -1,7 +1,7 @@
 //! What an object holds: compressed, checked, and unreadable for others where the repository has a key.
 //!
-//! Thread safety: shared by all threads. Invariants: what opens is what was sealed, under the name for which it was sealed; a nonce is
-//! random and 24 bytes long, so that none comes twice.
+//! Thread safety: shared by all threads. Invariants: what opens is what was sealed, under the name for which
+//! it was sealed; a nonce is random and 24 bytes long, so that none comes twice.
 
 use bytes::Bytes;
 use chacha20poly1305::aead::{Aead, Payload};

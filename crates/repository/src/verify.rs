@@ -1,6 +1,7 @@
 //! Whether all that snapshots need is there, and as it was written.
 //!
-//! Thread safety: functions. Invariant: nothing is changed but that what is damaged is marked where that is asked for.
+//! Thread safety: functions. Invariant: nothing is changed but that what is damaged is marked where that is
+//! asked for.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -25,8 +26,8 @@ pub struct Verification {
 }
 
 impl Repository {
-    /// Looks whether the chunks of all snapshots are there; with `reads_all` reads each of them. `at` hears how many chunks of how many have
-    /// been read.
+    /// Looks whether the chunks of all snapshots are there; with `reads_all` reads each of them. `at` hears
+    /// how many chunks of how many have been read.
     ///
     /// # Errors
     /// The repository can't be read.
@@ -92,8 +93,9 @@ impl Repository {
         Ok(found)
     }
 
-    /// Marks the chunks that were found to be damaged, so that no push that begins from now on relies on them: it writes their content anew.
-    /// Snapshots that are there go on to need them. Returns how many there are.
+    /// Marks the chunks that were found to be damaged, so that no push that begins from now on relies on
+    /// them: it writes their content anew. Snapshots that are there go on to need them. Returns how many
+    /// there are.
     ///
     /// # Errors
     /// The repository can't be written.

@@ -1,9 +1,9 @@
-//! Transactions, and operations on trees, by ioctl(2) on anything of a mount: the numbers and layouts, for both ends. `docs/CALLS.md` has them
-//! as a C header.
+//! Transactions, and operations on trees, by ioctl(2) on anything of a mount: the numbers and layouts, for
+//! both ends. `docs/CALLS.md` has them as a C header.
 //!
-//! Thread safety: pure functions. Invariants: numbers are in the byte order of the machine; layouts have neither
-//! padding nor pointers, so they are the same for programs of 32 and 64 bits; unknown bits are refused, so that they
-//! can get a meaning.
+//! Thread safety: pure functions. Invariants: numbers are in the byte order of the machine; layouts have
+//! neither padding nor pointers, so they are the same for programs of 32 and 64 bits; unknown bits are
+//! refused, so that they can get a meaning.
 
 use std::time::Duration;
 
@@ -22,8 +22,8 @@ pub const TXN_ABORT: Opcode = opcode::read_write::<[u8; Call::LEN]>(GROUP, 0x62)
 pub const TXN_STATE: Opcode = opcode::read_write::<[u8; Call::LEN]>(GROUP, 0x63);
 /// Asks where its files are: takes and gives a [`Call`], with the path as text.
 pub const TXN_VIEW: Opcode = opcode::read_write::<[u8; Call::LEN]>(GROUP, 0x64);
-/// The attribute to be set, to nothing, on what [`TREE`] is called on, before each call and by the same thread: the kernel refuses it where
-/// the mount is read-only.
+/// The attribute to be set, to nothing, on what [`TREE`] is called on, before each call and by the same
+/// thread: the kernel refuses it where the mount is read-only.
 pub const TREE_ANNOUNCEMENT: &str = "system.kvfs.tree";
 /// An operation on a tree: takes and gives a [`TreeCall`].
 pub const TREE: Opcode = opcode::read_write::<[u8; TreeCall::LEN]>(GROUP, 0x65);
@@ -42,8 +42,8 @@ pub struct Begin {
     pub nice: i32,
     /// It is given up when it takes longer (ms); 0: never.
     pub timeout_ms: u64,
-    /// It is given up when it goes without an operation for longer (ms); 0: as the mount says; the greatest number: never.
-    /// Passed, and not answered.
+    /// It is given up when it goes without an operation for longer (ms); 0: as the mount says; the greatest
+    /// number: never. Passed, and not answered.
     pub idle_ms_max: u64,
     /// Answered: its number.
     pub id: u64,
@@ -179,7 +179,8 @@ pub enum TreeOperation {
 pub struct TreeCall {
     /// What is to be done.
     pub operation: TreeOperation,
-    /// Answered on the main line: the transaction in which it was done. In a view it is part of that one's: 0.
+    /// Answered on the main line: the transaction in which it was done. In a view it is part of that
+    /// one's: 0.
     pub id: u64,
     /// Passed: where, from the directory that the call is made on.
     pub path: Vec<u8>,

@@ -1,13 +1,14 @@
 //! The key-value socket of a mounted store: gRPC over a Unix socket, `STORE/kv.sock`.
 //!
 //! Purpose: keys, keyspaces and transactions for programs in any language, beside the files. The protocol is
-//! `proto/kvfs/v1/store.proto`; its code is generated once and committed ([`proto`]), so that a build needs no
-//! protobuf compiler. Programs use [`client`] (feature `client`, the default), the daemon [`server`] (feature
-//! `server`), which has what neither a client nor the file system needs.
+//! `proto/kvfs/v1/store.proto`; its code is generated once and committed ([`proto`]), so that a build needs
+//! no protobuf compiler. Programs use [`client`] (feature `client`, the default), the daemon [`server`]
+//! (feature `server`), which has what neither a client nor the file system needs.
 //!
 //! Thread safety: see the modules.
 //!
-//! Invariants: what a client sends, withholds or does not read costs itself, within bounds, and no other client.
+//! Invariants: what a client sends, withholds or does not read costs itself, within bounds, and no other
+//! client.
 
 #[cfg(feature = "client")]
 pub mod client;

@@ -308,7 +308,8 @@ impl Caller<'_> {
         }
     }
 
-    /// What is refused because another one has a lock is tried again when all files have ended that are closed.
+    /// What is refused because another one has a lock is tried again when all files have ended that are
+    /// closed.
     fn settled<T>(&self, work: impl Fn() -> Result<T>) -> Result<T> {
         match work() {
             Err(error) if error.errno() == Errno::AGAIN => {

@@ -1,14 +1,15 @@
 //! Images: memory of files that programs map and share.
 //!
-//! Purpose: processes that map the same file, shared and to be written, have one memory for it, as a kernel's pages are. It holds what
-//! the file does: what processes write into it reaches the file before that is read or synced over this server, and when the last of
-//! them has closed it; what calls write reaches the memory.
+//! Purpose: processes that map the same file, shared and to be written, have one memory for it, as a kernel's
+//! pages are. It holds what the file does: what processes write into it reaches the file before that is read
+//! or synced over this server, and when the last of them has closed it; what calls write reaches the memory.
 //!
 //! Thread safety: one lock for the list, one for each image, held while content is copied.
 //!
-//! Invariants: a file has one image at most, for as long as an open file that was mapped is there. Nothing here maps the memory, so a
-//! client that shortens it hurts itself alone. All images together are bounded, and a user takes half at most: no image is larger than
-//! what was taken for it, even if its file is. What its user has mapped grows by a call only if there is room for it.
+//! Invariants: a file has one image at most, for as long as an open file that was mapped is there. Nothing
+//! here maps the memory, so a client that shortens it hurts itself alone. All images together are bounded,
+//! and a user takes half at most: no image is larger than what was taken for it, even if its file is. What
+//! its user has mapped grows by a call only if there is room for it.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hasher};
@@ -166,8 +167,8 @@ impl Image {
         if count <= self.pages.lock().hashes.len() { Ok(()) } else { Err(refused(Errno::NOMEM)) }
     }
 
-    /// A process of the user `uid` is about to make the file as long as `size`, or longer. What others do is not refused for lack of
-    /// this user's room.
+    /// A process of the user `uid` is about to make the file as long as `size`, or longer. What others do is
+    /// not refused for lack of this user's room.
     ///
     /// # Errors
     /// EFBIG: there is no room for that.
@@ -178,7 +179,8 @@ impl Image {
         if is_larger && pages.make_room(count) < count { Err(refused(Errno::FBIG)) } else { Ok(()) }
     }
 
-    /// The file was written in `range`, or has another size. Of a longer one as much as there is room for is held.
+    /// The file was written in `range`, or has another size. Of a longer one as much as there is room for is
+    /// held.
     pub(crate) fn reload(&self, range: Range<u64>) -> Result<()> {
         let mut pages = self.pages.lock();
         let size = self.process.stat(self.fd)?.size;

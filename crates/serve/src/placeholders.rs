@@ -1,13 +1,16 @@
 //! Placeholders: what stands for an open file in the tables of clients ([`kvfs_lane::greeting`]).
 //!
-//! Each user has a directory of empty files. A client opens one for an open file; the kernel reports when that was opened, and when
-//! the last copy of the descriptor was closed (inotify). The directory goes when no file of it is in use and the user has no connection.
+//! Each user has a directory of empty files. A client opens one for an open file; the kernel reports when
+//! that was opened, and when the last copy of the descriptor was closed (inotify). The directory goes when no
+//! file of it is in use and the user has no connection.
 //!
-//! Thread safety: a lock for the table, held for a few instructions, and one around it while closed files end; a thread of its own
-//! waits for reports. Images of files that have ended, which take long, end after that under no lock.
+//! Thread safety: a lock for the table, held for a few instructions, and one around it while closed files
+//! end; a thread of its own waits for reports. Images of files that have ended, which take long, end after
+//! that under no lock.
 //!
-//! Invariants: an open file is kept as long as any copy of its placeholder is there, and is used by its user alone. A handle
-//! is given out again only when no copy of the old one is left, and no connection has a descriptor for it.
+//! Invariants: an open file is kept as long as any copy of its placeholder is there, and is used by its user
+//! alone. A handle is given out again only when no copy of the old one is left, and no connection has a
+//! descriptor for it.
 
 use std::collections::HashMap;
 use std::io;
@@ -166,7 +169,8 @@ impl Placeholders {
         drop(unused);
     }
 
-    /// At most `count` new ones for a connection: the directory of its user, and their handles. EMFILE: the user has too many.
+    /// At most `count` new ones for a connection: the directory of its user, and their handles. EMFILE: the
+    /// user has too many.
     pub(crate) fn give(&self, by: &Arc<Session>, count: usize) -> io::Result<(Arc<OwnedFd>, Vec<u64>)> {
         let uid = by.uid();
         let mut given = Vec::with_capacity(count);
@@ -232,8 +236,8 @@ impl Placeholders {
         Ok(())
     }
 
-    /// Body of the thread: ends open files whose last placeholder was closed. Those that are closed one soon after the other end
-    /// together: a thread that wakes for each takes the processor from those that call.
+    /// Body of the thread: ends open files whose last placeholder was closed. Those that are closed one soon
+    /// after the other end together: a thread that wakes for each takes the processor from those that call.
     pub(crate) fn watch(&self) {
         let mut events: Vec<Event> = Vec::with_capacity(16);
         loop {
@@ -259,7 +263,8 @@ impl Placeholders {
         self.end_with(|_| false);
     }
 
-    /// A connection ends, and with it what it was given and has not opened. What it has opened others may have, too.
+    /// A connection ends, and with it what it was given and has not opened. What it has opened others may
+    /// have, too.
     pub(crate) fn leave(&self, session: &Arc<Session>) {
         self.end_with(|one| std::ptr::eq(one.giver.as_ptr(), Arc::as_ptr(session)));
     }

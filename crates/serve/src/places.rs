@@ -1,9 +1,10 @@
 //! Files that clients open as placeholders, in memory where the machine has a file system there.
 //!
-//! Thread safety: plain values. Invariants: the directory is this server's alone, and is gone with it, or, if it was killed, with the
-//! next one of its user; a user's clients reach the files by an open directory that they are given, whose name is never used again. Each
-//! file is as long as its file system lets one be, without a block: a program that knows nothing of placeholders and writes into
-//! one that it inherits gets EFBIG.
+//! Thread safety: plain values. Invariants: the directory is this server's alone, and is gone with it, or, if
+//! it was killed, with the next one of its user; a user's clients reach the files by an open directory that
+//! they are given, whose name is never used again. Each file is as long as its file system lets one be,
+//! without a block: a program that knows nothing of placeholders and writes into one that it inherits gets
+//! EFBIG.
 
 use std::ffi::CStr;
 use std::fs::{self, DirBuilder, File, Permissions};

@@ -1,7 +1,8 @@
 //! What is reported of a call when it is answered.
 //!
-//! Thread safety: functions. Invariants: ends of transactions are reported by their registry, not here; nothing is read of a file
-//! system to say what a call was about, since a transaction may count that as a read of its own.
+//! Thread safety: functions. Invariants: ends of transactions are reported by their registry, not here;
+//! nothing is read of a file system to say what a call was about, since a transaction may count that as a
+//! read of its own.
 
 use std::sync::Arc;
 use std::time::Duration;

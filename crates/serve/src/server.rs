@@ -2,8 +2,9 @@
 //!
 //! Thread safety: everything is `&self`.
 //!
-//! Invariants: no connection, and nothing of it, is left when [`Server::stop`] returns. A server that stops answers no call of any
-//! connection once it ends the first one: what that one had locked is granted to no client.
+//! Invariants: no connection, and nothing of it, is left when [`Server::stop`] returns. A server that stops
+//! answers no call of any connection once it ends the first one: what that one had locked is granted to no
+//! client.
 
 use std::collections::HashMap;
 use std::io;
@@ -38,10 +39,12 @@ const CONNECTIONS_MAX: usize = 4096;
 /// Most lanes, unless told otherwise.
 const LANES_MAX: usize = 1024;
 
-/// Most open files of clients: the kernel reports an opening and a closing of each, and keeps 16,384 reports that were not taken.
+/// Most open files of clients: the kernel reports an opening and a closing of each, and keeps 16,384 reports
+/// that were not taken.
 const PLACEHOLDERS_OPEN_MAX: usize = 8192;
 
-/// Most descriptors of all connections, those of placeholders among them: each keeps an open file, in a table of its connection.
+/// Most descriptors of all connections, those of placeholders among them: each keeps an open file, in a table
+/// of its connection.
 const DESCRIPTORS_MAX: usize = 1 << 18;
 
 /// Most locks of ranges and of whole files: each is looked at when another one of the same file is taken.

@@ -2,8 +2,8 @@
 //!
 //! Thread safety: as [`Shares`].
 //!
-//! Invariants: what is taken is given back by a drop; a user takes half at most, so that there is some for others, but for the user
-//! whose server it is.
+//! Invariants: what is taken is given back by a drop; a user takes half at most, so that there is some for
+//! others, but for the user whose server it is.
 
 use kvfs_socket::Exempt;
 pub(crate) use kvfs_socket::{Share, Shares};

@@ -1,12 +1,14 @@
 //! Which user may ask what: the one place where a right is looked at.
 //!
-//! Two users beside root may ask for more than others, and often they are one. The *store's owner* (of its directory) may do
-//! everything with what is stored ([`masters`]), also where a daemon of root's serves it. The *user of this process*, who has
-//! mounted the store, may do what is about the process and its mounts ([`authorize_server`]), which the owner of a store is not
-//! trusted with, and everything with what is stored, too, since this process has the device open.
+//! Two users beside root may ask for more than others, and often they are one. The *store's owner* (of its
+//! directory) may do everything with what is stored ([`masters`]), also where a daemon of root's serves it.
+//! The *user of this process*, who has mounted the store, may do what is about the process and its mounts
+//! ([`authorize_server`]), which the owner of a store is not trusted with, and everything with what is
+//! stored, too, since this process has the device open.
 //!
-//! What belongs to a user (transactions, undo, branches) is decided by [`may_act_for`](crate::may_act_for) where the owner
-//! is known; here is decided what may be asked at all. Every operation of the service asks here itself.
+//! What belongs to a user (transactions, undo, branches) is decided by [`may_act_for`](crate::may_act_for)
+//! where the owner is known; here is decided what may be asked at all. Every operation of the service asks
+//! here itself.
 //!
 //! Thread safety: pure functions.
 
@@ -16,7 +18,8 @@ use crate::caller::{Caller, may_act_for};
 use crate::error::{ErrorKind, Result, ServiceError};
 use crate::lines::QuotaOwner;
 
-/// The users that may do everything with what is stored: root, the store's owner, and the user of this process.
+/// The users that may do everything with what is stored: root, the store's owner, and the user of this
+/// process.
 pub fn masters(fs: &FileSystem) -> [u32; 3] {
     [0, fs.snapshots().owner_uid(), process_uid()]
 }

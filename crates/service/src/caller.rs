@@ -1,7 +1,7 @@
 //! The process on whose behalf an operation is done.
 //!
-//! Thread safety: a value that its connection's threads share. Invariant: user, group and process are what the kernel
-//! says, never what a client says.
+//! Thread safety: a value that its connection's threads share. Invariant: user, group and process are what
+//! the kernel says, never what a client says.
 
 use std::fmt::Debug;
 use std::io;
@@ -118,7 +118,8 @@ impl Caller {
         may_act_for(self.uid, uid)
     }
 
-    /// The connection stays as long as its owner lives, whatever passes on it. Returns it, if cutting it is for us to do.
+    /// The connection stays as long as its owner lives, whatever passes on it. Returns it, if cutting it is
+    /// for us to do.
     pub(crate) fn keep(&self) -> io::Result<Option<Arc<dyn Connection>>> {
         let Some(connection) = &self.connection else { return Ok(None) };
         connection.keep()?;

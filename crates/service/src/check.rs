@@ -1,7 +1,7 @@
 //! Verifying a store: the engine's own structures first, then what the file system made of them.
 //!
-//! Thread safety: for threads that may block, beside all other requests. Invariant: the owner of a store that another user's
-//! process serves has one check of it read the disk at a time.
+//! Thread safety: for threads that may block, beside all other requests. Invariant: the owner of a store that
+//! another user's process serves has one check of it read the disk at a time.
 
 use crate::authority::{authorize, is_server};
 use crate::caller::Caller;

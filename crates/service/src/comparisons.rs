@@ -1,7 +1,7 @@
 //! Comparisons, page by page: of snapshots, transactions and branches.
 //!
-//! Thread safety: a comparison is out of the table while it is worked on. Invariants: all pages of a comparison are of the
-//! moment of its first one; [`KEPT_MAX`] are kept for each user at most.
+//! Thread safety: a comparison is out of the table while it is worked on. Invariants: all pages of a
+//! comparison are of the moment of its first one; [`KEPT_MAX`] are kept for each user at most.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -98,11 +98,12 @@ impl fmt::Debug for Comparisons {
 }
 
 impl Comparisons {
-    /// The next page of a comparison, at most so many lines and bytes; whether there is more. `begin` makes it for its first
-    /// page, at line 0. The rest is kept for the connection.
+    /// The next page of a comparison, at most so many lines and bytes; whether there is more. `begin` makes
+    /// it for its first page, at line 0. The rest is kept for the connection.
     ///
     /// # Errors
-    /// As `begin`; the comparison is not kept any more, so that nothing says of which moment line `from` would be; store errors.
+    /// As `begin`; the comparison is not kept any more, so that nothing says of which moment line `from`
+    /// would be; store errors.
     pub fn page(
         &self,
         caller: &Caller,

@@ -1,7 +1,7 @@
 //! What is told of a store in numbers: its counters, its zones, its health, how its keyspaces are compressed.
 //!
-//! Thread safety: for threads that may block. Invariant: names of keyspaces are told to those that may read them, as the socket
-//! for keys does; the file system's own to all.
+//! Thread safety: for threads that may block. Invariant: names of keyspaces are told to those that may read
+//! them, as the socket for keys does; the file system's own to all.
 
 use std::collections::BTreeSet;
 
@@ -74,7 +74,8 @@ impl ServedStore<'_> {
         Ok(self.engine.control_of("charges of memory")?.charges())
     }
 
-    /// How a keyspace is stored, after it was changed if there is something to change: by the words of the command line.
+    /// How a keyspace is stored, after it was changed if there is something to change: by the words of the
+    /// command line.
     ///
     /// # Errors
     /// The caller may not; there is no such keyspace, or no such compression; store errors.
@@ -92,8 +93,8 @@ impl ServedStore<'_> {
         Ok(self.fs.store().compression(entry.keyspace).to_string())
     }
 
-    /// Whether the caller may know of a keyspace by its name: of one that is there and that it may read, and of those that
-    /// are no user's. The engine has names of dropped ones, too, which are for masters.
+    /// Whether the caller may know of a keyspace by its name: of one that is there and that it may read, and
+    /// of those that are no user's. The engine has names of dropped ones, too, which are for masters.
     fn keyspaces_shown_to(&self, caller: &Caller) -> impl Fn(&str) -> bool {
         let keys = self.fs.keys();
         let is_master = is_master(self.fs, caller.uid);

@@ -1,7 +1,8 @@
-//! The engine's side of an open store, as the operations on it need it: what the traits of `kvfs_store` do not say.
+//! The engine's side of an open store, as the operations on it need it: what the traits of `kvfs_store` do
+//! not say.
 //!
-//! Thread safety: shared by all callers, for threads that may block. Invariant: no rule of the product is behind it; who may
-//! ask, and within which limits, is decided by the operations.
+//! Thread safety: shared by all callers, for threads that may block. Invariant: no rule of the product is
+//! behind it; who may ask, and within which limits, is decided by the operations.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -63,7 +64,8 @@ impl dyn Engine {
 
 /// Devices, and what lies where on them: of an engine that divides them itself.
 pub trait SpaceControl: Send + Sync {
-    /// How much the store can come to (bytes): all of a block device, or what the file has and its file system can give.
+    /// How much the store can come to (bytes): all of a block device, or what the file has and its file
+    /// system can give.
     ///
     /// # Errors
     /// The device does not say.
@@ -106,8 +108,8 @@ pub trait SpaceControl: Send + Sync {
     /// Moves at most so many bytes between tiers each second from now on; 0: any number.
     fn limit_migration(&self, bytes_per_second: u64);
 
-    /// How often what lies where was lately read, in at most so many cells, or one a device; counted from now on, where it was not
-    /// before. `None`: `goes_on` said no, or the store is being closed.
+    /// How often what lies where was lately read, in at most so many cells, or one a device; counted from now
+    /// on, where it was not before. `None`: `goes_on` said no, or the store is being closed.
     ///
     /// # Errors
     /// Store errors.
@@ -123,8 +125,8 @@ pub trait SpaceControl: Send + Sync {
     /// It can't be used; store errors.
     fn add_device(&self, new: &NewDeviceLine) -> Result<u32>;
 
-    /// Moves everything away from a device, in the background, and waits for that, as long as it gets on, and `goes_on`, which is told
-    /// how many bytes are left, says yes. True: it holds nothing.
+    /// Moves everything away from a device, in the background, and waits for that, as long as it gets on, and
+    /// `goes_on`, which is told how many bytes are left, says yes. True: it holds nothing.
     ///
     /// # Errors
     /// There is no such device, or it can't be drained; store errors.

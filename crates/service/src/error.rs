@@ -1,7 +1,7 @@
 //! Why an operation was not done.
 //!
-//! Thread safety: plain values. Invariant: the message says what failed, on what, why, and what to do; each front end maps
-//! the error, in one place, to what its callers get.
+//! Thread safety: plain values. Invariant: the message says what failed, on what, why, and what to do; each
+//! front end maps the error, in one place, to what its callers get.
 
 use std::io;
 use std::path::Path;
@@ -153,7 +153,8 @@ impl ServiceError {
         Self::Refused { kind, message: message.into() }
     }
 
-    /// What came of an order to the engine, which refuses one that makes no sense as invalid input: the caller's mistake.
+    /// What came of an order to the engine, which refuses one that makes no sense as invalid input: the
+    /// caller's mistake.
     pub fn of_order(error: StoreError) -> Self {
         match &error {
             StoreError::Io { source, .. } if source.kind() == io::ErrorKind::InvalidInput => {

@@ -1,7 +1,8 @@
 //! Going on to newer states of a store that is written to elsewhere.
 //!
-//! Thread safety: one thread, ended by its owner. Invariants: what another process has made durable is shown within [`AGE_MAX`], as long as the
-//! store can be reached; what a front end caches unasked it asks for again within [`CACHE_TIME_MAX`].
+//! Thread safety: one thread, ended by its owner. Invariants: what another process has made durable is shown
+//! within [`AGE_MAX`], as long as the store can be reached; what a front end caches unasked it asks for again
+//! within [`CACHE_TIME_MAX`].
 
 use std::io;
 use std::sync::Arc;
@@ -39,7 +40,8 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// Calls `shown` after each look: whether a newer state is shown. `None`: the file system does not follow.
+    /// Calls `shown` after each look: whether a newer state is shown. `None`: the file system does not
+    /// follow.
     ///
     /// # Errors
     /// The thread can't be started.

@@ -1,7 +1,7 @@
 //! Making a store larger.
 //!
-//! Thread safety: for threads that may block. Invariants: a store does not shrink, and does not outgrow a block device; its
-//! owner takes no more of the disk below than the user gave that has mounted it.
+//! Thread safety: for threads that may block. Invariants: a store does not shrink, and does not outgrow a
+//! block device; its owner takes no more of the disk below than the user gave that has mounted it.
 
 use crate::authority::authorize_server;
 use crate::caller::Caller;

@@ -9,8 +9,8 @@ use crate::caller::Caller;
 use crate::error::Result;
 use crate::served::ServedStore;
 
-/// The inline threshold of an open store (bytes). `change`: another one from now on, durably; what is there stays where it is until
-/// it is written again.
+/// The inline threshold of an open store (bytes). `change`: another one from now on, durably; what is there
+/// stays where it is until it is written again.
 ///
 /// # Errors
 /// The caller may not; it is too large; as a change of a file.

@@ -1,13 +1,15 @@
-//! What an open store is, without a front end: its open transactions, branches, snapshots, and the users that may ask for what.
+//! What an open store is, without a front end: its open transactions, branches, snapshots, and the users that
+//! may ask for what.
 //!
-//! Purpose: one entrance for each operation. The control socket, the key-value socket, ioctl(2) and setxattr(2) on the
-//! mount call the same functions, and labels, priorities, limits and rights are checked there and nowhere else. Nothing
-//! here prints, reads a command line, or knows a protocol; what needs the kernel side of a view is asked of [`Mounts`].
+//! Purpose: one entrance for each operation. The control socket, the key-value socket, ioctl(2) and
+//! setxattr(2) on the mount call the same functions, and labels, priorities, limits and rights are checked
+//! there and nowhere else. Nothing here prints, reads a command line, or knows a protocol; what needs the
+//! kernel side of a view is asked of [`Mounts`].
 //!
 //! Thread safety: see the modules; everything is shared by all front ends.
 //!
-//! Invariants: failures are [`ServiceError`]s until a front end makes an errno, a status of gRPC or an exit code of them;
-//! this crate uses no front end (docs/decisions/service.md).
+//! Invariants: failures are [`ServiceError`]s until a front end makes an errno, a status of gRPC or an exit
+//! code of them; this crate uses no front end (docs/decisions/service.md).
 
 mod authority;
 mod branches;

@@ -1,6 +1,7 @@
 //! What front ends tell of transactions, snapshots, locks, quotas, places and what is there. Plain values.
 //!
-//! Thread safety: values. Invariant: the order of fields and variants is that of the control protocol, which they are part of.
+//! Thread safety: values. Invariant: the order of fields and variants is that of the control protocol, which
+//! they are part of.
 
 #![expect(missing_docs, reason = "names and types say what the fields are, where nothing else is said")]
 
@@ -91,7 +92,8 @@ pub struct HealthLine {
     pub device_failures: u64,
     /// The first of them.
     pub device_failure: Option<String>,
-    /// Trees that are being removed behind `kvfs rm -r`, and names of such trees that have gone since the store was opened.
+    /// Trees that are being removed behind `kvfs rm -r`, and names of such trees that have gone since the
+    /// store was opened.
     pub trees_removing: u64,
     pub names_removed: u64,
 }

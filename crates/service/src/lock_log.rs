@@ -1,6 +1,7 @@
 //! Which thread of this process holds or waits for which lock in memory: on demand, and in the log.
 //!
-//! Thread safety: shared. Invariant: nothing here takes a lock of the daemon, so it answers while all others wait.
+//! Thread safety: shared. Invariant: nothing here takes a lock of the daemon, so it answers while all others
+//! wait.
 
 use std::io;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
-//! The kernel side of a store, as the registry of transactions and the branches need it: what a front end with mounts
-//! does for them.
+//! The kernel side of a store, as the registry of transactions and the branches need it: what a front end
+//! with mounts does for them.
 //!
-//! Thread safety: called by threads that may block, never by workers of a mount. Invariant: a view that was given to a
-//! front end is served until [`ViewMount::end`], and no longer.
+//! Thread safety: called by threads that may block, never by workers of a mount. Invariant: a view that was
+//! given to a front end is served until [`ViewMount::end`], and no longer.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -29,8 +29,9 @@ pub trait Mounts: Send + Sync + 'static {
     /// That of a page that could not be written.
     fn write_back(&self) -> Result<(), FsError>;
 
-    /// Commits a view that is not mounted. When this returns, every user of the main line sees the changes, and nothing
-    /// older. `pages_max`: see [`ViewMount::commit`]. After a failure the view is open again, or over.
+    /// Commits a view that is not mounted. When this returns, every user of the main line sees the changes,
+    /// and nothing older. `pages_max`: see [`ViewMount::commit`]. After a failure the view is open again, or
+    /// over.
     ///
     /// # Errors
     /// As [`kvfs_fs::PlannedCommit::commit`].
@@ -59,8 +60,8 @@ pub trait Mounts: Send + Sync + 'static {
     /// The kernel refuses.
     fn copy_view(&self, id: u64) -> Result<OwnedFd>;
 
-    /// Serves a view on the connection of `device`, which its owner has mounted. The kernel side knows `only_ids` alone, if
-    /// there are any.
+    /// Serves a view on the connection of `device`, which its owner has mounted. The kernel side knows
+    /// `only_ids` alone, if there are any.
     ///
     /// # Errors
     /// The connection does not come up.
@@ -107,7 +108,8 @@ pub trait ViewMount: Send {
     /// Whether it is mounted nowhere any more.
     fn has_ended(&self) -> bool;
 
-    /// As [`Mounts::commit`], for the view behind this. `pages_max`: how long its dirty pages may take, at about.
+    /// As [`Mounts::commit`], for the view behind this. `pages_max`: how long its dirty pages may take, at
+    /// about.
     ///
     /// # Errors
     /// As [`kvfs_fs::PlannedCommit::commit`]; `Busy`: the pages take longer.
@@ -142,7 +144,8 @@ pub trait ViewMount: Send {
     /// It was unmounted from outside: nothing is to be unmounted any more.
     fn forget(&self);
 
-    /// Ends the connection. The view has been committed or aborted before: that is what answers every waiting request.
+    /// Ends the connection. The view has been committed or aborted before: that is what answers every waiting
+    /// request.
     ///
     /// # Errors
     /// In words: the connection had failed before.
@@ -161,7 +164,8 @@ pub struct MainLine {
 }
 
 impl MainLine {
-    /// Under a kernel that keeps dirty pages and owns sizes and times nothing may change files behind its back.
+    /// Under a kernel that keeps dirty pages and owns sizes and times nothing may change files behind its
+    /// back.
     pub(crate) fn check_files(&self) -> Result<()> {
         if self.mounts.is_writeback() { Err(ServiceError::NoFiles) } else { Ok(()) }
     }

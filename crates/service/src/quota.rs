@@ -1,7 +1,7 @@
 //! Quotas: turned on and off, set, and told.
 //!
-//! Thread safety: for threads that may block. Invariant: as quotactl(2) has it, a user sees what is said of that user and of its
-//! groups; root and the store's owner see and change everything.
+//! Thread safety: for threads that may block. Invariant: as quotactl(2) has it, a user sees what is said of
+//! that user and of its groups; root and the store's owner see and change everything.
 
 use kvfs_fs::{FileSystem, Limits, Project, QuotaKind, QuotaLine};
 
@@ -15,8 +15,8 @@ use crate::served::ServedStore;
 const LOGGED_ROWS: u64 = 1_000_000;
 
 impl ServedStore<'_> {
-    /// Counts everything, and counts from then on. Refused while transactions are open, unless they may be aborted, and while
-    /// there are branches. Transactions of other users are not the store owner's to abort.
+    /// Counts everything, and counts from then on. Refused while transactions are open, unless they may be
+    /// aborted, and while there are branches. Transactions of other users are not the store owner's to abort.
     ///
     /// # Errors
     /// The caller may not; what is open or branched is in the way; store errors.
@@ -95,7 +95,8 @@ impl ServedStore<'_> {
         Ok(Project::trees(self.fs)?)
     }
 
-    /// What open transactions and branches change is not counted: without them, or with a refusal that names them.
+    /// What open transactions and branches change is not counted: without them, or with a refusal that names
+    /// them.
     fn clear_for_quotas(&self, abort_open: bool) -> Result<()> {
         if self.fs.quotas().are_on() {
             return Ok(());

@@ -1,7 +1,7 @@
 //! An open store, as operations on it see it: mounted, or opened by the process that asks.
 //!
-//! Thread safety: shared references, for threads that may block. Invariant: each operation checks the rights of its caller
-//! itself, so a front end needs no rule of its own.
+//! Thread safety: shared references, for threads that may block. Invariant: each operation checks the rights
+//! of its caller itself, so a front end needs no rule of its own.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,8 @@ use crate::service::not_mounted;
 use crate::transactions::Transactions;
 use crate::undo::UndoLimits;
 
-/// An open transaction that is in the way of a restore or an undo is waited for so long, rather than for people.
+/// An open transaction that is in the way of a restore or an undo is waited for so long, rather than for
+/// people.
 const LOCK_WAIT_MAX: Duration = Duration::from_secs(2);
 
 /// See the module. Each operation is a method: those on snapshots in `snapshots`, and so on.
@@ -52,8 +53,8 @@ impl<'s> ServedStore<'s> {
         self.transactions.ok_or_else(not_mounted)
     }
 
-    /// Has the kernel write out its dirty pages where the store is mounted: always, or only those that it keeps of ordinary
-    /// writes.
+    /// Has the kernel write out its dirty pages where the store is mounted: always, or only those that it
+    /// keeps of ordinary writes.
     pub(crate) fn flush_main_line(&self, always: bool) -> Result<()> {
         match self.transactions {
             Some(transactions) if always || transactions.is_writeback() => transactions.flush_main_line(),
@@ -61,7 +62,8 @@ impl<'s> ServedStore<'s> {
         }
     }
 
-    /// Does `work` in a transaction of its own, and commits it, durably. Every user of a mount sees it when this returns.
+    /// Does `work` in a transaction of its own, and commits it, durably. Every user of a mount sees it when
+    /// this returns.
     pub(crate) fn carry_out(
         &self,
         options: &BeginOptions,

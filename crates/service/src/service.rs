@@ -1,7 +1,8 @@
 //! A store while this process has it open: what front ends share.
 //!
-//! Thread safety: shared by all connections; closing waits for the operations in progress. Invariant: a transaction is served
-//! without the lock of the store, so that closing can wait for the transactions themselves.
+//! Thread safety: shared by all connections; closing waits for the operations in progress. Invariant: a
+//! transaction is served without the lock of the store, so that closing can wait for the transactions
+//! themselves.
 
 use std::sync::{Arc, OnceLock};
 
@@ -144,8 +145,9 @@ impl Service {
         &self.operations
     }
 
-    /// The next operations for a caller that has begun to [trace](ServedStore::trace) them, and how many were lost behind
-    /// them: waits for some, for a moment. `None`: the store is being closed, or the caller has not begun.
+    /// The next operations for a caller that has begun to [trace](ServedStore::trace) them, and how many were
+    /// lost behind them: waits for some, for a moment. `None`: the store is being closed, or the caller has
+    /// not begun.
     pub fn traced(&self, caller: &Caller) -> Option<(Vec<TraceLine>, u64)> {
         self.operations.traced(caller.number)
     }
@@ -158,13 +160,13 @@ impl Service {
         let committed = self.transactions()?.commit(caller, id, durability, None)?;
         let kept = |store: &ServedStore<'_>| (store.is_kept(TxnId(id)), store.undo.keeps_any());
         let (is_kept, keeps_any) = self.with(kept).unwrap_or_default();
-        // Dirty pages that came with the commit are not among the operations; where nothing is kept they may be all that
-        // there was.
+        // Dirty pages that came with the commit are not among the operations; where nothing is kept they may
+        // be all that there was.
         Ok(CommitOutcome { has_changes: committed.operations > 0 || is_kept || !keeps_any, is_kept })
     }
 
-    /// The store is about to be unmounted: what becomes of open transactions. Returns the names of branches that they have
-    /// become.
+    /// The store is about to be unmounted: what becomes of open transactions. Returns the names of branches
+    /// that they have become.
     ///
     /// # Errors
     /// The caller may not; transactions are in the way.

@@ -11,8 +11,8 @@ use crate::error::Result;
 use crate::served::ServedStore;
 
 impl ServedStore<'_> {
-    /// Makes durable what was acknowledged before, on the main line and in mounted branches. Every user may ask. Returns where
-    /// the branches are mounted.
+    /// Makes durable what was acknowledged before, on the main line and in mounted branches. Every user may
+    /// ask. Returns where the branches are mounted.
     ///
     /// # Errors
     /// It may not be durable.
@@ -21,7 +21,8 @@ impl ServedStore<'_> {
         let branches = self.branches.map_or_else(|| Ok(Vec::new()), Branches::save_all)?;
         let position = self.fs.sync_target_all()?;
         self.fs.sync(position)?;
-        // What was durable before the failure still is, as far as the medium is there; it can't be vouched for.
+        // What was durable before the failure still is, as far as the medium is there; it can't be vouched
+        // for.
         if let Some(reason) = self.engine.health().failure {
             return Err(StoreError::Failed { reason: reason.into() }.into());
         }

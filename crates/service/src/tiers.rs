@@ -1,8 +1,8 @@
 //! The devices of a store: which there are, how they come and how they go.
 //!
-//! Thread safety: for threads that may block. Invariants: what is about the disks below is for the user that has mounted the store;
-//! what has begun to leave goes on in the background, waited for or not; waiting ends when the store is to be closed, the caller
-//! has gone, or the process is told to end.
+//! Thread safety: for threads that may block. Invariants: what is about the disks below is for the user that
+//! has mounted the store; what has begun to leave goes on in the background, waited for or not; waiting ends
+//! when the store is to be closed, the caller has gone, or the process is told to end.
 
 use std::sync::atomic::Ordering;
 
@@ -44,8 +44,8 @@ impl<'s> Tiers<'s> {
         Ok(self.control()?.devices())
     }
 
-    /// Where content goes that is wished nowhere, and what moves. `change`: by another policy from now on, and whether the store is
-    /// to keep it.
+    /// Where content goes that is wished nowhere, and what moves. `change`: by another policy from now on,
+    /// and whether the store is to keep it.
     ///
     /// # Errors
     /// The caller may not; there is no such policy; the store has no choice; store errors.
@@ -59,7 +59,8 @@ impl<'s> Tiers<'s> {
         Ok(self.control()?.placement())
     }
 
-    /// Moves at most so many bytes between tiers each second until the unmount, 0: any number; and what moves.
+    /// Moves at most so many bytes between tiers each second until the unmount, 0: any number; and what
+    /// moves.
     ///
     /// # Errors
     /// The caller may not.
@@ -70,8 +71,8 @@ impl<'s> Tiers<'s> {
         self.placement(caller, None)
     }
 
-    /// How often what lies where was lately read, in about so many cells, 65,536 at most. Counts from now on, until the
-    /// unmount, where it did not before.
+    /// How often what lies where was lately read, in about so many cells, 65,536 at most. Counts from now on,
+    /// until the unmount, where it did not before.
     ///
     /// # Errors
     /// The caller may not; the store is to be closed; store errors.
@@ -94,8 +95,8 @@ impl<'s> Tiers<'s> {
         Ok(id)
     }
 
-    /// Nothing new goes to the device from now on, and what it holds is moved to others. `waits`: as long as that gets on. What has
-    /// become of it, and of the others.
+    /// Nothing new goes to the device from now on, and what it holds is moved to others. `waits`: as long as
+    /// that gets on. What has become of it, and of the others.
     ///
     /// # Errors
     /// The caller may not; there is no such device, or it is the first one; store errors.

@@ -11,7 +11,8 @@ pub fn human_duration(duration: Duration) -> String {
     }
 }
 
-/// A time of which parts of a second matter: `850 ns`, `12 µs`, `3.4 ms`, `1.2 s`; from two minutes on as [`human_duration`].
+/// A time of which parts of a second matter: `850 ns`, `12 µs`, `3.4 ms`, `1.2 s`; from two minutes on as
+/// [`human_duration`].
 pub fn human_latency(duration: Duration) -> String {
     let nanos = duration.as_nanos() as f64;
     let (value, unit) = match duration.as_nanos() {

@@ -20,7 +20,8 @@ use crate::spaces::{Handles, SPACES, SpaceIndex};
 /// Differences that a report lists for each keyspace.
 const DIFFERENCES_MAX: usize = 6;
 
-/// Commits whose states are kept although everything since was synced: more than engines under test keep for their undo.
+/// Commits whose states are kept although everything since was synced: more than engines under test keep for
+/// their undo.
 const COMMITS_KEPT: usize = 8;
 
 /// A point in history.

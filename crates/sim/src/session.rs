@@ -47,8 +47,9 @@ pub(crate) fn writes_only(steps: usize) -> Profile {
     Profile { steps, step_weights, op_weights, synced_one_in: 6, ..Profile::default() }
 }
 
-/// What a transaction that has applied `op` keeps of it. A patch becomes a block at once, out of what the transaction
-/// sees; only its caller looks whether another writer has changed that block since, and the sweeps commit whatever happens.
+/// What a transaction that has applied `op` keeps of it. A patch becomes a block at once, out of what the
+/// transaction sees; only its caller looks whether another writer has changed that block since, and the
+/// sweeps commit whatever happens.
 fn as_kept(txn: &dyn Txn, handles: &Handles, op: &Op) -> Result<Op> {
     let Op::PatchBlock { keyspace, prefix, block, compression, .. } = op else { return Ok(op.clone()) };
     let key = [&prefix[..], &block.to_be_bytes()].concat();
@@ -281,7 +282,8 @@ pub(crate) fn expect_keyspaces(store: &dyn Store) -> Result<(), String> {
     missing.map_or(Ok(()), |space| Err(format!("keyspace {} is missing", space.name)))
 }
 
-/// Opens what a crash or fault left, and compares it with the prefixes that `allowed` names. Gives also where the history was then.
+/// Opens what a crash or fault left, and compares it with the prefixes that `allowed` names. Gives also where
+/// the history was then.
 pub(crate) fn check_recovery(
     engine: &dyn Engine,
     device: Arc<dyn Device>,

@@ -38,7 +38,8 @@ impl Outcomes {
         self.given.insert(id, Some(position));
     }
 
-    /// After an opening that found everything up to `newest`: the commits until then are known, the others are forgotten.
+    /// After an opening that found everything up to `newest`: the commits until then are known, the others
+    /// are forgotten.
     ///
     /// # Errors
     /// The store says something else.

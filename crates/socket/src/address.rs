@@ -1,6 +1,6 @@
 //! How a socket in a store's directory is reached. The address of a socket has room for 107 bytes, a path for
-//! 4095: the socket is reached through a descriptor of its directory when its path is longer, and where another user
-//! may write to the directory.
+//! 4095: the socket is reached through a descriptor of its directory when its path is longer, and where
+//! another user may write to the directory.
 
 use std::fs::File;
 use std::io;
@@ -37,8 +37,9 @@ impl Address {
         Ok(Self { path, _descriptor: Some(directory.into()) })
     }
 
-    /// How the socket `name` in `directory` is reached: that very socket, even if its name leads elsewhere by the
-    /// time of connect(2). Symbolic links are not followed. `may_trust` decides by the owner of the socket.
+    /// How the socket `name` in `directory` is reached: that very socket, even if its name leads elsewhere by
+    /// the time of connect(2). Symbolic links are not followed. `may_trust` decides by the owner of the
+    /// socket.
     ///
     /// # Errors
     /// Nothing is there, or something else than a socket, or the socket of an owner that is not trusted.

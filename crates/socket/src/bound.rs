@@ -1,7 +1,7 @@
 //! A listening socket in a directory that another user may write to.
 //!
-//! Thread safety: `&self` may be shared. Invariants: no symbolic link is followed, whatever changes in the directory
-//! meanwhile; the mode is given to the socket that was bound, and to nothing else.
+//! Thread safety: `&self` may be shared. Invariants: no symbolic link is followed, whatever changes in the
+//! directory meanwhile; the mode is given to the socket that was bound, and to nothing else.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -27,8 +27,8 @@ pub struct BoundSocket {
 }
 
 impl BoundSocket {
-    /// Binds `name` in `directory`, replacing what a killed daemon left there. The caller must own the lock of the
-    /// store: then no living daemon is behind it.
+    /// Binds `name` in `directory`, replacing what a killed daemon left there. The caller must own the lock
+    /// of the store: then no living daemon is behind it.
     ///
     /// # Errors
     /// The name can't be replaced, or the socket not be bound.

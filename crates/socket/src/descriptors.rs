@@ -1,6 +1,7 @@
 //! File descriptors over a socket, with the bytes that say what they are.
 //!
-//! Thread safety: functions; one message at a time on a socket. None allocates, so they may be called in a signal handler.
+//! Thread safety: functions; one message at a time on a socket. None allocates, so they may be called in a
+//! signal handler.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -42,7 +43,8 @@ pub fn send_descriptors(socket: impl AsFd, bytes: &[u8], descriptors: &[Borrowed
     Ok(())
 }
 
-/// Receives exactly as many bytes as there is room for, and the descriptors that come with them; these close on exec.
+/// Receives exactly as many bytes as there is room for, and the descriptors that come with them; these close
+/// on exec.
 ///
 /// # Errors
 /// The socket fails; `UnexpectedEof`: it ends before.

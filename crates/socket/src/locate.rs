@@ -20,8 +20,8 @@ pub struct Located {
 }
 
 impl Located {
-    /// The socket `name`, and the owner of the store's directory, whose daemon is to be behind it; that of a mount of root's for
-    /// all users, where the store's directory is closed.
+    /// The socket `name`, and the owner of the store's directory, whose daemon is to be behind it; that of a
+    /// mount of root's for all users, where the store's directory is closed.
     pub fn socket(&self, name: &str) -> (PathBuf, Option<u32>) {
         let socket = self.store.join(name);
         if std::fs::symlink_metadata(&socket).is_err()
@@ -46,8 +46,8 @@ impl Located {
     }
 }
 
-/// The store that `path` means: its directory, if the socket `name` is there, or anything on its mount or on a view of a
-/// transaction. `None`: neither.
+/// The store that `path` means: its directory, if the socket `name` is there, or anything on its mount or on
+/// a view of a transaction. `None`: neither.
 ///
 /// # Errors
 /// The path, or the mount table, can't be read.

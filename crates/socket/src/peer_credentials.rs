@@ -24,8 +24,8 @@ pub struct PeerCredentials {
 pub fn peer_credentials(socket: &impl AsFd) -> io::Result<PeerCredentials> {
     let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut len = size_of_val(&found) as libc::socklen_t;
-    // SAFETY: the descriptor is open, since it is borrowed; the buffer is valid for writes of `len` bytes, and any bytes
-    // are numbers.
+    // SAFETY: the descriptor is open, since it is borrowed; the buffer is valid for writes of `len` bytes,
+    // and any bytes are numbers.
     let result = unsafe {
         libc::getsockopt(
             socket.as_fd().as_raw_fd(),

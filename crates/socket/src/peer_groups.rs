@@ -19,8 +19,8 @@ pub fn peer_groups(socket: &impl AsFd) -> io::Result<Vec<u32>> {
     let mut groups = vec![0_u32; GROUPS_FIRST];
     loop {
         let mut len = size_of_val(&groups[..]) as libc::socklen_t;
-        // SAFETY: the descriptor is open, since it is borrowed; the buffer is valid for writes of `len` bytes,
-        // and any bytes are numbers.
+        // SAFETY: the descriptor is open, since it is borrowed; the buffer is valid for writes of `len`
+        // bytes, and any bytes are numbers.
         let result = unsafe {
             libc::getsockopt(
                 descriptor,

@@ -1,6 +1,7 @@
 //! Where the sockets are for users that see a mount of root's and can't enter the store's directory:
-//! `/run/kvfs/ID/control.sock` and `/run/kvfs/ID/kv.sock`. `ID` follows from what every mount of the store shows as its
-//! source: it is the SHA-256 of that, so that no store can be given a name with which it takes another one's place.
+//! `/run/kvfs/ID/control.sock` and `/run/kvfs/ID/kv.sock`. `ID` follows from what every mount of the store
+//! shows as its source: it is the SHA-256 of that, so that no store can be given a name with which it takes
+//! another one's place.
 //!
 //! Thread safety: plain functions.
 
@@ -29,7 +30,8 @@ pub fn directory(source: &Path) -> PathBuf {
     Path::new(BASE).join(name)
 }
 
-/// The socket `name` for the mounts that show `source`, with the user of its daemon: root, as it is seen here.
+/// The socket `name` for the mounts that show `source`, with the user of its daemon: root, as it is seen
+/// here.
 ///
 /// # Errors
 /// `NotFound`; `PermissionDenied`: another user than root may write to its directory.
@@ -43,8 +45,8 @@ pub fn socket(source: &Path, name: &str) -> io::Result<(PathBuf, u32)> {
     Ok((directory.join(name), found.uid()))
 }
 
-/// Whether the number is root's. In a user namespace without root (`kvfs txn run` of an ordinary user) the kernel shows root,
-/// as all users that are not in it, as one number.
+/// Whether the number is root's. In a user namespace without root (`kvfs txn run` of an ordinary user) the
+/// kernel shows root, as all users that are not in it, as one number.
 fn is_root(uid: u32) -> bool {
     uid == 0 || (uid == UID_UNMAPPED && is_in_user_namespace())
 }
@@ -55,8 +57,8 @@ fn is_in_user_namespace() -> bool {
     map.split_ascii_whitespace().ne(["0", "0", "4294967295"])
 }
 
-/// Refuses a daemon of a user that may not serve the store: others than root, this process's user, and `owner`, the owner of
-/// the store's directory. For a client that has connected, before it sends anything.
+/// Refuses a daemon of a user that may not serve the store: others than root, this process's user, and
+/// `owner`, the owner of the store's directory. For a client that has connected, before it sends anything.
 ///
 /// # Errors
 /// `PermissionDenied`: it is of another user; the kernel does not tell.

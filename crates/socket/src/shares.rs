@@ -1,9 +1,10 @@
-//! What users have of something that a server has not without end: connections, bytes of answers, descriptors.
+//! What users have of something that a server has not without end: connections, bytes of answers,
+//! descriptors.
 //!
 //! Thread safety: one lock, held for moments.
 //!
-//! Invariants: what is taken is given back by a drop; no user takes more than one user may, nor all users more than there is, but
-//! for the one that is exempt.
+//! Invariants: what is taken is given back by a drop; no user takes more than one user may, nor all users
+//! more than there is, but for the one that is exempt.
 
 use std::collections::HashMap;
 use std::sync::Arc;

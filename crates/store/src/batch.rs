@@ -22,8 +22,9 @@ pub enum Op {
     /// Sets the consecutive blocks of `prefix` from `first` on to `data` (whole blocks). An engine may store
     /// them, and others of the prefix that it writes together with them, as `compression` says.
     PutBlocks { keyspace: Keyspace, prefix: Bytes, first: u64, data: Bytes, compression: Compression },
-    /// Puts `data` over the bytes of one block of `prefix` from `offset` on, without a look at the rest of it. An
-    /// absent block counts as zeros; it is present afterwards. At least one byte, none behind the block.
+    /// Puts `data` over the bytes of one block of `prefix` from `offset` on, without a look at the rest of
+    /// it. An absent block counts as zeros; it is present afterwards. At least one byte, none behind the
+    /// block.
     PatchBlock {
         keyspace: Keyspace,
         prefix: Bytes,

@@ -92,11 +92,12 @@ pub trait Compress: Send + Sync {
     /// ([`crate::Op::PutBlocks`]) keep to that one.
     ///
     /// # Errors
-    /// [`crate::StoreError::Unsupported`] by an engine that does not compress; the store is read-only or failed.
+    /// [`crate::StoreError::Unsupported`] by an engine that does not compress; the store is read-only or
+    /// failed.
     fn set_compression(&self, keyspace: Keyspace, compression: Compression) -> Result<()>;
 
-    /// Announces that data may be compressed, durably when this returns: programs that can't read it refuse the
-    /// store from then on. Nothing is compressed before.
+    /// Announces that data may be compressed, durably when this returns: programs that can't read it refuse
+    /// the store from then on. Nothing is compressed before.
     ///
     /// # Errors
     /// As [`crate::Compress::set_compression`].

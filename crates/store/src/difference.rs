@@ -9,7 +9,8 @@ use bytes::Bytes;
 
 use crate::{Cursor, KeyRange, Keyspace, Read, Result, Seqno};
 
-/// A walk over ranges of keys, ascending and disjoint; two may touch. See [`crate::TrackChanges::changed_ranges`].
+/// A walk over ranges of keys, ascending and disjoint; two may touch. See
+/// [`crate::TrackChanges::changed_ranges`].
 pub trait ChangedRanges: Send {
     /// The next range; its end is always given.
     ///
@@ -119,13 +120,14 @@ fn next_in(older: &mut dyn Cursor, newer: &mut dyn Cursor) -> Result<Option<KeyD
     Ok(Some(KeyDifference { key, older: old, newer: new }))
 }
 
-/// Finding what was written between two positions without reading the rest. An extension of a [`Store`](crate::Store), which an engine may lack.
+/// Finding what was written between two positions without reading the rest. An extension of a
+/// [`Store`](crate::Store), which an engine may lack.
 pub trait TrackChanges: Send + Sync {
-    /// Where `keyspace` may differ, within `range`, between the positions `older` and `newer`, both of which the
-    /// caller has pinned (by a snapshot or transaction). Outside of the ranges that come, every key has the
-    /// same value at both. Inside, it may have: what was written counts, whatever was there before, and a key
-    /// that was written in between and is there at the newer position always does. Cost and memory go by what
-    /// was written in between; older data is not read.
+    /// Where `keyspace` may differ, within `range`, between the positions `older` and `newer`, both of which
+    /// the caller has pinned (by a snapshot or transaction). Outside of the ranges that come, every key has
+    /// the same value at both. Inside, it may have: what was written counts, whatever was there before, and a
+    /// key that was written in between and is there at the newer position always does. Cost and memory go by
+    /// what was written in between; older data is not read.
     ///
     /// # Errors
     /// I/O errors and corruption.

@@ -24,8 +24,8 @@ pub trait EngineStore: Store {
     /// What keeps it from reading on. Damage is no error, but a finding.
     fn verify(&self) -> Result<Verified>;
 
-    /// Writes everything out. Writes fail from then on, and what it holds outside of memory is given back when the last
-    /// snapshot and cursor has gone.
+    /// Writes everything out. Writes fail from then on, and what it holds outside of memory is given back
+    /// when the last snapshot and cursor has gone.
     ///
     /// # Errors
     /// I/O errors: it is closed all the same.

@@ -11,8 +11,8 @@ use crate::{
     Store, StoreError, TierBytes, Txn, TxnId, TxnOptions, TxnOutcome, UndoPoint, UndoViews,
 };
 
-/// The calls of the extensions. Where the engine lacks one, they return [`StoreError::Unsupported`], or what is true of a store
-/// that has none of it.
+/// The calls of the extensions. Where the engine lacks one, they return [`StoreError::Unsupported`], or what
+/// is true of a store that has none of it.
 impl dyn Store + '_ {
     /// The extension, or its refusal by the name of the engine.
     fn present<T>(&self, extension: Option<T>, what: &'static str) -> Result<T> {
@@ -48,7 +48,8 @@ impl dyn Store + '_ {
         self.place().map_or(Ok(()), |extension| extension.place_by(data, wishes))
     }
 
-    /// As [`Place::bytes_by_tier`](crate::Place::bytes_by_tier). An engine without devices has nothing on any.
+    /// As [`Place::bytes_by_tier`](crate::Place::bytes_by_tier). An engine without devices has nothing on
+    /// any.
     ///
     /// # Errors
     /// As there.

@@ -14,8 +14,9 @@
 //! * after a crash the surviving batches are a prefix of the order, and contain every batch at or
 //!   below a [`Position`] for which [`Store::sync`] returned `Ok`.
 //!
-//! What every engine has is on this page: [`Read`], [`Cursor`], [`Snapshot`], [`Store`]. What one may lack is asked for, and is
-//! `None` where it is lacking: [`Transactions`], [`NamedSnapshots`], [`TrackChanges`], [`Checkpoints`], [`UndoHistory`], [`Compress`].
+//! What every engine has is on this page: [`Read`], [`Cursor`], [`Snapshot`], [`Store`]. What one may lack is
+//! asked for, and is `None` where it is lacking: [`Transactions`], [`NamedSnapshots`], [`TrackChanges`],
+//! [`Checkpoints`], [`UndoHistory`], [`Compress`].
 //!
 //! ```
 //! use kvfs_store::model::ModelStore;
@@ -142,8 +143,9 @@ pub trait Read: Send + Sync {
         kind: ExtentKind,
     ) -> Result<Option<Extent>>;
 
-    /// Takes note that the blocks of these ranges are about to be read, in this order or nearly: an engine may read them meanwhile,
-    /// all in the order of its medium. Advice only: returns at once, changes no answer, and reports no error. The default heeds none.
+    /// Takes note that the blocks of these ranges are about to be read, in this order or nearly: an engine
+    /// may read them meanwhile, all in the order of its medium. Advice only: returns at once, changes no
+    /// answer, and reports no error. The default heeds none.
     fn will_need(&self, keyspace: Keyspace, ranges: Vec<BlockRange>) {
         let _ = (keyspace, ranges);
     }

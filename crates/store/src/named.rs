@@ -44,7 +44,8 @@ pub fn check_snapshot_name(name: &str) -> Result<()> {
     Err(StoreError::SnapshotName { name: name.to_owned(), problem })
 }
 
-/// Positions that stay readable under a name. An extension of a [`Store`](crate::Store), which an engine may lack.
+/// Positions that stay readable under a name. An extension of a [`Store`](crate::Store), which an engine may
+/// lack.
 pub trait NamedSnapshots: Send + Sync {
     /// Gives the newest committed position a name, under which it stays readable until the name is deleted.
     /// Durable when this returns, with everything up to the position. Costs the same on a store of any size.
@@ -53,7 +54,8 @@ pub trait NamedSnapshots: Send + Sync {
     /// [`StoreError::SnapshotName`], [`StoreError::SnapshotExists`]; the store is read-only or failed.
     fn create_snapshot(&self, name: &str) -> Result<SnapshotInfo>;
 
-    /// As [`crate::NamedSnapshots::create_snapshot`], for a state that was made elsewhere: `created` is when, there.
+    /// As [`crate::NamedSnapshots::create_snapshot`], for a state that was made elsewhere: `created` is when,
+    /// there.
     ///
     /// # Errors
     /// As [`crate::NamedSnapshots::create_snapshot`].
@@ -67,8 +69,8 @@ pub trait NamedSnapshots: Send + Sync {
         usize::MAX
     }
 
-    /// Reads at the position of a named snapshot. A caller that holds the reader keeps the position, also when the name
-    /// is deleted.
+    /// Reads at the position of a named snapshot. A caller that holds the reader keeps the position, also
+    /// when the name is deleted.
     ///
     /// # Errors
     /// [`StoreError::NoSnapshot`]; the store was closed.

@@ -1,6 +1,7 @@
 //! For stores that stand before another one, as those of tests do.
 
-/// Inside of an `impl` of [`Read`](crate::Read) or [`Store`](crate::Store): the calls that only go on to a field, or to what a method returns.
+/// Inside of an `impl` of [`Read`](crate::Read) or [`Store`](crate::Store): the calls that only go on to a
+/// field, or to what a method returns.
 ///
 /// ```ignore
 /// impl Read for Recorder {

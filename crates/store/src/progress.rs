@@ -1,11 +1,11 @@
 //! How far a long piece of work is, for a caller that waits for it.
 //!
-//! Purpose: work says what it does and how much of it is done, without knowing whether this is watched; the caller
-//! that has it done may watch. In between lie the layers, whose signatures need not know of it: as with the spans
-//! of a log, what runs on a thread belongs to the piece of work that the thread does.
+//! Purpose: work says what it does and how much of it is done, without knowing whether this is watched; the
+//! caller that has it done may watch. In between lie the layers, whose signatures need not know of it: as
+//! with the spans of a log, what runs on a thread belongs to the piece of work that the thread does.
 //!
-//! Thread safety: all of it is about the calling thread. Invariants: without a watcher a call costs a look at one
-//! thread-local value; a watcher is gone when [`watched`] returns, also by a panic.
+//! Thread safety: all of it is about the calling thread. Invariants: without a watcher a call costs a look at
+//! one thread-local value; a watcher is gone when [`watched`] returns, also by a panic.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

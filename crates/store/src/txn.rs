@@ -43,8 +43,8 @@ pub enum Isolation {
     /// The state at `begin`. A write fails if its record changed since. Write skew is possible.
     #[default]
     Snapshot,
-    /// The newest committed state; the caller that begins such a transaction must hold locks on all that it reads and
-    /// writes until the end, so it is as if transactions ran one after the other.
+    /// The newest committed state; the caller that begins such a transaction must hold locks on all that it
+    /// reads and writes until the end, so it is as if transactions ran one after the other.
     Serializable,
 }
 
@@ -104,7 +104,8 @@ pub enum Records {
 }
 
 impl Records {
-    /// What an operation changes. `touch` says what the merge of a key with an operand does, and is asked for nothing else.
+    /// What an operation changes. `touch` says what the merge of a key with an operand does, and is asked for
+    /// nothing else.
     ///
     /// # Errors
     /// Those of `touch`.
@@ -160,8 +161,8 @@ pub trait ChangeCursor: Send {
     /// I/O errors and corruption.
     fn next(&mut self) -> Result<Option<Change>>;
 
-    /// The key of the next change, in a keyspace of blocks, or where a range that is deleted begins. After a block, others of the same
-    /// prefix are passed over where that is cheaper than to tell them.
+    /// The key of the next change, in a keyspace of blocks, or where a range that is deleted begins. After a
+    /// block, others of the same prefix are passed over where that is cheaper than to tell them.
     ///
     /// # Errors
     /// As [`ChangeCursor::next`].
@@ -231,12 +232,14 @@ pub trait Txn: Read {
     /// was applied.
     fn apply(&self, batch: Batch) -> Result<()>;
 
-    /// Has blocks twice, without keeping them twice where the engine can refer to them in two places. What the transaction sees of
-    /// each source comes to its target; absent blocks leave the target as it is. No target may be a source of the same call, or
-    /// of another target's blocks. Conflicts are found as by [`Txn::apply`].
+    /// Has blocks twice, without keeping them twice where the engine can refer to them in two places. What
+    /// the transaction sees of each source comes to its target; absent blocks leave the target as it is. No
+    /// target may be a source of the same call, or of another target's blocks. Conflicts are found as by
+    /// [`Txn::apply`].
     ///
     /// # Errors
-    /// As [`Txn::apply`], and as reads; some blocks may have been cloned then, so the caller must abort the transaction.
+    /// As [`Txn::apply`], and as reads; some blocks may have been cloned then, so the caller must abort the
+    /// transaction.
     fn clone_blocks(&self, keyspace: Keyspace, clones: &[BlockClone]) -> Result<()> {
         clones.iter().try_for_each(|clone| copy_blocks(self, keyspace, clone))
     }
@@ -264,23 +267,23 @@ pub trait Txn: Read {
     /// As [`Txn::apply`].
     fn prepare(&self) -> Result<()>;
 
-    /// Makes everything that was written so far survive the process and a power cut, with the snapshot, and with
-    /// everything that was committed before the call; the transaction stays open. `owner` means something to the
-    /// caller alone. From then on a dropped transaction is not aborted but *suspended*: it goes back to its last
-    /// checkpoint, from which [`crate::Checkpoints::resume`] opens it again. Fails with nothing done, or leaves the
-    /// former checkpoint.
+    /// Makes everything that was written so far survive the process and a power cut, with the snapshot, and
+    /// with everything that was committed before the call; the transaction stays open. `owner` means
+    /// something to the caller alone. From then on a dropped transaction is not aborted but *suspended*: it
+    /// goes back to its last checkpoint, from which [`crate::Checkpoints::resume`] opens it again. Fails with
+    /// nothing done, or leaves the former checkpoint.
     ///
     /// # Errors
-    /// [`crate::StoreError::ValueTooLong`] for an owner above [`CHECKPOINT_OWNER_LEN_MAX`]; as [`Txn::apply`];
-    /// [`crate::StoreError::Unsupported`] by an engine without them ([`crate::Checkpoints`]).
+    /// [`crate::StoreError::ValueTooLong`] for an owner above [`CHECKPOINT_OWNER_LEN_MAX`]; as
+    /// [`Txn::apply`]; [`crate::StoreError::Unsupported`] by an engine without them ([`crate::Checkpoints`]).
     fn checkpoint(&self, owner: &[u8]) -> Result<()> {
         let _ = owner;
         Err(StoreError::Unsupported { engine: "a model", what: "checkpoints of transactions" })
     }
 
     /// Makes everything visible at once; with [`Durability::Synced`] it survives a power cut when this
-    /// returns. Ends the transaction, unless it fails with nothing done. Where a crash takes the commit back, a
-    /// checkpointed transaction waits to be resumed again, with all that was to be committed.
+    /// returns. Ends the transaction, unless it fails with nothing done. Where a crash takes the commit back,
+    /// a checkpointed transaction waits to be resumed again, with all that was to be committed.
     ///
     /// # Errors
     /// [`crate::StoreError::Full`] and the like: nothing was committed, it can be tried again or aborted.
@@ -292,8 +295,9 @@ pub trait Txn: Read {
     /// already.
     fn abort(&self);
 
-    /// Ends this handle as if it were dropped, while it is held: the transaction goes back to its last checkpoint, from which it can
-    /// be resumed at once; one without a checkpoint is aborted. Without effect when it ended already.
+    /// Ends this handle as if it were dropped, while it is held: the transaction goes back to its last
+    /// checkpoint, from which it can be resumed at once; one without a checkpoint is aborted. Without effect
+    /// when it ended already.
     fn suspend(&self) {
         self.abort();
     }
@@ -317,7 +321,8 @@ pub struct BlockClone {
 }
 
 impl BlockClone {
-    /// The blocks `first .. first + count` of the source, which are among those of this clone, to where it has them.
+    /// The blocks `first .. first + count` of the source, which are among those of this clone, to where it
+    /// has them.
     #[must_use]
     pub fn part(&self, first: u64, count: u64) -> Self {
         let target_first = self.target_first + (first - self.first);
@@ -404,7 +409,8 @@ pub enum TxnOutcome {
     Unknown,
 }
 
-/// Private changes that are committed as one. An extension of a [`Store`](crate::Store), which an engine may lack.
+/// Private changes that are committed as one. An extension of a [`Store`](crate::Store), which an engine may
+/// lack.
 pub trait Transactions: Send + Sync {
     /// Begins a transaction at the newest committed position.
     ///
@@ -412,8 +418,8 @@ pub trait Transactions: Send + Sync {
     /// The store is read-only or failed.
     fn begin(&self, options: TxnOptions) -> Result<Arc<dyn Txn>>;
 
-    /// Begins a transaction, at the snapshot level, at a named snapshot: what was committed since is a conflict where the two meet. The
-    /// snapshot may be deleted then.
+    /// Begins a transaction, at the snapshot level, at a named snapshot: what was committed since is a
+    /// conflict where the two meet. The snapshot may be deleted then.
     ///
     /// # Errors
     /// [`StoreError::NoSnapshot`]; as [`Self::begin`].
@@ -423,13 +429,15 @@ pub trait Transactions: Send + Sync {
     /// few thousand commits.
     fn txn_outcome(&self, id: TxnId) -> TxnOutcome;
 
-    /// Whether the engine can refer to blocks in two places, so that [`Transactions::apply_with_clones`] is cheaper than to write them.
+    /// Whether the engine can refer to blocks in two places, so that [`Transactions::apply_with_clones`] is
+    /// cheaper than to write them.
     fn clones_blocks(&self) -> bool {
         false
     }
 
-    /// As [`crate::Store::apply`], buffered, of `batch` and these clones together, which come before it; as a transaction of its own, that
-    /// can't be taken back. The caller must hold what keeps others from changing sources and targets.
+    /// As [`crate::Store::apply`], buffered, of `batch` and these clones together, which come before it; as a
+    /// transaction of its own, that can't be taken back. The caller must hold what keeps others from changing
+    /// sources and targets.
     ///
     /// # Errors
     /// As [`crate::Store::apply`]; [`StoreError::Unsupported`] where the engine does not clone blocks.
@@ -439,14 +447,15 @@ pub trait Transactions: Send + Sync {
     }
 }
 
-/// Transactions that survive a restart ([`Txn::checkpoint`]). An extension of a [`Store`](crate::Store), which an engine may lack.
+/// Transactions that survive a restart ([`Txn::checkpoint`]). An extension of a [`Store`](crate::Store),
+/// which an engine may lack.
 pub trait Checkpoints: Send + Sync {
     /// The checkpointed transactions that have not ended, oldest first.
     fn checkpointed(&self) -> Vec<CheckpointInfo>;
 
-    /// Opens a checkpointed transaction as its last checkpoint holds it, also one of an earlier run. Its batches
-    /// are *not* compared with what others have committed meanwhile, since no locks protect it: the caller
-    /// asks [`Txn::changed_since_snapshot`] for the whole write set before the commit.
+    /// Opens a checkpointed transaction as its last checkpoint holds it, also one of an earlier run. Its
+    /// batches are *not* compared with what others have committed meanwhile, since no locks protect it: the
+    /// caller asks [`Txn::changed_since_snapshot`] for the whole write set before the commit.
     ///
     /// # Errors
     /// [`StoreError::NoCheckpoint`], [`StoreError::CheckpointOpen`]; the store is read-only or failed.

@@ -1,9 +1,9 @@
 //! Committed transactions that can still be taken back: the positions before and after each of them stay
 //! readable for a while.
 //!
-//! Purpose: a commit's writes have consecutive seqnos, so the state before it and the state after it differ by
-//! nothing but the transaction. A caller that has both can bring back what it changed, and see what was built on it.
-//! How many are kept, and for how long, is decided when a store is opened.
+//! Purpose: a commit's writes have consecutive seqnos, so the state before it and the state after it differ
+//! by nothing but the transaction. A caller that has both can bring back what it changed, and see what was
+//! built on it. How many are kept, and for how long, is decided when a store is opened.
 //!
 //! Thread safety: plain values.
 
@@ -32,7 +32,8 @@ pub struct UndoPoint {
     pub note: Bytes,
 }
 
-/// Both states of an [`UndoPoint`]. A caller that holds them keeps them, also when the store lets the transaction go.
+/// Both states of an [`UndoPoint`]. A caller that holds them keeps them, also when the store lets the
+/// transaction go.
 pub struct UndoViews {
     /// Without the transaction.
     pub before: Arc<dyn Snapshot>,
@@ -40,9 +41,11 @@ pub struct UndoViews {
     pub after: Arc<dyn Snapshot>,
 }
 
-/// Committed transactions that can still be taken back. An extension of a [`Store`](crate::Store), which an engine may lack.
+/// Committed transactions that can still be taken back. An extension of a [`Store`](crate::Store), which an
+/// engine may lack.
 pub trait UndoHistory: Send + Sync {
-    /// The committed transactions that can still be taken back, oldest first. None by an engine that keeps none.
+    /// The committed transactions that can still be taken back, oldest first. None by an engine that keeps
+    /// none.
     fn undo_points(&self) -> Vec<UndoPoint>;
 
     /// The states before and after a committed transaction.

@@ -43,8 +43,8 @@ pub fn test_names(text: &str) -> BTreeSet<String> {
 /// Documents whose tables are promises, with the tests of each in the last column.
 pub const PROMISES: &[&str] = &["docs/SEMANTICS.md", "docs/SECURITY.md"];
 
-/// Checks the document `path`: the last column of each table row of promises names, in backticks, tests out of
-/// `tests`, or scripts and fuzz targets out of `files` (then a step may follow in plain words).
+/// Checks the document `path`: the last column of each table row of promises names, in backticks, tests out
+/// of `tests`, or scripts and fuzz targets out of `files` (then a step may follow in plain words).
 pub fn check_promises(path: &str, text: &str, tests: &BTreeSet<String>, files: &[String]) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut promises = 0;
@@ -77,8 +77,9 @@ pub const GUIDES: &[&str] = &["docs/ARCHITECTURE.md"];
 /// Most files of one numbered list of functions: a reader follows it in one sitting.
 const FILES_OF_PATH_MAX: usize = 15;
 
-/// Checks the document `path`: every `path.rs` in backticks is the end of the name of one of `files` (`src` left out), and
-/// with `::function` behind it `read` of such a file has that function. A numbered list names at most 15 files.
+/// Checks the document `path`: every `path.rs` in backticks is the end of the name of one of `files` (`src`
+/// left out), and with `::function` behind it `read` of such a file has that function. A numbered list names
+/// at most 15 files.
 pub fn check_guide(path: &str, text: &str, files: &[String], read: impl Fn(&str) -> String) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut of_list: BTreeSet<&str> = BTreeSet::new();
@@ -124,8 +125,8 @@ pub fn step_names(script: &str) -> Vec<String> {
     script.lines().filter_map(name).collect()
 }
 
-/// Checks that the steps that the document `path` names behind a script are in it: separated by commas, each the
-/// beginning of a step's name (which may have commas of its own). `steps` gives those of a script.
+/// Checks that the steps that the document `path` names behind a script are in it: separated by commas, each
+/// the beginning of a step's name (which may have commas of its own). `steps` gives those of a script.
 pub fn check_steps(path: &str, text: &str, steps: impl Fn(&str) -> Vec<String>) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (at, line) in text.lines().enumerate().filter(|(_, line)| line.starts_with('|')) {

@@ -1,4 +1,5 @@
-//! What fits a head and a screen: length of files and functions, and the header that says what a file is for.
+//! What fits a head and a screen: length of files, functions and lines of comments, and the header that says
+//! what a file is for.
 
 use syn::spanned::Spanned;
 use syn::visit::Visit;
@@ -11,6 +12,26 @@ pub const FILE_LINES_MAX: usize = 600;
 
 /// Most lines of a function, from its name to its closing brace.
 pub const FUNCTION_LINES_MAX: usize = 90;
+
+/// Most characters of a line that is a comment, as of code (`max_width` in `rustfmt.toml`).
+pub const COMMENT_COLUMNS_MAX: usize = 110;
+
+/// Checks the lines of a Rust file that are comments; rows of tables, and words that are longer, can't be
+/// broken.
+pub fn check_comments(path: &str, text: &str) -> Vec<Finding> {
+    let too_wide = |line: &str| {
+        let comment =
+            line.trim_start().strip_prefix("//").map(|rest| rest.trim_start_matches(['/', '!']).trim());
+        comment.is_some_and(|comment| !comment.starts_with('|') && comment.contains(' '))
+            && line.chars().count() > COMMENT_COLUMNS_MAX
+    };
+    let wide = (1..).zip(text.lines()).filter(|(_, line)| too_wide(line));
+    wide.map(|(number, line)| {
+        let columns = line.chars().count();
+        format!("{path}:{number}: {columns} columns, at most {COMMENT_COLUMNS_MAX}: break the line")
+    })
+    .collect()
+}
 
 /// Checks one source.
 pub fn check(source: &Source) -> Vec<Finding> {
@@ -66,7 +87,7 @@ impl<'a> Visit<'a> for Functions<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::{FILE_LINES_MAX, FUNCTION_LINES_MAX, check};
+    use super::{FILE_LINES_MAX, FUNCTION_LINES_MAX, check, check_comments};
     use crate::source::Source;
 
     fn findings(text: &str) -> usize {
@@ -80,6 +101,21 @@ mod tests {
         assert_eq!(findings(&format!("//! X.\nfn f() {{{body}}}\n")), 1);
         assert_eq!(findings(&format!("//! X.\nimpl X {{ fn f() {{{body}}} }}\n")), 1);
         assert_eq!(findings(&format!("//! X.\n#[cfg(test)]\nmod tests {{ fn f() {{{body}}} }}\n")), 0);
+    }
+
+    #[test]
+    fn wide_comments_are_found() {
+        let (words, word) = ("ä ".repeat(60), "ä".repeat(120));
+        for (text, count) in [
+            (format!("    /// {words}"), 1),
+            (format!("//! {words}\n// {words}\n"), 2),
+            (format!("/// | {words}"), 0),
+            (format!("// {word}"), 0),
+            (format!("/// {}", "ä ".repeat(52)), 0),
+            (format!("let {word} = 1; // {words}"), 0),
+        ] {
+            assert_eq!(check_comments("a.rs", &text).len(), count, "{text}");
+        }
     }
 
     #[test]

@@ -7,7 +7,8 @@ use crate::source::Source;
 pub const ALLOWED: &[&str] = &[
     // The BLKDISCARD ioctl.
     "crates/device/src/file/blkdiscard.rs",
-    // The list of a memtable: nodes of different length, linked by atomic pointers, and the memory that they lie in.
+    // The list of a memtable: nodes of different length, linked by atomic pointers, and the memory that they
+    // lie in.
     "crates/kvdb/src/memtable/arena.rs",
     "crates/kvdb/src/memtable/skiplist.rs",
     // The ioctl that clones a FUSE descriptor.
@@ -44,7 +45,8 @@ pub const ALLOWED: &[&str] = &[
     "crates/capi/src/foreign.rs",
     // Directory streams of C, which keep their process.
     "crates/capi/src/directory.rs",
-    // System calls, the code of mapped objects, the assembly entry, and symbols of libc, for programs without a mount.
+    // System calls, the code of mapped objects, the assembly entry, and symbols of libc, for programs without
+    // a mount.
     "crates/preload/src/sys.rs",
     "crates/preload/src/patch.rs",
     "crates/preload/src/client/page.rs",

@@ -7,8 +7,9 @@
 //! Thread safety: all methods are `&self`.
 //!
 //! Invariants: locks are granted and looked at under the latch of their name only, so a lock is never granted
-//! on what another operation is about to change. A holder of latches never waits: an operation that must wait gives up
-//! its latches first. A transaction that waits keeps its locks; that is where deadlocks come from, and they are found.
+//! on what another operation is about to change. A holder of latches never waits: an operation that must wait
+//! gives up its latches first. A transaction that waits keeps its locks; that is where deadlocks come from,
+//! and they are found.
 //!
 //! Cost: on the main line, while no transaction holds a lock, that of the latches and one relaxed load.
 
@@ -34,8 +35,8 @@ pub enum Party<'a> {
         /// Process id, for messages; 0: unknown.
         pid: u32,
     },
-    /// A write outside of transactions that a committing transaction may be waiting for (a dirty page that its
-    /// invalidation drives out): it dooms a holder that is committing at once. Else as `Main`.
+    /// A write outside of transactions that a committing transaction may be waiting for (a dirty page that
+    /// its invalidation drives out): it dooms a holder that is committing at once. Else as `Main`.
     Launder {
         /// Process id, for messages; 0: unknown.
         pid: u32,
@@ -65,7 +66,8 @@ pub enum Refused {
     Wait(Ticket),
     /// Its transaction can't go on at all.
     Doomed(Doom),
-    /// Its user's transactions hold their share of the memory for locks. The transaction can go on without the operation.
+    /// Its user's transactions hold their share of the memory for locks. The transaction can go on without
+    /// the operation.
     Full(LockShare),
 }
 
@@ -92,8 +94,8 @@ impl Admission {
     /// earlier try of the same operation.
     ///
     /// # Errors
-    /// A ticket to wait with: `again` itself, or a new one. Or the transaction is doomed, or there is no memory. Locks that were
-    /// granted to earlier steps of the operation stay with the transaction.
+    /// A ticket to wait with: `again` itself, or a new one. Or the transaction is doomed, or there is no
+    /// memory. Locks that were granted to earlier steps of the operation stay with the transaction.
     pub fn try_acquire<'a>(
         &'a self,
         party: Party<'a>,

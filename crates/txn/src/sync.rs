@@ -1,6 +1,7 @@
 //! The mutex of the tables; in tests a schedule can be given to it.
 //!
-//! Purpose: one place where the tables take their mutexes, so that a test decides which thread runs next at each.
+//! Purpose: one place where the tables take their mutexes, so that a test decides which thread runs next at
+//! each.
 //!
 //! Thread safety: a mutex. Invariants: production code uses the plain one.
 

@@ -4,8 +4,8 @@
 //!
 //! Invariants: a ticket is blocked at one place at a time. It keeps its places in all queues that it joined
 //! until its operation is done, save that it gives up those at latches when it is blocked at a lock: a waiter
-//! for a latch waits for operations that go on, never for a transaction. Its age stays, so it rejoins where it
-//! was.
+//! for a latch waits for operations that go on, never for a transaction. Its age stays, so it rejoins where
+//! it was.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,6 +1,8 @@
-//! Every fuzz target over its corpus and over inputs made of it, the same ones each time. `make fuzz` looks for new ones.
+//! Every fuzz target over its corpus and over inputs made of it, the same ones each time. `make fuzz` looks
+//! for new ones.
 //!
-//! An input that makes a target panic is kept as `artifacts/TARGET/repeated`; `cargo fuzz run TARGET FILE` repeats it.
+//! An input that makes a target panic is kept as `artifacts/TARGET/repeated`; `cargo fuzz run TARGET FILE`
+//! repeats it.
 
 use std::path::Path;
 use std::{env, fs, thread};

@@ -13,10 +13,10 @@ pub(crate) const KIND: Kind = Kind { name: "kvfs", about: "its engine as a libra
 
 const KEYSPACE: &str = "bench";
 
-/// The part of what its process may have that it is told to use; the others have the kernel use whatever their programs
-/// leave. A cache that has to give way to memtables, which may take a quarter, gives back no memory at first: blocks that stay
-/// are spread over all of it. So filled, read and then written to, it comes to a quarter and 30 to 40 MiB more than it was
-/// told; what is left is for the worst of many runs.
+/// The part of what its process may have that it is told to use; the others have the kernel use whatever
+/// their programs leave. A cache that has to give way to memtables, which may take a quarter, gives back no
+/// memory at first: blocks that stay are spread over all of it. So filled, read and then written to, it comes
+/// to a quarter and 30 to 40 MiB more than it was told; what is left is for the worst of many runs.
 const TOLD: (u64, u64) = (9, 16);
 
 struct Kvfs {

@@ -25,8 +25,8 @@ fn open(dir: &Path, config: &Config) -> Result<Box<dyn Engine>> {
     fs::create_dir_all(&path)?;
     let mut options = EnvOpenOptions::new();
     options.map_size(usize::try_from(8 * config.data_bytes + (1 << 30))?);
-    // SAFETY: the directory is this run's own, opened once at a time, and no other process changes the file. Without syncs
-    // the file may be torn by a power cut, after which it is not opened again.
+    // SAFETY: the directory is this run's own, opened once at a time, and no other process changes the file.
+    // Without syncs the file may be torn by a power cut, after which it is not opened again.
     let env = unsafe {
         options.flags(EnvFlags::NO_SYNC | EnvFlags::NO_READ_AHEAD);
         options.open(&path)?

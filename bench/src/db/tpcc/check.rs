@@ -1,4 +1,5 @@
-//! The consistency conditions (clause 3.3.2) that hold at all times: all twelve but the eleventh, which is of the first filling.
+//! The consistency conditions (clause 3.3.2) that hold at all times: all twelve but the eleventh, which is of
+//! the first filling.
 //!
 //! Thread safety: constants and plain functions.
 

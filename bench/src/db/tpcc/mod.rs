@@ -1,4 +1,5 @@
-//! TPC-C by a loader and a client of its own, on `MariaDB`: tables, five transactions in the standard mix, consistency conditions.
+//! TPC-C by a loader and a client of its own, on `MariaDB`: tables, five transactions in the standard mix,
+//! consistency conditions.
 //!
 //! Thread safety: a terminal is a thread with a connection of its own; everything else belongs to one thread.
 

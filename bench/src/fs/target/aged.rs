@@ -1,8 +1,9 @@
 //! A file system that was written over and over before it is measured.
 //!
-//! Files of [`FILE_BYTES`] fill it to half of [`FULL`]; a snapshot holds them where there is such a thing; all are
-//! written anew, so that together they take [`FULL`] of the space, and where they do not, files are added until it is
-//! taken. Then pieces of files, whole files and deleted and new ones take turns until ten times the capacity was written.
+//! Files of [`FILE_BYTES`] fill it to half of [`FULL`]; a snapshot holds them where there is such a thing;
+//! all are written anew, so that together they take [`FULL`] of the space, and where they do not, files are
+//! added until it is taken. Then pieces of files, whole files and deleted and new ones take turns until ten
+//! times the capacity was written.
 
 use super::Target;
 use crate::workload::ScenarioName;

@@ -1,7 +1,7 @@
 //! kvfs without a mount: programs under `kvfs exec`, on a store that the first of them serves.
 //!
-//! Invariant: as long as it is "mounted", a command holds the server, so that the store is open between timings as it is on a mount;
-//! the server ends with it.
+//! Invariant: as long as it is "mounted", a command holds the server, so that the store is open between
+//! timings as it is on a mount; the server ends with it.
 
 use super::{Kvfs, Target};
 use crate::workload::ScenarioName;

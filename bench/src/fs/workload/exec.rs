@@ -1,5 +1,5 @@
-//! What `kvfs exec` is for: a source tree by the programs that people use, without a mount and on one. Everything is synced before a
-//! timing ends.
+//! What `kvfs exec` is for: a source tree by the programs that people use, without a mount and on one.
+//! Everything is synced before a timing ends.
 
 use super::{Job, Scenario, ScenarioName, Start, Workload, nothing};
 use anyhow::{Result, ensure};

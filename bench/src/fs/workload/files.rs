@@ -110,7 +110,8 @@ pub(super) fn create_named(dir: &Path, names: impl Iterator<Item = String>) -> R
     Ok(())
 }
 
-/// `ls`, or `ls -l`: every name, 32 KiB of them at a time as the C library asks for them, and the attributes of each.
+/// `ls`, or `ls -l`: every name, 32 KiB of them at a time as the C library asks for them, and the attributes
+/// of each.
 fn list(dir: &Path, files: u32, with_stat: bool) -> Result<()> {
     let dir_file = rustix::fs::openat(CWD, dir, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
     let mut buf = Vec::with_capacity(32 << 10);

@@ -1,4 +1,5 @@
-//! What the library is for: the same calls by function calls and by system calls. Changes are synced before a timing ends.
+//! What the library is for: the same calls by function calls and by system calls. Changes are synced before a
+//! timing ends.
 
 use super::{Job, Scenario, ScenarioName, Start, Workload, nothing, number, sample};
 use anyhow::{Result, ensure};

@@ -8,11 +8,13 @@ use std::fs;
 
 /// Of the cgroup.
 pub(crate) const MEMORY_BYTES: u64 = 512 << 20;
-/// `--memory` of the kvfs daemon in it: what is left is for the client, the kernel's inodes and its page cache.
+/// `--memory` of the kvfs daemon in it: what is left is for the client, the kernel's inodes and its page
+/// cache.
 pub(crate) const DAEMON_MEMORY_BYTES: u64 = 192 << 20;
 const FILES_PER_DIR: u32 = 10_000;
-/// After so many files all are synced, and the kernel's caches dropped: ext4 allocates inodes where Linux can't take back those of
-/// others (`GFP_NOFS`), so that after 330,000 of them the cgroup is full and the client is killed.
+/// After so many files all are synced, and the kernel's caches dropped: ext4 allocates inodes where Linux
+/// can't take back those of others (`GFP_NOFS`), so that after 330,000 of them the cgroup is full and the
+/// client is killed.
 const FILES_PER_SYNC: u32 = 100_000;
 
 pub(super) const SCENARIO: Scenario = Scenario {

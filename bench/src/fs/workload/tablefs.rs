@@ -1,8 +1,8 @@
-//! The experiments of `TableFS` (2013), section 4, with fewer files and as much memory as there is; what reached the disk is in the
-//! details of the report. Changes are synced before a timing ends.
+//! The experiments of `TableFS` (2013), section 4, with fewer files and as much memory as there is; what
+//! reached the disk is in the details of the report. Changes are synced before a timing ends.
 //!
-//! Postmark is Katcher's, as the paper has it: a pool of files of 512 B to 4 KiB, transactions of two halves each, one of
-//! which creates or deletes, one reads or appends, and in the end all files are deleted.
+//! Postmark is Katcher's, as the paper has it: a pool of files of 512 B to 4 KiB, transactions of two halves
+//! each, one of which creates or deletes, one reads or appends, and in the end all files are deleted.
 
 use super::library::{create, create_some, path};
 use super::{Job, Scenario, ScenarioName, Start, Workload, nothing, number};

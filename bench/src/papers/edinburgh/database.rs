@@ -1,4 +1,5 @@
-//! Engines on databases of keys and values: what is noted and done again are the database's own operations, behind the resolving of batches.
+//! Engines on databases of keys and values: what is noted and done again are the database's own operations,
+//! behind the resolving of batches.
 //!
 //! Thread safety: shared by all threads. Without the feature `engines` there is none.
 #![cfg(feature = "engines")]

@@ -162,7 +162,8 @@ impl Place {
             }
             Op::Link { from, to, follow } => {
                 let flags = if *follow { AtFlags::SYMLINK_FOLLOW } else { AtFlags::empty() };
-                // Whether users may link to what is another's the kernel judges by the mode that it has last seen.
+                // Whether users may link to what is another's the kernel judges by the mode that it has last
+                // seen.
                 fs::stat(self.at(from)).ok();
                 unit(fs::linkat(CWD, self.at(from), CWD, self.at(to), flags))
             }

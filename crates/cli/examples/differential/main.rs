@@ -1,12 +1,13 @@
-//! Does the same random operations in two directories, as several users, and compares every answer: value by value,
-//! errno by errno, and the trees at the end of each episode.
-//! usage: differential ONE OTHER [--operations N] [--seed S] [--differences N]    as root; OTHER is the reference, such as ext4
+//! Does the same random operations in two directories, as several users, and compares every answer: value by
+//! value, errno by errno, and the trees at the end of each episode. usage: differential ONE OTHER
+//! [--operations N] [--seed S] [--differences N] as root; OTHER is the reference, such as ext4
 //!
-//! An episode is a list of operations on a fresh, empty directory. One that comes out differently is shrunk to the fewest
-//! operations that still do, and printed; its seed replays it. After N of them (1 unless said) it ends.
+//! An episode is a list of operations on a fresh, empty directory. One that comes out differently is shrunk
+//! to the fewest operations that still do, and printed; its seed replays it. After N of them (1 unless said)
+//! it ends.
 //!
-//! Not compared: times that the system sets (only those that an operation has set), sizes of directories, allocated
-//! blocks, the order of listings.
+//! Not compared: times that the system sets (only those that an operation has set), sizes of directories,
+//! allocated blocks, the order of listings.
 
 mod actor;
 mod generate;

@@ -42,7 +42,8 @@ fn describe(path: &Path) -> Result<String, Failed> {
     }
     for name in xattr_names(path)? {
         let mut value = vec![0; 1 << 16];
-        // An error is as much of an answer: the kernel refuses to show capabilities that it does not understand.
+        // An error is as much of an answer: the kernel refuses to show capabilities that it does not
+        // understand.
         let value = fs::lgetxattr(path, &*name, &mut value).map(|count| &value[..count]);
         write!(text, " {}={value:?}", String::from_utf8_lossy(&name))?;
     }

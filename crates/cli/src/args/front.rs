@@ -1,4 +1,5 @@
-//! The command line of what is around a store: `kvfs sync`, `kvfs status`, `kvfs completions`, and the pages of the manual.
+//! The command line of what is around a store: `kvfs sync`, `kvfs status`, `kvfs completions`, and the pages
+//! of the manual.
 
 use std::path::PathBuf;
 

@@ -20,7 +20,8 @@ pub(crate) struct GrowArgs {
     /// Store, or a directory on its mount
     #[arg(value_name = "STORE|DIR")]
     pub(crate) target: PathBuf,
-    /// Most bytes the store may take from now on, such as 200G (default: the block device, or what is free now)
+    /// Most bytes the store may take from now on, such as 200G (default: the block device, or what is free
+    /// now)
     #[arg(value_parser = parse_size)]
     pub(crate) size: Option<u64>,
 }

@@ -57,7 +57,8 @@ pub(crate) struct PlaceArgs {
     /// Server that speaks S3, such as `http://localhost:9000`
     #[arg(long, value_name = "URL", hide = cfg!(not(feature = "cloud")))]
     pub(crate) endpoint: Option<String>,
-    /// File with the passphrase of an encrypted repository (default: `KVFS_PASSPHRASE_FILE`, or asked for on the terminal)
+    /// File with the passphrase of an encrypted repository (default: `KVFS_PASSPHRASE_FILE`, or asked for on
+    /// the terminal)
     #[arg(long, value_name = "FILE")]
     pub(crate) passphrase_file: Option<PathBuf>,
     /// It is not to be encrypted: use no passphrase, whatever `KVFS_PASSPHRASE_FILE` says

@@ -34,8 +34,8 @@ pub(crate) fn run(args: &BranchArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The store of a directory that is to be branched, and its path from the root of that as raw bytes. A path that is not on the mount of
-/// `store` is one from its root.
+/// The store of a directory that is to be branched, and its path from the root of that as raw bytes. A path
+/// that is not on the mount of `store` is one from its root.
 fn find_directory(store: Option<&Path>, dir: &Path) -> Result<(Option<PathBuf>, Vec<u8>)> {
     let wanted = store.map(|store| {
         let mount = mounts::containing(store)?;

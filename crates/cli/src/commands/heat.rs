@@ -18,7 +18,8 @@ use crate::output::print;
 const WIDTH_OF_FILE: usize = 128;
 const WIDTH_OF_TERMINAL: usize = 80;
 
-/// Rows of cells of all devices together, about: in a terminal with colours (two a line), without, and in a file.
+/// Rows of cells of all devices together, about: in a terminal with colours (two a line), without, and in a
+/// file.
 const ROWS_IN_COLOUR: usize = 40;
 const ROWS_IN_CHARACTERS: usize = 24;
 const ROWS_OF_FILE: usize = 64;

@@ -48,7 +48,8 @@ impl Place {
     }
 }
 
-/// Makes a call on the lowest directory above all of these places that may be opened, with what they are from there.
+/// Makes a call on the lowest directory above all of these places that may be opened, with what they are from
+/// there.
 pub(super) fn from_above<T>(
     places: &[&Place],
     call: impl Fn(&calls::Mount, &[&[u8]]) -> Result<T, ClientError>,
@@ -77,7 +78,8 @@ pub(super) fn from_above<T>(
     Err(refused)
 }
 
-/// Why a command has no file at `path`, with the directory in which it was looked for where the path does not say it.
+/// Why a command has no file at `path`, with the directory in which it was looked for where the path does not
+/// say it.
 pub(super) fn not_found(verb: &str, path: &Path, error: &io::Error) -> CliError {
     let looked_in = std::env::current_dir().ok().filter(|_| path.is_relative());
     let place = looked_in.map(|dir| format!(" in {}", dir.display())).unwrap_or_default();

@@ -1,7 +1,7 @@
 //! `kvfs get` and `kvfs set`.
 //!
-//! Properties of files and directories go the way of everything else on a mount: by a call on the path, so that
-//! rights, transactions and branches mean for them what they mean for content.
+//! Properties of files and directories go the way of everything else on a mount: by a call on the path, so
+//! that rights, transactions and branches mean for them what they mean for content.
 
 use std::ffi::OsString;
 use std::fs::Metadata;
@@ -75,7 +75,8 @@ pub(crate) fn set(args: &SetArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Sets it on all that is below, in the transaction of this process, or else in one of its own, in which the command runs once more.
+/// Sets it on all that is below, in the transaction of this process, or else in one of its own, in which the
+/// command runs once more.
 fn set_below(args: &SetArgs, paths: &[PathBuf], attribute: &[u8], value: &str) -> Result<ExitCode> {
     let first = paths.first().map_or(Path::new("."), PathBuf::as_path);
     let mounted = mounts::containing(first)?;

@@ -1,7 +1,8 @@
 //! `kvfs mount -o remount,…`: options change on a mount that is there.
 //!
-//! The kernel refuses changes of files through a mount that is read-only, and has handed over its dirty pages before. The store stays
-//! open for writing, so merges go on. What is not the kernel's, the daemon changes or refuses ([`super::mount::options`]).
+//! The kernel refuses changes of files through a mount that is read-only, and has handed over its dirty pages
+//! before. The store stays open for writing, so merges go on. What is not the kernel's, the daemon changes or
+//! refuses ([`super::mount::options`]).
 
 use std::process::ExitCode;
 
@@ -81,8 +82,8 @@ pub(crate) fn run(args: &MountArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Options that the daemon has to know of: not those that the kernel changes, that are for mount(8) alone, or that mount(8) has from
-/// the kernel's own table.
+/// Options that the daemon has to know of: not those that the kernel changes, that are for mount(8) alone, or
+/// that mount(8) has from the kernel's own table.
 fn of_daemon(args: &MountArgs, table: &str) -> Vec<String> {
     let is_told = |option: &&str| {
         *option != "remount" && !is_of_kernel(option) && !table.split(',').any(|shown| shown == *option)

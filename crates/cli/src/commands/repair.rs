@@ -45,8 +45,8 @@ pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode> {
     Ok(report.exit_code())
 }
 
-/// The devices of a store: the first one, and the others. Those that are not there are passed over: the engine knows whether it needs
-/// them.
+/// The devices of a store: the first one, and the others. Those that are not there are passed over: the
+/// engine knows whether it needs them.
 struct Devices {
     first: Arc<dyn Device>,
     others: Vec<Arc<dyn Device>>,

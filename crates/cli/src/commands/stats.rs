@@ -37,7 +37,8 @@ pub(crate) fn run(args: &StatsArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Of each file, by a call on its path, so that rights and transactions mean for it what they mean for its attributes.
+/// Of each file, by a call on its path, so that rights and transactions mean for it what they mean for its
+/// attributes.
 fn files(paths: &[PathBuf], is_json: bool) -> Result<String> {
     let mut all = Vec::new();
     for path in paths {

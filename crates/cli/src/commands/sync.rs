@@ -32,8 +32,9 @@ pub(crate) fn run(args: &SyncArgs) -> Result<ExitCode> {
     handed_over.map(|()| ExitCode::SUCCESS)
 }
 
-/// Has the kernel hand over what programs have written into its pages: in shared mappings, and with `-o writeback` all. What of that
-/// can't be stored is the command's failure, though all else is durable; a mount that can't be asked has no pages.
+/// Has the kernel hand over what programs have written into its pages: in shared mappings, and with
+/// `-o writeback` all. What of that can't be stored is the command's failure, though all else is durable; a
+/// mount that can't be asked has no pages.
 fn hand_over_pages(dir: &Path) -> Result<()> {
     let failed = |errno: Errno| {
         CliError::io(

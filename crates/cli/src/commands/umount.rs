@@ -59,7 +59,8 @@ pub(crate) fn run(args: &UmountArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Waits until the daemon has closed the store, unless other mounts show the file system: it ends with the last one.
+/// Waits until the daemon has closed the store, unless other mounts show the file system: it ends with the
+/// last one.
 fn still_open(mount: &MountedStore, mut closing: Closing) -> Result<Option<String>> {
     let store = mount.store.display();
     if let Some(other) = mounts::list_all()?.into_iter().find(|other| other.device == mount.device) {
@@ -106,8 +107,8 @@ fn end((store, mut client): (StoreDir, Client), args: &UmountArgs) -> Result<Exi
     Ok(ExitCode::SUCCESS)
 }
 
-/// Before transactions are ended for an unmount: refuses what would be refused then. Processes of transactions do not count: they end
-/// with these.
+/// Before transactions are ended for an unmount: refuses what would be refused then. Processes of
+/// transactions do not count: they end with these.
 fn check_unused(mount: &MountedStore, client: &mut Client) -> Result<()> {
     let Response::Transactions(open) = client.call(&Request::Transactions)? else {
         return Err(control::confused());

@@ -9,8 +9,8 @@
 //! .kvfs/version            of the program and of the format on the device
 //! ```
 //!
-//! Thread safety: shared by the workers of all sessions; nothing here waits. Invariants: the service is not kept
-//! alive from here, since it leads back here by the transactions.
+//! Thread safety: shared by the workers of all sessions; nothing here waits. Invariants: the service is not
+//! kept alive from here, since it leads back here by the transactions.
 
 mod snapshots;
 mod transactions;

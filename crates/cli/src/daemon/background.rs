@@ -22,7 +22,8 @@ const READY: u8 = 0;
 /// Longest message taken from the child (bytes).
 const REPORT_LEN_MAX: u64 = 64 << 10;
 
-/// The parent: starts the child with the same words (`kvfs mount …`), and waits for its report. `what` it does meanwhile.
+/// The parent: starts the child with the same words (`kvfs mount …`), and waits for its report. `what` it
+/// does meanwhile.
 pub(crate) fn start(words: &[OsString], what: &str) -> Result<ExitCode> {
     let failed = |what: &str, error: &io::Error| {
         CliError::new(Code::Failed, format!("cannot {what} the daemon: {error}"))
@@ -62,7 +63,8 @@ fn spawn(words: &[OsString]) -> io::Result<Child> {
         .spawn()
 }
 
-/// The same words for the child, without the program's name: it is told behind the subcommand, before which options may stand.
+/// The same words for the child, without the program's name: it is told behind the subcommand, before which
+/// options may stand.
 fn in_background(words: &[OsString]) -> Vec<OsString> {
     let subcommand = subcommand(words);
     let mut words = words.to_vec();

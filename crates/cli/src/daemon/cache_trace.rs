@@ -1,6 +1,7 @@
 //! Recording what is asked of the block cache from the mount to the end: `-o cache_trace=FILE`.
 //!
-//! Thread safety: called once, by the thread that starts the daemon. Invariant: no file that is there is written to.
+//! Thread safety: called once, by the thread that starts the daemon. Invariant: no file that is there is
+//! written to.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
@@ -15,7 +16,8 @@ use crate::open::OpenStore;
 /// A trace gets no longer than this (bytes): about a hundred million accesses.
 const TRACE_BYTES_MAX: u64 = 1 << 30;
 
-/// Begins a trace in a new file, which only the caller can read; it ends when the store is closed, or when it is full.
+/// Begins a trace in a new file, which only the caller can read; it ends when the store is closed, or when it
+/// is full.
 pub(super) fn start(path: &Path, open: &OpenStore) -> Result<()> {
     let OpenedEngine::Kvdb { db, .. } = &open.engine else {
         let engine = open.fs.store().engine_name();

@@ -1,8 +1,8 @@
 //! The open transactions for callers on the mount itself: ioctl(2), and extended attributes of the
 //! root. `docs/CALLS.md` is their manual.
 //!
-//! Thread safety: called by workers, so only what is given back as [`Answer::Later`] waits. Beginning and dropping a
-//! transaction waits for nothing but memory, and now and then the disk.
+//! Thread safety: called by workers, so only what is given back as [`Answer::Later`] waits. Beginning and
+//! dropping a transaction waits for nothing but memory, and now and then the disk.
 
 use std::fmt::Write;
 use std::sync::{Arc, Weak};
@@ -18,12 +18,12 @@ use kvfs_service::{Begin, Caller, ErrorKind, Service, ServiceError, Transactions
 
 use crate::units::{parse_duration, parse_duration_or_ever};
 
-/// What the names of attributes begin with. Every user may set `system.` ones; for `user.` ones the kernel wants
-/// that the caller may write to the root.
+/// What the names of attributes begin with. Every user may set `system.` ones; for `user.` ones the kernel
+/// wants that the caller may write to the root.
 const PREFIXES: [&[u8]; 2] = [b"system.kvfs.txn.", b"user.kvfs.txn."];
 
-/// The kernel holds the lock of the root for a setxattr. Dirty pages may wait for a transaction that wants this lock to
-/// end, so a commit that has to wait for them for longer is refused, and they go on.
+/// The kernel holds the lock of the root for a setxattr. Dirty pages may wait for a transaction that wants
+/// this lock to end, so a commit that has to wait for them for longer is refused, and they go on.
 const PAGES_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// The handler of the mount that `service` serves.

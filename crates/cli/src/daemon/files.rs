@@ -1,9 +1,10 @@
 //! The store for processes without a mount of it: the socket `files.sock` (docs/decisions/serving.md).
 //!
-//! Where the store is mounted as well, the kernel is told of what these processes change before they are answered.
+//! Where the store is mounted as well, the kernel is told of what these processes change before they are
+//! answered.
 //!
-//! Thread safety: shared by the threads of the socket, which may wait for the kernel. Invariants: a process is in no transaction
-//! but those of its user; no process is left when [`Files::stop`] returns.
+//! Thread safety: shared by the threads of the socket, which may wait for the kernel. Invariants: a process
+//! is in no transaction but those of its user; no process is left when [`Files::stop`] returns.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -45,7 +46,8 @@ pub(super) struct KernelSides {
 }
 
 impl Files {
-    /// Serves `fs` and the transactions of its users. `main`: the main line, made when the first process comes if it is not there.
+    /// Serves `fs` and the transactions of its users. `main`: the main line, made when the first process
+    /// comes if it is not there.
     pub(super) fn start(
         socket: BoundSocket,
         also: Option<UnixListener>,
@@ -70,7 +72,8 @@ impl Files {
         self.server.when_unused(told);
     }
 
-    /// Ends all processes that have come. The transactions must have ended before, so that no call waits for them.
+    /// Ends all processes that have come. The transactions must have ended before, so that no call waits for
+    /// them.
     pub(super) fn stop(self) {
         self.server.stop();
     }

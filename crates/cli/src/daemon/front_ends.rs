@@ -1,6 +1,8 @@
-//! What a daemon serves beside its mount, if it has one: transactions, branches, keys, and processes without a mount.
+//! What a daemon serves beside its mount, if it has one: transactions, branches, keys, and processes without
+//! a mount.
 //!
-//! Thread safety: one owner. Invariant: at the end no call of any of them is under way, and no transaction is open.
+//! Thread safety: one owner. Invariant: at the end no call of any of them is under way, and no transaction is
+//! open.
 
 use std::os::unix::net::UnixListener;
 use std::sync::{Arc, OnceLock};
@@ -35,8 +37,8 @@ pub(super) struct FrontEnds {
 }
 
 impl FrontEnds {
-    /// Serves a store. `keys`: where users of a store of root's want keys; `main`: what processes without a mount see of the main line, if
-    /// it is there already; `kernel`: who is to be told of what they change.
+    /// Serves a store. `keys`: where users of a store of root's want keys; `main`: what processes without a
+    /// mount see of the main line, if it is there already; `kernel`: who is to be told of what they change.
     pub(super) fn start(
         store: Store<'_>,
         mounts: Arc<dyn Mounts>,

@@ -1,7 +1,7 @@
 //! The open transactions for clients of the key-value socket.
 //!
-//! Thread safety: shared by the threads of the socket that may block. Invariant: an error becomes a status of gRPC here
-//! and nowhere else.
+//! Thread safety: shared by the threads of the socket that may block. Invariant: an error becomes a status of
+//! gRPC here and nowhere else.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -39,7 +39,8 @@ pub(crate) fn start(store: &StoreDir, target: Target) -> Result<()> {
             // A store that is only to be read may lie where nothing can be written.
             Err(error) => {
                 eprintln!("kvfs: no log: cannot write {}: {error}", store.log_name().display());
-                // Into the standard error of a daemon that has let go of its terminal, and till then of the command that mounts.
+                // Into the standard error of a daemon that has let go of its terminal, and till then of the
+                // command that mounts.
                 builder.with_ansi(false).with_writer(std::io::stderr).try_init()
             }
         },

@@ -1,12 +1,13 @@
 //! The daemon of a store: open → mount, unless it is served without → serve → unmount → close.
 //!
 //! Thread safety: one daemon a process. Its threads: the workers and the notifier of each FUSE session (the
-//! main line's and one for each mounted transaction or branch), the engine's, the bridges', control socket, signals,
-//! the clocks of transactions and branches, and the main thread, which waits for the main session to end.
+//! main line's and one for each mounted transaction or branch), the engine's, the bridges', control socket,
+//! signals, the clocks of transactions and branches, and the main thread, which waits for the main session to
+//! end.
 //!
-//! Invariants: the daemon never depends on its own mount (working directory `/`, log and socket in the
-//! store, which lies elsewhere); the store is closed after the last request; a client that waits for the end is
-//! told how it went.
+//! Invariants: the daemon never depends on its own mount (working directory `/`, log and socket in the store,
+//! which lies elsewhere); the store is closed after the last request; a client that waits for the end is told
+//! how it went.
 
 pub(crate) mod background;
 mod cache_trace;
@@ -100,7 +101,8 @@ pub(crate) struct Plan {
     pub(crate) asked: Asked,
 }
 
-/// Mounts, calls `ready` when the mount or the sockets answer, serves until it is unmounted or told to end, closes the store.
+/// Mounts, calls `ready` when the mount or the sockets answer, serves until it is unmounted or told to end,
+/// closes the store.
 pub(crate) fn serve(plan: &Plan, log: log::Target, ready: impl FnOnce() -> Result<()>) -> Result<ExitCode> {
     if let Some(dir) = &plan.dir {
         point::check(plan, dir)?;
@@ -231,8 +233,8 @@ fn serve_metrics(plan: &Plan, place: &MetricsPlace, service: &Arc<Service>) -> R
         .map_err(|error| CliError::new(Code::Failed, format!("cannot serve metrics on {place}: {error}")))
 }
 
-/// A store that is only to be read may lie where no socket can be made: then there is none, and commands open the store
-/// themselves, beside the daemon.
+/// A store that is only to be read may lie where no socket can be made: then there is none, and commands open
+/// the store themselves, beside the daemon.
 fn unless_unwritable<T>(plan: &Plan, made: std::io::Result<T>) -> std::io::Result<Option<T>> {
     use std::io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
     match made {
@@ -264,7 +266,8 @@ fn protect_process() {
     if let Err(error) = kvfs_memory::huge_pages_only_where_asked_for() {
         tracing::debug!(%error, "the kernel may give huge pages unasked, which take more memory");
     }
-    // Connections of users and kernel sides of views have one or more each. Commands have the limit of their caller.
+    // Connections of users and kernel sides of views have one or more each. Commands have the limit of their
+    // caller.
     if let Err(error) = process::raise_descriptor_limit() {
         tracing::debug!(%error, "the limit of descriptors stays as it was");
     }
@@ -352,7 +355,8 @@ fn run_session(
     ended.map_err(|error| failed("go on serving", &error))
 }
 
-/// How long the kernel may keep what it was told: until it is told otherwise, unless there is a writer elsewhere, who tells no kernel.
+/// How long the kernel may keep what it was told: until it is told otherwise, unless there is a writer
+/// elsewhere, who tells no kernel.
 fn kernel_caches(plan: &Plan) -> BridgeConfig {
     let config = BridgeConfig::default();
     if !plan.open.follows {

@@ -66,8 +66,8 @@ fn detach_stale(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Takes away what a daemon that was killed has left of its transactions and branches. The caller must own the store,
-/// so that no other daemon serves them.
+/// Takes away what a daemon that was killed has left of its transactions and branches. The caller must own
+/// the store, so that no other daemon serves them.
 pub(super) fn detach_dead_views(store: &StoreDir) -> Result<()> {
     let views = mounts::list_all()?.into_iter().filter(|mount| mount.is_view && mount.store == store.path());
     // Any user's daemon may call its mounts what it likes, and answer nothing that it is asked.
@@ -112,7 +112,8 @@ pub(super) fn check_apart(store: &StoreDir, dir: &Path) -> Result<()> {
     }
 }
 
-/// The options of a mount of the main line on `dir`, with what a remount has changed of them: that the kernel alone knows.
+/// The options of a mount of the main line on `dir`, with what a remount has changed of them: that the kernel
+/// alone knows.
 pub(super) fn options_now(options: &MountOptions, store: &Path, dir: &Path) -> MountOptions {
     let (mut all, mut now) = (options.clone(), MountOptions::default());
     if let Ok(Some(mount)) = mount::on_top_of(dir)
@@ -124,8 +125,9 @@ pub(super) fn options_now(options: &MountOptions, store: &Path, dir: &Path) -> M
     all
 }
 
-/// The mount of a view differs from the main line's in what the mount table shows, and gives a user nothing that the main
-/// line has taken back since: the view of user `owner` has the set-id bits and device nodes of its begin.
+/// The mount of a view differs from the main line's in what the mount table shows, and gives a user nothing
+/// that the main line has taken back since: the view of user `owner` has the set-id bits and device nodes of
+/// its begin.
 pub(super) fn view_options(main: &MountOptions, store: &Path, owner: u32) -> MountOptions {
     MountOptions {
         nosuid: main.nosuid || owner != 0,

@@ -1,12 +1,14 @@
 //! The sockets for the users of a store that root has mounted, or serves, to whom its directory is closed
 //! (docs/decisions/public-sockets.md).
 //!
-//! Their directory belongs to root and can be neither listed nor written to by others. Which request is allowed for which user
-//! is decided for each one (`service/authority.rs`), for keys and transactions by their owners.
+//! Their directory belongs to root and can be neither listed nor written to by others. Which request is
+//! allowed for which user is decided for each one (`service/authority.rs`), for keys and transactions by
+//! their owners.
 //!
-//! Thread safety: immutable. Invariants: only a daemon of root's whose mount lets other users in has them. A daemon holds the
-//! lock (flock) of its directory for as long as it has sockets there, so a directory whose lock is free is that of a daemon
-//! that was killed; the lock counts only while the directory still has its name.
+//! Thread safety: immutable. Invariants: only a daemon of root's whose mount lets other users in has them. A
+//! daemon holds the lock (flock) of its directory for as long as it has sockets there, so a directory whose
+//! lock is free is that of a daemon that was killed; the lock counts only while the directory still has its
+//! name.
 
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, Permissions};
@@ -36,8 +38,8 @@ pub(crate) struct PublicSockets {
 }
 
 impl PublicSockets {
-    /// Makes the directory for the mounts that show `source`, and removes those of daemons that were killed. `None`: this
-    /// mount has none.
+    /// Makes the directory for the mounts that show `source`, and removes those of daemons that were killed.
+    /// `None`: this mount has none.
     pub(super) fn new(plan: &Plan, source: &Path) -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             return None;

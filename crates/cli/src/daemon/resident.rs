@@ -49,13 +49,15 @@ impl Reserve {
         ceiling - ceiling / ROOM_DIVISOR_MIN
     }
 
-    /// What the engine may take while locks of transactions take `lock_bytes`, which it gives up at once (bytes).
+    /// What the engine may take while locks of transactions take `lock_bytes`, which it gives up at once
+    /// (bytes).
     fn engine_bytes(&self, lock_bytes: u64) -> u64 {
         let least = self.memory.engine_bytes(*self.memory.reserve_bounds().end());
         self.memory.engine_bytes(self.bytes).saturating_sub(lock_bytes).max(least)
     }
 
-    /// Takes in a measurement. What is too much goes at once: of what a cache gives up, fragments keep a part.
+    /// Takes in a measurement. What is too much goes at once: of what a cache gives up, fragments keep a
+    /// part.
     fn step(&mut self, resident: u64) {
         let ceiling = self.memory.bytes();
         let bounds = self.memory.reserve_bounds();
@@ -115,8 +117,8 @@ fn keep(engine: &OpenedEngine, fs: &FileSystem, statm: &File, mut reserve: Reser
     }
 }
 
-/// The resident set (bytes). Above `resident_max` the allocator first gives back what it keeps for reuse: else each step
-/// would take from the caches what the one before it has set free already.
+/// The resident set (bytes). Above `resident_max` the allocator first gives back what it keeps for reuse:
+/// else each step would take from the caches what the one before it has set free already.
 fn resident_for_good(statm: &File, resident_max: u64) -> io::Result<u64> {
     let resident = resident_bytes(statm)?;
     if resident <= resident_max {

@@ -1,6 +1,6 @@
 //! SIGTERM, SIGINT and SIGHUP abort open transactions and unmount: cleanly the first time, lazily the second,
-//! by force the third, which also ends what other mounts show still. A mount that is in use when the first one comes is unmounted as soon as it is not. Where there is no
-//! mount, the first one ends the daemon.
+//! by force the third, which also ends what other mounts show still. A mount that is in use when the first
+//! one comes is unmounted as soon as it is not. Where there is no mount, the first one ends the daemon.
 //!
 //! Thread safety: one thread of its own; it may wait for the kernel, which needs the workers to write dirty
 //! pages.

@@ -1,4 +1,5 @@
-//! Operations on trees by ioctl(2) on the main line, in the view of a transaction, and on a branch. `docs/CALLS.md` is their manual.
+//! Operations on trees by ioctl(2) on the main line, in the view of a transaction, and on a branch.
+//! `docs/CALLS.md` is their manual.
 //!
 //! Thread safety: called by threads that may block.
 

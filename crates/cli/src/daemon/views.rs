@@ -1,7 +1,8 @@
-//! The mounts of views, for the registry of transactions and the branches: FUSE, and the directory of the store.
+//! The mounts of views, for the registry of transactions and the branches: FUSE, and the directory of the
+//! store.
 //!
-//! Thread safety: shared; for threads that may block, never workers. Invariant: what the mount of a view gives a user is
-//! never more than the main line's.
+//! Thread safety: shared; for threads that may block, never workers. Invariant: what the mount of a view
+//! gives a user is never more than the main line's.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;

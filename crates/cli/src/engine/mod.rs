@@ -1,6 +1,7 @@
 //! The engine of a store and its device, for the operations of the service: kvdb here, others in [`plugged`].
 //!
-//! Thread safety: shared by all callers. Invariant: values are only passed on; no rule of the product is here.
+//! Thread safety: shared by all callers. Invariant: values are only passed on; no rule of the product is
+//! here.
 
 mod plugged;
 

@@ -1,6 +1,8 @@
-//! Pictures of how often what lies where in a store was lately read: in characters, in colours of a terminal, as PNG, in JSON.
+//! Pictures of how often what lies where in a store was lately read: in characters, in colours of a terminal,
+//! as PNG, in JSON.
 //!
-//! Thread safety: plain functions of what the daemon has told. Invariant: each form shows the same cells in the same rows.
+//! Thread safety: plain functions of what the daemon has told. Invariant: each form shows the same cells in
+//! the same rows.
 
 mod font;
 mod image;

@@ -1,4 +1,5 @@
-//! Keys of a store, for the command `kvfs kv`: through the socket of a mounted one, else from the store itself.
+//! Keys of a store, for the command `kvfs kv`: through the socket of a mounted one, else from the store
+//! itself.
 //!
 //! Invariant: what is done to a mounted store is done by its daemon, in the transaction that the environment
 //! names, if it names one of this store.
@@ -48,8 +49,8 @@ enum Via {
 }
 
 impl Keys {
-    /// Those of the store at `target` (a store, or any path on a mount; default: the current directory). Close
-    /// it.
+    /// Those of the store at `target` (a store, or any path on a mount; default: the current directory).
+    /// Close it.
     pub(crate) fn open(target: Option<&Path>, snapshot: Option<&str>, read_only: bool) -> Result<Self> {
         match Self::open_by_store(target, snapshot, read_only) {
             Err(error) => Self::open_public(target, snapshot, read_only, error),
@@ -94,8 +95,8 @@ impl Keys {
         Ok(Self { dir: Some(dir), read_only, txn, snapshot: snapshot.map(str::to_owned), via })
     }
 
-    /// Does something; when the store is unmounted meanwhile, once more on the store itself. Once more does no
-    /// harm; only a delete may no longer tell what was there.
+    /// Does something; when the store is unmounted meanwhile, once more on the store itself. Once more does
+    /// no harm; only a delete may no longer tell what was there.
     fn ask<T>(
         &mut self,
         mut daemon: impl FnMut(&mut Store) -> Result<T, ClientError>,
@@ -297,7 +298,8 @@ fn reach(dir: &StoreDir, read_only: bool, txn: u64, snapshot: Option<&str>) -> R
     }
 }
 
-/// A connection to the daemon of a mounted store, by its directory, or, where that is closed, as a user of the mount.
+/// A connection to the daemon of a mounted store, by its directory, or, where that is closed, as a user of
+/// the mount.
 pub(crate) fn connect_to(store: &Path) -> Result<Store> {
     let connected = match StoreDir::open(store) {
         Ok(dir) => connect(&dir),

@@ -1,8 +1,9 @@
 //! What mount(8) and umount(8) call for the type `fuse.kvfs`: this program by another name.
 //!
-//! `mount -t fuse.kvfs STORE DIR` and lines of `/etc/fstab` run `/sbin/mount.fuse.kvfs STORE DIR [-sfnv] [-o …]`,
-//! `umount DIR` runs `/sbin/umount.fuse.kvfs DIR [-flnrv]`. Both are links to `kvfs`; what they are given is put
-//! into the words of `kvfs mount` and `kvfs umount` here, and exit codes into those of mount(8).
+//! `mount -t fuse.kvfs STORE DIR` and lines of `/etc/fstab` run
+//! `/sbin/mount.fuse.kvfs STORE DIR [-sfnv] [-o …]`, `umount DIR` runs `/sbin/umount.fuse.kvfs DIR [-flnrv]`.
+//! Both are links to `kvfs`; what they are given is put into the words of `kvfs mount` and `kvfs umount`
+//! here, and exit codes into those of mount(8).
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -109,8 +110,8 @@ pub(crate) struct Call {
     pub(crate) is_fake: bool,
 }
 
-/// The call, if the program was started under the name of a helper; else `None`. Wrong usage is told, and ends the
-/// process as mount(8) expects.
+/// The call, if the program was started under the name of a helper; else `None`. Wrong usage is told, and
+/// ends the process as mount(8) expects.
 pub(crate) fn called_as(words: &[OsString]) -> Option<Call> {
     let name = Path::new(words.first()?).file_name()?;
     let call = if name == OsStr::new(MOUNT) {

@@ -3,8 +3,8 @@
 //! As root directly; as any other user inside a user namespace that keeps the user's ids. Only for processes
 //! with one thread, as long as they have one.
 //!
-//! Invariant: what is mounted, and what it is mounted on, is given by descriptor. A path may lead through directories of a
-//! user's, in which a symbolic link would send root elsewhere.
+//! Invariant: what is mounted, and what it is mounted on, is given by descriptor. A path may lead through
+//! directories of a user's, in which a symbolic link would send root elsewhere.
 
 mod unshare;
 
@@ -65,14 +65,14 @@ fn map(file: &str, text: &str) -> Result<()> {
     fs::write(&path, text).map_err(|error| CliError::io("write", &path, &error))
 }
 
-/// Takes away the mount of which `root` is the root in this namespace, so that no process in it keeps it in use or sees it.
-/// Where it can't be taken (it came with a more privileged namespace), it is only covered.
+/// Takes away the mount of which `root` is the root in this namespace, so that no process in it keeps it in
+/// use or sees it. Where it can't be taken (it came with a more privileged namespace), it is only covered.
 pub(crate) fn uncover(root: &OwnedFd) {
     let _ = unmount(through(root), UnmountFlags::DETACH);
 }
 
-/// A detached copy of the mount that `shown` is on, with `shown` as its root, for [`attach`]. `deep`: with all that is
-/// mounted below. Messages call it `name`.
+/// A detached copy of the mount that `shown` is on, with `shown` as its root, for [`attach`]. `deep`: with
+/// all that is mounted below. Messages call it `name`.
 pub(crate) fn take_copy(shown: &OwnedFd, deep: bool, name: &Path) -> Result<OwnedFd> {
     let mut flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
     flags |= OpenTreeFlags::AT_EMPTY_PATH;
@@ -82,15 +82,16 @@ pub(crate) fn take_copy(shown: &OwnedFd, deep: bool, name: &Path) -> Result<Owne
     open_tree(shown, "", flags).map_err(|errno| failed(&format!("show {} elsewhere", name.display()), errno))
 }
 
-/// Attaches a detached mount on `place`, which messages call `name`. Its descriptor then leads to its root there.
+/// Attaches a detached mount on `place`, which messages call `name`. Its descriptor then leads to its root
+/// there.
 pub(crate) fn attach(mount: &OwnedFd, place: &OwnedFd, name: &Path) -> Result<()> {
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
     move_mount(mount, "", place, "", flags)
         .map_err(|errno| failed(&format!("show the transaction on {}", name.display()), errno))
 }
 
-/// Gives the mount of which `root` is the root the flags that `options` of a mount table show, and makes it read-only
-/// where asked to. Messages call it `name`.
+/// Gives the mount of which `root` is the root the flags that `options` of a mount table show, and makes it
+/// read-only where asked to. Messages call it `name`.
 pub(crate) fn set_flags(root: &OwnedFd, options: &str, read_only: bool, name: &Path) -> Result<()> {
     let mut flags = MountFlags::BIND;
     for option in options.split(',') {

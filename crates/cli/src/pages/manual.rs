@@ -1,7 +1,7 @@
 //! Pages of the manual, one for each command.
 //!
-//! Clap's own generator writes names, synopsis, options; what stands below the help of a command (examples, exit
-//! codes, notes) is kept line by line here, because the generator would fill it into paragraphs.
+//! Clap's own generator writes names, synopsis, options; what stands below the help of a command (examples,
+//! exit codes, notes) is kept line by line here, because the generator would fill it into paragraphs.
 
 use clap::{Command, CommandFactory};
 use clap_mangen::Man;
@@ -103,7 +103,8 @@ fn synopsis(command: &Command, name: &str) -> String {
     words.join(" ")
 }
 
-/// Blocks between empty lines: one that begins with `Title:` becomes a section of that name, others are notes.
+/// Blocks between empty lines: one that begins with `Title:` becomes a section of that name, others are
+/// notes.
 fn sections(notes: &str) -> String {
     let mut text = String::new();
     let mut in_notes = false;

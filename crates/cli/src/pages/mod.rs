@@ -47,7 +47,8 @@ fn completions(shell: Shell) -> Vec<u8> {
     text
 }
 
-/// The command as help shows it: the generators offer what is hidden, too. Names are kept to the end of the process.
+/// The command as help shows it: the generators offer what is hidden, too. Names are kept to the end of the
+/// process.
 fn shown(command: &Command) -> Command {
     let arguments = command.get_arguments().filter(|argument| !argument.is_hide_set()).cloned();
     let below = command.get_subcommands().filter(|below| !below.is_hide_set()).map(shown);

@@ -122,7 +122,8 @@ pub(crate) fn space_of_plugged(stats: &[(String, u64)]) -> Option<String> {
     })
 }
 
-/// How many reads of blocks hit, the policy, and, where there are two classes of devices, where the others were read.
+/// How many reads of blocks hit, the policy, and, where there are two classes of devices, where the others
+/// were read.
 fn cache_line(stats: &[(String, u64)]) -> String {
     let get = |name: &str| value_of(stats, name);
     let (hits, misses) = (get("cache.hits"), get("cache.misses"));

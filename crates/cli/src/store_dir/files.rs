@@ -14,7 +14,8 @@ const LOG_OLD: &str = "kvfs.log.old";
 const STAGING: &str = "receiving";
 
 impl StoreDir {
-    /// The log, to append to. One that is longer than `bytes_max` is laid aside first, or emptied where it can't be.
+    /// The log, to append to. One that is longer than `bytes_max` is laid aside first, or emptied where it
+    /// can't be.
     pub(crate) fn open_log(&self, bytes_max: u64) -> io::Result<File> {
         let is_long = self.look(LOG).is_ok_and(|found| found.st_size as u64 > bytes_max);
         let laid_aside = if is_long {
@@ -58,7 +59,8 @@ impl StoreDir {
         self.path().join(STAGING)
     }
 
-    /// Opens `name` if it is a regular file with no other name, of the directory's owner or this process's user.
+    /// Opens `name` if it is a regular file with no other name, of the directory's owner or this process's
+    /// user.
     fn open_file(&self, name: &str, flags: OFlags) -> io::Result<File> {
         // A pipe would keep the caller waiting.
         let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;

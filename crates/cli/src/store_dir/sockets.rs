@@ -1,4 +1,5 @@
-//! The sockets in the directory of a store, for the daemon that binds them and the commands that come by them.
+//! The sockets in the directory of a store, for the daemon that binds them and the commands that come by
+//! them.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -16,7 +17,8 @@ use crate::control::SOCKET_NAME as CONTROL;
 /// Only the user of the daemon, and root.
 const CONTROL_MODE: u32 = 0o600;
 
-/// Every user that the store's directory lets in may connect: each keyspace and each transaction has an owner.
+/// Every user that the store's directory lets in may connect: each keyspace and each transaction has an
+/// owner.
 const KEYS_MODE: u32 = 0o666;
 
 /// The same: a process does what its user may do.

@@ -53,7 +53,8 @@ fn branch_of_a_directory_is_mounted_with_it_as_its_root_and_merged() {
     let world = World::new();
     let (store, dir) = with_project(&world);
     let at = world.dir("branch");
-    // From anywhere, by a path on the mount; from the directory itself; and by a path from the root of the store.
+    // From anywhere, by a path on the mount; from the directory itself; and by a path from the root of the
+    // store.
     kvfs(&["branch", "create", "fix", &format!("{dir}/team/project")]).ok();
     on(&format!("{dir}/team"), &["branch", "create", "near", "project/src"]).ok();
     kvfs(&["branch", "create", "-s", &store, "far", "/team/project"]).ok();

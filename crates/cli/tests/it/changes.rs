@@ -1,4 +1,5 @@
-//! What differs, and what becomes of conflicts: comparisons, undo with obstacles, merges that prefer a side, trees that go.
+//! What differs, and what becomes of conflicts: comparisons, undo with obstacles, merges that prefer a side,
+//! trees that go.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;

@@ -55,7 +55,8 @@ fn json(args: &[&str]) -> Value {
     serde_json::from_str(&kvfs(args).ok()).unwrap()
 }
 
-/// Far fewer zones than the files had taken, whether a defragmentation or the merges beside it have given them back.
+/// Far fewer zones than the files had taken, whether a defragmentation or the merges beside it have given
+/// them back.
 #[track_caller]
 fn expect_compact(done: &Value) {
     let after = |what: &str| done["after"][what].as_u64().expect("a number");

@@ -1,4 +1,5 @@
-//! Stores of engines other than kvdb: how they are made, what is refused to them, and what is promised of the one in memory.
+//! Stores of engines other than kvdb: how they are made, what is refused to them, and what is promised of the
+//! one in memory.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -318,7 +319,8 @@ fn snapshots_of_a_store_in_object_storage_are_made_shown_compared_sent_pushed_an
     assert!(kvfs(&["check", &store]).ok().starts_with("clean"));
 }
 
-/// The objects are those of one store, whichever directory names them: another mount that writes is refused, or takes it over.
+/// The objects are those of one store, whichever directory names them: another mount that writes is refused,
+/// or takes it over.
 #[cfg(feature = "slatedb")]
 #[test]
 fn mount_that_another_one_has_taken_over_says_so_and_acknowledges_nothing() {

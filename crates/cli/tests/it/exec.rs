@@ -1,5 +1,5 @@
-//! `kvfs exec`: programs on a store without a mount. A path below `/kvfs` is none of the machine's: what is found there says that
-//! the library was at work.
+//! `kvfs exec`: programs on a store without a mount. A path below `/kvfs` is none of the machine's: what is
+//! found there says that the library was at work.
 
 use std::fs;
 use std::path::{Path, PathBuf};

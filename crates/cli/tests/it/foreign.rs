@@ -1,4 +1,5 @@
-//! Root works on a store whose directory another user owns: nothing that this user puts there leads root elsewhere.
+//! Root works on a store whose directory another user owns: nothing that this user puts there leads root
+//! elsewhere.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, lchown, symlink};
@@ -388,7 +389,8 @@ fn links_below_a_bind_mount_lead_a_transaction_of_root_nowhere() {
         text.trim().split_once('\n').unwrap().0.to_owned()
     };
     let before = begin();
-    // The transaction begins while the name is a link, and is joined when it is the directory that is mounted.
+    // The transaction begins while the name is a link, and is joined when it is the directory that is
+    // mounted.
     do_as_nobody(&format!("mv {home}/part {home}/moved && ln -s {victim} {home}/part"));
     let during = begin();
     do_as_nobody(&format!("rm {home}/part && mv {home}/moved {home}/part"));

@@ -98,7 +98,8 @@ fn a_store_that_is_still_closing_is_waited_for() {
     let (store, dir) = world.mounted();
     for round in 0..5 {
         fs::write(format!("{dir}/{round}"), vec![round; 3 << 20]).unwrap();
-        // It returns at once, unlike `kvfs umount`. What other tests have just forked has the file open, until it is a program.
+        // It returns at once, unlike `kvfs umount`. What other tests have just forked has the file open,
+        // until it is a program.
         let unmounted = || Command::new("umount").arg(&dir).status().is_ok_and(|status| status.success());
         wait_until("the end of what has a file open", unmounted);
         if round % 2 == 0 {

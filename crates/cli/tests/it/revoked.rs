@@ -1,4 +1,5 @@
-//! What was taken away from users stays taken away: in snapshots, in views of transactions and branches, in counters.
+//! What was taken away from users stays taken away: in snapshots, in views of transactions and branches, in
+//! counters.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{PermissionsExt, chown};

@@ -375,7 +375,8 @@ fn store_on_a_full_file_system_deletes_and_goes_on() {
     assert!(available < 100 * MIB, "{available} bytes are said to be available after the next mount");
     write("c".to_owned()).unwrap();
     kvfs(&["umount", &dir]).ok();
-    // The kernel closes the files of the daemon one after the other: its connection may end before its device does.
+    // The kernel closes the files of the daemon one after the other: its connection may end before its device
+    // does.
     let unmounted = || Command::new("umount").arg(&host).status().is_ok_and(|status| status.success());
     wait_until("the host file system to be free", unmounted);
 }

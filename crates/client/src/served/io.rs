@@ -1,7 +1,7 @@
 //! Reading and writing, in pieces that a lane has room for.
 //!
-//! A call of more than [`PIECE_BYTES`] is several for the server: another process that uses the same offset, or reads what is
-//! written, may come between them.
+//! A call of more than [`PIECE_BYTES`] is several for the server: another process that uses the same offset,
+//! or reads what is written, may come between them.
 
 use std::borrow::Cow;
 use std::io::{IoSlice, IoSliceMut};

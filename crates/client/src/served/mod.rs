@@ -2,7 +2,8 @@
 //!
 //! Thread safety: everything is `&self`; as many calls are under way as threads call.
 //!
-//! Invariants: descriptors have the numbers of the server; the umask is kept here, and goes with what makes a file.
+//! Invariants: descriptors have the numbers of the server; the umask is kept here, and goes with what makes a
+//! file.
 
 mod files;
 mod io;

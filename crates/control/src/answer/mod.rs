@@ -1,7 +1,8 @@
-//! Answers requests of the control socket from an open store: in the daemon, and in a command that has opened the store itself.
+//! Answers requests of the control socket from an open store: in the daemon, and in a command that has opened
+//! the store itself.
 //!
-//! Thread safety: shared by all connections. Invariants: no rule of the product is here; an error becomes a number and a message
-//! here and nowhere else.
+//! Thread safety: shared by all connections. Invariants: no rule of the product is here; an error becomes a
+//! number and a message here and nowhere else.
 
 mod branches;
 mod changes;

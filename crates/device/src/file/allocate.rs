@@ -1,7 +1,7 @@
 //! Space for a regular file: at its end, and in its holes.
 //!
-//! Thread safety: calls run in parallel on disjoint ranges. Invariants: nothing that was written changes; a failure
-//! gives back what it took, where the file system has a call for that.
+//! Thread safety: calls run in parallel on disjoint ranges. Invariants: nothing that was written changes; a
+//! failure gives back what it took, where the file system has a call for that.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -30,8 +30,8 @@ impl FileDevice {
         })
     }
 
-    /// Allocates what is missing in the range, and writes zeros into its holes: space that was only set aside costs a
-    /// change of metadata at the first write, and so a slower flush.
+    /// Allocates what is missing in the range, and writes zeros into its holes: space that was only set aside
+    /// costs a change of metadata at the first write, and so a slower flush.
     pub(super) fn allocate_within(&self, offset: u64, len: u64) -> io::Result<()> {
         let end = offset + len;
         let taken_before = self.bytes_taken();
@@ -68,8 +68,8 @@ impl FileDevice {
         Ok(())
     }
 
-    /// Has the file system set space aside for the range; false: it can't, and space is certain only once it was
-    /// written.
+    /// Has the file system set space aside for the range; false: it can't, and space is certain only once it
+    /// was written.
     fn set_aside(&self, offset: u64, len: u64) -> io::Result<bool> {
         while self.sets_space_aside.load(Ordering::Relaxed) {
             match fs::fallocate(&self.file, FallocateFlags::empty(), offset, len) {
@@ -92,15 +92,15 @@ impl FileDevice {
         self.len_bytes.load(Ordering::Acquire).saturating_sub(self.bytes_taken())
     }
 
-    /// Makes a hole of what was one before. A file system without holes keeps the space, and the next allocation of
-    /// the range needs no more of it.
+    /// Makes a hole of what was one before. A file system without holes keeps the space, and the next
+    /// allocation of the range needs no more of it.
     fn give_back(&self, start: u64, stop: u64) {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let _ = fs::fallocate(&self.file, flags, start, stop - start);
     }
 
-    /// The whole sectors of the first hole at or behind `offset` and before `end`. Space that was set aside and never
-    /// written to is a hole; a file system that knows of no holes has none.
+    /// The whole sectors of the first hole at or behind `offset` and before `end`. Space that was set aside
+    /// and never written to is a hole; a file system that knows of no holes has none.
     fn next_hole(&self, offset: u64, end: u64) -> io::Result<Option<(u64, u64)>> {
         let sector = SECTOR_BYTES as u64;
         let mut at = offset;
@@ -124,8 +124,8 @@ impl FileDevice {
         Ok(None)
     }
 
-    /// As [`Self::allocate_by_writing`], where the file system may not tell what is a hole: sectors of zeros may be
-    /// holes, and all others were written. Each is written as it is.
+    /// As [`Self::allocate_by_writing`], where the file system may not tell what is a hole: sectors of zeros
+    /// may be holes, and all others were written. Each is written as it is.
     fn allocate_by_rewriting(&self, start: u64, end: u64) -> io::Result<()> {
         let mut content = AlignedBuf::zeroed(BOUNCE_BYTES);
         let mut offset = start;

@@ -5,7 +5,8 @@ const SECTOR: u64 = SECTOR_BYTES as u64;
 
 type Counted = Arc<CountingDevice<MemoryDevice>>;
 
-/// A first device of 4 sectors that may grow to 8, and one of 10 behind that, whose first two sectors are not in the store.
+/// A first device of 4 sectors that may grow to 8, and one of 10 behind that, whose first two sectors are not
+/// in the store.
 fn two() -> (Counted, Counted, JoinedDevice) {
     let memory =
         |sectors: u64| Arc::new(CountingDevice::new(MemoryDevice::growable(sectors * SECTOR, 16 * SECTOR)));

@@ -1,6 +1,7 @@
 //! The cursor: entries of the database, with what the trait says about ends.
 //!
-//! Thread safety: one thread at a time. Invariant: the entries stand on the one that is shown, and are moved from there alone.
+//! Thread safety: one thread at a time. Invariant: the entries stand on the one that is shown, and are moved
+//! from there alone.
 
 use bytes::Bytes;
 use kvfs_store::{Cursor, KeyRange, Keyspace, Result};

@@ -27,7 +27,8 @@ pub trait Database: Sized + Send + Sync + 'static {
     /// A range of at most so many keys is deleted key by key, as a part of its batch.
     const KEYS_DELETED_MAX: usize;
 
-    /// Whether what deleted keys hold is given back by [`Database::compact`], piece by piece, when a write finds no room.
+    /// Whether what deleted keys hold is given back by [`Database::compact`], piece by piece, when a write
+    /// finds no room.
     const COMPACTS_IN_PIECES: bool;
 
     /// What finds a keyspace in the database.
@@ -140,7 +141,8 @@ pub trait Database: Sized + Send + Sync + 'static {
         Ok(())
     }
 
-    /// Writes out what it has in memory, so that the next opening has little to replay, and ends its work in the background. Reads go on.
+    /// Writes out what it has in memory, so that the next opening has little to replay, and ends its work in
+    /// the background. Reads go on.
     ///
     /// # Errors
     /// As [`Database::write`].

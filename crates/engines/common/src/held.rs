@@ -1,7 +1,7 @@
 //! What is read while ranges are deleted in pages: the state from before.
 //!
-//! Thread safety: shared by all threads; readers hold a lock while they read. Invariant: half of a batch is never read: a batch that failed
-//! in the middle leaves the state from before, or none to be read.
+//! Thread safety: shared by all threads; readers hold a lock while they read. Invariant: half of a batch is
+//! never read: a batch that failed in the middle leaves the state from before, or none to be read.
 
 use std::sync::Arc;
 
@@ -30,7 +30,8 @@ impl<S> Held<S> {
         *self.0.write() = State::Before(Arc::new(snapshot));
     }
 
-    /// Does the `work` behind [`Self::hold`]. It may call what it is given, after which readers wait for its end, and no state is held.
+    /// Does the `work` behind [`Self::hold`]. It may call what it is given, after which readers wait for its
+    /// end, and no state is held.
     ///
     /// # Errors
     /// Those of the work.

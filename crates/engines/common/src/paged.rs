@@ -1,13 +1,16 @@
 //! Ranges that are deleted in pages, for databases that can't delete a range.
 //!
-//! Purpose: a batch that deletes ranges of many keys would be one write of any size. It is a redo record instead: the ranges, and all
-//! changes of the batch. Once that is written the batch will be there, whole; then the keys of the ranges are deleted page by page, and the
-//! last write makes the changes, with the seqno, and removes the record. An opening that finds one ends what was begun.
+//! Purpose: a batch that deletes ranges of many keys would be one write of any size. It is a redo record
+//! instead: the ranges, and all changes of the batch. Once that is written the batch will be there, whole;
+//! then the keys of the ranges are deleted page by page, and the last write makes the changes, with the
+//! seqno, and removes the record. An opening that finds one ends what was begun.
 //!
-//! Thread safety: the caller holds the order lock. Readers see the state from before until the last write. A snapshot of it keeps the room that
-//! the deletes are to give back, so where room is short they wait for that write instead, and are refused if it fails.
+//! Thread safety: the caller holds the order lock. Readers see the state from before until the last write. A
+//! snapshot of it keeps the room that the deletes are to give back, so where room is short they wait for that
+//! write instead, and are refused if it fails.
 //!
-//! Invariants: at most one record; while it is there, nothing else is written. Memory is bounded by a page and the batch.
+//! Invariants: at most one record; while it is there, nothing else is written. Memory is bounded by a page
+//! and the batch.
 
 use std::sync::Arc;
 

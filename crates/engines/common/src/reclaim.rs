@@ -1,10 +1,11 @@
 //! Giving back what deleted keys hold, when a write finds no room.
 //!
-//! Purpose: a database compacts what is large or often read, and not what is deleted: a full file system stays full. So keyspaces are
-//! compacted piece by piece, from where the last call has ended, until there is room or everything was seen once.
+//! Purpose: a database compacts what is large or often read, and not what is deleted: a full file system
+//! stays full. So keyspaces are compacted piece by piece, from where the last call has ended, until there is
+//! room or everything was seen once.
 //!
-//! Thread safety: the caller holds the lock of the reclaimer; writers that find no room wait for it. Invariant: a piece is so small that its
-//! compaction finds room in the reserve.
+//! Thread safety: the caller holds the lock of the reclaimer; writers that find no room wait for it.
+//! Invariant: a piece is so small that its compaction finds room in the reserve.
 
 use std::sync::Arc;
 

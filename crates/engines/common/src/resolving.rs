@@ -1,6 +1,8 @@
-//! How operations become puts and deletes of single keys, for databases that know no merge records, patches and blocks.
+//! How operations become puts and deletes of single keys, for databases that know no merge records, patches
+//! and blocks.
 //!
-//! Thread safety: one thread, which holds the order lock. Invariant: each operation sees those before it in its batch.
+//! Thread safety: one thread, which holds the order lock. Invariant: each operation sees those before it in
+//! its batch.
 
 use std::sync::Arc;
 

@@ -1,7 +1,8 @@
 //! Free space of the file system around the database: writes are refused before the database meets its end.
 //!
-//! Thread safety: atomics. Invariants: what is written between two looks is at most what the last one has found free; a reserve stays
-//! for memtables, which come to files, and for compactions, which write before they remove.
+//! Thread safety: atomics. Invariants: what is written between two looks is at most what the last one has
+//! found free; a reserve stays for memtables, which come to files, and for compactions, which write before
+//! they remove.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -17,7 +18,8 @@ const LOOK_BYTES: u64 = 32 << 20;
 /// Each byte of a batch is written to the log, and again to a table (bytes).
 const COPIES: u64 = 2;
 
-/// A compaction of this part of the reserve finds room in half of it: it rewrites what lies in the same range on the next level, too.
+/// A compaction of this part of the reserve finds room in half of it: it rewrites what lies in the same range
+/// on the next level, too.
 const PIECE_DIVISOR: u64 = 16;
 
 /// See the module.

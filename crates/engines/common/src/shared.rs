@@ -1,6 +1,7 @@
 //! What a store, its snapshots and its cursors have in common.
 //!
-//! Thread safety: see the crate. Invariant: a state is held exactly while ranges are deleted in pages; it is the one before that batch.
+//! Thread safety: see the crate. Invariant: a state is held exactly while ranges are deleted in pages; it is
+//! the one before that batch.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -125,7 +126,8 @@ impl<D: Database> Shared<D> {
         Ok(())
     }
 
-    /// As [`Shared::sync`], of everything; nothing where it is durable, also not the log of an earlier process.
+    /// As [`Shared::sync`], of everything; nothing where it is durable, also not the log of an earlier
+    /// process.
     pub(crate) fn sync_rest(&self) -> Result<()> {
         let newest = self.newest();
         let is_synced = *self.syncing.lock() >= newest;

@@ -1,6 +1,8 @@
-//! How a batch becomes changes of the database: what the database knows is passed on, the rest is resolved on what was there before.
+//! How a batch becomes changes of the database: what the database knows is passed on, the rest is resolved on
+//! what was there before.
 //!
-//! Thread safety: one thread, which holds the order lock. Invariant: nothing is written here, so a failure changes nothing.
+//! Thread safety: one thread, which holds the order lock. Invariant: nothing is written here, so a failure
+//! changes nothing.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -45,7 +47,8 @@ impl<D: Database> Spaces<D> {
 /// What a batch comes to.
 pub(crate) struct Staged<D: Database> {
     pub(crate) changes: Changes<D::Handle>,
-    /// Ranges of which the database is to delete what was there before the batch, in pages. What the batch puts there is in the changes.
+    /// Ranges of which the database is to delete what was there before the batch, in pages. What the batch
+    /// puts there is in the changes.
     pub(crate) ranges: Vec<(Arc<Space<D::Handle>>, KeyRange)>,
 }
 

@@ -28,7 +28,8 @@ use crate::stage::{Spaces, stage};
 use crate::syncer::Syncer;
 use crate::view::View;
 
-/// In no keyspace: the seqno of the newest batch (little-endian), the identity of the store, and the version of all this.
+/// In no keyspace: the seqno of the newest batch (little-endian), the identity of the store, and the version
+/// of all this.
 pub(crate) const SEQNO: &[u8] = b"seqno";
 const UUID: &[u8] = b"uuid";
 const VERSION: &[u8] = b"version";
@@ -220,7 +221,8 @@ impl<D: Database> Base for DatabaseStore<D> {
         let deletes = batch.ops().iter().any(|op| matches!(op, Op::Delete { .. } | Op::DeleteRange { .. }));
         let bytes = batch.whole_bytes() as u64;
         match self.room.admit(bytes, deletes) {
-            // Deleted keys take room until they are compacted, for which the database sees no reason by itself.
+            // Deleted keys take room until they are compacted, for which the database sees no reason by
+            // itself.
             Err(StoreError::Full) if D::COMPACTS_IN_PIECES => {
                 reclaim::make_room(&self.shared, &mut self.reclaimer.lock(), &self.room, bytes, deletes)
             }

@@ -1,6 +1,7 @@
 //! The thread that syncs what nothing else syncs, within the commit interval.
 //!
-//! Thread safety: one thread, ended by its owner. Invariant: it keeps no store open that its owner has let go of.
+//! Thread safety: one thread, ended by its owner. Invariant: it keeps no store open that its owner has let go
+//! of.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -27,7 +28,8 @@ pub struct Syncer {
 }
 
 impl Syncer {
-    /// Calls `sync` each `interval`, until the drop: it makes durable what is not yet, and keeps its failure for the next write.
+    /// Calls `sync` each `interval`, until the drop: it makes durable what is not yet, and keeps its failure
+    /// for the next write.
     ///
     /// # Errors
     /// The thread can't be started.

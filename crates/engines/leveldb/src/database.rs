@@ -1,6 +1,7 @@
 //! The database.
 //!
-//! Thread safety: see the crate. Invariant: a record in number 0 tells each keyspace, so a database tells them by itself.
+//! Thread safety: see the crate. Invariant: a record in number 0 tells each keyspace, so a database tells
+//! them by itself.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,7 +21,8 @@ use crate::sys::{RawBatch, RawDb, RawSnapshot, Tuning};
 /// A memtable, at most and at least (bytes); there may be two.
 const WRITE_BUFFER_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=64 << 20;
 
-/// It is at most this part of the file system: the tables that come of it are compacted together, into new files.
+/// It is at most this part of the file system: the tables that come of it are compacted together, into new
+/// files.
 const WRITE_BUFFER_DIVISOR: u64 = 128;
 
 /// A table file, at most (bytes). A compaction rewrites about a dozen at once.
@@ -41,8 +43,8 @@ const LEVELS: u32 = 7;
 /// Behind all keys.
 const BEHIND: [u8; PREFIX_BYTES] = [0xff; PREFIX_BYTES];
 
-/// Of the memory that it may take, half is for cached blocks, a quarter for two memtables; the rest is for what iterators and open tables
-/// hold.
+/// Of the memory that it may take, half is for cached blocks, a quarter for two memtables; the rest is for
+/// what iterators and open tables hold.
 fn write_buffer_bytes(path: &Path, options: &DatabaseOptions) -> Result<u64> {
     let bytes = (options.memory_bytes / 8).min(file_system_bytes(path)? / WRITE_BUFFER_DIVISOR);
     Ok(bytes.clamp(*WRITE_BUFFER_BYTES.start(), *WRITE_BUFFER_BYTES.end()))
@@ -74,8 +76,9 @@ impl Level {
         Self { raw: Arc::new(raw), logs: Logs::new(path), compacting: Mutex::default(), cut_bytes }
     }
 
-    /// Compacts the keys from `start` to `end`. `LevelDB` goes on with another log before, whatever is in this one. An empty batch is: after a power cut
-    /// an empty log is one that was lost, unless it is the last.
+    /// Compacts the keys from `start` to `end`. `LevelDB` goes on with another log before, whatever is in
+    /// this one. An empty batch is: after a power cut an empty log is one that was lost, unless it is the
+    /// last.
     fn compact_keys(&self, start: &[u8], end: &[u8]) -> Result<()> {
         let _compacting = self.compacting.lock();
         self.write_batch(RawBatch::new())?;

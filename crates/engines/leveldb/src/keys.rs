@@ -1,7 +1,9 @@
-//! Keys of `LevelDB`: the number of the keyspace (big-endian `u32`, from 1 on), then the key. Number 0 is what is of no keyspace.
+//! Keys of `LevelDB`: the number of the keyspace (big-endian `u32`, from 1 on), then the key. Number 0 is
+//! what is of no keyspace.
 //!
-//! The number alone is a key, too, which is always there: the fence between two keyspaces. An iterator has no bound, and walks over deleted keys
-//! to the next that is there; without fences a search in one keyspace would walk over all that was deleted from the next.
+//! The number alone is a key, too, which is always there: the fence between two keyspaces. An iterator has no
+//! bound, and walks over deleted keys to the next that is there; without fences a search in one keyspace
+//! would walk over all that was deleted from the next.
 //!
 //! Thread safety: functions.
 

@@ -1,11 +1,12 @@
 //! The logs of an open database, and how they become durable.
 //!
-//! Purpose: `LevelDB` syncs only the log that it writes to. When a memtable is full it goes on with another log, and does not sync the one before,
-//! which is of no use only when that memtable is in a table. So a sync here is one of all logs that may hold what is not durable.
-//! Whether there is a new one, the size of the newest tells that is known: an empty batch is in it, or in another one.
+//! Purpose: `LevelDB` syncs only the log that it writes to. When a memtable is full it goes on with another
+//! log, and does not sync the one before, which is of no use only when that memtable is in a table. So a sync
+//! here is one of all logs that may hold what is not durable. Whether there is a new one, the size of the
+//! newest tells that is known: an empty batch is in it, or in another one.
 //!
-//! Thread safety: a lock around what is known. Invariant: what was written before a sync is in a table, in the log that is known, or in later
-//! ones.
+//! Thread safety: a lock around what is known. Invariant: what was written before a sync is in a table, in
+//! the log that is known, or in later ones.
 
 use std::fs::File;
 use std::io;

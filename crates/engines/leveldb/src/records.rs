@@ -1,4 +1,5 @@
-//! Records of `LevelDB`'s logs and manifests (its `doc/log_format.md`), read from the beginning up to the first that is not whole.
+//! Records of `LevelDB`'s logs and manifests (its `doc/log_format.md`), read from the beginning up to the
+//! first that is not whole.
 //!
 //! Thread safety: plain values. Invariant: what is returned has matched its checksum.
 

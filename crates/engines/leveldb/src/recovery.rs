@@ -1,11 +1,14 @@
-//! What has to happen to a database before `LevelDB` opens it: after a power cut, what is behind a hole in its logs is cut off.
+//! What has to happen to a database before `LevelDB` opens it: after a power cut, what is behind a hole in
+//! its logs is cut off.
 //!
-//! Purpose: what was not synced may be lost in parts. `LevelDB` goes on behind a damaged part of a log, and with the next log, and has batches
-//! then whose predecessors are lost. Here the logs that are not in tables yet are read in their order: the first record that is not
-//! whole, or does not follow on the one before by its sequence numbers, and all behind it, in later logs, too, is removed; so are later logs
-//! where the first one is empty or missing. What was synced is in front of it.
+//! Purpose: what was not synced may be lost in parts. `LevelDB` goes on behind a damaged part of a log, and
+//! with the next log, and has batches then whose predecessors are lost. Here the logs that are not in tables
+//! yet are read in their order: the first record that is not whole, or does not follow on the one before by
+//! its sequence numbers, and all behind it, in later logs, too, is removed; so are later logs where the first
+//! one is empty or missing. What was synced is in front of it.
 //!
-//! Thread safety: functions; no process has the database open. Invariant: only what can't be a part of a prefix of all batches is removed.
+//! Thread safety: functions; no process has the database open. Invariant: only what can't be a part of a
+//! prefix of all batches is removed.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;

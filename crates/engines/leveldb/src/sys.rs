@@ -1,7 +1,8 @@
 //! The C API of `LevelDB` (`leveldb/c.h`), as far as it is used, behind types that free what they hold.
 //!
-//! Thread safety: a database, its snapshots and its options are used by all threads, which `LevelDB` allows; batches and iterators by one at a
-//! time. Invariants: a pointer is not null; what belongs to a database keeps it.
+//! Thread safety: a database, its snapshots and its options are used by all threads, which `LevelDB` allows;
+//! batches and iterators by one at a time. Invariants: a pointer is not null; what belongs to a database
+//! keeps it.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::os::fd::OwnedFd;
@@ -165,7 +166,8 @@ unsafe impl Sync for RawDb {}
 
 impl Drop for RawDb {
     fn drop(&mut self) {
-        // SAFETY: snapshots and iterators keep the database, so none is left; what its options refer to goes behind it.
+        // SAFETY: snapshots and iterators keep the database, so none is left; what its options refer to goes
+        // behind it.
         unsafe {
             if !self.db.is_null() {
                 leveldb_close(self.db);
@@ -182,7 +184,8 @@ impl Drop for RawDb {
 impl RawDb {
     pub(crate) fn open(path: &Path, tuning: &Tuning, anchor: Option<OwnedFd>) -> Result<Self, String> {
         let path = CString::new(path.as_os_str().as_encoded_bytes()).map_err(|error| error.to_string())?;
-        // SAFETY: all of these are made here; the options refer to cache and filter, which the database gets to own.
+        // SAFETY: all of these are made here; the options refer to cache and filter, which the database gets
+        // to own.
         let mut raw = unsafe {
             let (options, cache) = (leveldb_options_create(), leveldb_cache_create_lru(tuning.cache_bytes));
             let filter = leveldb_filterpolicy_create_bloom(FILTER_BITS);
@@ -233,7 +236,8 @@ impl RawDb {
     /// A number that the database tells of itself.
     pub(crate) fn property(&self, name: &str) -> Option<u64> {
         let name = CString::new(name).ok()?;
-        // SAFETY: the name ends in a zero and lives beyond the call; what comes back is null or the library's.
+        // SAFETY: the name ends in a zero and lives beyond the call; what comes back is null or the
+        // library's.
         let value = Owned(unsafe { leveldb_property_value(self.db, name.as_ptr()) });
         if value.0.is_null() {
             return None;
@@ -263,7 +267,8 @@ impl RawDb {
         bytes
     }
 
-    /// Merges the tables that have keys from `start` to `end`. The memtable is written out before, whatever its keys.
+    /// Merges the tables that have keys from `start` to `end`. The memtable is written out before, whatever
+    /// its keys.
     pub(crate) fn compact(&self, start: &[u8], end: &[u8]) {
         // SAFETY: both keys live beyond the call.
         unsafe {
@@ -285,7 +290,8 @@ pub(crate) struct RawSnapshot {
     reads: *mut CReadOptions,
 }
 
-// SAFETY: a snapshot is a number that `LevelDB` keeps in a list, under its own lock; the options are only read.
+// SAFETY: a snapshot is a number that `LevelDB` keeps in a list, under its own lock; the options are only
+// read.
 unsafe impl Send for RawSnapshot {}
 // SAFETY: as above.
 unsafe impl Sync for RawSnapshot {}
@@ -395,7 +401,8 @@ impl RawIterator {
 
     pub(crate) fn key(&self) -> Option<&[u8]> {
         let mut len = 0;
-        // SAFETY: it is on an entry; what it returns stays until it is moved, for which it is borrowed mutably.
+        // SAFETY: it is on an entry; what it returns stays until it is moved, for which it is borrowed
+        // mutably.
         self.is_valid().then(|| unsafe {
             let key = leveldb_iter_key(self.iterator, &raw mut len);
             std::slice::from_raw_parts(key.cast(), len)

@@ -1,10 +1,12 @@
 //! The engine `memory`: a store that is empty when it is opened, and gone when it is closed.
 //!
-//! Purpose: the reference model of `kvfs_store` behind a bound. It has transactions, checkpoints, named snapshots and differences, as the
-//! model has; undo it has not, since what is kept of former states would fill the memory of a store that deletes to have room.
+//! Purpose: the reference model of `kvfs_store` behind a bound. It has transactions, checkpoints, named
+//! snapshots and differences, as the model has; undo it has not, since what is kept of former states would
+//! fill the memory of a store that deletes to have room.
 //!
-//! Thread safety: as the model. Invariants: what keys and values take, with an estimate for the maps that hold them, stays within the
-//! capacity; beyond that writes fail with `StoreError::Full`, while batches that delete have a reserve.
+//! Thread safety: as the model. Invariants: what keys and values take, with an estimate for the maps that
+//! hold them, stays within the capacity; beyond that writes fail with `StoreError::Full`, while batches that
+//! delete have a reserve.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,8 +14,8 @@ use std::time::Duration;
 use kvfs_store::model::{ModelOptions, ModelStore};
 use kvfs_store::{EngineStore, Read, Result, Store, Verified};
 
-/// What a version of a key takes beside its bytes: its place in the map, a third of which is empty on average, the header of
-/// the value, and what the allocator rounds up (bytes; an estimate).
+/// What a version of a key takes beside its bytes: its place in the map, a third of which is empty on
+/// average, the header of the value, and what the allocator rounds up (bytes; an estimate).
 const ENTRY_BYTES: u64 = 256;
 
 /// See the module.

@@ -1,7 +1,7 @@
 //! The database.
 //!
-//! Thread safety: see the crate. Invariants: the name of a column family has the kind before the name, so a database tells its keyspaces by
-//! itself; what is of no keyspace is in the family `default`.
+//! Thread safety: see the crate. Invariants: the name of a column family has the kind before the name, so a
+//! database tells its keyspaces by itself; what is of no keyspace is in the family `default`.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;

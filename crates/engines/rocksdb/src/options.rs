@@ -1,7 +1,7 @@
 //! How a database is opened.
 //!
-//! Thread safety: plain values. Invariant: of the memory that the engine may take, half is for cached blocks, indexes and filters,
-//! a quarter for memtables; the rest is for what compactions and iterators hold.
+//! Thread safety: plain values. Invariant: of the memory that the engine may take, half is for cached blocks,
+//! indexes and filters, a quarter for memtables; the rest is for what compactions and iterators hold.
 
 use kvfs_engine_common::DatabaseOptions;
 use kvfs_store::{KeyspaceKind, Result};
@@ -59,8 +59,8 @@ impl Tuning {
         options
     }
 
-    /// Of a column family. What is compressible in content of files is left as it is: kvfs compresses by directory, which this
-    /// engine does not do.
+    /// Of a column family. What is compressible in content of files is left as it is: kvfs compresses by
+    /// directory, which this engine does not do.
     pub(crate) fn of_family(&self, kind: KeyspaceKind) -> Options {
         let mut table = BlockBasedOptions::default();
         table.set_block_cache(&self.cache);

@@ -1,7 +1,7 @@
 //! Snapshots, and entries, which are iterators of `RocksDB`.
 //!
-//! Thread safety: snapshots are immutable; of entries one thread at a time. Invariant: a snapshot goes before its database, an iterator
-//! before both.
+//! Thread safety: snapshots are immutable; of entries one thread at a time. Invariant: a snapshot goes before
+//! its database, an iterator before both.
 
 use std::sync::Arc;
 

@@ -1,11 +1,13 @@
-//! Reading ahead: what a sequential reader will ask for next, and what a reader has told of, is fetched before it is asked for.
+//! Reading ahead: what a sequential reader will ask for next, and what a reader has told of, is fetched
+//! before it is asked for.
 //!
-//! Purpose: a request of object storage takes as long as many that are under way at the same time. What was fetched is in the caches of blocks
-//! and parts; a reader that comes to a piece which is still under way waits for it instead of asking a second time.
+//! Purpose: a request of object storage takes as long as many that are under way at the same time. What was
+//! fetched is in the caches of blocks and parts; a reader that comes to a piece which is still under way
+//! waits for it instead of asking a second time.
 //!
-//! Thread safety: shared by all readers; one lock, held for moments. Invariants: what is fetched here changes no answer and reports no error;
-//! a stream has at most [`AHEAD_BLOCKS_MAX`] under way, and no more than a part of the cache holds; so many streams are known as
-//! [`STREAMS_MAX`] says.
+//! Thread safety: shared by all readers; one lock, held for moments. Invariants: what is fetched here changes
+//! no answer and reports no error; a stream has at most [`AHEAD_BLOCKS_MAX`] under way, and no more than a
+//! part of the cache holds; so many streams are known as [`STREAMS_MAX`] says.
 
 use std::num::NonZeroUsize;
 use std::ops::Range;
@@ -44,7 +46,8 @@ const CACHE_PARTS: u64 = 8;
 /// A first read of so many blocks is the beginning of a stream: what reads less may read no more.
 const FIRST_BLOCKS_MIN: u64 = 16;
 
-/// The kernel's reads of one file overtake each other: one that begins so near to where the last one ended goes on with it (blocks).
+/// The kernel's reads of one file overtake each other: one that begins so near to where the last one ended
+/// goes on with it (blocks).
 const NEAR_BLOCKS: u64 = 512;
 
 /// Who can be asked for blocks at any time.
@@ -136,7 +139,8 @@ impl Ahead {
         blocks.clamp(PIECE_BLOCKS, AHEAD_BLOCKS_MAX)
     }
 
-    /// Notes that these blocks are read now, and fetches what comes next. Returns what to wait for before they are read.
+    /// Notes that these blocks are read now, and fetches what comes next. Returns what to wait for before
+    /// they are read.
     pub(crate) fn reads(
         &self,
         fetcher: impl FnOnce() -> Fetcher,

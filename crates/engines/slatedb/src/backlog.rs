@@ -1,9 +1,11 @@
 //! What was written and is in memory alone: writers are let in while it is within its bound.
 //!
-//! Purpose: `SlateDB` holds writers up in the middle of a write, where one that gives up does not know whether it has written. Here it waits before
-//! that. The bound is as `SlateDB` counts, about: what is in no table, and what is not durable once more, since the log has a copy.
+//! Purpose: `SlateDB` holds writers up in the middle of a write, where one that gives up does not know
+//! whether it has written. Here it waits before that. The bound is as `SlateDB` counts, about: what is in no
+//! table, and what is not durable once more, since the log has a copy.
 //!
-//! Thread safety: one short lock. Invariant: a batch counts until the tables, and the log, have it, and at most 64 KiB of its neighbours.
+//! Thread safety: one short lock. Invariant: a batch counts until the tables, and the log, have it, and at
+//! most 64 KiB of its neighbours.
 
 use std::collections::VecDeque;
 

@@ -1,7 +1,7 @@
 //! Blocks, indexes and filters of tables in memory, within a bound that can change.
 //!
-//! Thread safety: a lock for each shard, held for one look. Invariant: the entries of a shard weigh at most its share of the bound, or
-//! there is one.
+//! Thread safety: a lock for each shard, held for one look. Invariant: the entries of a shard weigh at most
+//! its share of the bound, or there is one.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,10 +1,11 @@
 //! What was written between two pinned positions.
 //!
-//! Purpose: entries of `SlateDB` have the sequence number that they were written with, so a walk over both states side by side finds what was
-//! written in between without comparing values. Tables do not tell which sequence numbers are in them: the walk reads both states within the
-//! range that is asked for.
+//! Purpose: entries of `SlateDB` have the sequence number that they were written with, so a walk over both
+//! states side by side finds what was written in between without comparing values. Tables do not tell which
+//! sequence numbers are in them: the walk reads both states within the range that is asked for.
 //!
-//! Thread safety: pins by a short lock; each walk belongs to one walker. Invariant: outside of the ranges both states have the same entries.
+//! Thread safety: pins by a short lock; each walk belongs to one walker. Invariant: outside of the ranges
+//! both states have the same entries.
 
 use std::sync::{Arc, Weak};
 

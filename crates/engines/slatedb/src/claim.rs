@@ -1,7 +1,7 @@
 //! A place for a store: how it is reached, and the object that says that it has one.
 //!
-//! Thread safety: functions. Invariants: an object is made under the prefix only after the claim, which one maker gets; what is removed
-//! lies under a prefix that was empty before it.
+//! Thread safety: functions. Invariants: an object is made under the prefix only after the claim, which one
+//! maker gets; what is removed lies under a prefix that was empty before it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,8 +18,8 @@ use crate::error::of_objects;
 const CLAIM: &str = "kvfs-store";
 const CLAIM_TEXT: &str = "kvfs-slatedb 1\n";
 
-/// So long a request for a claim may last, and one without an answer is made again: what is done before the engine is at work is
-/// reported.
+/// So long a request for a claim may last, and one without an answer is made again: what is done before the
+/// engine is at work is reported.
 const TIME_MAX: Duration = Duration::from_secs(30);
 
 /// No bound: requests of the database are observed, and end where that says.

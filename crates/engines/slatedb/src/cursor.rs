@@ -1,7 +1,7 @@
 //! The cursor: scans at a snapshot, one for as long as it goes one way.
 //!
-//! Thread safety: one thread at a time. Invariant: the scan, if there is one, has given the entry that is shown last, and those that are
-//! taken, which come next.
+//! Thread safety: one thread at a time. Invariant: the scan, if there is one, has given the entry that is
+//! shown last, and those that are taken, which come next.
 
 use std::collections::VecDeque;
 use std::ops::Bound;

@@ -1,8 +1,10 @@
 //! The task that makes the log durable: one object for all that wait.
 //!
-//! Purpose: a sync that gives up must not end what others wait for, nor hold a lock meanwhile. So it asks this task, and waits for what it tells.
+//! Purpose: a sync that gives up must not end what others wait for, nor hold a lock meanwhile. So it asks
+//! this task, and waits for what it tells.
 //!
-//! Thread safety: one task of the runtime, which ends with the store that asks it. Invariant: what it tells to be durable only grows.
+//! Thread safety: one task of the runtime, which ends with the store that asks it. Invariant: what it tells
+//! to be durable only grows.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -54,8 +56,9 @@ impl Flusher {
     }
 }
 
-/// Clients that sync again and again fall into two halves, each of which waits for the other's object. So where several are about, an object
-/// is held back for this part of the time that the last one took: those who were woken by that come along.
+/// Clients that sync again and again fall into two halves, each of which waits for the other's object. So
+/// where several are about, an object is held back for this part of the time that the last one took: those
+/// who were woken by that come along.
 const HELD_BACK: u32 = 4;
 
 /// Several are about when something was written while an object was, until so many objects later.

@@ -1,10 +1,11 @@
 //! A store that is only read: the state that it shows, and how it comes to newer ones.
 //!
-//! Purpose: a reader of `SlateDB` moves on under its users. So there are several of them, each at one state for as long as it is used: one is
-//! polled that nothing reads from, then it is the one that is shown. Two are enough unless snapshots are kept.
+//! Purpose: a reader of `SlateDB` moves on under its users. So there are several of them, each at one state
+//! for as long as it is used: one is polled that nothing reads from, then it is the one that is shown. Two
+//! are enough unless snapshots are kept.
 //!
-//! Thread safety: shared; searches take turns. Invariants: a reader that a state has is not polled; states are shown in the order of
-//! their sequence numbers.
+//! Thread safety: shared; searches take turns. Invariants: a reader that a state has is not polled; states
+//! are shown in the order of their sequence numbers.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -86,8 +87,8 @@ impl Opener {
         Ok(reader)
     }
 
-    /// At a checkpoint of everything that was written before, which is in tables. It never looks for anything newer, and has no task that
-    /// a close would end.
+    /// At a checkpoint of everything that was written before, which is in tables. It never looks for anything
+    /// newer, and has no task that a close would end.
     pub(crate) async fn open_checkpoint(&self, id: Uuid) -> Result<Arc<Reader>, Error> {
         self.open_at(DbReaderMode::Checkpoint(id)).await
     }

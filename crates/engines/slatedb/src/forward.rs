@@ -1,10 +1,12 @@
 //! The time of day that `SlateDB` is given: never before that of what a store has.
 //!
-//! Purpose: `SlateDB` marks entries, tables and compactions with the time of day, and refuses to write what would be older than what is there. So a
-//! store whose last writer had a clock that was ahead could not be written to until that time has come. What it has is looked for at the opening; where it
-//! is later than the time of the machine, time goes on from there. kvfs asks none of these times.
+//! Purpose: `SlateDB` marks entries, tables and compactions with the time of day, and refuses to write what
+//! would be older than what is there. So a store whose last writer had a clock that was ahead could not be
+//! written to until that time has come. What it has is looked for at the opening; where it is later than the
+//! time of the machine, time goes on from there. kvfs asks none of these times.
 //!
-//! Thread safety: shared; plain values. Invariant: time does not go back, neither within an opening nor from one to the next.
+//! Thread safety: shared; plain values. Invariant: time does not go back, neither within an opening nor from
+//! one to the next.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -24,7 +26,8 @@ const AHEAD_TOLD: Duration = Duration::from_secs(10);
 /// Between two attempts to look for what a store has.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// The end of the year 9999 (milliseconds). What says to be later is damaged, and names of tables have hardly room for more.
+/// The end of the year 9999 (milliseconds). What says to be later is damaged, and names of tables have hardly
+/// room for more.
 const MILLIS_MAX: u64 = 253_402_300_799_999;
 
 /// See the module.
@@ -95,7 +98,8 @@ async fn newest(opener: &Opener) -> Result<Duration, Error> {
     Ok(Duration::from_millis(all.filter(|millis| *millis <= MILLIS_MAX).max().unwrap_or_default()))
 }
 
-/// Of the entries behind an object of the log; `None`: there are none. Times only grow there, so the last object that has any tells.
+/// Of the entries behind an object of the log; `None`: there are none. Times only grow there, so the last
+/// object that has any tells.
 async fn newest_in_log(opener: &Opener, after: u64) -> Result<Option<i64>, Error> {
     let log = WalReader::new(opener.prefix.clone(), Arc::clone(&opener.service));
     for object in log.list(after.saturating_add(1)..).await?.into_iter().rev() {

@@ -1,11 +1,12 @@
 //! Whether object storage answers, and what is said in the log when it does not.
 //!
-//! Purpose: `SlateDB` makes a failed request again and again, and says so to no user. Here each outcome is seen. Failures that go on for a
-//! while are an outage: it is told once, with what follows and what to do, and its end is told, too. Reads and writes are judged apart, since
-//! a bucket without room or permission may still be read.
+//! Purpose: `SlateDB` makes a failed request again and again, and says so to no user. Here each outcome is
+//! seen. Failures that go on for a while are an outage: it is told once, with what follows and what to do,
+//! and its end is told, too. Reads and writes are judged apart, since a bucket without room or permission may
+//! still be read.
 //!
-//! Thread safety: shared; one short lock where something fails or has failed, none otherwise. Invariant: an outage that was told of is told to
-//! be over.
+//! Thread safety: shared; one short lock where something fails or has failed, none otherwise. Invariant: an
+//! outage that was told of is told to be over.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,14 +1,17 @@
 //! The mount that has the store open to be written to: an object that it writes again and again.
 //!
-//! Purpose: `SlateDB` lets a second writer in at once, and fences the first. So a writer looks first whether there is one: the record
-//! of a mount that is alive changes within the lease that stands in it. It has no clock in it, so clocks may differ.
+//! Purpose: `SlateDB` lets a second writer in at once, and fences the first. So a writer looks first whether
+//! there is one: the record of a mount that is alive changes within the lease that stands in it. It has no
+//! clock in it, so clocks may differ.
 //!
-//! A writer that was held up for longer than its lease may find that another one has the store. It needs no look at the record for that:
-//! to be durable a batch becomes an object of the log that must not be there yet, and the next writer has put one of its own there
-//! when it opened. So what is acknowledged is what the next writer found.
+//! A writer that was held up for longer than its lease may find that another one has the store. It needs no
+//! look at the record for that: to be durable a batch becomes an object of the log that must not be there
+//! yet, and the next writer has put one of its own there when it opened. So what is acknowledged is what the
+//! next writer found.
 //!
-//! Thread safety: one thread, ended by its owner. Invariants: the record promises nothing about writes, which fencing alone keeps apart;
-//! a record goes with the close of its store, or is found to be dead; a mount removes none but its own.
+//! Thread safety: one thread, ended by its owner. Invariants: the record promises nothing about writes, which
+//! fencing alone keeps apart; a record goes with the close of its store, or is found to be dead; a mount
+//! removes none but its own.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -28,7 +31,8 @@ const HOLDER: &str = "kvfs-holder";
 /// Records are written, and looked for, so often within a lease.
 const BEATS: u32 = 4;
 
-/// A lease as it can be: with a shorter one a slow request would cost the store, with a longer one a dead mount would keep it for too long.
+/// A lease as it can be: with a shorter one a slow request would cost the store, with a longer one a dead
+/// mount would keep it for too long.
 pub const LEASES: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_mins(10);
 
 /// Who opens a store to write to it.
@@ -36,7 +40,8 @@ pub const LEASES: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=
 pub struct Claimant {
     /// For other users, such as "host box, /srv/store, pid 4711"; one line.
     pub name: String,
-    /// Equal for those of which one at a time can have the store open, whatever their record says; empty: for none.
+    /// Equal for those of which one at a time can have the store open, whatever their record says; empty: for
+    /// none.
     pub identity: String,
     /// It is dead when its record has not changed for so long.
     pub lease: Duration,
@@ -101,8 +106,8 @@ impl Place {
         Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
     }
 
-    /// Returns when `claimant` may open the store to write to it, which ends the writes of the mount that has it open. Whether that may be alive, cut
-    /// off, and have a journal.
+    /// Returns when `claimant` may open the store to write to it, which ends the writes of the mount that has
+    /// it open. Whether that may be alive, cut off, and have a journal.
     ///
     /// # Errors
     /// Another one has it open, and is alive.
@@ -139,7 +144,8 @@ impl Place {
         let _ = tokio::time::timeout(lease, put).await;
     }
 
-    /// Removes `record`, unless there is another one: a mount that has taken the store over may not have been noticed.
+    /// Removes `record`, unless there is another one: a mount that has taken the store over may not have been
+    /// noticed.
     async fn remove(&self, record: &str, lease: Duration) {
         let remove = async {
             if self.read().await.is_ok_and(|found| found.as_deref() == Some(record)) {

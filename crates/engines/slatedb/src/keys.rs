@@ -1,10 +1,12 @@
 //! Keys of the database, and its sequence numbers.
 //!
-//! Purpose: before a key stands the number of its keyspace (big-endian `u32`). A sequence number is the seqno of kvfs with lower bits for
-//! what is written between two batches: records of keyspaces, steps of the reaper.
+//! Purpose: before a key stands the number of its keyspace (big-endian `u32`). A sequence number is the seqno
+//! of kvfs with lower bits for what is written between two batches: records of keyspaces, steps of the
+//! reaper.
 //!
-//! Thread safety: functions. Invariants: the order of keys in a keyspace is that of the database; the order of batches is that of
-//! sequence numbers. More steps than the lower bits can count take a seqno, which is harmless.
+//! Thread safety: functions. Invariants: the order of keys in a keyspace is that of the database; the order
+//! of batches is that of sequence numbers. More steps than the lower bits can count take a seqno, which is
+//! harmless.
 
 use std::ops::Bound;
 

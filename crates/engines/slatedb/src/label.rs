@@ -1,9 +1,11 @@
 //! Names of checkpoints: what makes one of `SlateDB` a named snapshot of kvfs.
 //!
-//! Purpose: the checkpoint is all that there is of a named snapshot, so it is made, and removed, by one write of the manifest, and a crash leaves
-//! no half of it. Its name holds what a list of snapshots tells, so that listing them costs no request.
+//! Purpose: the checkpoint is all that there is of a named snapshot, so it is made, and removed, by one write
+//! of the manifest, and a crash leaves no half of it. Its name holds what a list of snapshots tells, so that
+//! listing them costs no request.
 //!
-//! Thread safety: plain values. Invariant: other checkpoints, such as those of compactions and of other programs, are left alone.
+//! Thread safety: plain values. Invariant: other checkpoints, such as those of compactions and of other
+//! programs, are left alone.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -14,7 +16,8 @@ use uuid::Uuid;
 
 use crate::keys;
 
-/// Before sequence number, time of creation (nanoseconds) and name, with slashes between them; a name has none.
+/// Before sequence number, time of creation (nanoseconds) and name, with slashes between them; a name has
+/// none.
 const NAMED: &str = "kvfs-snapshot/1/";
 
 /// The name of a checkpoint that keeps the objects of a deleted snapshot for those that still read it.

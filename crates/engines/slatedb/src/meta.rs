@@ -1,5 +1,5 @@
-//! What the database says of itself: the identity of the store, its keyspaces, the ranges that were deleted, and whether it has
-//! segments, or a journal elsewhere.
+//! What the database says of itself: the identity of the store, its keyspaces, the ranges that were deleted,
+//! and whether it has segments, or a journal elsewhere.
 //!
 //! Thread safety: plain values. Invariant: all of it is of one state.
 
@@ -14,7 +14,8 @@ use crate::segments;
 use crate::space::{self, Space};
 use crate::view::View;
 
-/// What is of no keyspace, beside the records of keyspaces and deleted ranges: the identity of the store, and the version of all this.
+/// What is of no keyspace, beside the records of keyspaces and deleted ranges: the identity of the store, and
+/// the version of all this.
 pub(crate) const UUID: &[u8] = b"uuid";
 pub(crate) const VERSION: &[u8] = b"version";
 pub(crate) const VERSION_NOW: &[u8] = b"1";

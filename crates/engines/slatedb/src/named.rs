@@ -1,19 +1,23 @@
 //! Named snapshots: checkpoints of `SlateDB` that do not expire.
 //!
-//! Purpose: a checkpoint refers to a manifest, and what that refers to is not collected. One is made of all that was written before, which goes to
-//! a table for it, so a snapshot is read from tables alone, and takes no memory beside cached blocks.
+//! Purpose: a checkpoint refers to a manifest, and what that refers to is not collected. One is made of all
+//! that was written before, which goes to a table for it, so a snapshot is read from tables alone, and takes
+//! no memory beside cached blocks.
 //!
-//! The calls of `SlateDB` that make and remove checkpoints go on until object storage answers. So they are tasks, which end by themselves what a
-//! caller has given up: a snapshot that was made too late is removed again, and one that is to be deleted goes.
+//! The calls of `SlateDB` that make and remove checkpoints go on until object storage answers. So they are
+//! tasks, which end by themselves what a caller has given up: a snapshot that was made too late is removed
+//! again, and one that is to be deleted goes.
 //!
-//! Checkpoints know no writers: one that was taken over could remove those of its successor. So it is asked for first whether this opening still has
-//! the store; and one that was removed by others all the same is in the list no longer.
+//! Checkpoints know no writers: one that was taken over could remove those of its successor. So it is asked
+//! for first whether this opening still has the store; and one that was removed by others all the same is in
+//! the list no longer.
 //!
-//! A snapshot that is deleted while it is read: its checkpoint gets a successor without a name, which goes with the last reader. Those that
-//! a crash leaves go when the store is opened the next time.
+//! A snapshot that is deleted while it is read: its checkpoint gets a successor without a name, which goes
+//! with the last reader. Those that a crash leaves go when the store is opened the next time.
 //!
-//! Thread safety: makings and deletions take turns; lists and openings wait for none. Invariants: the position of a snapshot is that of the order
-//! lock's last batch, which is held until `SlateDB` has bound the checkpoint; a snapshot that has a reader is in `opened` from before it is looked up.
+//! Thread safety: makings and deletions take turns; lists and openings wait for none. Invariants: the
+//! position of a snapshot is that of the order lock's last batch, which is held until `SlateDB` has bound the
+//! checkpoint; a snapshot that has a reader is in `opened` from before it is looked up.
 
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -42,7 +46,8 @@ use crate::store::SlateStore;
 use crate::view::View;
 use crate::wait_limit::Waiter;
 
-/// Of one store. Each is a part of the manifest, which is read each second, and costs two requests in five minutes.
+/// Of one store. Each is a part of the manifest, which is read each second, and costs two requests in five
+/// minutes.
 const SNAPSHOTS_MAX: usize = 1000;
 
 /// For messages.
@@ -61,7 +66,8 @@ struct State {
 }
 
 impl State {
-    /// Takes those out of the list whose checkpoints are gone. The manifest of a moment ago may lack what was made since.
+    /// Takes those out of the list whose checkpoints are gone. The manifest of a moment ago may lack what was
+    /// made since.
     fn keep_those_in(&mut self, manifest: &VersionedManifest) {
         let is_there = |id: Uuid| manifest.checkpoints().iter().any(|checkpoint| checkpoint.id == id);
         self.list.retain(|entry| manifest.id() < entry.manifest || is_there(entry.id));
@@ -177,7 +183,8 @@ async fn remove(opener: Arc<Opener>, id: Uuid) {
     }
 }
 
-/// Makes a checkpoint. `bound` is told when nothing that is written from then on will be in it. One that is not awaited is removed again.
+/// Makes a checkpoint. `bound` is told when nothing that is written from then on will be in it. One that is
+/// not awaited is removed again.
 async fn make(
     db: Db,
     opener: Arc<Opener>,

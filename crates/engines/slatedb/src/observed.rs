@@ -1,15 +1,20 @@
 //! Object storage as the database sees it: each request within bounds, its outcome seen and counted.
 //!
-//! Purpose: `SlateDB` makes requests again until they are answered, which is what a store wants in an outage. It does so for most requests, but
-//! not for all that can happen to them. What it would give up for is made such as it tries again:
+//! Purpose: `SlateDB` makes requests again until they are answered, which is what a store wants in an outage.
+//! It does so for most requests, but not for all that can happen to them. What it would give up for is made
+//! such as it tries again:
 //!
-//! * The content of an object is part of its request: a connection that breaks within it, or stalls, or ends too early, fails the request.
+//! * The content of an object is part of its request: a connection that breaks within it, or stalls, or ends
+//!   too early, fails the request.
 //! * A bucket that is missing for a while is no missing object.
-//! * A request that nothing comes of ends after a while. What uploads may take grows with their size, so slow networks get through.
-//! * But not one that makes an object and bears no mark to know it by, as in a directory, which has no attributes: it may be done all the
-//!   same, and the next attempt would take its own object for that of another writer. It is waited for, and told of as an outage.
+//! * A request that nothing comes of ends after a while. What uploads may take grows with their size, so slow
+//!   networks get through.
+//! * But not one that makes an object and bears no mark to know it by, as in a directory, which has no
+//!   attributes: it may be done all the same, and the next attempt would take its own object for that of
+//!   another writer. It is waited for, and told of as an outage.
 //!
-//! Thread safety: shared by all requests. Invariant: nothing is answered here that the storage has not answered.
+//! Thread safety: shared by all requests. Invariant: nothing is answered here that the storage has not
+//! answered.
 
 use std::fmt;
 use std::pin::pin;

@@ -1,7 +1,8 @@
 //! How a store is opened.
 //!
-//! Thread safety: plain values. Invariant: of the memory that the engine may take, three eighths are for cached blocks, indexes
-//! and filters, one for parts of segments, a quarter for what is not in tables yet; the rest is for what compactions, scans and requests hold.
+//! Thread safety: plain values. Invariant: of the memory that the engine may take, three eighths are for
+//! cached blocks, indexes and filters, one for parts of segments, a quarter for what is not in tables yet;
+//! the rest is for what compactions, scans and requests hold.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -34,7 +35,8 @@ const COLLECTION_INTERVAL: Duration = Duration::from_mins(5);
 /// Manifests, which writers that are cut off for a while must not make a second time.
 const MANIFEST_AGE_MIN: Duration = Duration::from_hours(24);
 
-/// Tables: a store that is open to be read, without notice to the writer, reads those of its opening for at least so long.
+/// Tables: a store that is open to be read, without notice to the writer, reads those of its opening for at
+/// least so long.
 const TABLE_AGE_MIN: Duration = Duration::from_hours(1);
 
 /// The log behind what tables have.
@@ -49,7 +51,8 @@ const CACHE_FILES_MAX: usize = 256;
 /// How long calls wait for object storage that does not answer, unless told otherwise.
 const TIMEOUT: Duration = Duration::from_mins(1);
 
-/// What such a limit can be. A shorter one would make errors of what the network does every day: between two attempts are up to two seconds.
+/// What such a limit can be. A shorter one would make errors of what the network does every day: between two
+/// attempts are up to two seconds.
 pub const TIMEOUTS: std::ops::RangeInclusive<Duration> = Duration::from_secs(5)..=Duration::from_hours(24);
 
 /// A request of which nothing has come for so long is made again, unless told otherwise.
@@ -95,13 +98,15 @@ pub struct SlateOptions {
     pub follows: bool,
     /// How long a batch may wait until it is durable where nothing syncs it.
     pub commit_interval: Duration,
-    /// A call that needs object storage while that does not answer fails after so long, and may be made again; `None`: never.
+    /// A call that needs object storage while that does not answer fails after so long, and may be made
+    /// again; `None`: never.
     pub timeout: Option<Duration>,
     /// A request of which nothing has come for so long has failed, and is made again.
     pub request_time: Duration,
     /// Who opens it, unless it is only read.
     pub claimant: Claimant,
-    /// Where parts of objects are kept on a local disk, and how much (bytes); `None`: nowhere. One store at a time may use it.
+    /// Where parts of objects are kept on a local disk, and how much (bytes); `None`: nowhere. One store at a
+    /// time may use it.
     pub cache: Option<(PathBuf, u64)>,
     /// What of large files lies beside tables.
     pub segments: SegmentOptions,
@@ -151,7 +156,8 @@ impl SlateOptions {
         self.memtable_bytes() as u64 * MEMTABLES
     }
 
-    /// `is_local`: the objects are files. `ahead`: by so much the time that `SlateDB` has is later than that of the machine.
+    /// `is_local`: the objects are files. `ahead`: by so much the time that `SlateDB` has is later than that
+    /// of the machine.
     pub(crate) fn settings(&self, is_local: bool, ahead: Duration) -> Settings {
         Settings {
             // The log is written when a sync or the commit interval asks for it.
@@ -210,7 +216,8 @@ fn collection(is_local: bool, ahead: Duration) -> GarbageCollectorOptions {
         compactions_options: older_than(MANIFEST_AGE_MIN + ahead),
         // These have it in their names, by the time that SlateDB had.
         compacted_options: older_than(TABLE_AGE_MIN),
-        // They would look at the manifest of each named snapshot, and do nothing: fences are kept, and there are no clones.
+        // They would look at the manifest of each named snapshot, and do nothing: fences are kept, and there
+        // are no clones.
         wal_fence_options: None,
         detach_options: None,
         // Files can't be overwritten under a condition.

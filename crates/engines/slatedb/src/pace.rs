@@ -1,7 +1,8 @@
 //! When a reader of `SlateDB` looks for a newer state: when it is asked to, and at no other time.
 //!
-//! Purpose: `SlateDB` has its readers look at an interval, by a clock that can be given. This clock ends that one wait, which is longer than any
-//! other, when a poll is asked for. When the reader waits again, the poll is over.
+//! Purpose: `SlateDB` has its readers look at an interval, by a clock that can be given. This clock ends that
+//! one wait, which is longer than any other, when a poll is asked for. When the reader waits again, the poll
+//! is over.
 //!
 //! Thread safety: shared. Invariant: one poll at a time is asked for.
 
@@ -44,8 +45,8 @@ impl Pace {
         rests.wait_for(|rests| *rests > polls).await.ok();
     }
 
-    /// Has the reader look once for a newer state, and returns then. If this is dropped before, the poll goes on, and the next call waits
-    /// for its end.
+    /// Has the reader look once for a newer state, and returns then. If this is dropped before, the poll goes
+    /// on, and the next call waits for its end.
     pub(crate) async fn poll(&self) {
         self.at_rest().await;
         self.polls.fetch_add(1, Ordering::AcqRel);

@@ -1,4 +1,5 @@
-//! Snapshots: those of `SlateDB`, a state that is shown, or a named one, with the deleted ranges of their time.
+//! Snapshots: those of `SlateDB`, a state that is shown, or a named one, with the deleted ranges of their
+//! time.
 //!
 //! Thread safety: immutable. Invariant: a snapshot and its ranges are taken while no range goes.
 

@@ -1,10 +1,11 @@
 //! Ranges that were deleted, and whose keys are still there.
 //!
-//! Purpose: a range delete is one record, whatever lies in the range. What is older than the record and lies in the range is hidden; the
-//! reaper deletes it key by key, and then the record.
+//! Purpose: a range delete is one record, whatever lies in the range. What is older than the record and lies
+//! in the range is hidden; the reaper deletes it key by key, and then the record.
 //!
-//! Thread safety: plain values. Invariant: a range is in the list of a store from before its batch is visible until after its last key
-//! is deleted, so a reader that takes the list before it reads, or together with a snapshot, sees all that concern it.
+//! Thread safety: plain values. Invariant: a range is in the list of a store from before its batch is visible
+//! until after its last key is deleted, so a reader that takes the list before it reads, or together with a
+//! snapshot, sees all that concern it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

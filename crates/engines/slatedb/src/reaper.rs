@@ -1,12 +1,12 @@
 //! The thread that deletes the keys of deleted ranges.
 //!
-//! Purpose: a step looks at a bounded number of entries of the oldest range, and deletes those that are older than it, in one
-//! transaction of `SlateDB`: a key that was written meanwhile is in its way, and the step is made again. Behind the last step the record
-//! goes. A range that can't be read, such as one with a damaged block, is left as it is until the next opening: readers see nothing of it, and
-//! nothing waits for it.
+//! Purpose: a step looks at a bounded number of entries of the oldest range, and deletes those that are older
+//! than it, in one transaction of `SlateDB`: a key that was written meanwhile is in its way, and the step is
+//! made again. Behind the last step the record goes. A range that can't be read, such as one with a damaged
+//! block, is left as it is until the next opening: readers see nothing of it, and nothing waits for it.
 //!
-//! Thread safety: one thread, ended by its owner. Invariants: a deleted range takes bounded memory, however much lies in it; damage to what was
-//! deleted ends no writes.
+//! Thread safety: one thread, ended by its owner. Invariants: a deleted range takes bounded memory, however
+//! much lies in it; damage to what was deleted ends no writes.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -87,7 +87,8 @@ fn run(shared: &Shared, is_over: &AtomicBool) {
     }
 }
 
-/// Deletes everything in the range that is older than it, and its record; or ends before that, when it is told to.
+/// Deletes everything in the range that is older than it, and its record; or ends before that, when it is
+/// told to.
 fn reap(shared: &Shared, dead: &DeadRange, ends: &dyn Fn() -> bool) -> Result<()> {
     let mut from = Bound::Included(keys::full(dead.space, &dead.range.start));
     while !ends() {

@@ -1,9 +1,10 @@
 //! The runtime of a store, and how a call waits for what it does.
 //!
-//! Purpose: futures of `SlateDB` are polled on the thread that needs their result, so that what is in memory costs no change of threads;
-//! requests and background work run on threads of the runtime.
+//! Purpose: futures of `SlateDB` are polled on the thread that needs their result, so that what is in memory
+//! costs no change of threads; requests and background work run on threads of the runtime.
 //!
-//! Thread safety: shared by all threads. Invariant: a thread that waits here is never one of the runtime's own, so the runtime goes on.
+//! Thread safety: shared by all threads. Invariant: a thread that waits here is never one of the runtime's
+//! own, so the runtime goes on.
 
 use std::pin::pin;
 use std::sync::Arc;

@@ -38,7 +38,8 @@ use crate::write::Write;
 /// So many deleted ranges may wait for the reaper; then a batch with another one waits for it.
 const DEAD_RANGES_MAX: usize = 256;
 
-/// A failure that is not the log's, nor told by the database's status, is noticed by those that wait for something else within this time.
+/// A failure that is not the log's, nor told by the database's status, is noticed by those that wait for
+/// something else within this time.
 const FAILURE_POLL: Duration = Duration::from_secs(1);
 
 /// What is open.
@@ -199,7 +200,8 @@ impl Shared {
         self.end.send_replace(true);
     }
 
-    /// Drives a read to its end on this thread, or gives up when object storage has not answered for too long. `what` is read.
+    /// Drives a read to its end on this thread, or gives up when object storage has not answered for too
+    /// long. `what` is read.
     pub(crate) fn read<T>(
         &self,
         waiter: Waiter,
@@ -412,7 +414,8 @@ impl Shared {
         if self.is_read_only() { Err(StoreError::ReadOnly) } else { Ok(()) }
     }
 
-    /// Writes a batch with the sequence number `sequence`, and makes it visible with the ranges that it deletes. The caller holds the order lock.
+    /// Writes a batch with the sequence number `sequence`, and makes it visible with the ranges that it
+    /// deletes. The caller holds the order lock.
     pub(crate) fn commit(&self, write: Write, sequence: u64, deleted: &[Arc<DeadRange>]) -> Result<()> {
         let db = self.writer()?;
         let (write, weight) = write.finish();
@@ -429,7 +432,8 @@ impl Shared {
         Ok(())
     }
 
-    /// As [`Shared::commit`], of a transaction of the database; false: another write was in its way. The caller holds the order lock.
+    /// As [`Shared::commit`], of a transaction of the database; false: another write was in its way. The
+    /// caller holds the order lock.
     pub(crate) fn commit_transaction(&self, txn: DbTransaction, weight: u64) -> Result<bool> {
         let sequence = self.newest() + 1;
         match self.wait(txn.commit_with_options(&WriteOptions { seqnum: sequence })) {
@@ -497,8 +501,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Returns when everything up to this sequence number is as durable as the mount promises: on the local disk, where there is a journal, or in
-    /// object storage.
+    /// Returns when everything up to this sequence number is as durable as the mount promises: on the local
+    /// disk, where there is a journal, or in object storage.
     pub(crate) fn sync_as_promised(&self, sequence: u64) -> Result<()> {
         if let Some(reason) = self.failure() {
             return Err(StoreError::Failed { reason });

@@ -1,7 +1,7 @@
 //! Keyspaces by handle.
 //!
-//! Thread safety: immutable but for the merge function, which has a short lock. Invariant: the record of a keyspace names its number
-//! and kind, and never changes.
+//! Thread safety: immutable but for the merge function, which has a short lock. Invariant: the record of a
+//! keyspace names its number and kind, and never changes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

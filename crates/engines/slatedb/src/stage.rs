@@ -1,6 +1,8 @@
-//! How a batch becomes one of `SlateDB`: merge records, patches and range deletes are resolved on what was there before.
+//! How a batch becomes one of `SlateDB`: merge records, patches and range deletes are resolved on what was
+//! there before.
 //!
-//! Thread safety: one thread, which holds the order lock. Invariant: nothing is written here, so a failure changes nothing.
+//! Thread safety: one thread, which holds the order lock. Invariant: nothing is written here, so a failure
+//! changes nothing.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -162,8 +164,8 @@ impl Resolving for Staged<'_> {
 }
 
 impl Staged<'_> {
-    /// What is written, with the sequence number that the batch will have. Long runs of blocks go to segments: the caller holds the order lock until it
-    /// is committed.
+    /// What is written, with the sequence number that the batch will have. Long runs of blocks go to
+    /// segments: the caller holds the order lock until it is committed.
     pub(crate) fn into_write(self, sequence: u64) -> Written {
         let segments = &self.view.shared.segments;
         let mut write = Write::default();

@@ -1,7 +1,7 @@
 //! What a store asks of object storage: requests and bytes by class, and what that costs.
 //!
-//! Purpose: services bill by classes of requests. A request that fails counts, too, as it does on a bill; those that the client of the service
-//! repeats by itself do not show here.
+//! Purpose: services bill by classes of requests. A request that fails counts, too, as it does on a bill;
+//! those that the client of the service repeats by itself do not show here.
 //!
 //! Thread safety: shared; counters. Invariant: they only grow.
 
@@ -22,8 +22,8 @@ pub(crate) enum Class {
     Delete,
 }
 
-/// All of them, by what they are called in figures, with the price of a million requests in cents: those of S3 Standard in us-east-1, of 2026.
-/// Transfer within a region is free, and not counted.
+/// All of them, by what they are called in figures, with the price of a million requests in cents: those of
+/// S3 Standard in us-east-1, of 2026. Transfer within a region is free, and not counted.
 const CLASSES: [(Class, &str, u64); 4] = [
     (Class::Put, "put", 500),
     (Class::List, "list", 500),

@@ -1,4 +1,5 @@
-//! Verification: every entry of the newest state is read, and those of named snapshots that lie in other tables.
+//! Verification: every entry of the newest state is read, and those of named snapshots that lie in other
+//! tables.
 //!
 //! Thread safety: functions. Invariant: damage is a finding, and what keeps from reading on is an error.
 
@@ -64,7 +65,8 @@ fn walk(pin: &Pin, of: &str, referred: &mut Referred, findings: &mut Vec<String>
     let (mut keys, mut bytes) = (0, 0);
     let spaces = pin.shared().spaces.read().clone();
     for space in &spaces {
-        // Every block that is read is compared with its checksum, and every table that there should be is read.
+        // Every block that is read is compared with its checksum, and every table that there should be is
+        // read.
         let walked = pin.view().walk(space, &KeyRange::all(), usize::MAX, &mut |key, value| {
             keys += 1;
             bytes += key.len() as u64;

@@ -29,7 +29,8 @@ const LOOKUPS_MAX: usize = 32;
 /// What a scan asks for at once of each table, ahead of what is read (bytes): at least, and at most.
 const READ_AHEAD_BYTES: std::ops::RangeInclusive<usize> = 64 << 10..=1 << 20;
 
-/// Longest extent of data that one call looks for (blocks), whose content is read for it: as many as one write has, about.
+/// Longest extent of data that one call looks for (blocks), whose content is read for it: as many as one
+/// write has, about.
 const EXTENT_BLOCKS_MAX: usize = 64;
 
 /// Requests of a scan that are under way at the same time.
@@ -135,7 +136,8 @@ impl<'a> View<'a> {
         Ok(())
     }
 
-    /// Over the entries within `bounds`, hidden ones included, and with references as they are; about `bytes` will be read.
+    /// Over the entries within `bounds`, hidden ones included, and with references as they are; about `bytes`
+    /// will be read.
     pub(crate) fn scan(&self, bounds: Bounds, order: IterationOrder, bytes: usize) -> Result<DbIterator> {
         let ahead = bytes.clamp(*READ_AHEAD_BYTES.start(), *READ_AHEAD_BYTES.end());
         let options = ScanOptions::default()
@@ -251,7 +253,8 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Calls `visit` for each entry of `range`, with references as they are, until it says no; about `bytes` will be read.
+    /// Calls `visit` for each entry of `range`, with references as they are, until it says no; about `bytes`
+    /// will be read.
     pub(crate) fn walk(&self, space: &Space, range: &KeyRange, bytes: usize, visit: Visit<'_>) -> Result<()> {
         if range.is_empty() {
             return Ok(());

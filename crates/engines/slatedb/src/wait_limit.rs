@@ -1,7 +1,7 @@
 //! How long a call waits for object storage that does not answer.
 //!
-//! Thread safety: plain values. Invariants: a wait that sees progress begins anew, so a slow network is no outage; threads of the store wait until
-//! its end at most.
+//! Thread safety: plain values. Invariants: a wait that sees progress begins anew, so a slow network is no
+//! outage; threads of the store wait until its end at most.
 
 use std::io;
 use std::pin::pin;

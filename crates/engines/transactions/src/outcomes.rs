@@ -1,6 +1,8 @@
-//! Names of transactions, and what became of them, as records of the store: in a keyspace of its own, that is made for the first transaction.
+//! Names of transactions, and what became of them, as records of the store: in a keyspace of its own, that is
+//! made for the first transaction.
 //!
-//! Thread safety: under its lock. Invariants: a name is durable as given away before it is given; the record of a commit is a part of it.
+//! Thread safety: under its lock. Invariants: a name is durable as given away before it is given; the record
+//! of a commit is a part of it.
 
 use std::collections::VecDeque;
 
@@ -58,7 +60,8 @@ impl Outcomes {
         Ok(TxnId(self.next - 1))
     }
 
-    /// Adds the record of its commit to the batch of a transaction, which also removes the oldest one. The batch is the next one behind `before`.
+    /// Adds the record of its commit to the batch of a transaction, which also removes the oldest one. The
+    /// batch is the next one behind `before`.
     pub(crate) fn add_record(&self, id: TxnId, batch: &mut Batch, before: Position) {
         if let Some(&oldest) = self.committed.front().filter(|_| self.committed.len() >= COMMITS_MAX) {
             batch.delete(self.keyspace, key(oldest));
@@ -75,7 +78,8 @@ impl Outcomes {
         }
     }
 
-    /// Where it was committed, if the store has a record of that. Where an engine takes numbers for itself they may lie in between.
+    /// Where it was committed, if the store has a record of that. Where an engine takes numbers for itself
+    /// they may lie in between.
     pub(crate) fn find(store: &dyn Store, id: TxnId) -> Result<Option<Position>> {
         let Some(info) = store.keyspaces().into_iter().find(|info| info.name == KEYSPACE) else {
             return Ok(None);

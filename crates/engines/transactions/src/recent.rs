@@ -1,7 +1,8 @@
 //! What was changed since the oldest open transaction began.
 //!
-//! Changes of whole records are ranges of keys, or of the blocks of a prefix, of which the last change counts; those of single fields are listed
-//! by key. Where all of them are too many they are forgotten, and transactions from before are too old to be told of conflicts.
+//! Changes of whole records are ranges of keys, or of the blocks of a prefix, of which the last change
+//! counts; those of single fields are listed by key. Where all of them are too many they are forgotten, and
+//! transactions from before are too old to be told of conflicts.
 //!
 //! Thread safety: under the lock of the state.
 
@@ -49,8 +50,8 @@ impl RecentChanges {
         self.count
     }
 
-    /// Forgets what no transaction asks for, of which the oldest sees everything up to `oldest`; where more than `count_max` would stay, all.
-    /// O(1) but where there is twice as much as after the last time.
+    /// Forgets what no transaction asks for, of which the oldest sees everything up to `oldest`; where more
+    /// than `count_max` would stay, all. O(1) but where there is twice as much as after the last time.
     pub(crate) fn forget(&mut self, oldest: Option<Seqno>, count_max: usize) {
         let Some(oldest) = oldest else {
             *self = Self::default();

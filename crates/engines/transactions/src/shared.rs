@@ -16,7 +16,8 @@ use crate::Base;
 use crate::outcomes::{COMMITS_MAX, Outcomes};
 use crate::recent::RecentChanges;
 
-/// What an entry takes beside its key and value: its node in the map, and what the allocator rounds up (bytes; an estimate).
+/// What an entry takes beside its key and value: its node in the map, and what the allocator rounds up
+/// (bytes; an estimate).
 const ENTRY_BYTES: u64 = 256;
 
 /// A change that is remembered takes about so much (bytes).
@@ -33,7 +34,8 @@ pub(crate) struct Shared<S> {
     pub(crate) base: S,
     /// `None`: no transaction has begun since the store was opened.
     outcomes: Mutex<Option<Outcomes>, class::EngineTransactionsOutcomes>,
-    /// Held by each batch while it is applied, together with others, and by one alone while it takes its snapshot or is committed.
+    /// Held by each batch while it is applied, together with others, and by one alone while it takes its
+    /// snapshot or is committed.
     gate: RwLock<(), class::EngineTransactionsGate>,
     state: Mutex<State, class::EngineTransactionsState>,
     spaces: RwLock<BTreeMap<Keyspace, Arc<Space>>, class::EngineTransactionsSpaces>,
@@ -90,8 +92,9 @@ impl<S: Base> Shared<S> {
         Records::of(op, |key, operand| Ok(self.space(op.keyspace())?.merge_function()?.touch(key, operand)))
     }
 
-    /// Applies a batch that was admitted, and remembers what it changes, if there are more than `own` transactions that may ask for it.
-    /// `then` is called under the lock of the state; the caller holds the gate.
+    /// Applies a batch that was admitted, and remembers what it changes, if there are more than `own`
+    /// transactions that may ask for it. `then` is called under the lock of the state; the caller holds the
+    /// gate.
     fn apply_at_gate(
         &self,
         batch: Batch,
@@ -142,7 +145,8 @@ impl<S: Base> Shared<S> {
         Ok((id, pin))
     }
 
-    /// Applies what a transaction has written, which was admitted, with a record of its commit. It has ended then.
+    /// Applies what a transaction has written, which was admitted, with a record of its commit. It has ended
+    /// then.
     pub(crate) fn commit(&self, id: TxnId, mut batch: Batch) -> Result<Position> {
         let mut guard = self.outcomes.lock();
         // It has one, since it has begun.

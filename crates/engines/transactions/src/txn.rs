@@ -1,7 +1,7 @@
 //! A transaction whose writes are in memory.
 //!
-//! Thread safety: one lock for each transaction, before all others. Readers take what they need under it, and read without it. Invariant: an
-//! open transaction is on the list of the store; both end together.
+//! Thread safety: one lock for each transaction, before all others. Readers take what they need under it, and
+//! read without it. Invariant: an open transaction is on the list of the store; both end together.
 
 use std::sync::Arc;
 
@@ -48,7 +48,8 @@ impl<S: Base> HeldTxn<S> {
         }
     }
 
-    /// Reads a keyspace through what was written. What needs one position for several looks `at_once` gets one.
+    /// Reads a keyspace through what was written. What needs one position for several looks `at_once` gets
+    /// one.
     fn read<R>(
         &self,
         keyspace: Keyspace,

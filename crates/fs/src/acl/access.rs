@@ -1,7 +1,7 @@
 //! Which users may use a file, for front ends that the kernel does not decide for.
 //!
-//! Thread safety: as [`FileSystem`]. Invariant: the answer is that of Linux for the same user, groups, permission bits and
-//! list; what root may beyond it is the front end's to say.
+//! Thread safety: as [`FileSystem`]. Invariant: the answer is that of Linux for the same user, groups,
+//! permission bits and list; what root may beyond it is the front end's to say.
 
 use super::{AclKind, list::Acl};
 use crate::{Attr, Caller, FileSystem, FsError, NodeId, Result};
@@ -9,8 +9,9 @@ use crate::{Attr, Caller, FileSystem, FsError, NodeId, Result};
 const S_IRWXG: u32 = 0o070;
 
 impl FileSystem {
-    /// Checks that user `caller.uid`, in `groups` (its own among them), may do to `node` all that `access` asks for: 4
-    /// read, 2 write, 1 execute or search. `attr` is the node's. Never parks, but in a view that locks what it reads.
+    /// Checks that user `caller.uid`, in `groups` (its own among them), may do to `node` all that `access`
+    /// asks for: 4 read, 2 write, 1 execute or search. `attr` is the node's. Never parks, but in a view that
+    /// locks what it reads.
     ///
     /// # Errors
     /// `AccessDenied`; store errors.

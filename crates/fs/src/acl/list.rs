@@ -1,7 +1,7 @@
 //! POSIX access-control lists as values: their form, and how they and permission bits follow each other.
 //!
-//! Purpose: the rules of POSIX 1003.1e draft 17 as Linux has them, without a file system around them.
-//! Thread safety: plain values. Invariant: an [`Acl`] is valid: owner, owning group and others once each, in the
+//! Purpose: the rules of POSIX 1003.1e draft 17 as Linux has them, without a file system around them. Thread
+//! safety: plain values. Invariant: an [`Acl`] is valid: owner, owning group and others once each, in the
 //! order of the tags, and a mask where any other user or group is named.
 
 use bytes::Bytes;
@@ -134,7 +134,8 @@ impl Acl {
         self.0.iter().all(|entry| matches!(entry.tag, OWNER | OWNING_GROUP | OTHERS))
     }
 
-    /// Whether a user other than the owner, in these groups, has all these rights to a file of the group `gid`.
+    /// Whether a user other than the owner, in these groups, has all these rights to a file of the group
+    /// `gid`.
     pub(crate) fn allows(&self, uid: u32, groups: &[u32], gid: u32, rights: u16) -> bool {
         let mask = self.0.iter().find(|entry| entry.tag == MASK).map_or(RIGHTS, |mask| mask.rights);
         let has = |entry: &Entry| entry.rights & rights == rights;
@@ -165,8 +166,8 @@ impl Acl {
         self.each_class(mode, |rights, bits| *rights = bits);
     }
 
-    /// What becomes of a directory's default list as the list of a new file that is asked for with `mode`: it has
-    /// no right that was not asked for.
+    /// What becomes of a directory's default list as the list of a new file that is asked for with `mode`: it
+    /// has no right that was not asked for.
     pub(crate) fn limit(&mut self, mode: u32) {
         self.each_class(mode, |rights, bits| *rights &= bits);
     }

@@ -1,12 +1,13 @@
 //! POSIX access-control lists: attributes that permission bits follow, and that new files inherit.
 //!
-//! Purpose: a list is kept as the extended attribute by whose name Linux knows it. Deciding on access is the front
-//! end's business (the kernel of a FUSE mount reads the lists and decides); what is done here is what a file system
-//! has to do: check what is set, keep lists and permission bits in agreement, hand default lists down.
+//! Purpose: a list is kept as the extended attribute by whose name Linux knows it. Deciding on access is the
+//! front end's business (the kernel of a FUSE mount reads the lists and decides); what is done here is what a
+//! file system has to do: check what is set, keep lists and permission bits in agreement, hand default lists
+//! down.
 //!
-//! Thread safety: as [`FileSystem`]. Invariants: a flag in the row tells exactly whether there is a list, so that
-//! files without one cost no store access; the permission bits are those of the access list where there is one; a
-//! list that says no more than permission bits do is not kept.
+//! Thread safety: as [`FileSystem`]. Invariants: a flag in the row tells exactly whether there is a list, so
+//! that files without one cost no store access; the permission bits are those of the access list where there
+//! is one; a list that says no more than permission bits do is not kept.
 
 mod access;
 mod list;
@@ -54,8 +55,8 @@ impl AclKind {
         }
     }
 
-    /// A list as a caller sees it that knows no other user and group than these: a kernel's namespace has no number for
-    /// the others that an entry may name.
+    /// A list as a caller sees it that knows no other user and group than these: a kernel's namespace has no
+    /// number for the others that an entry may name.
     ///
     /// # Errors
     /// `Invalid`, `NotSupported` for what is no list.
@@ -138,8 +139,8 @@ impl<'v> Acls<'v> {
         })
     }
 
-    /// Has the access list follow the permission bits, which are about to be set to those of `mode`. The caller
-    /// holds the names of both exclusively; `header` was read under them.
+    /// Has the access list follow the permission bits, which are about to be set to those of `mode`. The
+    /// caller holds the names of both exclusively; `header` was read under them.
     pub(crate) fn stage_mode(&self, batch: &mut Batch, header: &Header, mode: u32) -> Result<()> {
         if let Some(mut acl) = self.get(header, AclKind::Access)? {
             acl.set_permissions(mode);
@@ -149,8 +150,8 @@ impl<'v> Acls<'v> {
         Ok(())
     }
 
-    /// Permission bits and lists of what `caller` makes with `mode` in the directory with the attributes `above`. Where
-    /// it has a default list, that limits the mode, and else the umask.
+    /// Permission bits and lists of what `caller` makes with `mode` in the directory with the attributes
+    /// `above`. Where it has a default list, that limits the mode, and else the umask.
     pub(crate) fn inherited(
         &self,
         caller: &Caller,
@@ -183,8 +184,8 @@ impl FileSystem {
     /// `clears_setgid`: the caller is not in the file's group, so set-group-id goes.
     ///
     /// # Errors
-    /// `Parked`; `Invalid` for what is no list; `NotSupported` for another version of lists, for symbolic links, and
-    /// where the mount has no lists; `AccessDenied` for a default list of what is no directory.
+    /// `Parked`; `Invalid` for what is no list; `NotSupported` for another version of lists, for symbolic
+    /// links, and where the mount has no lists; `AccessDenied` for a default list of what is no directory.
     pub fn set_acl(
         &self,
         caller: &Caller,

@@ -2,11 +2,12 @@
 //!
 //! Reading notes the time in the node and keeps the node in the table; a batch of merge records follows
 //! within about a second ([`crate::FileSystem::housekeep`]), or when enough came together. With
-//! [`crate::MountOptions::lazytime`] it follows with the next change of the inode, at an fsync, a sync of everything,
-//! or after a day. A crash loses at most what waits. (Times of change travel in the batch that changes the inode
-//! anyway: to keep those back would save nothing, and what compares snapshots finds changed files by their rows.)
-//! So reading takes no names that another operation could wait for; only the writer of the batch holds the times of the
-//! inodes in it, under increment, so that it can't undo a time that an operation sets meanwhile.
+//! [`crate::MountOptions::lazytime`] it follows with the next change of the inode, at an fsync, a sync of
+//! everything, or after a day. A crash loses at most what waits. (Times of change travel in the batch that
+//! changes the inode anyway: to keep those back would save nothing, and what compares snapshots finds changed
+//! files by their rows.) So reading takes no names that another operation could wait for; only the writer of
+//! the batch holds the times of the inodes in it, under increment, so that it can't undo a time that an
+//! operation sets meanwhile.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +25,8 @@ use crate::{AtimePolicy, Caller, FileSystem, MountOptions, Result, Timestamp};
 /// Nodes whose access times are written together at the latest.
 const PENDING_MAX: usize = 512;
 
-/// With `lazytime`, for each so many bytes of the node table one more (bytes): nodes that wait can't leave it.
+/// With `lazytime`, for each so many bytes of the node table one more (bytes): nodes that wait can't leave
+/// it.
 const NODE_BYTES_EACH: u64 = 2048;
 
 /// Most seconds that an access time waits, with `lazytime`.
@@ -33,9 +35,9 @@ const LAZY_AGE_MAX: Duration = Duration::from_hours(24);
 /// Age of an access time after which `relatime` renews it (seconds).
 const RELATIME_AGE_S: i64 = 24 * 3600;
 
-/// The access times of one view. Which readings count is decided here, and which times wait: nodes with an access time that
-/// is not written yet, and some of which it has been written, or is not needed any more: of those that wait, each has a flag
-/// that holds a reference ([`crate::node::NodeState::is_atime_pending`]).
+/// The access times of one view. Which readings count is decided here, and which times wait: nodes with an
+/// access time that is not written yet, and some of which it has been written, or is not needed any more: of
+/// those that wait, each has a flag that holds a reference ([`crate::node::NodeState::is_atime_pending`]).
 pub(crate) struct LazyTimes {
     policy: AtimePolicy,
     /// Those of directories stay.
@@ -118,7 +120,8 @@ impl LazyTimes {
         !self.is_lazytime || self.clock.monotonic().saturating_sub(since) >= LAZY_AGE_MAX
     }
 
-    /// Queues again what could not be written, as far as memory allows. Returns the rest, whose times are lost.
+    /// Queues again what could not be written, as far as memory allows. Returns the rest, whose times are
+    /// lost.
     fn keep_waiting(&self, mut kept: Vec<Arc<Node>>, since: Duration) -> Vec<Arc<Node>> {
         if kept.is_empty() {
             return kept;
@@ -155,8 +158,8 @@ impl<'v> AccessTimes<'v> {
         }
     }
 
-    /// Writes the access time of one node, if it waits. The node stays queued, with nothing to be written. Not while
-    /// another operation is setting its times: that is written, too.
+    /// Writes the access time of one node, if it waits. The node stays queued, with nothing to be written.
+    /// Not while another operation is setting its times: that is written, too.
     pub(crate) fn write_one(&self, node: &Pin<'_>) -> Result<()> {
         if !node.state().is_atime_pending {
             return Ok(());
@@ -171,8 +174,8 @@ impl<'v> AccessTimes<'v> {
         self.writer.apply_to_node(Batch::new(), node, &RowPatch::default()).map(drop)
     }
 
-    /// Writes the access times that wait, save those of inodes whose times an operation is setting. What could not
-    /// be written waits on.
+    /// Writes the access times that wait, save those of inodes whose times an operation is setting. What
+    /// could not be written waits on.
     pub(crate) fn write_all(&self) -> Result<()> {
         let Pending { nodes, since } = std::mem::take(&mut *self.times.pending.lock());
         if nodes.is_empty() {

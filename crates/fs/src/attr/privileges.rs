@@ -1,22 +1,22 @@
-//! The privileges that a program lends to its users, and what takes them away: set-user-id, set-group-id, and file
-//! capabilities (`security.capability`).
+//! The privileges that a program lends to its users, and what takes them away: set-user-id, set-group-id, and
+//! file capabilities (`security.capability`).
 //!
-//! Purpose: a program that lends privileges must be what its owner meant. Every change of content, size or owner goes
-//! through [`Privileges::stage_loss`], which adds to the operation's batch what Linux takes away with it, as ext4
-//! does:
+//! Purpose: a program that lends privileges must be what its owner meant. Every change of content, size or
+//! owner goes through [`Privileges::stage_loss`], which adds to the operation's batch what Linux takes away
+//! with it, as ext4 does:
 //!
 //! * Capabilities go with every change of content or owner, also one by root.
 //! * Set-user-id goes unless the caller has `CAP_FSETID`; with a change of owner always.
-//! * Set-group-id goes likewise where the group may execute; elsewhere it marks mandatory locking, and goes unless the
-//!   caller is in the group or has `CAP_FSETID`.
+//! * Set-group-id goes likewise where the group may execute; elsewhere it marks mandatory locking, and goes
+//!   unless the caller is in the group or has `CAP_FSETID`.
 //!
-//! Two changes take nothing away. Dirty pages that the kernel writes out have no caller: a change by a mapping leaves
-//! privileges, as everywhere on Linux, and what a write call changed in the kernel's cache has taken them before. A restore says itself what a file has
-//! in the end (`view/restore`).
+//! Two changes take nothing away. Dirty pages that the kernel writes out have no caller: a change by a
+//! mapping leaves privileges, as everywhere on Linux, and what a write call changed in the kernel's cache has
+//! taken them before. A restore says itself what a file has in the end (`view/restore`).
 //!
-//! Thread safety: as [`FileSystem`]. Invariant: what takes set-id bits away, or would if there were any, counts as a change
-//! of the mode, and so does what gives a file capabilities: a transaction that lends a program privileges conflicts with
-//! changes of its content by callers that would have lost them.
+//! Thread safety: as [`FileSystem`]. Invariant: what takes set-id bits away, or would if there were any,
+//! counts as a change of the mode, and so does what gives a file capabilities: a transaction that lends a
+//! program privileges conflicts with changes of its content by callers that would have lost them.
 
 use std::fmt;
 
@@ -40,7 +40,8 @@ pub(crate) const SET_ID: u32 = S_ISUID | S_ISGID;
 
 /// What the kernel knows of a caller beyond its ids, where a request does not say it.
 pub trait Credentials: fmt::Debug + Send + Sync {
-    /// Whether set-id bits stay when the caller changes the content of a file: `CAP_FSETID`. When in doubt, false.
+    /// Whether set-id bits stay when the caller changes the content of a file: `CAP_FSETID`. When in doubt,
+    /// false.
     fn keeps_set_id(&self, caller: &Caller) -> bool;
 
     /// Whether the caller is in the group. When in doubt, false.
@@ -128,8 +129,8 @@ impl<'v> Privileges<'v> {
         Self { origin: &fs.origin, xattr: fs.keyspaces.xattr }
     }
 
-    /// Adds to a change of the content, the size or the owner of `node`, which `batch` and `patch` make, what it takes away
-    /// of the file's privileges. `names` hold [`PrivilegeLoss::want`].
+    /// Adds to a change of the content, the size or the owner of `node`, which `batch` and `patch` make, what
+    /// it takes away of the file's privileges. `names` hold [`PrivilegeLoss::want`].
     ///
     /// # Errors
     /// `Parked`; store errors.
@@ -160,8 +161,8 @@ impl<'v> Privileges<'v> {
         Ok(())
     }
 
-    /// Whether the file has capabilities. Asks the store once while the node is known, and only for files with extended
-    /// attributes.
+    /// Whether the file has capabilities. Asks the store once while the node is known, and only for files
+    /// with extended attributes.
     fn has_capability(&self, node: &Pin<'_>) -> Result<bool> {
         if !node.header().flags.has(RowFlags::XATTRS) {
             return Ok(false);

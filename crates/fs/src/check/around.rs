@@ -1,7 +1,7 @@
 //! Reading around what can't be read: the walks of a check go on behind each damaged place.
 //!
-//! Thread safety: immutable. Invariants: keys outside of the damaged ranges are seen once, in order. What is missing because
-//! its rows lie in such a range is no contradiction.
+//! Thread safety: immutable. Invariants: keys outside of the damaged ranges are seen once, in order. What is
+//! missing because its rows lie in such a range is no contradiction.
 
 use std::collections::BTreeMap;
 

@@ -79,8 +79,9 @@ pub(super) fn check_blocks<R: Read + ?Sized>(
     Ok(())
 }
 
-/// Shows `see` each block; with its content the first one of neighbours, and those that a file does not fill to their end: the others say by
-/// their keys alone what there is to check, and the store has verified their content. O(files), and blocks in memory.
+/// Shows `see` each block; with its content the first one of neighbours, and those that a file does not fill
+/// to their end: the others say by their keys alone what there is to check, and the store has verified their
+/// content. O(files), and blocks in memory.
 fn for_each_block<R: Read + ?Sized>(
     read: &R,
     keyspace: Keyspace,
@@ -138,8 +139,8 @@ fn check_block(
     }
 }
 
-/// Every extended attribute has an owner that says so; access-control lists are sound, fit the permission bits, and
-/// are where their owners say.
+/// Every extended attribute has an owner that says so; access-control lists are sound, fit the permission
+/// bits, and are where their owners say.
 pub(super) fn check_xattrs<R: Read + ?Sized>(
     read: &R,
     keyspaces: &Keyspaces,

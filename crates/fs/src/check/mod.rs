@@ -72,8 +72,9 @@ pub fn check(store: &Arc<dyn Store>) -> Result<CheckReport> {
     check_around(store, &[])
 }
 
-/// As [`check`], of a store of which `damaged` can't be read: the check goes on behind each of these places. They are the
-/// first problems of the report, with paths; what contradicts only because something is missing there is none.
+/// As [`check`], of a store of which `damaged` can't be read: the check goes on behind each of these places.
+/// They are the first problems of the report, with paths; what contradicts only because something is missing
+/// there is none.
 ///
 /// # Errors
 /// As [`check`].

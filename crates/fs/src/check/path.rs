@@ -7,9 +7,9 @@ use crate::schema::ROOT_INODE;
 /// Longest path that is told in full (bytes, at least): system calls take half of it.
 const PATH_LEN_MAX: usize = 8 << 10;
 
-/// Path of a directory; empty for the root. `above` knows in which directory it is, and its name there. Where it does
-/// not, or when there are `names_max` names already (a circle) or more than a reader takes in, the path begins with a number.
-/// O(names), and bounded.
+/// Path of a directory; empty for the root. `above` knows in which directory it is, and its name there. Where
+/// it does not, or when there are `names_max` names already (a circle) or more than a reader takes in, the
+/// path begins with a number. O(names), and bounded.
 pub(crate) fn path_of<'n>(
     inode: u64,
     names_max: usize,

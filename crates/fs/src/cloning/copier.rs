@@ -1,6 +1,7 @@
 //! The clones of single inodes: their rows, their extended attributes, and which blocks are theirs.
 //!
-//! Thread safety: belongs to one clone. Invariant: a batch that is full is applied before the next row is staged.
+//! Thread safety: belongs to one clone. Invariant: a batch that is full is applied before the next row is
+//! staged.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -167,7 +168,8 @@ impl<'v, 'c> Copier<'v, 'c> {
         self.job.fs.keyspaces.meta
     }
 
-    /// The row of the clone of a file, for a name that it gets. `is_linked`: it has a row of its own, and maybe other names.
+    /// The row of the clone of a file, for a name that it gets. `is_linked`: it has a row of its own, and
+    /// maybe other names.
     pub(super) fn clone_file(&mut self, source: &Header, content: &[u8], is_linked: bool) -> Result<FileRow> {
         self.cloned.names += 1;
         if !is_linked {

@@ -1,15 +1,18 @@
-//! Clones: a file, or a directory with all that is below it, a second time under another name, in one transaction.
+//! Clones: a file, or a directory with all that is below it, a second time under another name, in one
+//! transaction.
 //!
-//! The clone has rows of its own, so it is a tree like any other: nothing of it depends on what it was made of. Blocks are not
-//! copied where the engine can refer to them in two places ([`kvfs_store::Txn::clone_blocks`]); content in rows is.
+//! The clone has rows of its own, so it is a tree like any other: nothing of it depends on what it was made
+//! of. Blocks are not copied where the engine can refer to them in two places
+//! ([`kvfs_store::Txn::clone_blocks`]); content in rows is.
 //!
-//! What is made is unknown to all others before its top gets its name, in the last batch. So no names are taken for it, and no nodes are
-//! made of it; memory is that of the levels of the tree, and of numbers for its files with several names. Where the clone fails, everything
-//! under the numbers that it took is deleted again.
+//! What is made is unknown to all others before its top gets its name, in the last batch. So no names are
+//! taken for it, and no nodes are made of it; memory is that of the levels of the tree, and of numbers for
+//! its files with several names. Where the clone fails, everything under the numbers that it took is deleted
+//! again.
 //!
-//! Where others change the view meanwhile, the entries of a page and what they lead to are held until they are cloned, those of small
-//! directories together: each file is whole, as is each page of names, and a directory that was passed may have changed since. A commit is
-//! refused as long as it is under way.
+//! Where others change the view meanwhile, the entries of a page and what they lead to are held until they
+//! are cloned, those of small directories together: each file is whole, as is each page of names, and a
+//! directory that was passed may have changed since. A commit is refused as long as it is under way.
 //!
 //! Thread safety: for one thread that may block. Invariant: only in the view of a transaction or on a branch.
 
@@ -34,20 +37,22 @@ pub trait CloneRights {
     /// Whether nothing is refused, and everything keeps its owner and its privileges.
     fn is_everything(&self) -> bool;
 
-    /// Refuses to read this file, or to list and search this directory. Asked for the top, and for everything below it.
+    /// Refuses to read this file, or to list and search this directory. Asked for the top, and for everything
+    /// below it.
     ///
     /// # Errors
     /// `AccessDenied`, `NotPermitted` for what the caller may not make, or whatever ends the clone.
     fn check_source(&self, node: NodeId, attr: &Attr) -> Result<()>;
 
-    /// User and group of the clone of an inode with these attributes. Where these are others than the inode's, set-id bits and
-    /// capabilities are not taken over.
+    /// User and group of the clone of an inode with these attributes. Where these are others than the
+    /// inode's, set-id bits and capabilities are not taken over.
     fn owner_of(&self, attr: &Attr) -> (u32, u32);
 
     /// Whether the view is changed by this operation alone, so that nothing has to be held.
     fn is_alone(&self) -> bool;
 
-    /// Waits until an operation is worth trying again. False: the clone is not wanted any more, and the ticket was cancelled.
+    /// Waits until an operation is worth trying again. False: the clone is not wanted any more, and the
+    /// ticket was cancelled.
     fn wait(&self, ticket: &Ticket) -> bool {
         ticket.wait();
         true
@@ -63,12 +68,13 @@ pub struct Cloned {
     pub bytes: u64,
 }
 
-/// Clones what is under `source` to `target`, which must not exist, in the view of a transaction. Waits where names are held by
-/// others. Says what a front end of the view must forget. O(names), and O(stretches of blocks on the device) of content.
+/// Clones what is under `source` to `target`, which must not exist, in the view of a transaction. Waits where
+/// names are held by others. Says what a front end of the view must forget. O(names), and O(stretches of
+/// blocks on the device) of content.
 ///
 /// # Errors
-/// `NotFound`; `Exists`; what `rights` say; `Invalid` where a directory would come into itself, and in a view that is not that of a
-/// transaction; `QuotaExceeded`, `NoSpace`; `Interrupted`. Nothing was made then.
+/// `NotFound`; `Exists`; what `rights` say; `Invalid` where a directory would come into itself, and in a view
+/// that is not that of a transaction; `QuotaExceeded`, `NoSpace`; `Interrupted`. Nothing was made then.
 pub fn clone_tree(
     view: &FileSystem,
     caller: &Caller,

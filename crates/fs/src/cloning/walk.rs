@@ -62,8 +62,9 @@ pub(super) struct Walk<'v, 'c, 'w> {
     job: Job<'v, 'c>,
     copier: &'w mut Copier<'v, 'c>,
     levels: Vec<Level<'v>>,
-    /// Pages whose clones are not applied yet, where others may change them. Of small directories there are several: what is applied
-    /// for each would be a run of the transaction's for each, and those are all looked through by what comes behind.
+    /// Pages whose clones are not applied yet, where others may change them. Of small directories there are
+    /// several: what is applied for each would be a run of the transaction's for each, and those are all
+    /// looked through by what comes behind.
     held: Vec<Names<'v>>,
     /// Names in them, and one for each.
     held_count: usize,
@@ -111,7 +112,8 @@ impl<'v, 'c, 'w> Walk<'v, 'c, 'w> {
         self.levels.is_empty().then(|| Made::directory(header))
     }
 
-    /// Clones the next page of the last directory, unless directories of the one before are left. False: there is none.
+    /// Clones the next page of the last directory, unless directories of the one before are left. False:
+    /// there is none.
     fn clone_page(&mut self) -> Result<bool, TreeError> {
         if self.levels.last().is_none_or(|level| !level.directories.is_empty()) {
             return Ok(true);
@@ -130,7 +132,8 @@ impl<'v, 'c, 'w> Walk<'v, 'c, 'w> {
         Ok(!is_empty)
     }
 
-    /// The next page of the last directory, held where others may change it. On an error `refused` is the name.
+    /// The next page of the last directory, held where others may change it. On an error `refused` is the
+    /// name.
     fn next_page(&mut self, refused: &mut Box<[u8]>) -> Result<Vec<Found>> {
         let mut taken = self.take_page(self.job.caller, refused);
         while let Err(FsError::Parked(ticket)) = taken {

@@ -1,6 +1,7 @@
 //! Whether two stores hold the same.
 //!
-//! Thread safety: only reads. Memory: two cursors. Cost: everything is read once in both stores, and what changed between snapshots once more.
+//! Thread safety: only reads. Memory: two cursors. Cost: everything is read once in both stores, and what
+//! changed between snapshots once more.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;

@@ -1,14 +1,16 @@
 //! Everything of a store brought into an empty one, which may have another engine.
 //!
-//! Purpose: `kvfs copy`. A store is its keyspaces, and these hold resolved records that depend on no engine: so they are copied as they are,
-//! with every row, block and key, and neither names nor permissions are looked at. Named snapshots come along where both engines
-//! have them, oldest first: what differs between one and the next leads there, too. Two stores are then *compared* record by record
-//! ([`compare`]). What the new store can't have is told before ([`left_behind`]).
+//! Purpose: `kvfs copy`. A store is its keyspaces, and these hold resolved records that depend on no engine:
+//! so they are copied as they are, with every row, block and key, and neither names nor permissions are
+//! looked at. Named snapshots come along where both engines have them, oldest first: what differs between one
+//! and the next leads there, too. Two stores are then *compared* record by record ([`compare`]). What the new
+//! store can't have is told before ([`left_behind`]).
 //!
-//! Thread safety: functions; nothing may change the old store meanwhile, and nothing else may use the new one.
+//! Thread safety: functions; nothing may change the old store meanwhile, and nothing else may use the new
+//! one.
 //!
-//! Invariants: memory is bounded but for the numbers of files whose content is to be stored packed (16 bytes each); records about named snapshots
-//! are copied only where these are.
+//! Invariants: memory is bounded but for the numbers of files whose content is to be stored packed (16 bytes
+//! each); records about named snapshots are copied only where these are.
 
 mod compare;
 
@@ -129,7 +131,8 @@ impl<'s> Both<'s> {
         self.from.open_snapshot(name).map_err(of_source)
     }
 
-    /// Whether the new store does not get a record of the old one: it is about named snapshots, and there are none.
+    /// Whether the new store does not get a record of the old one: it is about named snapshots, and there are
+    /// none.
     fn is_left(&self, pair: &Pair, key: &[u8]) -> bool {
         let is_about_snapshots = || {
             parse_received_key(key).is_some()
@@ -204,7 +207,8 @@ fn wants_compression(fs: &FileSystem) -> Result<bool, FsError> {
     Ok(false)
 }
 
-/// Copies everything of the file system `from` into the store `to`, which holds nothing, durably. `goes_on` is asked at every batch.
+/// Copies everything of the file system `from` into the store `to`, which holds nothing, durably. `goes_on`
+/// is asked at every batch.
 ///
 /// # Errors
 /// What was copied so far is in `to`.

@@ -1,16 +1,17 @@
 //! Detached trees: taken out of the tree by one operation, and removed in the background.
 //!
-//! `kvfs rm -r` moves a directory into the directory of detached trees, which no name leads to: a rename, so a transaction, a crash,
-//! a branch, an undo and a restore meet nothing new. What is below still has its rows, its nodes and its owner's quota until the main
-//! line has removed it name by name ([`remover`]), as `rm -r` would: files that are open stay until they are closed. An undo moves back
-//! what is left, and makes again what has gone.
+//! `kvfs rm -r` moves a directory into the directory of detached trees, which no name leads to: a rename, so
+//! a transaction, a crash, a branch, an undo and a restore meet nothing new. What is below still has its
+//! rows, its nodes and its owner's quota until the main line has removed it name by name ([`remover`]), as
+//! `rm -r` would: files that are open stay until they are closed. An undo moves back what is left, and makes
+//! again what has gone.
 //!
-//! A tree is named by the store that detached it and by its inode. One that came by a stream stays while the newest named snapshot
-//! is a received one: the next stream goes on from that, and says itself what has gone.
+//! A tree is named by the store that detached it and by its inode. One that came by a stream stays while the
+//! newest named snapshot is a received one: the next stream goes on from that, and says itself what has gone.
 //!
-//! Thread safety: any number of threads; one removes at a time, a batch under the lock. Invariants: what is removed lies below the
-//! directory of detached trees at that moment; no transaction moves out of a tree what it saw before it was taken apart
-//! ([`remover`]); nothing is removed while a [`Pause`] is held.
+//! Thread safety: any number of threads; one removes at a time, a batch under the lock. Invariants: what is
+//! removed lies below the directory of detached trees at that moment; no transaction moves out of a tree what
+//! it saw before it was taken apart ([`remover`]); nothing is removed while a [`Pause`] is held.
 
 mod moves;
 mod remover;
@@ -42,8 +43,8 @@ const SLICE_TIME: Duration = Duration::from_millis(500);
 /// Names that an operation removes before it is tried again, when it has found no space.
 const SPACE_NAMES: u64 = 1 << 12;
 
-/// How often a slice begins anew, because what it walks through has changed. Trees that are still not what they say are passed over:
-/// they are damaged.
+/// How often a slice begins anew, because what it walks through has changed. Trees that are still not what
+/// they say are passed over: they are damaged.
 const RESTARTS_MAX: u32 = 8;
 
 /// What a part of the removal came to.
@@ -94,8 +95,8 @@ pub struct DetachedTrees<'v> {
     is_main: bool,
 }
 
-/// As long as it is held, nothing is removed of detached trees: whatever brings something back from there must hold it from before it
-/// chooses the state that it goes by until its commit.
+/// As long as it is held, nothing is removed of detached trees: whatever brings something back from there
+/// must hold it from before it chooses the state that it goes by until its commit.
 #[must_use]
 pub struct Pause {
     main: Arc<FileSystem>,
@@ -138,7 +139,8 @@ impl<'v> DetachedTrees<'v> {
         Self { main: fs.txn().map_or(fs, |txn: &TxnView| &*txn.main), is_main: fs.origin.is_main() }
     }
 
-    /// Makes the directory of detached trees, unless it is there. Must be called before the transaction begins that detaches one.
+    /// Makes the directory of detached trees, unless it is there. Must be called before the transaction
+    /// begins that detaches one.
     ///
     /// # Errors
     /// `ReadOnly`; store errors.
@@ -159,8 +161,8 @@ impl<'v> DetachedTrees<'v> {
         Ok(())
     }
 
-    /// As [`Self::prepare`], before a view begins: so what is removed in it goes at once, too. A replica is left as it came, and a view without
-    /// the directory removes trees name by name.
+    /// As [`Self::prepare`], before a view begins: so what is removed in it goes at once, too. A replica is
+    /// left as it came, and a view without the directory removes trees name by name.
     pub(crate) fn prepare_for_views(&self) {
         if self.own().exists.load(Ordering::Acquire) {
             return;
@@ -232,14 +234,15 @@ impl<'v> DetachedTrees<'v> {
         Ok(())
     }
 
-    /// As [`Self::remove_slice`], because space is short. True: there was something, so that an operation that has failed for lack of
-    /// space may succeed now.
+    /// As [`Self::remove_slice`], because space is short. True: there was something, so that an operation
+    /// that has failed for lack of space may succeed now.
     pub(crate) fn remove_for_space(&self) -> bool {
         self.main.locker().check_writable().is_ok()
             && self.advance(SPACE_NAMES).is_ok_and(|advanced| advanced.names > 0 || advanced.has_more)
     }
 
-    /// What the front end of the main line knows, and has gone or changed since the last call. Other views have none.
+    /// What the front end of the main line knows, and has gone or changed since the last call. Other views
+    /// have none.
     pub fn take_stale(&self) -> StaleOfTrees {
         if !self.is_main || !self.own().exists.load(Ordering::Acquire) {
             return StaleOfTrees::default();
@@ -251,8 +254,9 @@ impl<'v> DetachedTrees<'v> {
         &self.main.shared.detached
     }
 
-    /// Removes some of what is detached: at most so many names, one more for each directory that is empty then, and not for longer than half
-    /// a second. Returns how many; 0: there is none, or others hold what is left. May block.
+    /// Removes some of what is detached: at most so many names, one more for each directory that is empty
+    /// then, and not for longer than half a second. Returns how many; 0: there is none, or others hold what
+    /// is left. May block.
     ///
     /// # Errors
     /// Store errors; what was not removed is tried again at the next call.
@@ -324,7 +328,8 @@ impl<'v> DetachedTrees<'v> {
     }
 }
 
-/// A row that a removal begins with. A batch that deletes may take what a full store keeps in reserve, so it counts as one.
+/// A row that a removal begins with. A batch that deletes may take what a full store keeps in reserve, so it
+/// counts as one.
 fn beginning(meta: Keyspace, key: Bytes, row: impl Into<Bytes>) -> Batch {
     let mut batch = Batch::new();
     batch.delete(meta, key.clone());

@@ -1,8 +1,10 @@
-//! Moves of directories on the main line, which change what lies below a detached tree while it is taken apart.
+//! Moves of directories on the main line, which change what lies below a detached tree while it is taken
+//! apart.
 //!
-//! A move of a name to another directory takes part here for as long as it takes; the removal keeps all of them out for one
-//! batch, and sees whether directories have moved since it looked last. Of transactions it needs to know nothing: what they saw
-//! before has changed ([`super::remover`]), and what they see later they don't move out of a tree.
+//! A move of a name to another directory takes part here for as long as it takes; the removal keeps all of
+//! them out for one batch, and sees whether directories have moved since it looked last. Of transactions it
+//! needs to know nothing: what they saw before has changed ([`super::remover`]), and what they see later they
+//! don't move out of a tree.
 //!
 //! Thread safety: any thread; taken before names, never while names are held.
 

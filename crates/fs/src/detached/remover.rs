@@ -1,13 +1,15 @@
-//! The walk that takes detached trees apart: what is no directory goes in batches, a page of a directory at a time, then the directory.
+//! The walk that takes detached trees apart: what is no directory goes in batches, a page of a directory at a
+//! time, then the directory.
 //!
-//! A transaction that began before a tree was detached still sees it, and may move a directory out of it: its rows are others than
-//! those that are removed below. So a directory's entry is written again, as it is, before anything in it goes: to such a transaction
-//! that is a conflict; one that began later moves no directory out of a tree. On the main line nothing moves during a batch
-//! ([`super::moves`]), and when directories have moved since the last one it looks first whether those from the tree down still lie in
+//! A transaction that began before a tree was detached still sees it, and may move a directory out of it: its
+//! rows are others than those that are removed below. So a directory's entry is written again, as it is,
+//! before anything in it goes: to such a transaction that is a conflict; one that began later moves no
+//! directory out of a tree. On the main line nothing moves during a batch ([`super::moves`]), and when
+//! directories have moved since the last one it looks first whether those from the tree down still lie in
 //! each other. So a batch is O(1), however deep it is.
 //!
-//! Thread safety: belongs to the thread that has the lock of detached trees. Never waits for names that others hold: the tree is left for
-//! the next time. Memory: a page for each level.
+//! Thread safety: belongs to the thread that has the lock of detached trees. Never waits for names that
+//! others hold: the tree is left for the next time. Memory: a page for each level.
 
 use std::collections::VecDeque;
 
@@ -87,8 +89,9 @@ impl<'v> TreeRemover<'v> {
         Self { main, remover: Remover::new(main), caller: Caller::default(), own_prefix, takes_foreign }
     }
 
-    /// Goes on by one batch, or none, and by at most so many names. Those that have gone, and that a front end may know, go to `stale`.
-    /// `passes_over`: a tree that is not what it was is left, as one that is damaged would be each time.
+    /// Goes on by one batch, or none, and by at most so many names. Those that have gone, and that a front
+    /// end may know, go to `stale`. `passes_over`: a tree that is not what it was is left, as one that is
+    /// damaged would be each time.
     ///
     /// # Errors
     /// Store errors; the walk goes on with the next tree.

@@ -1,7 +1,7 @@
 //! Walking up from a directory to the root, where damage or a hostile stream may have made a circle.
 //!
-//! Thread safety: a plain value. Invariant: a walk that comes by a directory again ends with an error, within three times
-//! the directories that it has seen; nothing is remembered of them (Brent's algorithm).
+//! Thread safety: a plain value. Invariant: a walk that comes by a directory again ends with an error, within
+//! three times the directories that it has seen; nothing is remembered of them (Brent's algorithm).
 
 use crate::{FsError, Result};
 

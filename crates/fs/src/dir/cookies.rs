@@ -1,22 +1,23 @@
 //! Offsets of directory listings.
 //!
-//! Entries are stored in the order of their names, and a listing must be one scan of them; an offset is
-//! 63 bits and a name 255 bytes, so no arithmetic leads from one to the other. A cookie kept in each row
-//! would need a second index, written at each creation, and would still not lead to the place of an entry
-//! that was deleted since. So offsets are given out: each *name* gets the next one when it is listed for the first
-//! time, and the directory's node remembers it. Going on after an offset is a seek to its name, whatever was created or
-//! deleted in between; a name that is listed again has the offset that it had, so neither seeks nor repeated listings
-//! make the table grow.
+//! Entries are stored in the order of their names, and a listing must be one scan of them; an offset is 63
+//! bits and a name 255 bytes, so no arithmetic leads from one to the other. A cookie kept in each row would
+//! need a second index, written at each creation, and would still not lead to the place of an entry that was
+//! deleted since. So offsets are given out: each *name* gets the next one when it is listed for the first
+//! time, and the directory's node remembers it. Going on after an offset is a seek to its name, whatever was
+//! created or deleted in between; a name that is listed again has the offset that it had, so neither seeks
+//! nor repeated listings make the table grow.
 //!
-//! Names lie in chunks, in the order in which they were listed. That is their own order as long as one listing goes through
-//! the directory, and then a new name is one that comes behind all others; the index that finds a known name is made when
-//! one comes that does not. The names of a chunk were neighbours in one listing: where several listings take turns, or new
-//! names lie between known ones, a new chunk begins.
+//! Names lie in chunks, in the order in which they were listed. That is their own order as long as one
+//! listing goes through the directory, and then a new name is one that comes behind all others; the index
+//! that finds a known name is made when one comes that does not. The names of a chunk were neighbours in one
+//! listing: where several listings take turns, or new names lie between known ones, a new chunk begins.
 //!
-//! Memory is bounded: above [`NAME_BYTES_MAX`] the oldest chunk gives its names up, but for the first. Its offsets then
-//! lead to the first name and as many entries further as there were, which is the right place as long as nothing in that one
-//! chunk was created or deleted since. Above [`CHUNKS_MAX`] the oldest such chunk goes. Offsets live as long as the node, hence
-//! longer than any open directory, and don't survive the mount, as nothing does that holds one.
+//! Memory is bounded: above [`NAME_BYTES_MAX`] the oldest chunk gives its names up, but for the first. Its
+//! offsets then lead to the first name and as many entries further as there were, which is the right place as
+//! long as nothing in that one chunk was created or deleted since. Above [`CHUNKS_MAX`] the oldest such chunk
+//! goes. Offsets live as long as the node, hence longer than any open directory, and don't survive the mount,
+//! as nothing does that holds one.
 
 use std::cmp::Ordering;
 use std::collections::{HashMap, VecDeque};
@@ -161,7 +162,8 @@ impl CookieTable {
 
     fn find(&self, hash: u64, name: &[u8]) -> Option<u64> {
         let number = *self.index.as_ref()?.get(&hash)?;
-        // Of two names with one hash the later one is found: the other gets a new offset when it is listed again.
+        // Of two names with one hash the later one is found: the other gets a new offset when it is listed
+        // again.
         (self.name(number)? == name).then_some(number)
     }
 

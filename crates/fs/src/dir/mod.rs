@@ -197,8 +197,8 @@ impl FileSystem {
 }
 
 impl HeldNode {
-    /// As [`FileSystem::readdir`] of this directory. Where names are kept ([`NodeTable::keep_names`]) those that are listed are
-    /// kept, too, with their nodes: for a caller that looks up what it lists.
+    /// As [`FileSystem::readdir`] of this directory. Where names are kept ([`NodeTable::keep_names`]) those
+    /// that are listed are kept, too, with their nodes: for a caller that looks up what it lists.
     ///
     /// # Errors
     /// As [`FileSystem::readdir`].

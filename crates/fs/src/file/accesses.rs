@@ -1,14 +1,16 @@
-//! How files are read and written, as front ends asked for it: by stretch, with the pattern of successive accesses (nDiskFS 3.2, 3.3).
+//! How files are read and written, as front ends asked for it: by stretch, with the pattern of successive
+//! accesses (nDiskFS 3.2, 3.3).
 //!
-//! Kept in memory for the files that were accessed last, and forgotten when the store is closed. A file has at most
-//! [`STRETCHES_MAX`] stretches of equal length: where it grows beyond them, each takes in its neighbour. An access counts in the
-//! stretch where it begins, its bytes where they lie.
+//! Kept in memory for the files that were accessed last, and forgotten when the store is closed. A file has
+//! at most [`STRETCHES_MAX`] stretches of equal length: where it grows beyond them, each takes in its
+//! neighbour. An access counts in the stretch where it begins, its bytes where they lie.
 //!
-//! One rule tells the patterns: where the distance of an access from the one before equals the length of that one, it is
-//! sequential; where it equals the distance before, strided; else random.
+//! One rule tells the patterns: where the distance of an access from the one before equals the length of that
+//! one, it is sequential; where it equals the distance before, strided; else random.
 //!
-//! Thread safety: any thread; a shard is locked for moments. Invariants: at most [`FILES_MAX`] files are kept, of those the ones that
-//! were accessed last in their shard; what is shown is [`FileAccesses`], whose text form leads back to it.
+//! Thread safety: any thread; a shard is locked for moments. Invariants: at most [`FILES_MAX`] files are
+//! kept, of those the ones that were accessed last in their shard; what is shown is [`FileAccesses`], whose
+//! text form leads back to it.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -312,8 +314,8 @@ impl AccessLog {
     }
 }
 
-/// How a file was read and written since the store was opened, in all views, and on which tier its content lies. Reads the
-/// indexes of the pieces that may have blocks of it. Never parks.
+/// How a file was read and written since the store was opened, in all views, and on which tier its content
+/// lies. Reads the indexes of the pieces that may have blocks of it. Never parks.
 ///
 /// # Errors
 /// `NotSupported`: it is no file; store errors.

@@ -11,8 +11,8 @@ use crate::schema::{ContentPatch, Header, NumberPatch, RowFlags, RowPatch};
 use crate::{Caller, FallocateMode, FileSystem, FsError, NodeId, Result};
 
 impl FileSystem {
-    /// Allocates, punches or zeroes a range. See [`FallocateMode`] for what allocating means here. Takes set-id bits away
-    /// as the caller's credentials say.
+    /// Allocates, punches or zeroes a range. See [`FallocateMode`] for what allocating means here. Takes
+    /// set-id bits away as the caller's credentials say.
     ///
     /// # Errors
     /// `Invalid`, `FileTooLarge`, `NoSpace`, …

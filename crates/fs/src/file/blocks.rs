@@ -57,9 +57,9 @@ impl Contents<'_> {
         Ok(block_count(header.size).min(end).saturating_sub(first))
     }
 
-    /// The block of which a write of bytes `offset .. end` changes `len` bytes. Where patches are not blind the store would read
-    /// it, too. What goes on at the end of a file is patches of any length: they are less than their blocks, and make these up
-    /// together with what comes next.
+    /// The block of which a write of bytes `offset .. end` changes `len` bytes. Where patches are not blind
+    /// the store would read it, too. What goes on at the end of a file is patches of any length: they are
+    /// less than their blocks, and make these up together with what comes next.
     pub(super) fn edge(
         &self,
         header: &Header,

@@ -6,8 +6,8 @@ use crate::node::Pin;
 use crate::schema::{Keyspaces, Row};
 use crate::{FileSystem, FileType, FsError, Result};
 
-/// Reads content of files as a view sees it, and stages changes of it. Takes no latch and applies nothing: the operation
-/// that uses it must hold the names.
+/// Reads content of files as a view sees it, and stages changes of it. Takes no latch and applies nothing:
+/// the operation that uses it must hold the names.
 pub(crate) struct Contents<'v> {
     pub(super) read: &'v dyn Read,
     pub(super) keyspaces: Keyspaces,

@@ -1,5 +1,5 @@
-//! `copy_file_range`: a large aligned range that goes behind the end of a file is cloned where the engine can do that (`clone_range`),
-//! all others are copied.
+//! `copy_file_range`: a large aligned range that goes behind the end of a file is cloned where the engine can
+//! do that (`clone_range`), all others are copied.
 
 use bytes::Bytes;
 
@@ -13,8 +13,9 @@ use crate::{Caller, FileSystem, FsError, NodeId, Result, WriteFlags, Written};
 const COPY_LEN_MAX: u64 = 4 << 20;
 
 impl FileSystem {
-    /// Copies up to `length` bytes between files; may copy less, like the system call: at most 4 MiB, unless they can be cloned.
-    /// What is copied is one atomic write, which takes set-id bits away as the caller's credentials say.
+    /// Copies up to `length` bytes between files; may copy less, like the system call: at most 4 MiB, unless
+    /// they can be cloned. What is copied is one atomic write, which takes set-id bits away as the caller's
+    /// credentials say.
     ///
     /// # Errors
     /// `Invalid` for overlapping ranges of one file; else as reading and writing.

@@ -7,10 +7,10 @@
 //! * A file becomes inline again only when it is truncated to nothing: so a file that grows and shrinks
 //!   around the threshold isn't converted back and forth, and never while an operation relies on its blocks.
 //!
-//! Names: a write holds its range of blocks exclusively and size and times under increment (both only
-//! grow, by maximum; times that lie in the future are set, and held exclusively); inline content is one granule,
-//! all blocks; conversion, truncating and appending hold the size exclusively. A read holds its blocks shared, so that
-//! it sees a write wholly or not at all.
+//! Names: a write holds its range of blocks exclusively and size and times under increment (both only grow,
+//! by maximum; times that lie in the future are set, and held exclusively); inline content is one granule,
+//! all blocks; conversion, truncating and appending hold the size exclusively. A read holds its blocks
+//! shared, so that it sees a write wholly or not at all.
 
 mod accesses;
 mod allocate;

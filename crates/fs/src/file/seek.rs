@@ -30,8 +30,8 @@ impl FileSystem {
     }
 }
 
-/// The hole that [`FileSystem::seek`] would tell of, by what is stored at this moment: what it passes over on its way to data, or the hole
-/// itself. `None`: it would tell of none but that behind the end.
+/// The hole that [`FileSystem::seek`] would tell of, by what is stored at this moment: what it passes over on
+/// its way to data, or the hole itself. `None`: it would tell of none but that behind the end.
 ///
 /// # Errors
 /// As [`FileSystem::seek`].

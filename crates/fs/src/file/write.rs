@@ -19,9 +19,9 @@ use crate::{Append, Caller, FileSystem, FsError, NodeId, Result, WriteFlags, Wri
 const WRITE_LEN_MAX: usize = 16 << 20;
 
 impl FileSystem {
-    /// Writes all of `data` (at most 16 MiB), wholly or not at all. One batch of one put of the blocks,
-    /// whose value is a slice of `data` (no copy of whole blocks), and one merge of the attributes; a small
-    /// file's content is part of the merge. Of a block that is overwritten in part a little is a patch, for which
+    /// Writes all of `data` (at most 16 MiB), wholly or not at all. One batch of one put of the blocks, whose
+    /// value is a slice of `data` (no copy of whole blocks), and one merge of the attributes; a small file's
+    /// content is part of the merge. Of a block that is overwritten in part a little is a patch, for which
     /// nothing is read; else the block is read first.
     ///
     /// # Errors
@@ -158,7 +158,8 @@ impl Contents<'_> {
         let flags = if is_sparse { RowFlags::BLOCKS | RowFlags::SPARSE } else { RowFlags::BLOCKS };
         let present = if is_sparse { old_blocks + (last - first) } else { old_blocks.max(last) };
         patch.blocks = Some(NumberPatch::Set(present));
-        // Also of an empty file: a transaction that writes inline content on an older snapshot must see the conflict.
+        // Also of an empty file: a transaction that writes inline content on an older snapshot must see the
+        // conflict.
         patch.content = Some(ContentPatch::Replace(Bytes::new()));
         *patch = std::mem::take(patch).with_flags(flags, RowFlags::default());
         Ok(())

@@ -52,8 +52,8 @@ pub(crate) fn find<'f>(
 
 impl FileSystem {
     /// The entry `name` of directory `parent`. Raises the node's lookup count. Never parks. One `get`; two
-    /// for directories and files with several names, unless their nodes are known; none for a name that is kept
-    /// ([`crate::NodeTable::keep_names`]).
+    /// for directories and files with several names, unless their nodes are known; none for a name that is
+    /// kept ([`crate::NodeTable::keep_names`]).
     ///
     /// # Errors
     /// `NotFound`, `NotDirectory`, `NameTooLong`, `Stale`, store errors.

@@ -66,8 +66,8 @@ impl<'v> Remover<'v> {
         self.remove_names(gate, caller, &parent, &[name], check).map(drop)
     }
 
-    /// Removes names of a directory, as long as `check` has no objection, which is asked under their latches. One batch. Returns
-    /// how many: a name of a file that is among them already stays, with those behind it.
+    /// Removes names of a directory, as long as `check` has no objection, which is asked under their latches.
+    /// One batch. Returns how many: a name of a file that is among them already stays, with those behind it.
     ///
     /// # Errors
     /// `Parked`; `NotFound`; what `check` says; `NotEmpty`; store errors. Nothing was removed then.
@@ -114,8 +114,9 @@ impl<'v> Remover<'v> {
         Ok(victims.len())
     }
 
-    /// Tells the engine that nothing is left in a directory that goes and was large: it then drops what was there without reading it again
-    /// (BetrFS 0.2, section 5). In views it is left out: a range there would be a part of what conflicts are looked for.
+    /// Tells the engine that nothing is left in a directory that goes and was large: it then drops what was
+    /// there without reading it again (BetrFS 0.2, section 5). In views it is left out: a range there would
+    /// be a part of what conflicts are looked for.
     fn stage_emptied(&self, batch: &mut Batch, victim: &Node) {
         let Some(emptied) = victim.directory.as_ref().filter(|emptied| emptied.was_large()) else { return };
         let takes_ranges =

@@ -61,12 +61,12 @@ struct Mover<'v> {
 }
 
 impl FileSystem {
-    /// Renames or swaps, or leaves a whiteout. One batch; a tree's size does not matter. O(depth) for a directory that gets
-    /// another parent.
+    /// Renames or swaps, or leaves a whiteout. One batch; a tree's size does not matter. O(depth) for a
+    /// directory that gets another parent.
     ///
     /// # Errors
-    /// `NotFound`, `Exists` (`NoReplace`), `QuotaExceeded` (a whiteout), `NotEmpty`, `IsDirectory`, `NotDirectory`, `Invalid` (a directory
-    /// into itself), `OtherProject`, …
+    /// `NotFound`, `Exists` (`NoReplace`), `QuotaExceeded` (a whiteout), `NotEmpty`, `IsDirectory`,
+    /// `NotDirectory`, `Invalid` (a directory into itself), `OtherProject`, …
     pub fn rename(
         &self,
         caller: &Caller,
@@ -87,8 +87,8 @@ impl FileSystem {
     }
 }
 
-/// Takes what has a name out of the tree, with all that is below it, and puts it under `name_there` into the directory of detached
-/// trees. One batch; its size does not matter.
+/// Takes what has a name out of the tree, with all that is below it, and puts it under `name_there` into the
+/// directory of detached trees. One batch; its size does not matter.
 ///
 /// # Errors
 /// As [`FileSystem::rename`].

@@ -44,8 +44,8 @@ impl<'v> Resolver<'v> {
         Renewal { origin: self.origin, nodes: self.nodes, keyspaces: self.keyspaces }
     }
 
-    /// A node that has a row of its own (a directory, a file with several names) by its number alone. What is above a
-    /// directory stands in that row.
+    /// A node that has a row of its own (a directory, a file with several names) by its number alone. What is
+    /// above a directory stands in that row.
     pub(crate) fn by_own_row(&self, inode: u64) -> Result<Pin<'v>> {
         let placement = Placement::own_subtree(inode);
         let key = placement.own_key();
@@ -72,8 +72,8 @@ impl<'v> Resolver<'v> {
         }
     }
 
-    /// The directory and its ancestors, up to the root; or an error that ends the walk, with those that it has seen. That they are a circle
-    /// may come of moves while it went on: then hold them, and look again.
+    /// The directory and its ancestors, up to the root; or an error that ends the walk, with those that it
+    /// has seen. That they are a circle may come of moves while it went on: then hold them, and look again.
     pub(crate) fn ancestors(&self, directory: &Pin<'_>) -> Result<(Vec<u64>, Result<()>)> {
         let (mut path, mut header) = (vec![directory.inode], directory.header());
         if directory.is_orphan() {

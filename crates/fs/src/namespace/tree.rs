@@ -1,12 +1,14 @@
-//! Removing a tree: it is detached as a whole, by one operation, and removed in the background ([`crate::DetachedTrees`]).
+//! Removing a tree: it is detached as a whole, by one operation, and removed in the background
+//! ([`crate::DetachedTrees`]).
 //!
-//! What a user may not remove by hand, name by name, is looked for first, unless that user may remove everything.
+//! What a user may not remove by hand, name by name, is looked for first, unless that user may remove
+//! everything.
 //!
-//! A view that began before the store had a directory for detached trees has none, and gets none: what its transaction made would be in the
-//! way of the main line's. There a tree is removed name by name.
+//! A view that began before the store had a directory for detached trees has none, and gets none: what its
+//! transaction made would be in the way of the main line's. There a tree is removed name by name.
 //!
-//! Thread safety: for one thread that may block. Invariant: only in the view of a transaction. Memory of the search: a page of names for each
-//! directory from the tree down.
+//! Thread safety: for one thread that may block. Invariant: only in the view of a transaction. Memory of the
+//! search: a page of names for each directory from the tree down.
 
 use std::collections::VecDeque;
 
@@ -22,7 +24,8 @@ use crate::{Attr, Caller, FileSystem, FileType, FsError, Invalidations, NodeId, 
 /// Names that are read at once.
 const PAGE: usize = 128;
 
-/// What a caller may do to a tree, as far as the file system does not know, and whether that caller still waits.
+/// What a caller may do to a tree, as far as the file system does not know, and whether that caller still
+/// waits.
 pub trait TreeRights {
     /// Whether nothing is refused anywhere, so that nothing needs to be asked.
     fn is_everything(&self) -> bool;
@@ -36,13 +39,15 @@ pub trait TreeRights {
     /// Whether entries of this directory may be refused, each for itself.
     fn depends_on_entries(&self, directory: &Attr) -> bool;
 
-    /// Refuses to remove this entry of that directory. Asked for the tree itself, and where [`Self::depends_on_entries`].
+    /// Refuses to remove this entry of that directory. Asked for the tree itself, and where
+    /// [`Self::depends_on_entries`].
     ///
     /// # Errors
     /// `NotPermitted`, or whatever ends the removal.
     fn check_entry(&self, directory: &Attr, entry: &Attr) -> Result<()>;
 
-    /// Waits until the operation is worth trying again. False: the caller does not wait any more, and the ticket was cancelled.
+    /// Waits until the operation is worth trying again. False: the caller does not wait any more, and the
+    /// ticket was cancelled.
     fn wait(&self, ticket: &Ticket) -> bool {
         ticket.wait();
         true
@@ -78,12 +83,13 @@ struct Search<'v, 'c> {
 }
 
 /// Removes `name` from `parent`, and everything below it, in the view of a transaction that has begun after
-/// [`DetachedTrees::prepare`]. Waits where names are held by others. O(depth) where the rights are everything, else O(names below).
-/// Returns what other front ends of the view must forget.
+/// [`DetachedTrees::prepare`]. Waits where names are held by others. O(depth) where the rights are
+/// everything, else O(names below). Returns what other front ends of the view must forget.
 ///
 /// # Errors
-/// `NotFound`; what `rights` say; `Invalid`: this is not the view of a transaction; `Interrupted`; those of [`FileSystem::unlink`] and
-/// [`FileSystem::rename`]. Nothing was removed then, but for a view without a directory for detached trees, where some names may have gone.
+/// `NotFound`; what `rights` say; `Invalid`: this is not the view of a transaction; `Interrupted`; those of
+/// [`FileSystem::unlink`] and [`FileSystem::rename`]. Nothing was removed then, but for a view without a
+/// directory for detached trees, where some names may have gone.
 pub fn remove_tree(
     view: &FileSystem,
     caller: &Caller,
@@ -108,7 +114,8 @@ pub fn remove_tree(
     })
 }
 
-/// Looks at `name` in `parent`, and at everything below it, for what `rights` refuse. O(names below), unless the rights are everything.
+/// Looks at `name` in `parent`, and at everything below it, for what `rights` refuse. O(names below), unless
+/// the rights are everything.
 ///
 /// # Errors
 /// `NotFound`; what `rights` say; store errors.
@@ -218,7 +225,8 @@ impl<'v> Search<'v, '_> {
         if attr.size == 0 { Ok(()) } else { self.rights.check_directory(NodeId(attr.inode), &attr) }
     }
 
-    /// Notes the directories of the next page of the last one, and asks for its entries where that matters. False: there is none.
+    /// Notes the directories of the next page of the last one, and asks for its entries where that matters.
+    /// False: there is none.
     fn look_at_page(&mut self) -> Result<bool> {
         let Some(level) = self.levels.last_mut() else { return Ok(false) };
         let Some(part) = &level.pin.directory else { return Err(FsError::NotDirectory) };

@@ -1,16 +1,16 @@
 //! Whether the content of small files is kept with their nodes.
 //!
-//! Purpose: a row that a lookup or a listing reads has the content of a small file, and is kept for the read that
-//! follows. Programs that go by names alone, as `find`, `du` and `rm -r` do, read none: copies for them cost more
-//! than all else of a listing. So none is kept once many were and no content was read; the first read, which takes
-//! its row from the block cache then, begins anew.
+//! Purpose: a row that a lookup or a listing reads has the content of a small file, and is kept for the read
+//! that follows. Programs that go by names alone, as `find`, `du` and `rm -r` do, read none: copies for them
+//! cost more than all else of a listing. So none is kept once many were and no content was read; the first
+//! read, which takes its row from the block cache then, begins anew.
 //!
 //! Thread safety: any thread, no lock. Invariant: what is kept never changes an answer.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// So many contents are kept since the last time that one was read: as many as the files of a listing that a scan
-/// remembers.
+/// So many contents are kept since the last time that one was read: as many as the files of a listing that a
+/// scan remembers.
 const UNREAD_MAX: u32 = 4096;
 
 /// See the module.

@@ -83,7 +83,8 @@ impl Drop for KnownNode<'_> {
     }
 }
 
-/// A node in use by a front end that is inside of the process: no lookup is counted, and nothing is looked up by number.
+/// A node in use by a front end that is inside of the process: no lookup is counted, and nothing is looked up
+/// by number.
 pub struct HeldNode {
     fs: Arc<FileSystem>,
     /// With one reference.

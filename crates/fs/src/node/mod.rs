@@ -14,8 +14,8 @@
 //!   been changed left the table ([`NodeTable::epoch`]): else the row might be older than such a change.
 //!   So looking up and listing take no latch.
 //! * A node's count of references (lookups, operations, children) is above 0 while it is needed; a child
-//!   keeps its parent, so paths can always be computed. A front end that remembers no names of its own has the table
-//!   keep them, each with a reference (`names`).
+//!   keeps its parent, so paths can always be computed. A front end that remembers no names of its own has
+//!   the table keep them, each with a reference (`names`).
 
 mod contents;
 mod known;

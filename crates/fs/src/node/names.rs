@@ -1,17 +1,20 @@
 //! Names whose nodes are kept: what a kernel's cache of dentries is to a mount.
 //!
-//! Purpose: a front end without such a cache looks up each component of each path, so a lookup must cost no read of the
-//! store. Kept names keep their nodes in the table, and these the directories above them.
+//! Purpose: a front end without such a cache looks up each component of each path, so a lookup must cost no
+//! read of the store. Kept names keep their nodes in the table, and these the directories above them.
 //!
-//! Thread safety: one lock for the changes of each bucket, and below it one for each slot, a leaf of the order of locks: both
-//! are held for a few instructions, never across anything else. What is found needs that of its slot alone.
+//! Thread safety: one lock for the changes of each bucket, and below it one for each slot, a leaf of the
+//! order of locks: both are held for a few instructions, never across anything else. What is found needs that
+//! of its slot alone.
 //!
 //! Invariants:
-//! * An operation that changes an entry must hold its name exclusively, and have called [`NameCache::begin_change`] since it has it;
-//!   it calls [`NameCache::end_change`] when the nodes are up to date. In between the name is not kept.
-//! * A name is kept only if no change in its bucket was under way, begun or ended since before its row was read
-//!   ([`Unkept`]): a lookup takes no latch.
-//! * A listing keeps what it has read only if no change at all was under way when it began, and none has begun since ([`Listed`]).
+//! * An operation that changes an entry must hold its name exclusively, and have called
+//!   [`NameCache::begin_change`] since it has it; it calls [`NameCache::end_change`] when the nodes are up to
+//!   date. In between the name is not kept.
+//! * A name is kept only if no change in its bucket was under way, begun or ended since before its row was
+//!   read ([`Unkept`]): a lookup takes no latch.
+//! * A listing keeps what it has read only if no change at all was under way when it began, and none has
+//!   begun since ([`Listed`]).
 //! * What a commit changes is in none of these: a name that was kept before one is not answered after it.
 //! * Each name that is kept has one reference of its node, which is given back through the table.
 
@@ -29,7 +32,8 @@ const NAMES_PER_BUCKET: usize = 8;
 /// Buckets that are made together, when the first of them is needed.
 const BUCKETS_PER_SEGMENT: usize = 16;
 
-/// Memory of the table of nodes for which there is room for one name: about twice what it and its node take (bytes).
+/// Memory of the table of nodes for which there is room for one name: about twice what it and its node take
+/// (bytes).
 const NODE_BYTES_PER_NAME: u64 = 1024;
 
 /// Longest name that lies in its slot (bytes).
@@ -75,7 +79,8 @@ impl Kept {
     }
 }
 
-/// Room for one name: one line of a processor's cache, which a search reads in one go with those of the other slots.
+/// Room for one name: one line of a processor's cache, which a search reads in one go with those of the other
+/// slots.
 #[repr(align(64))]
 #[derive(Default)]
 struct Slot {
@@ -237,7 +242,8 @@ impl NameCache {
         Search::Unkept(can_be_kept.then_some(Unkept { hash, begun: changes.begun, commits }))
     }
 
-    /// Before the rows of a directory are read, whose names [`Self::keep_listed`] is to keep. `None`: they can't be.
+    /// Before the rows of a directory are read, whose names [`Self::keep_listed`] is to keep. `None`: they
+    /// can't be.
     pub(super) fn begin_listing(&self) -> Option<Listed> {
         self.buckets.get()?;
         let commits = self.commits.load(Ordering::Acquire);
@@ -274,8 +280,9 @@ impl NameCache {
         self.buckets.get().is_some()
     }
 
-    /// Keeps a name that was read after `unkept`, unless it may have changed since. The caller has a reference of the node,
-    /// gets another one for `Some` node that gives way, and must give that back. Without `has_room` none is added, only replaced.
+    /// Keeps a name that was read after `unkept`, unless it may have changed since. The caller has a
+    /// reference of the node, gets another one for `Some` node that gives way, and must give that back.
+    /// Without `has_room` none is added, only replaced.
     pub(super) fn keep(
         &self,
         unkept: Unkept,
@@ -316,8 +323,8 @@ impl NameCache {
         slot.kept.lock().replace(kept).map(|old| old.node)
     }
 
-    /// The entry is about to be changed. What was kept of it, whose reference the caller must give back, and what
-    /// [`Self::end_change`] is told; `None`: nothing is ever kept.
+    /// The entry is about to be changed. What was kept of it, whose reference the caller must give back, and
+    /// what [`Self::end_change`] is told; `None`: nothing is ever kept.
     pub(super) fn begin_change(&self, directory: u64, name: &[u8]) -> Option<(u64, Option<Arc<Node>>)> {
         self.buckets.get()?;
         let hash = self.hash(directory, name);
@@ -342,7 +349,8 @@ impl NameCache {
         self.commits.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Takes out what will not be answered any more, or everything. O(names kept), where commits have come since the last time.
+    /// Takes out what will not be answered any more, or everything. O(names kept), where commits have come
+    /// since the last time.
     pub(super) fn sweep(&self, is_all: bool) -> Vec<Arc<Node>> {
         let commits = self.commits.load(Ordering::Acquire);
         let is_due = self.swept.swap(commits, Ordering::AcqRel) != commits || is_all;
@@ -375,8 +383,9 @@ impl Bucket {
         self.tagged(hash).find(has_it)
     }
 
-    /// Which one gives way to another: out of date, or not used since the search came by. What a listing brings drives out nothing
-    /// that was used: where all were, one of them counts as unused from now on. The caller must hold the lock of the changes.
+    /// Which one gives way to another: out of date, or not used since the search came by. What a listing
+    /// brings drives out nothing that was used: where all were, one of them counts as unused from now on. The
+    /// caller must hold the lock of the changes.
     fn give_way(&self, hand: &mut usize, commits: u64, source: Source) -> Option<&Slot> {
         let is_asked_for = source == Source::Lookup;
         // A lookup's first round clears what its second one finds, unless it is used in between.

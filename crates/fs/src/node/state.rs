@@ -30,8 +30,8 @@ pub(crate) enum Location {
     Own,
     /// No name: the row is in `orphans`.
     Orphan,
-    /// No name and no row: all that is left of the inode is this node. [`Orphans::give_row`] makes it an orphan
-    /// with a row before anything of it changes.
+    /// No name and no row: all that is left of the inode is this node. [`Orphans::give_row`] makes it an
+    /// orphan with a row before anything of it changes.
     ///
     /// [`Orphans::give_row`]: crate::orphan::Orphans::give_row
     Rowless {
@@ -91,8 +91,9 @@ pub(crate) struct NodeState {
     pub(crate) xattr_usage: Option<XattrUsage>,
     /// Whether the row changed since the node came into the table.
     pub(crate) modified: bool,
-    /// Whether the access time is newer than the row's, and the node queued for writing it: then one reference is this
-    /// flag's, and whatever clears it gives that back. Never of an orphan, whose times nothing will read.
+    /// Whether the access time is newer than the row's, and the node queued for writing it: then one
+    /// reference is this flag's, and whatever clears it gives that back. Never of an orphan, whose times
+    /// nothing will read.
     pub(crate) is_atime_pending: bool,
     /// Whether a commit has moved the end of the file since the front end was told of it.
     pub(crate) is_end_moved: bool,
@@ -184,12 +185,14 @@ impl DirectoryPart {
         self.names_removed.fetch_add(names, Ordering::Relaxed);
     }
 
-    /// Whether so many names have been removed, as far as is remembered, that one range delete is worth more than it costs.
+    /// Whether so many names have been removed, as far as is remembered, that one range delete is worth more
+    /// than it costs.
     pub(crate) fn was_large(&self) -> bool {
         self.names_removed.load(Ordering::Relaxed) >= NAMES_REMOVED_MIN
     }
 
-    /// An inode number that was never used, for what is made in the directory. `take_group` gives more of them.
+    /// An inode number that was never used, for what is made in the directory. `take_group` gives more of
+    /// them.
     pub(crate) fn next_inode(&self, take_group: impl FnOnce() -> Result<Range<u64>>) -> Result<u64> {
         let mut group = self.inode_group.lock();
         if group.is_empty() {
@@ -206,8 +209,9 @@ impl DirectoryPart {
     }
 }
 
-/// A node. Reached through a [`Pin`], or through the location of a child. In this order in memory: what a lookup needs of a node
-/// that no cache of the processor has lies together, and its counts and its lock in one line.
+/// A node. Reached through a [`Pin`], or through the location of a child. In this order in memory: what a
+/// lookup needs of a node that no cache of the processor has lies together, and its counts and its lock in
+/// one line.
 #[repr(C)]
 pub(crate) struct Node {
     /// Lookups + operations + children.
@@ -295,8 +299,8 @@ impl Node {
         self.directory.is_some() && matches!(self.state.lock().location, Location::Unnamed)
     }
 
-    /// Keyspace and key of the row that holds the attributes, or would hold them. Stable under any latch on the
-    /// inode's attributes.
+    /// Keyspace and key of the row that holds the attributes, or would hold them. Stable under any latch on
+    /// the inode's attributes.
     pub(crate) fn row_address(&self, keyspaces: &Keyspaces) -> (Keyspace, Bytes) {
         let state = self.state.lock();
         match (&state.location, &self.directory) {

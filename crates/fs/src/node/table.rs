@@ -176,14 +176,14 @@ impl NodeTable {
     }
 
     /// While this is held, what the nodes say and what the store holds is from the same side of every commit:
-    /// for readers of both. Nested calls are fine. A commit waits for those that hold it: not for longer than one
-    /// read takes.
+    /// for readers of both. Nested calls are fine. A commit waits for those that hold it: not for longer than
+    /// one read takes.
     pub(crate) fn settled(&self) -> ReadGuard<'_, (), class::FsNodeTableSettling> {
         self.settling.read()
     }
 
-    /// The caller must hold it over [`NodeTable::publish`] and all that brings the nodes up to date. Waits for reads
-    /// that are under way.
+    /// The caller must hold it over [`NodeTable::publish`] and all that brings the nodes up to date. Waits
+    /// for reads that are under way.
     #[track_caller]
     pub(crate) fn settle(&self) -> RwLockWriteGuard<'_, (), class::FsNodeTableSettling> {
         self.settling.write()
@@ -208,14 +208,14 @@ impl NodeTable {
         Some(self.pin(node))
     }
 
-    /// From now on names that were looked up are kept, with their nodes: for a front end without a cache of them.
+    /// From now on names that were looked up are kept, with their nodes: for a front end without a cache.
     /// [`crate::FileSystem::housekeep`] drops those that no longer hold, [`NodeTable::forget_names`] all.
     pub fn keep_names(&self) {
         self.names.start(self.node_bytes_max);
     }
 
-    /// From now on not one front end alone moves the ends of files: what it takes for the end of one may be old
-    /// ([`crate::Append::KnownEnd`]).
+    /// From now on not one front end alone moves the ends of files: what it takes for the end of one may be
+    /// old ([`crate::Append::KnownEnd`]).
     pub fn share_ends(&self) {
         self.are_ends_shared.store(true, Ordering::SeqCst);
     }
@@ -267,8 +267,8 @@ impl NodeTable {
         node.and_then(|node| Some(node.directory.as_ref()?.lookups.load(Ordering::Relaxed))).unwrap_or(0)
     }
 
-    /// An entry is about to be changed by an operation that holds its name exclusively: it is not kept until the value is
-    /// dropped, which is when the nodes must be up to date.
+    /// An entry is about to be changed by an operation that holds its name exclusively: it is not kept until
+    /// the value is dropped, which is when the nodes must be up to date.
     pub(crate) fn change_name(&self, directory: u64, name: &[u8]) -> Option<NameChange<'_>> {
         let (hash, old) = self.names.begin_change(directory, name)?;
         let change = NameChange { names: &self.names, hash };
@@ -381,8 +381,8 @@ impl NodeTable {
         }
     }
 
-    /// Moves a node; see [`Pin::relocate`]. The access time of an orphan waits no longer: it must not keep the node, whose
-    /// end may be what makes room for writing times.
+    /// Moves a node; see [`Pin::relocate`]. The access time of an orphan waits no longer: it must not keep
+    /// the node, whose end may be what makes room for writing times.
     pub(super) fn relocate(&self, node: &Arc<Node>, location: Location) {
         let new_bytes = node_bytes(&location, None);
         let (old, was_waiting) = {

@@ -1,14 +1,16 @@
 //! Orphans: inodes without a name, and the reaper that ends them.
 //!
-//! Losing the last name moves a row to `orphans`, whether or not the file is open: the node table knows (a node
-//! leaves it when the kernel has forgotten it), and it queues orphans whose nodes have left it. What
-//! a crash leaves in `orphans` is reaped when the file system is opened.
+//! Losing the last name moves a row to `orphans`, whether or not the file is open: the node table knows (a
+//! node leaves it when the kernel has forgotten it), and it queues orphans whose nodes have left it. What a
+//! crash leaves in `orphans` is reaped when the file system is opened.
 //!
-//! An inode of which nothing but its row is stored would leave nothing behind, so it needs no row there: all that is
-//! left of it is its node, which keeps its content. It gets a row when an operation changes it after all.
+//! An inode of which nothing but its row is stored would leave nothing behind, so it needs no row there: all
+//! that is left of it is its node, which keeps its content. It gets a row when an operation changes it after
+//! all.
 //!
-//! Thread safety: as [`FileSystem`]. Invariant: no change of a row is staged for a node without one: an operation that
-//! stages it must hold latches on the inode's attributes and have called [`Orphans::give_row`] under them.
+//! Thread safety: as [`FileSystem`]. Invariant: no change of a row is staged for a node without one: an
+//! operation that stages it must hold latches on the inode's attributes and have called [`Orphans::give_row`]
+//! under them.
 
 mod removal;
 
@@ -43,8 +45,8 @@ pub struct Orphans<'v> {
 }
 
 impl FileSystem {
-    /// Background work: reaps queued orphans, writes lazily kept access times that are due, removes some of what is detached. Call it about once a
-    /// second from a thread that may block, and before unmounting.
+    /// Background work: reaps queued orphans, writes lazily kept access times that are due, removes some of
+    /// what is detached. Call it about once a second from a thread that may block, and before unmounting.
     ///
     /// # Errors
     /// Store errors; what was not done stays queued.
@@ -121,16 +123,16 @@ impl Orphans<'_> {
         gate.apply_ends(batch, &ends).map(drop).inspect_err(|_| self.nodes.queue_dead(orphans))
     }
 
-    /// Whether an inode that loses its last name has to have a row among the orphans: so that a crash leaves nothing
-    /// behind, what it takes is counted until its end, a commit can tell the main line's node of it, or because
-    /// memory is short.
+    /// Whether an inode that loses its last name has to have a row among the orphans: so that a crash leaves
+    /// nothing behind, what it takes is counted until its end, a commit can tell the main line's node of it,
+    /// or because memory is short.
     fn needs_row(&self, gate: &Gate<'_>, header: &Header, content: &[u8]) -> bool {
         let is_in_memory = content.is_empty() || self.nodes.has_room(content.len());
         !self.origin.is_main() || gate.is_on() || header.has_more_than_its_row() || !is_in_memory
     }
 
-    /// Gives the node a row if it is an orphan without one, so that it can be changed. `names` hold a latch on its
-    /// attributes; where it has no row, they get all others, too.
+    /// Gives the node a row if it is an orphan without one, so that it can be changed. `names` hold a latch
+    /// on its attributes; where it has no row, they get all others, too.
     ///
     /// # Errors
     /// `Parked`; store errors.

@@ -1,6 +1,7 @@
 //! What becomes of an inode that loses a name.
 //!
-//! Thread safety: as [`Orphans`]. Invariant: the inode has a row somewhere after the batch, or nothing of it is stored.
+//! Thread safety: as [`Orphans`]. Invariant: the inode has a row somewhere after the batch, or nothing of it
+//! is stored.
 
 use bytes::Bytes;
 use kvfs_store::{Batch, Position};

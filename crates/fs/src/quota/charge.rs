@@ -1,8 +1,8 @@
 //! Counting what operations change, and refusing what limits forbid.
 //!
-//! Thread safety: as [`FileSystem`]. Invariant: an operation that changes an inode's space under the gate must hold its
-//! owner shared (among `MODE`), and say so in the row's patch: so a change of owner or project, which holds it
-//! exclusively, moves exactly what there is, among operations as among transactions.
+//! Thread safety: as [`FileSystem`]. Invariant: an operation that changes an inode's space under the gate
+//! must hold its owner shared (among `MODE`), and say so in the row's patch: so a change of owner or project,
+//! which holds it exclusively, moves exactly what there is, among operations as among transactions.
 
 use std::sync::Arc;
 
@@ -112,7 +112,8 @@ impl FileSystem {
 impl Quotas {
     /// The gate of operations that change by `writer`.
     pub(crate) fn gate<'v>(&'v self, writer: NodeWriter<'v>) -> Gate<'v> {
-        // Never twice in one thread: the thread that turns quotas on waits for the holders, and new ones wait for it.
+        // Never twice in one thread: the thread that turns quotas on waits for the holders, and new ones wait
+        // for it.
         Gate { quotas: self.counted.read(), writer, clock: &*self.clock }
     }
 }
@@ -194,8 +195,8 @@ impl Gate<'_> {
         self.apply_checked(self.quota_check(caller.uid), batch, node, patch)
     }
 
-    /// The limits that are checked for `uid`. Root is no exception for projects: their limits are those of a place, such as
-    /// a container's. A restore brings back what was there.
+    /// The limits that are checked for `uid`. Root is no exception for projects: their limits are those of a
+    /// place, such as a container's. A restore brings back what was there.
     fn quota_check(&self, uid: u32) -> QuotaCheck {
         QuotaCheck { owners: uid != 0, projects: !self.writer.origin().restores() }
     }
@@ -251,8 +252,8 @@ impl Gate<'_> {
         self.writer.apply(batch).inspect_err(|_| quotas.accounts.refund(changes, now))
     }
 
-    /// The usage that a commit of `uid`'s transaction adds to the main line's: reserved there now, all or nothing. To
-    /// be given back to [`Self::refund_commit`] when the commit fails.
+    /// The usage that a commit of `uid`'s transaction adds to the main line's: reserved there now, all or
+    /// nothing. To be given back to [`Self::refund_commit`] when the commit fails.
     pub(crate) fn charge_commit(&self, view: &TxnView, uid: u32) -> Result<Vec<Change>> {
         let Some(quotas) = self.quotas.as_ref() else { return Ok(Vec::new()) };
         let changes = quotas.changes_of(&*view.txn)?;

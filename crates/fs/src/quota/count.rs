@@ -1,7 +1,7 @@
 //! Turning quotas on and off, and counting everything.
 //!
-//! Thread safety: as [`FileSystem`]; turning on and off take turns by the gate. Invariant: what is counted while the
-//! scan is under way is added to what the scan finds, whose snapshot was taken when counting began.
+//! Thread safety: as [`FileSystem`]; turning on and off take turns by the gate. Invariant: what is counted
+//! while the scan is under way is added to what the scan finds, whose snapshot was taken when counting began.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,8 +22,9 @@ const PROGRESS_ROWS: u64 = 10_000;
 type Sums = HashMap<(QuotaKind, u32), Usage>;
 
 impl Quotas {
-    /// Turns quotas on, and counts everything; limits are looked at from then on. Others work meanwhile. `progress`
-    /// is called now and then with the number of rows that were read. Without effect where they are on.
+    /// Turns quotas on, and counts everything; limits are looked at from then on. Others work meanwhile.
+    /// `progress` is called now and then with the number of rows that were read. Without effect where they
+    /// are on.
     ///
     /// # Errors
     /// `Busy` while transactions or branches are open; `ReadOnly`; store errors.
@@ -94,7 +95,8 @@ impl Quotas {
         Ok(())
     }
 
-    /// Takes up what the store says of quotas that another process keeps. While that one counts, what was known stays.
+    /// Takes up what the store says of quotas that another process keeps. While that one counts, what was
+    /// known stays.
     pub(crate) fn renew(&self, keyspace: Keyspace) -> Result<()> {
         let quotas = match state_of(&*self.store, keyspace)? {
             None => None,

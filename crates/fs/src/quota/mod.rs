@@ -1,18 +1,19 @@
 //! Quotas: what users, groups and projects have in files, and how much they may have.
 //!
-//! Purpose: every change of an inode's owner or space adds to the usage that it concerns, in the same batch, so that
-//! usage is exact at every position of the history, in transactions, and after a crash. Limits are looked at before
-//! the batch is applied. An inode counts from its making until its end, also while it has no name: one inode, and as
-//! bytes its blocks, or its content in the row. (What had lost its name and its row before quotas were turned on counts
-//! from its next change on.) What has a project counts for it, too.
+//! Purpose: every change of an inode's owner or space adds to the usage that it concerns, in the same batch,
+//! so that usage is exact at every position of the history, in transactions, and after a crash. Limits are
+//! looked at before the batch is applied. An inode counts from its making until its end, also while it has no
+//! name: one inode, and as bytes its blocks, or its content in the row. (What had lost its name and its row
+//! before quotas were turned on counts from its next change on.) What has a project counts for it, too.
 //!
-//! Thread safety: as [`FileSystem`]. The *gate* is held shared from before an operation takes its names until its
-//! batch is applied, and exclusively while quotas are turned on or off: so no batch is half counted. The table of
-//! accounts has one lock, held for moments and with nothing else. Threads that set limits take turns.
+//! Thread safety: as [`FileSystem`]. The *gate* is held shared from before an operation takes its names until
+//! its batch is applied, and exclusively while quotas are turned on or off: so no batch is half counted. The
+//! table of accounts has one lock, held for moments and with nothing else. Threads that set limits take
+//! turns.
 //!
-//! Invariants: the usage in the table is that in the store, but for batches that are being applied; with quotas off,
-//! an operation pays for one look at the gate. Files of a store with quotas are not changed by a kvfs that does not
-//! know of them: its superblock record has another version.
+//! Invariants: the usage in the table is that in the store, but for batches that are being applied; with
+//! quotas off, an operation pays for one look at the gate. Files of a store with quotas are not changed by a
+//! kvfs that does not know of them: its superblock record has another version.
 
 mod charge;
 mod count;
@@ -231,7 +232,8 @@ impl Quotas {
         self.counted.read().is_some()
     }
 
-    /// All users, groups and projects that have something, or a limit; users first, by number. Empty while quotas are off.
+    /// All users, groups and projects that have something, or a limit; users first, by number. Empty while
+    /// quotas are off.
     pub fn report(&self) -> Vec<QuotaLine> {
         let quotas = self.counted.read().clone();
         quotas.map_or_else(Vec::new, |quotas| quotas.accounts.lines())
@@ -251,7 +253,8 @@ impl Quotas {
         self.change(kind, id, |_| limits)
     }
 
-    /// As [`Self::set`], with what `change` makes of the limits that there are: no other thread changes any meanwhile.
+    /// As [`Self::set`], with what `change` makes of the limits that there are: no other thread changes any
+    /// meanwhile.
     ///
     /// # Errors
     /// As there.

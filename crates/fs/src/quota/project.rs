@@ -1,12 +1,12 @@
 //! Projects: trees whose content is counted together.
 //!
-//! Purpose: a file or directory may have a project, which is a number that its usage counts for as for its owner. A
-//! directory may hand it down: what is made in it gets the same, directories with the handing down. Into such a directory
-//! nothing of another project is moved or linked, so that nothing escapes the count.
+//! Purpose: a file or directory may have a project, which is a number that its usage counts for as for its
+//! owner. A directory may hand it down: what is made in it gets the same, directories with the handing down.
+//! Into such a directory nothing of another project is moved or linked, so that nothing escapes the count.
 //!
-//! Thread safety: as [`FileSystem`]. Invariants: a change of a project excludes, by names and by the fields of the row,
-//! changes of space of the same inode, and entries that come into the same directory; the superblock record tells of
-//! projects before the first row does.
+//! Thread safety: as [`FileSystem`]. Invariants: a change of a project excludes, by names and by the fields
+//! of the row, changes of space of the same inode, and entries that come into the same directory; the
+//! superblock record tells of projects before the first row does.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -34,8 +34,8 @@ pub struct Project {
 }
 
 impl Project {
-    /// The trees that belong to projects: number and path of each directory that hands down another project than the one
-    /// above it; by number. O(rows), and memory for the directories of projects.
+    /// The trees that belong to projects: number and path of each directory that hands down another project
+    /// than the one above it; by number. O(rows), and memory for the directories of projects.
     ///
     /// # Errors
     /// Store errors.
@@ -127,8 +127,8 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Capacity and use as they are for `node`: where its project has a limit, that is the capacity, and what the
-    /// project has is the use. Never parks.
+    /// Capacity and use as they are for `node`: where its project has a limit, that is the capacity, and what
+    /// the project has is the use. Never parks.
     pub fn statfs_at(&self, node: NodeId) -> StatFs {
         let whole = self.statfs();
         let id = self.nodes.get(node.0).map_or(0, |node| node.header().project);

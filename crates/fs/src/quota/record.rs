@@ -1,4 +1,5 @@
-//! What is stored of quotas: usage, limits, and since when a soft limit is overstepped; for each user, group and project.
+//! What is stored of quotas: usage, limits, and since when a soft limit is overstepped; for each user, group
+//! and project.
 //!
 //! Thread safety: plain values. Invariant: usage is only ever added to, so that changes commute.
 

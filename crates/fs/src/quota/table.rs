@@ -1,7 +1,7 @@
 //! The accounts of users, groups and projects in memory: how much each has, and whether it may have more.
 //!
-//! Thread safety: one lock, held for moments. Invariant: what was reserved is in the sums, so that several operations
-//! admitted at the same time don't overstep a hard limit together.
+//! Thread safety: one lock, held for moments. Invariant: what was reserved is in the sums, so that several
+//! operations admitted at the same time don't overstep a hard limit together.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,7 +28,8 @@ struct Account {
 #[derive(Debug)]
 pub(super) struct Accounts {
     all: Mutex<HashMap<(QuotaKind, u32), Account>, class::FsQuotaTableAll>,
-    /// Before that, limits mean nothing, and times of grace stand still: what is known of usage is a part of it.
+    /// Before that, limits mean nothing, and times of grace stand still: what is known of usage is a part of
+    /// it.
     is_counted: AtomicBool,
 }
 

@@ -1,7 +1,7 @@
 //! Blocks and extended attributes against their owners.
 //!
-//! A file whose last blocks are gone ends with the last one that is left; what is missing before that is a hole. One
-//! whose row may be an older one is as long as its blocks, of which the newer row knew.
+//! A file whose last blocks are gone ends with the last one that is left; what is missing before that is a
+//! hole. One whose row may be an older one is as long as its blocks, of which the newer row knew.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,6 +1,7 @@
 //! `lost+found/`: where goes what has no name any more.
 //!
-//! What it leads to may have been closed by the directories above, so only the owner of the root directory may look into it.
+//! What it leads to may have been closed by the directories above, so only the owner of the root directory
+//! may look into it.
 
 use super::edit::Edit;
 use crate::schema::{Header, Placement, ROOT_INODE, Row, encode_directory_link, encode_inode_link};

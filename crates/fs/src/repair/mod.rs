@@ -1,8 +1,9 @@
 //! Making the file system whole again after something of it was lost: `kvfs check --repair`.
 //!
-//! Purpose: brings rows, names, counters, blocks and attributes into agreement, so that [`crate::check`] finds nothing.
-//! What can't be reached any more goes to `lost+found/` in the root, as `directory-INODE` or `file-INODE`; what refers
-//! to nothing is taken away; what is missing of a file becomes a hole, at its end it gets shorter. Each change is told.
+//! Purpose: brings rows, names, counters, blocks and attributes into agreement, so that [`crate::check`]
+//! finds nothing. What can't be reached any more goes to `lost+found/` in the root, as `directory-INODE` or
+//! `file-INODE`; what refers to nothing is taken away; what is missing of a file becomes a hole, at its end
+//! it gets shorter. Each change is told.
 //!
 //! All of it is one transaction of the store: a crash leaves the file system as it was, or repaired.
 //!
@@ -61,8 +62,9 @@ pub fn open_keyspaces(store: &Arc<dyn Store>) -> Result<()> {
     Keyspaces::open(&**store).map(drop)
 }
 
-/// Repairs the file system in `store`, which has transactions. Where there is nothing to repair, nothing is written.
-/// The engine could not bring back what is `damaged`; where it `is_uncertain`, anything may be there in an older state.
+/// Repairs the file system in `store`, which has transactions. Where there is nothing to repair, nothing is
+/// written. The engine could not bring back what is `damaged`; where it `is_uncertain`, anything may be there
+/// in an older state.
 ///
 /// # Errors
 /// Store errors, also where the store itself is damaged still; no space. Nothing has changed then.
@@ -118,8 +120,8 @@ fn older_rows(txn: &dyn Txn, keyspaces: &Keyspaces, damaged: &[DamagedKeys]) -> 
     Ok(inodes)
 }
 
-/// Names what was received last, as an opening does, before anything else is written. Where the store is not `is_whole` it gets no name,
-/// which would stand for what was sent; that is told.
+/// Names what was received last, as an opening does, before anything else is written. Where the store is not
+/// `is_whole` it gets no name, which would stand for what was sent; that is told.
 ///
 /// # Errors
 /// Store errors.

@@ -1,4 +1,5 @@
-//! The tree: every directory has a row and one name, every name leads somewhere, and all of it hangs from the root.
+//! The tree: every directory has a row and one name, every name leads somewhere, and all of it hangs from the
+//! root.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -39,9 +40,9 @@ struct RowElsewhere {
     content: Vec<u8>,
 }
 
-/// What has names or entries and no own row may have a row elsewhere: among the orphans, where it was when names came back, or under
-/// a name, as of a time when that was the only one. It becomes the own row: beside another one, the next mount would take the content of
-/// an orphan away.
+/// What has names or entries and no own row may have a row elsewhere: among the orphans, where it was when
+/// names came back, or under a name, as of a time when that was the only one. It becomes the own row: beside
+/// another one, the next mount would take the content of an orphan away.
 fn take_in_rows(edit: &mut Edit<'_>, survey: &mut Survey) -> Result<()> {
     for (inode, row) in rows_elsewhere(edit, survey)? {
         let RowElsewhere { keyspace, key, name, mut header, content } = row;

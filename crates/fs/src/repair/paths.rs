@@ -86,8 +86,8 @@ impl FilePaths {
     }
 }
 
-/// Says for each of `damaged` which files, directories and keys it concerns; nothing of the bytes of files that are
-/// `told` of already. O(rows) once.
+/// Says for each of `damaged` which files, directories and keys it concerns; nothing of the bytes of files
+/// that are `told` of already. O(rows) once.
 ///
 /// # Errors
 /// Store errors.
@@ -104,7 +104,8 @@ pub fn describe(
     in_words(&*snapshot, &keyspaces, damaged, &Fate::Lost { told })
 }
 
-/// As [`describe`], of what is damaged in a store that is as it is: it can't be read. Names are read around it.
+/// As [`describe`], of what is damaged in a store that is as it is: it can't be read. Names are read around
+/// it.
 pub(crate) fn describe_unread<R: Read + ?Sized>(
     read: &R,
     keyspaces: &Keyspaces,

@@ -1,5 +1,5 @@
-//! Each row for itself: what can't be decoded goes, what contradicts itself is put right, and of several rows of one
-//! inode one stays.
+//! Each row for itself: what can't be decoded goes, what contradicts itself is put right, and of several rows
+//! of one inode one stays.
 
 use std::collections::HashMap;
 

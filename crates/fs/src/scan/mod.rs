@@ -1,12 +1,13 @@
 //! Scans: programs that go through a tree and read its files, as `grep -r`, `cp -r` and `tar` do.
 //!
-//! Purpose: such a program reads files in the order in which their directory was listed, and waits for each, while the store has
-//! them in the order in which they were made. What a listing has told is kept for a while; where reads follow it, the store is told
-//! which blocks come next ([`kvfs_store::Read::will_need`]), and reads them meanwhile. Most directories of a tree have
-//! few files: so while a scan is under way, one that is listed is taken for its next step before anything in it is read.
+//! Purpose: such a program reads files in the order in which their directory was listed, and waits for each,
+//! while the store has them in the order in which they were made. What a listing has told is kept for a
+//! while; where reads follow it, the store is told which blocks come next ([`kvfs_store::Read::will_need`]),
+//! and reads them meanwhile. Most directories of a tree have few files: so while a scan is under way, one
+//! that is listed is taken for its next step before anything in it is read.
 //!
-//! Thread safety: any thread; one lock, held for moments. Invariants: what is told never changes an answer; memory is
-//! bounded by [`SCANS_MAX`] times [`FILES_MAX`].
+//! Thread safety: any thread; one lock, held for moments. Invariants: what is told never changes an answer;
+//! memory is bounded by [`SCANS_MAX`] times [`FILES_MAX`].
 
 use std::collections::VecDeque;
 
@@ -113,7 +114,8 @@ pub(crate) struct Scans {
 }
 
 impl Scans {
-    /// Takes note that a listing of `directory`, from its start or going on, has come to these files. Which of them come soon.
+    /// Takes note that a listing of `directory`, from its start or going on, has come to these files. Which
+    /// of them come soon.
     fn listed(&self, directory: u64, is_start: bool, files: &[ListedFile]) -> Vec<ListedFile> {
         let mut state = self.state.lock();
         let known = state.take(directory).filter(|_| !is_start);

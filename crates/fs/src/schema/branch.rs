@@ -1,4 +1,5 @@
-//! What the checkpoint of a branch says of it: its name, its owner, which inode numbers are its own, of which directory it is.
+//! What the checkpoint of a branch says of it: its name, its owner, which inode numbers are its own, of which
+//! directory it is.
 
 use bytes::Bytes;
 use zerocopy::little_endian::{U32, U64};

@@ -52,8 +52,8 @@ impl Placement {
         self.key(b"")
     }
 
-    /// The directory (or inode with an own row) and the name that a key is about; `None` for the file system's
-    /// own records and for what is no key.
+    /// The directory (or inode with an own row) and the name that a key is about; `None` for the file
+    /// system's own records and for what is no key.
     pub(crate) fn parse_key(key: &[u8]) -> Option<(u64, &[u8])> {
         let (subtree, rest) = key.split_first_chunk::<8>()?;
         let subtree = u64::from_be_bytes(*subtree);

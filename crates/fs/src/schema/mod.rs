@@ -8,10 +8,10 @@
 //! | `orphans` | tuple, merged | inode u64be | row |
 //!
 //! `(label, "")` is the *own row* of an inode: a directory's attributes and counters, or the row of a file
-//! with several names. Other names are *dentry rows*: a file's attributes and inline content, a reference
-//! to a directory, or a link to an inode's own row. Subtree 0 holds the file system's own records: its
-//! superblock, the owners of the users' keyspaces, and where received snapshots come from. A directory (or a file
-//! with several names) that is its own subtree has its inode number as subtree.
+//! with several names. Other names are *dentry rows*: a file's attributes and inline content, a reference to
+//! a directory, or a link to an inode's own row. Subtree 0 holds the file system's own records: its
+//! superblock, the owners of the users' keyspaces, and where received snapshots come from. A directory (or a
+//! file with several names) that is its own subtree has its inode number as subtree.
 //!
 //! Keys are big-endian, so that they sort; everything in values is little-endian.
 

@@ -279,10 +279,10 @@ impl RowPatch {
         })
     }
 
-    /// Which fields it changes, one bit each, and how: what is set is exclusive, what is added to or raised is
-    /// an increment. Raising the time of the last access touches nothing, so that a reader is never in another
-    /// party's way. The number of links goes with the entries of a directory when those are counted too; without them it says
-    /// whether the file exists.
+    /// Which fields it changes, one bit each, and how: what is set is exclusive, what is added to or raised
+    /// is an increment. Raising the time of the last access touches nothing, so that a reader is never in
+    /// another party's way. The number of links goes with the entries of a directory when those are counted
+    /// too; without them it says whether the file exists.
     pub(crate) fn touch(&self) -> Touch {
         let mut touch = Touch::default();
         let mut exclusive = |bit: u32, is_set: bool| {

@@ -1,4 +1,5 @@
-//! Records about received snapshots: which one a local name stands for, and one that still waits for its name.
+//! Records about received snapshots: which one a local name stands for, and one that still waits for its
+//! name.
 
 use bytes::Bytes;
 use kvfs_store::Seqno;

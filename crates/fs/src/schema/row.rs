@@ -45,7 +45,8 @@ impl RowFlags {
 
     /// How content is to be stored, and in a directory that of new files.
     pub(crate) const COMPRESSION: Self = Self(0x3f00);
-    /// On which tier content is wished to lie, and in a directory that of new files: the code of a tier, 0 for none.
+    /// On which tier content is wished to lie, and in a directory that of new files: the code of a tier, 0
+    /// for none.
     pub(crate) const TIER: Self = Self(0xc000);
     /// What new files and directories take over from their directory.
     pub(crate) const HANDED_DOWN: Self = Self(Self::COMPRESSION.0 | Self::TIER.0);

@@ -1,7 +1,7 @@
 //! A walk over the records that lead from one state to another, in batches that fit a frame.
 //!
-//! Thread safety: belongs to one walker. Both states are pinned: snapshots. Memory: one batch, and the numbers of
-//! orphans.
+//! Thread safety: belongs to one walker. Both states are pinned: snapshots. Memory: one batch, and the
+//! numbers of orphans.
 //!
 //! Invariants:
 //! * the batches follow from the two states alone: the walk asks which values differ, never what was written;
@@ -21,8 +21,8 @@ use crate::{FileSystem, Result};
 /// A batch ends when it has so many bytes of keys and values.
 const BATCH_BYTES: usize = 512 << 10;
 
-/// So many neighbouring blocks come from a cursor, which is the best way through small files; those behind them are read
-/// many at a time, without a step for each.
+/// So many neighbouring blocks come from a cursor, which is the best way through small files; those behind
+/// them are read many at a time, without a step for each.
 const STRETCH_BLOCKS_MIN: u64 = 16;
 
 /// What an operation takes in a frame beside its key and value (bytes): a tag and two lengths.
@@ -125,7 +125,8 @@ impl Changes {
     fn fill(&self, segment: &Segment) -> Result<(Batch, Option<Bytes>)> {
         let Segment { part, keyspace, ref range, task } = *segment;
         let mut stage = Stage::new(keyspace, part == DATA);
-        // Copied whole, orphans' content is left out as well; but a segment of one inode is about nothing else.
+        // Copied whole, orphans' content is left out as well; but a segment of one inode is about nothing
+        // else.
         let is_alone = range.end.is_some();
         let is_apart = |key: &[u8]| {
             let inode = key.first_chunk().map(|chunk| u64::from_be_bytes(*chunk));
@@ -300,8 +301,9 @@ impl Stage {
         self.run.as_ref().is_some_and(|run| run.count >= STRETCH_BLOCKS_MIN && !run.data.is_empty())
     }
 
-    /// Takes the blocks that lie from `start` on, when that is right behind a block, as far as they are neighbours and
-    /// the stage is not full. It is full at the same block as if they came one by one. Returns what is behind them.
+    /// Takes the blocks that lie from `start` on, when that is right behind a block, as far as they are
+    /// neighbours and the stage is not full. It is full at the same block as if they came one by one. Returns
+    /// what is behind them.
     fn take_stretch(&mut self, read: &dyn Read, start: Bytes) -> Result<Bytes> {
         let Some((prefix, mut block)) = self.in_blocks.then(|| block_behind(&start)).flatten() else {
             return Ok(start);

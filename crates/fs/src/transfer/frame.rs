@@ -1,7 +1,7 @@
 //! The codec of prologue, frames, and what the first and the last frame say.
 //!
-//! Thread safety: pure functions. Invariant: whatever bytes come, decoding ends with a value or `None`, and takes no
-//! more memory than the bytes do.
+//! Thread safety: pure functions. Invariant: whatever bytes come, decoding ends with a value or `None`, and
+//! takes no more memory than the bytes do.
 
 use crc_fast::{CrcAlgorithm, Digest};
 use kvfs_kv::KeyspaceOwner;

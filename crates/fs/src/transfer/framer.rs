@@ -1,7 +1,8 @@
 //! Making frames: of a sender's batches, and of records that come from elsewhere.
 //!
-//! Thread safety: a framer and a reframer belong to one thread each. Invariant: the frames of a whole snapshot follow from its records in
-//! their order alone, however these come: one by one, in batches, with their neighbouring blocks together or apart.
+//! Thread safety: a framer and a reframer belong to one thread each. Invariant: the frames of a whole
+//! snapshot follow from its records in their order alone, however these come: one by one, in batches, with
+//! their neighbouring blocks together or apart.
 
 use std::collections::VecDeque;
 
@@ -68,7 +69,8 @@ impl Reframer {
         Self { framer: Framer::new(), stage: None, ready: VecDeque::new(), known }
     }
 
-    /// Whether up to `bytes` of content that come next are known already, so that any others of that length do as well.
+    /// Whether up to `bytes` of content that come next are known already, so that any others of that length
+    /// do as well.
     pub fn is_known(&self, bytes: u64) -> bool {
         // Whatever is left of the frame that has their end, and its lengths.
         let rest = 2 * super::frame::PAYLOAD_BYTES_MAX as u64;

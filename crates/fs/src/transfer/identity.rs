@@ -1,8 +1,9 @@
 //! Which snapshot is which, in whatever store it is.
 //!
-//! A snapshot is told by the store in which it was made, its position there, and the time of its creation there. One
-//! that was received keeps that identity: a record says it, which counts as long as the snapshot of that name has
-//! the time of creation that the record says, so a new one that takes the name is another one.
+//! A snapshot is told by the store in which it was made, its position there, and the time of its creation
+//! there. One that was received keeps that identity: a record says it, which counts as long as the snapshot
+//! of that name has the time of creation that the record says, so a new one that takes the name is another
+//! one.
 //!
 //! Thread safety: plain values.
 

@@ -1,14 +1,16 @@
 //! Sending a snapshot as a stream of bytes, and receiving one into another store.
 //!
-//! Purpose: `kvfs snapshot send | kvfs snapshot receive`. A stream holds the raw records that lead from nothing, or
-//! from another snapshot, to a snapshot, in frames that are checked one by one and all together; its bytes depend
-//! on the two snapshots alone, so it can be broken off and gone on with at any frame. docs/FORMAT.md draws it.
+//! Purpose: `kvfs snapshot send | kvfs snapshot receive`. A stream holds the raw records that lead from
+//! nothing, or from another snapshot, to a snapshot, in frames that are checked one by one and all together;
+//! its bytes depend on the two snapshots alone, so it can be broken off and gone on with at any frame.
+//! docs/FORMAT.md draws it.
 //!
 //! The parts: `identity` tells which snapshot is which in any store, `changes` walks over what differs,
-//! `frame` and `record` are the codec, `send` joins them; `framer` makes frames, also anew of records that were kept without; `reader` verifies, `receive` takes a stream that
-//! has come in whole, as one transaction.
+//! `frame` and `record` are the codec, `send` joins them; `framer` makes frames, also anew of records that
+//! were kept without; `reader` verifies, `receive` takes a stream that has come in whole, as one transaction.
 //!
-//! Thread safety: streams and readers belong to one thread each. A store that receives must not be used otherwise meanwhile.
+//! Thread safety: streams and readers belong to one thread each. A store that receives must not be used
+//! otherwise meanwhile.
 //!
 //! Invariants:
 //! * orphans belong to no state: they are neither sent nor compared, nor is what is stored under them;

@@ -1,7 +1,7 @@
 //! Reading a stream: frame by frame, each verified before the caller sees it.
 //!
-//! Thread safety: belongs to one reader. Invariants: what it has returned so far is the beginning of the stream that
-//! was asked for, in its order, without a gap; after [`Frame::End`] all of it is as it was sent.
+//! Thread safety: belongs to one reader. Invariants: what it has returned so far is the beginning of the
+//! stream that was asked for, in its order, without a gap; after [`Frame::End`] all of it is as it was sent.
 
 use std::io::{ErrorKind, Read};
 
@@ -102,7 +102,8 @@ impl StreamReader {
         &self.last
     }
 
-    /// Reads the next frame from `source`, which may be another one than before. `None`: the stream is through.
+    /// Reads the next frame from `source`, which may be another one than before. `None`: the stream is
+    /// through.
     ///
     /// # Errors
     /// [`StreamError::Truncated`]: the source has ended, and reading goes on here with another one.

@@ -1,11 +1,11 @@
 //! Taking a stream that is there as a whole.
 //!
-//! Thread safety: for one thread; no other may use the store meanwhile. The nodes of the [`FileSystem`] do not hear of
-//! what is received, so the caller must open it anew afterwards.
+//! Thread safety: for one thread; no other may use the store meanwhile. The nodes of the [`FileSystem`] do
+//! not hear of what is received, so the caller must open it anew afterwards.
 //!
-//! Crash order: one transaction holds all records and a note of the snapshot that waits for its name. It is the
-//! commit point. What is left, naming the snapshot and dropping the note, is done right after it, or by the next
-//! opening before anything else is written; so the name always stands for exactly what was received.
+//! Crash order: one transaction holds all records and a note of the snapshot that waits for its name. It is
+//! the commit point. What is left, naming the snapshot and dropping the note, is done right after it, or by
+//! the next opening before anything else is written; so the name always stands for exactly what was received.
 
 use std::io::Read;
 use std::sync::Arc;
@@ -88,9 +88,9 @@ impl<'f> Receiver<'f> {
         }
     }
 
-    /// Takes the stream whose first frame is next in `source`, wholly or not at all, durably. The main line is
-    /// then what the stream's snapshot was where it was made, and a snapshot of the same name and identity stands
-    /// for it. Open the store anew afterwards. Memory: within the store's, whatever the size.
+    /// Takes the stream whose first frame is next in `source`, wholly or not at all, durably. The main line
+    /// is then what the stream's snapshot was where it was made, and a snapshot of the same name and identity
+    /// stands for it. Open the store anew afterwards. Memory: within the store's, whatever the size.
     ///
     /// # Errors
     /// Nothing has changed, unless [`FsError::CommittedOnly`] says otherwise; keyspaces may have been made.
@@ -115,7 +115,8 @@ impl<'f> Receiver<'f> {
         let mut keyspaces = vec![own.meta, own.data, own.xattr];
         let mut owners = Batch::new();
         let mut next = reader.next(source)?;
-        // Made before the transaction begins, and no part of it: an empty one may stay when this comes to nothing.
+        // Made before the transaction begins, and no part of it: an empty one may stay when this comes to
+        // nothing.
         while let Some(Frame::Keyspace { name, owner }) = next {
             let record = self.users.records().key(&name);
             match owner {
@@ -160,7 +161,8 @@ impl<'f> Receiver<'f> {
             return Err(StoreError::Unsupported { engine: self.store.engine_name(), what }.into());
         }
         let (to, name) = &begin.to;
-        // Inode numbers made in a branch are not told to the sender, which may have given them to other files.
+        // Inode numbers made in a branch are not told to the sender, which may have given them to other
+        // files.
         if !self.store.checkpointed().is_empty() {
             return Err(ReceiveError::Branches);
         }
@@ -198,7 +200,8 @@ impl<'f> Receiver<'f> {
         Ok(is_empty_so_far)
     }
 
-    /// What leads from now back to the snapshot that the stream goes on from: owners of keyspaces, and the rest.
+    /// What leads from now back to the snapshot that the stream goes on from: owners of keyspaces, and the
+    /// rest.
     fn changes_back_to(&self, begin: &Begin) -> Result<(Batch, Changes), ReceiveError> {
         let now = self.main.view_of(self.store.snapshot()?)?;
         let Some(then) = self.founded_on(begin)? else {
@@ -241,7 +244,8 @@ impl<'f> Receiver<'f> {
         Ok(())
     }
 
-    /// Whether nothing but access times differs, and the directory of detached trees, which is made before a view begins.
+    /// Whether nothing but access times differs, and the directory of detached trees, which is made before a
+    /// view begins.
     fn is_reading_only(&self, part: u32, batch: &Batch) -> Result<bool> {
         let detached = Placement::own_subtree(DETACHED_INODE).own_key();
         for op in batch.ops() {

@@ -1,15 +1,15 @@
 //! The codec of records: what one frame puts and deletes in one keyspace.
 //!
-//! Thread safety: pure functions. Invariant: what decodes is fit for its keyspace: rows are rows with inode numbers
-//! that the stream's first frame covers, and nothing reaches the file system's own records.
+//! Thread safety: pure functions. Invariant: what decodes is fit for its keyspace: rows are rows with inode
+//! numbers that the stream's first frame covers, and nothing reaches the file system's own records.
 
 use bytes::Bytes;
 use kvfs_store::{BLOCK_BYTES, Batch, Compression, Keyspace, Op};
 
 use crate::schema::{Placement, Row};
 
-/// Keyspaces of the file system by their numbers in a stream; users' keyspaces follow in the order in which the
-/// stream names them.
+/// Keyspaces of the file system by their numbers in a stream; users' keyspaces follow in the order in which
+/// the stream names them.
 pub(super) const META: u32 = 0;
 pub(super) const DATA: u32 = 1;
 pub(super) const XATTR: u32 = 2;
@@ -58,8 +58,8 @@ pub(super) fn encode_records(keyspace: u32, batch: &Batch) -> Vec<u8> {
     payload
 }
 
-/// The keyspace's number in the stream and the operations; as handle they have that number. `inode_next`: of the
-/// stream's first frame.
+/// The keyspace's number in the stream and the operations; as handle they have that number. `inode_next`: of
+/// the stream's first frame.
 pub(super) fn decode_records(payload: &Bytes, inode_next: u64) -> Option<(u32, Batch)> {
     let mut rest = &payload[..];
     let keyspace = u32::from_le_bytes(take_array(&mut rest)?);

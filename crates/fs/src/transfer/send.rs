@@ -1,7 +1,7 @@
 //! Making a stream.
 //!
-//! Thread safety: belongs to one sender. Invariant: the bytes follow from the two snapshots alone, so a stream that
-//! is made again is the same, and goes on where another one was broken off.
+//! Thread safety: belongs to one sender. Invariant: the bytes follow from the two snapshots alone, so a
+//! stream that is made again is the same, and goes on where another one was broken off.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -53,7 +53,8 @@ impl SendStream {
         for info in fs.shared.keyspaces.user_keyspaces() {
             let owner = to_view.keys().owner_then(&info.name)?;
             let views = from_view.iter().chain([&to_view]);
-            // One that was made later is not in these states, and nothing is in it. One that was dropped is named, without an owner.
+            // One that was made later is not in these states, and nothing is in it. One that was dropped is
+            // named, without an owner.
             let mut is_used = false;
             for view in views {
                 is_used = is_used

@@ -1,8 +1,8 @@
 //! Whether the directories that a stream brings are parts of one tree.
 //!
-//! Frames are sound one by one whatever they say, and a hostile stream may say that two directories are inside of each
-//! other. What would come of it is checked in the transaction, before its commit: each entry of a directory is where the
-//! directory says that it is, and from each directory a way leads to the root.
+//! Frames are sound one by one whatever they say, and a hostile stream may say that two directories are
+//! inside of each other. What would come of it is checked in the transaction, before its commit: each entry
+//! of a directory is where the directory says that it is, and from each directory a way leads to the root.
 //!
 //! Thread safety: only reads, in a transaction of its own.
 

@@ -1,7 +1,9 @@
-//! Which operations outside of transactions have changed what lately, so that a conflict can name the process.
+//! Which operations outside of transactions have changed what lately, so that a conflict can name the
+//! process.
 //!
-//! Thread safety: one short lock, taken only while a transaction is open. Invariants: bounded; a process is named only if its
-//! operation held a name of what was changed while the change was made, and no other process did.
+//! Thread safety: one short lock, taken only while a transaction is open. Invariants: bounded; a process is
+//! named only if its operation held a name of what was changed while the change was made, and no other
+//! process did.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash};
@@ -62,7 +64,8 @@ impl Authors {
         operations.push_back(Operation { pid, before, after, marks });
     }
 
-    /// The process that made the change at `seqno`, which one of these names means, if that is certain. O(operations).
+    /// The process that made the change at `seqno`, which one of these names means, if that is certain.
+    /// O(operations).
     pub(super) fn find(&self, seqno: Seqno, names: &[LockNameBuf]) -> Option<u32> {
         let marks: Vec<u64> = names.iter().map(|name| mark(&name.as_name())).collect();
         let operations = self.0.lock();

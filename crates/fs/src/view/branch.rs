@@ -2,15 +2,16 @@
 //!
 //! Purpose: a branch is opened as a view, worked in for as long as needed, suspended, opened again after a
 //! restart, and one day merged ([`super::begin_merge`]) or deleted. It takes no locks, so that it is in no
-//! other party's way and none dooms it; what others have done meanwhile is looked at when it is merged. A branch of one
-//! directory is a branch whose view has that as its root: nothing leads from there to what is outside.
+//! other party's way and none dooms it; what others have done meanwhile is looked at when it is merged. A
+//! branch of one directory is a branch whose view has that as its root: nothing leads from there to what is
+//! outside.
 //!
 //! Thread safety: as [`FileSystem`]; making a branch takes turns.
 //!
 //! Invariants:
 //! * an open branch goes back to its last checkpoint when its view ends or is dropped, also by a crash;
-//! * inodes of a branch from its record's `inode_from` on were made in it: the number was not reserved when its
-//!   snapshot was taken, and is given once.
+//! * inodes of a branch from its record's `inode_from` on were made in it: the number was not reserved when
+//!   its snapshot was taken, and is given once.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
@@ -69,7 +70,8 @@ pub(super) struct Opened {
     pub(super) pending_usage: Pending,
 }
 
-/// The branches of a store. All views have the same; what makes one of a view is about the view that was asked for it.
+/// The branches of a store. All views have the same; what makes one of a view is about the view that was
+/// asked for it.
 pub struct Branches<'v> {
     main: &'v FileSystem,
     origin: &'v Origin,
@@ -85,17 +87,18 @@ impl Branches<'_> {
     /// Makes a branch of the main line as it is now, for `uid`. Durable when this returns.
     ///
     /// # Errors
-    /// `Exists`; `TooMany`; `Invalid` for a name that is no single component of a path; `NotSupported` by an engine without
-    /// checkpoints, and inside of transactions; `ReadOnly`; store errors.
+    /// `Exists`; `TooMany`; `Invalid` for a name that is no single component of a path; `NotSupported` by an
+    /// engine without checkpoints, and inside of transactions; `ReadOnly`; store errors.
     pub fn create(&self, name: &str, uid: u32) -> Result<BranchInfo> {
         self.create_of(name, uid, b"/", None)
     }
 
-    /// As [`Self::create`], of the directory to which `path` leads, from the root of the store, and as it is in a named snapshot, where
-    /// one is named: a merge looks for what was changed since that.
+    /// As [`Self::create`], of the directory to which `path` leads, from the root of the store, and as it is
+    /// in a named snapshot, where one is named: a merge looks for what was changed since that.
     ///
     /// # Errors
-    /// `NotFound`, `NotDirectory`; the store's `NoSnapshot`; `Invalid` for a path with `..`, or too long a one; as [`Self::create`].
+    /// `NotFound`, `NotDirectory`; the store's `NoSnapshot`; `Invalid` for a path with `..`, or too long a
+    /// one; as [`Self::create`].
     pub fn create_of(&self, name: &str, uid: u32, path: &[u8], snapshot: Option<&str>) -> Result<BranchInfo> {
         self.origin.expect_main()?;
         if self.is_read_only {
@@ -153,8 +156,8 @@ impl Branches<'_> {
         Ok((inode != ROOT_INODE).then_some(BranchRoot { inode, path: found }))
     }
 
-    /// Where the directory of a branch is on the main line of now; `None`: it was removed. O(n) in the entries of each directory above
-    /// it, where it was moved.
+    /// Where the directory of a branch is on the main line of now; `None`: it was removed. O(n) in the
+    /// entries of each directory above it, where it was moved.
     ///
     /// # Errors
     /// Store errors.
@@ -171,8 +174,8 @@ impl Branches<'_> {
         if paths.is_detached(&place)? { Ok(None) } else { paths.path(&place).map(Some) }
     }
 
-    /// Makes the first checkpoint of a branch. Its snapshot has been taken: numbers that are reserved later are
-    /// not in it.
+    /// Makes the first checkpoint of a branch. Its snapshot has been taken: numbers that are reserved later
+    /// are not in it.
     fn put_name(
         &self,
         txn: &dyn Txn,
@@ -201,12 +204,12 @@ impl Branches<'_> {
         self.all().into_iter().find(|branch| branch.name == name).ok_or(FsError::NotFound)
     }
 
-    /// Makes what was done so far in this view of a branch survive; each operation wholly or not at all. O(what
-    /// was written since the last one).
+    /// Makes what was done so far in this view of a branch survive; each operation wholly or not at all.
+    /// O(what was written since the last one).
     ///
     /// # Errors
-    /// Not a branch; `Stale`; `Busy`: an operation of several batches is under way; `NoSpace` and other store errors: the former
-    /// checkpoint stays.
+    /// Not a branch; `Stale`; `Busy`: an operation of several batches is under way; `NoSpace` and other store
+    /// errors: the former checkpoint stays.
     pub fn checkpoint(&self) -> Result<()> {
         let view = self.origin.txn().ok_or(FsError::Invalid("only branches are checkpointed"))?;
         let record = view.branch.get().ok_or(FsError::Invalid("only branches are checkpointed"))?;
@@ -215,12 +218,12 @@ impl Branches<'_> {
         Ok(view.txn.checkpoint(&record.encode())?)
     }
 
-    /// Makes this open transaction a branch with this name: it can be gone on with after a restart. Its locks go
-    /// with the view, which the caller drops; what others do from then on is looked at when it is merged.
+    /// Makes this open transaction a branch with this name: it can be gone on with after a restart. Its locks
+    /// go with the view, which the caller drops; what others do from then on is looked at when it is merged.
     ///
     /// # Errors
-    /// `NotSupported` for a serializable transaction, which could not know that its reads still hold; `Canceled`;
-    /// `Exists`; as [`Self::create`].
+    /// `NotSupported` for a serializable transaction, which could not know that its reads still hold;
+    /// `Canceled`; `Exists`; as [`Self::create`].
     pub fn keep(&self, name: &str, uid: u32) -> Result<BranchInfo> {
         let view = self.origin.txn().ok_or(FsError::Invalid("only transactions become branches"))?;
         view.check_alive()?;
@@ -294,7 +297,8 @@ impl Opened {
             written: Mutex::default(),
             restores: AtomicBool::new(false),
         };
-        // With the k-th one that is open getting a k-th part, all together stay near one whole however many there are.
+        // With the k-th one that is open getting a k-th part, all together stay near one whole however many
+        // there are.
         let share = TXN_NODE_SHARE * (main.shared.open.len() as u64 + 1);
         Origin::Txn(Arc::new(view)).open_view(main, root, share, shows)
     }

@@ -2,8 +2,9 @@
 //!
 //! Purpose: comparing snapshots and restoring one read what was written in between, not the trees.
 //!
-//! Thread safety: as [`FileSystem`]. Both views are of one file system and pinned: snapshots, or a transaction
-//! that reads its snapshot; or one is a branch that is not written to, and the other one its snapshot.
+//! Thread safety: as [`FileSystem`]. Both views are of one file system and pinned: snapshots, or a
+//! transaction that reads its snapshot; or one is a branch that is not written to, and the other one its
+//! snapshot.
 
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
@@ -173,8 +174,8 @@ impl<'f> Sides<'f> {
         Ok(())
     }
 
-    /// Whether the content of a file differs, whose attributes and inline content are these on the two sides. What
-    /// the time of change tells counts.
+    /// Whether the content of a file differs, whose attributes and inline content are these on the two sides.
+    /// What the time of change tells counts.
     pub(super) fn content_differs(
         &self,
         before: (&Header, &Bytes),

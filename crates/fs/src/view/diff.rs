@@ -1,9 +1,10 @@
 //! What an open transaction would change, in words of files and keys; what [`DiffStream`] tells of snapshots.
 //!
-//! A transaction is compared with the main line of now: what a commit would do, if it can be done. Paths are those of its view: from
-//! the directory that it is a branch of, if it is one of a directory.
+//! A transaction is compared with the main line of now: what a commit would do, if it can be done. Paths are
+//! those of its view: from the directory that it is a branch of, if it is one of a directory.
 //!
-//! Thread safety: as [`FileSystem`]; what is changed on the main line meanwhile may or may not be in the list.
+//! Thread safety: as [`FileSystem`]; what is changed on the main line meanwhile may or may not be in the
+//! list.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -147,8 +148,8 @@ struct Names {
     changed: Vec<(Place, Found, Found)>,
 }
 
-/// What the transaction whose view this is would change: names in the order of their paths, then keys. O(changes), and O(n)
-/// in the entries of directories whose paths are unknown.
+/// What the transaction whose view this is would change: names in the order of their paths, then keys.
+/// O(changes), and O(n) in the entries of directories whose paths are unknown.
 ///
 /// # Errors
 /// Not a transaction; `Stale`; store errors.
@@ -180,9 +181,9 @@ pub fn diff(fs: &FileSystem) -> Result<Vec<Difference>> {
     Ok(lines)
 }
 
-/// Takes out of `lines` what they tell of keys of `view` that `may_read` does not let their reader see, with the owners that
-/// [`kvfs_kv::Keys::readable_keyspace`] names: values, their lengths, and whether there was one. A user that may only write learns
-/// nothing but what it has done.
+/// Takes out of `lines` what they tell of keys of `view` that `may_read` does not let their reader see, with
+/// the owners that [`kvfs_kv::Keys::readable_keyspace`] names: values, their lengths, and whether there was
+/// one. A user that may only write learns nothing but what it has done.
 ///
 /// # Errors
 /// As [`kvfs_kv::Keys::readable_keyspace`].
@@ -317,8 +318,8 @@ impl Sides<'_> {
     }
 }
 
-/// In a directory that was removed and made again, a name may go in the one and come in the other: then it has
-/// changed. The lines are in order.
+/// In a directory that was removed and made again, a name may go in the one and come in the other: then it
+/// has changed. The lines are in order.
 fn join_pairs(lines: &mut Vec<Difference>) {
     lines.dedup_by(|second, first| {
         let kinds = [first.kind, second.kind];

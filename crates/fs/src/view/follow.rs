@@ -1,13 +1,17 @@
-//! File systems whose store is written to elsewhere, and that go on to newer states of it ([`kvfs_store::Follow`]).
+//! File systems whose store is written to elsewhere, and that go on to newer states of it
+//! ([`kvfs_store::Follow`]).
 //!
-//! Purpose: a newer state comes as a commit does: between operations that hold the state ([`hold_state`]), and no row that was read before
-//! becomes a node afterwards. What is new in it is not known. So each node is brought up to date when it is used next: its row is read again
-//! if it was read at another position. A lookup or a listing that meets a row brings its node to the place where the row is.
+//! Purpose: a newer state comes as a commit does: between operations that hold the state ([`hold_state`]),
+//! and no row that was read before becomes a node afterwards. What is new in it is not known. So each node is
+//! brought up to date when it is used next: its row is read again if it was read at another position. A
+//! lookup or a listing that meets a row brings its node to the place where the row is.
 //!
-//! What a front end may have cached is told by [`take_renewed`]; the rest it must ask for again within its own bound.
+//! What a front end may have cached is told by [`take_renewed`]; the rest it must ask for again within its
+//! own bound.
 //!
-//! Thread safety: as [`FileSystem`]. Invariants: nothing is written; the position of a node (`changed_at`) is the one that its row was read
-//! at; a file that has no row any more, or whose new name was not met yet, is `Stale`.
+//! Thread safety: as [`FileSystem`]. Invariants: nothing is written; the position of a node (`changed_at`) is
+//! the one that its row was read at; a file that has no row any more, or whose new name was not met yet, is
+//! `Stale`.
 
 use std::sync::Arc;
 
@@ -27,8 +31,8 @@ pub fn follows(fs: &FileSystem) -> bool {
     fs.follows
 }
 
-/// While this is held no newer state is shown, where there may be one. Each operation of a file system that follows must hold it.
-/// Nested calls are fine.
+/// While this is held no newer state is shown, where there may be one. Each operation of a file system that
+/// follows must hold it. Nested calls are fine.
 pub fn hold_state(fs: &FileSystem) -> impl Sized + '_ {
     fs.follows.then(|| fs.shared.shown.read())
 }
@@ -58,7 +62,8 @@ pub fn show_newer(fs: &FileSystem) -> Result<bool> {
     Ok(true)
 }
 
-/// Looks which files have changed of those that a front end may have content of, as `is_cached` says. O(files that are known).
+/// Looks which files have changed of those that a front end may have content of, as `is_cached` says. O(files
+/// that are known).
 pub fn renew_cached(fs: &FileSystem, is_cached: impl Fn(NodeId) -> bool) {
     for file in fs.nodes.cached_files().into_iter().filter(|file| is_cached(*file)) {
         let _held = hold_state(fs);
@@ -69,8 +74,8 @@ pub fn renew_cached(fs: &FileSystem, is_cached: impl Fn(NodeId) -> bool) {
     }
 }
 
-/// What was found to have changed since the last call, by operations or by [`renew_cached`]: what a front end must drop that it may have
-/// of it.
+/// What was found to have changed since the last call, by operations or by [`renew_cached`]: what a front end
+/// must drop that it may have of it.
 pub fn take_renewed(fs: &FileSystem) -> Invalidations {
     let nodes = fs.nodes.take_renewed().into_iter().map(|inode| (NodeId(inode), true)).collect();
     Invalidations { nodes, entries: Vec::new(), moved: Vec::new() }

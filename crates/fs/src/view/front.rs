@@ -14,8 +14,8 @@ use crate::node::NodeTable;
 use crate::operations::Recorder;
 
 impl FileSystem {
-    /// The locks of all views, and the transactions that are open. [`Admission::tick`] must be called about ten times a
-    /// second while there are transactions.
+    /// The locks of all views, and the transactions that are open. [`Admission::tick`] must be called about
+    /// ten times a second while there are transactions.
     pub fn admission(&self) -> &Admission {
         &self.shared.admission
     }
@@ -27,7 +27,8 @@ impl FileSystem {
     }
 }
 
-/// From now on `recorder` is told of the operations that front ends answer, in all views of `fs`. The first one stays.
+/// From now on `recorder` is told of the operations that front ends answer, in all views of `fs`. The first
+/// one stays.
 pub fn record_operations(fs: &FileSystem, recorder: Arc<dyn Recorder>) {
     let _ = fs.shared.recorder.set(recorder);
 }
@@ -37,7 +38,8 @@ pub fn recorder(fs: &FileSystem) -> Option<&Arc<dyn Recorder>> {
     fs.shared.recorder.get()
 }
 
-/// The path from the root of an inode that has a node, in a transaction if one of this number is open, else in `fs`.
+/// The path from the root of an inode that has a node, in a transaction if one of this number is open, else
+/// in `fs`.
 pub fn path_in(fs: &FileSystem, txn: u64, inode: u64) -> Option<String> {
     let view = if txn == 0 { None } else { fs.shared.open.of(TxnId(txn)) };
     view.as_deref().unwrap_or(fs).lock_words().path_of(inode)

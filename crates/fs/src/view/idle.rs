@@ -1,7 +1,7 @@
 //! Transactions without operations: on a full store they give way.
 //!
-//! An open transaction pins the state that it began with, and keeps what it has written. The one that has been idle for
-//! longest is worth less than writes that would be refused, as what undo keeps is.
+//! An open transaction pins the state that it began with, and keeps what it has written. The one that has
+//! been idle for longest is worth less than writes that would be refused, as what undo keeps is.
 //!
 //! Thread safety: as [`FileSystem`]. The list is locked for moments, alone; no view is dropped under it.
 
@@ -21,7 +21,8 @@ use crate::{Caller, FileSystem, FsError};
 /// A transaction whose newest operation is younger than this is at work.
 const IDLE_MIN: Duration = Duration::from_secs(30);
 
-/// How long an operation takes detached trees apart: they may hold nothing that it lacks, and others wait for its thread.
+/// How long an operation takes detached trees apart: they may hold nothing that it lacks, and others wait for
+/// its thread.
 const TREES_TIME_MAX: Duration = Duration::from_secs(3);
 
 /// How often an operation is tried again after space was made for it.
@@ -75,7 +76,8 @@ impl OpenViews {
         self.views.lock().values().filter_map(Weak::upgrade).collect()
     }
 
-    /// Ends those half of the idle transactions, `own` left out, that have been idle for longest. True: one has ended.
+    /// Ends those half of the idle transactions, `own` left out, that have been idle for longest. True: one
+    /// has ended.
     fn end_idle(&self, own: Option<TxnId>, pid: u32) -> bool {
         let mut idle: Vec<(Duration, Arc<FileSystem>)> = Vec::new();
         for view in self.all() {
@@ -97,8 +99,9 @@ impl OpenViews {
 }
 
 impl FileSystem {
-    /// Runs `operation`; again while space that it lacks is made: detached trees go first, then orphans, then those half of the idle
-    /// transactions that have been idle for longest. May block, and works on a full store.
+    /// Runs `operation`; again while space that it lacks is made: detached trees go first, then orphans, then
+    /// those half of the idle transactions that have been idle for longest. May block, and works on a full
+    /// store.
     ///
     /// # Errors
     /// Those of `operation`.

@@ -1,9 +1,9 @@
 //! How the operations of a view begin: they find their nodes, and take names.
 //!
-//! Thread safety: any number of threads; a plain value of references. Invariants: a view that is over, or whose nodes are
-//! behind the store, gives no node; all names are taken or none; an operation
-//! that changes something keeps its transaction from being frozen until it is done; what a view that locks its reads knows of
-//! a node is read again under the first lock on it (`verify`).
+//! Thread safety: any number of threads; a plain value of references. Invariants: a view that is over, or
+//! whose nodes are behind the store, gives no node; all names are taken or none; an operation that changes
+//! something keeps its transaction from being frozen until it is done; what a view that locks its reads knows
+//! of a node is read again under the first lock on it (`verify`).
 
 use std::ops::Deref;
 use std::sync::Arc;

@@ -2,18 +2,18 @@
 //!
 //! Purpose: a branch took no locks while it was worked in. [`begin_merge`] opens it once more, as a
 //! transaction that (1) locks all that the branch has changed, as if it did all of that now; (2) asks of each
-//! record whether others changed it since the branch's snapshot, field by field, so that what commutes does not
-//! stand in the way; (3) makes sure that the directories which the branch has moved, and those in which it has changed
-//! something, still hang on the root. What comes of it is committed like every transaction.
+//! record whether others changed it since the branch's snapshot, field by field, so that what commutes does
+//! not stand in the way; (3) makes sure that the directories which the branch has moved, and those in which
+//! it has changed something, still hang on the root. What comes of it is committed like every transaction.
 //!
-//! Why these three suffice. Every operation writes a record of all that it relies on, but for one thing: entries
-//! are counted in their directory's row, which a removal deletes (so "created inside" meets "removed"); links are
-//! counted in the file's row, exclusively; a file's size, flags and blocks are fields of its row; the row of a
-//! file that is moved, linked or removed is written as a whole. Only that a directory does not become its own
-//! ancestor is nowhere written down: two moves that make a cycle together touch different rows; nor that no directory above was
-//! removed with all below it, there or here. (3) looks for all of these.
-//! Numbers of inodes are given once for all views; orphans of a branch get to the main line's reaper by the
-//! commit.
+//! Why these three suffice. Every operation writes a record of all that it relies on, but for one thing:
+//! entries are counted in their directory's row, which a removal deletes (so "created inside" meets
+//! "removed"); links are counted in the file's row, exclusively; a file's size, flags and blocks are fields
+//! of its row; the row of a file that is moved, linked or removed is written as a whole. Only that a
+//! directory does not become its own ancestor is nowhere written down: two moves that make a cycle together
+//! touch different rows; nor that no directory above was removed with all below it, there or here. (3) looks
+//! for all of these. Numbers of inodes are given once for all views; orphans of a branch get to the main
+//! line's reaper by the commit.
 //!
 //! Thread safety: as [`FileSystem`]; it waits for locks, so it is nothing for a worker.
 //!
@@ -276,7 +276,8 @@ impl Merge<'_> {
         Ok(())
     }
 
-    /// What the branch has changed must not be in a tree that was removed as a whole: nothing in it was touched by that.
+    /// What the branch has changed must not be in a tree that was removed as a whole: nothing in it was
+    /// touched by that.
     fn validate_places(&mut self) -> Result<()> {
         let (view, mut main, mut seen) = (self.view, Paths::new(&*self.view.main), BTreeSet::new());
         each_change(view.txn.changes(self.fs.keyspaces.meta)?, |change| {
@@ -347,9 +348,9 @@ impl Merge<'_> {
         Ok(changed_outside(&place, author))
     }
 
-    /// Every directory that the branch has moved must still lead to the root, by where it and those above it are
-    /// after the merge. Those that the branch has not moved are where the main line has them now, and are kept
-    /// there.
+    /// Every directory that the branch has moved must still lead to the root, by where it and those above it
+    /// are after the merge. Those that the branch has not moved are where the main line has them now, and are
+    /// kept there.
     fn validate_tree(&mut self) -> Result<()> {
         for (directory, target) in self.moved.clone() {
             let mut seen = BTreeSet::from([directory]);

@@ -1,5 +1,6 @@
-//! What others have changed in the trees that a branch has removed as a whole: that has touched nothing below their tops, so a merge
-//! looks there. O(names in those trees), where what is older than the branch's snapshot is not read of the main line.
+//! What others have changed in the trees that a branch has removed as a whole: that has touched nothing below
+//! their tops, so a merge looks there. O(names in those trees), where what is older than the branch's
+//! snapshot is not read of the main line.
 //!
 //! Thread safety: plain functions.
 
@@ -23,7 +24,8 @@ struct Walk<'f> {
     linked: BTreeMap<u64, u32>,
 }
 
-/// Calls `found` with a change by others in each directory, and of each file with several names, that goes with a tree of the branch.
+/// Calls `found` with a change by others in each directory, and of each file with several names, that goes
+/// with a tree of the branch.
 ///
 /// # Errors
 /// Those of `found`; store errors.

@@ -5,22 +5,22 @@
 //! latches for the length of an operation, and inside a transaction locks until the end.
 //!
 //! The life of a transaction: [`FileSystem::begin`] → operations on the view → [`TxnView::freeze`] →
-//! [`FrozenView::plan`] → [`PlannedCommit::commit`], or [`TxnView::abort`]: the states of `commit`. A commit publishes the
-//! private writes in one step of the store's order, then brings the main line's nodes up to date and tells what the kernel
-//! must forget.
+//! [`FrozenView::plan`] → [`PlannedCommit::commit`], or [`TxnView::abort`]: the states of `commit`. A commit
+//! publishes the private writes in one step of the store's order, then brings the main line's nodes up to
+//! date and tells what the kernel must forget.
 //!
 //! Thread safety: as [`FileSystem`]. Lock order: phase of the view → publishing of the main line's node table
 //! → shards and nodes.
 //!
 //! Invariants:
-//! * a transaction that changes a row must hold its locks until the main line's nodes are up to date, so
-//!   that no operation on the main line changes it meanwhile; what commutes (counters) is brought in as a change;
+//! * a transaction that changes a row must hold its locks until the main line's nodes are up to date, so that
+//!   no operation on the main line changes it meanwhile; what commutes (counters) is brought in as a change;
 //! * a view never writes access times, and reaps only orphans that it made itself: a file that the main line
 //!   has open stays whole, whatever a commit does to its names;
 //! * a view that locks what it reads trusts no attribute that it learned before it had the lock (`verify`);
 //! * an ended view answers `Stale`, a doomed one `Canceled`;
-//! * the view of a branch ([`FileSystem::open_branch`]) takes latches and no locks; a merge takes the locks of all
-//!   that the branch changed, and then looks whether the tree stays one.
+//! * the view of a branch ([`FileSystem::open_branch`]) takes latches and no locks; a merge takes the locks
+//!   of all that the branch changed, and then looks whether the tree stays one.
 
 mod authors;
 mod branch;

@@ -1,6 +1,7 @@
 //! Where a view's reads come from and its batches go.
 //!
-//! Thread safety: any number of threads. Invariant: of the three kinds of views this alone knows which one it is.
+//! Thread safety: any number of threads. Invariant: of the three kinds of views this alone knows which one it
+//! is.
 
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
@@ -74,8 +75,8 @@ pub(crate) enum Origin {
 }
 
 impl Origin {
-    /// Another view of the same file system, with nodes of its own that may take a `share`-th part of what those of the
-    /// main line may. It knows its root, the directory with this inode.
+    /// Another view of the same file system, with nodes of its own that may take a `share`-th part of what
+    /// those of the main line may. It knows its root, the directory with this inode.
     pub(super) fn open_view(
         self,
         main: &FileSystem,
@@ -100,7 +101,8 @@ impl Origin {
         Ok(fs)
     }
 
-    /// Whether a block can be changed in part without being read. A transaction reads it, and so do some engines.
+    /// Whether a block can be changed in part without being read. A transaction reads it, and so do some
+    /// engines.
     pub(crate) fn patches_blindly(&self) -> bool {
         matches!(self, Self::Main(store) if store.capabilities().blind_patches)
     }
@@ -171,7 +173,8 @@ impl Origin {
         view.outcome(view.txn.clone_blocks(data, clones))
     }
 
-    /// Applies a batch and clones of blocks, whose targets are absent and which come before it, to the view: wholly or not at all.
+    /// Applies a batch and clones of blocks, whose targets are absent and which come before it, to the view:
+    /// wholly or not at all.
     pub(crate) fn apply_with_clones(
         &self,
         batch: Batch,
@@ -214,8 +217,8 @@ impl Origin {
         self.txn().map_or(Ok(()), TxnView::check_alive)
     }
 
-    /// An operation must call this before it answers what it has read, in a view that locks what it reads: a doom
-    /// gives the locks back at once, and what was read since may not fit what was read before.
+    /// An operation must call this before it answers what it has read, in a view that locks what it reads: a
+    /// doom gives the locks back at once, and what was read since may not fit what was read before.
     pub(crate) fn confirm_read(&self) -> Result<()> {
         if self.locks_reads() { self.check_alive() } else { Ok(()) }
     }

@@ -1,8 +1,8 @@
 //! Where directories are on one side of a comparison, and paths made of that.
 //!
-//! Thread safety: plain values. Invariants: of each directory its parent and name are kept, not its path, so memory does not
-//! depend on how deep a tree is, and has a bound: above it everything is learned anew, and of a directory with more
-//! subdirectories than fit the others are told by number. A circle is an error.
+//! Thread safety: plain values. Invariants: of each directory its parent and name are kept, not its path, so
+//! memory does not depend on how deep a tree is, and has a bound: above it everything is learned anew, and of
+//! a directory with more subdirectories than fit the others are told by number. A circle is an error.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Deref;
@@ -54,8 +54,8 @@ impl Places {
         Self { root, above: HashMap::new(), bytes: 0 }
     }
 
-    /// Path of a name; with the empty name, of the directory itself. Where the way to the root is not known, or longer than
-    /// a reader takes in, it begins with a number. O(its length).
+    /// Path of a name; with the empty name, of the directory itself. Where the way to the root is not known,
+    /// or longer than a reader takes in, it begins with a number. O(its length).
     fn path(&self, (directory, name): &Place) -> Vec<u8> {
         let (mut names, mut bytes, mut at) = (Vec::new(), 0, *directory);
         let mut path = loop {
@@ -164,8 +164,8 @@ impl<F: Deref<Target = FileSystem>> Paths<F> {
         Ok(self.places.path(place))
     }
 
-    /// Learns where the directory is, and all above it. O(directories above that are not known), and O(n) in the entries
-    /// of each, once.
+    /// Learns where the directory is, and all above it. O(directories above that are not known), and O(n) in
+    /// the entries of each, once.
     ///
     /// # Errors
     /// Store errors; `Corrupt` where a directory is inside of itself.

@@ -1,12 +1,13 @@
 //! Merging a branch where one side is preferred: what the merge as such refuses.
 //!
-//! Purpose: the records of a branch fit the main line only where nothing has changed there. Where something has, the
-//! branch's changes are done once more, by operations, on the main line of now: the branch and its snapshot are the
-//! two states of an undo ([`super::undo`]), the other way round. So names, links and counters stay right whatever
-//! has changed. Content of what is done again is copied, and files that are made again have other inode numbers.
+//! Purpose: the records of a branch fit the main line only where nothing has changed there. Where something
+//! has, the branch's changes are done once more, by operations, on the main line of now: the branch and its
+//! snapshot are the two states of an undo ([`super::undo`]), the other way round. So names, links and
+//! counters stay right whatever has changed. Content of what is done again is copied, and files that are made
+//! again have other inode numbers.
 //!
-//! Thread safety: as [`FileSystem`]; for threads that may block. Invariant: the branch is as it was; after the
-//! commit the caller deletes it.
+//! Thread safety: as [`FileSystem`]; for threads that may block. Invariant: the branch is as it was; after
+//! the commit the caller deletes it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,9 +21,10 @@ use super::undo::{Obstacle, Planned, Selection, TakenBack, owner_of_note};
 use super::{BeginOptions, DiffKind};
 use crate::{FileSystem, FsError, Result};
 
-/// A transaction of `owner` that does what the branch has changed on the main line of now. `selection` says what
-/// becomes of conflicts (`force`: the branch's side stays, `keep`: the main line's). Commit the view like that of
-/// every transaction, and then delete the branch. O(what the branch and the main line have changed).
+/// A transaction of `owner` that does what the branch has changed on the main line of now. `selection` says
+/// what becomes of conflicts (`force`: the branch's side stays, `keep`: the main line's). Commit the view
+/// like that of every transaction, and then delete the branch. O(what the branch and the main line have
+/// changed).
 ///
 /// # Errors
 /// [`FsError::MergeRefused`] with the conflicts that are left; as [`FileSystem::open_branch`] and

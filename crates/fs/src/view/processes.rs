@@ -1,8 +1,8 @@
-//! What the processes are called that change the main line while transactions are open, so that messages can say it after they
-//! have ended.
+//! What the processes are called that change the main line while transactions are open, so that messages can
+//! say it after they have ended.
 //!
-//! Thread safety: one short lock, not held while a name is asked for. Invariants: bounded; a process is asked for its name at most
-//! once in [`FRESH_FOR`].
+//! Thread safety: one short lock, not held while a name is asked for. Invariants: bounded; a process is asked
+//! for its name at most once in [`FRESH_FOR`].
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
@@ -37,7 +37,8 @@ pub(crate) struct Processes {
     names: Mutex<Names, class::FsViewProcessesNames>,
 }
 
-/// Lets messages say what processes on the main line are called: `command_of` is asked by their numbers, seldom, and may read a file.
+/// Lets messages say what processes on the main line are called: `command_of` is asked by their numbers,
+/// seldom, and may read a file.
 pub fn name_processes(fs: &FileSystem, command_of: fn(u32) -> Option<String>) {
     let _ = fs.shared.processes.command_of.set(command_of);
 }

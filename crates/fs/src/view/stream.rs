@@ -1,9 +1,9 @@
 //! What differs between two snapshots, a page at a time.
 //!
-//! Purpose: a comparison of any size takes bounded memory and linear work. The rows that differ are walked in the order of
-//! their keys, directory by directory, and a page goes on where the one before ended. Only which files have another name
-//! must be known beforehand: two walks find out. As many of them as [`INODES_MAX`] and [`MOVED_BYTES_MAX`] allow are told as
-//! renamed, the others as removed and added.
+//! Purpose: a comparison of any size takes bounded memory and linear work. The rows that differ are walked in
+//! the order of their keys, directory by directory, and a page goes on where the one before ended. Only which
+//! files have another name must be known beforehand: two walks find out. As many of them as [`INODES_MAX`]
+//! and [`MOVED_BYTES_MAX`] allow are told as renamed, the others as removed and added.
 //!
 //! Thread safety: a plain value. Both views are pinned, see [`Sides`].
 
@@ -41,7 +41,8 @@ enum At {
     End,
 }
 
-/// The inodes whose names differ, with those that went and those that came; the first of each belong together.
+/// The inodes whose names differ, with those that went and those that came; the first of each belong
+/// together.
 #[derive(Default)]
 struct Moved(HashMap<u64, [Vec<Place>; 2]>);
 
@@ -66,8 +67,8 @@ pub struct DiffStream<F> {
     moved: Option<Moved>,
     then: Paths<F>,
     now: Paths<F>,
-    /// The last directory that is on one side only (the side before, the side after), and the one under its path on the
-    /// other side.
+    /// The last directory that is on one side only (the side before, the side after), and the one under its
+    /// path on the other side.
     twins: [Option<(u64, Option<u64>)>; 2],
     at: At,
     position: u64,
@@ -116,8 +117,8 @@ impl<F: Deref<Target = FileSystem> + Clone> DiffStream<F> {
         matches!(self.at, At::End)
     }
 
-    /// The next lines, at most so many, and of so many bytes, about: names, in the order of their paths within the page, then keys.
-    /// Empty at the end alone.
+    /// The next lines, at most so many, and of so many bytes, about: names, in the order of their paths
+    /// within the page, then keys. Empty at the end alone.
     ///
     /// # Errors
     /// The main line, or a transaction that locks what it reads; store errors.
@@ -238,8 +239,8 @@ impl<F: Deref<Target = FileSystem> + Clone> DiffStream<F> {
         Ok(Some(difference(DiffKind::Removed, old, self.then.path(place)?, facts)))
     }
 
-    /// In a directory that was removed and made again, a name goes in the one and comes in the other: then it has changed.
-    /// What is on the other side of `side` (0: before, 1: after) under the path of this name.
+    /// In a directory that was removed and made again, a name goes in the one and comes in the other: then it
+    /// has changed. What is on the other side of `side` (0: before, 1: after) under the path of this name.
     fn twin(&mut self, sides: Sides<'_>, side: usize, (directory, name): &Place) -> Result<Option<Found>> {
         let views = [sides.before, sides.after];
         let (own, other) = (views[side], views[1 - side]);

@@ -1,12 +1,13 @@
 //! The times that a change gives a node: now.
 //!
-//! A time is raised to now, so that changes of one node commute: two writers of a file, or two that make entries in one
-//! directory, hold its times under increment. Raising would leave alone a time that lies in the future, as one
-//! may that was set, or that is left of a clock that was ahead. Such a time is set to now, which goes together with no other
-//! change of it: so its names are taken exclusively first.
+//! A time is raised to now, so that changes of one node commute: two writers of a file, or two that make
+//! entries in one directory, hold its times under increment. Raising would leave alone a time that lies in
+//! the future, as one may that was set, or that is left of a clock that was ahead. Such a time is set to now,
+//! which goes together with no other change of it: so its names are taken exclusively first.
 //!
-//! Thread safety: as [`Names`]. Invariant: a time of a node goes back only while its names are held exclusively. (Now is
-//! taken after the node was read: what others gave it before is no later, unless the clock was set back.)
+//! Thread safety: as [`Names`]. Invariant: a time of a node goes back only while its names are held
+//! exclusively. (Now is taken after the node was read: what others gave it before is no later, unless the
+//! clock was set back.)
 
 use kvfs_txn::{Fields, LockName, Want};
 
@@ -16,8 +17,8 @@ use crate::schema::{NumberPatch, RowPatch};
 use crate::{Result, Timestamp};
 
 impl Names<'_> {
-    /// Content or entries of the node change now. The caller holds its times, of a directory its counters, at least
-    /// under increment.
+    /// Content or entries of the node change now. The caller holds its times, of a directory its counters, at
+    /// least under increment.
     ///
     /// # Errors
     /// `Parked`, and what refuses locks.

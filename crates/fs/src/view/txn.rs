@@ -35,7 +35,8 @@ pub(super) const TXN_NODE_SHARE: u64 = 4;
 /// The same for the view of a snapshot, of which front ends keep a handful.
 const SNAPSHOT_NODE_SHARE: u64 = 16;
 
-/// How to begin a transaction; by default with snapshot isolation, of no known process, for as long as it takes.
+/// How to begin a transaction; by default with snapshot isolation, of no known process, for as long as it
+/// takes.
 #[derive(Debug, Clone, Default)]
 pub struct BeginOptions {
     /// What it sees of others.
@@ -44,8 +45,8 @@ pub struct BeginOptions {
     pub priority: i32,
     /// It is given up when it takes longer.
     pub timeout: Option<Duration>,
-    /// It is given up when it goes without an operation for longer; `None`: as [`crate::MountOptions::txn_idle`] says.
-    /// [`Duration::MAX`]: it may idle for good.
+    /// It is given up when it goes without an operation for longer; `None`: as
+    /// [`crate::MountOptions::txn_idle`] says. [`Duration::MAX`]: it may idle for good.
     pub idle_max: Option<Duration>,
     /// Longest wait for a lock.
     pub lock_wait_max: Option<Duration>,
@@ -53,8 +54,8 @@ pub struct BeginOptions {
     pub owner: Owner,
 }
 
-/// The transaction of a view, or the branch that is worked in: what it has beside the file system that it shows, and
-/// what becomes of it. Its phase and its locks say how far it is.
+/// The transaction of a view, or the branch that is worked in: what it has beside the file system that it
+/// shows, and what becomes of it. Its phase and its locks say how far it is.
 pub struct TxnView {
     pub(crate) txn: Arc<dyn Txn>,
     /// `None`: a branch that is worked in, whose operations take no locks.
@@ -65,7 +66,8 @@ pub struct TxnView {
     pub(super) keyspaces: Keyspaces,
     pub(crate) created: Created,
     pub(super) phase: CommitPhase,
-    /// Shared by operations of several batches while they are under way: no commit and no checkpoint goes through their middle.
+    /// Shared by operations of several batches while they are under way: no commit and no checkpoint goes
+    /// through their middle.
     pub(super) long_operations: FairLock<(), class::FsViewTxnLongOperations>,
     /// What it has changed of quotas.
     pub(crate) pending_usage: Pending,
@@ -105,8 +107,8 @@ impl TxnView {
         self.locks.as_ref()?.doomed()
     }
 
-    /// It gives way, in the middle of its commit, to process `pid`, which writes to `node` on the main line and can't
-    /// wait. Without effect once its commit is decided.
+    /// It gives way, in the middle of its commit, to process `pid`, which writes to `node` on the main line
+    /// and can't wait. Without effect once its commit is decided.
     pub fn give_way(&self, pid: u32, node: NodeId) {
         if let Some(locks) = &self.locks {
             let name = LockName::Blocks { inode: node.0, first: 0, end: u64::MAX };
@@ -147,8 +149,8 @@ impl TxnView {
         }
     }
 
-    /// Refuses a directory of a tree that was detached before the transaction began: the removal of that tree looks at the
-    /// main line alone.
+    /// Refuses a directory of a tree that was detached before the transaction began: the removal of that tree
+    /// looks at the main line alone.
     pub(crate) fn expect_attached(&self, directory: u64) -> Result<()> {
         let base = self.main.view_of(self.txn.base()?)?;
         match Paths::new(base).detached_tree(directory)? {
@@ -273,8 +275,9 @@ impl FileSystem {
     }
 }
 
-/// The view of a snapshot for a kernel to show: the named one itself, and none that has got its name meanwhile. What was
-/// a privilege then is none in it: set-id bits, device numbers and the capabilities of files are left out.
+/// The view of a snapshot for a kernel to show: the named one itself, and none that has got its name
+/// meanwhile. What was a privilege then is none in it: set-id bits, device numbers and the capabilities of
+/// files are left out.
 ///
 /// # Errors
 /// `NotFound`; store errors.

@@ -1,11 +1,12 @@
 //! Locks that a user takes explicitly: on ranges of keys, on parts of a file, on the names in a directory.
 //!
-//! They are the locks that operations take, so they conflict with those, are shown, waited for and timed out like
-//! them, and go when the transaction ends. At snapshot level they make of "unchanged since the snapshot" a promise for
-//! the rest of the transaction: what another party did change after the snapshot is a conflict at once.
+//! They are the locks that operations take, so they conflict with those, are shown, waited for and timed out
+//! like them, and go when the transaction ends. At snapshot level they make of "unchanged since the snapshot"
+//! a promise for the rest of the transaction: what another party did change after the snapshot is a conflict
+//! at once.
 //!
-//! Thread safety: as [`FileSystem`]. Invariant: at snapshot level, what is locked is as the snapshot shows it, or the
-//! transaction is doomed.
+//! Thread safety: as [`FileSystem`]. Invariant: at snapshot level, what is locked is as the snapshot shows
+//! it, or the transaction is doomed.
 
 use kvfs_store::{BLOCK_BYTES, Isolation, KeyRange, Keyspace, Records};
 use kvfs_txn::LockName;
@@ -27,12 +28,12 @@ impl FileSystem {
 }
 
 impl UserLocks<'_> {
-    /// Locks the keys in `range`, those that don't exist included, until the transaction ends: shared (no other
-    /// party changes them) or exclusively (nor locks them).
+    /// Locks the keys in `range`, those that don't exist included, until the transaction ends: shared (no
+    /// other party changes them) or exclusively (nor locks them).
     ///
     /// # Errors
-    /// `Parked`; `Canceled`, where another party has changed one of them after the snapshot; `Invalid` outside of a
-    /// transaction.
+    /// `Parked`; `Canceled`, where another party has changed one of them after the snapshot; `Invalid`
+    /// outside of a transaction.
     pub fn keys(
         &self,
         caller: &Caller,
@@ -76,8 +77,8 @@ impl UserLocks<'_> {
         self.expect_unchanged(keyspace, Records::Key { key, touch: TOUCH_CONTENT })
     }
 
-    /// Locks all names in a directory, those that don't exist included; what is below its subdirectories is not
-    /// concerned.
+    /// Locks all names in a directory, those that don't exist included; what is below its subdirectories is
+    /// not concerned.
     ///
     /// # Errors
     /// As [`Self::keys`]; `NotDirectory`.
@@ -91,8 +92,8 @@ impl UserLocks<'_> {
         self.expect_unchanged(self.0.keyspaces.meta, Records::Range(rows))
     }
 
-    /// Refuses if these records were changed after the snapshot. The caller must hold their lock, so that they stay
-    /// unchanged.
+    /// Refuses if these records were changed after the snapshot. The caller must hold their lock, so that
+    /// they stay unchanged.
     fn expect_unchanged(&self, keyspace: Keyspace, records: Records) -> Result<()> {
         let view = self.0.origin.txn().ok_or(OUTSIDE)?;
         if view.txn.isolation() != Isolation::Snapshot {

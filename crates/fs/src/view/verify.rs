@@ -15,7 +15,8 @@ use crate::schema::{Header, Row};
 use crate::{FileType, FsError, NodeId, Result};
 
 impl Locker<'_> {
-    /// Reads again what the names protect from now on. Nothing to do for views that don't lock what they read.
+    /// Reads again what the names protect from now on. Nothing to do for views that don't lock what they
+    /// read.
     pub(super) fn verify(&self, wants: &[Want<'_>]) -> Result<()> {
         if !self.origin.locks_reads() {
             return Ok(());

@@ -1,7 +1,8 @@
 //! How changes of rows reach a view, and the nodes that stand for them.
 //!
-//! Thread safety: any number of threads; a plain value of references. Invariant: a node is told of a change when the batch
-//! that holds it has been applied, and of none that was refused. The caller must hold the names of what is changed.
+//! Thread safety: any number of threads; a plain value of references. Invariant: a node is told of a change
+//! when the batch that holds it has been applied, and of none that was refused. The caller must hold the
+//! names of what is changed.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -67,8 +68,8 @@ impl<'v> NodeWriter<'v> {
         Ok(position)
     }
 
-    /// Adds the patch of the node's row to the batch, and with it the access time that waits, if one does. Returns what
-    /// the node is to be told.
+    /// Adds the patch of the node's row to the batch, and with it the access time that waits, if one does.
+    /// Returns what the node is to be told.
     pub(crate) fn stage_patch<'p>(
         &self,
         batch: &mut Batch,
@@ -110,8 +111,8 @@ impl<'v> NodeWriter<'v> {
         }
     }
 
-    /// The access time of the node that waits, to go with `patch` of its row. `None`: none waits, or the patch sets
-    /// it.
+    /// The access time of the node that waits, to go with `patch` of its row. `None`: none waits, or the
+    /// patch sets it.
     fn lazy_time_for(&self, node: &Node, patch: &RowPatch) -> Option<Timestamp> {
         if !self.is_lazytime || patch.atime.is_some() {
             return None;

@@ -1,7 +1,8 @@
 //! Extended attributes: one record each, under inode and name.
 //!
-//! Three names are none of them: [`COMPRESSION_ATTRIBUTE`], [`TIER_ATTRIBUTE`] and [`PROJECT_ATTRIBUTE`] stand for properties of
-//! the row. [`ACCESSES_ATTRIBUTE`] is what a file's accesses were counted to be, and can't be set.
+//! Three names are none of them: [`COMPRESSION_ATTRIBUTE`], [`TIER_ATTRIBUTE`] and [`PROJECT_ATTRIBUTE`]
+//! stand for properties of the row. [`ACCESSES_ATTRIBUTE`] is what a file's accesses were counted to be, and
+//! can't be set.
 //!
 //! A flag in the row tells whether an inode ever had one, so that the many questions about attributes that
 //! were never set cost no store access.
@@ -100,8 +101,8 @@ impl FileSystem {
         value.ok_or(FsError::NoAttribute)
     }
 
-    /// Sets an extended attribute. An access-control list is set as [`FileSystem::set_acl`] does, whatever `mode`
-    /// is, and keeps set-group-id.
+    /// Sets an extended attribute. An access-control list is set as [`FileSystem::set_acl`] does, whatever
+    /// `mode` is, and keeps set-group-id.
     ///
     /// # Errors
     /// `Exists`, `NoAttribute` (by `mode`), `AttributeTooLarge`, `AttributesFull`, `NotSupported`, …
@@ -161,11 +162,12 @@ impl FileSystem {
         Ok(())
     }
 
-    /// The names of all extended attributes, each followed by a zero byte; those of `trusted.*` for root alone. Never parks.
+    /// The names of all extended attributes, each followed by a zero byte; those of `trusted.*` for root
+    /// alone. Never parks.
     ///
     /// # Errors
-    /// `AttributeTooLarge` when they don't fit into what Linux can list, as those of a file from before there was a bound
-    /// may; store errors.
+    /// `AttributeTooLarge` when they don't fit into what Linux can list, as those of a file from before there
+    /// was a bound may; store errors.
     pub fn listxattr(&self, caller: &Caller, node: NodeId) -> Result<Vec<u8>> {
         let node = self.locker().pin(node)?;
         self.locker().lock_read(caller, &read_wants(node.inode))?;

@@ -1,8 +1,8 @@
-//! How content is stored, on which tier, and which project it counts for, as attributes that are not listed: tools that copy
-//! attributes leave them alone.
+//! How content is stored, on which tier, and which project it counts for, as attributes that are not listed:
+//! tools that copy attributes leave them alone.
 //!
-//! New files and directories take them over from their directory, and keep them wherever they are moved. What is
-//! there already is compressed when it is written again, and goes to the wished tier when merges copy it.
+//! New files and directories take them over from their directory, and keep them wherever they are moved. What
+//! is there already is compressed when it is written again, and goes to the wished tier when merges copy it.
 
 use bytes::Bytes;
 use kvfs_store::{Batch, Store, Tier};
@@ -25,8 +25,8 @@ pub const ACCESSES_ATTRIBUTE: &[u8] = b"kvfs.accesses";
 
 const NO_TIER: &str = "auto";
 
-/// Its name. Its value is the number of a project, 0 for none, in decimal digits; of a directory that does not hand its
-/// project down, followed by ` alone`.
+/// Its name. Its value is the number of a project, 0 for none, in decimal digits; of a directory that does
+/// not hand its project down, followed by ` alone`.
 pub const PROJECT_ATTRIBUTE: &[u8] = b"kvfs.project";
 
 const ALONE: &str = " alone";

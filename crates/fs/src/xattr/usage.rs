@@ -1,12 +1,14 @@
 //! How much of what a file may have in extended attributes it has.
 //!
-//! Two bounds: the list of names is what Linux can hand over in one piece, so that a file can always be listed; names
-//! and values together are what one look over them may read. Access-control lists have room of their own.
+//! Two bounds: the list of names is what Linux can hand over in one piece, so that a file can always be
+//! listed; names and values together are what one look over them may read. Access-control lists have room of
+//! their own.
 //!
-//! Thread safety: as [`FileSystem`]. Invariants: the caller holds the attributes of the inode exclusively, by a latch and
-//! in a transaction by a lock, so what a node keeps of its usage stays true until a commit changes its row. What a
-//! snapshot does not show yet is no gap: an attribute that is set is a conflict with whatever was set since. A file from
-//! before there were bounds may be over them: what it has can be read, replaced by less, and removed.
+//! Thread safety: as [`FileSystem`]. Invariants: the caller holds the attributes of the inode exclusively, by
+//! a latch and in a transaction by a lock, so what a node keeps of its usage stays true until a commit
+//! changes its row. What a snapshot does not show yet is no gap: an attribute that is set is a conflict with
+//! whatever was set since. A file from before there were bounds may be over them: what it has can be read,
+//! replaced by less, and removed.
 
 use bytes::Bytes;
 use kvfs_store::{KeyRange, Keyspace, Read};
@@ -25,8 +27,8 @@ pub(crate) struct XattrUsage {
 }
 
 impl XattrUsage {
-    /// The attributes of `node`, of which the caller holds the names exclusively. O(their number) when it is asked for
-    /// the first time.
+    /// The attributes of `node`, of which the caller holds the names exclusively. O(their number) when it is
+    /// asked for the first time.
     pub(super) fn of(node: &Pin<'_>, read: &dyn Read, keyspace: Keyspace) -> Result<Self> {
         if let Some(known) = node.state().xattr_usage {
             return Ok(known);

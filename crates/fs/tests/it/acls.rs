@@ -1,5 +1,5 @@
-//! Access-control lists: they and permission bits follow each other, are inherited, and go through transactions,
-//! snapshots and undo like everything else.
+//! Access-control lists: they and permission bits follow each other, are inherited, and go through
+//! transactions, snapshots and undo like everything else.
 
 use std::sync::Arc;
 

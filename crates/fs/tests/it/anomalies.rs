@@ -1,8 +1,8 @@
-//! The anomalies that isolation is about, each as a script of interleaved steps, over files, keys and both, at both
-//! levels: what a level forbids never happens, and what it allows does.
+//! The anomalies that isolation is about, each as a script of interleaved steps, over files, keys and both,
+//! at both levels: what a level forbids never happens, and what it allows does.
 //!
-//! One thread plays all parties. A step that must wait for another's lock holds its transaction up, and is tried
-//! again whenever another transaction has ended; a canceled transaction takes no further steps.
+//! One thread plays all parties. A step that must wait for another's lock holds its transaction up, and is
+//! tried again whenever another transaction has ended; a canceled transaction takes no further steps.
 
 use bytes::Bytes;
 use kvfs_fs::{FsError, NodeId, RenameMode, Result, Ticket};
@@ -202,7 +202,8 @@ impl Play {
         Ok(None)
     }
 
-    /// Takes a step of a party that is not held up; whether its transaction ended, which may let others go on.
+    /// Takes a step of a party that is not held up; whether its transaction ended, which may let others go
+    /// on.
     fn step(&mut self, step: Step, isolation: Isolation) -> bool {
         let index = step.party();
         if let Begin(_) = step {

@@ -147,7 +147,8 @@ fn offsets_after_thousands_of_seeks_and_changes_lead_to_their_places() {
         setup.forget(file, 1);
     }
     let listed = setup.list(ROOT, 100, true);
-    // Backwards, so that each seek begins a listing of its own; every second entry is gone by then, and others have come.
+    // Backwards, so that each seek begins a listing of its own; every second entry is gone by then, and
+    // others have come.
     let mut left: BTreeSet<Vec<u8>> = names.iter().map(|name| name.clone().into_bytes()).collect();
     for round in 0..2 {
         for (index, entry) in listed.iter().enumerate().skip(2).rev() {

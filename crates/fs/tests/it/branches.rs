@@ -1,5 +1,5 @@
-//! Branches: worked in beside the main line, kept, merged or refused. Each way in which the tree could come apart
-//! has its case.
+//! Branches: worked in beside the main line, kept, merged or refused. Each way in which the tree could come
+//! apart has its case.
 
 use kvfs_fs::{
     Area, BRANCHES_MAX, FsError, NodeId, Owner, RenameMode, Result, SNAPSHOTS_MAX, Selection, SetAttr,
@@ -116,7 +116,8 @@ pub(crate) fn tree(view: &Setup) -> Vec<String> {
     tree
 }
 
-/// The main line has `before`, then the branch does one thing and the main line another. Gives what a merge says.
+/// The main line has `before`, then the branch does one thing and the main line another. Gives what a merge
+/// says.
 fn meet(before: &str, in_branch: &str, outside: &str) -> (Setup, Result<()>) {
     let context = format!("{before} | {in_branch} | {outside}");
     let main = Setup::new(1000);
@@ -389,7 +390,8 @@ fn inode_numbers_of_branches_are_given_once() {
     main.assert_sound("both merged");
 }
 
-/// What a branch has unlinked while it was open goes away with the merge, whether the main line had it or not.
+/// What a branch has unlinked while it was open goes away with the merge, whether the main line had it or
+/// not.
 #[test]
 fn orphans_of_a_branch_end_with_the_merge() {
     let main = Setup::new(100);

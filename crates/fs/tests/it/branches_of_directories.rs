@@ -1,4 +1,5 @@
-//! Branches of one directory: what they show, what they reach, and what becomes of them when the directory is moved or removed.
+//! Branches of one directory: what they show, what they reach, and what becomes of them when the directory is
+//! moved or removed.
 
 use kvfs_fs::{Area, DiffKind, Difference, FsError, NodeId, RenameMode, Selection};
 use kvfs_store::{Isolation, StoreError};
@@ -242,7 +243,8 @@ fn branch_of_a_directory_is_gone_on_with_after_a_restart() {
     main.assert_sound("merged");
 }
 
-/// Commands at random: in a branch of a directory they do what they do in that directory of another file system.
+/// Commands at random: in a branch of a directory they do what they do in that directory of another file
+/// system.
 #[test]
 fn random_work_in_a_branch_of_a_directory_does_what_it_does_there() {
     let names = ["a", "b", "c", "d", "a/x", "b/x", "c/y", "a/x/z"];

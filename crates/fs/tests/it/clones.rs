@@ -492,7 +492,8 @@ fn small_directories_are_cloned_many_at_once() {
     for isolation in [Isolation::Snapshot, Isolation::Serializable] {
         let view = begin(&main, isolation);
         clone(&view, (ROOT, "tree"), (ROOT, "copy")).unwrap();
-        // Each is looked through by all that comes behind it, so that one for each directory took time by its square.
+        // Each is looked through by all that comes behind it, so that one for each directory took time by its
+        // square.
         let batches = view.txn().unwrap().stats().batches;
         assert!(batches < DIRECTORIES as u64 / 2, "{batches} batches and runs for {DIRECTORIES} directories");
         let all = tree(&view).0;

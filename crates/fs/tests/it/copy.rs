@@ -1,4 +1,5 @@
-//! Stores copied into others, of the same and of another engine: what is there afterwards, and what is told when it is not.
+//! Stores copied into others, of the same and of another engine: what is there afterwards, and what is told
+//! when it is not.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;

@@ -1,4 +1,5 @@
-//! Trees that go by one operation and are removed in the background: all or nothing, whatever comes in between.
+//! Trees that go by one operation and are removed in the background: all or nothing, whatever comes in
+//! between.
 
 use std::sync::Arc;
 

@@ -1,11 +1,12 @@
 //! Histories of concurrent transactions over files, keys and both, judged by an independent checker.
 //!
-//! Each transaction reads lists and appends to them; a list is a file, or the value of a key. What all of them saw
-//! is a history, in which the checker (crate `adya`, after Kingsbury and Alvaro's Elle) looks for anomalies: what
-//! the level forbids must not be there, and what the snapshot level allows must show up, or the test shows
-//! nothing.
+//! Each transaction reads lists and appends to them; a list is a file, or the value of a key. What all of
+//! them saw is a history, in which the checker (crate `adya`, after Kingsbury and Alvaro's Elle) looks for
+//! anomalies: what the level forbids must not be there, and what the snapshot level allows must show up, or
+//! the test shows nothing.
 //!
-//! Threads decide the interleaving, so a failure does not replay from its seed; the history is printed instead.
+//! Threads decide the interleaving, so a failure does not replay from its seed; the history is printed
+//! instead.
 
 use std::sync::Arc;
 

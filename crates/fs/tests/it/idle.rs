@@ -45,8 +45,8 @@ fn idle_transaction_is_ended_by_the_mounts_timeout_and_its_owner_told() {
     commit(&patient.fs).unwrap();
 }
 
-/// A file system on a small engine, and an idle transaction that pins the first content of a file of 24 MiB, which is
-/// written anew until only the space of the old versions is left.
+/// A file system on a small engine, and an idle transaction that pins the first content of a file of 24 MiB,
+/// which is written anew until only the space of the old versions is left.
 fn filled() -> (Setup, Setup, NodeId) {
     let db = open(&create(), 1 << 20, Background::Manual);
     let setup = Setup::with(Arc::clone(&db) as Arc<dyn Store>, 4096, MountOptions::default());

@@ -6,8 +6,8 @@
 //! the serializable level also what was read. After each commit both trees must be the same, what the main
 //! line's nodes say must be what a fresh mount of the store says, and the store must be sound.
 //!
-//! Some of the transactions are branches: they are suspended and opened again now and then, and merged in the end,
-//! which may be refused and must otherwise be as if their work had been done then.
+//! Some of the transactions are branches: they are suspended and opened again now and then, and merged in the
+//! end, which may be refused and must otherwise be as if their work had been done then.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Set-id bits and file capabilities: every change of content takes them away as on Linux's own file systems, whatever way
-//! it comes; and nothing lends them to a content that they were not given to.
+//! Set-id bits and file capabilities: every change of content takes them away as on Linux's own file systems,
+//! whatever way it comes; and nothing lends them to a content that they were not given to.
 
 use std::sync::Arc;
 
@@ -41,7 +41,8 @@ static MEMBER: User = User { fsetid: false, member: true };
 static ROOT_USER: User = User { fsetid: true, member: false };
 static USERS: [&User; 3] = [&OUTSIDER, &MEMBER, &ROOT_USER];
 
-/// A way to change content, as the kernel asks for it: of WRITE and SETATTR it says itself what the caller may keep.
+/// A way to change content, as the kernel asks for it: of WRITE and SETATTR it says itself what the caller
+/// may keep.
 #[derive(Debug, Clone, Copy)]
 enum Change {
     Write,
@@ -267,7 +268,8 @@ fn lending_privileges_conflicts_with_changes_that_would_have_taken_them() {
     }
 }
 
-/// Merges a branch in which `user` has changed a program, over a main line that lends it privileges meanwhile.
+/// Merges a branch in which `user` has changed a program, over a main line that lends it privileges
+/// meanwhile.
 fn merge_over(
     user: &'static User,
     change_now: Change,

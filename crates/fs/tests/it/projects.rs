@@ -1,4 +1,5 @@
-//! Projects: what a tree's files are counted for, what their limits refuse, and what never crosses their borders.
+//! Projects: what a tree's files are counted for, what their limits refuse, and what never crosses their
+//! borders.
 
 use std::sync::Arc;
 use std::time::Duration;

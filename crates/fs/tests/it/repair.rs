@@ -410,8 +410,8 @@ fn damage_is_told_by_path_and_key() {
     assert_eq!(told, expected);
 }
 
-/// A file of two names with blocks, or a directory, of which both or the one were removed while it was open; a crash, and one name comes back.
-/// What row it has then, in meta and among the orphans.
+/// A file of two names with blocks, or a directory, of which both or the one were removed while it was open;
+/// a crash, and one name comes back. What row it has then, in meta and among the orphans.
 fn with_a_name_that_came_back(is_directory: bool) -> (Tree, NodeId, Vec<u8>) {
     let mut tree = Tree::new(&mut Random::new(11));
     let setup = &tree.setup;

@@ -1,5 +1,5 @@
-//! Taking committed transactions back: the tree is as it was, what others did beside it stays, and what was built
-//! on it is in the way.
+//! Taking committed transactions back: the tree is as it was, what others did beside it stays, and what was
+//! built on it is in the way.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! Locks that a user takes himself: what they keep away, what they notice, and that they are locks like all others.
+//! Locks that a user takes himself: what they keep away, what they notice, and that they are locks like all
+//! others.
 
 use bytes::Bytes;
 use kvfs_fs::{FsError, LockNameBuf, NodeId, Result};

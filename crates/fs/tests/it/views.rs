@@ -550,7 +550,8 @@ fn a_change_of_owner_conflicts_with_a_set_id_bit_that_is_set_meanwhile() {
     let main = Setup::new(300);
     let file = main.file(ROOT, "f");
     let view = begin(&main, Isolation::Snapshot);
-    // Its owner makes it set-user-id, the transaction gives it to root: in either order the bit would be gone.
+    // Its owner makes it set-user-id, the transaction gives it to root: in either order the bit would be
+    // gone.
     main.setattr(&main.caller, file, &SetAttr { mode: Some(0o4755), ..SetAttr::default() }).unwrap();
     let (node, _) = look(&view, ROOT, "f").unwrap();
     let to_root = SetAttr { uid: Some(0), ..SetAttr::default() };

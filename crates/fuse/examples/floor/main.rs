@@ -1,8 +1,8 @@
 //! A FUSE server in memory, with no disk behind it: the floor under every benchmark of kvfs over FUSE.
 //!
-//! `floor DIR [--workers N] [--io-uring]` mounts, serves in the foreground, and unmounts on SIGTERM or SIGINT. It does as
-//! little as a correct file system can: no durability, no permissions of its own (the kernel checks them), no
-//! extended attributes, long time-outs.
+//! `floor DIR [--workers N] [--io-uring]` mounts, serves in the foreground, and unmounts on SIGTERM or
+//! SIGINT. It does as little as a correct file system can: no durability, no permissions of its own (the
+//! kernel checks them), no extended attributes, long time-outs.
 
 mod operations;
 mod tree;

@@ -1,10 +1,11 @@
 //! Threads for what may wait for something that another one of them does: one for each job.
 //!
-//! A commit waits for its turn and for the kernel, which may wait for a request that waits for another transaction,
-//! which may end by the next job. So no job ever waits for a thread. An idle thread is kept for a while.
+//! A commit waits for its turn and for the kernel, which may wait for a request that waits for another
+//! transaction, which may end by the next job. So no job ever waits for a thread. An idle thread is kept for
+//! a while.
 //!
-//! Thread safety: jobs come from any thread, and submitting never waits. Their number needs no bound of its own:
-//! each stands for a request, and the kernel bounds those by the number of callers.
+//! Thread safety: jobs come from any thread, and submitting never waits. Their number needs no bound of its
+//! own: each stands for a request, and the kernel bounds those by the number of callers.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -38,7 +39,8 @@ struct Shared {
 pub(super) struct BlockingPool(Arc<Shared>);
 
 impl BlockingPool {
-    /// Has `job` done on a thread of its own. Gives it back after the end, or when there is no thread to be had.
+    /// Has `job` done on a thread of its own. Gives it back after the end, or when there is no thread to be
+    /// had.
     pub(super) fn submit(&self, job: Job) -> Result<(), Job> {
         let mut state = self.0.state.lock();
         if state.has_ended {

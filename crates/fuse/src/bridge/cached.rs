@@ -1,13 +1,13 @@
 //! Which files the kernel may have in its page cache, for writers past that.
 //!
-//! A direct write drops the pages of its range before it is sent, and again when it has returned, but for asynchronous
-//! ones: what is read between the two would stay, old, for good. So the answer to a direct write waits until the kernel has
-//! dropped the range again, if the file may have pages there at all.
+//! A direct write drops the pages of its range before it is sent, and again when it has returned, but for
+//! asynchronous ones: what is read between the two would stay, old, for good. So the answer to a direct write
+//! waits until the kernel has dropped the range again, if the file may have pages there at all.
 //!
-//! Thread safety: atomics. Invariants: a READ through the cache is noted before it looks at the content, a WRITE through it
-//! before it changes that, and data for the cache before it is read; so a write that
-//! finds no note changed the content before any of them. Several files share a bit, which costs an invalidation that
-//! is not needed, and nothing else.
+//! Thread safety: atomics. Invariants: a READ through the cache is noted before it looks at the content, a
+//! WRITE through it before it changes that, and data for the cache before it is read; so a write that finds
+//! no note changed the content before any of them. Several files share a bit, which costs an invalidation
+//! that is not needed, and nothing else.
 
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,12 +1,13 @@
 //! The commit of a transaction, as far as the kernel has a part in it.
 //!
-//! The view is closed for all but WRITEs; its own kernel side writes out what is dirty; the main line's kernel
-//! side writes out and drops its pages of the files that are about to change (what was dirty there meets the
-//! transaction's locks, which is a conflict); the store commits; the main line's kernel side forgets what has
-//! changed; the committer is answered.
+//! The view is closed for all but WRITEs; its own kernel side writes out what is dirty; the main line's
+//! kernel side writes out and drops its pages of the files that are about to change (what was dirty there
+//! meets the transaction's locks, which is a conflict); the store commits; the main line's kernel side
+//! forgets what has changed; the committer is answered.
 //!
-//! A caller that commits while the kernel holds a lock for it must say how long the pages of the view may take: they may
-//! wait for a transaction that wants this very lock. A pool thread writes them then, and goes on when the caller gives up.
+//! A caller that commits while the kernel holds a lock for it must say how long the pages of the view may
+//! take: they may wait for a transaction that wants this very lock. A pool thread writes them then, and goes
+//! on when the caller gives up.
 //!
 //! Thread safety: for threads that may block, never workers and notification threads. Commits take turns from
 //! the plan on: a notification of one may wait for a request that waits for another transaction's lock, and
@@ -30,7 +31,8 @@ use super::writers::Writers;
 use super::{Bridge, Shared};
 use crate::notify::{Notification, Notifier, Outcome};
 
-/// So long READs wait for the kernel to take greater sizes: longer than one that is not held up by a READ takes.
+/// So long READs wait for the kernel to take greater sizes: longer than one that is not held up by a READ
+/// takes.
 const SIZE_WAIT_MAX: Duration = Duration::from_millis(20);
 
 /// Pages and attributes of a file; dirty pages are written first.
@@ -100,16 +102,17 @@ struct InvalidatedPages<'a> {
     cached: &'a Cached,
     /// Before the commit, of the files that were known then.
     sizes: HashMap<u64, u64>,
-    /// Files that the kernel did not have: it may be about to learn their old attributes from an answer on its way.
+    /// Files that the kernel did not have: it may be about to learn their old attributes from an answer on
+    /// its way.
     absent: HashSet<u64>,
 }
 
 impl InvalidatedPages<'_> {
     /// The commit has appeared. Returns the files of which the kernel has nothing old.
     fn end(self) -> HashSet<u64> {
-        // A read(2) may have looked at the size before the commit, and READ only now. The kernel takes a smaller one from the
-        // answer; a greater one it takes from data that is stored at the end of the file, before it waits for the page,
-        // which a READ may hold.
+        // A read(2) may have looked at the size before the commit, and READ only now. The kernel takes a
+        // smaller one from the answer; a greater one it takes from data that is stored at the end of the
+        // file, before it waits for the page, which a READ may hold.
         let unknown = self.writers.waiting_reads().into_iter().filter(|node| !self.sizes.contains_key(node));
         let files = self.sizes.iter().map(|(node, size)| (*node, *size)).chain(unknown.map(|node| (node, 0)));
         let ends: Vec<_> = files.filter_map(|(node, size)| Some((node, self.new_end(node, size)?))).collect();
@@ -119,8 +122,9 @@ impl InvalidatedPages<'_> {
         let mut forgotten = self.writers.rest(true);
         forgotten.retain(|node| !self.absent.contains(node));
         if !are_stored {
-            // A page is held by a READ, which goes on now, or by a WRITE, which waits for the locks of this very commit. The
-            // byte may come behind what that writes, so the page goes once more when the locks have gone.
+            // A page is held by a READ, which goes on now, or by a WRITE, which waits for the locks of this
+            // very commit. The byte may come behind what that writes, so the page goes once more when the
+            // locks have gone.
             forgotten.retain(|node| !stored.contains(node));
         }
         forgotten
@@ -155,8 +159,8 @@ impl Drop for InvalidatedPages<'_> {
     }
 }
 
-/// Nodes that the kernel did not have when it was told to forget their attributes, and may have learnt since, of before: from
-/// an answer that was on its way. It is told again, twice: so long no answer is on its way.
+/// Nodes that the kernel did not have when it was told to forget their attributes, and may have learnt since,
+/// of before: from an answer that was on its way. It is told again, twice: so long no answer is on its way.
 #[derive(Default)]
 pub(super) struct Late {
     nodes: Mutex<LateNodes, class::FuseBridgeCommitNodes>,
@@ -210,12 +214,12 @@ impl Shared {
 impl Bridge {
     /// Commits the transaction of `view`, which came from this bridge's main line and is reached through
     /// `own`, if it is mounted. When this returns, every user of the main line sees the changes, and nothing
-    /// older; with [`Durability::Synced`] they survive a power cut. `pages_max`: how long the view's dirty pages may
-    /// take, at about.
+    /// older; with [`Durability::Synced`] they survive a power cut. `pages_max`: how long the view's dirty
+    /// pages may take, at about.
     ///
     /// # Errors
-    /// As [`kvfs_fs::PlannedCommit::commit`]; `Busy`: the pages take longer, and go on. After `Canceled` there is nothing left but to
-    /// abort; after others it can be tried again.
+    /// As [`kvfs_fs::PlannedCommit::commit`]; `Busy`: the pages take longer, and go on. After `Canceled`
+    /// there is nothing left but to abort; after others it can be tried again.
     pub fn commit(
         &self,
         view: &Arc<FileSystem>,
@@ -224,7 +228,8 @@ impl Bridge {
         pages_max: Option<Duration>,
     ) -> Result<Position, FsError> {
         let txn = view.expect_txn()?;
-        // A view without changes and without a kernel side has nothing to tell the kernel, and waits for no other commit.
+        // A view without changes and without a kernel side has nothing to tell the kernel, and waits for no
+        // other commit.
         if own.is_none()
             && let Some(position) = txn.commit_unwritten()
         {
@@ -294,8 +299,8 @@ impl Bridge {
         round.failed.take().map_or(Ok(()), Err)
     }
 
-    /// Has the kernel drop its pages and attributes of these files. What is dirty comes in, and dooms the transaction.
-    /// Until what this returns is dropped, requests for them wait.
+    /// Has the kernel drop its pages and attributes of these files. What is dirty comes in, and dooms the
+    /// transaction. Until what this returns is dropped, requests for them wait.
     fn invalidate_pages(&self, view: &Arc<FileSystem>, plan: &CommitPlan) -> Option<InvalidatedPages<'_>> {
         let notifier = self.files.shared.notifier.get().filter(|_| !plan.contents.is_empty())?;
         let Shared { writers, fs, cached, .. } = &*self.files.shared;
@@ -317,7 +322,8 @@ impl Bridge {
         Some(invalidated)
     }
 
-    /// Has the kernel forget what a commit changed, but for the files of which it has `forgotten` everything before.
+    /// Has the kernel forget what a commit changed, but for the files of which it has `forgotten` everything
+    /// before.
     fn have_forgotten(&self, changes: Invalidations, forgotten: &HashSet<u64>) {
         let carry_out = |notifier: &Notifier, notifications: &mut dyn Iterator<Item = Notification>| {
             // The connection's end forgets everything.
@@ -326,15 +332,16 @@ impl Bridge {
         self.files.shared.forget_changes(changes, forgotten, carry_out);
     }
 
-    /// Has the kernel forget what another front end has changed, on that one's own thread: it may wait for requests that wait for a
-    /// transaction, which commits, whose notifications come in turn, must not. The caller must hold nothing that a request needs.
+    /// Has the kernel forget what another front end has changed, on that one's own thread: it may wait for
+    /// requests that wait for a transaction, which commits, whose notifications come in turn, must not. The
+    /// caller must hold nothing that a request needs.
     pub fn forget_beside(&self, changes: Invalidations) {
         self.files.shared.forget_beside(changes);
     }
 
-    /// Has the kernel forget what was found to have changed since the last call, where the store is written to elsewhere;
-    /// `is_newer`: looks for that first, since a newer state is shown ([`kvfs_fs::show_newer`]). On a thread that holds nothing that a
-    /// request needs.
+    /// Has the kernel forget what was found to have changed since the last call, where the store is written
+    /// to elsewhere; `is_newer`: looks for that first, since a newer state is shown
+    /// ([`kvfs_fs::show_newer`]). On a thread that holds nothing that a request needs.
     pub fn forget_renewed(&self, is_newer: bool) {
         let shared = &self.files.shared;
         if is_newer {
@@ -373,10 +380,11 @@ impl Shared {
             .chain(listings.iter().copied().map(everything_of));
         let (root_names, is_in_root) = (&self.root_names, listings.contains(&NodeId::ROOT.0));
         let by_name = is_in_root.then(|| root_names.by_name());
-        // A new epoch detaches whatever is mounted in the file system, so names go one by one, however many they are.
+        // A new epoch detaches whatever is mounted in the file system, so names go one by one, however many
+        // they are.
         let by_epoch = matches!(by_name, Some(None));
-        // Of a directory that has moved the kernel would drop all that it knows below, under the lock of the one that it was in: it looks
-        // the name up again, and finds out.
+        // Of a directory that has moved the kernel would drop all that it knows below, under the lock of the
+        // one that it was in: it looks the name up again, and finds out.
         let entries = changes.entries.into_iter().map(|entry| (entry, false));
         let entries = entries.chain(changes.moved.into_iter().map(|entry| (entry, true)));
         let entries = entries.filter(|_| !by_epoch).map(|((directory, name), expire_only)| {

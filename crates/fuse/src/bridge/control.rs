@@ -1,13 +1,15 @@
-//! Calls on the mount itself: an ioctl on anything in it, and extended attributes of its root that are no attributes.
-//! What they mean comes from above as a [`ControlHandler`]; by them transactions are begun and ended without a socket.
+//! Calls on the mount itself: an ioctl on anything in it, and extended attributes of its root that are no
+//! attributes. What they mean comes from above as a [`ControlHandler`]; by them transactions are begun and
+//! ended without a socket.
 //!
-//! What may wait (a commit waits for its turn and for the kernel) is done by the blocking pool, so the worker is free. An ioctl
-//! holds no lock of the kernel. A setxattr holds that of the root directory until it is answered, and an invalidation
-//! of a name in the root wants it: so while one waits, commits have the kernel forget names in the root by a new epoch,
-//! which takes no lock, but also detaches what is mounted inside ([`RootNames`]). Getxattr holds nothing, and must not wait all the same.
+//! What may wait (a commit waits for its turn and for the kernel) is done by the blocking pool, so the worker
+//! is free. An ioctl holds no lock of the kernel. A setxattr holds that of the root directory until it is
+//! answered, and an invalidation of a name in the root wants it: so while one waits, commits have the kernel
+//! forget names in the root by a new epoch, which takes no lock, but also detaches what is mounted inside
+//! ([`RootNames`]). Getxattr holds nothing, and must not wait all the same.
 //!
-//! Thread safety: shared by all workers. Invariant: while a setxattr that waits is not answered, no invalidation of
-//! a name in the root is on its way to the kernel.
+//! Thread safety: shared by all workers. Invariant: while a setxattr that waits is not answered, no
+//! invalidation of a name in the root is on its way to the kernel.
 
 use std::sync::Arc;
 
@@ -38,8 +40,8 @@ pub struct ControlCaller {
     pub pid: u32,
 }
 
-/// The meaning of calls on a mount, for [`super::BridgeConfig::control`]. Called on worker threads: only what is given
-/// back as [`Answer::Later`] may wait.
+/// The meaning of calls on a mount, for [`super::BridgeConfig::control`]. Called on worker threads: only what
+/// is given back as [`Answer::Later`] may wait.
 pub trait ControlHandler: Send + Sync + 'static {
     /// Whether an extended attribute of the root is none.
     fn is_ours(&self, name: &[u8]) -> bool;
@@ -127,7 +129,8 @@ impl Bridge {
         self.files.shared.config.control.as_ref()
     }
 
-    /// The handler, if the attribute `name` of `node` is a control call. The view of a transaction takes none.
+    /// The handler, if the attribute `name` of `node` is a control call. The view of a transaction takes
+    /// none.
     fn control_for(&self, node: u64, name: &[u8]) -> Option<&Arc<dyn ControlHandler>> {
         self.control().filter(|handler| node == NodeId::ROOT.0 && handler.is_ours(name))
     }
@@ -158,7 +161,8 @@ impl Bridge {
         self.answer_beside(job);
     }
 
-    /// Has the blocking pool carry out a job with a reply; where it takes none, the reply that is dropped says EIO.
+    /// Has the blocking pool carry out a job with a reply; where it takes none, the reply that is dropped
+    /// says EIO.
     pub(super) fn answer_beside(&self, job: Job) {
         drop(self.files.background.blocking_pool.submit(job));
     }

@@ -35,8 +35,8 @@ pub(super) fn attr(from: &Attr) -> abi::Attr {
     }
 }
 
-/// The mode of a program that lends privileges changes with its content, which the kernel does not always expect: it asks
-/// for it each time, last before it runs the program.
+/// The mode of a program that lends privileges changes with its content, which the kernel does not always
+/// expect: it asks for it each time, last before it runs the program.
 fn attr_timeout(of: &Attr, config: &BridgeConfig) -> Duration {
     match of.kind {
         FileType::Directory => config.directory_attr_timeout,

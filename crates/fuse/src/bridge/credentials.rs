@@ -1,12 +1,13 @@
 //! What the kernel knows of a caller beyond the ids that come with its request, as proc(5) tells it.
 //!
 //! Purpose: of FALLOCATE and `COPY_FILE_RANGE` the kernel does not say whether the caller keeps set-id bits
-//! (`CAP_FSETID`), and of no request in which groups the caller is. Both are decided here, and nowhere else; asked only where
-//! a file has such bits.
+//! (`CAP_FSETID`), and of no request in which groups the caller is. Both are decided here, and nowhere else;
+//! asked only where a file has such bits.
 //!
-//! A thread whose credentials cannot be read, or whose ids are not those of its request, has no rights: it may have ended,
-//! live in another PID namespace, or ask with the credentials of another process, as overlayfs and NFS servers do. So
-//! a process that took the number of one that has ended lends it nothing that its ids don't give.
+//! A thread whose credentials cannot be read, or whose ids are not those of its request, has no rights: it
+//! may have ended, live in another PID namespace, or ask with the credentials of another process, as
+//! overlayfs and NFS servers do. So a process that took the number of one that has ended lends it nothing
+//! that its ids don't give.
 //!
 //! Thread safety: stateless.
 

@@ -119,8 +119,8 @@ impl Payload for Listing {
 }
 
 impl Files {
-    /// A READ of what will be old in a moment, and what a mapping might then write back whole. It is not parked: an interrupted
-    /// READ of a mapping that the kernel itself looks into fails for good.
+    /// A READ of what will be old in a moment, and what a mapping might then write back whole. It is not
+    /// parked: an interrupted READ of a mapping that the kernel itself looks into fails for good.
     fn read_after_commit(&self, cx: &RequestContext, node: u64, args: ReadArgs, reply: Reply<Data>) {
         let (files, cx, retries) = (self.clone(), cx.clone(), Arc::clone(&self.background.retries));
         let again: Job = Box::new(move || files.read_into_own(&cx, node, args, reply));
@@ -166,7 +166,8 @@ impl Files {
     }
 }
 
-/// The caller with its umask: where the kernel leaves that to us, a default list of the directory comes before it.
+/// The caller with its umask: where the kernel leaves that to us, a default list of the directory comes
+/// before it.
 fn masked(caller: &Caller, mode: NodeMode) -> Caller {
     Caller { umask: mode.umask & 0o777, ..caller.clone() }
 }

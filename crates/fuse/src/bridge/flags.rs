@@ -1,8 +1,8 @@
-//! Flags and projects of inodes, as `chattr`, `lsattr` and programs for quotas of XFS ask for them: four ioctls that the
-//! kernel passes on for files and directories.
+//! Flags and projects of inodes, as `chattr`, `lsattr` and programs for quotas of XFS ask for them: four
+//! ioctls that the kernel passes on for files and directories.
 //!
-//! Thread safety: as [`Files`]. Invariant: what is asked for is what there is; a flag that means nothing here is refused
-//! and not forgotten.
+//! Thread safety: as [`Files`]. Invariant: what is asked for is what there is; a flag that means nothing here
+//! is refused and not forgotten.
 
 use kvfs_fs::{FsError, NodeId, Project};
 use rustix::io::Errno;
@@ -15,7 +15,8 @@ const FLAG_HANDS_DOWN: u32 = 0x2000_0000;
 /// `FS_XFLAG_PROJINHERIT`: the same among the flags of `struct fsxattr`.
 const XFLAG_HANDS_DOWN: u32 = 0x200;
 
-/// Bytes of `struct fsxattr`: flags, extent size, number of extents, project, extent size of copies, and 8 bytes of nothing.
+/// Bytes of `struct fsxattr`: flags, extent size, number of extents, project, extent size of copies, and 8
+/// bytes of nothing.
 const EXTENDED_LEN: usize = 28;
 const EXTENDED_PROJECT: usize = 12;
 
@@ -119,7 +120,8 @@ mod tests {
 
     #[test]
     fn numbers_and_layouts_are_those_of_linux() {
-        // _IOR('f', 1, long), _IOW('f', 2, long), _IOR('X', 31, struct fsxattr), _IOW('X', 32, struct fsxattr)
+        // _IOR('f', 1, long), _IOW('f', 2, long), _IOR('X', 31, struct fsxattr), _IOW('X', 32, struct
+        // fsxattr)
         let number = |direction: u32, group: u8, number: u32, len: u32| {
             direction << 30 | len << 16 | u32::from(group) << 8 | number
         };

@@ -40,8 +40,8 @@ impl NamesGone {
 }
 
 impl Shared {
-    /// Files of detached trees that the kernel knows keep their space. Where some have gone a moment ago: asks it to forget them, and waits
-    /// until that has given something back, a second at most.
+    /// Files of detached trees that the kernel knows keep their space. Where some have gone a moment ago:
+    /// asks it to forget them, and waits until that has given something back, a second at most.
     pub(super) fn has_forgotten_detached(&self) -> bool {
         let gone = DetachedTrees::of(&self.fs).stats().names_removed;
         if gone == self.names_gone.settled.load(Ordering::Relaxed) {
@@ -94,7 +94,8 @@ impl Shared {
             return parts.map(|nodes| Notification::Prune { nodes }).collect();
         }
         let links = nodes.into_iter().filter_map(|gone| gone.link);
-        // A caller that waits in a setxattr of the root, or is about to, holds the lock that this would wait for.
+        // A caller that waits in a setxattr of the root, or is about to, holds the lock that this would wait
+        // for.
         links
             .filter(|(parent, _)| *parent != NodeId::ROOT)
             .map(|(parent, name)| Notification::InvalEntry {
@@ -105,8 +106,8 @@ impl Shared {
             .collect()
     }
 
-    /// Has the kernel forget what has gone of detached trees: what it knows lives on. And what has changed with that: first of what
-    /// has a name still, and at last of what a process may have open.
+    /// Has the kernel forget what has gone of detached trees: what it knows lives on. And what has changed
+    /// with that: first of what has a name still, and at last of what a process may have open.
     pub(super) fn forget_detached(&self) {
         let Some(notifier) = self.notifier.get() else { return };
         let StaleOfTrees { gone, linked, emptied } = DetachedTrees::of(&self.fs).take_stale();

@@ -7,8 +7,8 @@
 //!      0   0x7fff           number                 the hidden directory and what is in it
 //! ```
 //!
-//! Inode numbers that users see are divided in the same way: device and inode number are the same for two names
-//! if and only if they are of one file of one view, which is how programs recognise hard links.
+//! Inode numbers that users see are divided in the same way: device and inode number are the same for two
+//! names if and only if they are of one file of one view, which is how programs recognise hard links.
 //!
 //! Thread safety: plain functions. Invariants: inode numbers stay below 2^48 ([`kvfs_fs::INODE_MAX`]).
 

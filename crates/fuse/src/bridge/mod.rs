@@ -1,7 +1,7 @@
 //! The file system of `kvfs-fs` behind the kernel's requests: a translation without policy of its own.
 //!
-//! A [`Bridge`] passes each request on by its node id (`ids`): to the `Files` of what is mounted, to those of a
-//! snapshot that is shown below the hidden directory, or to that directory (`hidden`).
+//! A [`Bridge`] passes each request on by its node id (`ids`): to the `Files` of what is mounted, to those of
+//! a snapshot that is shown below the hidden directory, or to that directory (`hidden`).
 //!
 //! Requests that meet another operation's names are parked (see [`crate::Reply::park`]) and tried again by a
 //! thread of their own when their ticket is ready; an interrupt gives the ticket up. Syncs are waited for by
@@ -83,8 +83,8 @@ pub struct BridgeConfig {
     /// Whether there are extended attributes. Without them the kernel doesn't ask for one before the first
     /// write to a file, which saves a message per file.
     pub xattrs: bool,
-    /// Whether the kernel may ask for birth times. It keeps all attributes but that one, so each statx that wants it is
-    /// a message; without it, it answers them all by itself.
+    /// Whether the kernel may ask for birth times. It keeps all attributes but that one, so each statx that
+    /// wants it is a message; without it, it answers them all by itself.
     pub btimes: bool,
     /// Size of the recycled READ buffers (bytes); larger READs allocate.
     pub read_buffer_bytes: usize,
@@ -294,8 +294,8 @@ impl Bridge {
         Ok(Self { files: Files { shared, background }, hidden, _tick: None })
     }
 
-    /// A bridge to a transaction's view, which shares what can be shared with the main line's, its background threads
-    /// included.
+    /// A bridge to a transaction's view, which shares what can be shared with the main line's, its background
+    /// threads included.
     fn of_view(&self, fs: Arc<FileSystem>, config: BridgeConfig) -> Self {
         let buffers = Arc::clone(&self.files.shared.buffers);
         let (shared, hidden, tick) = Self::parts(fs, config, buffers);
@@ -323,7 +323,8 @@ impl Bridge {
         (shared, hidden, tick)
     }
 
-    /// Whether the kernel keeps dirty pages of ordinary writes: then no transaction may change files behind its back.
+    /// Whether the kernel keeps dirty pages of ordinary writes: then no transaction may change files behind
+    /// its back.
     pub fn is_writeback(&self) -> bool {
         self.files.shared.config.writeback
     }
@@ -334,14 +335,16 @@ impl Bridge {
         let _ = self.files.shared.notifier.set(notifier);
     }
 
-    /// Waits for what is under way beside the workers; nothing more is taken. The sessions of the main line and of all views must have
-    /// ended: views share its threads, and what they do may wait for another view until that has ended.
+    /// Waits for what is under way beside the workers; nothing more is taken. The sessions of the main line
+    /// and of all views must have ended: views share its threads, and what they do may wait for another view
+    /// until that has ended.
     pub fn end(&self) {
         self.files.background.join();
     }
 
-    /// Closes the views of snapshots that are deleted ([`SnapshotItem::is_kept`]): nothing refers to them any more
-    /// when the requests that are under way are answered, and later ones are stale. Housekeeping does it, too.
+    /// Closes the views of snapshots that are deleted ([`SnapshotItem::is_kept`]): nothing refers to them any
+    /// more when the requests that are under way are answered, and later ones are stale. Housekeeping does
+    /// it, too.
     pub fn close_deleted_snapshots(&self) {
         if let Some(hidden) = &self.hidden {
             hidden.views().sweep(&self.files.shared);
@@ -522,7 +525,8 @@ impl Shared {
         }
     }
 
-    /// An entry was answered: undone if the kernel did not take it; now and then the table's size is looked at.
+    /// An entry was answered: undone if the kernel did not take it; now and then the table's size is looked
+    /// at.
     fn count_entry(&self, delivery: Delivery, node: u64) {
         if delivery == Delivery::Gone {
             self.forget(ids::inode(node), 1);

@@ -1,8 +1,8 @@
 //! Buffers that READs are answered from, in huge pages.
 //!
 //! Thread safety: shared; a buffer has one owner and comes back when it is dropped, wherever that happens.
-//! Invariants: a buffer begins on a page, as direct I/O asks for; there are at most as many as were in use at the
-//! same time, rounded up to a slab. The last one that came back goes out first, so that few have memory.
+//! Invariants: a buffer begins on a page, as direct I/O asks for; there are at most as many as were in use at
+//! the same time, rounded up to a slab. The last one that came back goes out first, so that few have memory.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! Whose a request is: the mounted view's, a snapshot's, or the hidden directory's.
 //!
-//! What is hidden can't be changed: its name can't be taken, removed or moved (EPERM), and nothing in it either
-//! (EROFS). Files of snapshots can't get a name elsewhere, as between file systems (EXDEV).
+//! What is hidden can't be changed: its name can't be taken, removed or moved (EPERM), and nothing in it
+//! either (EROFS). Files of snapshots can't get a name elsewhere, as between file systems (EXDEV).
 
 use std::ops::Deref;
 use std::sync::Arc;

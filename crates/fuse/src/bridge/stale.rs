@@ -1,9 +1,10 @@
 //! Pages that became old by a request itself: dropped apart from what commits tell the kernel.
 //!
-//! To drop a page waits for the WRITE that holds it inside the kernel, and that may wait for a transaction's lock, for as long
-//! as its owner likes to let it. Commits of other files need not wait for that.
+//! To drop a page waits for the WRITE that holds it inside the kernel, and that may wait for a transaction's
+//! lock, for as long as its owner likes to let it. Commits of other files need not wait for that.
 //!
-//! Thread safety: one short lock. What is submitted is carried out in order, by one thread of the blocking pool at a time.
+//! Thread safety: one short lock. What is submitted is carried out in order, by one thread of the blocking
+//! pool at a time.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
@@ -120,8 +121,8 @@ impl Shared {
         }
     }
 
-    /// The kernel has put what it wrote where it believed the end of the file to be. It holds these pages until
-    /// it is answered, and then drops them.
+    /// The kernel has put what it wrote where it believed the end of the file to be. It holds these pages
+    /// until it is answered, and then drops them.
     pub(super) fn forget_pages(&self, node: u64) {
         if let Some(notifier) = self.notifier.get() {
             self.stale.submit(notifier, everything_of(node), None);

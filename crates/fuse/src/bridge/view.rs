@@ -112,9 +112,9 @@ fn session_config(fs: &FileSystem, steers: bool) -> SessionConfig {
     }
 }
 
-/// As on the main line, but that this kernel side writes through. Attributes of directories tell of all their entries:
-/// where reads are locked, only a request for them locks that. In a branch of one directory there is nothing of the whole store: no
-/// hidden directory, no calls.
+/// As on the main line, but that this kernel side writes through. Attributes of directories tell of all their
+/// entries: where reads are locked, only a request for them locks that. In a branch of one directory there is
+/// nothing of the whole store: no hidden directory, no calls.
 fn bridge_config(main: &Bridge, fs: &FileSystem, only_ids: Option<(u32, u32)>) -> BridgeConfig {
     let of_main = &main.files.shared.config;
     let directory_attr_timeout =

@@ -1,14 +1,16 @@
-//! Calls on what a mount shows: an ioctl on anything of the main line, of a transaction's view, or of a branch, that Linux has no call for.
-//! What they mean comes from above as a [`ViewCallHandler`].
+//! Calls on what a mount shows: an ioctl on anything of the main line, of a transaction's view, or of a
+//! branch, that Linux has no call for. What they mean comes from above as a [`ViewCallHandler`].
 //!
-//! The kernel does not look whether an ioctl may change anything: not even at read-only mounts. So a call must have been announced by a
-//! setxattr on the same file by the same thread, which the kernel lets through where it would let a change.
+//! The kernel does not look whether an ioctl may change anything: not even at read-only mounts. So a call
+//! must have been announced by a setxattr on the same file by the same thread, which the kernel lets through
+//! where it would let a change.
 //!
-//! Each is done by the blocking pool: it may take long, and wait for a transaction. Until it has changed something an interrupt ends it. Its
-//! own kernel side is told of what it has changed before its caller is answered.
+//! Each is done by the blocking pool: it may take long, and wait for a transaction. Until it has changed
+//! something an interrupt ends it. Its own kernel side is told of what it has changed before its caller is
+//! answered.
 //!
-//! Thread safety: shared by all workers; a [`ViewCall`] belongs to the thread that carries it out. Invariants: where the caller is told EINTR,
-//! nothing was done; each announcement serves for one call.
+//! Thread safety: shared by all workers; a [`ViewCall`] belongs to the thread that carries it out.
+//! Invariants: where the caller is told EINTR, nothing was done; each announcement serves for one call.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -70,7 +72,8 @@ pub trait ViewCallHandler: Send + Sync + 'static {
     /// Whether an extended attribute that is set is none, but announces such an ioctl.
     fn announces(&self, name: &[u8]) -> bool;
 
-    /// Carries it out, on a thread that may block. Returns what it comes to, and what the kernel side must forget before that is answered.
+    /// Carries it out, on a thread that may block. Returns what it comes to, and what the kernel side must
+    /// forget before that is answered.
     ///
     /// # Errors
     /// What the caller is told.

@@ -4,26 +4,28 @@
 //! for them. So a commit must not have pages dropped where a WRITE waits for the committer; and where one
 //! comes to wait meanwhile, the committer gives way.
 //!
-//! A mapping writes whole pages. One that was read before the commit has the old content in all bytes that its program
-//! does not change: written after the commit, it would take back what that has brought. A dirty page that waits when the
-//! commit begins, or comes while it has not decided, is a conflict: the locks see to that, and this where one waits for
-//! something else. So what is left is to keep old pages from coming in behind those that are dropped: a file that is read
-//! meanwhile, whether it was known before or not, is dropped once more; once all are, READs of them wait until what is
-//! committed has appeared. Where old pages stay all the same, since a file is read without pause or has waiting writers, a
-//! dirty page that comes in between the commit and their end is refused: its program is told, and what was committed stays.
+//! A mapping writes whole pages. One that was read before the commit has the old content in all bytes that
+//! its program does not change: written after the commit, it would take back what that has brought. A dirty
+//! page that waits when the commit begins, or comes while it has not decided, is a conflict: the locks see to
+//! that, and this where one waits for something else. So what is left is to keep old pages from coming in
+//! behind those that are dropped: a file that is read meanwhile, whether it was known before or not, is
+//! dropped once more; once all are, READs of them wait until what is committed has appeared. Where old pages
+//! stay all the same, since a file is read without pause or has waiting writers, a dirty page that comes in
+//! between the commit and their end is refused: its program is told, and what was committed stays.
 //!
-//! A read(2) takes the size that the kernel has when the pages are there, and asks for it before only where that is invalid or
-//! not greater than what is read. So the size must change together with the content: dropping pages makes the attributes
-//! invalid, too; from then on requests for them wait, and what other answers say of them is not to be kept, so that every
-//! later read(2) to the end of the file asks, and is answered when the content is there. A read(2) that had asked before is
-//! answered with the old content, in one of the rounds; for one that comes after them the kernel is given the greater size
-//! before its answer (`commit`). A file that was left alone in the last round needs no invalidation
-//! after the commit, and must not get one: it would keep the kernel from taking a smaller size from the short answer of a
-//! READ that is under way.
+//! A read(2) takes the size that the kernel has when the pages are there, and asks for it before only where
+//! that is invalid or not greater than what is read. So the size must change together with the content:
+//! dropping pages makes the attributes invalid, too; from then on requests for them wait, and what other
+//! answers say of them is not to be kept, so that every later read(2) to the end of the file asks, and is
+//! answered when the content is there. A read(2) that had asked before is answered with the old content, in
+//! one of the rounds; for one that comes after them the kernel is given the greater size before its answer
+//! (`commit`). A file that was left alone in the last round needs no invalidation after the commit, and must
+//! not get one: it would keep the kernel from taking a smaller size from the short answer of a READ that is
+//! under way.
 //!
-//! Thread safety: one short lock, which a READ takes only during a commit; nothing is called with it held. Invariant:
-//! while pages are dropped, a file either has waiting writers or its pages are being dropped, or its committer has been told to
-//! give way.
+//! Thread safety: one short lock, which a READ takes only during a commit; nothing is called with it held.
+//! Invariant: while pages are dropped, a file either has waiting writers or its pages are being dropped, or
+//! its committer has been told to give way.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -34,8 +36,8 @@ use kvfs_locks::{Mutex, class};
 
 use super::background::Job;
 
-/// Rounds of dropping pages; for a file that is read all the time, no number would do. A round takes some 50 µs, and two
-/// readers in a loop are in about every tenth one.
+/// Rounds of dropping pages; for a file that is read all the time, no number would do. A round takes some 50
+/// µs, and two readers in a loop are in about every tenth one.
 const ROUNDS_MAX: u32 = 16;
 
 /// A commit that changes what the main line may have pages of.
@@ -115,8 +117,8 @@ impl Writers {
         Place { writers: Arc::clone(self), node, page: is_page.then_some(pid) }
     }
 
-    /// A READ of `node` begins; `writer`: the process, if it is for a file that is open for writing. True: it has to
-    /// wait, with [`Self::wait_for_commit`].
+    /// A READ of `node` begins; `writer`: the process, if it is for a file that is open for writing. True: it
+    /// has to wait, with [`Self::wait_for_commit`].
     pub(super) fn read(&self, node: u64, writer: Option<u32>) -> bool {
         if !self.is_invalidating.load(Ordering::Acquire) {
             return false;
@@ -132,7 +134,8 @@ impl Writers {
         invalidation.is_through
     }
 
-    /// Whether a commit changes the content of `node` just now, so that the kernel may not keep attributes of it.
+    /// Whether a commit changes the content of `node` just now, so that the kernel may not keep attributes of
+    /// it.
     pub(super) fn is_changing(&self, node: u64) -> bool {
         self.is_invalidating.load(Ordering::Acquire) && self.state.lock().invalidation(node).is_some()
     }
@@ -160,9 +163,10 @@ impl Writers {
         again();
     }
 
-    /// From now on, until [`Self::rest`], the committer `view` gives way to new writers of the files of `plan`, and now to those
-    /// that wait with a dirty page. Returns the files whose pages may be dropped: no writer waits for them. Ask which of
-    /// them the kernel knows only after this: one that it comes to know from now on, it has to read.
+    /// From now on, until [`Self::rest`], the committer `view` gives way to new writers of the files of
+    /// `plan`, and now to those that wait with a dirty page. Returns the files whose pages may be dropped: no
+    /// writer waits for them. Ask which of them the kernel knows only after this: one that it comes to know
+    /// from now on, it has to read.
     pub(super) fn begin_invalidation(&self, plan: &CommitPlan, view: &Arc<FileSystem>) -> Vec<u64> {
         let mut state = self.state.lock();
         let nodes = plan.contents.iter().map(|node| node.0);
@@ -188,9 +192,9 @@ impl Writers {
         free
     }
 
-    /// The pages of all files, or of those that this has returned, are dropped. Returns those that have been read meanwhile
-    /// and must be dropped again. None: from now on a writer by system call waits for the committer, and not the committer
-    /// for the writer; a reader waits, too.
+    /// The pages of all files, or of those that this has returned, are dropped. Returns those that have been
+    /// read meanwhile and must be dropped again. None: from now on a writer by system call waits for the
+    /// committer, and not the committer for the writer; a reader waits, too.
     pub(super) fn next_round(&self) -> Vec<u64> {
         let mut state = self.state.lock();
         let Some(invalidation) = &mut state.invalidation else { return Vec::new() };
@@ -210,9 +214,9 @@ impl Writers {
         Vec::new()
     }
 
-    /// Whether the kernel may be given the end of `node` before anything else of the commit. A waiting WRITE tells it the size
-    /// itself, and holds the page until then; old pages would become a version that has never been, old in content and new in
-    /// size, until they are dropped.
+    /// Whether the kernel may be given the end of `node` before anything else of the commit. A waiting WRITE
+    /// tells it the size itself, and holds the page until then; old pages would become a version that has
+    /// never been, old in content and new in size, until they are dropped.
     pub(super) fn takes_end(&self, node: u64) -> bool {
         let mut state = self.state.lock();
         !state.waiting.contains_key(&node)
@@ -237,8 +241,8 @@ impl Writers {
         self.state.lock().old.clear();
     }
 
-    /// What was committed has appeared (then call [`Self::old_are_dropped`] at last), or nothing will. Returns the files of which
-    /// the kernel has neither pages nor attributes of before.
+    /// What was committed has appeared (then call [`Self::old_are_dropped`] at last), or nothing will.
+    /// Returns the files of which the kernel has neither pages nor attributes of before.
     pub(super) fn rest(&self, has_appeared: bool) -> HashSet<u64> {
         let mut state = self.state.lock();
         self.is_invalidating.store(false, Ordering::Release);

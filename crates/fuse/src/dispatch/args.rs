@@ -124,8 +124,8 @@ pub struct ReadArgs {
     pub size: u32,
     /// Flags of open(2).
     pub flags: u32,
-    /// Whether it is for the page cache, as also those are that a mapping of a file with `O_DIRECT` needs. Only a caller that reads
-    /// past it names itself as the owner of locks.
+    /// Whether it is for the page cache, as also those are that a mapping of a file with `O_DIRECT` needs.
+    /// Only a caller that reads past it names itself as the owner of locks.
     pub is_cached: bool,
 }
 

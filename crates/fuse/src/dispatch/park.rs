@@ -1,10 +1,10 @@
 //! Requests that wait, and interrupts.
 //!
-//! Purpose: the thread that removes a parked request from the registry has the right to answer it, so an interrupt
-//! and the end of the wait can meet in any order. An interrupt that comes for a request which isn't parked
-//! (it runs, it is about to park, or it is answered already) is remembered; when the memory overflows, the
-//! oldest is handed back to the kernel, which sends it again if its request still runs.
-//! Thread safety: one short mutex, held for map operations only.
+//! Purpose: the thread that removes a parked request from the registry has the right to answer it, so an
+//! interrupt and the end of the wait can meet in any order. An interrupt that comes for a request which isn't
+//! parked (it runs, it is about to park, or it is answered already) is remembered; when the memory overflows,
+//! the oldest is handed back to the kernel, which sends it again if its request still runs. Thread safety:
+//! one short mutex, held for map operations only.
 
 use std::collections::{HashMap, VecDeque};
 use std::marker::PhantomData;

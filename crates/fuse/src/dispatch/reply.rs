@@ -114,7 +114,8 @@ impl Slot {
     }
 
     fn send(&self, error: i32, parts: &[IoSlice<'_>]) -> Delivery {
-        // Before it is sent: then the caller runs, mostly on this CPU, and finds itself in what is told of operations.
+        // Before it is sent: then the caller runs, mostly on this CPU, and finds itself in what is told of
+        // operations.
         self.record(error, parts);
         let Arrival { unique, opcode, .. } = self.arrival;
         let send = || send_parts(&*self.channel.transport, unique, error, parts);
@@ -186,7 +187,8 @@ impl<T: Payload> Reply<T> {
         self.slot.as_ref().map_or(0, Slot::unique)
     }
 
-    /// Whether the caller was interrupted, or has gone with its connection: what takes long may end without having done anything.
+    /// Whether the caller was interrupted, or has gone with its connection: what takes long may end without
+    /// having done anything.
     pub fn is_interrupted(&self) -> bool {
         self.slot.as_ref().is_some_and(|slot| slot.channel.registry.is_interrupted(slot.unique()))
     }

@@ -1,7 +1,7 @@
 //! Ending a FUSE connection whatever shows it: attached or not, here or in another mount namespace.
 //!
-//! The kernel lists its connections in the file system `fusectl`, each by the number of its device. What is written to
-//! `abort` there fails every request, and wakes who waits for one.
+//! The kernel lists its connections in the file system `fusectl`, each by the number of its device. What is
+//! written to `abort` there fails every request, and wakes who waits for one.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,7 +16,8 @@ const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 /// Ends the connection that serves the device of this number.
 ///
 /// # Errors
-/// There is no such connection, it is another user's, or the list is mounted nowhere and this process may not mount it.
+/// There is no such connection, it is another user's, or the list is mounted nowhere and this process may not
+/// mount it.
 pub(super) fn abort((major, minor): (u32, u32)) -> io::Result<()> {
     if major != 0 {
         return Err(Errno::NODEV.into());

@@ -1,7 +1,7 @@
 //! A mount that is attached nowhere yet: root makes it, and another process attaches it where it may mount.
 //!
-//! The file system belongs to the namespaces of the process that made it, so the kernel checks permissions, and tells
-//! ids, as on any mount of root's: the process that attaches it has no say in that.
+//! The file system belongs to the namespaces of the process that made it, so the kernel checks permissions,
+//! and tells ids, as on any mount of root's: the process that attaches it has no say in that.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;

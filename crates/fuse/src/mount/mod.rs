@@ -39,8 +39,8 @@ pub enum Unmount {
     Lazy,
     /// Clean, and lazy if that fails.
     CleanOrLazy,
-    /// Aborts the connection first: every request in progress fails. Also where it is detached already, or other mounts
-    /// show it.
+    /// Aborts the connection first: every request in progress fails. Also where it is detached already, or
+    /// other mounts show it.
     Abort,
 }
 
@@ -88,9 +88,9 @@ pub fn mount(point: &Path, options: &MountOptions) -> Result<(MountPoint, OwnedF
     mount_at(Place::of(path)?, options)
 }
 
-/// As [`mount`], on the directory `name` in the directory of `parent`, at the path `point` as far as messages and
-/// the mount table are concerned. No symbolic link is followed on the way, now or when it is unmounted; but
-/// `fusermount3`, with no rights but its caller's, goes by the path.
+/// As [`mount`], on the directory `name` in the directory of `parent`, at the path `point` as far as messages
+/// and the mount table are concerned. No symbolic link is followed on the way, now or when it is unmounted;
+/// but `fusermount3`, with no rights but its caller's, goes by the path.
 ///
 /// # Errors
 /// As [`mount`].
@@ -103,8 +103,8 @@ pub fn mount_beneath(
     mount_at(Place::beneath(parent, name, point)?, options)
 }
 
-/// A detached copy of the mount on the directory `name` in the directory of `parent`, for another process to attach. What is
-/// mounted on one of them is not seen on the other. Messages call it `point`.
+/// A detached copy of the mount on the directory `name` in the directory of `parent`, for another process to
+/// attach. What is mounted on one of them is not seen on the other. Messages call it `point`.
 ///
 /// # Errors
 /// Nothing is mounted there, or rights are missing.
@@ -131,9 +131,9 @@ fn mount_at(place: Place, options: &MountOptions) -> Result<(MountPoint, OwnedFd
     Ok((MountPoint { place, method, device, stage: Mutex::new(Stage::Attached) }, fd))
 }
 
-/// Mounts a new connection on `directory`, which messages call `point`, by system call, where this process may: as root, or
-/// in a user and a mount namespace of its own, where it ends with the namespace. Returns the descriptor for the session that
-/// will serve it.
+/// Mounts a new connection on `directory`, which messages call `point`, by system call, where this process
+/// may: as root, or in a user and a mount namespace of its own, where it ends with the namespace. Returns the
+/// descriptor for the session that will serve it.
 ///
 /// # Errors
 /// Missing rights (also to `/dev/fuse`), no FUSE on this machine.
@@ -145,8 +145,8 @@ pub fn mount_in_namespace(
     syscall::mount(&place::by_descriptor(directory), point, options)
 }
 
-/// Makes a mount that is attached nowhere, for another process to attach: as root. Returns the mount, and the descriptor
-/// for the session. The process that attaches it has no say in ids and permissions.
+/// Makes a mount that is attached nowhere, for another process to attach: as root. Returns the mount, and the
+/// descriptor for the session. The process that attaches it has no say in ids and permissions.
 ///
 /// # Errors
 /// Missing rights, no FUSE on this machine.
@@ -166,8 +166,9 @@ pub fn unmount(point: &Path, how: Unmount) -> Result<(), MountError> {
     detach(point, point, Method::Fusermount, how)
 }
 
-/// Changes what the kernel alone checks of the mount at `point`: `ro`, `rw`, `exec`, `suid`, `dev`, `sync` and their
-/// opposites. Other options of the list are passed over, and stay as they are. Returns whether it is read-only now.
+/// Changes what the kernel alone checks of the mount at `point`: `ro`, `rw`, `exec`, `suid`, `dev`, `sync`
+/// and their opposites. Other options of the list are passed over, and stay as they are. Returns whether it
+/// is read-only now.
 ///
 /// # Errors
 /// Nothing is mounted there, files are open for writing, rights are missing.

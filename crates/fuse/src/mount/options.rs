@@ -83,7 +83,8 @@ fn is_for_mount_command(option: &str) -> bool {
     WORDS.contains(&option) || STARTS.iter().any(|start| option.starts_with(start))
 }
 
-/// Whether an option of a remount is none of the server's business: the kernel changes it, or mount(8) alone reads it.
+/// Whether an option of a remount is none of the server's business: the kernel changes it, or mount(8) alone
+/// reads it.
 pub fn is_of_kernel(option: &str) -> bool {
     const CHANGED: [&str; 11] =
         ["ro", "rw", "exec", "noexec", "suid", "nosuid", "dev", "nodev", "sync", "async", "dirsync"];
@@ -176,8 +177,8 @@ impl MountOptions {
         flags
     }
 
-    /// Flags of mount(2) for a mount that has some already. Access times stay as they are: the server has its own part in
-    /// them, and learns nothing of this.
+    /// Flags of mount(2) for a mount that has some already. Access times stay as they are: the server has its
+    /// own part in them, and learns nothing of this.
     pub(super) fn remount_flags(&self) -> MountFlags {
         let atimes =
             MountFlags::RELATIME | MountFlags::NOATIME | MountFlags::STRICTATIME | MountFlags::NODIRATIME;

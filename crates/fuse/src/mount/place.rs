@@ -1,10 +1,11 @@
 //! Where something is mounted: a name in a directory that is held by descriptor.
 //!
-//! Purpose: a process with rights mounts and unmounts in directories of users without. A path that was checked leads
-//! elsewhere as soon as one of its directories is replaced by a symbolic link; a descriptor does not.
+//! Purpose: a process with rights mounts and unmounts in directories of users without. A path that was
+//! checked leads elsewhere as soon as one of its directories is replaced by a symbolic link; a descriptor
+//! does not.
 //!
-//! Thread safety: immutable. Invariant: the descriptor is that of the directory around the mount point, so that the
-//! mount itself is not kept busy.
+//! Thread safety: immutable. Invariant: the descriptor is that of the directory around the mount point, so
+//! that the mount itself is not kept busy.
 
 use std::ffi::{OsStr, OsString};
 use std::io;

@@ -36,8 +36,8 @@ pub struct Mount {
     pub fs_options: String,
 }
 
-/// Opens what `path` leads to now, for reference only. The mount table has paths without symbolic links; a link that has
-/// come into one since is not followed.
+/// Opens what `path` leads to now, for reference only. The mount table has paths without symbolic links; a
+/// link that has come into one since is not followed.
 ///
 /// # Errors
 /// There is nothing, or a symbolic link on the way.
@@ -48,8 +48,8 @@ pub fn open_place(path: &Path) -> io::Result<OwnedFd> {
 }
 
 impl Mount {
-    /// Opens its root, for reference only; `None`: its path does not lead to it, because something lies on top, or the
-    /// directories above can't be passed.
+    /// Opens its root, for reference only; `None`: its path does not lead to it, because something lies on
+    /// top, or the directories above can't be passed.
     pub fn open(&self) -> Option<OwnedFd> {
         let opened = open_place(&self.point).ok()?;
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
@@ -80,8 +80,8 @@ pub fn table_in(path: &Path) -> io::Result<Vec<Mount>> {
     Ok(text.split(|&b| b == b'\n').filter_map(parse_line).collect())
 }
 
-/// The names on the ways from roots of FUSE file systems to what is mounted inside of them, as this process sees it: the kernel detaches
-/// that where it is told to forget one of them.
+/// The names on the ways from roots of FUSE file systems to what is mounted inside of them, as this process
+/// sees it: the kernel detaches that where it is told to forget one of them.
 pub(crate) fn names_above_mounts() -> HashSet<Vec<u8>> {
     // Without a table nothing is known to be there.
     names_above(&table().unwrap_or_default())

@@ -67,8 +67,8 @@ pub struct InitConfig {
     pub flock_locks: bool,
     /// The caller's matching supplementary group comes with requests that make something.
     pub create_supp_group: bool,
-    /// File handles (`name_to_handle_at`, NFS) may be looked up by "." and "..", after the kernel has forgotten the node, too.
-    /// Without it none are given out.
+    /// File handles (`name_to_handle_at`, NFS) may be looked up by "." and "..", after the kernel has
+    /// forgotten the node, too. Without it none are given out.
     pub export_support: bool,
     /// Requests by `io_uring`, where the kernel offers it and the system gives rings.
     pub io_uring: bool,

@@ -266,9 +266,9 @@ impl Session {
         self.shared.registry.parked_count()
     }
 
-    /// Ends the connection from this side; the mount may stay, and every later request on it fails. Everything
-    /// that was asked must be answered without further help by now (the view has ended), because the last
-    /// notification may wait inside the kernel for a caller that waits for an answer.
+    /// Ends the connection from this side; the mount may stay, and every later request on it fails.
+    /// Everything that was asked must be answered without further help by now (the view has ended), because
+    /// the last notification may wait inside the kernel for a caller that waits for an answer.
     ///
     /// # Errors
     /// The transport can't be ended from this side; or as [`Self::wait`].

@@ -1,21 +1,22 @@
 //! Serves the program that asks on its own CPU.
 //!
-//! Purpose: a program that makes small requests sleeps until each is answered, so nothing is gained by serving it
-//! on another CPU, and much is lost: waking a CPU that has gone idle takes longer than the work, on a virtual
-//! machine many times as long (docs/decisions/steering.md has the figures). While samples say that one program
-//! asks, one worker, the *companion*, goes to the program's CPU and alone takes requests; there, request and reply are
-//! two switches of context, and its replies leave the program where it is, since it sends them from the idle class: it
-//! stays there, or enters it for each reply (`dispatch::idle_class`) where another thread wants its CPU. Large requests
-//! are better served beside the program, requests that wait for the disk by as many workers as there are of them,
-//! and several programs on several CPUs by any free worker: then all workers take requests, and go where the
-//! scheduler sends them.
+//! Purpose: a program that makes small requests sleeps until each is answered, so nothing is gained by
+//! serving it on another CPU, and much is lost: waking a CPU that has gone idle takes longer than the work,
+//! on a virtual machine many times as long (docs/decisions/steering.md has the figures). While samples say
+//! that one program asks, one worker, the *companion*, goes to the program's CPU and alone takes requests;
+//! there, request and reply are two switches of context, and its replies leave the program where it is, since
+//! it sends them from the idle class: it stays there, or enters it for each reply (`dispatch::idle_class`)
+//! where another thread wants its CPU. Large requests are better served beside the program, requests that
+//! wait for the disk by as many workers as there are of them, and several programs on several CPUs by any
+//! free worker: then all workers take requests, and go where the scheduler sends them.
 //!
-//! Thread safety: [`Steering`] is shared by the workers of a session; each has a [`Helm`] of its own. The companion
-//! looks at a few atomics per request; every [`SAMPLE_REQUESTS`] it finds out where its caller runs, which is the
-//! only thing that costs something. Of the others, one looks every [`WATCH_PERIOD`] whether the companion gets on.
-//! Invariants: a worker never leaves the CPUs that it was started with; when the companion is held up, by the store or
-//! by others on its CPU, or has nothing to do, all workers take requests after two periods at the latest; where
-//! nothing can be found out it is as if there was no steering.
+//! Thread safety: [`Steering`] is shared by the workers of a session; each has a [`Helm`] of its own. The
+//! companion looks at a few atomics per request; every [`SAMPLE_REQUESTS`] it finds out where its caller
+//! runs, which is the only thing that costs something. Of the others, one looks every [`WATCH_PERIOD`]
+//! whether the companion gets on. Invariants: a worker never leaves the CPUs that it was started with; when
+//! the companion is held up, by the store or by others on its CPU, or has nothing to do, all workers take
+//! requests after two periods at the latest; where nothing can be found out it is as if there was no
+//! steering.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -106,8 +107,8 @@ pub(super) struct Steering {
 }
 
 impl Steering {
-    /// `None` where it can't work: with one CPU, with one worker, which must not be held up, and for a user that may
-    /// not let a thread leave the idle class.
+    /// `None` where it can't work: with one CPU, with one worker, which must not be held up, and for a user
+    /// that may not let a thread leave the idle class.
     pub(super) fn for_workers(workers: usize) -> Option<Self> {
         let cpus = sched_getaffinity(None).map_or(1, |home| home.count());
         if workers < 2 || cpus < 2 || !idle_class::is_possible() {
@@ -169,14 +170,15 @@ impl Steering {
             tracing::error!(%error, "a worker cannot change its scheduling class; remount to cure it");
         }
         self.stays.store(stays, Ordering::SeqCst);
-        // The worker that lets all workers serve takes it out of the class afterwards; then no worker watches it any more.
+        // The worker that lets all workers serve takes it out of the class afterwards; then no worker watches
+        // it any more.
         if stays && (self.cpu.load(Ordering::SeqCst) == ANYWHERE || !self.may_stay()) {
             self.stay(false);
         }
     }
 
-    /// A period of watching is over, in which so many requests were taken. A companion that has got on badly in the idle
-    /// class, since another thread wants its CPU, is to have its share of it.
+    /// A period of watching is over, in which so many requests were taken. A companion that has got on badly
+    /// in the idle class, since another thread wants its CPU, is to have its share of it.
     fn note_period(&self, requests: u64) {
         let stays = self.stays.load(Ordering::SeqCst);
         if stays && requests < REQUESTS_MIN && is_runnable(self.companion.load(Ordering::Relaxed)) {
@@ -196,8 +198,8 @@ impl Steering {
         self.wake();
     }
 
-    /// Takes the companion out of the idle class, in case it is stuck there on a busy CPU: it may hold something of the
-    /// kernel's that others of this process wait for.
+    /// Takes the companion out of the idle class, in case it is stuck there on a busy CPU: it may hold
+    /// something of the kernel's that others of this process wait for.
     fn rescue(&self) {
         let tid = self.companion.load(Ordering::Relaxed);
         self.stays.store(false, Ordering::SeqCst);

@@ -41,8 +41,8 @@ impl DeviceTransport {
         Self { fd, event: None }
     }
 
-    /// As [`Self::new`], for a connection that the daemon ends, too ([`Transport::interrupt`]). Costs one more
-    /// system call for a request that was waited for. The descriptor may come from another process.
+    /// As [`Self::new`], for a connection that the daemon ends, too ([`Transport::interrupt`]). Costs one
+    /// more system call for a request that was waited for. The descriptor may come from another process.
     ///
     /// # Errors
     /// It is not one of `/dev/fuse`, or no descriptor is left.

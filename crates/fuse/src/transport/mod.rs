@@ -53,7 +53,8 @@ pub trait Transport: Send + Sync + 'static {
     /// Only what can't be cured by trying again.
     fn receive(&self, buffer: &mut [u8]) -> Result<Received, Errno>;
 
-    /// Waits for the next request and takes nothing: after [`Received::Idle`], without a buffer. Returns early at will.
+    /// Waits for the next request and takes nothing: after [`Received::Idle`], without a buffer. Returns
+    /// early at will.
     ///
     /// # Errors
     /// As [`Self::receive`].

@@ -259,7 +259,8 @@ fn direct_write_of_a_file_in_the_page_cache_drops_its_range_before_it_is_answere
     rig.end();
 }
 
-/// A kernel that has no node when it is told to drop pages: it has not come to the answer that tells of the node.
+/// A kernel that has no node when it is told to drop pages: it has not come to the answer that tells of the
+/// node.
 struct Forgetful(Box<dyn Transport>);
 
 impl Transport for Forgetful {
@@ -366,7 +367,8 @@ fn attributes_that_the_kernel_learns_during_a_commit_are_forgotten_soon_after() 
     let clock = Arc::new(SystemClock::new());
     FileSystem::mkfs(&store, &*clock, &MkfsOptions::default()).unwrap();
     let fs = Arc::new(FileSystem::open(store, clock, MountOptions::default()).unwrap());
-    // The answer to the lookup counts as on its way for two periods: on a busy machine, too, until the commit.
+    // The answer to the lookup counts as on its way for two periods: on a busy machine, too, until the
+    // commit.
     let bridge = Arc::new(Bridge::new(Arc::clone(&fs), BridgeConfig::default()).unwrap());
     let config = SessionConfig { init: init_config(), workers: 1, ..SessionConfig::default() };
     let (kernel, session) =

@@ -444,8 +444,8 @@ fn snapshots_on_a_real_mount_are_read_like_any_directory() {
 
     let held = fs::File::open(old("dir")).unwrap();
     content.snapshots.lock().clear();
-    // Housekeeping comes by, and the kernel is told. Each look is for a name that the kernel does not know: one that is
-    // in use while it is told may stay in its cache.
+    // Housekeeping comes by, and the kernel is told. Each look is for a name that the kernel does not know:
+    // one that is in use while it is told may stay in its cache.
     let mut looks = 0;
     let look = |name: u64| fs::metadata(format!("/proc/self/fd/{}/never-{name}", held.as_raw_fd())).map(drop);
     while errno(look(looks)) != Some(Errno::STALE.raw_os_error()) {

@@ -24,8 +24,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const DAEMON_DIR: &str = "KVFS_TEST_DAEMON_DIR";
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
-/// Held while a process is started: until it runs its own program it has copies of all descriptors of this one, and any of them
-/// keeps its mount busy.
+/// Held while a process is started: until it runs its own program it has copies of all descriptors of this
+/// one, and any of them keeps its mount busy.
 static STARTING: Mutex<()> = Mutex::new(());
 
 /// Starts a process. It has no descriptor of a mount that another test unmounts.

@@ -49,7 +49,8 @@ fn a_companion_that_is_held_up_leaves_others_to_the_rest() {
     let held = file.clone();
     let holder = thread::spawn(move || fs::set_permissions(held, Permissions::from_mode(0o640)));
     batches.wait_for_waiter();
-    // The worker that serves alone waits in the store. Names that the kernel doesn't know are asked for all the same.
+    // The worker that serves alone waits in the store. Names that the kernel doesn't know are asked for all
+    // the same.
     for n in 0..10 {
         assert!(!mounted.path(&format!("missing{n}")).exists());
     }

@@ -2,9 +2,9 @@
 //!
 //! Thread safety: all methods take `&self` and are lock-free.
 //!
-//! Invariants: what is charged is given back when its [`Charge`] is dropped ([`Charges`]); indexes and filters have a share of
-//! what memtables leave; the block cache lives from what the other pools leave. Neither has ever less than its floor, so
-//! that reading always works.
+//! Invariants: what is charged is given back when its [`Charge`] is dropped ([`Charges`]); indexes and
+//! filters have a share of what memtables leave; the block cache lives from what the other pools leave.
+//! Neither has ever less than its floor, so that reading always works.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -65,8 +65,8 @@ impl CachedBlock {
 /// Shards of the cache.
 const SHARDS: usize = 32;
 
-/// Map, slab and policy entries that come with each block, what is remembered of one that is gone, and what the allocator
-/// rounds up (bytes, about).
+/// Map, slab and policy entries that come with each block, what is remembered of one that is gone, and what
+/// the allocator rounds up (bytes, about).
 const OVERHEAD_BYTES: u64 = 320;
 
 /// A count for each class of devices.
@@ -164,9 +164,9 @@ impl BlockCache {
         self.shards[shard_of(key)].lock().peek(key).is_some()
     }
 
-    /// Puts a verified block in; when another thread was first, its block stays and is returned.
-    /// Evicts until the cache is within its budget again, the new block itself if need be. It is charged to the caller's place:
-    /// `bytes` must be alone in its allocation of `bytes_held` bytes, or less is charged than is held.
+    /// Puts a verified block in; when another thread was first, its block stays and is returned. Evicts until
+    /// the cache is within its budget again, the new block itself if need be. It is charged to the caller's
+    /// place: `bytes` must be alone in its allocation of `bytes_held` bytes, or less is charged than is held.
     #[track_caller]
     pub(crate) fn insert(
         &self,
@@ -193,8 +193,9 @@ impl BlockCache {
         block
     }
 
-    /// Gives back what is held of zones in lives that have ended: it can't be asked for any more, yet a policy would keep what was
-    /// popular. Each of `ended` is a zone and the number of that life. O(blocks in the cache).
+    /// Gives back what is held of zones in lives that have ended: it can't be asked for any more, yet a
+    /// policy would keep what was popular. Each of `ended` is a zone and the number of that life. O(blocks in
+    /// the cache).
     pub(crate) fn forget(&self, ended: &[(ZoneId, u32)]) {
         if ended.is_empty() {
             return;

@@ -1,18 +1,20 @@
 //! Pages: decoded metadata that can be read again, in memory while it is wanted and there is room.
 //!
 //! Purpose: sparse indexes and filters of pieces. All pages together stay below their share of the ceiling
-//! ([`Accountant::index_budget`]); beyond it the coldest ones go, by a clock: a hand goes round over what is in
-//! memory, and takes what was not used since it came by last. The block cache's `Eviction` is called under a lock at
-//! each hit, and knows no page that ends by itself; here a hit is one load, and at most one store, of an atomic.
+//! ([`Accountant::index_budget`]); beyond it the coldest ones go, by a clock: a hand goes round over what is
+//! in memory, and takes what was not used since it came by last. The block cache's `Eviction` is called under
+//! a lock at each hit, and knows no page that ends by itself; here a hit is one load, and at most one store,
+//! of an atomic.
 //!
-//! Thread safety: all methods take `&self`. A hit takes no lock. Each page has a lock of its own, which is held while
-//! the page is read, so that a thread that wants the same page waits for it and it is not read twice; the clock's lock is held
-//! for a few instructions, and never across I/O.
+//! Thread safety: all methods take `&self`. A hit takes no lock. Each page has a lock of its own, which is
+//! held while the page is read, so that a thread that wants the same page waits for it and it is not read
+//! twice; the clock's lock is held for a few instructions, and never across I/O.
 //!
-//! Invariants: a value never changes, and stays as long as a reader holds it, whether its page is evicted or not;
-//! while it lives it is counted, once, and it is not read a second time. So what is in use is at most the share and
-//! what is held at the moment. What can't go (range tombstones, what is held) takes room from the pages down to their
-//! floor, not further, and the page that was asked for last stays: else each look-up would read an index anew.
+//! Invariants: a value never changes, and stays as long as a reader holds it, whether its page is evicted or
+//! not; while it lives it is counted, once, and it is not read a second time. So what is in use is at most
+//! the share and what is held at the moment. What can't go (range tombstones, what is held) takes room from
+//! the pages down to their floor, not further, and the page that was asked for last stays: else each look-up
+//! would read an index anew.
 
 #[cfg(test)]
 mod tests;
@@ -133,8 +135,8 @@ impl<T: Send + Sync + 'static> Page<T> {
         self.state.peek()
     }
 
-    /// The value; if it is not in memory, `load` reads it and says how many bytes it takes. Of several threads that want it at
-    /// the same time one reads, the others wait.
+    /// The value; if it is not in memory, `load` reads it and says how many bytes it takes. Of several
+    /// threads that want it at the same time one reads, the others wait.
     ///
     /// # Errors
     /// Those of `load`; the next call tries again.

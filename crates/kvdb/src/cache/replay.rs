@@ -1,7 +1,9 @@
-//! Replay: the block cache itself, with blocks that have a size and no bytes, for what a load would have found in it.
+//! Replay: the block cache itself, with blocks that have a size and no bytes, for what a load would have
+//! found in it.
 //!
-//! Thread safety: as the cache. Invariant: a replay with the policy and the size that a trace was recorded with hits where that one
-//! did, but for what other pools took from the cache meanwhile, and for the order of accesses of several threads.
+//! Thread safety: as the cache. Invariant: a replay with the policy and the size that a trace was recorded
+//! with hits where that one did, but for what other pools took from the cache meanwhile, and for the order of
+//! accesses of several threads.
 
 #[cfg(test)]
 mod tests;
@@ -25,8 +27,8 @@ impl CacheReplay {
         Self { cache: BlockCache::new(Accountant::new(bytes), policy) }
     }
 
-    /// Does what the engine would do. For a lookup, whether the block was there; `None` for all else. A block that was there when
-    /// the trace was recorded and is not here comes in, as it would have.
+    /// Does what the engine would do. For a lookup, whether the block was there; `None` for all else. A block
+    /// that was there when the trace was recorded and is not here comes in, as it would have.
     pub fn apply(&self, access: &CacheAccess) -> Option<bool> {
         match access.event {
             CacheEvent::Hit => {

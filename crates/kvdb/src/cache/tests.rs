@@ -95,8 +95,9 @@ fn blocks_of_a_life_that_has_ended_give_their_memory_back_at_once() {
     }
 }
 
-/// What a cache must keep to whatever its policy does: within its bound after each operation, a hit is what was put in last under that
-/// key, what was forgotten is never found, the counts are right, and no more is remembered than there was room for.
+/// What a cache must keep to whatever its policy does: within its bound after each operation, a hit is what
+/// was put in last under that key, what was forgotten is never found, the counts are right, and no more is
+/// remembered than there was room for.
 #[test]
 fn random_operations_like_the_model_with_each_policy() {
     for policy in Policy::ALL {

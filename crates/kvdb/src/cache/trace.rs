@@ -1,8 +1,10 @@
-//! Traces: what happened in the block cache, one access after the other, to be replayed with other policies and sizes.
+//! Traces: what happened in the block cache, one access after the other, to be replayed with other policies
+//! and sizes.
 //!
-//! Purpose: a policy is chosen by what it does with the accesses of a real load, not by what it should do. A trace begins with
-//! [`MAGIC`]; each access is a byte (event in the two lowest bits, class in the next), then varints: zone and offset as differences
-//! from the access before, generation, and where the event knows it the size. About nine bytes an access.
+//! Purpose: a policy is chosen by what it does with the accesses of a real load, not by what it should do. A
+//! trace begins with [`MAGIC`]; each access is a byte (event in the two lowest bits, class in the next), then
+//! varints: zone and offset as differences from the access before, generation, and where the event knows it
+//! the size. About nine bytes an access.
 //!
 //! Thread safety: a recorder belongs to the cache, which calls it under a lock; all else is plain data.
 //! Invariant: a trace is cut between two accesses when it is full, and ends there.

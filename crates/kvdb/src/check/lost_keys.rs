@@ -24,7 +24,8 @@ pub struct LostKeys {
     pub blocks: Vec<(Bytes, u64, u64)>,
 }
 
-/// What is lost with a part of the run at `place` of a keyspace of blocks. Nothing of that run, or of older ones, is read.
+/// What is lost with a part of the run at `place` of a keyspace of blocks. Nothing of that run, or of older
+/// ones, is read.
 pub(crate) fn blocks_of(
     view: &View,
     seqno: Seqno,

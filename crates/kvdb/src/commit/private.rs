@@ -1,16 +1,16 @@
 //! The private write set of one transaction: the newest batches in memory, older ones in private runs.
 //!
 //! Purpose: a memtable of its own, which lies above the layers that all readers see. Its records are numbered
-//! from [`PRIVATE`] on, so that they come before everything else in record order. What fits in memory becomes,
-//! at the commit, the *net* set (module `net`) as one batch. What does not has become runs before (module
-//! `spilled`), whose seqnos count from [`PRIVATE`] until the commit gives them another base.
+//! from [`PRIVATE`] on, so that they come before everything else in record order. What fits in memory
+//! becomes, at the commit, the *net* set (module `net`) as one batch. What does not has become runs before
+//! (module `spilled`), whose seqnos count from [`PRIVATE`] until the commit gives them another base.
 //!
-//! Thread safety: writers take turns (the transaction's lock); readers hold tables and runs, and the number of
-//! the last batch that was whole when they came, see [`OwnWrites`].
+//! Thread safety: writers take turns (the transaction's lock); readers hold tables and runs, and the number
+//! of the last batch that was whole when they came, see [`OwnWrites`].
 //!
-//! Invariants: everything at or below `last` is wholly in the set, and `last` never falls: a view of the set whose
-//! limit it still is shows all of it; each table is newer than all below it;
-//! block data is kept by the operation that brought it, so that the commit writes stretches, not blocks.
+//! Invariants: everything at or below `last` is wholly in the set, and `last` never falls: a view of the set
+//! whose limit it still is shows all of it; each table is newer than all below it; block data is kept by the
+//! operation that brought it, so that the commit writes stretches, not blocks.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -139,7 +139,8 @@ pub(crate) struct PrivateWrites {
     stats_spilled: TxnStats,
 }
 
-/// Whether `batch` is a few small puts and deletes. What it shares with the table is little enough to keep twice.
+/// Whether `batch` is a few small puts and deletes. What it shares with the table is little enough to keep
+/// twice.
 fn is_plain(batch: &Batch) -> bool {
     let is_plain = |op: &Op| matches!(op, Op::Put { .. } | Op::Delete { .. });
     batch.len() <= PLAIN_OPS_MAX
@@ -277,8 +278,8 @@ impl PrivateWrites {
         self.runs.unprepared()
     }
 
-    /// The manifest knows what [`Self::unprepared`] gave, maybe as a checkpoint with that snapshot; nothing was spilled
-    /// since.
+    /// The manifest knows what [`Self::unprepared`] gave, maybe as a checkpoint with that snapshot; nothing
+    /// was spilled since.
     pub(crate) fn note_prepared(&mut self, checkpoint: Option<SnapshotPin>) {
         self.runs.note_prepared(checkpoint);
     }

@@ -6,8 +6,8 @@
 //!
 //! Thread safety: values; readers share them by clones that cost one reference.
 //!
-//! Invariants: runs of a keyspace are newest first; for each key the seqnos descend along them; `edits` is what the
-//! manifest has not been told of.
+//! Invariants: runs of a keyspace are newest first; for each key the seqnos descend along them; `edits` is
+//! what the manifest has not been told of.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -47,8 +47,8 @@ pub(crate) struct PrivateRuns {
     edits: Arc<Vec<Edit>>,
     /// It knows some of them.
     is_prepared: bool,
-    /// The manifest knows the transaction as a checkpointed one, with this snapshot. The owner of the runs may be the
-    /// last one to hold it: while the manifest names the checkpoint, a crash may bring it back.
+    /// The manifest knows the transaction as a checkpointed one, with this snapshot. The owner of the runs
+    /// may be the last one to hold it: while the manifest names the checkpoint, a crash may bring it back.
     checkpoint: Option<Arc<SnapshotPin>>,
     /// Of the last batch in the runs; 0: there is none.
     last: Seqno,

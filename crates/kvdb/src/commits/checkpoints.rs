@@ -1,11 +1,12 @@
 //! Checkpointed transactions: private runs, and a snapshot, that the manifest remembers.
 //!
-//! Crash order: the journal up to now → pieces → device flush → one edit that names the runs and marks them as a
-//! checkpoint. Were the edit before the journal, a crash could take away the end of the history below the
-//! snapshot, or what the transaction's user has written beside it (numbers that it was given). For a checkpointed
-//! transaction nothing is prepared without such a mark, so the manifest never names a part of a checkpoint; the
-//! edit that adopts the runs after a commit takes the mark away, the one that drops them after an abort. Up to these
-//! edits a crash may bring the checkpoint back, so the snapshot stays pinned up to them.
+//! Crash order: the journal up to now → pieces → device flush → one edit that names the runs and marks them
+//! as a checkpoint. Were the edit before the journal, a crash could take away the end of the history below
+//! the snapshot, or what the transaction's user has written beside it (numbers that it was given). For a
+//! checkpointed transaction nothing is prepared without such a mark, so the manifest never names a part of a
+//! checkpoint; the edit that adopts the runs after a commit takes the mark away, the one that drops them
+//! after an abort. Up to these edits a crash may bring the checkpoint back, so the snapshot stays pinned up
+//! to them.
 //!
 //! Thread safety: one short lock, never held across I/O.
 
@@ -50,8 +51,8 @@ pub(crate) struct Checkpoints {
 }
 
 impl Checkpoints {
-    /// Opens what the manifest names, but for those that were committed. Merges have not begun; the newest seqno
-    /// is `last`.
+    /// Opens what the manifest names, but for those that were committed. Merges have not begun; the newest
+    /// seqno is `last`.
     pub(crate) fn restore(
         state: &ManifestState,
         ctx: &Arc<RunContext>,
@@ -124,8 +125,8 @@ impl Checkpoints {
         }
     }
 
-    /// Transaction `id` has ended: its checkpoint is none any more. What only the returned position saw is garbage once the
-    /// manifest has forgotten it, too: until then the runs hold the snapshot.
+    /// Transaction `id` has ended: its checkpoint is none any more. What only the returned position saw is
+    /// garbage once the manifest has forgotten it, too: until then the runs hold the snapshot.
     pub(crate) fn remove(&self, id: TxnId) -> Option<Seqno> {
         let removed = self.by_id.lock().remove(&id);
         removed.map(|(saved, _)| saved.state.snapshot)

@@ -1,4 +1,5 @@
-//! What is known of transactions beside their writes: which are open, which were committed, which can be resumed or undone.
+//! What is known of transactions beside their writes: which are open, which were committed, which can be
+//! resumed or undone.
 
 pub(crate) mod checkpoints;
 pub(crate) mod transactions;

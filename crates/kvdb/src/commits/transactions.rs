@@ -18,8 +18,8 @@ use crate::commit::PrivateRuns;
 use crate::live::LiveSet;
 use crate::version::{COMMITTED_MAX, Edit};
 
-/// Ids that one edit of the manifest reserves: at first, and at most. All transactions that begin wait for it, so a store in which
-/// many do reserves more.
+/// Ids that one edit of the manifest reserves: at first, and at most. All transactions that begin wait for
+/// it, so a store in which many do reserves more.
 const IDS_RESERVED: Range<u64> = 1 << 10..1 << 16;
 
 struct Ids {
@@ -38,8 +38,8 @@ struct Known {
     committed: BTreeMap<TxnId, Seqno>,
     /// Those that wrote something, oldest first.
     by_seqno: BTreeMap<Seqno, TxnId>,
-    /// Those that wrote nothing, in the order of their ends. Bounded by themselves: however many there are, they push
-    /// out no other one.
+    /// Those that wrote nothing, in the order of their ends. Bounded by themselves: however many there are,
+    /// they push out no other one.
     empty: VecDeque<TxnId>,
     /// Those of which only the journal knows.
     unsaved: BTreeMap<Seqno, TxnId>,

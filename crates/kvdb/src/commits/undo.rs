@@ -1,14 +1,14 @@
-//! Committed transactions that can be taken back: for each of them two pins, on the positions before and after
-//! its commit.
+//! Committed transactions that can be taken back: for each of them two pins, on the positions before and
+//! after its commit.
 //!
-//! A commit is *kept* while its writer still holds the guard of its layer: nothing of it, and nothing that comes
-//! later, can be in a run before the guard goes, so every flush and merge that could lose one of the two states
-//! finds the pins. The journal's record says what is to be remembered. When the record retires, the manifest
-//! takes the transaction over in the same edit; it can be let go then only by another edit, after which the pins
-//! go. So whatever a crash leaves, what an opening finds named has both states.
+//! A commit is *kept* while its writer still holds the guard of its layer: nothing of it, and nothing that
+//! comes later, can be in a run before the guard goes, so every flush and merge that could lose one of the
+//! two states finds the pins. The journal's record says what is to be remembered. When the record retires,
+//! the manifest takes the transaction over in the same edit; it can be let go then only by another edit,
+//! after which the pins go. So whatever a crash leaves, what an opening finds named has both states.
 //!
-//! Thread safety: one short lock. A thread that lets something go that the manifest names must hold the lock of flushes, so that
-//! the edit that forgets can't come before the one that names.
+//! Thread safety: one short lock. A thread that lets something go that the manifest names must hold the lock
+//! of flushes, so that the edit that forgets can't come before the one that names.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -110,7 +110,8 @@ impl Kept {
 impl State {
     fn pop(&mut self) -> bool {
         let Some((_, kept)) = self.kept.pop_first() else { return false };
-        // One that only the journal names comes back after a crash, with both states: nothing of it is in runs.
+        // One that only the journal names comes back after a crash, with both states: nothing of it is in
+        // runs.
         if kept.saved != Saved::No {
             self.leaving.push(kept);
         }
@@ -212,8 +213,8 @@ impl Undo {
 }
 
 impl Undo {
-    /// A commit took the seqnos behind `before` up to `after`. The caller holds the guard of the layer that they
-    /// are in, and has published them.
+    /// A commit took the seqnos behind `before` up to `after`. The caller holds the guard of the layer that
+    /// they are in, and has published them.
     pub(crate) fn note_commit(&self, mark: &CommitMark, before: Seqno, after: Seqno) {
         let Some(note) = &mark.note else { return };
         let (txn, committed, note) = (mark.txn, note.committed, note.note.clone());
@@ -250,7 +251,8 @@ impl Undo {
         Ok(bytes)
     }
 
-    /// Lets go what is too old or was pushed out, and has what that frees cleared away when it is worth a pass.
+    /// Lets go what is too old or was pushed out, and has what that frees cleared away when it is worth a
+    /// pass.
     pub(crate) fn tend(&self) -> Result<()> {
         let now = self.runtime.clock.wall();
         let unknown: Vec<_> = {

@@ -35,7 +35,8 @@ struct Place {
     region: usize,
 }
 
-/// Where a span's blocks are, and the index that says so: it stays in memory while anything of it is under way.
+/// Where a span's blocks are, and the index that says so: it stays in memory while anything of it is under
+/// way.
 #[derive(Clone)]
 struct Source {
     place: Place,
@@ -54,8 +55,8 @@ enum Shared {
     No,
     /// They lie here, too.
     Copied(CopyPlace),
-    /// They stay for now: they are copied by this merge, for another prefix, and where they come to lie is known behind it. Or the zone has
-    /// been emptied, and is being filled again.
+    /// They stay for now: they are copied by this merge, for another prefix, and where they come to lie is
+    /// known behind it. Or the zone has been emptied, and is being filled again.
     Stays,
 }
 
@@ -341,8 +342,8 @@ impl Mover<'_> {
         parts.map(|part| moving.part(&part)).collect()
     }
 
-    /// Parts of what lies in zones that are being emptied, or on another tier than it wishes, by what has been copied of it for another
-    /// prefix or piece.
+    /// Parts of what lies in zones that are being emptied, or on another tier than it wishes, by what has
+    /// been copied of it for another prefix or piece.
     fn parts_copied(&mut self, moving: Move) -> Vec<(Move, Shared)> {
         let region = moving.source.region();
         let (victims, zones) = (&self.job.victims, &self.job.spec.ctx.zones);
@@ -397,7 +398,8 @@ impl Mover<'_> {
         of_file.or_else(|| zones.wish_by_heat(region.prefix, region.first, region.count.into()))
     }
 
-    /// Whether this is a migration, and blocks of the region are to be moved by it: what finds no room stays where it is.
+    /// Whether this is a migration, and blocks of the region are to be moved by it: what finds no room stays
+    /// where it is.
     fn is_to_migrate(&mut self, region: &Region<'_>) -> bool {
         if !self.job.victims.are_misplaced() {
             return false;
@@ -445,8 +447,8 @@ impl Mover<'_> {
         Ok(())
     }
 
-    /// A whole unit is copied as it is; a small one, or what is left of one, is unpacked, and packed anew with its
-    /// neighbours.
+    /// A whole unit is copied as it is; a small one, or what is left of one, is unpacked, and packed anew
+    /// with its neighbours.
     fn copy_unit(&mut self, layer: usize, moving: &Move, piece: &Piece, region: &Region<'_>) -> Result<()> {
         let extent = region.extent();
         let stored = self.reader.stored(moving.source.place.input, extent)?;

@@ -1,10 +1,12 @@
-//! What was copied out of zones that are emptied, so that bytes to which several prefixes or pieces refer are copied once.
+//! What was copied out of zones that are emptied, so that bytes to which several prefixes or pieces refer are
+//! copied once.
 //!
-//! A copy is known by where it was and where it is, each with the life of its zone: nothing is written over while a zone lives, so
-//! both hold the same bytes for as long. Nothing is held for it: what has gone meanwhile is copied again.
+//! A copy is known by where it was and where it is, each with the life of its zone: nothing is written over
+//! while a zone lives, so both hold the same bytes for as long. Nothing is held for it: what has gone
+//! meanwhile is copied again.
 //!
-//! Thread safety: [`Copies`] is shared by all that empties zones, under one lock; the others are plain values. Invariant: the stretches
-//! that are known of a zone do not overlap.
+//! Thread safety: [`Copies`] is shared by all that empties zones, under one lock; the others are plain
+//! values. Invariant: the stretches that are known of a zone do not overlap.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -19,7 +21,8 @@ use crate::format::{Layer, Region, Unit, ZoneId};
 use crate::space::Zones;
 use crate::table::{Piece, RunContext};
 
-/// The part of the memory of the cache that what is known may take, and what it takes for each stretch (bytes).
+/// The part of the memory of the cache that what is known may take, and what it takes for each stretch
+/// (bytes).
 const SHARE_OF_CACHE: u64 = 16;
 const STRETCH_BYTES: u64 = 64;
 
@@ -48,7 +51,8 @@ pub(super) struct Stretches(BTreeMap<u64, Copied>);
 type Part = (Range<u64>, Option<CopyPlace>);
 
 impl Stretches {
-    /// The parts of blocks `blocks` of a region, in their order: those that were copied, each with its place now, and what is between.
+    /// The parts of blocks `blocks` of a region, in their order: those that were copied, each with its place
+    /// now, and what is between.
     pub(super) fn parts_of(&self, region: &Region<'_>, blocks: &Range<u64>) -> Vec<Part> {
         if let Some(unit) = region.unit {
             let copied = self.0.get(&region.addr).filter(|copied| is_same_unit(copied.unit, unit));
@@ -144,8 +148,9 @@ impl Copies {
         self.known.lock().forget_emptied(&self.ctx.zones);
     }
 
-    /// Notes what of `old`, as far as `is_meant` says so of its regions, lies elsewhere in the pieces that took its place, all of which
-    /// are there. `both_ways`: where it was it stays for others, so that what comes back may lie there again.
+    /// Notes what of `old`, as far as `is_meant` says so of its regions, lies elsewhere in the pieces that
+    /// took its place, all of which are there. `both_ways`: where it was it stays for others, so that what
+    /// comes back may lie there again.
     fn note(
         &self,
         old: &Piece,
@@ -213,7 +218,8 @@ impl Known {
     }
 }
 
-/// What a pass that empties zones knows of copies. Zones that were emptied may be filled again meanwhile: what lies there then stays.
+/// What a pass that empties zones knows of copies. Zones that were emptied may be filled again meanwhile:
+/// what lies there then stays.
 pub(crate) struct Sharing {
     copies: Arc<Copies>,
     /// No zones are emptied: what lies on another tier than it wishes is moved.
@@ -244,7 +250,8 @@ impl Sharing {
         self.copies.parts_of(region, blocks)
     }
 
-    /// Notes what of `old` was copied out of these zones, or was moved, to the pieces that took its place. `old` is still held.
+    /// Notes what of `old` was copied out of these zones, or was moved, to the pieces that took its place.
+    /// `old` is still held.
     ///
     /// # Errors
     /// Those of reading an index.
@@ -261,8 +268,8 @@ fn is_same_unit(one: Option<Unit>, other: Unit) -> bool {
     one.is_some_and(|one| Unit { skip: other.skip, ..one } == other)
 }
 
-/// The region of `layer` with `block` of `region`, in the same version, and how many blocks from there on are in both, one behind the
-/// other.
+/// The region of `layer` with `block` of `region`, in the same version, and how many blocks from there on are
+/// in both, one behind the other.
 fn same_in<'l>(layer: &'l Layer, region: &Region<'_>, block: u64) -> Option<(Region<'l>, u64)> {
     let at = layer.find(region.prefix, block);
     let found = (at < layer.len()).then(|| layer.region(at))?;

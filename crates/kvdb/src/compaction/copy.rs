@@ -1,4 +1,5 @@
-//! Reading what a block merge copies: small, mostly ascending pieces of each input, in large reads where they lie close.
+//! Reading what a block merge copies: small, mostly ascending pieces of each input, in large reads where they
+//! lie close.
 //!
 //! Invariant: what [`CopyReader::read`] hands out has been verified against its checksums.
 
@@ -14,8 +15,8 @@ use crate::cache::{Charge, Pool};
 use crate::format::{Extent, SECTOR_BYTES, crc32c};
 use crate::table::RunContext;
 
-/// Part of the device that was read for one input. Its memory is used again and again: the first touch of new memory
-/// costs more than what is done with it.
+/// Part of the device that was read for one input. Its memory is used again and again: the first touch of new
+/// memory costs more than what is done with it.
 #[derive(Default)]
 struct Window {
     addr: u64,
@@ -35,8 +36,8 @@ impl Window {
         buf.as_ref()[..self.len].get(start..start + len)
     }
 
-    /// What to read at once from here on: more if the requests that it has spared would have taken longer than to read what
-    /// was never asked for, less if not.
+    /// What to read at once from here on: more if the requests that it has spared would have taken longer
+    /// than to read what was never asked for, less if not.
     fn next_ahead_bytes(&self, max: u64) -> u64 {
         let spared = self.calls.saturating_sub(1) * CopyReader::REQUEST_BYTES;
         let was_worth_it = spared >= (self.len as u64).saturating_sub(self.used);
@@ -62,7 +63,8 @@ impl CopyReader {
     const AHEAD_BYTES_MAX: u64 = 512 << 10;
     /// All windows of a merge together (bytes), if memory allows, but for their least size.
     const WINDOWS_BYTES: u64 = 8 << 20;
-    /// Share of the block cache's budget that they may take: one in this many parts. Several merges run at once.
+    /// Share of the block cache's budget that they may take: one in this many parts. Several merges run at
+    /// once.
     const BUDGET_DIVISOR: u64 = 32;
     /// Less is not worth a request (bytes).
     const AHEAD_BYTES_MIN: u64 = 16 << 10;

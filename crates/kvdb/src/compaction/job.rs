@@ -42,7 +42,8 @@ impl Victims {
         Self { zones, zone_bytes, ..Self::default() }
     }
 
-    /// No zones, but blocks on another tier than they wish to lie on; counts the bytes of those that come to lie there.
+    /// No zones, but blocks on another tier than they wish to lie on; counts the bytes of those that come to
+    /// lie there.
     pub(crate) fn misplaced(moved: Arc<AtomicU64>) -> Self {
         Self { moved: Some(moved), ..Self::default() }
     }

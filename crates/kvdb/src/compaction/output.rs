@@ -15,8 +15,8 @@ use crate::memtable::TombstoneSet;
 use crate::space::{Budget, Stream, TierWishes};
 use crate::table::{Packing, Piece, PieceWriter, RunContext};
 
-/// A piece ends when its metadata has about so many bytes, too: with small records it has much, which each merge holds
-/// several times over while it is made, and which is read as a whole.
+/// A piece ends when its metadata has about so many bytes, too: with small records it has much, which each
+/// merge holds several times over while it is made, and which is read as a whole.
 const META_BYTES_MAX: u64 = 2 << 20;
 
 /// A piece, and what it came to.

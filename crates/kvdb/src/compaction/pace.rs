@@ -1,7 +1,7 @@
 //! Where merges give way: each tells a [`Pace`] what it has read and written, and waits there.
 //!
-//! Thread safety: a [`Pace`] is shared by all merges, a [`Meter`] belongs to one. A merge holds no lock while it
-//! waits, only its inputs and its buffers.
+//! Thread safety: a [`Pace`] is shared by all merges, a [`Meter`] belongs to one. A merge holds no lock while
+//! it waits, only its inputs and its buffers.
 
 use std::sync::Arc;
 

@@ -25,7 +25,8 @@ pub(crate) fn class_of(bytes: u64, options: &MergeOptions) -> u32 {
     class
 }
 
-/// The next merge of a keyspace whose runs have these sizes (bytes, newest first; `None`: busy), if one is due.
+/// The next merge of a keyspace whose runs have these sizes (bytes, newest first; `None`: busy), if one is
+/// due.
 ///
 /// The smallest class that holds K neighbouring runs is merged. For tuples the oldest run joins
 /// when it is at most K times the rest, so that most rows sit in one run (lazy levelling); blocks
@@ -47,7 +48,8 @@ pub(crate) fn pick(
     Some(range)
 }
 
-/// As [`pick`], for a merge that may take no more than `bytes_max`: K neighbours of the smallest class that is due.
+/// As [`pick`], for a merge that may take no more than `bytes_max`: K neighbours of the smallest class that
+/// is due.
 pub(crate) fn pick_small(
     run_bytes: &[Option<u64>],
     bytes_max: u64,

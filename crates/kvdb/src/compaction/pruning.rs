@@ -1,7 +1,8 @@
-//! Leaf pruning: tuple blocks that range tombstones hide wholly are left out of a merge without being read (BetrFS 0.2, section 5).
+//! Leaf pruning: tuple blocks that range tombstones hide wholly are left out of a merge without being read
+//! (BetrFS 0.2, section 5).
 //!
-//! Thread safety: immutable. Invariant: each record of a block that is left out would be dropped if it were read: a
-//! newer tombstone of its snapshot stripe lies over it, in the inputs of this merge.
+//! Thread safety: immutable. Invariant: each record of a block that is left out would be dropped if it were
+//! read: a newer tombstone of its snapshot stripe lies over it, in the inputs of this merge.
 
 use std::sync::Arc;
 
@@ -23,7 +24,8 @@ impl Pruning {
         Arc::new(Self { tombstones: Arc::clone(tombstones), rules: rules.clone() })
     }
 
-    /// Whether no record of the block that `entry` names is kept. O(log n), and O(tombstones that begin or end in it).
+    /// Whether no record of the block that `entry` names is kept. O(log n), and O(tombstones that begin or
+    /// end in it).
     pub(super) fn drops(&self, entry: &TupleEntry) -> bool {
         if self.tombstones.seqno_max() <= entry.seqno_max {
             return false;

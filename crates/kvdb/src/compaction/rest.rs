@@ -1,5 +1,5 @@
-//! What is left of a piece of which a merge has taken the beginning: a new piece that stitches the rest, so that the
-//! beginning need not wait for the piece's end to give its space back.
+//! What is left of a piece of which a merge has taken the beginning: a new piece that stitches the rest, so
+//! that the beginning need not wait for the piece's end to give its space back.
 //!
 //! Cost: the metadata of the rest; none of its data is read or written.
 

@@ -63,8 +63,8 @@ impl Stripes<'_> {
     }
 }
 
-/// The sweep. Each source is ordered by key and does not overlap itself. After the first error of a source nothing
-/// that comes counts.
+/// The sweep. Each source is ordered by key and does not overlap itself. After the first error of a source
+/// nothing that comes counts.
 pub(crate) struct Sweep<'a, S, I> {
     sources: Vec<I>,
     heads: Vec<Option<Span<S>>>,

@@ -5,7 +5,8 @@
 //! the other on the device and together reach the stitching threshold move without being read
 //! (thesis 3.2).
 //!
-//! A block of which [`Pruning`] says that nothing is kept takes no part in this: it is passed over, and not read.
+//! A block of which [`Pruning`] says that nothing is kept takes no part in this: it is passed over, and not
+//! read.
 //!
 //! The indexes are walked side by side, so that one of each input is in memory.
 
@@ -233,8 +234,8 @@ struct Stretches<'a> {
 }
 
 impl Stretches<'_> {
-    /// The next one, and whether blocks before it are to be copied: where there are none, they are not looked for, since
-    /// each look reads what is stitched next.
+    /// The next one, and whether blocks before it are to be copied: where there are none, they are not looked
+    /// for, since each look reads what is stitched next.
     fn next(&mut self) -> Result<Option<(Stretch, bool)>> {
         loop {
             let block = self.blocks.next()?;

@@ -1,7 +1,7 @@
 //! The devices that are being emptied: how far that has come, and why it does not get on.
 //!
-//! Thread safety: short locks. Invariants: what is moved is moved by one caller at a time; what is told of a device is about the time
-//! since the store was opened, and goes with the order to drain it.
+//! Thread safety: short locks. Invariants: what is moved is moved by one caller at a time; what is told of a
+//! device is about the time since the store was opened, and goes with the order to drain it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

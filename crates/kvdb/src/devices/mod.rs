@@ -1,9 +1,10 @@
-//! The devices of a store: the first one, which has superblocks, journal and manifest, and others, fast or slow, that come and go
-//! while it is open.
+//! The devices of a store: the first one, which has superblocks, journal and manifest, and others, fast or
+//! slow, that come and go while it is open.
 //!
-//! Thread safety: any thread; devices come and go one at a time. Crash order: a new device has its label, flushed, and the
-//! superblocks announce several devices, before the manifest names it; one that goes is empty before the manifest forgets it, and
-//! loses its label after that. So whatever a crash leaves, every zone that something lies in is on a device that the manifest names.
+//! Thread safety: any thread; devices come and go one at a time. Crash order: a new device has its label,
+//! flushed, and the superblocks announce several devices, before the manifest names it; one that goes is
+//! empty before the manifest forgets it, and loses its label after that. So whatever a crash leaves, every
+//! zone that something lies in is on a device that the manifest names.
 
 mod drains;
 
@@ -144,7 +145,8 @@ impl Devices {
         findings
     }
 
-    /// Takes `device` into the store, whatever was on it; its number. Two flushes of it, and two or three of the first one.
+    /// Takes `device` into the store, whatever was on it; its number. Two flushes of it, and two or three of
+    /// the first one.
     pub(crate) fn add(&self, device: Arc<dyn Device>, tier: Tier) -> Result<u32> {
         let mut others = self.others.lock();
         self.live.runtime.check_accepting()?;
@@ -204,7 +206,8 @@ impl Devices {
         others.iter().find(|(_, own)| own.as_ref().is_some_and(is_it)).map(|(member, _)| member.id)
     }
 
-    /// Nothing new goes to the device from now on, and what it holds is moved to others, after a restart, too.
+    /// Nothing new goes to the device from now on, and what it holds is moved to others, after a restart,
+    /// too.
     pub(crate) fn begin_drain(&self, id: u32) -> Result<()> {
         let _others = self.others.lock();
         self.live.runtime.check_accepting()?;
@@ -216,8 +219,8 @@ impl Devices {
         Ok(())
     }
 
-    /// Drains the device, and waits for that, until `goes_on`, which is told how many bytes are left, says no. True: it holds nothing.
-    /// Where no thread does it, the caller does.
+    /// Drains the device, and waits for that, until `goes_on`, which is told how many bytes are left, says
+    /// no. True: it holds nothing. Where no thread does it, the caller does.
     pub(crate) fn drain(&self, id: u32, goes_on: &mut dyn FnMut(u64) -> bool) -> Result<bool> {
         self.drains.forget(id);
         self.begin_drain(id)?;
@@ -375,8 +378,8 @@ impl Found {
         Self { joined, fast_written, others: Vec::new() }
     }
 
-    /// Joins those that `state` names, which are among `candidates`. Where the store is only read, a slow one may be missing: what
-    /// lies there can't be read.
+    /// Joins those that `state` names, which are among `candidates`. Where the store is only read, a slow one
+    /// may be missing: what lies there can't be read.
     ///
     /// # Errors
     /// [`MissingDevices`] inside of an I/O error; zones that overlap.

@@ -493,7 +493,8 @@ fn a_flush_that_fails_on_the_way_of_a_drain_is_sticky() {
             assert!(nth > 2, "a drain flushes");
             break;
         }
-        // The kernel tells the error once: the next flush finds nothing to be written, and says nothing of what is lost.
+        // The kernel tells the error once: the next flush finds nothing to be written, and says nothing of
+        // what is lost.
         write(&db, 0, 3).expect_err("nothing is accepted any more");
     }
 }
@@ -533,7 +534,8 @@ fn power_cut_at_any_step_of_adding_draining_and_removing_loses_nothing() {
 /// The first device and the slow one.
 type Both = (Arc<dyn Device>, Arc<dyn Device>);
 
-/// A device that keeps its log, and what makes two devices of it or of its images: so both are cut off at the same moment.
+/// A device that keeps its log, and what makes two devices of it or of its images: so both are cut off at the
+/// same moment.
 fn cut_together() -> (Arc<CrashDevice>, impl Fn(&Arc<dyn Device>) -> Both) {
     let len = FIRST_ZONES * ZONE_BYTES + SLOW_BYTES;
     let whole = Arc::new(CrashDevice::in_memory(0, len).with_log().expect("is new"));

@@ -1,9 +1,10 @@
-//! The blocks of a memtable become layers of regions: what is bound is taken over where it lies, the rest is written.
+//! The blocks of a memtable become layers of regions: what is bound is taken over where it lies, the rest is
+//! written.
 //!
-//! A *stretch* takes consecutive blocks of one place that lie together on the device to one layer. It is taken
-//! over as it is when it is long enough; else its blocks are copied from memory, so that what little of them was not
-//! overwritten keeps no space in use, and reads find it beside its neighbours. Where space is short all are taken over:
-//! what is bound has its space already, and no flush must fail for want of more.
+//! A *stretch* takes consecutive blocks of one place that lie together on the device to one layer. It is
+//! taken over as it is when it is long enough; else its blocks are copied from memory, so that what little of
+//! them was not overwritten keeps no space in use, and reads find it beside its neighbours. Where space is
+//! short all are taken over: what is bound has its space already, and no flush must fail for want of more.
 //!
 //! Thread safety: one thread.
 
@@ -87,8 +88,8 @@ impl Row {
     }
 }
 
-/// How many blocks each record of a window is in a row with: those before it, and those behind it in the window. `row` leads from
-/// one window to the next.
+/// How many blocks each record of a window is in a row with: those before it, and those behind it in the
+/// window. `row` leads from one window to the next.
 fn rows_of(row: &mut Row, window: &[Kept]) -> Vec<u64> {
     let mut rows = vec![0; window.len()];
     let mut begin = 0;
@@ -209,7 +210,8 @@ impl<'a> Writer<'a> {
         NewBlocks { wish: self.tier, bytes_in_row }
     }
 
-    /// The operation of `seqno`, and the number of the extent in which its `block` lies; `None`: it is not bound.
+    /// The operation of `seqno`, and the number of the extent in which its `block` lies; `None`: it is not
+    /// bound.
     fn extent_of(&mut self, seqno: Seqno, block: u64) -> Option<(BoundOp, usize)> {
         if self.last.as_ref().is_none_or(|(last, _)| *last != seqno) {
             self.last = Some((seqno, self.table.bound(seqno)));

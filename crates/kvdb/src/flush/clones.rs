@@ -1,7 +1,8 @@
 //! Clones of blocks: pieces whose regions lie where those of others do.
 //!
-//! Thread safety: one thread for a transaction. Nothing of the data is read or written; the new pieces hold references on the
-//! zones of what they refer to, so it stays whatever becomes of the pieces that had it first.
+//! Thread safety: one thread for a transaction. Nothing of the data is read or written; the new pieces hold
+//! references on the zones of what they refer to, so it stays whatever becomes of the pieces that had it
+//! first.
 
 use std::collections::BTreeMap;
 

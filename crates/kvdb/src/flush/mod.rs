@@ -1,9 +1,9 @@
 //! Memtables become runs.
 //!
-//! Crash order: data and metadata of all new pieces → device flush → manifest (with the journal's new
-//! tail) → the journal space may be reused. A crash in between loses nothing: before the manifest
-//! edit the journal still has everything, after it the runs do. Blocks that lie in their final place already are not
-//! written again: the pieces refer to them there.
+//! Crash order: data and metadata of all new pieces → device flush → manifest (with the journal's new tail) →
+//! the journal space may be reused. A crash in between loses nothing: before the manifest edit the journal
+//! still has everything, after it the runs do. Blocks that lie in their final place already are not written
+//! again: the pieces refer to them there.
 
 pub(crate) mod blocks;
 pub(crate) mod clones;
@@ -134,8 +134,8 @@ impl Flusher {
         Ok(true)
     }
 
-    /// What of the bound blocks is to be copied: nothing, where there is no space for all of them beside what others wait
-    /// to write, since none was kept free.
+    /// What of the bound blocks is to be copied: nothing, where there is no space for all of them beside what
+    /// others wait to write, since none was kept free.
     fn copies_bound(&self, table: &MemTable) -> CopyBound {
         if self.space.has_space(table.bytes_bound(), Budget::Ordinary) {
             CopyBound::Shorter(self.runtime.options.merge.stitch_bytes_min)

@@ -1,10 +1,10 @@
 //! Patches of blocks: what becomes of them when their memtable is flushed.
 //!
-//! Runs hold whole blocks alone. So a flush reads what its patches lie on, in key order, a window of blocks at a time
-//! and many requests at once: one after the other would take as long as the writers had saved. A block that can't be
-//! read is left out, and told: it stays what it is, unreadable, and all others are written. That is so for the data
-//! of single blocks alone. Where the device answers nothing any more, or an index is damaged, the flush ends as ever,
-//! and the journal still has the patches.
+//! Runs hold whole blocks alone. So a flush reads what its patches lie on, in key order, a window of blocks
+//! at a time and many requests at once: one after the other would take as long as the writers had saved. A
+//! block that can't be read is left out, and told: it stays what it is, unreadable, and all others are
+//! written. That is so for the data of single blocks alone. Where the device answers nothing any more, or an
+//! index is damaged, the flush ends as ever, and the journal still has the patches.
 //!
 //! Thread safety: a window is read by threads of its own, which end before it is written.
 
@@ -57,8 +57,8 @@ pub(crate) struct Gone {
 }
 
 impl Gone {
-    /// Whether this may be what a patch of `key` at `seqno` lay on: neither `table`, which has the patch, nor a newer
-    /// run among `runs` knows all of the block.
+    /// Whether this may be what a patch of `key` at `seqno` lay on: neither `table`, which has the patch, nor
+    /// a newer run among `runs` knows all of the block.
     fn is_base_of(
         &self,
         key: &[u8],
@@ -128,8 +128,8 @@ impl Below {
         Self::new(Vec::new(), 1)
     }
 
-    /// Turns the patches among `window` (all that is kept of its keys) into whole blocks, or takes them out where these
-    /// are damaged. `boundaries` are the positions that are read at, ascending.
+    /// Turns the patches among `window` (all that is kept of its keys) into whole blocks, or takes them out
+    /// where these are damaged. `boundaries` are the positions that are read at, ascending.
     ///
     /// # Errors
     /// I/O errors that concern more than single blocks; corruption of what is no block.
@@ -157,8 +157,8 @@ impl Below {
         }
         for (record, block) in resolved {
             let kept = &mut window[record];
-            // Nor an older version that could be read after all: it would look like the newest one. A newer one lies
-            // on something else, or could be read: it is whole.
+            // Nor an older version that could be read after all: it would look like the newest one. A newer
+            // one lies on something else, or could be read: it is whole.
             let is_lost = lost.get(&kept.key).is_some_and(|&newest| kept.seqno <= newest);
             if let Some(block) = block.filter(|_| !is_lost) {
                 (kept.kind, kept.value) = (RecordKind::Put, block);
@@ -238,8 +238,8 @@ impl Below {
         single.into_iter().map(block_of).collect()
     }
 
-    /// Looks for the piece that has what a patch of `block` lies on, and reads none of its data: when this fails,
-    /// it is not known whether the block is damaged.
+    /// Looks for the piece that has what a patch of `block` lies on, and reads none of its data: when this
+    /// fails, it is not known whether the block is damaged.
     fn find_base(&self, source: Source<'_>, request: &Request, block: u64) -> Result<()> {
         let mut fill = BlockFill::bases(&request.prefix, block, 1, request.snapshot);
         self.fill(source, &mut fill).map_err(|error| match error {

@@ -26,8 +26,8 @@ use crate::table::Piece;
 use crate::version::Edit;
 
 impl Flusher {
-    /// Writes a private table of `txn`, not durably. Its space has been spoken for, as that of every memtable:
-    /// where that was cut too fine, the reserve helps out.
+    /// Writes a private table of `txn`, not durably. Its space has been spoken for, as that of every
+    /// memtable: where that was cut too fine, the reserve helps out.
     pub(crate) fn write_private(&self, txn: TxnId, table: &Arc<MemTable>) -> Result<Spill> {
         match self.write_private_within(Budget::Ordinary, txn, table) {
             Err(StoreError::Full) => self.write_private_within(Budget::Reserve, txn, table),
@@ -69,9 +69,9 @@ impl Flusher {
         self.runtime.health.observe(self.live.install(edits, &[], &[], |view| view))
     }
 
-    /// Frees the runs of a transaction that ends without commit, unless the manifest goes on naming them: then
-    /// their space is kept for as long. After a failure that is until the next opening, which knows what the
-    /// journal says of them; writers that were under way may still be given space until then.
+    /// Frees the runs of a transaction that ends without commit, unless the manifest goes on naming them:
+    /// then their space is kept for as long. After a failure that is until the next opening, which knows what
+    /// the journal says of them; writers that were under way may still be given space until then.
     pub(crate) fn drop_private(&self, txn: TxnId, runs: PrivateRuns) {
         if runs.is_prepared() {
             let forgotten = self

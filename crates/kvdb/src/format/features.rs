@@ -2,8 +2,9 @@
 //!
 //! Thread safety: plain data.
 //!
-//! Invariants: a version announces its own feature and may go with all before it, since a program that knows a version
-//! knows those, too; so the version of a store does not tell whether it has what older versions announce.
+//! Invariants: a version announces its own feature and may go with all before it, since a program that knows
+//! a version knows those, too; so the version of a store does not tell whether it has what older versions
+//! announce.
 
 /// The version of a store that has nothing of [`Feature`], which is all that a store begins with.
 pub const FORMAT_VERSION_PLAIN: u32 = 1;
@@ -37,7 +38,8 @@ pub enum Feature {
     Members,
     /// A piece may refer to the same bytes for several prefixes. It stays for good.
     Clones,
-    /// The journal refers to blocks in their final place that several patches make up. It does not when it is empty.
+    /// The journal refers to blocks in their final place that several patches make up. It does not when it is
+    /// empty.
     BoundPatches,
 }
 

@@ -1,7 +1,7 @@
 //! The header in front of each group of a log: of the journal's and of the manifest's.
 //!
-//! It lies within the first 512 bytes of the group, so it never tears; its own checksum lets a reader trust the length
-//! before it reads the payload. Thread safety: values.
+//! It lies within the first 512 bytes of the group, so it never tears; its own checksum lets a reader trust
+//! the length before it reads the payload. Thread safety: values.
 
 use std::ops::Range;
 

@@ -1,7 +1,7 @@
 //! The label of a device that is not the first one of its store: whose it is, and where its zones are.
 //!
-//! Thread safety: plain data. Invariants: a device has its label, flushed, before the manifest names it, and for as long as it does;
-//! the label lies twice, so that rot in one copy costs nothing.
+//! Thread safety: plain data. Invariants: a device has its label, flushed, before the manifest names it, and
+//! for as long as it does; the label lies twice, so that rot in one copy costs nothing.
 
 use std::io;
 

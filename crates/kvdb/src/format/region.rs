@@ -1,7 +1,7 @@
 //! Regions: contiguous stretches of 4 KiB blocks, and the layers that they form.
 //!
-//! A region is *plain* (its blocks lie one behind the other on the device), or it is a *packed unit*, or a part
-//! of one: then the unit lies at its address, and must be unpacked as a whole.
+//! A region is *plain* (its blocks lie one behind the other on the device), or it is a *packed unit*, or a
+//! part of one: then the unit lies at its address, and must be unpacked as a whole.
 //!
 //! Thread safety: plain values. Invariant: the regions of a layer are sorted by key (`prefix ‖ be64`,
 //! compared as bytes, whatever the lengths of the prefixes) and their key ranges do not overlap;
@@ -289,8 +289,8 @@ impl Layer {
         }
     }
 
-    /// Appends a region behind the last one. When it continues the last one in block numbers and
-    /// addresses, the two become one if `coalesce` allows the sum of their counts; parts of one unit always do.
+    /// Appends a region behind the last one. When it continues the last one in block numbers and addresses,
+    /// the two become one if `coalesce` allows the sum of their counts; parts of one unit always do.
     pub fn push(&mut self, region: Region<'_>, coalesce: impl FnOnce(u64, u64) -> bool) {
         let crcs_len = if region.unit.is_some() { 1 } else { region.count as usize };
         debug_assert_eq!(region.crcs.len(), crcs_len);

@@ -1,6 +1,7 @@
 //! The positions of a store: the newest visible one, and those that are pinned.
 //!
-//! Thread safety: any thread; `naming` is held across the sync and the edit of a named snapshot, and comes before the ledger.
+//! Thread safety: any thread; `naming` is held across the sync and the edit of a named snapshot, and comes
+//! before the ledger.
 //!
 //! Invariant: nothing that a pinned position sees is dropped.
 
@@ -28,7 +29,8 @@ pub(crate) struct History {
     snapshots: Arc<SnapshotTracker>,
     named: Named,
     naming: Mutex<(), class::KvdbHistoryNaming>,
-    /// Positions of deleted snapshots: what only they saw is to be cleared away when no reader is left at them.
+    /// Positions of deleted snapshots: what only they saw is to be cleared away when no reader is left at
+    /// them.
     deleted_positions: Mutex<Vec<Seqno>, class::KvdbHistoryDeletedPositions>,
 }
 

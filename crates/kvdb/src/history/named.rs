@@ -74,7 +74,8 @@ fn info(name: &str, named: &NamedPin) -> SnapshotInfo {
 }
 
 impl History {
-    /// One sync of the journal and one edit of the manifest, whatever the store holds. `created`: when; `None`: now.
+    /// One sync of the journal and one edit of the manifest, whatever the store holds. `created`: when;
+    /// `None`: now.
     pub(crate) fn create_snapshot(&self, name: &str, created: Option<Duration>) -> Result<SnapshotInfo> {
         self.runtime.check_accepting()?;
         check_snapshot_name(name)?;
@@ -95,8 +96,8 @@ impl History {
         Ok(info)
     }
 
-    /// Whether a snapshot was deleted and, by now, given up by all its readers, so that what only it saw can be
-    /// cleared away. Tells it once.
+    /// Whether a snapshot was deleted and, by now, given up by all its readers, so that what only it saw can
+    /// be cleared away. Tells it once.
     pub(crate) fn has_cleared_snapshot(&self) -> bool {
         let mut deleted = self.deleted_positions.lock();
         if deleted.is_empty() {

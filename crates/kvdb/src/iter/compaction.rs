@@ -202,8 +202,8 @@ impl CompactionIter {
     fn keep(&mut self, key: &Bytes, stripe: Stripe, nothing_below: bool) -> Result<()> {
         let Stripe { is_oldest, operands, base } = stripe;
         let kept = |seqno, kind, value| Kept { key: key.clone(), seqno, kind, value };
-        // Above a boundary no change is forgotten and an operand stays what it is: a transaction that began at
-        // the boundary asks what was changed since then, and how.
+        // Above a boundary no change is forgotten and an operand stays what it is: a transaction that began
+        // at the boundary asks what was changed since then, and how.
         let nothing_below = nothing_below && is_oldest;
         let base_is_known = nothing_below || !matches!(base, Base::Unknown);
         let merger = &self.rules.merger;

@@ -13,8 +13,9 @@ enum Direction {
     Backward,
 }
 
-/// The first bytes of a key as a number; those that it lacks are zeros. Of keys with different heads the one with the
-/// smaller head is the smaller one, which most comparisons come to; no child needs to be asked for them.
+/// The first bytes of a key as a number; those that it lacks are zeros. Of keys with different heads the one
+/// with the smaller head is the smaller one, which most comparisons come to; no child needs to be asked for
+/// them.
 type Head = u128;
 
 fn head_of(key: &[u8]) -> Head {

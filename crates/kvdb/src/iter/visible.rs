@@ -99,8 +99,8 @@ impl VisibleCursor {
         Self::through(own, sources, snapshot, range, merger, guard)
     }
 
-    /// A fresh cursor over `range` of the layers `sources`, newest first, for the reader that owns the private
-    /// layers `own`. `guard` is dropped with it.
+    /// A fresh cursor over `range` of the layers `sources`, newest first, for the reader that owns the
+    /// private layers `own`. `guard` is dropped with it.
     pub(crate) fn through(
         own: OwnLayers,
         sources: Vec<Source>,
@@ -154,7 +154,8 @@ impl VisibleCursor {
         Ok(())
     }
 
-    /// From the first record of some key on to the next entry; `is_left`: the first key that is not `self.key`.
+    /// From the first record of some key on to the next entry; `is_left`: the first key that is not
+    /// `self.key`.
     fn settle_forward(&mut self, mut is_left: bool) -> Result<Place> {
         let (mut hidden, mut steps) = (0, 0);
         loop {
@@ -236,7 +237,8 @@ impl VisibleCursor {
         }
     }
 
-    /// The next version of `self.key` that counts, from the current record on, which is `current` if that is known.
+    /// The next version of `self.key` that counts, from the current record on, which is `current` if that is
+    /// known.
     fn visible_version(&mut self, mut current: Option<Version>) -> Result<Option<Version>> {
         let mut steps = 0;
         loop {

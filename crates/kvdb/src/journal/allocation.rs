@@ -1,7 +1,7 @@
 //! How much of the area has its space: a part is allocated before the log enters it.
 //!
-//! Thread safety: data under the journal's lock. Invariant: no group is written behind [`Allocation::end`]; within a lap
-//! of the opening everything before it has its space.
+//! Thread safety: data under the journal's lock. Invariant: no group is written behind [`Allocation::end`];
+//! within a lap of the opening everything before it has its space.
 
 use super::JournalArea;
 
@@ -38,7 +38,8 @@ impl Allocation {
         self.end
     }
 
-    /// The next part of an area whose oldest group lies at `tail`; `None`: all of it is allocated up to there.
+    /// The next part of an area whose oldest group lies at `tail`; `None`: all of it is allocated up to
+    /// there.
     pub(super) fn next_part(&self, tail: u64) -> Option<std::ops::Range<u64>> {
         let end = self.end.saturating_add(self.part_bytes).min(tail + self.area_len);
         (self.end < end).then_some(self.end..end)

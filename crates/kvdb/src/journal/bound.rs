@@ -34,8 +34,9 @@ enum Elsewhere {
     Later(usize),
 }
 
-/// Puts what lies in its final place into the operations of a group, as far as `find` has it; not of batches up to `flushed`.
-/// Says how many operations lack theirs: these change nothing. Those that can't be read are noted.
+/// Puts what lies in its final place into the operations of a group, as far as `find` has it; not of batches
+/// up to `flushed`. Says how many operations lack theirs: these change nothing. Those that can't be read are
+/// noted.
 ///
 /// # Errors
 /// Those of `find`.
@@ -100,8 +101,8 @@ fn all_elsewhere(reads: &[Read], flushed: Seqno) -> Vec<(Number, Elsewhere)> {
     all
 }
 
-/// Puts its part of what was found into an operation: `len` bytes of it, or all up to the end. What was not found
-/// becomes a put of no blocks.
+/// Puts its part of what was found into an operation: `len` bytes of it, or all up to the end. What was not
+/// found becomes a put of no blocks.
 fn fill(op: &mut Op, found: Option<&Bytes>, len: Option<usize>) {
     match (op, found) {
         (Op::PutBlocks { data, .. }, Some(found)) => *data = found.clone(),

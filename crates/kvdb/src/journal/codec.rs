@@ -1,9 +1,9 @@
 //! Batches as bytes.
 //!
-//! A batch is its first seqno and its number of operations (varints), then each operation: a tag,
-//! the keyspace (varint), and its fields in the order of the match below; byte strings have their
-//! length in front. Before the operations of a transaction's commit is a tag of its own with its id. The commit
-//! of a transaction that has spilled has another tag, its id and its runs, in the place of all operations. Before
+//! A batch is its first seqno and its number of operations (varints), then each operation: a tag, the
+//! keyspace (varint), and its fields in the order of the match below; byte strings have their length in
+//! front. Before the operations of a transaction's commit is a tag of its own with its id. The commit of a
+//! transaction that has spilled has another tag, its id and its runs, in the place of all operations. Before
 //! either of them may be a tag with what is to be remembered of the commit.
 
 use std::sync::Arc;
@@ -34,16 +34,17 @@ const PUT_BLOCKS_PACKED: u8 = 9;
 /// ([`crate::format::Feature::Patches`]).
 const PATCH_BLOCK: u8 = 10;
 
-/// As `PUT_BLOCKS`, but the data lies in its final place: extents and checksums in its stead. Only where both superblocks
-/// announce it ([`crate::format::Feature::Bound`]).
+/// As `PUT_BLOCKS`, but the data lies in its final place: extents and checksums in its stead. Only where both
+/// superblocks announce it ([`crate::format::Feature::Bound`]).
 const PUT_BLOCKS_BOUND: u8 = 11;
 
-/// As `PATCH_BLOCK`, without wish and without data: that is a part of the block that a later operation of its group completes
-/// and binds. Only where both superblocks announce it ([`crate::format::Feature::BoundPatches`]).
+/// As `PATCH_BLOCK`, without wish and without data: that is a part of the block that a later operation of its
+/// group completes and binds. Only where both superblocks announce it
+/// ([`crate::format::Feature::BoundPatches`]).
 const PATCH_BLOCK_LATER: u8 = 12;
 
-/// As `PATCH_BLOCK`, without wish, up to the end of a block that lies in its final place, whole: extents and checksum in the
-/// data's stead. Only where both superblocks announce it.
+/// As `PATCH_BLOCK`, without wish, up to the end of a block that lies in its final place, whole: extents and
+/// checksum in the data's stead. Only where both superblocks announce it.
 const PATCH_BLOCK_BOUND: u8 = 13;
 
 /// Most bytes of an extent: its address and its length, in sectors.
@@ -51,7 +52,8 @@ const EXTENT_BYTES_MAX: usize = 10 + 5;
 /// Bytes of a block's checksum.
 const CRC_BYTES: usize = 4;
 
-/// Most bytes of an operation beyond its payload: tag, compression, keyspace, block number, offset and two lengths.
+/// Most bytes of an operation beyond its payload: tag, compression, keyspace, block number, offset and two
+/// lengths.
 const OP_BYTES_MAX: usize = 2 + 5 + 10 + 2 + 2 * 5;
 /// Most bytes of a batch beyond its operations: seqno, count, transaction, and what is remembered of it.
 const BATCH_BYTES_MAX: usize = 2 * 10 + (1 + 10) + (1 + 10 + 2 + NOTE_LEN_MAX);
@@ -94,12 +96,13 @@ pub(crate) struct SpilledCommit {
 pub(crate) struct Record<'a> {
     /// The operations.
     pub batch: &'a Batch,
-    /// Those whose blocks have a place of their own: the journal writes them there before it writes the group.
+    /// Those whose blocks have a place of their own: the journal writes them there before it writes the
+    /// group.
     pub bindings: &'a Bindings,
     /// The transaction whose commit they are.
     pub mark: Option<&'a CommitMark>,
-    /// Has their blocks in memory, and is told when the journal binds small ones together that follow each other in their file;
-    /// `None`: it is not to.
+    /// Has their blocks in memory, and is told when the journal binds small ones together that follow each
+    /// other in their file; `None`: it is not to.
     pub holder: Option<&'a Arc<dyn HoldsBound>>,
 }
 
@@ -335,9 +338,11 @@ pub(super) struct Read {
     pub(super) ops: Vec<Op>,
     /// Where those lie, by the numbers of their operations, ascending.
     pub(super) places: Vec<(usize, Place)>,
-    /// Patches whose bytes are in a block that a later operation of the group binds: their numbers, ascending, and lengths.
+    /// Patches whose bytes are in a block that a later operation of the group binds: their numbers,
+    /// ascending, and lengths.
     pub(super) later: Vec<(usize, usize)>,
-    /// What [`super::bound::fetch`] could not read: numbers of operations, in any order, and how many blocks each has put.
+    /// What [`super::bound::fetch`] could not read: numbers of operations, in any order, and how many blocks
+    /// each has put.
     pub(super) unreadable: Vec<(usize, u64)>,
     pub(super) mark: Option<CommitMark>,
     pub(super) spilled: Option<SpilledCommit>,

@@ -1,8 +1,9 @@
 //! The group without batches that ends the log of a store that was closed.
 //!
-//! An opening writes it last, when all else is durable, and nothing behind it. Where it is the end of the log, and the
-//! last opening that the superblock knows has written it, recovery need not search the rest of the area for groups that a crash may
-//! have left there, or that tell of damage. When another opening has come after it, it says nothing.
+//! An opening writes it last, when all else is durable, and nothing behind it. Where it is the end of the
+//! log, and the last opening that the superblock knows has written it, recovery need not search the rest of
+//! the area for groups that a crash may have left there, or that tell of damage. When another opening has
+//! come after it, it says nothing.
 //!
 //! Thread safety: plain functions.
 

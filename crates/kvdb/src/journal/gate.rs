@@ -1,5 +1,5 @@
-//! Where the clients of one flush wait, without the journal's lock: they need not take it, one after the other, after
-//! they have been woken, and one call wakes them all.
+//! Where the clients of one flush wait, without the journal's lock: they need not take it, one after the
+//! other, after they have been woken, and one call wakes them all.
 //!
 //! Thread safety: any number of threads wait; any opens.
 

@@ -1,12 +1,13 @@
-//! Small writes of one group that follow each other in their file, bound together when the group is written (late binding
-//! of streams: BetrFS 0.2 section 3).
+//! Small writes of one group that follow each other in their file, bound together when the group is written
+//! (late binding of streams: BetrFS 0.2 section 3).
 //!
-//! A group notes its puts and patches of blocks. Before it is written, [`Gathering::sequences`] says which of them come to whole
-//! blocks enough for a place of their own. There they are written, and only their place stands in the group; of a patch that
-//! does not end its block not even that: the one that does has the place of the whole block.
+//! A group notes its puts and patches of blocks. Before it is written, [`Gathering::sequences`] says which of
+//! them come to whole blocks enough for a place of their own. There they are written, and only their place
+//! stands in the group; of a patch that does not end its block not even that: the one that does has the place
+//! of the whole block.
 //!
-//! Thread safety: plain data. Invariant: between the operations of a sequence lies none that changes the same file otherwise. So a
-//! block of a sequence is what the operation that ends it leaves, whatever lay below.
+//! Thread safety: plain data. Invariant: between the operations of a sequence lies none that changes the same
+//! file otherwise. So a block of a sequence is what the operation that ends it leaves, whatever lay below.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -39,8 +40,8 @@ pub(crate) trait Binder: Send + Sync {
     /// Runs of fewer bytes stay in their group.
     fn bytes_min(&self) -> usize;
 
-    /// A place, without its checksums; `None`: there is none, or the blocks are to be packed. When this returns, the journal may
-    /// have what it says.
+    /// A place, without its checksums; `None`: there is none, or the blocks are to be packed. When this
+    /// returns, the journal may have what it says.
     fn place(&self, wanted: Wanted) -> Option<Bound>;
 }
 
@@ -233,7 +234,8 @@ impl Gathering {
         self.notes.extend((!self.notes.is_empty()).then_some(Note::PartAll));
     }
 
-    /// The sequences of at least so many bytes, with what they want. O(n log n) in the small writes, at once where they come to less.
+    /// The sequences of at least so many bytes, with what they want. O(n log n) in the small writes, at once
+    /// where they come to less.
     pub(super) fn sequences(&self, bytes_min: usize, may_read: bool) -> Vec<(Sequence, Wanted)> {
         if self.bytes < bytes_min {
             return Vec::new();

@@ -1,17 +1,18 @@
 //! Whether a flush waits for more clients before it begins. Pure arithmetic, no clock.
 //!
-//! A flush lets all its clients go at once, and they come back one by one. If the first of them led the next flush at
-//! once, it would have one to itself, and all others a whole flush to wait before theirs. So for about as long as two
-//! flushes take, the next one waits until as many have come as there were. A lone client expects no other.
+//! A flush lets all its clients go at once, and they come back one by one. If the first of them led the next
+//! flush at once, it would have one to itself, and all others a whole flush to wait before theirs. So for
+//! about as long as two flushes take, the next one waits until as many have come as there were. A lone client
+//! expects no other.
 //!
 //! Thread safety: a value, behind the journal's lock.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// Flushes that do not wait for clients after one that waited in vain: so many at first, and twice as many each time, up to the
-/// last number. One client that was held up costs little; those whose work takes longer than a flush lose a sixtieth,
-/// not half.
+/// Flushes that do not wait for clients after one that waited in vain: so many at first, and twice as many
+/// each time, up to the last number. One client that was held up costs little; those whose work takes longer
+/// than a flush lose a sixtieth, not half.
 pub(super) const SKIPS: RangeInclusive<u32> = 4..=64;
 /// The longest wait.
 pub(super) const WAIT_MAX: Duration = Duration::from_millis(4);
@@ -30,7 +31,8 @@ pub(super) struct GroupCommitDelay {
 }
 
 impl GroupCommitDelay {
-    /// A flush that took so long has ended `now`; so many clients were `served`, so many wait for the next one.
+    /// A flush that took so long has ended `now`; so many clients were `served`, so many wait for the next
+    /// one.
     pub(super) fn note_flush(&mut self, now: Duration, took: Duration, served: u32, waiting: u32) {
         if self.skips_left > 0 {
             self.skips_left -= 1;

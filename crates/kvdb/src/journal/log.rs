@@ -1,11 +1,11 @@
 //! Group commit: appending, and the leader that writes and flushes for all that wait.
 //!
-//! Two roles, each held by one thread at a time and neither with the lock held during I/O. The
-//! *writer* takes the open group and writes it. The *leader* of a sync writes the open group and
-//! then flushes; threads that come meanwhile gather for the next flush, which one of them leads. A
-//! writer may work while a flush is under way: the flush then counts only for what had been written
-//! before it began. Whether the clients that have gathered wait for more says [`GroupCommitDelay`]; then the last
-//! one leads, or the first one when the time is over.
+//! Two roles, each held by one thread at a time and neither with the lock held during I/O. The *writer* takes
+//! the open group and writes it. The *leader* of a sync writes the open group and then flushes; threads that
+//! come meanwhile gather for the next flush, which one of them leads. A writer may work while a flush is
+//! under way: the flush then counts only for what had been written before it began. Whether the clients that
+//! have gathered wait for more says [`GroupCommitDelay`]; then the last one leads, or the first one when the
+//! time is over.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -398,8 +398,8 @@ impl<M: Monitor<State>> Log<M> {
         if is_begun { self.write_begun(state) } else { state }
     }
 
-    /// Waits until no other thread writes. Then the open group is this thread's to write, with places for its small writes, if it
-    /// holds anything; says whether.
+    /// Waits until no other thread writes. Then the open group is this thread's to write, with places for its
+    /// small writes, if it holds anything; says whether.
     fn begin_write<'a>(&'a self, state: M::Guard<'a>, may_read: bool) -> (M::Guard<'a>, bool) {
         let mut state = self.wait_for_writer(state);
         if state.open.is_empty() || state.failed.is_some() {
@@ -445,8 +445,8 @@ impl<M: Monitor<State>> Log<M> {
         state
     }
 
-    /// Finds places for the small writes of the open group that come to enough. No other thread writes meanwhile; what is
-    /// appended meanwhile stays as it is.
+    /// Finds places for the small writes of the open group that come to enough. No other thread writes
+    /// meanwhile; what is appended meanwhile stays as it is.
     fn place_sequences<'a>(&'a self, state: M::Guard<'a>, may_read: bool) -> M::Guard<'a> {
         let Some(binder) = self.binder.get() else { return state };
         let wanted = state.open.small().sequences(binder.bytes_min(), may_read);

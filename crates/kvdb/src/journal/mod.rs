@@ -47,8 +47,8 @@ use log::{Log, State};
 use monitor::Waking;
 pub(crate) use recovery::{Recovered, Replayed};
 
-/// Reads every record of a group's payload; the records come to no more than the payload holds. Then finds all that lies elsewhere,
-/// and nothing of it.
+/// Reads every record of a group's payload; the records come to no more than the payload holds. Then finds
+/// all that lies elsewhere, and nothing of it.
 #[cfg(feature = "fuzzing")]
 pub(crate) fn read_payload(payload: &bytes::Bytes) {
     let (mut reader, mut reads) = (codec::BatchReader::new(payload), Vec::new());
@@ -139,8 +139,9 @@ impl JournalArea {
 pub(crate) struct Appended {
     /// Where the open group begins that took it.
     pub lsn: Lsn,
-    /// That group has just passed 1 MiB: a thread should call [`Journal::write_out`] soon. Said once per group, and
-    /// not while a write is under way. The writer need not wait for it: from 4 MiB on appending waits itself.
+    /// That group has just passed 1 MiB: a thread should call [`Journal::write_out`] soon. Said once per
+    /// group, and not while a write is under way. The writer need not wait for it: from 4 MiB on appending
+    /// waits itself.
     pub is_due: bool,
 }
 
@@ -156,7 +157,8 @@ pub(crate) struct Room {
 }
 
 impl Room {
-    /// Whether the log is empty and begins at the start of its area: then only more of the area makes more room.
+    /// Whether the log is empty and begins at the start of its area: then only more of the area makes more
+    /// room.
     pub(crate) fn is_whole(&self, area_bytes: u64) -> bool {
         self.head == self.tail && self.head.0.is_multiple_of(area_bytes)
     }
@@ -165,8 +167,8 @@ impl Room {
 /// Why a batch was not appended.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AppendError {
-    /// The area is full as far as it has its space: flush memtables and [`Journal::retire`] what they held, then try
-    /// again.
+    /// The area is full as far as it has its space: flush memtables and [`Journal::retire`] what they held,
+    /// then try again.
     #[error("the journal area is full")]
     AreaFull(Room),
     /// Anything else; nothing was appended, unless the journal has failed for good.
@@ -194,16 +196,16 @@ pub(crate) struct Journal {
     log: Log<Waking<State>>,
 }
 
-/// The area is allocated in parts of so many bytes, unless told otherwise. A commit of a transaction that has not spilled fits
-/// the first one.
+/// The area is allocated in parts of so many bytes, unless told otherwise. A commit of a transaction that has
+/// not spilled fits the first one.
 pub(crate) const JOURNAL_PART_BYTES: u64 = 16 << 20;
 
 /// Zeros are written in pieces of so many bytes.
 const ZERO_BYTES: usize = 1 << 20;
 
 impl Journal {
-    /// Prepares the area of a new store: makes the device as long where it can grow, writes zeros where it was that
-    /// long already, and flushes. What has been added is allocated when the log comes there.
+    /// Prepares the area of a new store: makes the device as long where it can grow, writes zeros where it
+    /// was that long already, and flushes. What has been added is allocated when the log comes there.
     ///
     /// # Errors
     /// `Full` when the device can't grow; I/O errors.
@@ -225,10 +227,10 @@ impl Journal {
         device.flush().map_err(|error| StoreError::io("clearing the journal", error))
     }
 
-    /// Replays the journal from `tail` and opens it for appending behind what was found. `epoch` is
-    /// the number of this opening, already durable in the superblock. Of batches up to `flushed` the bound blocks are
-    /// left out: they are in runs. What was replayed is durable when this returns, and what a crash left behind its end
-    /// is wiped. `clock` tells how long flushes take.
+    /// Replays the journal from `tail` and opens it for appending behind what was found. `epoch` is the
+    /// number of this opening, already durable in the superblock. Of batches up to `flushed` the bound blocks
+    /// are left out: they are in runs. What was replayed is durable when this returns, and what a crash left
+    /// behind its end is wiped. `clock` tells how long flushes take.
     ///
     /// # Errors
     /// I/O errors; `Corrupt` when a group that had been flushed is damaged; errors of `replay`.
@@ -281,9 +283,9 @@ impl Journal {
         recovery::replay(device, area, epoch, (tail, flushed), replay)
     }
 
-    /// Appends a batch, whose first operation has seqno `base`, to the open group. Call it in
-    /// seqno order. Costs one copy of the payload, without bound blocks; waits for a write when the group has passed
-    /// 4 MiB.
+    /// Appends a batch, whose first operation has seqno `base`, to the open group. Call it in seqno order.
+    /// Costs one copy of the payload, without bound blocks; waits for a write when the group has passed 4
+    /// MiB.
     ///
     /// # Errors
     /// The area is full; the batch can never fit; a failure, which is sticky.
@@ -326,8 +328,9 @@ impl Journal {
         self.log.write_out()
     }
 
-    /// Ends the log, so that the next opening need not look behind it: nothing is appended any more. For a store that is
-    /// being closed, when everything is synced. Where there is no room for it, the log just ends. Once is enough.
+    /// Ends the log, so that the next opening need not look behind it: nothing is appended any more. For a
+    /// store that is being closed, when everything is synced. Where there is no room for it, the log just
+    /// ends. Once is enough.
     ///
     /// # Errors
     /// I/O errors; all that was synced is safe.
@@ -371,8 +374,8 @@ impl Journal {
         self.log.area().len
     }
 
-    /// Allocates the next part of the area, so that the log can go on; false: it is allocated as far as its oldest group
-    /// allows. Waits for the device.
+    /// Allocates the next part of the area, so that the log can go on; false: it is allocated as far as its
+    /// oldest group allows. Waits for the device.
     ///
     /// # Errors
     /// I/O errors, `StorageFull` above all; never sticky.
@@ -380,8 +383,8 @@ impl Journal {
         self.log.allocate_part()
     }
 
-    /// As [`Journal::allocate_part`] when the log comes close to the end of what is allocated; a failure is left to the
-    /// append that needs the part.
+    /// As [`Journal::allocate_part`] when the log comes close to the end of what is allocated; a failure is
+    /// left to the append that needs the part.
     pub(crate) fn allocate_ahead(&self) {
         while self.log.is_short() {
             match self.log.allocate_part() {
@@ -395,14 +398,14 @@ impl Journal {
         }
     }
 
-    /// Where the log can begin anew, at the start of the area: `None` unless every group is retired and the log ends
-    /// elsewhere.
+    /// Where the log can begin anew, at the start of the area: `None` unless every group is retired and the
+    /// log ends elsewhere.
     pub(crate) fn next_start(&self) -> Option<Lsn> {
         self.log.next_start()
     }
 
-    /// The log goes on at `start`, which [`Journal::next_start`] gave. The caller must have made it the manifest's tail,
-    /// durably, and have kept every append out since it asked.
+    /// The log goes on at `start`, which [`Journal::next_start`] gave. The caller must have made it the
+    /// manifest's tail, durably, and have kept every append out since it asked.
     pub(crate) fn restart(&self, start: Lsn) {
         self.log.restart(start);
     }

@@ -26,8 +26,8 @@ pub(super) trait Monitor<T>: Send + Sync {
     fn gate() -> Arc<dyn Gate>;
 }
 
-/// The monitor of production. Its `notify_all` wakes all threads by one call; that of `parking_lot` wakes one, and each
-/// wakes the next.
+/// The monitor of production. Its `notify_all` wakes all threads by one call; that of `parking_lot` wakes
+/// one, and each wakes the next.
 pub(super) struct Waking<T> {
     value: Mutex<T>,
     changed: Condvar,

@@ -6,11 +6,13 @@
 //! also refuses when the area holds groups from beyond a lap after the tail: only a manifest that
 //! has lost its newest edits names a tail that was overwritten since.
 //!
-//! Blocks that a group binds lie outside of the area. They are part of the group: where one of them is not what the
-//! group says, it does not verify. But those of batches that are in runs are not looked at: their place may hold
-//! something else by now. And those on a device that is missing, where a store is only read, can't be: they count as written.
+//! Blocks that a group binds lie outside of the area. They are part of the group: where one of them is not
+//! what the group says, it does not verify. But those of batches that are in runs are not looked at: their
+//! place may hold something else by now. And those on a device that is missing, where a store is only read,
+//! can't be: they count as written.
 //!
-//! A store that was closed has told so at the end of its log ([`super::end`]): then nothing behind it is looked at.
+//! A store that was closed has told so at the end of its log ([`super::end`]): then nothing behind it is
+//! looked at.
 //!
 //! Groups that a crash left behind the end (written later, arrived earlier) must never count, not
 //! even when a later opening fills the gap exactly or when a later tail points at one of them.
@@ -43,7 +45,8 @@ pub(crate) struct Replayed {
     pub batch: Batch,
     /// Where the blocks lie that the journal has bound, by the numbers of their operations, ascending.
     pub places: Vec<(usize, Place)>,
-    /// Operations whose blocks lie on a device that is missing, and how many blocks each has put: in the batch they put none.
+    /// Operations whose blocks lie on a device that is missing, and how many blocks each has put: in the
+    /// batch they put none.
     pub unreadable: Vec<(usize, u64)>,
     /// The transaction whose commit it is.
     pub mark: Option<CommitMark>,
@@ -72,7 +75,8 @@ pub(crate) struct Recovered {
     remains: Vec<u64>,
 }
 
-/// Replays the groups from `tail` on; the openings before `epoch` wrote them. What is at or below `flushed` is in runs.
+/// Replays the groups from `tail` on; the openings before `epoch` wrote them. What is at or below `flushed`
+/// is in runs.
 pub(super) fn replay(
     device: &dyn Device,
     area: JournalArea,

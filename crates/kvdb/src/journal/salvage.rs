@@ -1,9 +1,9 @@
 //! What a damaged journal still holds.
 //!
-//! What counts is an unbroken row of groups from the tail on. Behind a damaged group nothing can be trusted to be
-//! complete: what was written there is told, and not applied. Where the manifest has lost its newest edits, the
-//! tail is unknown: then the row begins with the oldest group of the last lap, and blocks that were bound may have
-//! been given up since: those that are not what their batch says are left out of it.
+//! What counts is an unbroken row of groups from the tail on. Behind a damaged group nothing can be trusted
+//! to be complete: what was written there is told, and not applied. Where the manifest has lost its newest
+//! edits, the tail is unknown: then the row begins with the oldest group of the last lap, and blocks that
+//! were bound may have been given up since: those that are not what their batch says are left out of it.
 //!
 //! Thread safety: one thread; only reads.
 
@@ -127,7 +127,8 @@ fn batches(payload: &Bytes, mut last_seqno: Seqno) -> Option<Vec<Read>> {
     Some(batches)
 }
 
-/// Where blocks may lie that the journal has bound and that are in no run yet: of every group that can still be read.
+/// Where blocks may lie that the journal has bound and that are in no run yet: of every group that can still
+/// be read.
 pub(crate) fn places(device: &dyn Device, area: JournalArea, flushed: Seqno) -> Vec<Place> {
     let stream = stream(device, area);
     let payloads = headers(&stream, area).into_iter().filter_map(|header| payload(&stream, area, &header));

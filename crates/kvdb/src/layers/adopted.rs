@@ -1,7 +1,7 @@
 //! The runs of a transaction between its commit and the edit of the manifest that adopts them.
 //!
-//! Thread safety: shared. The committing thread sets the runs once; until then readers find none here, and see
-//! nothing of the commit either, because the watermark passes it only afterwards.
+//! Thread safety: shared. The committing thread sets the runs once; until then readers find none here, and
+//! see nothing of the commit either, because the watermark passes it only afterwards.
 //!
 //! Invariant: the edit comes after the commit is published and its outcome is known (the guard of
 //! [`CommittedRuns::begin`]), and after all older layers are in runs.
@@ -26,8 +26,8 @@ pub(crate) struct CommittedRuns {
     pub(crate) base: Seqno,
     runs: OnceLock<RunsByKeyspace>,
     writers: Writers,
-    /// Of a transaction that was checkpointed: until the manifest has adopted the runs, a crash may bring back
-    /// the checkpoint, which then needs its snapshot.
+    /// Of a transaction that was checkpointed: until the manifest has adopted the runs, a crash may bring
+    /// back the checkpoint, which then needs its snapshot.
     checkpoint: Mutex<Option<Arc<SnapshotPin>>, class::KvdbLayersAdoptedCheckpoint>,
 }
 

@@ -140,7 +140,8 @@ impl View {
         lookup_in(self.layers(keyspace), keyspace, lookup)
     }
 
-    /// Keeps what `key` comes to at `seqno`, which is published, in the memtable of that position, if there is one.
+    /// Keeps what `key` comes to at `seqno`, which is published, in the memtable of that position, if there
+    /// is one.
     pub(crate) fn keep(&self, keyspace: u32, key: &[u8], seqno: Seqno, value: Option<&Bytes>) {
         self.tables().any(|table| table.keep(keyspace, key, seqno, value));
     }
@@ -187,7 +188,8 @@ impl View {
             .try_fold(None, |least, next| Ok(least.into_iter().chain(next?).min()))
     }
 
-    /// Takes a walk over changes through all layers. Those that hold nothing between its positions are passed over.
+    /// Takes a walk over changes through all layers. Those that hold nothing between its positions are passed
+    /// over.
     pub(crate) fn walk_changes(
         &self,
         keyspace: u32,

@@ -1,7 +1,7 @@
 //! Keyspaces are made, opened and set: each change of their list is an edit of the manifest.
 //!
-//! Thread safety: any thread; changes take turns. Invariant: the superblocks announce packed data before the manifest has a
-//! setting that asks for it.
+//! Thread safety: any thread; changes take turns. Invariant: the superblocks announce packed data before the
+//! manifest has a setting that asks for it.
 
 use std::sync::Arc;
 

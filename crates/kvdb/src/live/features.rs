@@ -1,11 +1,11 @@
 //! What the superblocks announce: before the first of it is written, and until the last of it is gone.
 //!
-//! Crash order: both superblocks have the version of a feature, flushed, before the journal or the manifest have
-//! anything of it; they go back when nothing of it is left on the device. So a program that does not know it refuses
-//! the store by its version. Which version a store needs is the table of [`Features`].
+//! Crash order: both superblocks have the version of a feature, flushed, before the journal or the manifest
+//! have anything of it; they go back when nothing of it is left on the device. So a program that does not
+//! know it refuses the store by its version. Which version a store needs is the table of [`Features`].
 //!
-//! Thread safety: what is announced changes under the ledger's lock alone, and is read without. Invariant: a feature is
-//! among the announced ones only while the superblocks say so.
+//! Thread safety: what is announced changes under the ledger's lock alone, and is read without. Invariant: a
+//! feature is among the announced ones only while the superblocks say so.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -67,8 +67,8 @@ impl LiveSet {
         self.announced.has(feature)
     }
 
-    /// Takes back what is announced of the journal alone, unless `is_used` says that there is any of it. `between` is called when no
-    /// writer can rely on it any more, and before the superblocks are written.
+    /// Takes back what is announced of the journal alone, unless `is_used` says that there is any of it.
+    /// `between` is called when no writer can rely on it any more, and before the superblocks are written.
     pub(crate) fn withdraw_features_of_journal(
         &self,
         is_used: impl FnOnce() -> Result<bool>,

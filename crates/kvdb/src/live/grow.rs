@@ -1,7 +1,8 @@
 //! A store that reaches further than it was made to.
 //!
-//! Thread safety: any thread; one at a time, and no device comes or goes meanwhile, since the zones of one that comes begin where those
-//! of the first device end. Invariant: zones beyond the old capacity are given out only when both superblocks have the new one.
+//! Thread safety: any thread; one at a time, and no device comes or goes meanwhile, since the zones of one
+//! that comes begin where those of the first device end. Invariant: zones beyond the old capacity are given
+//! out only when both superblocks have the new one.
 
 use kvfs_store::{Result, StoreError};
 

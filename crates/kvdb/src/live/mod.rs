@@ -1,10 +1,10 @@
 //! The live set: the layers that readers see, the manifest that describes them, and their change in step.
 //!
-//! Thread safety: any thread. The ledger's lock is held across the manifest's write and flush, because edits must reach it in
-//! one order; the view's lock only for its exchange, within the ledger's.
+//! Thread safety: any thread. The ledger's lock is held across the manifest's write and flush, because edits
+//! must reach it in one order; the view's lock only for its exchange, within the ledger's.
 //!
-//! Invariants: what the view shows of runs is what the manifest says; former versions and pieces are known as long as a reader
-//! holds them, since they take space until then.
+//! Invariants: what the view shows of runs is what the manifest says; former versions and pieces are known as
+//! long as a reader holds them, since they take space until then.
 
 pub(crate) mod catalog;
 pub(crate) mod features;
@@ -43,11 +43,11 @@ pub(crate) struct LiveSet {
     pub(crate) pressure: Arc<Pressure>,
     ledger: Mutex<Ledger, class::KvdbLiveLedger>,
     view: RwLock<Arc<View>, class::KvdbLiveView>,
-    /// Former versions: what they have and the current one has not takes space until no reader holds them, and so does what
-    /// memtables of their time have bound.
+    /// Former versions: what they have and the current one has not takes space until no reader holds them,
+    /// and so does what memtables of their time have bound.
     versions_pinned: PinnedGarbage<Version>,
-    /// Pieces of theirs that the current one has not. Each of these goes when its piece has given its space back, be it by
-    /// a reader that has let go of the version already. Merges hold some, too.
+    /// Pieces of theirs that the current one has not. Each of these goes when its piece has given its space
+    /// back, be it by a reader that has let go of the version already. Merges hold some, too.
     pieces_pinned: PinnedGarbage<PieceDesc>,
     next_id: Arc<AtomicU64>,
     /// What the superblocks say that the store may hold.
@@ -92,7 +92,8 @@ impl LiveSet {
         Packing { compression: meta.compression, merger: Some(meta.merger.clone()) }
     }
 
-    /// Whether a reader has looked for keys in the runs of the keyspace, or could not yet, since there are none.
+    /// Whether a reader has looked for keys in the runs of the keyspace, or could not yet, since there are
+    /// none.
     pub(crate) fn is_searched(&self, keyspace: u32) -> bool {
         let view = self.view();
         let runs = view.version.runs(keyspace);

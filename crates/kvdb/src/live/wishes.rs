@@ -1,7 +1,8 @@
 //! On which tier blocks are wished to lie: rows of a keyspace of tuples, by the prefix of the blocks.
 //!
-//! Thread safety: any thread. Invariants: a wish is looked up when blocks are placed, and kept nowhere else; so it is never wrong
-//! for longer than what is under way. A row that can't be read is no wish, since nothing is to fail for one.
+//! Thread safety: any thread. Invariants: a wish is looked up when blocks are placed, and kept nowhere else;
+//! so it is never wrong for longer than what is under way. A row that can't be read is no wish, since nothing
+//! is to fail for one.
 
 use std::sync::Arc;
 
@@ -16,7 +17,8 @@ use crate::space::TierWishes;
 struct Rows {
     live: Arc<LiveSet>,
     keyspace: u32,
-    /// The private table of a transaction, whose rows come before all others. Those that it has spilled before don't count.
+    /// The private table of a transaction, whose rows come before all others. Those that it has spilled
+    /// before don't count.
     own: Option<Arc<MemTable>>,
 }
 
@@ -67,8 +69,8 @@ impl LiveSet {
         self.placed_by.read().iter().map(|(&data, &wishes)| (data, wishes)).collect()
     }
 
-    /// Where blocks of the keyspace are wished to lie, by the rows of `own` before those that are committed. `None`: there are no
-    /// such rows, or it makes no difference where blocks lie.
+    /// Where blocks of the keyspace are wished to lie, by the rows of `own` before those that are committed.
+    /// `None`: there are no such rows, or it makes no difference where blocks lie.
     pub(crate) fn tier_wishes(
         self: &Arc<Self>,
         data: u32,

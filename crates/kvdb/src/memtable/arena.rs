@@ -1,9 +1,10 @@
 //! Memory for the records of one list: given out piece by piece, given back as a whole.
 //!
-//! Thread safety: shared by reference; a lock that is held for a few instructions, longer when a chunk is allocated.
+//! Thread safety: shared by reference; a lock that is held for a few instructions, longer when a chunk is
+//! allocated.
 //!
-//! Invariants: no two pieces overlap; all stay where they are until the arena is dropped. Nothing in them is dropped.
-//! What its callers were told to be taken is all that the arena has.
+//! Invariants: no two pieces overlap; all stay where they are until the arena is dropped. Nothing in them is
+//! dropped. What its callers were told to be taken is all that the arena has.
 
 use std::alloc::Layout;
 use std::mem::MaybeUninit;
@@ -14,8 +15,8 @@ use kvfs_locks::{Mutex, class};
 /// What chunks consist of: it aligns them.
 type Unit = MaybeUninit<u128>;
 
-/// The first chunk (bytes): most keyspaces of a table have few records, and each open transaction has a table. Each is
-/// twice as long as the one before.
+/// The first chunk (bytes): most keyspaces of a table have few records, and each open transaction has a
+/// table. Each is twice as long as the one before.
 const CHUNK_BYTES_MIN: usize = 512;
 /// The longest chunk (bytes), but for records that are longer.
 const CHUNK_BYTES_MAX: usize = 256 << 10;
@@ -46,7 +47,8 @@ unsafe impl Send for Arena {}
 unsafe impl Sync for Arena {}
 
 impl Arena {
-    /// Memory for `layout`, which no other call has given or gives out; the caller must write it before it reads it.
+    /// Memory for `layout`, which no other call has given or gives out; the caller must write it before it
+    /// reads it.
     pub(super) fn allocate(&self, layout: Layout) -> Given {
         assert!(layout.align() <= align_of::<Unit>(), "chunks are aligned for no more");
         let units = layout.size().div_ceil(size_of::<Unit>());

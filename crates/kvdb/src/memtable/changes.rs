@@ -1,9 +1,9 @@
 //! A walk over what changed in a range of keys, on its way through the layers of a keyspace.
 //!
-//! Purpose: two questions are asked of it. "Did one of these records change since a snapshot?" ([`conflict::FirstConflict`], for "the
-//! first updater wins") ends with the first answer; "what changed between two positions?" ([`ranges::ChangedRanges`]) collects
-//! the keys of a window. Layers, pieces, blocks and regions of which nothing lies between the positions are passed
-//! over unread.
+//! Purpose: two questions are asked of it. "Did one of these records change since a snapshot?"
+//! ([`conflict::FirstConflict`], for "the first updater wins") ends with the first answer; "what changed
+//! between two positions?" ([`ranges::ChangedRanges`]) collects the keys of a window. Layers, pieces, blocks
+//! and regions of which nothing lies between the positions are passed over unread.
 //!
 //! Invariants: once the walk is over, nothing more is looked at; a window's end only comes down.
 //!
@@ -36,8 +36,8 @@ pub(crate) trait ChangeVisitor {
     /// The next changes come with ascending keys.
     fn begin_sequence(&mut self) {}
 
-    /// The keys from the first to the last, blocks of one prefix or one and the same, were written. `value` is that of
-    /// the first.
+    /// The keys from the first to the last, blocks of one prefix or one and the same, were written. `value`
+    /// is that of the first.
     fn visit_records(
         &mut self,
         keys: (&[u8], &[u8]),
@@ -110,8 +110,8 @@ impl<V: ChangeVisitor> ChangeWalk<V> {
         self.visitor.begin_sequence();
     }
 
-    /// Takes in a record of `key`, which lies between start and end. Says whether older records of it are of interest;
-    /// when the walk is over it does not matter.
+    /// Takes in a record of `key`, which lies between start and end. Says whether older records of it are of
+    /// interest; when the walk is over it does not matter.
     pub(crate) fn visit(
         &mut self,
         key: &[u8],
@@ -122,7 +122,8 @@ impl<V: ChangeVisitor> ChangeWalk<V> {
         self.visit_all((key, key), seqno, kind, value)
     }
 
-    /// As [`Self::visit`], for the blocks from `keys.0` to `keys.1`, of which the first lies between start and end.
+    /// As [`Self::visit`], for the blocks from `keys.0` to `keys.1`, of which the first lies between start
+    /// and end.
     pub(crate) fn visit_blocks(&mut self, keys: (&[u8], &[u8]), seqno: Seqno) {
         self.visit_all(keys, seqno, RecordKind::Put, Bytes::new);
     }

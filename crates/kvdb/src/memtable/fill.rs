@@ -1,7 +1,7 @@
 //! A read of consecutive blocks on its way down through the layers of a block keyspace.
 //!
-//! Invariant: the seqno ranges of the layers are disjoint and descending, so the first layer that
-//! decides a block (data or covering range tombstone) decides it for good. Patches that were met on the way are put
+//! Invariant: the seqno ranges of the layers are disjoint and descending, so the first layer that decides a
+//! block (data or covering range tombstone) decides it for good. Patches that were met on the way are put
 //! over it in the end, and make it present.
 //!
 //! Thread safety: belongs to one reader.
@@ -57,8 +57,8 @@ impl<'a> BlockFill<'a> {
         Self { do_patches_decide: true, ..Self::bases(prefix, first, count, snapshot) }
     }
 
-    /// As [`Self::presence`], but a block that has nothing but patches stays undecided: the question is which caller knows all
-    /// of it.
+    /// As [`Self::presence`], but a block that has nothing but patches stays undecided: the question is which
+    /// caller knows all of it.
     pub(crate) fn bases(prefix: &'a [u8], first: u64, count: usize, snapshot: Seqno) -> Self {
         Self {
             prefix,
@@ -147,8 +147,8 @@ impl<'a> BlockFill<'a> {
         })
     }
 
-    /// Decides an undecided block: present with these [`BLOCK_BYTES`] bytes, or [`UNREADABLE`] (ignored when only
-    /// presence is asked for).
+    /// Decides an undecided block: present with these [`BLOCK_BYTES`] bytes, or [`UNREADABLE`] (ignored when
+    /// only presence is asked for).
     pub(crate) fn set_data(&mut self, position: usize, data: &[u8]) {
         if UNREADABLE == data {
             self.is_unreadable |= self.wants_data();
@@ -158,8 +158,8 @@ impl<'a> BlockFill<'a> {
         self.decide(position..position + 1, BlockState::Data);
     }
 
-    /// Takes in what an undecided block has been patched with in one layer: older than all that was taken in before.
-    /// Decides the block when nothing else of it counts.
+    /// Takes in what an undecided block has been patched with in one layer: older than all that was taken in
+    /// before. Decides the block when nothing else of it counts.
     pub(crate) fn patch(&mut self, position: usize, older: Overlay) {
         let known = match self.patches.get_mut(&position) {
             Some(known) => {

@@ -1,13 +1,14 @@
 //! Folds: what a long chain of merge operands of one key comes to, kept beside the records of a memtable.
 //!
-//! A row or a block may be changed by merge records any number of times before its memtable is flushed. A read that has met
-//! many of them keeps what they come to: so the next read has only the newer ones to meet, and n changes and m reads
-//! take O(n + m) steps, not O(n · m). A block's fold is made of what the table has of it ([`super::patched`]); a row's of the
-//! whole read, since rows are read down to their base anyway.
+//! A row or a block may be changed by merge records any number of times before its memtable is flushed. A
+//! read that has met many of them keeps what they come to: so the next read has only the newer ones to meet,
+//! and n changes and m reads take O(n + m) steps, not O(n · m). A block's fold is made of what the table has
+//! of it ([`super::patched`]); a row's of the whole read, since rows are read down to their base anyway.
 //!
-//! Thread safety: a fold at seqno s stands for everything at or below s that the table has of its key, and a row's for
-//! all that older layers have, too. The reader that makes it must read at a position that is published, so that all of this is
-//! there, and stays what it is. Two readers that make the same one make it alike.
+//! Thread safety: a fold at seqno s stands for everything at or below s that the table has of its key, and a
+//! row's for all that older layers have, too. The reader that makes it must read at a position that is
+//! published, so that all of this is there, and stays what it is. Two readers that make the same one make it
+//! alike.
 
 use kvfs_store::Seqno;
 

@@ -8,8 +8,8 @@ use kvfs_store::{Batch, Op};
 
 use crate::format::SECTOR_BYTES;
 
-/// Shorter records are packed so tightly that what they take in memory beyond key and value exceeds their padding
-/// (bytes).
+/// Shorter records are packed so tightly that what they take in memory beyond key and value exceeds their
+/// padding (bytes).
 const PADDED_BYTES_MIN: usize = 1 << 10;
 
 /// A block of at least so many bytes has no more than a sector of padding, and an entry in the index.
@@ -20,7 +20,8 @@ const BLOCK_BYTES: usize = 4 * SECTOR_BYTES as usize;
 pub(super) struct Growth {
     /// Keys, values, and what comes with each record (bytes): tables are full by this.
     pub(super) bytes: usize,
-    /// Memory that was taken for it (bytes): arenas take theirs by the chunk, and give out of it later for nothing.
+    /// Memory that was taken for it (bytes): arenas take theirs by the chunk, and give out of it later for
+    /// nothing.
     pub(super) memory_bytes: usize,
     /// What a flush may have to write for patches beyond `bytes` (bytes).
     pub(super) patched_bytes: usize,
@@ -28,9 +29,9 @@ pub(super) struct Growth {
     pub(super) slack_bytes: usize,
 }
 
-/// The most that an operation takes on the device beyond its payload (bytes), but for what comes with every record: its
-/// part of what fills up the last sector of its block, and of the two keys that the index has of each block, twice. A
-/// long record may be alone in its block. Whole blocks have nothing of it.
+/// The most that an operation takes on the device beyond its payload (bytes), but for what comes with every
+/// record: its part of what fills up the last sector of its block, and of the two keys that the index has of
+/// each block, twice. A long record may be alone in its block. Whole blocks have nothing of it.
 pub(super) fn slack_of(op: &Op) -> usize {
     let (key_len, len) = match op {
         Op::Put { key, value, .. } => (key.len(), key.len() + value.len()),

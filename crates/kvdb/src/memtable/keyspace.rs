@@ -95,8 +95,9 @@ impl KeyspaceTable {
         })
     }
 
-    /// One record for a patch. More than it takes here its flush may have to write: a whole block, unless the flush
-    /// writes one for patches above `pinned` anyway. (What was put there may be bound, and be written already.)
+    /// One record for a patch. More than it takes here its flush may have to write: a whole block, unless the
+    /// flush writes one for patches above `pinned` anyway. (What was put there may be bound, and be written
+    /// already.)
     pub(super) fn insert_patch(
         &self,
         prefix: &[u8],
@@ -243,8 +244,8 @@ impl KeyspaceTable {
         }
     }
 
-    /// Moves to the next record that is not a version of the same key above `wanted`; false at the end. A few steps,
-    /// and then a search: a block may have any number of patches.
+    /// Moves to the next record that is not a version of the same key above `wanted`; false at the end. A few
+    /// steps, and then a search: a block may have any number of patches.
     fn pass<'a>(&'a self, at: &mut Record<'a>, wanted: Seqno) -> bool {
         let key = at.record().key;
         for _ in 0..PASS_STEPS {

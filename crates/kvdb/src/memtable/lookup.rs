@@ -68,8 +68,8 @@ impl<'a> Lookup<'a> {
         !self.operands.is_empty()
     }
 
-    /// The seqno of the newest operand, and what all of them take in memory (bytes), when they are so many that what they come to
-    /// is worth keeping.
+    /// The seqno of the newest operand, and what all of them take in memory (bytes), when they are so many
+    /// that what they come to is worth keeping.
     pub(crate) fn long_chain(&self) -> Option<(Seqno, usize)> {
         let bytes = || self.operands.iter().map(|operand| operand.len() + RECORD_BYTES_MIN).sum();
         (self.operands.len() > CHAIN_LEN_MAX).then(|| (self.newest_operand, bytes()))

@@ -1,10 +1,11 @@
 //! Patches of blocks: parts that are put over what is below, which was not looked at.
 //!
-//! Purpose: in a memtable a patch is a record of the kind "merge" whose operand says which bytes it sets; here is how
-//! operands are read, put one over the other ([`Overlay`]), and over their block. Runs hold whole blocks alone.
+//! Purpose: in a memtable a patch is a record of the kind "merge" whose operand says which bytes it sets;
+//! here is how operands are read, put one over the other ([`Overlay`]), and over their block. Runs hold whole
+//! blocks alone.
 //!
-//! An operand is any number of parts in ascending order that do not touch: offset and length (u16 each, little
-//! endian), and the bytes. It never leaves memory.
+//! An operand is any number of parts in ascending order that do not touch: offset and length (u16 each,
+//! little endian), and the bytes. It never leaves memory.
 //!
 //! Thread safety: an overlay belongs to one reader.
 

@@ -23,9 +23,9 @@ enum Below {
 }
 
 impl KeyspaceTable {
-    /// Takes the undecided block at `position`, whose newest visible version is a patch that nothing hides, through
-    /// this table. `hidden`: of the newest range tombstone over it, 0: none. Returns what a fold takes that was made.
-    /// O(log n) and the patches since the last fold.
+    /// Takes the undecided block at `position`, whose newest visible version is a patch that nothing hides,
+    /// through this table. `hidden`: of the newest range tombstone over it, 0: none. Returns what a fold
+    /// takes that was made. O(log n) and the patches since the last fold.
     pub(super) fn fill_patched(&self, fill: &mut BlockFill<'_>, position: usize, hidden: Seqno) -> Growth {
         if fill.do_patches_decide() {
             fill.mark_data(position..position + 1);
@@ -46,8 +46,8 @@ impl KeyspaceTable {
         growth
     }
 
-    /// Gathers the patches of `key` that count at `snapshot`: the seqno of the newest one, how many records it took,
-    /// and what they lie on.
+    /// Gathers the patches of `key` that count at `snapshot`: the seqno of the newest one, how many records
+    /// it took, and what they lie on.
     fn take_chain(
         &self,
         key: &[u8],

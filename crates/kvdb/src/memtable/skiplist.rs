@@ -1,12 +1,13 @@
 //! The concurrent ordered list of a memtable's point records.
 //!
-//! Purpose: record order, lookups by borrowed key, and a cursor that owns its list. A record is one stretch of the
-//! list's [`Arena`]: links, key, and the value unless that is long, which is shared with the batch then.
+//! Purpose: record order, lookups by borrowed key, and a cursor that owns its list. A record is one stretch
+//! of the list's [`Arena`]: links, key, and the value unless that is long, which is shared with the batch
+//! then.
 //!
-//! Thread safety: any number of readers and writers at once; readers take no lock, writers only the arena's for a few
-//! instructions. A record is complete when a reader meets it. Records are never removed.
-//! Invariants: (key, seqno) is unique, or of equal records any may be met. A node and all that it links to live as long
-//! as the list; but for its links it never changes once it is linked.
+//! Thread safety: any number of readers and writers at once; readers take no lock, writers only the arena's
+//! for a few instructions. A record is complete when a reader meets it. Records are never removed.
+//! Invariants: (key, seqno) is unique, or of equal records any may be met. A node and all that it links to
+//! live as long as the list; but for its links it never changes once it is linked.
 
 use std::alloc::Layout;
 use std::cmp::Ordering as Order;
@@ -91,14 +92,14 @@ pub(super) struct Record<'a> {
 
 impl<'a> Record<'a> {
     fn node(&self) -> &'a Node {
-        // SAFETY: the node is complete and lives as long as the list, which is borrowed for `'a`; no thread changes
-        // what a `Node` has besides its tower.
+        // SAFETY: the node is complete and lives as long as the list, which is borrowed for `'a`; no thread
+        // changes what a `Node` has besides its tower.
         unsafe { self.node.as_ref() }
     }
 
     fn stretch(&self, at: usize, len: usize) -> &'a [u8] {
-        // SAFETY: key and value were copied to these places of the node's memory before it was linked, and do not
-        // change any more. The pointer is that of the whole allocation.
+        // SAFETY: key and value were copied to these places of the node's memory before it was linked, and do
+        // not change any more. The pointer is that of the whole allocation.
         unsafe { std::slice::from_raw_parts(self.node.as_ptr().cast::<u8>().add(at), len) }
     }
 
@@ -202,8 +203,8 @@ impl fmt::Debug for SkipList {
     }
 }
 
-// SAFETY: nodes belong to the list and hold only `Send` data; links are atomic, all else of a linked node never
-// changes.
+// SAFETY: nodes belong to the list and hold only `Send` data; links are atomic, all else of a linked node
+// never changes.
 unsafe impl Send for SkipList {}
 // SAFETY: as above.
 unsafe impl Sync for SkipList {}
@@ -244,7 +245,8 @@ impl SkipList {
         tower
     }
 
-    /// The last record for which `is_before` holds, as it does for all records before that. Expected O(log n).
+    /// The last record for which `is_before` holds, as it does for all records before that. Expected O(log
+    /// n).
     fn last_where(&self, is_before: impl Fn(&Record<'_>) -> bool) -> Option<Record<'_>> {
         let mut last: Option<Record<'_>> = None;
         for level in (0..self.levels.load(Ordering::Relaxed)).rev() {
@@ -264,7 +266,8 @@ impl SkipList {
         self.last_where(|record| record.compare(place).is_lt())
     }
 
-    /// Expected O(log n). Of equal records (key and seqno) that come in at the same time any may be the first.
+    /// Expected O(log n). Of equal records (key and seqno) that come in at the same time any may be the
+    /// first.
     pub(super) fn insert(&self, key: &[u8], seqno: Seqno, kind: RecordKind, value: &Bytes) -> Growth {
         let levels = levels_of(1 + self.records.fetch_add(1, Ordering::Relaxed));
         let (record, growth) = self.new_node(levels, key, seqno, kind, value);
@@ -316,8 +319,8 @@ impl SkipList {
             shared: (!is_inline).then(|| Box::new(value.clone())),
         };
         let Given { memory, bytes_taken } = self.arena.allocate(parts.layout);
-        // SAFETY: the arena gave this much memory, aligned for a node, to no other caller; all parts lie in it, one behind
-        // the other, as `Parts::of` computed them.
+        // SAFETY: the arena gave this much memory, aligned for a node, to no other caller; all parts lie in
+        // it, one behind the other, as `Parts::of` computed them.
         unsafe {
             let start = memory.as_ptr();
             memory.cast::<Node>().write(node);
@@ -385,8 +388,8 @@ impl Drop for SkipList {
         while let Some(node) = NonNull::new(link) {
             let record = Record { node, list: self };
             link = record.tower()[0].load(Ordering::Relaxed);
-            // SAFETY: no other thread has the list any more, each record comes by once, and its memory is not looked at
-            // again: the arena gives it back without dropping anything.
+            // SAFETY: no other thread has the list any more, each record comes by once, and its memory is not
+            // looked at again: the arena gives it back without dropping anything.
             unsafe { ptr::drop_in_place(node.as_ptr()) };
         }
     }

@@ -107,10 +107,10 @@ impl MemTable {
         self.writers.wait_quiescent();
     }
 
-    /// Inserts `batch`: operation i has seqno `base + i`, all blocks of a `PutBlocks` have the same.
-    /// In a block keyspace a `Delete` becomes a range tombstone over its key. `kind_of` knows every
-    /// keyspace of the batch; the batch has been checked against limits and kinds. Long values are shared with the
-    /// batch, all else is copied. O(log n) per record.
+    /// Inserts `batch`: operation i has seqno `base + i`, all blocks of a `PutBlocks` have the same. In a
+    /// block keyspace a `Delete` becomes a range tombstone over its key. `kind_of` knows every keyspace of
+    /// the batch; the batch has been checked against limits and kinds. Long values are shared with the batch,
+    /// all else is copied. O(log n) per record.
     pub(crate) fn apply(&self, batch: &Batch, base: Seqno, kind_of: impl Fn(Keyspace) -> KeyspaceKind) {
         if batch.is_empty() {
             return;
@@ -132,7 +132,8 @@ impl MemTable {
         self.grow(growth);
     }
 
-    /// Holds the places of blocks that [`MemTable::apply`] has put here with the same `base`, until the table is dropped.
+    /// Holds the places of blocks that [`MemTable::apply`] has put here with the same `base`, until the table
+    /// is dropped.
     pub(crate) fn bind(&self, batch: &Batch, base: Seqno, bindings: &Bindings) {
         if bindings.is_empty() {
             return;
@@ -147,8 +148,8 @@ impl MemTable {
         self.count(bindings.blocks());
     }
 
-    /// Of a batch that was applied, operations whose blocks can't be read, and how many each has put: reads of them fail, in the place
-    /// of what older layers have.
+    /// Of a batch that was applied, operations whose blocks can't be read, and how many each has put: reads
+    /// of them fail, in the place of what older layers have.
     pub(crate) fn put_unreadable(&self, batch: &Batch, base: Seqno, unreadable: &[(usize, u64)]) {
         for &(op, blocks) in unreadable {
             if let Some(Op::PutBlocks { keyspace, prefix, first, .. }) = batch.ops().get(op) {
@@ -158,7 +159,8 @@ impl MemTable {
         }
     }
 
-    /// The operation of this seqno, if its blocks are bound. Of a patch it is the block that it completes, as it is then.
+    /// The operation of this seqno, if its blocks are bound. Of a patch it is the block that it completes, as
+    /// it is then.
     pub(crate) fn bound(&self, seqno: Seqno) -> Option<BoundOp> {
         self.bound.lock().get(&seqno).cloned()
     }
@@ -179,8 +181,8 @@ impl MemTable {
         self.bytes.fetch_add(growth.bytes as u64, Ordering::Release);
     }
 
-    /// There is a reader at `seqno`: a patch of a block that was changed before makes the flush write one more version.
-    /// Call it before patches are applied.
+    /// There is a reader at `seqno`: a patch of a block that was changed before makes the flush write one
+    /// more version. Call it before patches are applied.
     pub(crate) fn note_pinned(&self, seqno: Seqno) {
         self.pinned.fetch_max(seqno, Ordering::AcqRel);
     }
@@ -199,18 +201,20 @@ impl MemTable {
         self.bytes.load(Ordering::Acquire)
     }
 
-    /// Memory that the table takes (bytes): what it holds, and what its arenas have taken for what is to come.
+    /// Memory that the table takes (bytes): what it holds, and what its arenas have taken for what is to
+    /// come.
     pub(crate) fn memory_bytes(&self) -> u64 {
         self.memory.bytes()
     }
 
-    /// About what its runs come to (bytes): a patched block becomes a whole one there. No less than [`Self::bytes`].
+    /// About what its runs come to (bytes): a patched block becomes a whole one there. No less than
+    /// [`Self::bytes`].
     pub(crate) fn flush_bytes(&self) -> u64 {
         self.bytes() + self.patched_bytes.load(Ordering::Acquire)
     }
 
-    /// The most that its flush still takes on the device (bytes), but for filters and padding of short records. No less
-    /// than [`Self::unwritten_bytes`].
+    /// The most that its flush still takes on the device (bytes), but for filters and padding of short
+    /// records. No less than [`Self::unwritten_bytes`].
     pub(crate) fn space_bytes(&self) -> u64 {
         self.unwritten_bytes() + self.slack_bytes.load(Ordering::Acquire)
     }
@@ -249,8 +253,8 @@ impl MemTable {
         }
     }
 
-    /// Keeps what `key` comes to at `seqno`, which is published, if that is a position of this table; says whether. Later reads meet
-    /// it in the place of what it came from.
+    /// Keeps what `key` comes to at `seqno`, which is published, if that is a position of this table; says
+    /// whether. Later reads meet it in the place of what it came from.
     pub(crate) fn keep(&self, keyspace: u32, key: &[u8], seqno: Seqno, value: Option<&Bytes>) -> bool {
         let is_here = self.seqno_range().is_some_and(|(min, max)| (min..=max).contains(&seqno));
         if is_here && let Some(table) = self.table(keyspace) {
@@ -269,8 +273,8 @@ impl MemTable {
         }
     }
 
-    /// Takes a walk over changes through this layer: not at all when nothing here lies between its positions, else
-    /// O(log n + records in its range).
+    /// Takes a walk over changes through this layer: not at all when nothing here lies between its positions,
+    /// else O(log n + records in its range).
     pub(crate) fn walk_changes(&self, keyspace: u32, walk: &mut ChangeWalk<impl ChangeVisitor>) {
         if self.seqno_range().is_some_and(|(min, max)| walk.concerns(min, max))
             && let Some(table) = self.table(keyspace)

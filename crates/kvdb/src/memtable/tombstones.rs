@@ -222,8 +222,8 @@ impl TombstoneSet {
             .is_some_and(|cut| end.is_none_or(|end| cut.start.key(&self.list)[..] < *end))
     }
 
-    /// Whether over every key from `first` to `last` lies a tombstone that is newer than `seqno` and not above `snapshot`.
-    /// O(log n), and O(fragments in between).
+    /// Whether over every key from `first` to `last` lies a tombstone that is newer than `seqno` and not
+    /// above `snapshot`. O(log n), and O(fragments in between).
     pub(crate) fn hides(&self, first: &[u8], last: &[u8], seqno: Seqno, snapshot: Seqno) -> bool {
         let mut hidden_to = first;
         for fragment in self.fragments_from(first) {

@@ -1,8 +1,9 @@
 //! Which of some zones are emptied: those of which the least is live.
 //!
-//! A zone is free when nothing in it is live any more. What is overwritten here and there leaves zones of which much is live and
-//! none that is free; then the rest of some of them is copied together. A zone that is four fifths live costs four times
-//! what it gains, so the fuller zones are, the shorter space has to be for it (the greedy choice of log-structured file systems).
+//! A zone is free when nothing in it is live any more. What is overwritten here and there leaves zones of
+//! which much is live and none that is free; then the rest of some of them is copied together. A zone that is
+//! four fifths live costs four times what it gains, so the fuller zones are, the shorter space has to be for
+//! it (the greedy choice of log-structured file systems).
 //!
 //! Thread safety: pure functions.
 
@@ -12,13 +13,15 @@ use crate::compaction::Victims;
 use crate::format::{ZoneId, ZoneUse};
 use crate::space::{ZoneRow, ZoneState};
 
-/// A zone with less live data than this share is emptied whenever one looks at it: at least three of them become at most two.
+/// A zone with less live data than this share is emptied whenever one looks at it: at least three of them
+/// become at most two.
 pub(super) const POOR_PERCENT: u64 = 60;
 
 /// One with so much is never: it would cost nine times what it gains.
 pub(super) const LIVE_PERCENT_MAX: u64 = 90;
 
-/// What is dead in zones with less counts as available. With more, a full store may lack the room to copy enough of them.
+/// What is dead in zones with less counts as available. With more, a full store may lack the room to copy
+/// enough of them.
 const AVAILABLE_PERCENT: u64 = 80;
 
 /// How far one goes.
@@ -81,8 +84,8 @@ fn is_below(zone: &ZoneRow, live_percent: u64, zone_bytes: u64) -> bool {
     zone.bytes_live * 100 < zone_bytes * live_percent
 }
 
-/// Those that may be taken again when all of these uses have gone: nothing else has anything there, and their device is not drained. But
-/// for those with much room behind their last live bytes, which is filled again.
+/// Those that may be taken again when all of these uses have gone: nothing else has anything there, and their
+/// device is not drained. But for those with much room behind their last live bytes, which is filled again.
 pub(super) fn emptiable<'a>(
     mut zones: Vec<ZoneRow>,
     zone_bytes: u64,
@@ -104,8 +107,9 @@ pub(super) fn emptiable<'a>(
     zones
 }
 
-/// Of the zones that are `wanted`, in this order, those that are free when the merge of `step` has passed what it holds there, and in
-/// which the step begins; those that have begun go on. What is live in all of them fits.
+/// Of the zones that are `wanted`, in this order, those that are free when the merge of `step` has passed
+/// what it holds there, and in which the step begins; those that have begun go on. What is live in all of
+/// them fits.
 pub(super) fn of_step(zones: &[ZoneRow], wanted: &[ZoneRow], step: &Step<'_>) -> Vec<u32> {
     let goes_on = |zone: &&ZoneRow| {
         step.begun.have(zone.zone) && zone.state == ZoneState::Closed && zone.bytes_live > 0

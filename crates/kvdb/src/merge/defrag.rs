@@ -1,11 +1,13 @@
-//! Defragmentation: zones of which much is dead, or that hold many short stretches, are emptied until what is stored fills as
-//! few zones as it can, in long ones.
+//! Defragmentation: zones of which much is dead, or that hold many short stretches, are emptied until what is
+//! stored fills as few zones as it can, in long ones.
 //!
-//! Source: KVFS thesis, 3.2.1 and 4.5. There the data of the zones with the shortest stretches goes into holes of the others. Here the
-//! reserve always has zones to begin with, so it goes into zones of its own, and what it leaves makes room for the next.
+//! Source: KVFS thesis, 3.2.1 and 4.5. There the data of the zones with the shortest stretches goes into
+//! holes of the others. Here the reserve always has zones to begin with, so it goes into zones of its own,
+//! and what it leaves makes room for the next.
 //!
-//! Thread safety: any thread; each piece is rewritten in a claim of its run, beside reads, writes and merges. Invariants: each
-//! rewrite is one edit, so a defragmentation may end behind any of them; a zone is emptied once, whatever comes to lie in it then.
+//! Thread safety: any thread; each piece is rewritten in a claim of its run, beside reads, writes and merges.
+//! Invariants: each rewrite is one edit, so a defragmentation may end behind any of them; a zone is emptied
+//! once, whatever comes to lie in it then.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -32,7 +34,8 @@ const STRETCH_BYTES_MIN: u64 = 128 << 10;
 /// Zones that are begun while others are emptied, and those that are left to others.
 const ZONES_KEPT: u64 = 5;
 
-/// What is chosen to be copied in a round (bytes): pieces with data in several of its zones are written once for all of them.
+/// What is chosen to be copied in a round (bytes): pieces with data in several of its zones are written once
+/// for all of them.
 const ROUND_BYTES_MAX: u64 = 1 << 30;
 
 /// It is worth it from so many zones that could be free on, and from this part of those in use on.
@@ -57,8 +60,8 @@ pub struct DefragLimit {
 }
 
 impl DefragLimit {
-    /// So many bytes; 0: no limit. When `is_lifted` becomes true there is none, also for the piece that is being copied: a
-    /// defragmentation that is told to end does so soon.
+    /// So many bytes; 0: no limit. When `is_lifted` becomes true there is none, also for the piece that is
+    /// being copied: a defragmentation that is told to end does so soon.
     pub fn new(bytes_per_second: u64, is_lifted: Arc<AtomicBool>) -> Self {
         Self { bytes_per_second, is_lifted }
     }
@@ -218,8 +221,8 @@ impl Merger {
                 bytes_done = (bytes_done + bytes_round).min(bytes);
                 rounds.got_on();
             } else if !left.is_empty() {
-                // Runs that are merged just now were passed over: that ends by itself. That readers hold much, or that there is
-                // too little space, may not.
+                // Runs that are merged just now were passed over: that ends by itself. That readers hold
+                // much, or that there is too little space, may not.
                 left.rotate_left(1);
                 gets_on = rounds.wait_for_others();
             }
@@ -260,15 +263,17 @@ impl Merger {
         if zones.len() < 2 { Vec::new() } else { zones }
     }
 
-    /// The first of those that are left whose data fits what is free, one at least; how far that may go, and how much it is (bytes). None is chosen while readers hold what others have been emptied
-    /// of: it would not come back before they end.
+    /// The first of those that are left whose data fits what is free, one at least; how far that may go, and
+    /// how much it is (bytes). None is chosen while readers hold what others have been emptied of: it would
+    /// not come back before they end.
     fn next_round(&self, left: &mut Vec<(ZoneId, u32)>) -> (Victims, Budget, u64) {
         let zones = &self.runtime.ctx.zones;
         let zone_bytes = u64::from(zones.zone_bytes());
         let rows = self.drop_emptied(left);
         let kept = self.space.bytes_waiting() + ZONES_KEPT * zone_bytes;
         let room_in = |budget| zones.free_bytes(budget).saturating_sub(kept);
-        // What deletions leave to merges is taken only where nothing can be done without it, and it comes back at once.
+        // What deletions leave to merges is taken only where nothing can be done without it, and it comes
+        // back at once.
         let budget = if room_in(Budget::Deleting) > 0 { Budget::Deleting } else { Budget::Reserve };
         let is_held = budget == Budget::Reserve && self.live.is_old_version_read();
         if is_held || self.victims.readers_hold_zones() {

@@ -1,12 +1,12 @@
-//! What range deletions have left on the device until merges drop it, zone by zone; and when a table is flushed for their
-//! sake.
+//! What range deletions have left on the device until merges drop it, zone by zone; and when a table is
+//! flushed for their sake.
 //!
-//! Purpose: a deleted file counts as free as soon as it is deleted. A pass over all runs gives its blocks back without
-//! copying anything, and a writer that finds no space makes one; so only blocks that such a pass would drop are counted:
-//! older than the tombstone, and seen by no pinned position.
+//! Purpose: a deleted file counts as free as soon as it is deleted. A pass over all runs gives its blocks
+//! back without copying anything, and a writer that finds no space makes one; so only blocks that such a pass
+//! would drop are counted: older than the tombstone, and seen by no pinned position.
 //!
-//! Thread safety: one thread counts at a time, others take what was counted last. Invariant: nothing is counted twice, or
-//! that something else than runs of the current version refers to.
+//! Thread safety: one thread counts at a time, others take what was counted last. Invariant: nothing is
+//! counted twice, or that something else than runs of the current version refers to.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,11 +30,12 @@ use crate::version::Version;
 /// What was counted may be so old while more is written.
 const AGE_MAX: Duration = Duration::from_millis(100);
 
-/// Deleted ranges of layers and stretches of blocks in them that are looked at in one count; what lies behind them counts
-/// as live.
+/// Deleted ranges of layers and stretches of blocks in them that are looked at in one count; what lies behind
+/// them counts as live.
 const STRETCHES_MAX: u64 = 1 << 20;
 
-/// A table with so many bytes of blocks in their place is flushed when files were deleted (bytes): only then are they free.
+/// A table with so many bytes of blocks in their place is flushed when files were deleted (bytes): only then
+/// are they free.
 const FLUSHED_BOUND_BYTES: u64 = 8 << 20;
 
 /// As [`FLUSHED_BOUND_BYTES`], for deleted rows.
@@ -136,8 +137,8 @@ impl Deleted {
         self.count() != self.flushed.load(Ordering::Relaxed)
     }
 
-    /// Has the active table flushed when much in it was deleted and no deletion has come since `seen` of them; a burst of
-    /// deletions is flushed once. Returns how many there are now.
+    /// Has the active table flushed when much in it was deleted and no deletion has come since `seen` of
+    /// them; a burst of deletions is flushed once. Returns how many there are now.
     pub(crate) fn flush_deleted(&self, seen: u64) -> u64 {
         let count = self.count();
         let flushed = self.flushed.load(Ordering::Relaxed);
@@ -213,8 +214,8 @@ impl Count<'_> {
         }
     }
 
-    /// The blocks of `region` from `begin` on that are in the fragment; of a packed one all or none, since other regions may
-    /// have parts of the unit.
+    /// The blocks of `region` from `begin` on that are in the fragment; of a packed one all or none, since
+    /// other regions may have parts of the unit.
     fn region(&mut self, region: &Region<'_>, begin: u64, fragment: &Fragment<'_>) {
         let ends_inside = |block| cmp_block_key(region.prefix, block, fragment.end).is_lt();
         if region.unit.is_some() {
@@ -239,7 +240,8 @@ impl Count<'_> {
         }
     }
 
-    /// Whether a block of this seqno in the fragment is seen by no position: a tombstone follows, and no pin lies between.
+    /// Whether a block of this seqno in the fragment is seen by no position: a tombstone follows, and no pin
+    /// lies between.
     fn is_dead(&self, fragment: &Fragment<'_>, seqno: Seqno) -> bool {
         let Some(newest) = fragment.newest_at(Seqno::MAX).filter(|&newest| newest > seqno) else {
             return false;

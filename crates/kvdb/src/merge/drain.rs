@@ -1,9 +1,10 @@
-//! Draining: all that lies in a stretch of zones is moved elsewhere, as far as it can be read and finds room, so that a device can leave
-//! the store.
+//! Draining: all that lies in a stretch of zones is moved elsewhere, as far as it can be read and finds room,
+//! so that a device can leave the store.
 //!
-//! Thread safety: any thread; each piece is rewritten in a claim of its run, beside reads, writes and merges. Invariants: nothing new
-//! goes to these zones; each rewrite is one edit, so that a drain may end behind any of them, and goes on where it ended; it takes no zone
-//! of the reserve, and begins no piece of which the other devices have no room for a part, so that each makes what is left less.
+//! Thread safety: any thread; each piece is rewritten in a claim of its run, beside reads, writes and merges.
+//! Invariants: nothing new goes to these zones; each rewrite is one edit, so that a drain may end behind any
+//! of them, and goes on where it ended; it takes no zone of the reserve, and begins no piece of which the
+//! other devices have no room for a part, so that each makes what is left less.
 
 use std::ops::Range;
 
@@ -72,8 +73,8 @@ struct Round {
     unread: Result<()>,
 }
 
-/// Moves everything out of `zones`, until `goes_on` says no: before each piece it is told how many bytes are left. What can't be read
-/// stays.
+/// Moves everything out of `zones`, until `goes_on` says no: before each piece it is told how many bytes are
+/// left. What can't be read stays.
 ///
 /// # Errors
 /// I/O errors and corruption, when all that can be read has been moved.
@@ -132,7 +133,8 @@ fn find(merger: &Merger, zones: &Range<u32>) -> Vec<Found> {
     all
 }
 
-/// Rewrites these pieces, each as far as what it has in the zones finds room elsewhere. `bytes_left`: what is left by now.
+/// Rewrites these pieces, each as far as what it has in the zones finds room elsewhere. `bytes_left`: what is
+/// left by now.
 fn rewrite_all(
     merger: &Merger,
     found: Vec<Found>,

@@ -1,10 +1,10 @@
 //! Which step comes next.
 //!
-//! Thread safety: the choice is made under the lock of the claims, so that a step that has given its runs back has also
-//! installed what became of them.
+//! Thread safety: the choice is made under the lock of the claims, so that a step that has given its runs
+//! back has also installed what became of them.
 //!
-//! Invariants: the keyspace that owes most comes first, and in it the smallest merge, be it a new one or one that has
-//! begun: what has piled up beside a large merge waits for one step of that, and not for its end.
+//! Invariants: the keyspace that owes most comes first, and in it the smallest merge, be it a new one or one
+//! that has begun: what has piled up beside a large merge waits for one step of that, and not for its end.
 
 use std::cmp::Reverse;
 use std::ops::Range;
@@ -132,7 +132,8 @@ impl Merger {
         candidates
     }
 
-    /// Whether a step of it has room beside what others write, and readers hold little of what steps have replaced.
+    /// Whether a step of it has room beside what others write, and readers hold little of what steps have
+    /// replaced.
     fn has_room_for_step(&self, kind: KeyspaceKind, candidate: &Candidate<'_>) -> bool {
         let config = self.stepper.step_config(Lane::FIRST, Budget::Ordinary, None);
         let size = self.stepper.size_of_step(kind, candidate.count, candidate.bytes, &config);

@@ -1,10 +1,11 @@
-//! Copying that leaves slow devices to those who read from them: while there are any, it takes a part of the time.
+//! Copying that leaves slow devices to those who read from them: while there are any, it takes a part of the
+//! time.
 //!
-//! A disk with one arm answers a reader later by as long as a step of a copy takes, and there is always a reader. So the share of the time
-//! in which it copies bounds how many of them meet a step.
+//! A disk with one arm answers a reader later by as long as a step of a copy takes, and there is always a
+//! reader. So the share of the time in which it copies bounds how many of them meet a step.
 //!
-//! Thread safety: any thread; no lock is held while one waits. Invariant: each wait ends, when the readers have gone, or the store
-//! stops, or a caller hurries, or with its time.
+//! Thread safety: any thread; no lock is held while one waits. Invariant: each wait ends, when the readers
+//! have gone, or the store stops, or a caller hurries, or with its time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -57,8 +58,8 @@ impl Pace for GivingWay {
     }
 }
 
-/// Waits for the time that a step of this length leaves to readers, as long as there are any: their reads were `seen` when it began.
-/// `reads`: those by now; `None`: nothing is to be waited for.
+/// Waits for the time that a step of this length leaves to readers, as long as there are any: their reads
+/// were `seen` when it began. `reads`: those by now; `None`: nothing is to be waited for.
 fn wait_for_readers(
     mut seen: u64,
     took: Duration,

@@ -1,10 +1,11 @@
 //! A map of heat: how often what lies in each part of each device was lately asked for.
 //!
-//! Counts are kept by name, not by place (`space/heat.rs`). So a map goes over the indexes of all pieces of blocks, which say what lies
-//! where, as a migration does. Rows, metadata, and what is dead or still in memory have no count.
+//! Counts are kept by name, not by place (`space/heat.rs`). So a map goes over the indexes of all pieces of
+//! blocks, which say what lies where, as a migration does. Rows, metadata, and what is dead or still in
+//! memory have no count.
 //!
-//! Thread safety: any thread, beside everything else: no lock is held while it goes over the pieces, only a view. Memory: the cells, which
-//! the caller bounds, and one index at a time.
+//! Thread safety: any thread, beside everything else: no lock is held while it goes over the pieces, only a
+//! view. Memory: the cells, which the caller bounds, and one index at a time.
 
 use kvfs_store::{BLOCK_BYTES, KeyspaceKind, Result, Tier};
 
@@ -55,7 +56,8 @@ pub enum HeatCell {
     Free,
     /// Something is there, but no blocks of files, as far as pieces refer to them.
     Other,
-    /// How often what is there was asked for: the mean over its bytes, rounded up. Counts are halved from time to time.
+    /// How often what is there was asked for: the mean over its bytes, rounded up. Counts are halved from
+    /// time to time.
     Counted(u8),
 }
 

@@ -1,7 +1,9 @@
-//! Copying that comes after everything else: it keeps a rate of its own, and waits for all that merges wait for.
+//! Copying that comes after everything else: it keeps a rate of its own, and waits for all that merges wait
+//! for.
 //!
-//! Thread safety: any thread; no lock is held while one waits. Invariant: a wait ends when the store stops, or a caller hurries, and while
-//! one does there is none; a limit that is changed holds from the next bytes on.
+//! Thread safety: any thread; no lock is held while one waits. Invariant: a wait ends when the store stops,
+//! or a caller hurries, and while one does there is none; a limit that is changed holds from the next bytes
+//! on.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,8 +31,8 @@ pub(super) struct Limited<F> {
 }
 
 impl<F: Fn() -> u64 + Send + Sync + 'static> Limited<F> {
-    /// The pace `inner`, which is that of the merges of `merger`, or lies over it, and at most as many bytes each second as `limit` says at
-    /// the time.
+    /// The pace `inner`, which is that of the merges of `merger`, or lies over it, and at most as many bytes
+    /// each second as `limit` says at the time.
     pub(super) fn over(inner: Arc<dyn Pace>, merger: &Merger, limit: F) -> Arc<dyn Pace> {
         let (merges, clock) = (Arc::clone(&merger.pressure.pace), Arc::clone(&merger.runtime.clock));
         Arc::new(Self { inner, merges, clock, limit, line: Mutex::default() })

@@ -1,12 +1,15 @@
-//! Migration: blocks that lie on another tier than their file wishes, or than how often they are asked for says, are moved there, by rewrites of the pieces that refer to them.
+//! Migration: blocks that lie on another tier than their file wishes, or than how often they are asked for
+//! says, are moved there, by rewrites of the pieces that refer to them.
 //!
-//! Which they are is not remembered: a wish that has changed, a device that has come, a tier that had no room, all are found by
-//! going over the pieces of files with a wish. So a crash loses nothing but time. In the background that is done when there are
-//! [`Signs`] that it may find anything, and in a small part of the time.
+//! Which they are is not remembered: a wish that has changed, a device that has come, a tier that had no
+//! room, all are found by going over the pieces of files with a wish. So a crash loses nothing but time. In
+//! the background that is done when there are [`Signs`] that it may find anything, and in a small part of the
+//! time.
 //!
-//! Thread safety: any thread; one in the background. Each piece is rewritten in a claim of its run, beside reads, writes and merges. Invariants: each
-//! rewrite is one edit, so that a migration may end behind any of them; it takes no zone of the reserve, and begins no piece of
-//! which the other tier has no room for a part, so that each makes what is left less.
+//! Thread safety: any thread; one in the background. Each piece is rewritten in a claim of its run, beside
+//! reads, writes and merges. Invariants: each rewrite is one edit, so that a migration may end behind any of
+//! them; it takes no zone of the reserve, and begins no piece of which the other tier has no room for a part,
+//! so that each makes what is left less.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -220,7 +223,8 @@ impl Migrator {
         ]
     }
 
-    /// What a migration would move. Reads the indexes of all pieces that may have blocks of files with a wish.
+    /// What a migration would move. Reads the indexes of all pieces that may have blocks of files with a
+    /// wish.
     ///
     /// # Errors
     /// I/O errors, corruption.
@@ -276,7 +280,8 @@ impl Migrator {
         Ok(found)
     }
 
-    /// Of what the run still has of the piece; whether all of it is there because it is cold. `None`: nothing.
+    /// Of what the run still has of the piece; whether all of it is there because it is cold. `None`:
+    /// nothing.
     fn misplaced_in(
         &self,
         run: &Run,
@@ -320,7 +325,8 @@ impl Migrator {
         Ok((plan.bytes() > 0).then(|| (plan, bytes_cold == plan.bytes())))
     }
 
-    /// Whether a tier that blocks of a piece wish for has room for them, or for so many that it is worth the rewrite.
+    /// Whether a tier that blocks of a piece wish for has room for them, or for so many that it is worth the
+    /// rewrite.
     fn has_room_for(&self, plan: &MigrationPlan) -> bool {
         let zones = self.zones();
         let worth = u64::from(zones.zone_bytes());
@@ -328,8 +334,9 @@ impl Migrator {
         fits(Tier::Fast, plan.bytes_to_fast) || fits(Tier::Slow, plan.bytes_to_slow)
     }
 
-    /// Moves what lies on another tier than it wishes, until `goes_on` says no: before each piece it is told how many bytes are left.
-    /// True: nothing is left. False: it said no, or merges and readers hold what is left, or the tier that it wishes for has no room.
+    /// Moves what lies on another tier than it wishes, until `goes_on` says no: before each piece it is told
+    /// how many bytes are left. True: nothing is left. False: it said no, or merges and readers hold what is
+    /// left, or the tier that it wishes for has no room.
     ///
     /// # Errors
     /// I/O errors and corruption, when all that can be read has been moved.
@@ -418,8 +425,8 @@ impl Migrator {
         runs.any(|run| run.pieces.iter().any(|piece| piece.desc().id == target.piece))
     }
 
-    /// From time to time: empties zones of fast devices that are full of what is dead, although the store has space elsewhere. Else what
-    /// is new, and what is hot, would find no room there.
+    /// From time to time: empties zones of fast devices that are full of what is dead, although the store has
+    /// space elsewhere. Else what is new, and what is hot, would find no room there.
     fn keep_fast_room(&self, looks: &mut Looks, goes_on: &mut dyn FnMut(u64) -> bool) -> Result<()> {
         let clock = &self.merger.runtime.clock;
         let begin = clock.monotonic();
@@ -447,7 +454,8 @@ impl Migrator {
         ok_unless_full(emptied.map(drop)).map(drop)
     }
 
-    /// In the background: migrates when it may find something to move, and has not looked for it lately; until `goes_on` says no.
+    /// In the background: migrates when it may find something to move, and has not looked for it lately;
+    /// until `goes_on` says no.
     ///
     /// # Errors
     /// As [`Migrator::migrate`].
@@ -507,7 +515,8 @@ fn bytes_of(found: &[Found]) -> u64 {
     found.iter().map(|found| found.plan.bytes()).sum()
 }
 
-/// Whether any of the prefixes that the piece may have blocks of has a row. (Those that have rows are of one length.)
+/// Whether any of the prefixes that the piece may have blocks of has a row. (Those that have rows are of one
+/// length.)
 fn has_wishes_for(layers: Layers, rows: u32, desc: &PieceDesc) -> Result<bool> {
     let (Some((first, _)), Some((last, _))) =
         (split_block_key(&desc.first_key), split_block_key(&desc.last_key))

@@ -1,22 +1,25 @@
 //! Merges: neighbouring runs of a keyspace become one, step by step.
 //!
-//! A *step* ([`step`]) takes the inputs' keys from their bounds on until it has enough for one piece, and ends with one edit of
-//! the manifest: the piece comes in, the inputs begin behind it, and the merge is recorded, so that any later step, after
-//! a restart, too, goes on from there. Between its steps a merge is a few numbers ([`Merge`]): it holds neither runs nor
-//! space. Which step comes next is chosen anew each time ([`due`]); merges over all runs of a keyspace give back what is
-//! deleted and overwritten ([`reclaim`], [`whole`]).
+//! A *step* ([`step`]) takes the inputs' keys from their bounds on until it has enough for one piece, and
+//! ends with one edit of the manifest: the piece comes in, the inputs begin behind it, and the merge is
+//! recorded, so that any later step, after a restart, too, goes on from there. Between its steps a merge is a
+//! few numbers ([`Merge`]): it holds neither runs nor space. Which step comes next is chosen anew each time
+//! ([`due`]); merges over all runs of a keyspace give back what is deleted and overwritten ([`reclaim`],
+//! [`whole`]).
 //!
-//! Thread safety: several steps run at once. Each has claimed the inputs and the output of its merge ([`Registry`]), so no
-//! two of them know a common run. What goes over all runs ([`Merger::reclaim`]) waits until no step is under way.
+//! Thread safety: several steps run at once. Each has claimed the inputs and the output of its merge
+//! ([`Registry`]), so no two of them know a common run. What goes over all runs ([`Merger::reclaim`]) waits
+//! until no step is under way.
 //!
-//! Crash order for each step: its data → device flush → one manifest edit. Such edits of two merges may come in any order
-//! and number, since they speak of different runs: each of them leaves every key in one run of its merge, and the runs in
-//! their order by age, because the output has the age of its newest input and lies where its inputs lay. So whatever
-//! prefix of the manifest a crash leaves, it is a store in which some merges have come further than others.
+//! Crash order for each step: its data → device flush → one manifest edit. Such edits of two merges may come
+//! in any order and number, since they speak of different runs: each of them leaves every key in one run of
+//! its merge, and the runs in their order by age, because the output has the age of its newest input and lies
+//! where its inputs lay. So whatever prefix of the manifest a crash leaves, it is a store in which some
+//! merges have come further than others.
 //!
 //! What holds when a merge begins stays true while others run. Its inputs are neighbours; new runs come on
-//! top of all, or in the place of other claimed neighbours. Other merges move older data among older runs, never up or
-//! down past the inputs. Positions that are pinned later are above all that is in runs.
+//! top of all, or in the place of other claimed neighbours. Other merges move older data among older runs,
+//! never up or down past the inputs. Positions that are pinned later are above all that is in runs.
 
 mod choice;
 pub(crate) mod defrag;

@@ -3,8 +3,8 @@
 //! Thread safety: as for all merges. A pass that a caller waits for has all runs to itself; one at
 //! leisure has those of one keyspace at a time, and gives way.
 //!
-//! Invariants: a pass is done again only after something has changed; what found no space keeps nothing else from being
-//! reclaimed.
+//! Invariants: a pass is done again only after something has changed; what found no space keeps nothing else
+//! from being reclaimed.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,8 +20,8 @@ use crate::space::passes::{Outcome, PassEnd};
 use crate::space::{Budget, Lane};
 use crate::version::{MergeState, Run, Version, bytes_of};
 
-/// At leisure all rows of a keyspace are merged when one of so many may have been overwritten or deleted: it goes over all of
-/// them, and a client may write a little all the time.
+/// At leisure all rows of a keyspace are merged when one of so many may have been overwritten or deleted: it
+/// goes over all of them, and a client may write a little all the time.
 const ROWS_PER_CHANGE: u64 = 16;
 
 /// Blocks are stitched, which costs less, but still new metadata for all of them.
@@ -30,7 +30,8 @@ const BLOCKS_PER_CHANGE: u64 = 64;
 /// Where space is not short it is worth it when half of them may have been.
 const ROWS_PER_CHANGE_OF_MUCH: u64 = 2;
 
-/// Fewer rows (bytes) are not looked at then. When half of them go each time, they are copied once for each that is written.
+/// Fewer rows (bytes) are not looked at then. When half of them go each time, they are copied once for each
+/// that is written.
 const BYTES_OF_MUCH: u64 = 16 << 20;
 
 /// Or than this part of a small store.
@@ -44,8 +45,8 @@ const CHANGES_OF_RANGE: u64 = 256;
 pub(crate) enum ReclaimReason {
     /// Many rows have changed: these are merged, in space that is left for writes.
     MuchGarbage,
-    /// Space is short: it may take the reserve, as a pass that is waited for may, and passes over rows of which hardly any
-    /// have changed.
+    /// Space is short: it may take the reserve, as a pass that is waited for may, and passes over rows of
+    /// which hardly any have changed.
     ShortSpace,
     /// There is garbage that no change tells of. As for short space, and passes over nothing.
     OldGarbage,
@@ -71,8 +72,8 @@ impl Merger {
         Ok(())
     }
 
-    /// A deleted snapshot's garbage, and deleted rows, lie where merges may not come by for long. Those under way come first, but
-    /// when there is no space for any, or soon will be none.
+    /// A deleted snapshot's garbage, and deleted rows, lie where merges may not come by for long. Those under
+    /// way come first, but when there is no space for any, or soon will be none.
     pub(crate) fn clear_up(&self, is_full: bool) -> Result<()> {
         if !is_full && self.merging.claims() > 0 && !self.victims.is_emptying_pressing() {
             return Ok(());
@@ -101,29 +102,31 @@ impl Merger {
         zones.free_bytes(Budget::Ordinary) < zones.space().bytes_capacity / 8
     }
 
-    /// Whether anything was applied since the last reclaim, so that another one within `budget` may find garbage.
+    /// Whether anything was applied since the last reclaim, so that another one within `budget` may find
+    /// garbage.
     #[cfg(test)]
     pub(crate) fn reclaim_wanted(&self, budget: Budget) -> bool {
         self.operations_since_reclaim(budget) > 0
     }
 
-    /// See [`Passes::operations_since`](crate::space::passes::Passes::operations_since); of transactions, too.
+    /// See [`Passes::operations_since`](crate::space::passes::Passes::operations_since); of transactions,
+    /// too.
     #[cfg(test)]
     pub(crate) fn operations_since_reclaim(&self, budget: Budget) -> u64 {
         let is_read = self.live.is_old_version_read();
         self.pressure.passes().operations_since(budget, self.history.position().0, is_read)
     }
 
-    /// Frees what deleted and overwritten data still holds: flushes all memtables and merges all runs
-    /// of every keyspace; what is contiguous is only stitched. Zones with little live data are emptied. Works where
-    /// nothing but the reserve is free; for a write within `budget`, which leaves what that leaves. Waits for
-    /// nothing but the steps under way.
+    /// Frees what deleted and overwritten data still holds: flushes all memtables and merges all runs of
+    /// every keyspace; what is contiguous is only stitched. Zones with little live data are emptied. Works
+    /// where nothing but the reserve is free; for a write within `budget`, which leaves what that leaves.
+    /// Waits for nothing but the steps under way.
     pub(crate) fn reclaim(&self, budget: Budget) -> Result<()> {
         self.reclaim_until(budget, None)
     }
 
-    /// As [`Merger::reclaim`], for an ordinary write of so many bytes: ends with the step that has made enough space. The next one goes
-    /// on from there.
+    /// As [`Merger::reclaim`], for an ordinary write of so many bytes: ends with the step that has made
+    /// enough space. The next one goes on from there.
     pub(crate) fn make_space(&self, bytes: u64) -> Result<()> {
         self.reclaim_until(Budget::Ordinary, Some(bytes))
     }
@@ -140,9 +143,10 @@ impl Merger {
         result
     }
 
-    /// As [`Merger::reclaim`], but no caller waits for it: gives way as merges do, and what is flushed meanwhile is merged
-    /// beside it. Ends early when another pass wants all runs to itself. Where space is short it empties zones on the way, and goes
-    /// over the keys again as long as that gains anything and zones are left that are worth it.
+    /// As [`Merger::reclaim`], but no caller waits for it: gives way as merges do, and what is flushed
+    /// meanwhile is merged beside it. Ends early when another pass wants all runs to itself. Where space is
+    /// short it empties zones on the way, and goes over the keys again as long as that gains anything and
+    /// zones are left that are worth it.
     pub(crate) fn background_reclaim(&self, why: ReclaimReason) -> Result<()> {
         let cleans = why == ReclaimReason::ShortSpace && !self.victims.readers_hold_zones();
         // Also between two of them: a writer that waits would begin one of its own.
@@ -177,7 +181,8 @@ impl Merger {
         let mut has_skipped = false;
         let before = self.runtime.ctx.zones.free_bytes(Budget::Reserve);
         let merged = self.merge_each(why, cleans, &mut has_skipped);
-        // What lies all over the keys becomes free by rewrites alone; they are made where merges have freed nothing.
+        // What lies all over the keys becomes free by rewrites alone; they are made where merges have freed
+        // nothing.
         let has_gained = cleans && self.runtime.ctx.zones.free_bytes(Budget::Reserve) > before;
         let result = merged
             .and_then(|is_through| Ok(is_through && (has_gained || self.empty_zones_beside_others(why)?)));
@@ -203,15 +208,16 @@ impl Merger {
         self.empty(&config, false, &mut |_, _| true)
     }
 
-    /// Zones are being emptied while this lives: writers pay for it, one that finds no space waits for it, and it does not
-    /// give way.
+    /// Zones are being emptied while this lives: writers pay for it, one that finds no space waits for it,
+    /// and it does not give way.
     fn emptying(&self) -> Emptying<'_> {
         self.pressure.begin_emptying_zones();
         self.live.update_debt();
         Emptying(self)
     }
 
-    /// As [`Merger::reclaim_wanted`], for a reclaim at leisure, which passes over what needs more space than there is.
+    /// As [`Merger::reclaim_wanted`], for a reclaim at leisure, which passes over what needs more space than
+    /// there is.
     pub(crate) fn background_wanted(&self) -> bool {
         let is_read = self.live.is_old_version_read();
         self.pressure.passes().is_background_wanted(self.history.position().0, is_read)
@@ -232,7 +238,8 @@ impl Merger {
         may_begin && view.version.keyspaces().any(|(keyspace, runs)| has_much(&view.version, keyspace, runs))
     }
 
-    /// The last operation that a pass which begins now knows of; false: there was no space to flush all of them.
+    /// The last operation that a pass which begins now knows of; false: there was no space to flush all of
+    /// them.
     fn begin_reclaim(&self) -> Result<(Seqno, bool)> {
         let mark = self.history.position().0;
         ok_unless_full(self.undo.tend())?;
@@ -290,9 +297,9 @@ impl Merger {
         result
     }
 
-    /// Merges all runs of each keyspace: first blocks, which are stitched as a rule, and the small ones, which may be all that keeps
-    /// zones from being free. The caller has all of them. What finds no space keeps the others from nothing. False when it ended
-    /// early, with enough space.
+    /// Merges all runs of each keyspace: first blocks, which are stitched as a rule, and the small ones,
+    /// which may be all that keeps zones from being free. The caller has all of them. What finds no space
+    /// keeps the others from nothing. False when it ended early, with enough space.
     fn merge_everything(&self, budget: Budget, config: &StepConfig) -> Result<bool> {
         let mut left = BTreeSet::new();
         for (keyspace, runs) in self.live.view().version.keyspaces() {
@@ -320,8 +327,8 @@ impl Merger {
         }
     }
 
-    /// Empties zones until there is space enough, or no more to be gained. What is copied has to fit what is free, so each
-    /// round makes room for a larger one. The caller has all runs.
+    /// Empties zones until there is space enough, or no more to be gained. What is copied has to fit what is
+    /// free, so each round makes room for a larger one. The caller has all runs.
     fn empty_zones(&self) -> Result<()> {
         let free_bytes = || self.runtime.ctx.zones.free_bytes(Budget::Reserve);
         while !self.victims.has_much_space() {
@@ -374,8 +381,8 @@ impl Merger {
         })
     }
 
-    /// As the steps of a pass run: what does not have to be copied is not, however short. A pass goes over all that is stored, and
-    /// a short stretch between long ones would be copied by each of them.
+    /// As the steps of a pass run: what does not have to be copied is not, however short. A pass goes over
+    /// all that is stored, and a short stretch between long ones would be copied by each of them.
     fn config_of_pass(&self, budget: Budget) -> StepConfig {
         let config = self.stepper.step_config(Lane::FIRST, budget, None);
         let stitch_bytes_min = match config.stitch_bytes_min {
@@ -385,8 +392,8 @@ impl Merger {
         StepConfig { stitch_bytes_min, ..config }
     }
 
-    /// As [`Merger::merge_everything`], with a claim for each keyspace; passes over those that are not worth it or find no space, and
-    /// says so. False when it ended early.
+    /// As [`Merger::merge_everything`], with a claim for each keyspace; passes over those that are not worth
+    /// it or find no space, and says so. False when it ended early.
     fn merge_each(&self, why: ReclaimReason, cleans: bool, has_skipped: &mut bool) -> Result<bool> {
         let keyspaces: Vec<u32> =
             self.live.view().version.keyspaces().map(|(keyspace, _)| keyspace).collect();
@@ -447,7 +454,8 @@ impl Merger {
     }
 }
 
-/// Whether one of so many rows of a keyspace, or more, may have been overwritten or deleted since they were merged.
+/// Whether one of so many rows of a keyspace, or more, may have been overwritten or deleted since they were
+/// merged.
 fn is_changed(runs: &[Arc<Run>], merges: &[MergeState], rows_per_change: u64) -> bool {
     let Some(oldest) = runs.last() else { return false };
     if runs.len() == 1 {

@@ -1,10 +1,11 @@
-//! Which runs are being merged, and whether a pass has all runs to itself. A claim lasts for one step, or for a merge of all
-//! runs of a keyspace.
+//! Which runs are being merged, and whether a pass has all runs to itself. A claim lasts for one step, or for
+//! a merge of all runs of a keyspace.
 //!
 //! Thread safety: shared by reference; one lock, held while a merge is chosen, never during its work.
 //!
-//! Invariants: no run is in two claims, as input or as output, nor is a lane. While a thread holds [`Exclusive`] no other has a
-//! claim; while a thread waits for it no new claim is made, so those that are there end, and it gets it.
+//! Invariants: no run is in two claims, as input or as output, nor is a lane. While a thread holds
+//! [`Exclusive`] no other has a claim; while a thread waits for it no new claim is made, so those that are
+//! there end, and it gets it.
 
 use std::collections::BTreeSet;
 
@@ -25,7 +26,8 @@ struct State {
     /// Threads that wait until all claims have ended.
     waiting: usize,
     is_exclusive: bool,
-    /// How often a pass has got all runs to itself, and which of these passes was the last to do all its work.
+    /// How often a pass has got all runs to itself, and which of these passes was the last to do all its
+    /// work.
     passes: u64,
     pass_complete: u64,
     /// Why there was a pass that no caller waits for, and that has not done all its work.
@@ -110,8 +112,8 @@ impl<'a> Exclusive<'a> {
 }
 
 impl Registry {
-    /// Claims the runs that `choose` returns, which are not busy, for what it returns beside them. `None`: it chose
-    /// nothing, or a pass has all runs to itself, or waits for it. Never waits.
+    /// Claims the runs that `choose` returns, which are not busy, for what it returns beside them. `None`: it
+    /// chose nothing, or a pass has all runs to itself, or waits for it. Never waits.
     pub(crate) fn claim<T>(
         &self,
         choose: impl FnOnce(&Busy<'_>) -> Result<Option<(Vec<RunId>, T)>>,
@@ -126,8 +128,8 @@ impl Registry {
         Ok(Some((chosen, Claim { registry: self, runs, lane })))
     }
 
-    /// Waits until all claims have ended; [`Registry::is_wanted`] asks them to. `tell` is called once a merge that
-    /// looks there learns of it.
+    /// Waits until all claims have ended; [`Registry::is_wanted`] asks them to. `tell` is called once a merge
+    /// that looks there learns of it.
     pub(crate) fn exclusive(&self, tell: impl FnOnce()) -> Exclusive<'_> {
         let mut state = self.state.lock();
         if state.is_exclusive || state.claims() > 0 {

@@ -1,9 +1,11 @@
-//! Rewrites: a piece is replaced, in one edit, by new ones of the same content, for the sake of the zones that it lies in.
-//! What lies in the zones to be emptied is copied, the rest is stitched. So zones become free at the cost of what is live in
-//! them and of the metadata of the pieces that have it there, however much else is stored.
+//! Rewrites: a piece is replaced, in one edit, by new ones of the same content, for the sake of the zones
+//! that it lies in. What lies in the zones to be emptied is copied, the rest is stitched. So zones become
+//! free at the cost of what is live in them and of the metadata of the pieces that have it there, however
+//! much else is stored.
 //!
-//! Thread safety: each rewrite has claimed its run, or the caller has all. Invariants: a rewrite is a merge of one piece alone, so its
-//! keys stay within those of the piece, and what it drops no reader from now on would see.
+//! Thread safety: each rewrite has claimed its run, or the caller has all. Invariants: a rewrite is a merge
+//! of one piece alone, so its keys stay within those of the piece, and what it drops no reader from now on
+//! would see.
 
 use std::sync::Arc;
 
@@ -20,7 +22,8 @@ use crate::runtime::health::Health;
 use crate::table::Piece;
 use crate::version::{Edit, Run, RunId};
 
-/// A piece is rewritten so often at most: what is shared takes two rounds, parts of packed units may take one for each prefix.
+/// A piece is rewritten so often at most: what is shared takes two rounds, parts of packed units may take one
+/// for each prefix.
 const ROUNDS_MAX: usize = 4;
 
 /// A piece that is to be rewritten.
@@ -43,12 +46,14 @@ impl Sink for Pieces {
 }
 
 impl Merger {
-    /// Empties the zones of `config.victims`, piece by piece; `has_all`: the caller has all runs. Runs that are being merged are passed
-    /// over, and those that can't be read. Before each piece `goes_on` is told how many of how many are done. False when that said no,
-    /// or it has given way, or the store is being closed.
+    /// Empties the zones of `config.victims`, piece by piece; `has_all`: the caller has all runs. Runs that
+    /// are being merged are passed over, and those that can't be read. Before each piece `goes_on` is told
+    /// how many of how many are done. False when that said no, or it has given way, or the store is being
+    /// closed.
     ///
     /// # Errors
-    /// `Full`: what lies in a zone finds no space within the budget; I/O errors, corruption: behind all that could be read.
+    /// `Full`: what lies in a zone finds no space within the budget; I/O errors, corruption: behind all that
+    /// could be read.
     pub(super) fn empty(
         &self,
         config: &StepConfig,
@@ -94,8 +99,8 @@ impl Merger {
     }
 }
 
-/// What `act` does to the run of `target`, which is its alone meanwhile. `None`: the run is being merged. `has_all`: the caller has all
-/// runs.
+/// What `act` does to the run of `target`, which is its alone meanwhile. `None`: the run is being merged.
+/// `has_all`: the caller has all runs.
 fn claimed<T>(
     merging: &Registry,
     target: Target,
@@ -126,7 +131,8 @@ fn targets_of(view: &View, victims: &Victims) -> Vec<Target> {
     targets
 }
 
-/// What can't be read stays where it is, and is told of behind everything else. Nothing goes on behind a failure of the store.
+/// What can't be read stays where it is, and is told of behind everything else. Nothing goes on behind a
+/// failure of the store.
 pub(super) fn pass_over(unread: &mut Result<()>, rewritten: Result<()>, health: &Health) -> Result<()> {
     match rewritten {
         Err(error @ (StoreError::Io { .. } | StoreError::Corrupt { .. })) => {
@@ -141,8 +147,9 @@ pub(super) fn pass_over(unread: &mut Result<()>, rewritten: Result<()>, health: 
 }
 
 impl Stepper {
-    /// A new piece of a run whose seqnos are counted from its base would be counted so, too: such a run becomes another one, of the same
-    /// bytes where they are. What of it is to be rewritten, which may be `target` as it is.
+    /// A new piece of a run whose seqnos are counted from its base would be counted so, too: such a run
+    /// becomes another one, of the same bytes where they are. What of it is to be rewritten, which may be
+    /// `target` as it is.
     fn rebase(&self, target: Target, config: &StepConfig) -> Result<Vec<Target>> {
         let Target { keyspace, run, piece } = target;
         let view = self.live.view();
@@ -181,7 +188,8 @@ impl Stepper {
         Ok(pieces.map(|piece| Target { keyspace, run: merge.output, piece: piece.desc().id }).collect())
     }
 
-    /// What a merge of one run has made stays, and what it has not come to stays what it was: nothing goes on with it.
+    /// What a merge of one run has made stays, and what it has not come to stays what it was: nothing goes on
+    /// with it.
     fn end_here(&self, merge: &Merge) -> Result<()> {
         let &Merge { keyspace, output, .. } = merge;
         let is_recorded =
@@ -193,8 +201,9 @@ impl Stepper {
         self.live.install(vec![forgotten], &[keyspace], &[], |view| view)
     }
 
-    /// Rewrites a piece, and what takes its place, until nothing of the victims is left: where the piece refers to the same bytes several
-    /// times, they are copied at first, and then referred to where they have come to lie.
+    /// Rewrites a piece, and what takes its place, until nothing of the victims is left: where the piece
+    /// refers to the same bytes several times, they are copied at first, and then referred to where they have
+    /// come to lie.
     fn rewrite_all_of(
         &self,
         target: Target,
@@ -213,8 +222,8 @@ impl Stepper {
         Ok(())
     }
 
-    /// `sharing`: what was copied before, to which is added what is now. Returns what still has something of the victims. A piece whose
-    /// seqnos are counted from a base stays: see [`Self::rebase`].
+    /// `sharing`: what was copied before, to which is added what is now. Returns what still has something of
+    /// the victims. A piece whose seqnos are counted from a base stays: see [`Self::rebase`].
     fn rewrite(
         &self,
         target: Target,

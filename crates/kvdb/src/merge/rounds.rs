@@ -1,7 +1,8 @@
-//! Rounds of what empties zones or moves data, over what others may hold: merges under way, readers, transactions.
+//! Rounds of what empties zones or moves data, over what others may hold: merges under way, readers,
+//! transactions.
 //!
-//! Thread safety: for one thread. Invariant: while merges are under way nothing is given up: they end by themselves, and what they leave
-//! is another store.
+//! Thread safety: for one thread. Invariant: while merges are under way nothing is given up: they end by
+//! themselves, and what they leave is another store.
 
 use std::time::Duration;
 
@@ -9,11 +10,13 @@ use super::Merger;
 
 /// Rounds that get nowhere, while no merge is under way, before it ends.
 const IN_VAIN_MAX: u32 = 16;
-/// How long such a round waits for others. Beside merges each one waits twice as long as the one before, up to [`WAIT_MAX`].
+/// How long such a round waits for others. Beside merges each one waits twice as long as the one before, up
+/// to [`WAIT_MAX`].
 const WAIT: Duration = Duration::from_millis(20);
 const WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// Looks at merges under way before anything is chosen: between two steps of one there is none. At most ten seconds.
+/// Looks at merges under way before anything is chosen: between two steps of one there is none. At most ten
+/// seconds.
 const LOOKS_QUIET: u32 = 3;
 const LOOKS_MAX: u32 = 500;
 
@@ -31,8 +34,9 @@ impl<'m> Rounds<'m> {
         Self { merger, in_vain: 0, wait: WAIT }
     }
 
-    /// What merges under way drop is not to be copied, and what they leave is another store than the one that a choice was made
-    /// of: after an opening they have much to do. Where writers keep them at work for long, they are not waited for; nor when `goes_on` says no.
+    /// What merges under way drop is not to be copied, and what they leave is another store than the one that
+    /// a choice was made of: after an opening they have much to do. Where writers keep them at work for long,
+    /// they are not waited for; nor when `goes_on` says no.
     pub(super) fn let_merges_end(merger: &Merger, mut goes_on: impl FnMut() -> bool) {
         let mut quiet = 0;
         for _ in 0..LOOKS_MAX {

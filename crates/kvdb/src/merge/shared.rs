@@ -1,7 +1,8 @@
 //! What is live in zones to which clones refer several times: counted once, as it takes space.
 //!
-//! Purpose: zones count a reference for each prefix and piece, which is what it takes to copy them one by one. Where half of a zone is
-//! dead and the rest is referred to twice, it counts as full; when space is short, it is worth a look at the indexes.
+//! Purpose: zones count a reference for each prefix and piece, which is what it takes to copy them one by
+//! one. Where half of a zone is dead and the rest is referred to twice, it counts as full; when space is
+//! short, it is worth a look at the indexes.
 //!
 //! Thread safety: pure functions over a version.
 
@@ -20,8 +21,8 @@ struct Held {
     bytes_other: u64,
 }
 
-/// Counts what is live in `zones` once, however often the pieces of `version` refer to it. Reads the indexes of those that have anything
-/// there.
+/// Counts what is live in `zones` once, however often the pieces of `version` refer to it. Reads the indexes
+/// of those that have anything there.
 pub(super) fn count_once(version: &Version, zones: &mut [ZoneRow], zone_bytes: u64) {
     let mut held: HashMap<ZoneId, Held> = zones.iter().map(|zone| (zone.zone, Held::default())).collect();
     let pieces = version.keyspaces().flat_map(|(_, runs)| runs).flat_map(|run| &run.pieces);

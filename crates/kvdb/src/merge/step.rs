@@ -1,15 +1,16 @@
 //! One step of a merge: how much it takes, and how its output comes in.
 //!
-//! Where the whole of a merge could be copied beside its inputs, a step is as long as a piece may be, and an input's piece
-//! gives its space back when its end is merged. Where there is less space (a *tight* step) it is as short as the space asks
-//! for, down to a zone, and what is left of a piece of which a zone's worth has gone is stitched into a new one ([`Rest`]), so that all
-//! that the step has taken is free behind it, as soon as no reader needs it. There are no more inputs at a time then than
-//! there are free zones for: a merge may be *narrowed* to its newest inputs, since its output has the age of the newest and
-//! lies before all of them.
+//! Where the whole of a merge could be copied beside its inputs, a step is as long as a piece may be, and an
+//! input's piece gives its space back when its end is merged. Where there is less space (a *tight* step) it
+//! is as short as the space asks for, down to a zone, and what is left of a piece of which a zone's worth has
+//! gone is stitched into a new one ([`Rest`]), so that all that the step has taken is free behind it, as soon
+//! as no reader needs it. There are no more inputs at a time then than there are free zones for: a merge may
+//! be *narrowed* to its newest inputs, since its output has the age of the newest and lies before all of
+//! them.
 //!
-//! Thread safety: the caller has claimed the runs, or has all. Invariants: nothing here holds a version when a step is over,
-//! since that would hold the space. Readers may: where no caller waits for the merge, it gives way before what they hold comes
-//! to much.
+//! Thread safety: the caller has claimed the runs, or has all. Invariants: nothing here holds a version when
+//! a step is over, since that would hold the space. Readers may: where no caller waits for the merge, it
+//! gives way before what they hold comes to much.
 
 use std::sync::Arc;
 
@@ -33,12 +34,14 @@ use crate::version::{Edit, Run, RunId};
 
 /// With shorter pieces, metadata would take a large part of the space (bytes).
 const PIECE_BYTES_MIN: u64 = 256 << 10;
-/// Zones that an input holds of what has gone: one that is gone in part, and as much as is not worth a new piece.
+/// Zones that an input holds of what has gone: one that is gone in part, and as much as is not worth a new
+/// piece.
 const ZONES_OF_INPUT: u64 = 2;
 /// Zones that the output of a step begins besides its data: of metadata, and one that it fills in part.
 const ZONES_OF_OUTPUT: u64 = 3;
 
-/// The part of the capacity that merges for which no caller waits leave to writers, and half of which readers may hold.
+/// The part of the capacity that merges for which no caller waits leave to writers, and half of which readers
+/// may hold.
 const SHARE_OF_WRITERS: u64 = 16;
 /// In the reserve readers may hold no more zones than this.
 const ZONES_OF_READERS: u64 = 4;
@@ -114,8 +117,8 @@ impl Stepper {
         Merge { keyspace, inputs, output: self.live.new_run_id() }
     }
 
-    /// How many bytes are merged as if space were plenty: the whole of it could be copied beside its inputs. Blocks are
-    /// stitched, as a rule; and where no merge can do with less, it is tried.
+    /// How many bytes are merged as if space were plenty: the whole of it could be copied beside its inputs.
+    /// Blocks are stitched, as a rule; and where no merge can do with less, it is tried.
     pub(super) fn room_for_merge(&self, kind: KeyspaceKind) -> u64 {
         if kind == KeyspaceKind::Block || !self.runtime.ctx.zones.reserves_for_merges() {
             u64::MAX
@@ -245,8 +248,8 @@ impl Stepper {
         }
     }
 
-    /// How much a step of so many runs, of so many bytes together, takes; `None`: there is no space for two of them, and it is not to be
-    /// tried.
+    /// How much a step of so many runs, of so many bytes together, takes; `None`: there is no space for two
+    /// of them, and it is not to be tried.
     pub(super) fn size_of_step(
         &self,
         kind: KeyspaceKind,
@@ -333,7 +336,8 @@ impl Sink for Install<'_> {
         let mut edits = Vec::new();
         let mut fresh: Vec<Arc<Piece>> = Vec::new();
         if let Some(pace) = &self.spec.pace {
-            // One that only stitches has spent nothing so far, but its flushes of the device are in the way, too.
+            // One that only stitches has spent nothing so far, but its flushes of the device are in the way,
+            // too.
             pace.spend(0);
         }
         let (keyspace, output) = (self.merge.keyspace, self.merge.output);

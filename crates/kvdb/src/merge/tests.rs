@@ -178,7 +178,8 @@ fn finish(db: &Db, mut merge: Merge, config: &StepConfig) -> kvfs_store::Result<
     Ok(true)
 }
 
-/// Two threads of which one runs at a time: at each step a die says which one goes on. So a seed replays exactly.
+/// Two threads of which one runs at a time: at each step a die says which one goes on. So a seed replays
+/// exactly.
 struct Turns {
     state: Mutex<TurnState>,
     moved: Condvar,
@@ -621,7 +622,8 @@ fn merges_read_none_of_what_they_only_stitch() {
 
 const BLOCKS: u64 = 2048;
 
-/// Writes all blocks of a file, and then all but one in `apart` once more: what is left of the first run lies so far apart.
+/// Writes all blocks of a file, and then all but one in `apart` once more: what is left of the first run lies
+/// so far apart.
 fn write_apart(db: &Db, data: Keyspace, apart: u64) {
     for (fill, skipped) in [(1, 0), (2, 1)] {
         for first in (0..BLOCKS).step_by(apart as usize) {

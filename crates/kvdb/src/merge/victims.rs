@@ -1,9 +1,11 @@
 //! Which zones are emptied, and how much of them, when: what [`choice`] is asked.
 //!
-//! Thread safety: the choice is made on a copy of the table; what becomes live or dead meanwhile makes it worse, not wrong.
+//! Thread safety: the choice is made on a copy of the table; what becomes live or dead meanwhile makes it
+//! worse, not wrong.
 //!
-//! Invariants: what lies in the chosen zones fits the space that is free before the first of them is; nothing but runs has
-//! anything there, neither transactions nor the journal nor readers of what has been merged since.
+//! Invariants: what lies in the chosen zones fits the space that is free before the first of them is; nothing
+//! but runs has anything there, neither transactions nor the journal nor readers of what has been merged
+//! since.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -24,8 +26,8 @@ use crate::space::{Budget, FastSpace, SHARE_LEFT_FREE, ZoneRow};
 use crate::table::Piece;
 use crate::version::Version;
 
-/// At leisure zones are emptied until one part in so many of the capacity is free. With more, they would be emptied before much of
-/// them is dead; with less, writers would come to wait.
+/// At leisure zones are emptied until one part in so many of the capacity is free. With more, they would be
+/// emptied before much of them is dead; with less, writers would come to wait.
 const BACKGROUND_SHARE: u64 = 32;
 
 /// While a merge goes over the largest of its runs, zones are chosen anew so often at most.
@@ -34,13 +36,13 @@ const CHOICES_OF_RUN: u64 = 64;
 /// From this shortage on emptying is pressing.
 const SHORTAGE_PRESSING: f64 = 0.5;
 
-/// For a caller that waits until this is: one part in so many of the capacity, and no more than so much (bytes), lest it wait for
-/// minutes.
+/// For a caller that waits until this is: one part in so many of the capacity, and no more than so much
+/// (bytes), lest it wait for minutes.
 const SHARE_WAITED_FOR: u64 = 32;
 const BYTES_WAITED_FOR_MAX: u64 = 256 << 20;
 
-/// A pass at leisure copies no more than one part in so many of the capacity, or so much if that is more (bytes): a caller may
-/// come to wait for its end.
+/// A pass at leisure copies no more than one part in so many of the capacity, or so much if that is more
+/// (bytes): a caller may come to wait for its end.
 const SHARE_COPIED_MAX: u64 = 64;
 const BYTES_COPIED_MIN: u64 = 1 << 30;
 
@@ -50,7 +52,8 @@ const ZONES_BEGUN: u64 = 3;
 /// Zones of the reserve that no pass takes.
 const ZONES_LEFT: u64 = 2;
 
-/// Where readers hold so many that would be free without them, no more are emptied but for a caller that waits.
+/// Where readers hold so many that would be free without them, no more are emptied but for a caller that
+/// waits.
 const ZONES_OF_READERS: usize = 4;
 
 /// Chooses zones to be emptied.
@@ -87,8 +90,9 @@ impl VictimPicker {
         self.victims(&self.background_limits((self.space.space_left() / 4 * 3).min(copied_max)))
     }
 
-    /// The emptiest zones of the fast devices, of which much is dead while these are nearly full: what is copied out of them fits there.
-    /// So they are not full of what is dead while slow ones have room. None: these have enough room, or there is none that is worth it.
+    /// The emptiest zones of the fast devices, of which much is dead while these are nearly full: what is
+    /// copied out of them fits there. So they are not full of what is dead while slow ones have room. None:
+    /// these have enough room, or there is none that is worth it.
     pub(super) fn on_crowded_fast_devices(&self) -> Victims {
         let zones = &self.runtime.ctx.zones;
         let FastSpace { bytes_total, bytes_free } = zones.fast_space();
@@ -126,9 +130,10 @@ impl VictimPicker {
         }
     }
 
-    /// The zones that the next steps of `merge` empty within `budget`, and how many steps: of the emptiest those that lie in the keys of
-    /// these steps and in none before them, so that they are free when the merge has passed what they hold; `begun` go on.
-    /// O(zones + pieces), for at most [`CHOICES_OF_RUN`] times of a run.
+    /// The zones that the next steps of `merge` empty within `budget`, and how many steps: of the emptiest
+    /// those that lie in the keys of these steps and in none before them, so that they are free when the
+    /// merge has passed what they hold; `begun` go on. O(zones + pieces), for at most [`CHOICES_OF_RUN`]
+    /// times of a run.
     pub(super) fn of_steps(&self, merge: &Merge, budget: Budget, begun: &Victims) -> (Victims, u64) {
         let view = self.live.view();
         let runs = view.version.runs(merge.keyspace).iter();
@@ -172,8 +177,8 @@ impl VictimPicker {
         self.steps_emptying.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Those of `zones` that are worth emptying while no caller waits, whatever room there is; none while readers hold what was emptied
-    /// before.
+    /// Those of `zones` that are worth emptying while no caller waits, whatever room there is; none while
+    /// readers hold what was emptied before.
     fn wanted(&self, version: &Version, zones: Vec<ZoneRow>) -> Vec<ZoneRow> {
         if self.readers_hold_zones() {
             return Vec::new();
@@ -207,8 +212,8 @@ impl VictimPicker {
         self.shortage() >= SHORTAGE_PRESSING && are_wanted()
     }
 
-    /// The zones that a waiting caller has emptied, and how far that may go. What merges of rows need is taken only if nothing can
-    /// be done without it.
+    /// The zones that a waiting caller has emptied, and how far that may go. What merges of rows need is
+    /// taken only if nothing can be done without it.
     pub(crate) fn victims_for_waiting(&self) -> (Victims, Budget) {
         let victims = self.victims_in(Budget::Deleting, 0);
         if victims.any() || self.readers_hold_zones() {
@@ -219,14 +224,14 @@ impl VictimPicker {
         (victims, budget)
     }
 
-    /// Those that can be emptied in what `budget` has, but for so many zones. A pass that found too little space would have taken some and
-    /// given none back, so what it writes besides is counted, too.
+    /// Those that can be emptied in what `budget` has, but for so many zones. A pass that found too little
+    /// space would have taken some and given none back, so what it writes besides is counted, too.
     fn victims_in(&self, budget: Budget, zones_left: u64) -> Victims {
         self.victims(&self.limits_in(budget, zones_left))
     }
 
-    /// As [`Self::victims_for_waiting`] where that finds none, of zones that count as full because clones refer to the same bytes: more
-    /// than was ever written there. What is live in them is copied once.
+    /// As [`Self::victims_for_waiting`] where that finds none, of zones that count as full because clones
+    /// refer to the same bytes: more than was ever written there. What is live in them is copied once.
     pub(super) fn shared_for_waiting(&self) -> (Victims, Budget) {
         let none = (Victims::default(), Budget::Deleting);
         if !self.live.has_announced(Feature::Clones) || self.readers_hold_zones() {
@@ -287,9 +292,9 @@ impl VictimPicker {
         self.live.old_versions().iter().map(zones_of).sum::<usize>() >= ZONES_OF_READERS
     }
 
-    /// What writers may count on besides what is free, since a pass makes it free for them (bytes): what is dead, and what
-    /// was deleted as a range. Of the rest, what is overwritten but not merged yet counts as live. O(zones + pieces), and
-    /// what [`Deleted::dead_bytes`](super::deleted::Deleted::dead_bytes) takes.
+    /// What writers may count on besides what is free, since a pass makes it free for them (bytes): what is
+    /// dead, and what was deleted as a range. Of the rest, what is overwritten but not merged yet counts as
+    /// live. O(zones + pieces), and what [`Deleted::dead_bytes`](super::deleted::Deleted::dead_bytes) takes.
     pub(crate) fn bytes_to_be_gained(&self) -> u64 {
         let deleted = self.deleted.dead_bytes();
         let mut zones = self.emptiable();

@@ -1,7 +1,8 @@
 //! Merges of all runs of a keyspace into one, which give back what is deleted and overwritten.
 //!
-//! Thread safety: where a caller waits, it has all runs; else the runs of one merge at a time are claimed. Invariant: what is
-//! flushed meanwhile is left for the next time, since each would have all that is merged copied once more.
+//! Thread safety: where a caller waits, it has all runs; else the runs of one merge at a time are claimed.
+//! Invariant: what is flushed meanwhile is left for the next time, since each would have all that is merged
+//! copied once more.
 
 use std::time::Duration;
 
@@ -14,7 +15,8 @@ use crate::compaction::Victims;
 use crate::space::Budget;
 use crate::version::units_of;
 
-/// How often, and how long, readers are waited for before a merge gives way for what they hold: most are done at once.
+/// How often, and how long, readers are waited for before a merge gives way for what they hold: most are done
+/// at once.
 const WAITS_FOR_READERS: u32 = 8;
 const WAIT_FOR_READERS: Duration = Duration::from_millis(25);
 
@@ -26,11 +28,12 @@ struct Part {
 }
 
 impl Merger {
-    /// Merges all runs of a keyspace, all of which the caller has. False when it ended early: the store is being closed, or
-    /// there is enough space for the writer that waits.
+    /// Merges all runs of a keyspace, all of which the caller has. False when it ended early: the store is
+    /// being closed, or there is enough space for the writer that waits.
     ///
     /// # Errors
-    /// `Full`: not even two runs could be merged, or too little would be left for deletions; I/O errors, corruption.
+    /// `Full`: not even two runs could be merged, or too little would be left for deletions; I/O errors,
+    /// corruption.
     pub(super) fn merge_whole(&self, keyspace: u32, config: &StepConfig) -> Result<bool> {
         let Some(age) = self.newest_age(keyspace) else { return Ok(true) };
         let ends = || self.runtime.is_stopping() || self.has_enough_space(config);
@@ -45,8 +48,8 @@ impl Merger {
         Ok(true)
     }
 
-    /// As [`Merger::merge_whole`], while other runs are merged by others. False when it has given way, to a pass that wants all runs
-    /// or to readers.
+    /// As [`Merger::merge_whole`], while other runs are merged by others. False when it has given way, to a
+    /// pass that wants all runs or to readers.
     pub(super) fn merge_whole_beside_others(&self, keyspace: u32, config: &StepConfig) -> Result<bool> {
         let Some(age) = self.newest_age(keyspace) else { return Ok(true) };
         loop {
@@ -69,8 +72,8 @@ impl Merger {
         }
     }
 
-    /// Steps until it is through; false: `ends` said so behind one of them. Where it `cleans`, zones come free, and writers hear of it, as
-    /// the steps go over the keys.
+    /// Steps until it is through; false: `ends` said so behind one of them. Where it `cleans`, zones come
+    /// free, and writers hear of it, as the steps go over the keys.
     fn finish(&self, part: &mut Part, config: &StepConfig, ends: impl Fn() -> bool) -> Result<bool> {
         let inputs = part.merge.inputs.len();
         let mut choice_due = 0;
@@ -107,7 +110,8 @@ impl Merger {
         self.live.view().version.runs(keyspace).first().map(|run| run.age)
     }
 
-    /// What is next to be merged of the runs that are no newer than `age`: what has begun, else all. `None`: nothing is worth it.
+    /// What is next to be merged of the runs that are no newer than `age`: what has begun, else all. `None`:
+    /// nothing is worth it.
     fn next_part(&self, keyspace: u32, age: Seqno) -> Result<Option<Part>> {
         let view = self.live.view();
         let all = view.version.runs(keyspace);
@@ -127,7 +131,8 @@ impl Merger {
     fn ends_early(&self) -> bool {
         self.runtime.is_stopping() || self.merging.is_wanted()
     }
-    /// Whether a merge that no caller waits for is to end behind its step, so that writers are not refused for the sake of readers.
+    /// Whether a merge that no caller waits for is to end behind its step, so that writers are not refused
+    /// for the sake of readers.
     fn has_to_give_way_to_readers(&self, budget: Budget) -> bool {
         for _ in 0..WAITS_FOR_READERS {
             if !self.stepper.readers_hold_much(budget)

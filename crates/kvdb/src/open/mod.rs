@@ -112,8 +112,9 @@ impl Db {
         Self::open_joined(device, &[], options, clock)
     }
 
-    /// As [`Db::open`], of a store that has other devices, too ([`Db::add_device`]): those among `others`, in any order. A store that
-    /// is only read is opened without a slow one that is missing; what lies there can't be read then.
+    /// As [`Db::open`], of a store that has other devices, too ([`Db::add_device`]): those among `others`, in
+    /// any order. A store that is only read is opened without a slow one that is missing; what lies there
+    /// can't be read then.
     ///
     /// # Errors
     /// As [`Db::open`]; an I/O error with [`MissingDevices`](crate::MissingDevices) inside.
@@ -140,8 +141,8 @@ fn grow_to(device: &dyn Device, len: u64) -> Result<()> {
     })
 }
 
-/// Reads the manifest, opens the runs, puts the journal back into memtables, and makes the owners, each of those before
-/// it. No thread runs yet.
+/// Reads the manifest, opens the runs, puts the journal back into memtables, and makes the owners, each of
+/// those before it. No thread runs yet.
 fn owners(
     mut found: Found,
     others: &[Arc<dyn Device>],
@@ -241,8 +242,8 @@ fn kept_placement(state: &ManifestState) -> Placement {
     })
 }
 
-/// The size at which a memtable is sealed. A journal that is full stops writers until a table is flushed: so the
-/// tables that wait must fit it.
+/// The size at which a memtable is sealed. A journal that is full stops writers until a table is flushed: so
+/// the tables that wait must fit it.
 fn table_bytes(options: &Options, journal: Option<&Journal>) -> u64 {
     match journal {
         Some(journal) if options.background == Background::Threads => {
@@ -291,7 +292,8 @@ fn drop_prepared(
     Ok(())
 }
 
-/// Puts a batch back into a memtable, as it was applied to the one before. `pinned`: positions that are read at.
+/// Puts a batch back into a memtable, as it was applied to the one before. `pinned`: positions that are read
+/// at.
 pub(crate) fn apply_replayed(
     table: &MemTable,
     replayed: &Replayed,

@@ -35,8 +35,8 @@ impl Log {
         self.journal.as_ref().ok_or(StoreError::ReadOnly)
     }
 
-    /// Has the journal's open group written by the thread for that, so that no writer waits for it. A failure is
-    /// sticky, and no business of this batch, whose caller has not asked for durability.
+    /// Has the journal's open group written by the thread for that, so that no writer waits for it. A failure
+    /// is sticky, and no business of this batch, whose caller has not asked for durability.
     pub(crate) fn write_journal_soon(&self) {
         match self.runtime.options.background {
             Background::Threads => self.runtime.journal_due.notify(),
@@ -44,7 +44,8 @@ impl Log {
         }
     }
 
-    /// Writes the journal's open group, and allocates the next part of the area when it is due. The health of the store keeps a failure.
+    /// Writes the journal's open group, and allocates the next part of the area when it is due. The health of
+    /// the store keeps a failure.
     pub(crate) fn write_journal(&self) {
         let written = self.journal().and_then(Journal::write_out);
         self.runtime.health.observe(written).ok();

@@ -1,6 +1,7 @@
 //! The order of writes: seqnos, the journal's records and the choice of the memtable agree on it.
 //!
-//! Thread safety: any thread. The order lock comes before the ledger's and the view's; it is never held across a wait.
+//! Thread safety: any thread. The order lock comes before the ledger's and the view's; it is never held
+//! across a wait.
 //!
 //! Invariant: a seqno is in the active memtable if it is at or above `active_from`, and in older layers else.
 
@@ -49,15 +50,15 @@ impl Sequencer {
 
     /// Takes back what is announced of the journal alone, when that is empty. The store is being closed.
     pub(crate) fn withdraw_features_of_journal(&self) -> Result<()> {
-        // A writer that appends anything of it looks at what is announced under this lock; what is in the journal counts, whether
-        // or not its runs are there already.
+        // A writer that appends anything of it looks at what is announced under this lock; what is in the
+        // journal counts, whether or not its runs are there already.
         let order = self.order.lock();
         let is_used = || Ok(self.log.journal()?.used_bytes() > 0);
         self.live.withdraw_features_of_journal(is_used, || drop(order))
     }
 
-    /// The log goes on at the start of its area if it holds nothing and ends behind `beyond` bytes of it; says whether it
-    /// does.
+    /// The log goes on at the start of its area if it holds nothing and ends behind `beyond` bytes of it;
+    /// says whether it does.
     ///
     /// # Errors
     /// `Full`, when the manifest has no space for it; nothing has happened then.
@@ -76,7 +77,8 @@ impl Sequencer {
         Ok(true)
     }
 
-    /// Before the store is closed, when everything is in runs: the next opening's log begins where there is space already.
+    /// Before the store is closed, when everything is in runs: the next opening's log begins where there is
+    /// space already.
     pub(crate) fn tidy_journal(&self) -> Result<()> {
         match self.restart_journal(self.runtime.options.journal_part_bytes) {
             Err(StoreError::Full) => Ok(()),
@@ -84,8 +86,8 @@ impl Sequencer {
         }
     }
 
-    /// The active memtable as a sealed layer, and one to take its place; `None` when no seqno was given to it.
-    /// `next_lsn`: of the group with the first record that is not in it.
+    /// The active memtable as a sealed layer, and one to take its place; `None` when no seqno was given to
+    /// it. `next_lsn`: of the group with the first record that is not in it.
     pub(crate) fn rotate(&self, order: &mut Order, next_lsn: Lsn) -> Option<(Sealed, Arc<MemTable>)> {
         if order.next_seqno == order.active_from {
             return None;
@@ -95,7 +97,8 @@ impl Sequencer {
         Some((sealed, Arc::new(self.runtime.new_memtable())))
     }
 
-    /// As [`Self::seal_if`], while memory has room for another sealed layer: for callers that do not flush it at once.
+    /// As [`Self::seal_if`], while memory has room for another sealed layer: for callers that do not flush it
+    /// at once.
     pub(crate) fn seal_if_room(&self, wanted: impl Fn(&MemTable) -> bool) {
         self.seal_if(|active| self.live.has_room_for_layer() && wanted(active));
     }

@@ -25,7 +25,8 @@ pub struct ChargedMemory {
 pub struct Ownerless {
     /// Its name.
     pub pool: &'static str,
-    /// Charged beyond what the owners hold: for what is on its way, such as a memtable that a reader still holds, or leaked.
+    /// Charged beyond what the owners hold: for what is on its way, such as a memtable that a reader still
+    /// holds, or leaked.
     pub bytes: u64,
     /// What the owners are.
     pub owners: &'static str,

@@ -1,6 +1,7 @@
 //! What merges owe, and how they give way: the figures by which writers are slowed down.
 //!
-//! Thread safety: atomics; one update of the debt at a time, so that what is kept at last is of the newest view.
+//! Thread safety: atomics; one update of the debt at a time, so that what is kept at last is of the newest
+//! view.
 
 pub(crate) mod pace;
 pub(crate) mod rate_limiter;

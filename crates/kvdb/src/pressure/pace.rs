@@ -1,12 +1,12 @@
-//! How merges give way: to flushes, to a limit of bytes each second, and not at all when a caller waits for their
-//! end.
+//! How merges give way: to flushes, to a limit of bytes each second, and not at all when a caller waits for
+//! their end.
 //!
-//! Thread safety: shared by all merges; the lock of the time line is held for a few instructions. No thread waits here
-//! with a lock held.
+//! Thread safety: shared by all merges; the lock of the time line is held for a few instructions. No thread
+//! waits here with a lock held.
 //!
-//! Invariant: every wait ends. One for flushes is bounded, and there is none when flushes can't go on (a merge may
-//! make the space that they need) or when merges are behind, too. One for the limit ends with its time, or when
-//! a caller hurries. So does what others wait here, each for reasons of its own.
+//! Invariant: every wait ends. One for flushes is bounded, and there is none when flushes can't go on (a
+//! merge may make the space that they need) or when merges are behind, too. One for the limit ends with its
+//! time, or when a caller hurries. So does what others wait here, each for reasons of its own.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};

@@ -11,8 +11,9 @@ pub(crate) struct RateLimiter {
 }
 
 impl RateLimiter {
-    /// Takes `cost` at the time `now`, and returns how long the caller has to wait for it. Time that was not taken
-    /// can be made up for, up to `burst` of it. No caller waits longer than `wait_max`: what is beyond is forgiven.
+    /// Takes `cost` at the time `now`, and returns how long the caller has to wait for it. Time that was not
+    /// taken can be made up for, up to `burst` of it. No caller waits longer than `wait_max`: what is beyond
+    /// is forgiven.
     pub(crate) fn take(
         &mut self,
         now: Duration,

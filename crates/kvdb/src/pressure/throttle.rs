@@ -1,9 +1,9 @@
 //! How long a writer is held back, in proportion to what waits for flush and compaction.
 //!
-//! Hard stalls come from ignoring the debt until it hits a limit. Here each byte that is written
-//! while memtables or runs pile up pays a share of what it costs the background threads, so the rate
-//! of writers glides to the rate of the disk; and more than that, before the limit is reached. So it is with space, while some is
-//! made. Pure arithmetic, no clock, no lock.
+//! Hard stalls come from ignoring the debt until it hits a limit. Here each byte that is written while
+//! memtables or runs pile up pays a share of what it costs the background threads, so the rate of writers
+//! glides to the rate of the disk; and more than that, before the limit is reached. So it is with space,
+//! while some is made. Pure arithmetic, no clock, no lock.
 
 use std::time::Duration;
 
@@ -133,8 +133,8 @@ mod tests {
         assert_eq!(cost(u64::MAX, Debt { flush_rate: 1, ..debt(400, u64::MAX) }), Duration::MAX);
     }
 
-    /// Writers that would go on at once, flushes of one table at a time: the fourth table never fills, unless flushes
-    /// become ten times slower than they were.
+    /// Writers that would go on at once, flushes of one table at a time: the fourth table never fills, unless
+    /// flushes become ten times slower than they were.
     #[test]
     fn writers_settle_below_the_limit_of_memory() {
         for slowdown in [1.0, 0.5, 0.2, 0.1] {

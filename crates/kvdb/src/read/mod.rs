@@ -86,8 +86,8 @@ impl Reader {
         layers.next_extent(keyspace.0, prefix, from, kind)
     }
 
-    /// Takes advice, which is followed by the thread that reads ahead. It goes by the layers of now: what is merged meanwhile stays
-    /// until then.
+    /// Takes advice, which is followed by the thread that reads ahead. It goes by the layers of now: what is
+    /// merged meanwhile stays until then.
     pub(crate) fn will_need_at(&self, layers: Layers, keyspace: Keyspace, ranges: Vec<BlockRange>) {
         let follow = move || {
             let locate = |BlockRange { prefix, first, count }: &BlockRange| {

@@ -1,8 +1,8 @@
 //! What is gone, in terms of keys.
 //!
-//! The index of a damaged block tells the range of its keys, the fingerprints which of the keys that are there now
-//! were in it. So a key that was never damaged is not suspected (but for one in 2^32), and one whose newest value is
-//! lost is listed, though an older value of it may have come back.
+//! The index of a damaged block tells the range of its keys, the fingerprints which of the keys that are
+//! there now were in it. So a key that was never damaged is not suspected (but for one in 2^32), and one
+//! whose newest value is lost is listed, though an older value of it may have come back.
 
 use std::collections::BTreeSet;
 
@@ -45,9 +45,10 @@ impl Lost {
     }
 }
 
-/// Makes other snapshots of those that may see less than they did, or more, and gives their names: each is created at another moment within
-/// a second. The moment is a part of what other stores know a snapshot by, and they must not take this one for the one that they know.
-/// `journal_from`: the first change that was taken from a damaged journal.
+/// Makes other snapshots of those that may see less than they did, or more, and gives their names: each is
+/// created at another moment within a second. The moment is a part of what other stores know a snapshot by,
+/// and they must not take this one for the one that they know. `journal_from`: the first change that was
+/// taken from a damaged journal.
 pub(super) fn replace_snapshots(
     state: &mut ManifestState,
     repaired: &Repaired,
@@ -68,8 +69,8 @@ pub(super) fn replace_snapshots(
 }
 
 impl Db {
-    /// What `lost` means for the newest state of the repaired store, of which this is the first opening. Keyspaces
-    /// with merge records have been opened with their functions.
+    /// What `lost` means for the newest state of the repaired store, of which this is the first opening.
+    /// Keyspaces with merge records have been opened with their functions.
     ///
     /// # Errors
     /// I/O errors and corruption.

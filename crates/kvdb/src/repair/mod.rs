@@ -1,12 +1,12 @@
 //! Making a damaged store whole again: what is undamaged stays, what is lost is told.
 //!
-//! Purpose: reads everything, and builds a state of the manifest that refers to nothing but what is good. Pieces are
-//! mended (`table/salvage`), the manifest is read around its damage (`version/salvage`), and of a damaged journal counts
-//! what comes before the damage (`journal/salvage`), which is written out as runs.
+//! Purpose: reads everything, and builds a state of the manifest that refers to nothing but what is good.
+//! Pieces are mended (`table/salvage`), the manifest is read around its damage (`version/salvage`), and of a
+//! damaged journal counts what comes before the damage (`journal/salvage`), which is written out as runs.
 //!
-//! Crash order: the new epoch, in both superblocks → new pieces, in free zones → device flush → the new manifest, in
-//! free zones → flush → the superblocks turn to it. Up to this last step nothing that the store had is touched, so a
-//! repair that is cut off can be repeated; after it the store is repaired.
+//! Crash order: the new epoch, in both superblocks → new pieces, in free zones → device flush → the new
+//! manifest, in free zones → flush → the superblocks turn to it. Up to this last step nothing that the store
+//! had is touched, so a repair that is cut off can be repeated; after it the store is repaired.
 //!
 //! Thread safety: one thread, and the store must not be open elsewhere.
 
@@ -47,27 +47,29 @@ pub struct Repaired {
     pub is_uncertain: bool,
     /// The newest change that is there.
     pub last_seqno: Seqno,
-    /// Operations behind the damage of a journal that could be read and do not count, with their keyspaces; at most
-    /// a thousand.
+    /// Operations behind the damage of a journal that could be read and do not count, with their keyspaces;
+    /// at most a thousand.
     pub dropped: Vec<(String, Op)>,
     /// How many there were.
     pub dropped_count: u64,
-    /// Named snapshots that may hold less than they did, or more where [`Self::is_uncertain`] says so. They are created at another
-    /// moment now, so that they are not taken for what they were.
+    /// Named snapshots that may hold less than they did, or more where [`Self::is_uncertain`] says so. They
+    /// are created at another moment now, so that they are not taken for what they were.
     pub snapshots: BTreeSet<String>,
 }
 
-/// Repairs the store on `device`, which must not be open. `keyspaces` are the first ones of every store of this kind,
-/// in the order in which they were made: their names are needed when the whole manifest is gone. Reads everything.
+/// Repairs the store on `device`, which must not be open. `keyspaces` are the first ones of every store of
+/// this kind, in the order in which they were made: their names are needed when the whole manifest is gone.
+/// Reads everything.
 ///
 /// # Errors
-/// Not a store, another version, both superblocks damaged; other devices are missing; no space for what has to be written; failed writes.
-/// Damage that can be repaired is no error.
+/// Not a store, another version, both superblocks damaged; other devices are missing; no space for what has
+/// to be written; failed writes. Damage that can be repaired is no error.
 pub fn repair(device: &Arc<dyn Device>, keyspaces: &[(&str, KeyspaceKind)]) -> Result<Repaired> {
     repair_joined(device, &[], keyspaces)
 }
 
-/// Whether the store has devices beside its first one: its manifest names them, or, where that is damaged, labels of `others` do.
+/// Whether the store has devices beside its first one: its manifest names them, or, where that is damaged,
+/// labels of `others` do.
 ///
 /// # Errors
 /// As [`repair`], of the superblocks.
@@ -89,11 +91,12 @@ fn salvaged_manifest<'k>(
     found
 }
 
-/// As [`repair`], of a store that has other devices, too ([`Db::add_device`](crate::Db::add_device)): those among `others`, in any order.
+/// As [`repair`], of a store that has other devices, too ([`Db::add_device`](crate::Db::add_device)): those
+/// among `others`, in any order.
 ///
 /// # Errors
-/// As [`repair`]; an I/O error with [`MissingDevices`](crate::MissingDevices) inside, and nothing was written: what lies on them would be
-/// taken for lost.
+/// As [`repair`]; an I/O error with [`MissingDevices`](crate::MissingDevices) inside, and nothing was
+/// written: what lies on them would be taken for lost.
 pub fn repair_joined(
     first: &Arc<dyn Device>,
     others: &[Arc<dyn Device>],
@@ -205,7 +208,8 @@ fn tell_nameless(state: &ManifestState, named: &BTreeSet<u32>, repaired: &mut Re
     repaired.findings.extend(nameless.map(finding));
 }
 
-/// Gives the keyspaces among `nameless` their kinds, as their pieces tell them. `pieces` are all that were found.
+/// Gives the keyspaces among `nameless` their kinds, as their pieces tell them. `pieces` are all that were
+/// found.
 fn settle_kinds(state: &mut ManifestState, nameless: &BTreeSet<u32>, pieces: &[salvage::Found]) {
     let named: HashMap<_, _> = all_pieces(state).map(|desc| (desc.id, desc.meta_crc)).collect();
     for piece in pieces.iter().filter(|piece| nameless.contains(&piece.keyspace)) {

@@ -30,7 +30,8 @@ pub(super) fn is_possible(desc: &PieceDesc, superblock: &Superblock, members: &[
     are_uses && desc.meta.iter().all(|extent| is_of_data(zone(extent.addr)))
 }
 
-/// How often such a piece may refer to the same bytes: once for each prefix, where blocks were cloned. Its metadata is there, too.
+/// How often such a piece may refer to the same bytes: once for each prefix, where blocks were cloned. Its
+/// metadata is there, too.
 fn references_max(desc: &PieceDesc) -> u64 {
     desc.records.saturating_add(1)
 }
@@ -100,7 +101,8 @@ impl<'a> Repair<'a> {
         Ok(())
     }
 
-    /// Hands over what was found; says whether anything was mended, and gives the pieces whose space is in use.
+    /// Hands over what was found; says whether anything was mended, and gives the pieces whose space is in
+    /// use.
     pub(super) fn take(self, repaired: &mut Repaired) -> (bool, Kept) {
         repaired.findings.extend(self.findings);
         repaired.lost.extend(self.lost);

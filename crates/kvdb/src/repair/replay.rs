@@ -1,7 +1,8 @@
-//! The journal of a store under repair: left alone where it is sound, else written out as runs as far as it counts.
+//! The journal of a store under repair: left alone where it is sound, else written out as runs as far as it
+//! counts.
 //!
-//! It is written out also when it has patches and blocks are lost: what an opening replays would put them over zeros, and
-//! a lost block would look like data.
+//! It is written out also when it has patches and blocks are lost: what an opening replays would put them
+//! over zeros, and a lost block would look like data.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -73,8 +74,8 @@ pub(super) fn hold_places(
     places.into_iter().filter_map(|place| Bound::restore(&ctx.zones, place).ok()).collect()
 }
 
-/// Looks at the journal; where it is damaged, or must not be replayed as it is, `state` goes on without it. Says
-/// whether it does.
+/// Looks at the journal; where it is damaged, or must not be replayed as it is, `state` goes on without it.
+/// Says whether it does.
 pub(super) fn journal(
     ctx: &Arc<RunContext>,
     superblock: &Superblock,
@@ -175,8 +176,8 @@ impl<'a> Layers<'a> {
         }
     }
 
-    /// Takes one batch in. Layers that are whole then become runs at once: a damaged journal may refer to more than
-    /// memory holds.
+    /// Takes one batch in. Layers that are whole then become runs at once: a damaged journal may refer to
+    /// more than memory holds.
     fn take(&mut self, replayed: &Replayed, mending: &mut Mending<'_>) -> Result<()> {
         if replayed.base <= self.flushed_seqno {
             return Ok(());

@@ -1,7 +1,7 @@
 //! Wake-ups between writers and background threads.
 //!
-//! Thread safety: shared. Invariant: an event counts its notifications, so a thread that reads the count, looks for work, finds
-//! none, and waits for a notification after that count misses none.
+//! Thread safety: shared. Invariant: an event counts its notifications, so a thread that reads the count,
+//! looks for work, finds none, and waits for a notification after that count misses none.
 
 use std::time::Duration;
 

@@ -2,7 +2,8 @@
 //!
 //! Thread safety: shared by reference; the parts that change are atomics and short locks of their own.
 //!
-//! Invariants: nothing starts after `stopping` is set; a store that has failed accepts no write until it is opened anew.
+//! Invariants: nothing starts after `stopping` is set; a store that has failed accepts no write until it is
+//! opened anew.
 
 pub(crate) mod counters;
 pub(crate) mod event;
@@ -38,7 +39,8 @@ pub(crate) struct Runtime {
     pub(crate) ctx: Arc<RunContext>,
     pub(crate) counters: Counters,
     pub(crate) stalls: Stalls,
-    /// A memtable is sealed when it has grown to this (bytes): the option, unless the journal is too short for it.
+    /// A memtable is sealed when it has grown to this (bytes): the option, unless the journal is too short
+    /// for it.
     pub(crate) table_bytes: u64,
     /// Notified when there is something to do.
     pub(crate) work: Event,

@@ -25,7 +25,8 @@ pub struct CreateOptions {
 impl CreateOptions {
     /// Size of a zone in a store of 4 GiB or more, unless told otherwise (bytes; thesis 3.2).
     pub const ZONE_BYTES_DEFAULT: u32 = 8 << 20;
-    /// Size of a zone in the smallest stores, unless told otherwise (bytes): what the longest value fits into.
+    /// Size of a zone in the smallest stores, unless told otherwise (bytes): what the longest value fits
+    /// into.
     const ZONE_BYTES_SMALL: u32 = 2 << 20;
     /// A store has about so many zones at least, so that those of the reserve are a small share.
     const ZONES_MIN: u64 = 512;
@@ -89,24 +90,26 @@ pub struct Options {
     /// Private write sets may take so much memory together (bytes); beyond it the largest one spills to the
     /// device.
     pub private_bytes: u64,
-    /// A transaction that has written this much (bytes) commits by way of runs of its own, although it would fit
-    /// one batch: that costs two more flushes of the device, and spares the journal everything that it wrote.
+    /// A transaction that has written this much (bytes) commits by way of runs of its own, although it would
+    /// fit one batch: that costs two more flushes of the device, and spares the journal everything that it
+    /// wrote.
     pub batch_commit_bytes_max: u64,
-    /// Consecutive blocks of one operation that are at least so many bytes go to their final place at once, and not
-    /// through the journal; `usize::MAX`: none do.
+    /// Consecutive blocks of one operation that are at least so many bytes go to their final place at once,
+    /// and not through the journal; `usize::MAX`: none do.
     pub bind_bytes_min: usize,
     /// The journal's area is allocated in parts of so many bytes, as the log comes to them.
     pub journal_part_bytes: u64,
     /// Longest time that an applied batch stays unsynced.
     pub commit_interval: Duration,
-    /// Writers wait while more than so much of what was written is not durable (bytes); from half of it on it is synced in the
-    /// background. 0: the interval alone counts.
+    /// Writers wait while more than so much of what was written is not durable (bytes); from half of it on it
+    /// is synced in the background. 0: the interval alone counts.
     pub unsynced_bytes_max: u64,
     /// Target payload of a tuple block (bytes).
     pub tuple_block_bytes: usize,
     /// Which blocks leave the cache first.
     pub cache_policy: Policy,
-    /// On which tier blocks of files go that have no wish; `None`: as the store keeps it ([`Db::keep_placement`](crate::Db::keep_placement)).
+    /// On which tier blocks of files go that have no wish; `None`: as the store keeps it
+    /// ([`Db::keep_placement`](crate::Db::keep_placement)).
     pub placement: Option<Placement>,
     /// So many of the last committed transactions can be taken back; 0: none.
     pub undo_count: usize,
@@ -114,11 +117,11 @@ pub struct Options {
     pub undo_age: Duration,
     /// How runs are merged.
     pub merge: MergeOptions,
-    /// Merges that run at once; 0: half as many as there are CPUs, at least 2, at most 4. With more than one, one
-    /// of them is kept for small merges.
+    /// Merges that run at once; 0: half as many as there are CPUs, at least 2, at most 4. With more than one,
+    /// one of them is kept for small merges.
     pub merge_threads: usize,
-    /// Merges read and write at most so many bytes each second, all together; 0: any. No caller that waits for a merge is
-    /// held up by this.
+    /// Merges read and write at most so many bytes each second, all together; 0: any. No caller that waits
+    /// for a merge is held up by this.
     pub merge_bytes_per_second: u64,
     /// Threads or none.
     pub background: Background,

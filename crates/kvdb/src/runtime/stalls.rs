@@ -1,7 +1,7 @@
 //! How long writers were held back: a histogram over writes, in powers of two.
 //!
-//! Thread safety: relaxed atomics, which order nothing. A write that is not held back touches none of this, and reads
-//! no clock.
+//! Thread safety: relaxed atomics, which order nothing. A write that is not held back touches none of this,
+//! and reads no clock.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;

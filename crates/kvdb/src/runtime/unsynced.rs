@@ -1,7 +1,7 @@
 //! How much of what was written is not durable yet.
 //!
-//! Thread safety: atomics. Invariant: bytes are counted once their batch is visible, so a sync of the newest visible position covers
-//! all that were counted before it was looked at.
+//! Thread safety: atomics. Invariant: bytes are counted once their batch is visible, so a sync of the newest
+//! visible position covers all that were counted before it was looked at.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,7 +1,9 @@
-//! Blocks that lie in their final place before any piece refers to them (write once: BetrFS 0.2, "late binding").
+//! Blocks that lie in their final place before any piece refers to them (write once: BetrFS 0.2, "late
+//! binding").
 //!
-//! Thread safety: immutable. Invariant: the bytes of a [`Bound`] count as live as long as it exists. The journal holds
-//! it until they are written, the memtable until its flush has made a piece refer to what is left of them.
+//! Thread safety: immutable. Invariant: the bytes of a [`Bound`] count as live as long as it exists. The
+//! journal holds it until they are written, the memtable until its flush has made a piece refer to what is
+//! left of them.
 
 use std::sync::Arc;
 
@@ -119,7 +121,8 @@ impl Bound {
         self.place.crcs.len() as u64
     }
 
-    /// Where the block `at` lies: the number of the extent, and the device address; `None`: there are not so many.
+    /// Where the block `at` lies: the number of the extent, and the device address; `None`: there are not so
+    /// many.
     pub(crate) fn find(&self, at: u64) -> Option<(usize, u64)> {
         let mut offset = at.checked_mul(BLOCK_BYTES as u64)?;
         for (number, extent) in self.place.extents.iter().enumerate() {
@@ -140,7 +143,8 @@ impl Drop for Bound {
     }
 }
 
-/// An operation whose blocks lie in their final place already, alone or with others that its place is for, too.
+/// An operation whose blocks lie in their final place already, alone or with others that its place is for,
+/// too.
 #[derive(Clone)]
 pub(crate) struct BoundOp {
     /// The first block of the place.

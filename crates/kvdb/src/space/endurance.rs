@@ -1,12 +1,13 @@
 //! How much fast devices are written to, against what they may be written to in a day.
 //!
-//! A bucket that leaks: everything that is written to fast devices goes in, whatever it is, and a day's budget leaks out evenly in a
-//! day. While it holds more than an hour's part, the budget is *spent*: what has a choice goes elsewhere. What has none, the journal,
-//! rows, the manifest, goes on, and makes that last longer. So in any 24 hours no more is written than the budget, a 24th of it,
-//! and what was due before the first decision; there is no moment of the day at which everything is allowed again.
+//! A bucket that leaks: everything that is written to fast devices goes in, whatever it is, and a day's
+//! budget leaks out evenly in a day. While it holds more than an hour's part, the budget is *spent*: what has
+//! a choice goes elsewhere. What has none, the journal, rows, the manifest, goes on, and makes that last
+//! longer. So in any 24 hours no more is written than the budget, a 24th of it, and what was due before the
+//! first decision; there is no moment of the day at which everything is allowed again.
 //!
-//! Thread safety: a short lock. Invariant: only the wall clock counts, so that a store that is opened again goes on; one that goes
-//! back stops the leak for a moment, and no more.
+//! Thread safety: a short lock. Invariant: only the wall clock counts, so that a store that is opened again
+//! goes on; one that goes back stops the leak for a moment, and no more.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};

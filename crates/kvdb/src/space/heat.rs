@@ -1,16 +1,18 @@
-//! How often parts of files are asked for, so that what is hot lies on fast devices and what is cold on slow ones.
+//! How often parts of files are asked for, so that what is hot lies on fast devices and what is cold on slow
+//! ones.
 //!
-//! Counted is by name, a file's prefix and a *stretch* of its blocks, not by place: so a count stays true wherever merges move
-//! the blocks. The counters are a sketch, as `TinyLFU` has it (Einziger, Friedman, Manes 2017): each stretch has a few cells among many,
-//! shared with others, and the smallest of them is its count. From time to time all are halved, after so many accesses as the fast
-//! devices hold stretches, many times over: so what was hot cools down as fast as something else is asked for, and an idle store
-//! forgets nothing.
+//! Counted is by name, a file's prefix and a *stretch* of its blocks, not by place: so a count stays true
+//! wherever merges move the blocks. The counters are a sketch, as `TinyLFU` has it (Einziger, Friedman, Manes
+//! 2017): each stretch has a few cells among many, shared with others, and the smallest of them is its count.
+//! From time to time all are halved, after so many accesses as the fast devices hold stretches, many times
+//! over: so what was hot cools down as fast as something else is asked for, and an idle store forgets
+//! nothing.
 //!
-//! What is hot, and what is cold, is decided anew at each *settling*: hot is as much as fits on the fast devices; cold, where
-//! these are crowded, what is asked for half as often.
+//! What is hot, and what is cold, is decided anew at each *settling*: hot is as much as fits on the fast
+//! devices; cold, where these are crowded, what is asked for half as often.
 //!
-//! Thread safety: atomics without order: a count that is lost among threads makes no difference. Memory: one byte for each cell,
-//! from when it is turned on.
+//! Thread safety: atomics without order: a count that is lost among threads makes no difference. Memory: one
+//! byte for each cell, from when it is turned on.
 
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -29,8 +31,8 @@ const CELLS_PER_STRETCH: u64 = 8;
 const CELLS_MIN: u64 = 1 << 14;
 const CELLS_MAX: u64 = 1 << 23;
 
-/// All counts are halved after so many accesses for each stretch that the fast devices hold: what is asked for an eighth as often as the
-/// mean of what they hold is still told from what is not asked for.
+/// All counts are halved after so many accesses for each stretch that the fast devices hold: what is asked
+/// for an eighth as often as the mean of what they hold is still told from what is not asked for.
 const ACCESSES_PER_STRETCH: u64 = 16;
 const ACCESSES_MIN: u64 = 1 << 12;
 

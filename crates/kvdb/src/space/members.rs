@@ -1,7 +1,7 @@
 //! Which devices have which zones.
 //!
-//! Thread safety: plain data. Invariants: the first device is always there and has the zones from 0 on; those of each other one lie
-//! behind those of all before it, and are there as a whole.
+//! Thread safety: plain data. Invariants: the first device is always there and has the zones from 0 on; those
+//! of each other one lie behind those of all before it, and are there as a whole.
 
 use std::ops::Range;
 
@@ -154,7 +154,8 @@ impl Members {
         self.list[1..].iter().any(|member| member.tier == Tier::Slow)
     }
 
-    /// Where new things of that stream go: to the tier that blocks of files wish for, or `placement` chooses, if there are both.
+    /// Where new things of that stream go: to the tier that blocks of files wish for, or `placement` chooses,
+    /// if there are both.
     pub(super) fn for_new(
         &self,
         stream: Stream,

@@ -91,8 +91,9 @@ impl Stream {
 pub(crate) enum Budget {
     /// Leaves the reserve alone.
     Ordinary,
-    /// May take the reserve but for what a merge needs: for deletions, until their space is back. (The reserve has 16 zones
-    /// and 8 KiB for each zone, in stores of few zones less, but at least four; or 1 % if that is more.)
+    /// May take the reserve but for what a merge needs: for deletions, until their space is back. (The
+    /// reserve has 16 zones and 8 KiB for each zone, in stores of few zones less, but at least four; or 1 %
+    /// if that is more.)
     Deleting,
     /// May take the reserve: for what was admitted already, and for merges that give space back.
     Reserve,
@@ -136,8 +137,8 @@ pub(crate) struct ZoneStats {
     pub bytes_unfilled: u64,
     /// Capacity of the store (bytes).
     pub bytes_capacity: u64,
-    /// What of the capacity nothing has taken, the manifest's reserve taken off, whether or not the medium has room
-    /// for it now.
+    /// What of the capacity nothing has taken, the manifest's reserve taken off, whether or not the medium
+    /// has room for it now.
     pub bytes_untaken: u64,
 }
 
@@ -162,7 +163,8 @@ pub(crate) struct ZoneRow {
 const GROWTH_BYTES_MIN: u64 = 64 << 20;
 /// See [`GROWTH_BYTES_MIN`].
 const GROWTH_ZONES_MIN: u32 = 8;
-/// But by no more than one zone for so many data zones that it has, or [`GROWTH_ZONES_FIRST`] if that is more.
+/// But by no more than one zone for so many data zones that it has, or [`GROWTH_ZONES_FIRST`] if that is
+/// more.
 const GROWTH_SHARE: u32 = 4;
 /// See [`GROWTH_SHARE`].
 const GROWTH_ZONES_FIRST: u32 = 2;
@@ -230,7 +232,8 @@ impl Zones {
         u64::from(zone.0) * u64::from(self.zone_bytes)
     }
 
-    /// At open, before any allocation: what pieces hold, or blocks that the journal has bound, counts as live.
+    /// At open, before any allocation: what pieces hold, or blocks that the journal has bound, counts as
+    /// live.
     ///
     /// # Errors
     /// `Corrupt` when a use lies outside of the data zones.
@@ -254,9 +257,9 @@ impl Zones {
             .map_err(|detail| StoreError::corrupt(format!("the superblock's use of zone {}", zone.0), detail))
     }
 
-    /// A contiguous extent of `len` bytes (a multiple of 4096, at most a zone) in the stream's open
-    /// zone, in a closed zone that is at most half filled, or at the start of a new one. It counts as live at once. O(log zones), while the store
-    /// is not full.
+    /// A contiguous extent of `len` bytes (a multiple of 4096, at most a zone) in the stream's open zone, in
+    /// a closed zone that is at most half filled, or at the start of a new one. It counts as live at once.
+    /// O(log zones), while the store is not full.
     ///
     /// # Errors
     /// `Full`, which is not sticky; `Failed` after [`Zones::fail`].
@@ -264,7 +267,8 @@ impl Zones {
         self.allocate_between(to.into(), len, len, budget)
     }
 
-    /// As [`Zones::allocate_up_to`], but leaves the gaps of zones alone that are nearly full: they are for what can't wait.
+    /// As [`Zones::allocate_up_to`], but leaves the gaps of zones alone that are nearly full: they are for
+    /// what can't wait.
     ///
     /// # Errors
     /// As [`Zones::allocate`].
@@ -305,7 +309,8 @@ impl Zones {
         }
     }
 
-    /// An extent at the end of the stream's zone, or of one that is at most half filled; `None`: there is none.
+    /// An extent at the end of the stream's zone, or of one that is at most half filled; `None`: there is
+    /// none.
     fn allocate_in_zone(
         &self,
         Destination { stream, tier }: Destination,
@@ -358,7 +363,8 @@ impl Zones {
         self.retain_use(&self.use_of(extent));
     }
 
-    /// As [`Zones::retain`], of bytes that were written in that generation of their zone; false: they have gone.
+    /// As [`Zones::retain`], of bytes that were written in that generation of their zone; false: they have
+    /// gone.
     pub(crate) fn retain_in(&self, extent: Extent, generation: u32) -> bool {
         self.table.lock().retain(&self.use_of(extent), Some(generation))
     }
@@ -384,7 +390,8 @@ impl Zones {
         ZoneUse { zone: self.zone_of(extent.addr), bytes: extent.len.into(), pieces: 1, end }
     }
 
-    /// As [`Zones::release`], of an extent that was never written to and is the last one of its zone: its room, too.
+    /// As [`Zones::release`], of an extent that was never written to and is the last one of its zone: its
+    /// room, too.
     pub(crate) fn give_back(&self, extent: Extent) {
         self.table.lock().give_back(&self.use_of(extent));
     }
@@ -434,8 +441,8 @@ impl Zones {
         });
     }
 
-    /// The store may reach up to `zones` from now on; the superblocks say so already. A device that is longer than the
-    /// zones it had has more of them at once.
+    /// The store may reach up to `zones` from now on; the superblocks say so already. A device that is longer
+    /// than the zones it had has more of them at once.
     pub(crate) fn set_total(&self, zones: u32) {
         let _one_at_a_time = self.growth.lock();
         let on_device = (self.device.len_bytes() / u64::from(self.zone_bytes)).min(u64::from(zones)) as u32;
@@ -461,8 +468,8 @@ impl Zones {
         self.table.lock().free_bytes(budget)
     }
 
-    /// Grows the device until it has `bytes` for ordinary writes beside the reserve, or can't grow: what is promised
-    /// to them is there. A medium may have no space for zones that the capacity allows.
+    /// Grows the device until it has `bytes` for ordinary writes beside the reserve, or can't grow: what is
+    /// promised to them is there. A medium may have no space for zones that the capacity allows.
     pub(crate) fn secure(&self, bytes: u64) {
         loop {
             let zones_present = {
@@ -478,8 +485,8 @@ impl Zones {
         }
     }
 
-    /// As [`Zones::free_bytes`] for ordinary writes, on a medium that has room for `room_bytes` more: of that the
-    /// reserve takes its growth.
+    /// As [`Zones::free_bytes`] for ordinary writes, on a medium that has room for `room_bytes` more: of that
+    /// the reserve takes its growth.
     pub(crate) fn free_bytes_within(&self, room_bytes: u64) -> u64 {
         self.table.lock().free_bytes_within(room_bytes)
     }
@@ -515,14 +522,14 @@ impl Zones {
         self.table.lock().fail(reason);
     }
 
-    /// The device may be asked to grow again although its medium tells of no more room than when it refused: a quota
-    /// may have been raised. To be called every now and then.
+    /// The device may be asked to grow again although its medium tells of no more room than when it refused:
+    /// a quota may have been raised. To be called every now and then.
     pub(crate) fn retry_growth(&self) {
         self.retries_growth.store(true, Ordering::Relaxed);
     }
 
-    /// Grows the device unless it has more than `zones_seen` zones already. Says whether there are
-    /// more zones now; a device that can't grow is full, not broken. A medium that has refused is asked again when it
+    /// Grows the device unless it has more than `zones_seen` zones already. Says whether there are more zones
+    /// now; a device that can't grow is full, not broken. A medium that has refused is asked again when it
     /// tells of more room, or after [`Zones::retry_growth`]: each refusal costs it a search.
     fn grow_beyond(&self, zones_seen: u32) -> bool {
         let _one_at_a_time = self.growth.lock();

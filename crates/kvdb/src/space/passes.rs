@@ -1,7 +1,8 @@
 //! What passes over all runs have found, and so whether another one may find anything.
 //!
-//! Thread safety: a plain value; its owner locks it for a few instructions. Invariant: a pass is worth it again only after
-//! something has changed since one that could do as much; what is not known counts as changed.
+//! Thread safety: a plain value; its owner locks it for a few instructions. Invariant: a pass is worth it
+//! again only after something has changed since one that could do as much; what is not known counts as
+//! changed.
 
 use kvfs_store::Seqno;
 
@@ -42,8 +43,8 @@ pub(crate) struct PassEnd {
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Passes {
-    /// The last operation that a pass knew of which left nothing. Deletions may go further than one for ordinary writes that has
-    /// failed, which is not meant.
+    /// The last operation that a pass knew of which left nothing. Deletions may go further than one for
+    /// ordinary writes that has failed, which is not meant.
     complete: Seqno,
     /// As `complete`, of the last pass for ordinary writes, whatever came of it.
     for_writes: Seqno,
@@ -88,8 +89,9 @@ impl Passes {
         }
     }
 
-    /// A pass in the background has ended. One that failed would only fail again before anything has changed; one that is waited for
-    /// may go further, since it may take the reserve. `is_complete`: as [`Outcome::Complete`].
+    /// A pass in the background has ended. One that failed would only fail again before anything has changed;
+    /// one that is waited for may go further, since it may take the reserve. `is_complete`: as
+    /// [`Outcome::Complete`].
     pub(crate) fn note_background_end(&mut self, mark: Seqno, is_complete: bool, is_read: bool) {
         self.ended += 1;
         self.background = mark;
@@ -103,13 +105,15 @@ impl Passes {
         *(if is_read { &mut self.while_read } else { &mut self.complete }) = mark;
     }
 
-    /// Passes for an ordinary write have freed so many bytes, of zones of so many: where that was nothing, the next ones wait longer.
+    /// Passes for an ordinary write have freed so many bytes, of zones of so many: where that was nothing,
+    /// the next ones wait longer.
     pub(crate) fn note_freed(&mut self, bytes: u64, zone_bytes: u64) {
         self.pause = if bytes >= zone_bytes { 0 } else { (2 * self.pause).clamp(1, PAUSE_MAX) };
     }
 
-    /// Operations since the last pass that has done what one within `budget` can; `u64::MAX`: there is something that no operation tells
-    /// of. `last` is the newest operation, `is_read`: a reader holds what was there before a pass.
+    /// Operations since the last pass that has done what one within `budget` can; `u64::MAX`: there is
+    /// something that no operation tells of. `last` is the newest operation, `is_read`: a reader holds what
+    /// was there before a pass.
     pub(crate) fn operations_since(&self, budget: Budget, last: Seqno, is_read: bool) -> u64 {
         let mut known = self.complete;
         if is_read {
@@ -126,7 +130,8 @@ impl Passes {
         }
     }
 
-    /// As [`Passes::operations_since`], for a pass in the background, which passes over what needs more space than there is.
+    /// As [`Passes::operations_since`], for a pass in the background, which passes over what needs more space
+    /// than there is.
     pub(crate) fn is_background_wanted(&self, last: Seqno, is_read: bool) -> bool {
         self.operations_since(Budget::Ordinary, last, is_read) > 0 && last > self.background
     }

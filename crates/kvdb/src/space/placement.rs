@@ -1,9 +1,10 @@
 //! Policies by which blocks of files are placed on one of two tiers, by name.
 //!
-//! A policy is a list of *parts*. Each is asked where something goes, and answers or passes; the first answer counts, and where all
-//! pass, it is the slow tier. A part that limits is asked before those that choose, wherever it is written. A wish of the file comes
-//! before all of them, a tier without a device or without room behind. So no policy can refuse anything, and a change of policy
-//! concerns only what is written from then on.
+//! A policy is a list of *parts*. Each is asked where something goes, and answers or passes; the first answer
+//! counts, and where all pass, it is the slow tier. A part that limits is asked before those that choose,
+//! wherever it is written. A wish of the file comes before all of them, a tier without a device or without
+//! room behind. So no policy can refuse anything, and a change of policy concerns only what is written from
+//! then on.
 //!
 //! Thread safety: plain data.
 
@@ -38,7 +39,8 @@ pub(crate) struct Asked<'a> {
     pub(crate) is_budget_spent: &'a dyn Fn() -> bool,
 }
 
-/// A stretch from this length on is sequential (bytes): a hard disk takes longer to transfer it than to find it.
+/// A stretch from this length on is sequential (bytes): a hard disk takes longer to transfer it than to find
+/// it.
 const SEQUENTIAL_BYTES_MIN: u64 = 1 << 20;
 
 /// Less would not even pay for the manifest (bytes each day).

@@ -1,14 +1,16 @@
 //! What is done next for a caller that needs space: a pure function of what is known.
 //!
-//! A caller finds space, or waits for what gives some back, from the cheapest to the dearest: what waits to be written is flushed
-//! (it counts with all that it may come to); zones that are being emptied are waited for; steps under way end; passes over all runs
-//! drop what is deleted and overwritten; readers of what that has freed get a moment; what could be undone is given up. It
-//! is refused when none of that is left, so only when what is free and what passes can free, without what readers,
-//! snapshots and transactions hold, is less than it needs.
+//! A caller finds space, or waits for what gives some back, from the cheapest to the dearest: what waits to
+//! be written is flushed (it counts with all that it may come to); zones that are being emptied are waited
+//! for; steps under way end; passes over all runs drop what is deleted and overwritten; readers of what that
+//! has freed get a moment; what could be undone is given up. It is refused when none of that is left, so only
+//! when what is free and what passes can free, without what readers, snapshots and transactions hold, is less
+//! than it needs.
 //!
-//! Thread safety: plain values. Invariants: each act is chosen at most once for an attempt, but for passes and waits for readers, which
-//! come once more after undo was given up; so an attempt ends after [`ACTS_MAX`] acts, but for [`Act::AwaitZones`], which
-//! is chosen as long as zones are emptied. No caller is refused while an act is left that may free something.
+//! Thread safety: plain values. Invariants: each act is chosen at most once for an attempt, but for passes
+//! and waits for readers, which come once more after undo was given up; so an attempt ends after [`ACTS_MAX`]
+//! acts, but for [`Act::AwaitZones`], which is chosen as long as zones are emptied. No caller is refused
+//! while an act is left that may free something.
 
 use super::Budget;
 use super::passes::PAUSE_MAX;
@@ -29,7 +31,8 @@ pub(crate) struct Known {
     pub(crate) is_emptying: bool,
     /// Steps of merges hold what they have written and not brought in yet.
     pub(crate) has_steps: bool,
-    /// Operations since the last pass within the caller's budget ([`Passes::operations_since`](super::passes::Passes)).
+    /// Operations since the last pass within the caller's budget
+    /// ([`Passes::operations_since`](super::passes::Passes)).
     pub(crate) operations: u64,
     /// As `operations`, of passes for deletions, which may go further.
     pub(crate) operations_for_deletions: u64,
@@ -48,11 +51,13 @@ pub(crate) enum Act {
     Admit,
     /// All memtables are flushed.
     Flush,
-    /// The next progress of what empties zones is waited for: ended half-way, that would have taken space and given none back.
+    /// The next progress of what empties zones is waited for: ended half-way, that would have taken space and
+    /// given none back.
     AwaitZones,
     /// Steps under way come to their end, and give back what they hold.
     EndSteps,
-    /// A pass over all runs, within this budget. For an ordinary one it ends with the step that has made enough space.
+    /// A pass over all runs, within this budget. For an ordinary one it ends with the step that has made
+    /// enough space.
     Pass(Budget),
     /// Readers of what passes have freed are waited for, a moment.
     AwaitReaders,
@@ -94,14 +99,16 @@ pub(crate) struct Attempt {
 }
 
 impl Attempt {
-    /// Of a caller within `budget`. In [`Budget::Reserve`], of a flush that has found no space: nothing but passes helps it.
+    /// Of a caller within `budget`. In [`Budget::Reserve`], of a flush that has found no space: nothing but
+    /// passes helps it.
     pub(crate) fn new(budget: Budget) -> Self {
         let stage = if budget == Budget::Reserve { Stage::Pass } else { Stage::Unwritten };
         Self { budget, stage, has_given_up_undo: false, free_before_pass: None, free_bytes: 0 }
     }
 
-    /// What its passes have freed up to the last look, from which writes learn how long to wait for the next ones. `None`: it made
-    /// none, or is that of a stuck flush, which tries again and again, and for which writes do not pay.
+    /// What its passes have freed up to the last look, from which writes learn how long to wait for the next
+    /// ones. `None`: it made none, or is that of a stuck flush, which tries again and again, and for which
+    /// writes do not pay.
     pub(crate) fn freed_bytes(&self) -> Option<u64> {
         let before = self.free_before_pass.filter(|_| self.budget != Budget::Reserve)?;
         Some(self.free_bytes.saturating_sub(before))
@@ -148,18 +155,18 @@ impl Attempt {
         if is_last_resort { Act::Admit } else { Act::Refuse }
     }
 
-    /// A pass goes over all that is stored. One after the other that frees nothing would make every write on a full store
-    /// that slow, so ordinary ones wait for more and more operations in between; deletions never do. While undo is kept there is
-    /// something that passes can't free, so they are no reason to wait.
+    /// A pass goes over all that is stored. One after the other that frees nothing would make every write on
+    /// a full store that slow, so ordinary ones wait for more and more operations in between; deletions never
+    /// do. While undo is kept there is something that passes can't free, so they are no reason to wait.
     fn is_pass_worth_it(&self, known: &Known) -> bool {
         let waits = self.budget == Budget::Ordinary && !known.keeps_undo;
         let operations_min = if waits { known.pause } else { 0 };
         self.has_given_up_undo || self.budget == Budget::Reserve || known.operations > operations_min
     }
 
-    /// Deletions, or merges that were ended, may have left less of the reserve than two runs need. Only what is done for
-    /// deletions goes on from there; without it writes would be refused until a caller deletes more. What undo keeps could not
-    /// be dropped yet.
+    /// Deletions, or merges that were ended, may have left less of the reserve than two runs need. Only what
+    /// is done for deletions goes on from there; without it writes would be refused until a caller deletes
+    /// more. What undo keeps could not be dropped yet.
     fn is_pass_for_deletions_worth_it(&self, known: &Known) -> bool {
         let operations_min = if known.pause > 0 { PAUSE_MAX } else { 0 };
         self.budget == Budget::Ordinary

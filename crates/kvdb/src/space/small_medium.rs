@@ -1,7 +1,8 @@
-//! A medium in memory that is smaller than what a store on it may become: a file on a small host file system, for tests.
+//! A medium in memory that is smaller than what a store on it may become: a file on a small host file system,
+//! for tests.
 //!
-//! Thread safety: one lock. Invariants: a sector takes space from its allocation or its first write on; a call that
-//! finds too little takes none.
+//! Thread safety: one lock. Invariants: a sector takes space from its allocation or its first write on; a
+//! call that finds too little takes none.
 
 use std::collections::BTreeSet;
 use std::io;

@@ -25,8 +25,8 @@ const RESERVE_ZONES_MIN: u32 = 4;
 const RESERVE_SHARE: u32 = 100;
 /// The reserve is at most one zone in so many, if that is not too little.
 const RESERVE_SHARE_MAX: u32 = 8;
-/// Zones of the reserve that deletions leave to merges of two runs: each has two zones besides a piece of one zone, and so has
-/// what they become, with one of metadata. A small reserve is all for deletions.
+/// Zones of the reserve that deletions leave to merges of two runs: each has two zones besides a piece of one
+/// zone, and so has what they become, with one of metadata. A small reserve is all for deletions.
 const RESERVE_ZONES_MERGING: u32 = 10;
 
 pub(super) struct Table {
@@ -45,7 +45,8 @@ pub(super) struct Table {
     manifest_zones: u32,
     placement: Placement,
     can_grow: bool,
-    /// What the medium said to have room for (bytes) when it refused a zone: with no more than that it refuses again.
+    /// What the medium said to have room for (bytes) when it refused a zone: with no more than that it
+    /// refuses again.
     room_refused: Option<u64>,
     failed: Option<Arc<str>>,
 }
@@ -198,8 +199,8 @@ impl Table {
         Ok(())
     }
 
-    /// An extent in the stream's zone or in a new one, on `tier` if it has room; `None` when no zone may be taken, or the first
-    /// device, which is a fast one, may grow.
+    /// An extent in the stream's zone or in a new one, on `tier` if it has room; `None` when no zone may be
+    /// taken, or the first device, which is a fast one, may grow.
     pub(super) fn allocate(
         &mut self,
         (stream, tier): (Stream, Tier),
@@ -223,8 +224,8 @@ impl Table {
         Some(self.bump(zone, len_max))
     }
 
-    /// The zone that the stream fills on that tier, with room for `len_min`; a new one within the first budget, of the first device
-    /// within the second.
+    /// The zone that the stream fills on that tier, with room for `len_min`; a new one within the first
+    /// budget, of the first device within the second.
     fn zone_for(
         &mut self,
         stream: (Stream, Tier),
@@ -259,8 +260,8 @@ impl Table {
         }
     }
 
-    /// A closed zone of that tier with room for `len_min`. Without this each opening of the store would cost a
-    /// new zone per stream.
+    /// A closed zone of that tier with room for `len_min`. Without this each opening of the store would cost
+    /// a new zone per stream.
     fn take_partly(&mut self, tier: Tier, len_min: u32) -> Option<u32> {
         let fits = |&zone: &u32| self.room(zone) >= len_min && self.members.tier_of(zone) == tier;
         let zone = self.partly.iter().copied().find(fits)?;
@@ -297,8 +298,8 @@ impl Table {
         Extent { addr, len }
     }
 
-    /// The lowest free zone of that tier, if more than `zones_held_back` are free in all, and, of the first device, more than
-    /// `kept_on_first` there.
+    /// The lowest free zone of that tier, if more than `zones_held_back` are free in all, and, of the first
+    /// device, more than `kept_on_first` there.
     fn take_zone(&mut self, tier: Tier, zones_held_back: u32, kept_on_first: usize) -> Option<u32> {
         if self.free.len() as u64 <= u64::from(zones_held_back) {
             return None;
@@ -313,8 +314,8 @@ impl Table {
         Some(zone)
     }
 
-    /// Free zones of the first device that an allocation leaves which leaves so many in all: the manifest, which grows with the
-    /// store, has no other one to go to.
+    /// Free zones of the first device that an allocation leaves which leaves so many in all: the manifest,
+    /// which grows with the store, has no other one to go to.
     fn zones_kept_on_first(&self, zones_held_back: u32) -> usize {
         let own_reserve = self.zones_reserved_of(self.members.of_first().start);
         self.manifest_zones.max(own_reserve.min(zones_held_back)) as usize
@@ -356,7 +357,8 @@ impl Table {
     fn zones_held_back(&self, budget: Budget) -> u32 {
         match budget {
             Budget::Ordinary => self.zones_reserved(),
-            // A merge that has too little space frees nothing, so deletions alone would fill the store for good.
+            // A merge that has too little space frees nothing, so deletions alone would fill the store for
+            // good.
             Budget::Deleting if self.reserves_for_merges() => self.manifest_zones + RESERVE_ZONES_MERGING,
             Budget::Deleting | Budget::Reserve => self.manifest_zones,
         }

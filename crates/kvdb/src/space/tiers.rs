@@ -1,5 +1,5 @@
-//! Which devices the zones lie on, where blocks of files are placed among them, how often these are asked for, and how much
-//! fast devices are written to.
+//! Which devices the zones lie on, where blocks of files are placed among them, how often these are asked
+//! for, and how much fast devices are written to.
 //!
 //! Thread safety: short looks at the table of zones.
 
@@ -51,8 +51,8 @@ impl Zones {
         self.table.lock().members().is_misplaced(self.zone_of(addr).0, wish)
     }
 
-    /// What may be moved to a tier (bytes): what is free there, but for what is kept for rows and metadata, or for writers. Nothing,
-    /// where it may not be written to for now.
+    /// What may be moved to a tier (bytes): what is free there, but for what is kept for rows and metadata,
+    /// or for writers. Nothing, where it may not be written to for now.
     pub(crate) fn room_on(&self, tier: Tier) -> u64 {
         if tier == Tier::Fast && !self.endurance.has_for_moves() {
             return 0;

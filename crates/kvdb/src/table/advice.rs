@@ -1,7 +1,9 @@
-//! Blocks that readers have said they will ask for: read in the order of the device, in as few requests as can be.
+//! Blocks that readers have said they will ask for: read in the order of the device, in as few requests as
+//! can be.
 //!
-//! Purpose: files are read in the order of their names, and lie in that in which they were made. Each by itself costs a request
-//! and a wait; what is known beforehand is sorted, neighbours are read together, and no reader waits.
+//! Purpose: files are read in the order of their names, and lie in that in which they were made. Each by
+//! itself costs a request and a wait; what is known beforehand is sorted, neighbours are read together, and
+//! no reader waits.
 //!
 //! Thread safety: of the thread that reads ahead.
 

@@ -27,9 +27,9 @@ pub(crate) struct Location {
 type VisitLayer<'v, 'f> = &'v mut dyn FnMut(&mut BlockFill<'f>, (usize, &Layer), &[Stretch]) -> Result<()>;
 
 impl Piece {
-    /// Fills what `fill` has not decided yet from this piece, as far as its key is at or after `lower_bound`, which is what a
-    /// trimmed run still has: reads neighbouring blocks in one request, straight into the caller's buffer, and verifies
-    /// each. Small reads go through the cache.
+    /// Fills what `fill` has not decided yet from this piece, as far as its key is at or after `lower_bound`,
+    /// which is what a trimmed run still has: reads neighbouring blocks in one request, straight into the
+    /// caller's buffer, and verifies each. Small reads go through the cache.
     ///
     /// # Errors
     /// I/O errors and corruption.
@@ -45,7 +45,8 @@ impl Piece {
         })
     }
 
-    /// As [`Self::fill_from`], but what the piece has of the blocks is not read: `locations` gets to know where it is, in no order.
+    /// As [`Self::fill_from`], but what the piece has of the blocks is not read: `locations` gets to know
+    /// where it is, in no order.
     ///
     /// # Errors
     /// I/O errors and corruption of the index.
@@ -66,7 +67,8 @@ impl Piece {
         })
     }
 
-    /// Tells `visit` what each layer has of the blocks that are not decided yet, and are visible; it must decide them.
+    /// Tells `visit` what each layer has of the blocks that are not decided yet, and are visible; it must
+    /// decide them.
     fn visit_undecided<'f>(
         &self,
         fill: &mut BlockFill<'f>,
@@ -240,7 +242,8 @@ impl Piece {
         addr + u64::from(len) == next.addr && zone(region) == zone(next)
     }
 
-    /// Reads `regions`, which lie one behind the other and take `len` bytes, by one request, and verifies each.
+    /// Reads `regions`, which lie one behind the other and take `len` bytes, by one request, and verifies
+    /// each.
     fn verify_together(&self, regions: &[Region<'_>], len: usize, buf: &mut AlignedBuf) -> Result<()> {
         let Some(first) = regions.first() else { return Ok(()) };
         if buf.len() < len {

@@ -77,8 +77,8 @@ pub(super) struct LayerOutput {
 }
 
 impl LayerOutput {
-    /// Appends consecutive blocks of a prefix, from a first one on; the counts of the spans add up to the blocks
-    /// in `data`.
+    /// Appends consecutive blocks of a prefix, from a first one on; the counts of the spans add up to the
+    /// blocks in `data`.
     pub(super) fn add(
         &mut self,
         (target, held): (&Target, &mut HeldExtents),

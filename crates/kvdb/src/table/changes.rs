@@ -1,5 +1,5 @@
-//! Changes in one piece. The index says which blocks and regions have any between the positions of a walk; nothing else
-//! is read, and of regions nothing at all.
+//! Changes in one piece. The index says which blocks and regions have any between the positions of a walk;
+//! nothing else is read, and of regions nothing at all.
 
 use kvfs_store::Result;
 

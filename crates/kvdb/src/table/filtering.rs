@@ -1,9 +1,10 @@
 //! Asking the filter of a piece, and when it is worth reading.
 //!
-//! To make a filter costs a read of all fingerprints of the piece and sorting them: as much as many blocks that it
-//! could have saved. So flushes and merges make it only where readers have looked for keys in what was there before.
-//! While there is room it is read when it is first asked for. Else a piece has to be asked as often
-//! as the filter has blocks' worth of bytes: then so much was read without it that the filter costs no more.
+//! To make a filter costs a read of all fingerprints of the piece and sorting them: as much as many blocks
+//! that it could have saved. So flushes and merges make it only where readers have looked for keys in what
+//! was there before. While there is room it is read when it is first asked for. Else a piece has to be asked
+//! as often as the filter has blocks' worth of bytes: then so much was read without it that the filter costs
+//! no more.
 //!
 //! Thread safety: shared by `Arc`.
 
@@ -33,8 +34,8 @@ pub(super) struct FilterWish {
 }
 
 impl FilterWish {
-    /// One more look-up would like to ask the filter; whether it is to be read now. `worth`: the look-ups that cost as
-    /// much as reading it.
+    /// One more look-up would like to ask the filter; whether it is to be read now. `worth`: the look-ups
+    /// that cost as much as reading it.
     fn is_due(&self, worth: u64, has_room: impl FnOnce() -> bool) -> bool {
         let lookups = self.lookups.fetch_add(1, Ordering::Relaxed);
         if self.has_failed.load(Ordering::Relaxed) {
@@ -75,7 +76,8 @@ impl KeyFilter {
         Self { kind: self.kind, page: Arc::clone(&self.page), wish: FilterWish::default() }
     }
 
-    /// Whether a reader has looked for a key here: if not, what becomes of this needs no filter before one does.
+    /// Whether a reader has looked for a key here: if not, what becomes of this needs no filter before one
+    /// does.
     pub(super) fn is_asked(&self) -> bool {
         self.wish.is_asked.load(Ordering::Relaxed)
     }
@@ -92,7 +94,8 @@ impl KeyFilter {
         self.page.peek().map(|filter| passes(filter.as_ref(), key))
     }
 
-    /// What the filter of so many records says; it is made of what `load` reads if it is not in memory and that is worth it.
+    /// What the filter of so many records says; it is made of what `load` reads if it is not in memory and
+    /// that is worth it.
     pub(super) fn passes(
         &self,
         ctx: &RunContext,

@@ -54,7 +54,8 @@ impl HeldExtents {
         Ok(extent)
     }
 
-    /// As [`HeldExtents::retain`], of a packed unit; nothing if the prefix holds it already. Says whether it did not.
+    /// As [`HeldExtents::retain`], of a packed unit; nothing if the prefix holds it already. Says whether it
+    /// did not.
     pub(super) fn retain_unit(&mut self, extent: Extent, prefix: &Bytes) -> bool {
         let is_new = self.units.insert((extent.addr, prefix.clone()));
         if is_new {

@@ -34,7 +34,8 @@ impl Content {
         }
     }
 
-    /// The layers of a block piece, where a lower one has the newer version of a block; empty for a tuple piece.
+    /// The layers of a block piece, where a lower one has the newer version of a block; empty for a tuple
+    /// piece.
     pub(crate) fn layers(&self) -> &[Layer] {
         match self {
             Self::Tuples(_) => &[],

@@ -76,8 +76,9 @@ impl<'a, 'f> LayerFill<'a, 'f> {
         Ok(())
     }
 
-    /// Stretches that lie one behind the other from `addr` on, past the cache: what was read ahead of them, and the rest straight
-    /// into the caller's buffer. What will be asked for next is read meanwhile, where such reads follow one another.
+    /// Stretches that lie one behind the other from `addr` on, past the cache: what was read ahead of them,
+    /// and the rest straight into the caller's buffer. What will be asked for next is read meanwhile, where
+    /// such reads follow one another.
     fn read_large(&mut self, addr: u64, stretches: &[Stretch]) -> Result<()> {
         let (mut addr, mut rest) = (addr, stretches.to_vec());
         while let Some(first) = rest.first() {
@@ -208,8 +209,8 @@ fn blocks_of(stretches: &[Stretch]) -> usize {
     stretches.iter().map(|stretch| stretch.count).sum()
 }
 
-/// Whether the file of these stretches, which are one behind the other, has more at or behind the device address `next`: a
-/// reader that reads it to its end seldom goes on with its neighbour.
+/// Whether the file of these stretches, which are one behind the other, has more at or behind the device
+/// address `next`: a reader that reads it to its end seldom goes on with its neighbour.
 fn goes_on(layer: &Layer, stretches: &[Stretch], next: u64) -> bool {
     let Some(last) = stretches.last() else { return false };
     let region = layer.region(last.region);

@@ -1,10 +1,11 @@
 //! The metadata of an open piece: what is known of it, and the rest on demand.
 //!
-//! Thread safety: shared by `Arc` with its piece; immutable but for what is loaded and evicted. A reader that needs the index gets a
-//! guard, and keeps it for as long as it is needed.
-//! Invariant: the index in memory has the base in its seqnos; that on the device has not.
+//! Thread safety: shared by `Arc` with its piece; immutable but for what is loaded and evicted. A reader that
+//! needs the index gets a guard, and keeps it for as long as it is needed. Invariant: the index in memory has
+//! the base in its seqnos; that on the device has not.
 //!
-//! Index and range tombstones that can't be read are taken from their copy beside the data, which is looked for once.
+//! Index and range tombstones that can't be read are taken from their copy beside the data, which is looked
+//! for once.
 
 use std::sync::OnceLock;
 
@@ -54,7 +55,8 @@ impl Metadata {
         Self { reader, base, header, facts, copy, index, filter }
     }
 
-    /// The same metadata with its seqnos counted from `base` on, read by `reader` from now on. O(index) if that is in memory.
+    /// The same metadata with its seqnos counted from `base` on, read by `reader` from now on. O(index) if
+    /// that is in memory.
     pub(super) fn rebased(&self, reader: MetaReader, base: Seqno) -> Self {
         let new = Self::with_filter(reader, base, self.filter.shared());
         if let Some(header) = self.header.get() {
@@ -111,8 +113,8 @@ impl Metadata {
         (content, bytes)
     }
 
-    /// Reads the range tombstones, with their seqnos as they are on the device, and, if wanted, the index, if it
-    /// can be read.
+    /// Reads the range tombstones, with their seqnos as they are on the device, and, if wanted, the index, if
+    /// it can be read.
     ///
     /// # Errors
     /// I/O errors and corruption of range tombstones and their copy.
@@ -202,8 +204,8 @@ impl Metadata {
         &self.filter
     }
 
-    /// Whether a tuple piece may have a record with `key`, by its filter, which is read if that is worth it: else, and if that
-    /// fails, yes. The failure is logged.
+    /// Whether a tuple piece may have a record with `key`, by its filter, which is read if that is worth it:
+    /// else, and if that fails, yes. The failure is logged.
     pub(super) fn passes_filter(&self, key: &[u8]) -> bool {
         self.filter.passes(&self.reader.ctx, self.reader.desc.records, key, || self.fingerprints())
     }

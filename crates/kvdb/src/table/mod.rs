@@ -4,12 +4,13 @@
 //! sorted records or blocks into a piece, or *stitches* in what other pieces hold without reading it
 //! (KVFS thesis, 3.2: VT-tree); a [`Piece`] answers lookups, fills and scans from it.
 //!
-//! A tuple piece is a list of tuple blocks; a block piece is a list of layers of regions, raw 4 KiB
-//! blocks in long contiguous stretches. The sparse index of both, and the filters of tuple pieces, are in memory
-//! while they are used and there is room for them ([`crate::cache::Pages`]).
+//! A tuple piece is a list of tuple blocks; a block piece is a list of layers of regions, raw 4 KiB blocks in
+//! long contiguous stretches. The sparse index of both, and the filters of tuple pieces, are in memory while
+//! they are used and there is room for them ([`crate::cache::Pages`]).
 //!
-//! A piece consists of its range tombstones, its `storage` (where its bytes lie, how they are read, read ahead and cached), and its
-//! `metadata` (index and filter, in memory or not); what one layer of it has of a fill is read by a `layer_fill`.
+//! A piece consists of its range tombstones, its `storage` (where its bytes lie, how they are read, read
+//! ahead and cached), and its `metadata` (index and filter, in memory or not); what one layer of it has of a
+//! fill is read by a `layer_fill`.
 //!
 //! Thread safety: a [`Piece`] is shared by `Arc` and read by many threads; writers and iterators
 //! belong to one thread.
@@ -144,8 +145,8 @@ impl RunContext {
         self.slow_reads.load(Ordering::Relaxed)
     }
 
-    /// The block cache lives from what others leave, but learns of it only when a block comes in: so a thread that reads an
-    /// index or a filter of so many bytes tells it.
+    /// The block cache lives from what others leave, but learns of it only when a block comes in: so a thread
+    /// that reads an index or a filter of so many bytes tells it.
     fn make_room_for(&self, bytes: usize) {
         self.cache.shrink_to(self.accountant.cache_budget().saturating_sub(bytes as u64));
     }

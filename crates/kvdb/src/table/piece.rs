@@ -30,7 +30,8 @@ pub(super) struct Parts {
 /// An immutable table: the unit that runs are made of, and that merges install and drop.
 ///
 /// The seqnos on the device, and those of the descriptor, count from the piece's *base*; everything else here
-/// has it in it. Range tombstones and a few facts are always in memory; index and filter are [pages](crate::cache).
+/// has it in it. Range tombstones and a few facts are always in memory; index and filter are
+/// [pages](crate::cache).
 pub(crate) struct Piece {
     storage: Storage,
     metadata: Metadata,
@@ -40,8 +41,8 @@ pub(crate) struct Piece {
 
 impl Piece {
     /// Opens a piece that the manifest knows, and counts its seqnos from `base` on: reads and verifies its
-    /// range tombstones, if it has any, and, as long as all indexes fit their share of memory, its index. An index
-    /// that can't be read is left for the first reader that needs it.
+    /// range tombstones, if it has any, and, as long as all indexes fit their share of memory, its index. An
+    /// index that can't be read is left for the first reader that needs it.
     ///
     /// Takes over the references on the zones that `Zones::restore` made for `desc`, and gives them
     /// back when dropped; when this fails, they stay.
@@ -86,8 +87,8 @@ impl Piece {
         Arc::new(piece)
     }
 
-    /// The same piece with its seqnos counted from `base` on, with references of its own. No I/O; O(index) if that is
-    /// in memory.
+    /// The same piece with its seqnos counted from `base` on, with references of its own. No I/O; O(index) if
+    /// that is in memory.
     pub(crate) fn rebased(&self, base: Seqno) -> Arc<Self> {
         for zone_use in &self.desc().zones {
             self.ctx().zones.retain_use(zone_use);
@@ -127,8 +128,8 @@ impl Piece {
         Ok(self.metadata.facts()?.layers)
     }
 
-    /// Whether a merge of the piece alone, with nothing older below, may drop something. Reads the index if that has
-    /// never been in memory.
+    /// Whether a merge of the piece alone, with nothing older below, may drop something. Reads the index if
+    /// that has never been in memory.
     ///
     /// # Errors
     /// As [`Piece::index`].
@@ -136,7 +137,8 @@ impl Piece {
         Ok(self.desc().tombstones > 0 || self.metadata.facts()?.is_droppable)
     }
 
-    /// Whether a reader has looked for a key here: if not, what becomes of this needs no filter before one does.
+    /// Whether a reader has looked for a key here: if not, what becomes of this needs no filter before one
+    /// does.
     pub(crate) fn is_filter_asked(&self) -> bool {
         self.metadata.filter().is_asked()
     }
@@ -146,7 +148,8 @@ impl Piece {
         self.storage.desc()
     }
 
-    /// As [`Piece::desc`]. A holder of no more than a weak reference learns when the piece has given its space back.
+    /// As [`Piece::desc`]. A holder of no more than a weak reference learns when the piece has given its
+    /// space back.
     pub(crate) fn shared_desc(&self) -> &Arc<PieceDesc> {
         self.storage.desc()
     }
@@ -200,7 +203,8 @@ impl Piece {
         self.iter_but(access, None)
     }
 
-    /// As [`Piece::iter`], without the records of the tuple blocks that `leaves_out` holds for; they are not read.
+    /// As [`Piece::iter`], without the records of the tuple blocks that `leaves_out` holds for; they are not
+    /// read.
     pub(crate) fn iter_but(self: &Arc<Self>, access: Access, leaves_out: Option<LeavesOut>) -> PieceIter {
         match self.kind() {
             KeyspaceKind::Tuple => PieceIter::tuples(Arc::clone(self), access, leaves_out),
@@ -229,8 +233,8 @@ impl Piece {
         self.metadata.has_damaged_copy()
     }
 
-    /// What the data would take if nothing were packed (bytes); of a tuple piece whose index has not been in memory
-    /// since it was opened, what they take.
+    /// What the data would take if nothing were packed (bytes); of a tuple piece whose index has not been in
+    /// memory since it was opened, what they take.
     pub(crate) fn raw_bytes(&self) -> u64 {
         match self.kind() {
             KeyspaceKind::Block => self.desc().records * BLOCK_BYTES as u64,

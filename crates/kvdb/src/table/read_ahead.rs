@@ -1,9 +1,9 @@
 //! Read-ahead along walks over the device.
 //!
 //! Files that were written together lie one behind the other, and so do the rows of a directory; both are
-//! mostly read in about that order. A reader that notices that reads advance reads a *window*: one large request
-//! instead of many small ones (limits of the medium: a small read costs as much as a large one). Half-way through it the
-//! next one is planned, which a thread reads meanwhile.
+//! mostly read in about that order. A reader that notices that reads advance reads a *window*: one large
+//! request instead of many small ones (limits of the medium: a small read costs as much as a large one).
+//! Half-way through it the next one is planned, which a thread reads meanwhile.
 //!
 //! Thread safety: one small lock for each piece, held for a few instructions.
 
@@ -23,8 +23,8 @@ const WINDOW_BYTES_MIN: u64 = 64 << 10;
 /// A read that begins this close to an end of the last one still belongs to the walk (bytes).
 pub(super) const GAP_BYTES_MAX: u64 = 256 << 10;
 
-/// Walks that one piece tells apart: as many programs may go through it at the same time, or places that one goes to by turns.
-/// With more of them, more of the reads anywhere in a small file look like steps of a walk.
+/// Walks that one piece tells apart: as many programs may go through it at the same time, or places that one
+/// goes to by turns. With more of them, more of the reads anywhere in a small file look like steps of a walk.
 const WALKS_MAX: usize = 4;
 
 /// Which way a reader goes.
@@ -41,7 +41,8 @@ struct Walk {
     window_bytes: u64,
 }
 
-/// How a walk may come to a place that is not close to where it was: in another zone, or past what others share.
+/// How a walk may come to a place that is not close to where it was: in another zone, or past what others
+/// share.
 #[derive(Debug, Clone)]
 pub(super) struct Jump {
     /// What comes before the place, in the order of keys.
@@ -75,8 +76,8 @@ impl ReadAhead {
     }
 
     /// Which addresses to read when `wanted` ones are needed and not at hand: more than that, up to
-    /// `bytes_max`, when they are close to what was read before, or a walk can have jumped to them; `None` when not. If they
-    /// are planned for, the walk that will need them is still in a window, `held`.
+    /// `bytes_max`, when they are close to what was read before, or a walk can have jumped to them; `None`
+    /// when not. If they are planned for, the walk that will need them is still in a window, `held`.
     fn window(
         &self,
         wanted: Range<u64>,
@@ -136,7 +137,8 @@ impl ReadAhead {
         Some(window).filter(|_| lies_together > wanted.end - wanted.start)
     }
 
-    /// Takes note of a large read that needed no window: the walk goes on behind it. Whether it begins where that had come to.
+    /// Takes note of a large read that needed no window: the walk goes on behind it. Whether it begins where
+    /// that had come to.
     fn passed(&self, read: Range<u64>) -> bool {
         let mut walks = self.walks.lock();
         let known = take_walk(&mut walks, &read);
@@ -147,7 +149,8 @@ impl ReadAhead {
         goes_on
     }
 
-    /// Whether a walk has been at all of `range`, or is about to: with several requests at a time, one may overtake another.
+    /// Whether a walk has been at all of `range`, or is about to: with several requests at a time, one may
+    /// overtake another.
     fn has_passed(&self, range: &Range<u64>) -> bool {
         self.walks.lock().iter().any(|Walk { last, .. }| last.start <= range.start && range.end <= last.end)
     }
@@ -211,8 +214,8 @@ impl Storage {
         windows.fill(&window, |buf, addr| self.read(buf, addr)).then_some(window)
     }
 
-    /// Lets the window be read that a walk needs after `window`, when it asks for the bytes at `next`. A plan that can't be
-    /// made is tried again later in the window.
+    /// Lets the window be read that a walk needs after `window`, when it asks for the bytes at `next`. A plan
+    /// that can't be made is tried again later in the window.
     pub(super) fn plan(&self, window: &Window, next: Range<u64>, jump: Option<&Jump>, direction: Direction) {
         window.follow(|| {
             let together = jump.map_or(u64::MAX, |jump| jump.bytes_max);
@@ -222,8 +225,9 @@ impl Storage {
         });
     }
 
-    /// As [`Self::plan`], for a reader that goes forward by `len` bytes at a time and has come to the end of `held`. Nothing where
-    /// a window can't hold that much: what it gains would cost it one more request. Whether it is read, or will be.
+    /// As [`Self::plan`], for a reader that goes forward by `len` bytes at a time and has come to the end of
+    /// `held`. Nothing where a window can't hold that much: what it gains would cost it one more request.
+    /// Whether it is read, or will be.
     pub(super) fn plan_large(&self, held: &Range<u64>, len: usize) -> bool {
         let (len, bytes_max) = (len as u64, self.window_bytes_max());
         let next = held.end..held.end + len;
@@ -241,7 +245,8 @@ impl Storage {
         self.plan_at(next.start..next.start + 1, bytes_max, place)
     }
 
-    /// Lets a window of at most `bytes_max` be read, unless there is one that holds `needed`. Whether there is.
+    /// Lets a window of at most `bytes_max` be read, unless there is one that holds `needed`. Whether there
+    /// is.
     fn plan_at(
         &self,
         needed: Range<u64>,

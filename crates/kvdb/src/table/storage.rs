@@ -1,7 +1,8 @@
 //! What a piece has on the device: where, how it is read and cached, and how errors name it.
 //!
 //! Thread safety: shared by `Arc` with its piece; immutable but for the walks over it that are noticed.
-//! Invariant: owns the references on its zones that the descriptor lists, so what is in the cache under its keys is its own.
+//! Invariant: owns the references on its zones that the descriptor lists, so what is in the cache under its
+//! keys is its own.
 
 use std::ops::Range;
 use std::sync::Arc;

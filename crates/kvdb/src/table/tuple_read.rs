@@ -14,15 +14,16 @@ use super::windows::Window;
 use crate::format::{DecodeError, PackedBlock, RecordIter, TupleBlock, TupleCursor, TupleEntry, unpack};
 use crate::memtable::Lookup;
 
-/// How much is read around a block, itself included (bytes). On the disks that this was measured on 16 KiB take 0.1 ms,
-/// 64 KiB 0.15, 128 KiB 0.23.
+/// How much is read around a block, itself included (bytes). On the disks that this was measured on 16 KiB
+/// take 0.1 ms, 64 KiB 0.15, 128 KiB 0.23.
 const AROUND_BYTES: u64 = 64 << 10;
 
 /// Blocks that are looked at to find out how a walk goes on: more than a window has.
 const LOOK_MAX: usize = 128;
 
-/// Those of `entries` that are read together with the one at `at`: they begin in the same aligned stretch, with nothing in
-/// between, and are neither large nor packed, because to unpack what was not asked for takes longer than to read it.
+/// Those of `entries` that are read together with the one at `at`: they begin in the same aligned stretch,
+/// with nothing in between, and are neither large nor packed, because to unpack what was not asked for takes
+/// longer than to read it.
 fn neighbours(entries: &[TupleEntry], at: usize) -> Range<usize> {
     let is_light =
         |entry: &TupleEntry| entry.packed.is_none() && u64::from(entry.extent.len) <= AROUND_BYTES / 2;
@@ -42,7 +43,8 @@ fn range_of(entry: &TupleEntry) -> Range<u64> {
     entry.extent.addr..entry.extent.addr + u64::from(entry.extent.len)
 }
 
-/// How a walk may come to `entries[at]` if that is not close to the one before: with it comes what follows there closely.
+/// How a walk may come to `entries[at]` if that is not close to the one before: with it comes what follows
+/// there closely.
 fn jump_to(entries: &[TupleEntry], at: usize, direction: Direction) -> Option<Jump> {
     let range = |at: usize| entries.get(at).map(range_of);
     let step = |at: usize| match direction {
@@ -106,7 +108,8 @@ impl Piece {
         Ok(())
     }
 
-    /// The verified bytes of `entries[at]`, from the cache or the device; reads ahead along a walk in `direction`.
+    /// The verified bytes of `entries[at]`, from the cache or the device; reads ahead along a walk in
+    /// `direction`.
     pub(super) fn tuple_block(
         &self,
         entries: &[TupleEntry],
@@ -119,14 +122,16 @@ impl Piece {
         }
     }
 
-    /// The verified bytes of `entries[at]`; while the cache is not full, its neighbours come into it along with the block.
+    /// The verified bytes of `entries[at]`; while the cache is not full, its neighbours come into it along
+    /// with the block.
     fn tuple_block_among(&self, entries: &[TupleEntry], at: usize) -> Result<Bytes> {
         if let Some(block) = self.tuple_block_at_hand(entries, at, Direction::Forward)? {
             return Ok(block);
         }
         let entry = &entries[at];
         let group = neighbours(entries, at);
-        // What lies next to it may be asked for soon or never: nothing is pushed out for it. The last one may go beyond the end.
+        // What lies next to it may be asked for soon or never: nothing is pushed out for it. The last one may
+        // go beyond the end.
         if group.len() > 1
             && self.ctx().cache.has_room(2 * AROUND_BYTES)
             && let Some(block) = self.read_around(&entries[group], entry)?
@@ -158,8 +163,8 @@ impl Piece {
         }
     }
 
-    /// Lets the blocks be read that come after those of `window`, in which a walk has come to `entries[at]`: those that follow
-    /// it on the device, if it has any, before those that it jumps to.
+    /// Lets the blocks be read that come after those of `window`, in which a walk has come to `entries[at]`:
+    /// those that follow it on the device, if it has any, before those that it jumps to.
     fn plan_behind(&self, window: &Window, entries: &[TupleEntry], at: usize, direction: Direction) {
         let held = window.range();
         let is_beyond = |&at: &usize| {
@@ -194,8 +199,8 @@ impl Piece {
         self.admit(entry, buf.as_ref())
     }
 
-    /// Reads `group`, which lies in one stretch and has `wanted` in it, by one request: a small one takes about as long.
-    /// `None` when that fails, which says nothing about the parts.
+    /// Reads `group`, which lies in one stretch and has `wanted` in it, by one request: a small one takes
+    /// about as long. `None` when that fails, which says nothing about the parts.
     fn read_around(&self, group: &[TupleEntry], wanted: &TupleEntry) -> Result<Option<Bytes>> {
         let bytes = group.iter().map(|entry| entry.extent.len as usize).sum();
         let (mut buf, start) = (AlignedBuf::zeroed(bytes), group[0].extent.addr);

@@ -1,4 +1,5 @@
-//! Reads of packed units: each is verified, then unpacked as a whole, and in the block cache, unpacked, under its address.
+//! Reads of packed units: each is verified, then unpacked as a whole, and in the block cache, unpacked, under
+//! its address.
 
 use bytes::Bytes;
 use kvfs_device::AlignedBuf;

@@ -1,14 +1,16 @@
 //! What readers are about to come to: one thread reads it meanwhile.
 //!
-//! Purpose: a reader that goes through rows or small files spends as long on checksums and copies as the device spends on the
-//! bytes; one behind the other the two take twice as long as they need to. Half-way through a window the next one is
-//! put here; so is advice from above, which says what is read after that ([`super::advice`]).
+//! Purpose: a reader that goes through rows or small files spends as long on checksums and copies as the
+//! device spends on the bytes; one behind the other the two take twice as long as they need to. Half-way
+//! through a window the next one is put here; so is advice from above, which says what is read after that
+//! ([`super::advice`]).
 //!
-//! Thread safety: all methods take `&self`. One lock, held for a few instructions, never during a read. No reader depends on
-//! the thread: one that comes to a window before it was read reads it itself ([`Window::fill`]).
+//! Thread safety: all methods take `&self`. One lock, held for a few instructions, never during a read. No
+//! reader depends on the thread: one that comes to a window before it was read reads it itself
+//! ([`Window::fill`]).
 //!
-//! Invariant: a window in the queue has a reference on the zone that it is read from, so that a piece may be dropped and
-//! its space used again without regard to what is still being read ahead.
+//! Invariant: a window in the queue has a reference on the zone that it is read from, so that a piece may be
+//! dropped and its space used again without regard to what is still being read ahead.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

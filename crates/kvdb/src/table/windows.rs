@@ -6,9 +6,9 @@
 //! time (on a virtual machine that costs more than the copy). Large ones lie in huge pages: see
 //! [`AlignedBuf::zeroed_in_huge_pages`].
 //!
-//! Thread safety: all methods take `&self`. One lock, held for a few instructions; under it that of a piece's walks may be
-//! taken. A window is read by the first thread that comes to it, be it the one that reads ahead; one that asks for it
-//! meanwhile waits.
+//! Thread safety: all methods take `&self`. One lock, held for a few instructions; under it that of a piece's
+//! walks may be taken. A window is read by the first thread that comes to it, be it the one that reads ahead;
+//! one that asks for it meanwhile waits.
 //!
 //! Invariants: a window belongs to one piece and holds nothing but bytes of zones that the piece has
 //! references on; a piece is immutable, so whatever of a window lies in the piece's own extents stays true.
@@ -29,16 +29,17 @@ use crate::cache::{Accountant, Charge, Pool};
 const BYTES_MAX: u64 = 16 << 20;
 /// Share of the block cache's budget that windows may take: one in this many parts.
 const BUDGET_DIVISOR: u64 = 16;
-/// One window has at most one in this many parts of what all may have, so that there can be a few; twice as many where the next
-/// ones are read, too.
+/// One window has at most one in this many parts of what all may have, so that there can be a few; twice as
+/// many where the next ones are read, too.
 const SHARE_DIVISOR: u64 = 4;
-/// The next window is read along with the use of one from this size on (bytes): to wake a thread costs as much as the
-/// device needs for some tens of KiB.
+/// The next window is read along with the use of one from this size on (bytes): to wake a thread costs as
+/// much as the device needs for some tens of KiB.
 const FOLLOWED_BYTES_MIN: usize = 128 << 10;
-/// A walk that has so much of a window left, or less, is through: no block of rows is larger as a rule, and the last one of a
-/// window may lie in it only in part (bytes).
+/// A walk that has so much of a window left, or less, is through: no block of rows is larger as a rule, and
+/// the last one of a window may lie in it only in part (bytes).
 const PASSED_BYTES_MAX: usize = 48 << 10;
-/// A window that no reader has come to, while so many times as many were made or wanted as there are, waits for none.
+/// A window that no reader has come to, while so many times as many were made or wanted as there are, waits
+/// for none.
 const STALE_AFTER: u64 = 4;
 const HALF_A_HUGE_PAGE: usize = HUGE_PAGE_BYTES / 2;
 /// Windows that there may be however little memory is left: one that is used, one that is read.
@@ -114,7 +115,8 @@ impl Memory {
     }
 }
 
-/// Size of the buffer for a window of `len` bytes, so that another one can use it again: large ones lie in huge pages, two in each.
+/// Size of the buffer for a window of `len` bytes, so that another one can use it again: large ones lie in
+/// huge pages, two in each.
 fn buffer_bytes(len: usize) -> usize {
     if len <= HALF_A_HUGE_PAGE {
         len.next_power_of_two().max(SECTOR_BYTES)
@@ -155,7 +157,8 @@ impl Window {
         self.owner == owner && self.addr <= addr && addr + len as u64 <= self.range().end
     }
 
-    /// Reads its bytes, or waits for a thread that does; at once if they are there. False: they could not be read.
+    /// Reads its bytes, or waits for a thread that does; at once if they are there. False: they could not be
+    /// read.
     pub(super) fn fill<E>(&self, read: impl FnOnce(&mut [u8], u64) -> Result<(), E>) -> bool {
         let fill = || {
             let mut buffer = self.empty.lock().take().unwrap_or_else(|| self.memory.buffer(self.len));
@@ -174,8 +177,8 @@ impl Window {
         Some(WindowBytes { buffer, addr: self.addr })
     }
 
-    /// Takes note that a reader that goes in `direction` has asked for `len` bytes at `addr`. Whether it is time to read the next
-    /// one: the reader walks, and is half-way through.
+    /// Takes note that a reader that goes in `direction` has asked for `len` bytes at `addr`. Whether it is
+    /// time to read the next one: the reader walks, and is half-way through.
     pub(super) fn note_use(&self, addr: u64, len: usize, direction: Direction) -> bool {
         let asked = self.bytes_asked.fetch_add(len, Ordering::Relaxed) + len;
         let left = match direction {
@@ -197,7 +200,8 @@ impl Window {
             && !self.is_followed.load(Ordering::Relaxed)
     }
 
-    /// Has one of the readers that find it due plan the next one; after a failure it is due again an eighth of the window later.
+    /// Has one of the readers that find it due plan the next one; after a failure it is due again an eighth
+    /// of the window later.
     pub(super) fn follow(&self, plan: impl FnOnce() -> bool) {
         if !self.is_followed.swap(true, Ordering::Relaxed) && !plan() {
             let asked = self.bytes_asked.load(Ordering::Relaxed);
@@ -238,7 +242,8 @@ impl Windows {
         Self { memory, slots: Mutex::default(), upcoming: Upcoming::default() }
     }
 
-    /// Reads what walks are about to come to, until [`Self::close`]. Without it nothing is read before it is needed.
+    /// Reads what walks are about to come to, until [`Self::close`]. Without it nothing is read before it is
+    /// needed.
     pub(crate) fn serve(&self) {
         self.upcoming.serve();
     }
@@ -286,8 +291,8 @@ impl Windows {
         (self.memory.accountant.cache_budget() / BUDGET_DIVISOR).min(BYTES_MAX)
     }
 
-    /// A new window, filled by `read`; a reader that looks for its bytes meanwhile waits for them. `None` when
-    /// `read` fails, or every window is in use.
+    /// A new window, filled by `read`; a reader that looks for its bytes meanwhile waits for them. `None`
+    /// when `read` fails, or every window is in use.
     pub(super) fn load<E>(
         &self,
         owner: Owner,
@@ -324,8 +329,9 @@ impl Windows {
         self.upcoming.has_room()
     }
 
-    /// A new window, where `place` says if there is room for `len_max` bytes, that is read by [`Self::serve`] if no reader needs
-    /// it before; whether there is one. Nothing may be done to what `hold` refers to until then.
+    /// A new window, where `place` says if there is room for `len_max` bytes, that is read by [`Self::serve`]
+    /// if no reader needs it before; whether there is one. Nothing may be done to what `hold` refers to until
+    /// then.
     pub(super) fn plan(
         &self,
         owner: Owner,
@@ -347,15 +353,16 @@ impl Windows {
         true
     }
 
-    /// Has `follow` called by [`Self::serve`], which it may use to [`Self::load_advised`]. It must own what it goes by. Nothing
-    /// where no thread serves, or is behind.
+    /// Has `follow` called by [`Self::serve`], which it may use to [`Self::load_advised`]. It must own what
+    /// it goes by. Nothing where no thread serves, or is behind.
     pub(crate) fn advise(&self, follow: Box<dyn FnOnce() + Send>) {
         if self.can_plan() {
             self.upcoming.push(Request::Advice(follow));
         }
     }
 
-    /// Reads a window of which readers will ask for `bytes_advised` in any order, unless there is one, or no room for it.
+    /// Reads a window of which readers will ask for `bytes_advised` in any order, unless there is one, or no
+    /// room for it.
     pub(super) fn load_advised<E>(
         &self,
         owner: Owner,
@@ -443,8 +450,8 @@ impl std::fmt::Debug for Windows {
 
 #[cfg(test)]
 impl Windows {
-    /// Waits until what is planned was read, so that how many requests there are does not depend on which comes first. No reader
-    /// may be in a window meanwhile.
+    /// Waits until what is planned was read, so that how many requests there are does not depend on which
+    /// comes first. No reader may be in a window meanwhile.
     pub(super) fn wait_for_reads(&self) {
         while self.slots.lock().windows.iter().any(|window| Arc::strong_count(window) > 1) {
             std::thread::yield_now();

@@ -203,8 +203,8 @@ impl PieceWriter {
         self
     }
 
-    /// What is added from here on is new, and goes where it is placed. Where it was placed last is asked for once: that may take
-    /// long, and each block comes here.
+    /// What is added from here on is new, and goes where it is placed. Where it was placed last is asked for
+    /// once: that may take long, and each block comes here.
     ///
     /// # Errors
     /// As [`PieceWriter::set_tier`].
@@ -251,9 +251,9 @@ impl PieceWriter {
         Ok(())
     }
 
-    /// Appends the blocks `first ..` of `prefix`, given as slices of whole blocks, to a layer. The
-    /// counts of `seqnos` add up to the number of blocks. Adjacent blocks become one region, or, with a `wish`
-    /// or a setting to compress, packed units.
+    /// Appends the blocks `first ..` of `prefix`, given as slices of whole blocks, to a layer. The counts of
+    /// `seqnos` add up to the number of blocks. Adjacent blocks become one region, or, with a `wish` or a
+    /// setting to compress, packed units.
     ///
     /// # Errors
     /// I/O errors and `Full`; the writer is then good for nothing but dropping.
@@ -294,12 +294,12 @@ impl PieceWriter {
         Ok(())
     }
 
-    /// Takes over the blocks `entries` of the index of `source`, in place of their records. Their
-    /// data is not read, but the fingerprints of `source` are, once per writer, and its index, unless a reader holds it.
+    /// Takes over the blocks `entries` of the index of `source`, in place of their records. Their data is not
+    /// read, but the fingerprints of `source` are, once per writer, and its index, unless a reader holds it.
     ///
     /// # Errors
-    /// I/O errors and corruption of the index or the fingerprints; `Full`, since the block that is being built
-    /// ends here.
+    /// I/O errors and corruption of the index or the fingerprints; `Full`, since the block that is being
+    /// built ends here.
     pub(crate) fn stitch_tuples(&mut self, source: &Arc<Piece>, entries: Range<usize>) -> Result<()> {
         debug_assert!(self.kind == KeyspaceKind::Tuple && self.base == 0);
         let index = source.index()?;
@@ -315,8 +315,8 @@ impl PieceWriter {
     /// Takes over the blocks `first .. first + count` of a region of `source`, without reading them.
     ///
     /// # Errors
-    /// As [`PieceWriter::add_blocks`], since a packed unit that is being filled ends here; those of reading the index
-    /// of `source`.
+    /// As [`PieceWriter::add_blocks`], since a packed unit that is being filled ends here; those of reading
+    /// the index of `source`.
     ///
     /// # Panics
     /// When the blocks do not all lie in the region.
@@ -351,8 +351,8 @@ impl PieceWriter {
         Ok(())
     }
 
-    /// Takes over blocks that lie in their final place, whether a piece has them or not. Their bytes are live. The seqnos are as
-    /// they are on the device: those of private runs are counted.
+    /// Takes over blocks that lie in their final place, whether a piece has them or not. Their bytes are
+    /// live. The seqnos are as they are on the device: those of private runs are counted.
     ///
     /// # Errors
     /// As [`PieceWriter::add_blocks`], since a packed unit that is being filled ends here.
@@ -370,7 +370,8 @@ impl PieceWriter {
         Ok(())
     }
 
-    /// As [`PieceWriter::take_over`], of blocks that may have gone: false if their zone does not live in that generation any more.
+    /// As [`PieceWriter::take_over`], of blocks that may have gone: false if their zone does not live in that
+    /// generation any more.
     ///
     /// # Errors
     /// As [`PieceWriter::take_over`].
@@ -411,7 +412,8 @@ impl PieceWriter {
         Ok(())
     }
 
-    /// What [`Self::stitch_tuples`] takes for the fingerprints of `source`, in the place of those on the device.
+    /// What [`Self::stitch_tuples`] takes for the fingerprints of `source`, in the place of those on the
+    /// device.
     pub(super) fn set_fingerprints(&mut self, source: PieceId, fingerprints: Fingerprints) {
         self.tuples.set_fingerprints(source, fingerprints);
     }
@@ -559,7 +561,8 @@ impl PieceWriter {
     }
 
     /// Writes header, index and range tombstones once more, beside the data: nothing refers to this copy, a
-    /// reader or a repair finds it by its header where the other one is damaged. Not worth a failure, nor much space.
+    /// reader or a repair finds it by its header where the other one is damaged. Not worth a failure, nor
+    /// much space.
     fn write_copy(&mut self, bytes: &[u8]) -> Result<()> {
         let share = self.target.ctx.zones.zone_bytes() as usize / COPY_SHARE;
         if bytes.len() > share || !self.copies_meta {

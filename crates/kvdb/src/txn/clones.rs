@@ -1,7 +1,7 @@
 //! Clones of blocks in a transaction.
 //!
-//! What lies in pieces becomes a private run that refers to the same bytes; what is in memory is written once more. Earlier
-//! batches of the transaction are spilled first, since runs lie below what is in memory.
+//! What lies in pieces becomes a private run that refers to the same bytes; what is in memory is written once
+//! more. Earlier batches of the transaction are spilled first, since runs lie below what is in memory.
 //!
 //! Thread safety: as the transaction; other batches may come in meanwhile, of other keys.
 
@@ -83,7 +83,8 @@ impl DbTxn {
         in_memory.iter().try_for_each(|part| copy_blocks(self, keyspace, part))
     }
 
-    /// Numbers for so many operations; everything before them is in runs then. The caller holds the lock for spills.
+    /// Numbers for so many operations; everything before them is in runs then. The caller holds the lock for
+    /// spills.
     fn reserve(&self, operations: u64) -> Result<Seqno> {
         loop {
             self.spill_whole()?;

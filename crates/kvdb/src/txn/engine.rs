@@ -67,7 +67,8 @@ impl OpenTxns {
 
     /// Of those that can spill anything the one that holds most memory.
     pub(super) fn largest(&self) -> Option<Arc<DbTxn>> {
-        // Those that are not the largest are let go outside of the lock: the last reference ends a transaction.
+        // Those that are not the largest are let go outside of the lock: the last reference ends a
+        // transaction.
         let all: Vec<_> = self.0.lock().values().filter_map(Weak::upgrade).collect();
         all.into_iter().filter(|txn| txn.can_spill()).max_by_key(|txn| txn.bytes_memory())
     }

@@ -1,14 +1,14 @@
-//! A transaction: a private write set over a snapshot or over the newest state, and its commit, as one batch or,
-//! when it has become too large for memory, as runs that are there already.
+//! A transaction: a private write set over a snapshot or over the newest state, and its commit, as one batch
+//! or, when it has become too large for memory, as runs that are there already.
 //!
 //! Thread safety: any number of threads. One lock guards the private set: batches take turns, readers take a
-//! copy of what counts and read without it. Another one lets one thread at a time spill; it is held across the
-//! writing of runs, while batches and reads go on. It comes first, then the private set's, then all other locks
-//! of the engine; no thread holds those of two transactions.
+//! copy of what counts and read without it. Another one lets one thread at a time spill; it is held across
+//! the writing of runs, while batches and reads go on. It comes first, then the private set's, then all other
+//! locks of the engine; no thread holds those of two transactions.
 //!
 //! Invariants: an open transaction pins its snapshot, so that merges keep what tells a change after it from
-//! one before; the space that its commit needs is spoken for from each `apply` on; what does not fit one record
-//! of the journal is spilled.
+//! one before; the space that its commit needs is spoken for from each `apply` on; what does not fit one
+//! record of the journal is spilled.
 
 mod clones;
 mod engine;
@@ -58,8 +58,8 @@ pub(crate) struct DbTxn {
     is_kept: bool,
     /// No locks protect it: nothing is looked for at its writes.
     is_resumed: bool,
-    /// It has a checkpoint, to which it goes back when it is dropped. Such a one is committed by its runs only:
-    /// then the edit that adopts them takes the checkpoint away.
+    /// It has a checkpoint, to which it goes back when it is dropped. Such a one is committed by its runs
+    /// only: then the edit that adopts them takes the checkpoint away.
     is_checkpointed: AtomicBool,
 }
 
@@ -77,7 +77,8 @@ impl DbTxn {
         Ok(Self::begin_on(engine, id, options.isolation, engine.history.pin_newest()))
     }
 
-    /// At a named snapshot, whose position was pinned ever since: merges have kept what tells a change after it.
+    /// At a named snapshot, whose position was pinned ever since: merges have kept what tells a change after
+    /// it.
     pub(crate) fn begin_at(engine: &Arc<Txns>, snapshot: &str) -> Result<Arc<Self>> {
         engine.runtime.check_accepting()?;
         let pin = engine.history.named().pin(snapshot)?;
@@ -198,8 +199,8 @@ impl DbTxn {
         changed
     }
 
-    /// Spills until a batch may come in: this transaction when it has its half of all private memory, or would
-    /// not fit the journal; the largest one while all together have too much.
+    /// Spills until a batch may come in: this transaction when it has its half of all private memory, or
+    /// would not fit the journal; the largest one while all together have too much.
     fn make_room(&self, batch: &Batch) -> Result<()> {
         self.engine.live.announce_wishes_of(batch)?;
         let (operations, bytes) = (batch.len() as u64, batch.payload_bytes() as u64);
@@ -275,8 +276,8 @@ impl DbTxn {
         Ok(spill)
     }
 
-    /// Applies a checked batch of whole blocks, unless others have come in after the one that ended at `seen`; says
-    /// whether it did.
+    /// Applies a checked batch of whole blocks, unless others have come in after the one that ended at
+    /// `seen`; says whether it did.
     fn apply_unless_changed(&self, batch: &Batch, seen: Option<Seqno>) -> Result<bool> {
         let mut held = StallTimer::default();
         let admitted = self.engine.writer.admission.admit_space(batch, &mut held);
@@ -293,8 +294,8 @@ impl DbTxn {
         })
     }
 
-    /// `batch` with whole blocks in the place of patches, which lie on what the transaction sees. So nothing in
-    /// private tables, runs and net batches is a patch. And the newest own record that was seen.
+    /// `batch` with whole blocks in the place of patches, which lie on what the transaction sees. So nothing
+    /// in private tables, runs and net batches is a patch. And the newest own record that was seen.
     fn whole_blocks(&self, batch: &Batch) -> Result<(Batch, Seqno)> {
         let layers = self.layers()?;
         // What comes before a patch in the batch.
@@ -347,8 +348,8 @@ impl DbTxn {
         })
     }
 
-    /// What the manifest does not know of the runs; nothing is sealed. What a checkpointed transaction prepares
-    /// is its next checkpoint.
+    /// What the manifest does not know of the runs; nothing is sealed. What a checkpointed transaction
+    /// prepares is its next checkpoint.
     fn plan_save(&self, live: &Live, owner: Option<&[u8]>) -> Save {
         let mut edits = live.writes.unprepared().to_vec();
         let former = self.engine.checkpoints.get(self.id);
@@ -555,7 +556,8 @@ impl Txn for DbTxn {
         let mut live = self.live.lock();
         if live.is_some() {
             if self.engine.history.position().0 > self.snapshot {
-                // What only its snapshot saw; a writer that finds no space need not wait until it is worth a pass.
+                // What only its snapshot saw; a writer that finds no space need not wait until it is worth a
+                // pass.
                 self.engine.live.note_garbage();
             }
             self.end(&mut live, false);
@@ -573,8 +575,8 @@ impl Txn for DbTxn {
         self.engine.transactions.resize_private((writes.bytes_space(), writes.bytes_memory()), (0, 0));
         self.bytes_memory.store(0, Ordering::Release);
         if self.engine.runtime.check_running().is_err() {
-            // After a failure the manifest may name what came after the checkpoint: its space is not given away, for
-            // as long as this opening lasts.
+            // After a failure the manifest may name what came after the checkpoint: its space is not given
+            // away, for as long as this opening lasts.
             self.engine.transactions.keep_dropped(self.id, writes.take_runs());
         }
         drop((pin, writes));

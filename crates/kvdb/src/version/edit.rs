@@ -34,15 +34,16 @@ pub(crate) enum Edit {
     DropRun { keyspace: u32, run: RunId },
     /// `piece` of `run` is gone; what still counts of it is in others of the same commit.
     DropPiece { keyspace: u32, run: RunId, piece: PieceId },
-    /// `inputs`, newest first, are being merged into `output`: what they hold from their bounds on is still to come.
-    /// Replaces what was recorded of `output`, and is over with the last of the inputs, or when there is none.
+    /// `inputs`, newest first, are being merged into `output`: what they hold from their bounds on is still
+    /// to come. Replaces what was recorded of `output`, and is over with the last of the inputs, or when
+    /// there is none.
     RecordMerge { keyspace: u32, output: RunId, inputs: Vec<RunId> },
     /// Recovery begins at `lsn`; every record at or below `seqno` is in runs.
     JournalTail { lsn: Lsn, seqno: Seqno },
     /// Ids of runs and pieces below this are taken.
     NextId(u64),
-    /// A run of `keyspace` that waits for the commit of `txn`, without pieces yet. Its seqnos, and `age`, count
-    /// from the commit's.
+    /// A run of `keyspace` that waits for the commit of `txn`, without pieces yet. Its seqnos, and `age`,
+    /// count from the commit's.
     PrepareRun { txn: TxnId, keyspace: u32, run: RunId, age: Seqno },
     /// The prepared runs of `txn` are runs from now on, and what they count begins behind `base`.
     AdoptRuns { txn: TxnId, base: Seqno },
@@ -58,13 +59,13 @@ pub(crate) enum Edit {
     AddSnapshot { name: String, seqno: Seqno, created: u64 },
     /// The name is gone.
     DropSnapshot { name: String },
-    /// The states before and after the transaction are kept: it took the seqnos behind `before` up to `after`.
-    /// `committed` is in nanoseconds since 1970.
+    /// The states before and after the transaction are kept: it took the seqnos behind `before` up to
+    /// `after`. `committed` is in nanoseconds since 1970.
     KeepUndo { txn: TxnId, before: Seqno, after: Seqno, committed: u64, note: Bytes },
     /// They are kept no more.
     DropUndo { after: Seqno },
-    /// The prepared runs of `txn`, as they are with the other edits of the commit, are a checkpoint: what there
-    /// was before is replaced.
+    /// The prepared runs of `txn`, as they are with the other edits of the commit, are a checkpoint: what
+    /// there was before is replaced.
     Checkpoint { txn: TxnId, checkpoint: CheckpointState },
     /// Values of `keyspace` are to be stored so from now on.
     SetCompression { keyspace: u32, compression: Compression },

@@ -146,8 +146,8 @@ impl GroupLog {
         Ok(())
     }
 
-    /// Calls `see` with the edits of each whole group of this manifest behind the end, whatever lies in between; the
-    /// chain goes on behind it. For repairs.
+    /// Calls `see` with the edits of each whole group of this manifest behind the end, whatever lies in
+    /// between; the chain goes on behind it. For repairs.
     pub(super) fn salvage_rest(mut self, device: &dyn Device, see: &mut dyn FnMut(&[u8])) {
         let zones = self.zones.iter().map(|zone| u64::from(zone.0) * self.zone_bytes);
         let stream = SalvageStream::new(device, 0, zones.map(|addr| addr..addr + self.zone_bytes));

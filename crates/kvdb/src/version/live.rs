@@ -20,7 +20,8 @@ use crate::memtable::{
 };
 use crate::table::{Piece, RunContext};
 
-/// What is done with a piece of a run that may know undecided blocks of a fill; keys below the bound don't count.
+/// What is done with a piece of a run that may know undecided blocks of a fill; keys below the bound don't
+/// count.
 pub(crate) type TakePiece<'t> = &'t mut dyn FnMut(&Arc<Piece>, &mut BlockFill<'_>, &[u8]) -> Result<()>;
 
 /// Blocks are read.

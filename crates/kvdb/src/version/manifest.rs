@@ -110,8 +110,8 @@ impl Manifest {
         })
     }
 
-    /// The store's format has this version from now on, durably when this returns; two flushes, if it had another one.
-    /// The caller knows that nothing on the device needs a higher one.
+    /// The store's format has this version from now on, durably when this returns; two flushes, if it had
+    /// another one. The caller knows that nothing on the device needs a higher one.
     ///
     /// # Errors
     /// `Failed`; sticky.
@@ -151,10 +151,10 @@ impl Manifest {
         })
     }
 
-    /// Puts `state` in the place of what the manifest says: it goes to fresh zones, then both superblocks turn to
-    /// it. For repairs: the manifest zones of `superblock` have been claimed from `zones`, its epoch is on the
-    /// device, and everything that `state` refers to has been flushed. Until the superblocks are written, nothing
-    /// has changed.
+    /// Puts `state` in the place of what the manifest says: it goes to fresh zones, then both superblocks
+    /// turn to it. For repairs: the manifest zones of `superblock` have been claimed from `zones`, its epoch
+    /// is on the device, and everything that `state` refers to has been flushed. Until the superblocks are
+    /// written, nothing has changed.
     ///
     /// # Errors
     /// I/O errors; `Full` when there is no zone.

@@ -1,10 +1,10 @@
 //! What a damaged manifest still says.
 //!
-//! The groups up to the damage count as ever. Groups behind it that are whole are read, too, and their edits applied
-//! as far as they make sense without the lost ones; pieces whose edit was lost have to be looked for on the device
-//! (those with a number from [`SalvagedManifest::strays_from`] on that are not among [`SalvagedManifest::known`]).
-//! A keyspace whose edit was lost is entered before the first edit that builds on it. So nothing that exists is missed,
-//! and what was deleted lately may come back.
+//! The groups up to the damage count as ever. Groups behind it that are whole are read, too, and their edits
+//! applied as far as they make sense without the lost ones; pieces whose edit was lost have to be looked for
+//! on the device (those with a number from [`SalvagedManifest::strays_from`] on that are not among
+//! [`SalvagedManifest::known`]). A keyspace whose edit was lost is entered before the first edit that builds
+//! on it. So nothing that exists is missed, and what was deleted lately may come back.
 //!
 //! Thread safety: one thread; only reads.
 
@@ -33,7 +33,8 @@ pub(crate) struct SalvagedManifest<'k> {
     keyspaces: &'k [(&'k str, KeyspaceKind)],
 }
 
-/// Reads the manifest that `superblock` names. `keyspaces` are those with the numbers from 1 on, which need no edits.
+/// Reads the manifest that `superblock` names. `keyspaces` are those with the numbers from 1 on, which need
+/// no edits.
 pub(crate) fn salvage<'k>(
     device: &dyn Device,
     superblock: &Superblock,

@@ -12,10 +12,10 @@ pub(crate) struct Unit<'a> {
     pub merge: Option<&'a MergeState>,
 }
 
-/// The units of a keyspace, newest first: each run by itself, but for the output and the inputs of a merge that has begun, and
-/// for runs of one age. Those are the output and the rest of the newest input of a merge that nothing records, as stores of
-/// before version 5 have them: a merge that began behind the output and took older runs along would come to lie before it,
-/// with older data for its keys. O(runs x merges).
+/// The units of a keyspace, newest first: each run by itself, but for the output and the inputs of a merge
+/// that has begun, and for runs of one age. Those are the output and the rest of the newest input of a merge
+/// that nothing records, as stores of before version 5 have them: a merge that began behind the output and
+/// took older runs along would come to lie before it, with older data for its keys. O(runs x merges).
 pub(crate) fn units_of<'a>(runs: &'a [Arc<Run>], merges: &'a [MergeState]) -> Vec<Unit<'a>> {
     let mut units = Vec::new();
     let mut rest = runs;

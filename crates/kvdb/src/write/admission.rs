@@ -1,14 +1,15 @@
-//! What a write waits for before it comes in: space for its own flush, room in memory and journal, its share of the
-//! debt.
+//! What a write waits for before it comes in: space for its own flush, room in memory and journal, its share
+//! of the debt.
 //!
-//! Thread safety: no lock is held during a wait, but for those of a transaction that commits. The time line of held
-//! writers is locked for a few instructions, and only when there is a debt.
+//! Thread safety: no lock is held during a wait, but for those of a transaction that commits. The time line
+//! of held writers is locked for a few instructions, and only when there is a debt.
 //!
-//! Invariants: the active and the sealed memtables together stay below [`SEALED_MAX`] + 1 tables, but for what the
-//! writes under way add. A writer is slowed down before it is stopped: while the last table fills, each byte costs
-//! more and more of what its flush costs, so that the flush under way ends first. What still may hold a writer
-//! longer than [`throttle::DELAY_MAX`]: flushes that suddenly take many times as long as they did, a journal
-//! that is full before a table is, and a full store, where it does what [`planner`](crate::space::planner) says.
+//! Invariants: the active and the sealed memtables together stay below [`SEALED_MAX`] + 1 tables, but for
+//! what the writes under way add. A writer is slowed down before it is stopped: while the last table fills,
+//! each byte costs more and more of what its flush costs, so that the flush under way ends first. What still
+//! may hold a writer longer than [`throttle::DELAY_MAX`]: flushes that suddenly take many times as long as
+//! they did, a journal that is full before a table is, and a full store, where it does what
+//! [`planner`](crate::space::planner) says.
 
 use kvfs_locks::{Mutex, class};
 use std::time::Duration;
@@ -35,12 +36,13 @@ use std::sync::Arc;
 /// Longest wait for one step of background progress before looking again.
 pub(super) const PROGRESS_WAIT_MAX: Duration = Duration::from_millis(200);
 
-/// How often a writer waits for readers of what its pass has freed, and how long. Most have it for a moment; a reader that has it
-/// longer (a scan, a backup) is not worth waiting for.
+/// How often a writer waits for readers of what its pass has freed, and how long. Most have it for a moment;
+/// a reader that has it longer (a scan, a backup) is not worth waiting for.
 const WAITS_FOR_READERS: u32 = 40;
 const WAIT_FOR_READERS: Duration = Duration::from_millis(5);
 
-/// Below the resolution of a timed wait a delay would cost more than it asks for: it is left for the next one.
+/// Below the resolution of a timed wait a delay would cost more than it asks for: it is left for the next
+/// one.
 const DELAY_MIN: Duration = Duration::from_micros(200);
 
 /// See the module.
@@ -95,8 +97,8 @@ impl Admission {
         self.runtime.hold(held, || self.make_space(bytes, budget))
     }
 
-    /// Does what [`planner`](crate::space::planner) says until there is space for `bytes`; in [`Budget::Reserve`] for a flush that has
-    /// found none.
+    /// Does what [`planner`](crate::space::planner) says until there is space for `bytes`; in
+    /// [`Budget::Reserve`] for a flush that has found none.
     fn make_space(&self, bytes: u64, budget: Budget) -> Result<()> {
         let (mut attempt, mut hurry) = (Attempt::new(budget), None);
         let ended = loop {
@@ -144,7 +146,8 @@ impl Admission {
             ..Known::default()
         };
         let is_read = self.live.is_old_version_read();
-        // After the look at space: a pass that has just ended is not repeated, but what it has freed is looked for again.
+        // After the look at space: a pass that has just ended is not repeated, but what it has freed is
+        // looked for again.
         let passes = self.pressure.passes();
         let operations = |budget| passes.operations_since(budget, self.merger.history.position().0, is_read);
         known.operations = operations(budget);
@@ -154,8 +157,9 @@ impl Admission {
         known
     }
 
-    /// Waits until what passes have freed is free, those of other callers, too: when no reader holds it any more, as a rule in a
-    /// moment. Where that took too long once, no writer waits for long until another pass has ended.
+    /// Waits until what passes have freed is free, those of other callers, too: when no reader holds it any
+    /// more, as a rule in a moment. Where that took too long once, no writer waits for long until another
+    /// pass has ended.
     fn await_readers(&self, bytes: u64, budget: Budget) -> Result<()> {
         let passes_ended = self.pressure.passes().ended();
         for _ in 0..WAITS_FOR_READERS {
@@ -257,8 +261,8 @@ impl Admission {
 /// Most payload of a batch that counts as deleting (bytes): an unlink also writes times and counters.
 const DELETING_BYTES_MAX: usize = 64 << 10;
 
-/// Deleting may dip into the reserve: it must work on a full store. The rest of the reserve is for the merges that give
-/// the space of what is deleted back.
+/// Deleting may dip into the reserve: it must work on a full store. The rest of the reserve is for the merges
+/// that give the space of what is deleted back.
 pub(super) fn budget_of(batch: &Batch) -> Budget {
     let deletes = batch.ops().iter().any(|op| matches!(op, Op::Delete { .. } | Op::DeleteRange { .. }));
     if deletes && batch.whole_bytes() <= DELETING_BYTES_MAX { Budget::Deleting } else { Budget::Ordinary }

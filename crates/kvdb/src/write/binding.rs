@@ -1,9 +1,10 @@
-//! Large writes go to their final place at once; the journal and the memtable refer to them there (write once: BetrFS 0.2,
-//! "late binding").
+//! Large writes go to their final place at once; the journal and the memtable refer to them there (write
+//! once: BetrFS 0.2, "late binding").
 //!
-//! Crash order: both superblocks announce bound blocks before the journal has one (`features.rs`); the blocks are written before the group that binds them, and a flush of the journal makes both durable; a flush of the
-//! memtable first has the journal write what it has open, then a piece refers to the blocks where they are. Their space
-//! stays in use until the tail of the journal has passed them.
+//! Crash order: both superblocks announce bound blocks before the journal has one (`features.rs`); the blocks
+//! are written before the group that binds them, and a flush of the journal makes both durable; a flush of
+//! the memtable first has the journal write what it has open, then a piece refers to the blocks where they
+//! are. Their space stays in use until the tail of the journal has passed them.
 //!
 //! Thread safety: no lock is held while space is found and checksums are computed; writers do so in parallel.
 
@@ -20,8 +21,8 @@ use crate::space::{Bindings, Bound, Budget, NewBlocks, Stream};
 use crate::write::Writer;
 
 impl Writer {
-    /// Finds a place for the blocks of each operation that has many of them and does not wish to have them packed. What
-    /// finds none goes through the journal.
+    /// Finds a place for the blocks of each operation that has many of them and does not wish to have them
+    /// packed. What finds none goes through the journal.
     pub(super) fn bind(&self, batch: &Batch) -> Result<Bindings> {
         let mut bindings = Bindings::default();
         for (at, op) in batch.ops().iter().enumerate() {
@@ -57,7 +58,8 @@ fn allocate(runtime: &Runtime, wish: Option<Tier>, crcs: Vec<u32>) -> Result<Bou
     Bound::allocate(zones, zones.for_new(Stream::FlushBlock, blocks), Budget::Ordinary, crcs)
 }
 
-/// Finds places for small writes that follow each other, when the group of the journal that has them is written.
+/// Finds places for small writes that follow each other, when the group of the journal that has them is
+/// written.
 pub(crate) struct GroupBinder {
     runtime: Arc<Runtime>,
     live: Arc<LiveSet>,

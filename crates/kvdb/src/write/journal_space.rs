@@ -1,9 +1,10 @@
 //! Room in the journal: more of its area, or what is retired, or its start.
 //!
-//! Thread safety: any thread; the log begins anew under the order lock, which keeps every append out. Invariants: a part
-//! of the area that finds no space on the medium is never a failure: the log then begins anew once everything in it is in
-//! runs, and `Full` is returned only for a batch that was refused by a log that was empty, began at the start of its area
-//! and could get no more of it. Of several refused writers one makes room, and all try again before they make more.
+//! Thread safety: any thread; the log begins anew under the order lock, which keeps every append out.
+//! Invariants: a part of the area that finds no space on the medium is never a failure: the log then begins
+//! anew once everything in it is in runs, and `Full` is returned only for a batch that was refused by a log
+//! that was empty, began at the start of its area and could get no more of it. Of several refused writers one
+//! makes room, and all try again before they make more.
 
 use kvfs_store::{Result, StoreError};
 
@@ -14,8 +15,8 @@ use crate::write::Writer;
 use crate::write::admission::PROGRESS_WAIT_MAX;
 
 impl Writer {
-    /// Makes room for a batch that the journal has refused because it had only what was `found`; the caller must try
-    /// again.
+    /// Makes room for a batch that the journal has refused because it had only what was `found`; the caller
+    /// must try again.
     pub(super) fn make_journal_space(&self, found: Room, held: &mut StallTimer) -> Result<()> {
         self.runtime.hold(held, || {
             self.runtime.health.check()?;
@@ -32,7 +33,8 @@ impl Writer {
                     if journal.room() != found || self.sequencer.restart_journal(0)? {
                         return Ok(());
                     }
-                    // Elsewhere than at its start a log that has just become empty begins anew at the next try.
+                    // Elsewhere than at its start a log that has just become empty begins anew at the next
+                    // try.
                     if found.is_whole(journal.area_bytes()) && self.live.view().sealed.is_empty() {
                         return Err(StoreError::Full);
                     }

@@ -1,4 +1,5 @@
-//! The life of a write: admission → a place for large ones → order → journal → memtable → publication → (sync).
+//! The life of a write: admission → a place for large ones → order → journal → memtable → publication →
+//! (sync).
 //!
 //! Thread safety: the order lock covers seqno assignment, the journal append and the choice of the
 //! memtable, so that all three agree on one order; insertion runs outside it, in parallel.
@@ -93,8 +94,8 @@ impl Writer {
         self.runtime.hold(held, || self.history.sync()).map(drop)
     }
 
-    /// Makes `batch` the commit of a transaction, whose space is spoken for. Nothing has happened when this fails, but
-    /// for [`StoreError::Failed`].
+    /// Makes `batch` the commit of a transaction, whose space is spoken for. Nothing has happened when this
+    /// fails, but for [`StoreError::Failed`].
     pub(crate) fn commit_batch(&self, batch: &Batch, mark: &CommitMark) -> Result<Position> {
         let mut held = StallTimer::default();
         let admitted = self.admission.admit_bytes(0, budget_of(batch), &mut held);
@@ -104,8 +105,8 @@ impl Writer {
         applied
     }
 
-    /// Waits as long as a commit of so many bytes has to, so that [`Writer::commit_batch`] need not: others wait
-    /// for that.
+    /// Waits as long as a commit of so many bytes has to, so that [`Writer::commit_batch`] need not: others
+    /// wait for that.
     pub(crate) fn wait_to_commit(&self, payload_bytes: u64) -> Result<()> {
         let mut held = StallTimer::default();
         self.admission.pay_debt(payload_bytes, &mut held);

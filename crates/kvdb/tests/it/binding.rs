@@ -1,4 +1,5 @@
-//! Large writes that go to their final place at once: written once, there after a crash, found damaged, given back.
+//! Large writes that go to their final place at once: written once, there after a crash, found damaged, given
+//! back.
 
 use std::sync::Arc;
 
@@ -90,8 +91,8 @@ fn large_writes_reach_the_device_once() {
         db.close().expect("closes");
         let payload = ops * BLOCKS * BLOCK_BYTES as u64;
         let written = device.counts().bytes_written - before;
-        // How often threads merge, and how little at a time, depends on what else runs; each merge writes its metadata, twice,
-        // and copies no blocks.
+        // How often threads merge, and how little at a time, depends on what else runs; each merge writes its
+        // metadata, twice, and copies no blocks.
         let merged = stat(&db, "merge.bytes_written");
         assert!(merged <= stat(&db, "merge.bytes_stitched") / 4, "{merged} bytes of metadata");
         assert!(
@@ -216,8 +217,8 @@ fn on_a_store_that_fills_up_nothing_is_lost_and_deletions_make_room() {
     }
 }
 
-/// Fills a store of zones of `zone_bytes` with writes of `blocks`, each of which is then overwritten in every `every`th
-/// block; then everything that is left to do must still go.
+/// Fills a store of zones of `zone_bytes` with writes of `blocks`, each of which is then overwritten in every
+/// `every`th block; then everything that is left to do must still go.
 fn fill_in_parts(zone_bytes: u32, zones: u64, blocks: u64, every: Option<u64>, is_packed_later: bool) {
     let capacity = zones * u64::from(zone_bytes);
     let device: Arc<dyn Device> = Arc::new(MemoryDevice::growable(0, capacity));

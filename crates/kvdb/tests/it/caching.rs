@@ -1,4 +1,5 @@
-//! The block cache under a store with devices of two classes: its counts, its trace, and what becomes of blocks whose zone is free.
+//! The block cache under a store with devices of two classes: its counts, its trace, and what becomes of
+//! blocks whose zone is free.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};

@@ -86,8 +86,8 @@ struct Open {
     saved: Option<Content>,
 }
 
-/// A run of so many steps; after each one the main line is synced, so that a crash leaves what one of two steps
-/// had made.
+/// A run of so many steps; after each one the main line is synced, so that a crash leaves what one of two
+/// steps had made.
 struct Run {
     crash: Arc<CrashDevice>,
     db: Arc<Db>,
@@ -268,8 +268,8 @@ impl Run {
     }
 }
 
-/// The promise of checkpoints: a crash leaves the former one or the new one, wholly, and the transaction goes on
-/// from it.
+/// The promise of checkpoints: a crash leaves the former one or the new one, wholly, and the transaction goes
+/// on from it.
 #[test]
 fn a_crash_at_any_event_leaves_the_former_checkpoint_or_the_new_one() {
     for seed in 0..6 {

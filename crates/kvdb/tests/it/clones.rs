@@ -1,4 +1,5 @@
-//! Clones of blocks: what they take, what becomes of both sides under merges, crashes, compression and lack of space.
+//! Clones of blocks: what they take, what becomes of both sides under merges, crashes, compression and lack
+//! of space.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -375,7 +376,8 @@ fn space_of_what_all_clones_have_deleted_comes_back() {
     }
 }
 
-/// A store that fills up, with files and clones of them, by name; of each the numbers of its blocks, and what these are made of.
+/// A store that fills up, with files and clones of them, by name; of each the numbers of its blocks, and what
+/// these are made of.
 struct Crowded {
     rng: Rng,
     compression: Compression,

@@ -1,5 +1,5 @@
-//! Clones of clones on a store that is nearly full, deleted in any order: whatever is not referred to any more is space. And repairs of
-//! what is shared.
+//! Clones of clones on a store that is nearly full, deleted in any order: whatever is not referred to any
+//! more is space. And repairs of what is shared.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! Small writes that follow each other in a file: bound together, written once, as they were whatever happens.
+//! Small writes that follow each other in a file: bound together, written once, as they were whatever
+//! happens.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

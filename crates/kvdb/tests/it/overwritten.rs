@@ -112,7 +112,8 @@ impl Files {
         }
     }
 
-    /// Whole files, new ones for deleted ones, and pieces, or these alone, at random, until so much was written.
+    /// Whole files, new ones for deleted ones, and pieces, or these alone, at random, until so much was
+    /// written.
     fn overwrite(&mut self, bytes: u64, by: By) {
         let end = self.bytes_written + bytes;
         while self.bytes_written < end {

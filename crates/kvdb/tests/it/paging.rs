@@ -121,7 +121,8 @@ impl Twin {
     }
 }
 
-/// The share is half of what memtables leave. While one grows they follow at the next load, or when it is sealed.
+/// The share is half of what memtables leave. While one grows they follow at the next load, or when it is
+/// sealed.
 fn assert_share_is_kept(db: &Db) {
     let (bytes, share) = (stat(db, "index.bytes"), stat(db, "memory.ceiling_bytes") / 2);
     assert!(bytes <= share, "{bytes} bytes of a share of {share}");

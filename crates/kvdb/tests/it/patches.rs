@@ -1,5 +1,5 @@
-//! Patches of blocks on their way to runs: what a flush makes of them, damage and failures below them, the mark in the
-//! superblocks, space.
+//! Patches of blocks on their way to runs: what a flush makes of them, damage and failures below them, the
+//! mark in the superblocks, space.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

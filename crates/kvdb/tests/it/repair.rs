@@ -1,4 +1,5 @@
-//! Repairs of damaged stores: what is not damaged stays, what is lost is told, a repair that is cut off is repeated.
+//! Repairs of damaged stores: what is not damaged stays, what is lost is told, a repair that is cut off is
+//! repeated.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -415,8 +416,8 @@ fn a_repair_that_is_cut_off_can_be_repeated() {
     }
 }
 
-/// A repair writes out what it has replayed from time to time, and the zone that it then fills may be one that the journal has bound
-/// blocks in which come later.
+/// A repair writes out what it has replayed from time to time, and the zone that it then fills may be one
+/// that the journal has bound blocks in which come later.
 #[test]
 fn a_repair_fills_zones_behind_blocks_that_the_journal_has_bound() {
     const LONG_ZONE_BYTES: usize = 2 << 20;
@@ -503,8 +504,8 @@ fn assert_everywhere(device: &Arc<dyn Device>, rounds: u8, what: &str) -> [Strin
     })
 }
 
-/// Also one that makes a keyspace of which later groups name pieces, and one that has the whole state of a manifest that was
-/// written anew.
+/// Also one that makes a keyspace of which later groups name pieces, and one that has the whole state of a
+/// manifest that was written anew.
 #[test]
 fn whichever_group_of_a_manifest_is_damaged_each_keyspace_is_there() {
     let groups_of = |medium: &MemoryDevice| -> Vec<usize> {

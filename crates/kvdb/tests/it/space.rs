@@ -12,7 +12,8 @@ use super::basics::{create_zoned, make, open, rows};
 /// Lengths of a key and a value.
 type Lens = fn(&mut Rng) -> (usize, usize);
 
-/// From values that fit their sectors badly, alone and together, to long keys, of which the index has two of each block.
+/// From values that fit their sectors badly, alone and together, to long keys, of which the index has two of
+/// each block.
 const KINDS: [(&str, Lens); 7] = [
     ("alone in a block, with a sector almost empty", |rng| (20, rng.range(16_500, 17_000) as usize)),
     ("from 16 to 20 KiB", |rng| (20, rng.range(16 << 10, 20 << 10) as usize)),

@@ -1,4 +1,5 @@
-//! Transactions larger than memory: what goes to the device, what a crash leaves at each step, what others see.
+//! Transactions larger than memory: what goes to the device, what a crash leaves at each step, what others
+//! see.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

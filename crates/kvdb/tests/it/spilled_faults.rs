@@ -115,8 +115,8 @@ fn noise(key: &str, bytes: usize) -> Vec<u8> {
     noise
 }
 
-/// The write of the journal that carries the record fails, but reaches the medium. The abort that follows gives
-/// the zones of the prepared runs to a merge that is under way. The next opening finds the record.
+/// The write of the journal that carries the record fails, but reaches the medium. The abort that follows
+/// gives the zones of the prepared runs to a merge that is under way. The next opening finds the record.
 #[test]
 fn runs_of_a_commit_whose_outcome_is_unknown_are_not_given_to_others() {
     let mut seen_committed = false;
@@ -177,7 +177,8 @@ fn runs_of_a_commit_whose_outcome_is_unknown_are_not_given_to_others() {
     assert!(seen_committed, "the scenario did not come about");
 }
 
-/// A spill that finds the store closing must not count as a failure of the store: `close` would not write out.
+/// A spill that finds the store closing must not count as a failure of the store: `close` would not write
+/// out.
 #[test]
 fn a_spill_that_meets_a_close_does_not_make_the_close_fail() {
     let (gate, device) = gated(400);

@@ -1,5 +1,5 @@
-//! What the engine keeps of committed transactions: through flushes, merges, reopening and crashes, and the space
-//! of it.
+//! What the engine keeps of committed transactions: through flushes, merges, reopening and crashes, and the
+//! space of it.
 
 use std::sync::Arc;
 use std::time::Duration;

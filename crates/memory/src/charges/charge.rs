@@ -1,7 +1,7 @@
 //! Memory that is charged for as long as a value lives.
 //!
-//! Thread safety: may be sent and shared. Any thread may let a charge grow; making it smaller needs it exclusively, or at least
-//! that none lets it grow.
+//! Thread safety: may be sent and shared. Any thread may let a charge grow; making it smaller needs it
+//! exclusively, or at least that none lets it grow.
 
 use std::panic::Location;
 use std::sync::Arc;
@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use super::Charges;
 use super::site::Site;
 
-/// Bytes charged to a pool of a [`Charges`] until this is dropped. Of no bytes it costs next to nothing, and is counted nowhere.
+/// Bytes charged to a pool of a [`Charges`] until this is dropped. Of no bytes it costs next to nothing, and
+/// is counted nowhere.
 #[derive(Debug)]
 #[must_use = "what is charged is given back when this is dropped"]
 pub struct Charge {
@@ -75,7 +76,8 @@ impl Charge {
         }
     }
 
-    /// Gives everything back, although the value goes on. The caller makes sure that it does not grow meanwhile.
+    /// Gives everything back, although the value goes on. The caller makes sure that it does not grow
+    /// meanwhile.
     #[inline]
     pub fn release(&self) {
         let before = self.bytes.swap(0, Ordering::AcqRel);
@@ -90,7 +92,8 @@ impl Charge {
         let site = self.site();
         self.charges.resize(usize::from(self.pool), before, after);
         site.bytes().add(after.wrapping_sub(before).cast_signed());
-        // The first growth is over before the charge shrinks: that takes it exclusively, or the caller's word.
+        // The first growth is over before the charge shrinks: that takes it exclusively, or the caller's
+        // word.
         if before == 0 {
             self.generation.store(site.enter(self.charges.now_ms()), Ordering::Relaxed);
         } else if after == 0 {

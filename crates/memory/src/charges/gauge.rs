@@ -1,7 +1,7 @@
 //! A figure that goes up and down, and the most that it was.
 //!
-//! Thread safety: lock-free. The parts of one change arrive one by one, so a gauge may be below zero for a moment: it then
-//! reads as zero, and is right when all changes have arrived.
+//! Thread safety: lock-free. The parts of one change arrive one by one, so a gauge may be below zero for a
+//! moment: it then reads as zero, and is right when all changes have arrived.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 

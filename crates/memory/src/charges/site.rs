@@ -1,11 +1,13 @@
 //! Places in the code at which memory is charged, and the ages of what was charged there.
 //!
-//! Purpose: a charge finds the slot of its place by the address of the `Location`, in a table that is never moved. The age of
-//! the oldest is known without a list of all: charges are counted in *generations*, each of which has the time of its first
-//! one. The oldest generation that still counts some says how old the oldest is, at most.
+//! Purpose: a charge finds the slot of its place by the address of the `Location`, in a table that is never
+//! moved. The age of the oldest is known without a list of all: charges are counted in *generations*, each of
+//! which has the time of its first one. The oldest generation that still counts some says how old the oldest
+//! is, at most.
 //!
-//! Thread safety: lock-free. Invariants: a slot that has a place keeps it. A generation is begun anew only when it counts
-//! nothing, and is entered for longer the more of them are taken, so that they cover any time: from a second to half a day.
+//! Thread safety: lock-free. Invariants: a slot that has a place keeps it. A generation is begun anew only
+//! when it counts nothing, and is entered for longer the more of them are taken, so that they cover any time:
+//! from a second to half a day.
 
 use std::panic::Location;
 use std::ptr;

@@ -1,7 +1,8 @@
 //! Stores on databases: a directory with the engine's name beside the mark.
 //!
-//! Thread safety: functions. Invariants: the database is reached by a descriptor of its directory; a store in another user's directory
-//! is refused, since what this user puts there would lead a library that opens files by their path anywhere.
+//! Thread safety: functions. Invariants: the database is reached by a descriptor of its directory; a store in
+//! another user's directory is refused, since what this user puts there would lead a library that opens files
+//! by their path anywhere.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};

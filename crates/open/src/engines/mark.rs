@@ -1,8 +1,10 @@
-//! What the directory of a store says of its engine: the file `engine`, which a store of kvdb has not (`docs/FORMAT.md`).
+//! What the directory of a store says of its engine: the file `engine`, which a store of kvdb has not
+//! (`docs/FORMAT.md`).
 //!
-//! Thread safety: plain values. Invariants: the file is used only if it is a regular one with one name, of the directory's owner or
-//! of this process's user; it is written once, when the store is made, and locked while the store is open;
-//! a directory in which a copy is being made has one that no program opens a store by, whatever the engine.
+//! Thread safety: plain values. Invariants: the file is used only if it is a regular one with one name, of
+//! the directory's owner or of this process's user; it is written once, when the store is made, and locked
+//! while the store is open; a directory in which a copy is being made has one that no program opens a store
+//! by, whatever the engine.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -24,7 +26,8 @@ pub(crate) const NAME: &str = "engine";
 const MAGIC: &str = "kvfs-engine ";
 const VERSION: &str = "1";
 
-/// The line of a directory in which a copy has not come to its end. It comes first: a kvfs that does not know it refuses the store.
+/// The line of a directory in which a copy has not come to its end. It comes first: a kvfs that does not know
+/// it refuses the store.
 const COPYING: &str = "copying";
 
 /// What becomes the mark when it is whole.
@@ -42,7 +45,8 @@ const LEN_MAX: u64 = 4096;
 pub struct EngineMark {
     /// The engine.
     pub kind: EngineKind,
-    /// Files up to this size live inside their row (bytes): for an engine whose file system is made at each opening.
+    /// Files up to this size live inside their row (bytes): for an engine whose file system is made at each
+    /// opening.
     pub inline: u64,
 }
 
@@ -94,7 +98,8 @@ impl StoreDir {
         written.map_err(|error| Error::io("make a store in", self.path(), &error))
     }
 
-    /// What [`StoreDir::begin_copy`] has marked is a store of that engine (`None`: kvdb). Durable when this returns.
+    /// What [`StoreDir::begin_copy`] has marked is a store of that engine (`None`: kvdb). Durable when this
+    /// returns.
     ///
     /// # Errors
     /// I/O errors.

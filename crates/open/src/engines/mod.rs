@@ -1,10 +1,10 @@
 //! The engines that a store can have, and how one other than kvdb is made and opened.
 //!
-//! Purpose: the one list of engines. Which one a store has, its directory says ([`mark`]); what an engine is asked for beside its
-//! `Store` is `kvfs_store::EngineStore`. `docs/engines.md` says how to add one.
+//! Purpose: the one list of engines. Which one a store has, its directory says ([`mark`]); what an engine is
+//! asked for beside its `Store` is `kvfs_store::EngineStore`. `docs/engines.md` says how to add one.
 //!
-//! Thread safety: functions and plain values. Invariant: a store of an engine is claimed before the engine sees it, so that one
-//! process at a time has it open, or several that only read.
+//! Thread safety: functions and plain values. Invariant: a store of an engine is claimed before the engine
+//! sees it, so that one process at a time has it open, or several that only read.
 
 #[cfg(any(feature = "leveldb", feature = "rocksdb"))]
 mod database;
@@ -218,7 +218,8 @@ pub(crate) fn expect_store(objects: &Objects<'_>) -> Result<()> {
     unreachable!("{} is refused", objects.url)
 }
 
-/// Has the empty directory name the store that is at the place of `new`. What is there stays as it is, whatever comes of this.
+/// Has the empty directory name the store that is at the place of `new`. What is there stays as it is,
+/// whatever comes of this.
 pub(crate) fn adopt(dir: &StoreDir, new: &NewStore<'_>) -> Result<()> {
     #[cfg(feature = "slatedb")]
     if let Some(objects) = &new.objects {
@@ -238,7 +239,8 @@ pub(crate) fn remove(dir: &StoreDir) -> std::io::Result<()> {
     mark::remove(dir)
 }
 
-/// Refuses a place in object storage to an engine that has none, and an engine that has to a store without one.
+/// Refuses a place in object storage to an engine that has none, and an engine that has to a store without
+/// one.
 pub(crate) fn check_objects(new: &NewStore<'_>) -> Result<()> {
     let name = new.engine.name();
     let message = match (new.objects, new.engine.is_remote()) {

@@ -1,8 +1,8 @@
 //! Stores on `SlateDB`: the directory `slatedb` beside the mark names where the objects are.
 //!
-//! Thread safety: functions. Invariants: the file `place` is there before an object is, and no object is removed without it; it holds no
-//! secret; a store in another user's directory is refused, since what this user puts there would lead this process, with its
-//! credentials, anywhere.
+//! Thread safety: functions. Invariants: the file `place` is there before an object is, and no object is
+//! removed without it; it holds no secret; a store in another user's directory is refused, since what this
+//! user puts there would lead this process, with its credentials, anywhere.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -94,7 +94,8 @@ fn timeout(options: &OpenOptions, default: Option<Duration>) -> Result<Option<Du
     }
 }
 
-/// This process, which has the lock of the store's directory: a record of the same identity is of a process that is gone.
+/// This process, which has the lock of the store's directory: a record of the same identity is of a process
+/// that is gone.
 fn claimant(dir: &StoreDir, options: &OpenOptions) -> Result<Claimant> {
     let failed = |error: &io::Error| Error::io("look at", dir.path(), error);
     let boot = std::fs::read_to_string(BOOT_ID).map_err(|error| failed(&error))?;
@@ -115,8 +116,8 @@ fn claimant(dir: &StoreDir, options: &OpenOptions) -> Result<Claimant> {
     })
 }
 
-/// Where the local cache is, and its bound; `None`: there is none. Objects in a directory have one only if it is asked for, and a store
-/// that is only read, which several processes may do, has none.
+/// Where the local cache is, and its bound; `None`: there is none. Objects in a directory have one only if it
+/// is asked for, and a store that is only read, which several processes may do, has none.
 fn cache(dir: &StoreDir, place: &ObjectPlace, options: &OpenOptions) -> Option<(PathBuf, u64)> {
     let default = if place.is_local() { 0 } else { CACHE_BYTES };
     let bytes = options.cache_bytes.unwrap_or(default);

@@ -1,7 +1,8 @@
-//! The devices of a store: `device`, which has superblocks, journal and manifest, and `device.1` and so on, which hold more.
+//! The devices of a store: `device`, which has superblocks, journal and manifest, and `device.1` and so on,
+//! which hold more.
 //!
-//! Each may be a symbolic link, since it may be a block device. In a directory of another user that link is this user's:
-//! what it leads to must be this user's, too, and is opened only after that has been looked at.
+//! Each may be a symbolic link, since it may be a block device. In a directory of another user that link is
+//! this user's: what it leads to must be this user's, too, and is opened only after that has been looked at.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -34,8 +35,8 @@ impl StoreDir {
         DevicePlace { store: self.clone(), name: FIRST.into() }
     }
 
-    /// The places of the others, in the order of their numbers. Each names something, which may have gone, or may be no device of
-    /// the store any more.
+    /// The places of the others, in the order of their numbers. Each names something, which may have gone, or
+    /// may be no device of the store any more.
     ///
     /// # Errors
     /// I/O errors.
@@ -98,7 +99,8 @@ impl DevicePlace {
         Ok(device)
     }
 
-    /// Names a file or block device elsewhere here, if the directory's owner may have it here. Durable when this returns.
+    /// Names a file or block device elsewhere here, if the directory's owner may have it here. Durable when
+    /// this returns.
     ///
     /// # Errors
     /// Something is here; it is not what the directory's owner may have here.
@@ -190,7 +192,8 @@ impl DevicePlace {
     }
 }
 
-/// A file or block device for a store, locked, and the same as a file to look into; `target` is what messages call it.
+/// A file or block device for a store, locked, and the same as a file to look into; `target` is what messages
+/// call it.
 ///
 /// # Errors
 /// As [`FileDevice::open`].

@@ -24,7 +24,8 @@ pub struct Access {
 }
 
 impl Process {
-    /// What a file is. Its size is, of a directory, the number of entries; the device number is the program's to say.
+    /// What a file is. Its size is, of a directory, the number of entries; the device number is the program's
+    /// to say.
     ///
     /// # Errors
     /// Those of the walk.
@@ -60,8 +61,8 @@ impl Process {
     /// Sets owner and group; `None` leaves one. Set-id bits go.
     ///
     /// # Errors
-    /// EPERM: a user other than root gives away a file, or to a group without being in it, or leaves both of another user's program
-    /// with set-id bits; those of the walk.
+    /// EPERM: a user other than root gives away a file, or to a group without being in it, or leaves both of
+    /// another user's program with set-id bits; those of the walk.
     pub fn chown<'a>(&self, place: impl Into<Place<'a>>, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
         let found = self.scope.find_open(place.into())?;
         let attr = &found.attr;
@@ -83,7 +84,8 @@ impl Process {
     /// Sets the times of the last access and change; `None` leaves one.
     ///
     /// # Errors
-    /// EPERM: other times than now, and another user's; EACCES: now, and neither owned nor writable; those of the walk.
+    /// EPERM: other times than now, and another user's; EACCES: now, and neither owned nor writable; those of
+    /// the walk.
     pub fn utimens<'a>(
         &self,
         place: impl Into<Place<'a>>,
@@ -141,7 +143,8 @@ impl Process {
 }
 
 impl Scope {
-    /// What is at `place`. A descriptor must be open for more than its place (`O_PATH`), as the calls demand that take one alone.
+    /// What is at `place`. A descriptor must be open for more than its place (`O_PATH`), as the calls demand
+    /// that take one alone.
     pub(super) fn find_open(&self, place: Place<'_>) -> Result<Found> {
         if let Some(fd) = place.descriptor() {
             self.file(fd)?.check_open()?;

@@ -29,7 +29,8 @@ pub struct DirectoryEntry {
     pub offset: u64,
 }
 
-/// A directory that is being listed. Each entry that is there throughout comes once, whatever comes and goes meanwhile.
+/// A directory that is being listed. Each entry that is there throughout comes once, whatever comes and goes
+/// meanwhile.
 #[derive(Debug)]
 pub struct Directory<'p> {
     process: &'p Process,
@@ -71,8 +72,9 @@ impl Process {
         })
     }
 
-    /// Lists a directory from the offset of the open file on, which moves behind what `take` has taken (`getdents`), or `from` another
-    /// offset, when it stays. `take` says whether there was room for the entry.
+    /// Lists a directory from the offset of the open file on, which moves behind what `take` has taken
+    /// (`getdents`), or `from` another offset, when it stays. `take` says whether there was room for the
+    /// entry.
     ///
     /// # Errors
     /// EBADF, ENOTDIR; I/O errors.

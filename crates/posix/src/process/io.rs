@@ -40,7 +40,8 @@ pub enum Whence {
 }
 
 impl Process {
-    /// Reads at the offset of the open file, and advances it. Fewer bytes than asked for: the end of the file.
+    /// Reads at the offset of the open file, and advances it. Fewer bytes than asked for: the end of the
+    /// file.
     ///
     /// # Errors
     /// EBADF, EISDIR; I/O errors.
@@ -79,7 +80,8 @@ impl Process {
         self.scope.read_at(&file, buffers, offset)
     }
 
-    /// Writes at the offset of the open file, or at its end (`APPEND`), and advances the offset. Everything, unless space ends.
+    /// Writes at the offset of the open file, or at its end (`APPEND`), and advances the offset. Everything,
+    /// unless space ends.
     ///
     /// # Errors
     /// EBADF, EFBIG, ENOSPC, EDQUOT; I/O errors.
@@ -151,7 +153,8 @@ impl Process {
         }
     }
 
-    /// What the file holds, and everything that was done before, survives a power cut when this returns. `fdatasync` is the same.
+    /// What the file holds, and everything that was done before, survives a power cut when this returns.
+    /// `fdatasync` is the same.
     ///
     /// # Errors
     /// EBADF; I/O errors.
@@ -192,8 +195,8 @@ impl Process {
         Ok(())
     }
 
-    /// Copies without the data coming to the caller, 64 MiB at most. Offsets that are `None` are those of the open files, and are advanced. Returns the
-    /// bytes copied, 0 at the end of the source.
+    /// Copies without the data coming to the caller, 64 MiB at most. Offsets that are `None` are those of the
+    /// open files, and are advanced. Returns the bytes copied, 0 at the end of the source.
     ///
     /// # Errors
     /// EBADF: not open for that, or `APPEND`; EISDIR; EINVAL: the ranges overlap; ENOSPC, EFBIG.

@@ -13,11 +13,12 @@ use crate::locks::{LockOwner, LockSpace, Patience, RangeLock};
 use crate::open_file::OpenFile;
 
 impl Process {
-    /// Locks a whole file for the open file (`flock`), in place of what it has: exclusively or not; `None` gives it up. A process
-    /// that forks shares it.
+    /// Locks a whole file for the open file (`flock`), in place of what it has: exclusively or not; `None`
+    /// gives it up. A process that forks shares it.
     ///
     /// # Errors
-    /// EBADF; EAGAIN: another one has it, unless this `waits`; ENOLCK: too many, if there are [`Bounds`](crate::Bounds).
+    /// EBADF; EAGAIN: another one has it, unless this `waits`; ENOLCK: too many, if there are
+    /// [`Bounds`](crate::Bounds).
     pub fn flock(&self, fd: Fd, is_exclusive: Option<bool>, waits: bool) -> Result<()> {
         let file = self.scope.file(fd)?;
         file.check_open()?;
@@ -35,11 +36,13 @@ impl Process {
         )
     }
 
-    /// Locks a range of a file for this process (`F_SETLK`, `F_SETLKW`), or for the open file, if it is `of_file` (`F_OFD_SETLK`).
+    /// Locks a range of a file for this process (`F_SETLK`, `F_SETLKW`), or for the open file, if it is
+    /// `of_file` (`F_OFD_SETLK`).
     ///
     /// # Errors
-    /// EBADF: not open for reading, or, of an exclusive one, for writing; EAGAIN: another one has it, unless this `waits`; EDEADLK;
-    /// EINVAL: an empty range; ENOLCK: too many, if there are [`Bounds`](crate::Bounds).
+    /// EBADF: not open for reading, or, of an exclusive one, for writing; EAGAIN: another one has it, unless
+    /// this `waits`; EDEADLK; EINVAL: an empty range; ENOLCK: too many, if there are
+    /// [`Bounds`](crate::Bounds).
     pub fn lock_range(&self, fd: Fd, lock: &RangeLock, of_file: bool, waits: bool) -> Result<()> {
         let file = self.scope.file(fd)?;
         check_range(&lock.range)?;
@@ -62,7 +65,8 @@ impl Process {
     /// Gives up what this process, or the open file, has locked of a range.
     ///
     /// # Errors
-    /// EBADF; EINVAL: an empty range; ENOLCK: too many that are left of one, if there are [`Bounds`](crate::Bounds).
+    /// EBADF; EINVAL: an empty range; ENOLCK: too many that are left of one, if there are
+    /// [`Bounds`](crate::Bounds).
     pub fn unlock_range(&self, fd: Fd, range: &Range<u64>, of_file: bool) -> Result<()> {
         let file = self.scope.file(fd)?;
         check_range(range)?;
@@ -93,7 +97,8 @@ impl Scope {
     }
 }
 
-/// Waits for locks, and removals of trees, of a process fail with EINTR from now on, those under way, too: its program has ended.
+/// Waits for locks, and removals of trees, of a process fail with EINTR from now on, those under way, too:
+/// its program has ended.
 pub fn interrupt(process: &Process) {
     process.scope.is_interrupted.store(true, Ordering::SeqCst);
     process.scope.shared.locks.look_again();

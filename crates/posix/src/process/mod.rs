@@ -1,11 +1,13 @@
 //! A user of a file system: identity, working directory, umask, descriptors.
 //!
-//! Purpose: the calls of POSIX. Names are made and removed in `names`, files opened in `open`, read and written in `io`,
-//! described in `attributes`, extended attributes in `xattrs`, directories listed in `directory`, locks taken in `lock`.
+//! Purpose: the calls of POSIX. Names are made and removed in `names`, files opened in `open`, read and
+//! written in `io`, described in `attributes`, extended attributes in `xattrs`, directories listed in
+//! `directory`, locks taken in `lock`.
 //!
 //! Thread safety: everything is `&self`.
 //!
-//! Invariants: a descriptor keeps its file, unlinked or not; the locks of a process on a file end with its first `close` of it.
+//! Invariants: a descriptor keeps its file, unlinked or not; the locks of a process on a file end with its
+//! first `close` of it.
 
 mod attributes;
 mod directory;
@@ -92,9 +94,9 @@ impl Process {
         }
     }
 
-    /// The same process, which sees the file system at `path`, absolute, within another one: absolute targets of symbolic links are
-    /// meant there, and `..` of the root is the directory above `path`. A path that leads there fails with
-    /// [`PosixError::Outside`](crate::PosixError::Outside).
+    /// The same process, which sees the file system at `path`, absolute, within another one: absolute targets
+    /// of symbolic links are meant there, and `..` of the root is the directory above `path`. A path that
+    /// leads there fails with [`PosixError::Outside`](crate::PosixError::Outside).
     #[must_use]
     pub fn placed(mut self, path: &[u8]) -> Self {
         let len = path.len() - path.iter().rev().take_while(|byte| **byte == b'/').count();

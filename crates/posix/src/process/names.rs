@@ -69,8 +69,8 @@ impl Process {
     /// Gives a file another name. A symbolic link gets one itself, unless `old` says that it is followed.
     ///
     /// # Errors
-    /// As [`Process::mkdir`]; EPERM: a directory, or another user's file that lends its ids, is no regular one, or can't be both read
-    /// and written; EMLINK.
+    /// As [`Process::mkdir`]; EPERM: a directory, or another user's file that lends its ids, is no regular
+    /// one, or can't be both read and written; EMLINK.
     pub fn link<'a, 'b>(&self, old: impl Into<Place<'a>>, new: impl Into<Place<'b>>) -> Result<()> {
         let file = self.scope.find(old.into())?;
         let (directory, name) = self.scope.place_of_new(new.into(), false)?;
@@ -110,7 +110,8 @@ impl Process {
     /// Removes an empty directory.
     ///
     /// # Errors
-    /// ENOTDIR, ENOTEMPTY, ENOENT, EACCES; EINVAL: it ends in `.`; EBUSY: the root; EPERM: in a sticky directory, another user's.
+    /// ENOTDIR, ENOTEMPTY, ENOENT, EACCES; EINVAL: it ends in `.`; EBUSY: the root; EPERM: in a sticky
+    /// directory, another user's.
     pub fn rmdir<'a>(&self, place: impl Into<Place<'a>>) -> Result<()> {
         let (directory, name, found, _) = self.scope.removable(place.into())?;
         self.scope.check_removal(&directory, found.as_ref())?;
@@ -137,7 +138,8 @@ impl Process {
     /// Changes a name, in one step; `mode` says what becomes of what has the new one.
     ///
     /// # Errors
-    /// EXDEV: to another project; ENOTEMPTY, EISDIR, ENOTDIR, EINVAL: into itself; EBUSY: `.` or `..`; EACCES, EPERM.
+    /// EXDEV: to another project; ENOTEMPTY, EISDIR, ENOTDIR, EINVAL: into itself; EBUSY: `.` or `..`;
+    /// EACCES, EPERM.
     pub fn rename<'a, 'b>(
         &self,
         old: impl Into<Place<'a>>,
@@ -236,8 +238,8 @@ impl Scope {
         walked.named(Errno::INVAL)
     }
 
-    /// Whether a file gets a further name: one of another user only if it is a regular one that lends no ids, and that the user may
-    /// read and write. As the kernel has it with `fs.protected_hardlinks`.
+    /// Whether a file gets a further name: one of another user only if it is a regular one that lends no ids,
+    /// and that the user may read and write. As the kernel has it with `fs.protected_hardlinks`.
     fn check_link(&self, file: &Found) -> Result<()> {
         let is_plain = file.attr.kind == FileType::Regular && !lends_ids(file.attr.mode);
         if is_plain && self.check(file, READ | WRITE).is_ok() {

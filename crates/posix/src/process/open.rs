@@ -25,8 +25,9 @@ const KEPT: OFlags = OFlags::CREATE
     .complement();
 
 impl Process {
-    /// Opens a file, or makes it (`CREATE`, `TMPFILE`) with `mode`. Further flags: `EXCL`, `TRUNC`, `APPEND`, `DIRECTORY`,
-    /// `NOFOLLOW`, `PATH`, `SYNC`, `DSYNC`, `NOATIME`, `CLOEXEC`; `NONBLOCK`, `DIRECT`, `NOCTTY` and `LARGEFILE` change nothing.
+    /// Opens a file, or makes it (`CREATE`, `TMPFILE`) with `mode`. Further flags: `EXCL`, `TRUNC`, `APPEND`,
+    /// `DIRECTORY`, `NOFOLLOW`, `PATH`, `SYNC`, `DSYNC`, `NOATIME`, `CLOEXEC`; `NONBLOCK`, `DIRECT`, `NOCTTY`
+    /// and `LARGEFILE` change nothing.
     ///
     /// # Errors
     /// ENOENT, EEXIST, EISDIR, ENOTDIR, ELOOP, EACCES, EPERM, EMFILE; ENXIO: a fifo, socket or device.
@@ -67,7 +68,8 @@ impl Process {
         self.scope.add(found, flags)
     }
 
-    /// Closes a descriptor. Locks that the process has on ranges of the file end; those of the open file with its last descriptor.
+    /// Closes a descriptor. Locks that the process has on ranges of the file end; those of the open file with
+    /// its last descriptor.
     ///
     /// # Errors
     /// EBADF.
@@ -77,7 +79,8 @@ impl Process {
         Ok(())
     }
 
-    /// Another descriptor of the same open file, the lowest from `min` on (`dup`, `F_DUPFD`, `F_DUPFD_CLOEXEC`).
+    /// Another descriptor of the same open file, the lowest from `min` on (`dup`, `F_DUPFD`,
+    /// `F_DUPFD_CLOEXEC`).
     ///
     /// # Errors
     /// EBADF, EMFILE, EINVAL.
@@ -85,7 +88,8 @@ impl Process {
         self.scope.descriptors.insert(self.scope.file(fd)?, min, closes_on_exec)
     }
 
-    /// The same open file under the number `new`, in place of what is there (`dup3`). A number onto itself is left as it is.
+    /// The same open file under the number `new`, in place of what is there (`dup3`). A number onto itself is
+    /// left as it is.
     ///
     /// # Errors
     /// EBADF, EMFILE.
@@ -183,7 +187,8 @@ impl SharedFile {
         process.scope.descriptors.insert(Arc::clone(&self.0), 0, closes_on_exec)
     }
 
-    /// A process for the user of `process` that has this file alone, opened anew: with flags, an offset and locks of its own.
+    /// A process for the user of `process` that has this file alone, opened anew: with flags, an offset and
+    /// locks of its own.
     ///
     /// # Errors
     /// EXDEV: of another file system, or of another transaction.

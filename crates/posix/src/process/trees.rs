@@ -25,13 +25,14 @@ impl<'p> ProcessTrees<'p> {
         Self { scope: &process.scope }
     }
 
-    /// Removes a name, and a directory with all that is below: all of it or nothing, and for user 0 in constant time. Others may where they
-    /// could remove each name. The space comes back in the background. Outside of transactions it is one of its own, durable when this
-    /// returns, and its number is returned; in a transaction it is a part of that.
+    /// Removes a name, and a directory with all that is below: all of it or nothing, and for user 0 in
+    /// constant time. Others may where they could remove each name. The space comes back in the background.
+    /// Outside of transactions it is one of its own, durable when this returns, and its number is returned;
+    /// in a transaction it is a part of that.
     ///
     /// # Errors
-    /// ENOENT, EACCES, EPERM, with the path of what is in the way in the message; EINVAL: it ends in `.`; ENOTEMPTY: in `..`; EBUSY: the root; ENOTDIR;
-    /// ECANCELED; EROFS.
+    /// ENOENT, EACCES, EPERM, with the path of what is in the way in the message; EINVAL: it ends in `.`;
+    /// ENOTEMPTY: in `..`; EBUSY: the root; ENOTDIR; ECANCELED; EROFS.
     pub fn remove<'a>(&self, place: impl Into<Place<'a>>) -> Result<Option<TxnId>> {
         let (directory, name, found, is_slashed) = self.scope.removable(place.into())?;
         let found = found.ok_or(FsError::NotFound)?;
@@ -43,13 +44,14 @@ impl<'p> ProcessTrees<'p> {
         self.change(TreeOperation::Remove(at))
     }
 
-    /// Makes what is at `source`, with all that is below, a second time, at `target`, where nothing is yet: all of it or nothing. Content is not
-    /// copied: both refer to the same bytes until they are overwritten. Takes time and space for the names. Users other than 0 may where they
-    /// could read all of it; what they clone is theirs. A symbolic link is cloned itself. Transactions as for [`Self::remove`].
+    /// Makes what is at `source`, with all that is below, a second time, at `target`, where nothing is yet:
+    /// all of it or nothing. Content is not copied: both refer to the same bytes until they are overwritten.
+    /// Takes time and space for the names. Users other than 0 may where they could read all of it; what they
+    /// clone is theirs. A symbolic link is cloned itself. Transactions as for [`Self::remove`].
     ///
     /// # Errors
-    /// EEXIST; ENOENT, EACCES, EPERM, with the path of what is in the way in the message; EINVAL: the root, or the target lies in the source; ENOTDIR;
-    /// ENOSPC; EDQUOT; ECANCELED; EROFS.
+    /// EEXIST; ENOENT, EACCES, EPERM, with the path of what is in the way in the message; EINVAL: the root,
+    /// or the target lies in the source; ENOTDIR; ENOSPC; EDQUOT; ECANCELED; EROFS.
     pub fn clone_to<'a, 'b>(
         &self,
         source: impl Into<Place<'a>>,

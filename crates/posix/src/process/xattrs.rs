@@ -37,7 +37,8 @@ impl Process {
         Ok(settled(self.scope.caller(), |caller| self.scope.fs().getxattr(caller, node, name))?.to_vec())
     }
 
-    /// Sets an extended attribute, or an access-control list (`system.posix_acl_access`, `system.posix_acl_default`).
+    /// Sets an extended attribute, or an access-control list (`system.posix_acl_access`,
+    /// `system.posix_acl_default`).
     ///
     /// # Errors
     /// EEXIST, ENODATA: as `mode` says; EPERM, EACCES; E2BIG, ENOSPC, EINVAL; those of the walk.

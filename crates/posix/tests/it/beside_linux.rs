@@ -1,4 +1,5 @@
-//! The same calls on a directory of the machine, by the kernel, and on a volume: same outcomes, same errors, same trees.
+//! The same calls on a directory of the machine, by the kernel, and on a volume: same outcomes, same errors,
+//! same trees.
 //!
 //! Random sequences over a few names; the seed is printed when they differ.
 

@@ -1,4 +1,5 @@
-//! Calls of POSIX against what POSIX and Linux say; the file system runs on a store in memory, or on the engine.
+//! Calls of POSIX against what POSIX and Linux say; the file system runs on a store in memory, or on the
+//! engine.
 
 mod attributes;
 mod beside_linux;

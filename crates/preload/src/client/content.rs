@@ -1,6 +1,7 @@
 //! Reading and writing, at the offset of the open file and elsewhere, into one buffer and into several.
 //!
-//! Thread safety: see the back end. Invariant: what fits into a lane is one call, so an append is one piece up to that length.
+//! Thread safety: see the back end. Invariant: what fits into a lane is one call, so an append is one piece
+//! up to that length.
 
 use kvfs_lane::{LANE_DATA_BYTES, Reply};
 
@@ -87,7 +88,8 @@ impl Buffers {
         (0..self.count).fold(0, |sum, index| sum.saturating_add(self.get(index).1))
     }
 
-    /// Calls `with` for each stretch of the `len` bytes from `start` on, until it has handled fewer than there are.
+    /// Calls `with` for each stretch of the `len` bytes from `start` on, until it has handled fewer than
+    /// there are.
     fn each(&self, start: usize, len: usize, mut with: impl FnMut(&mut [u8])) {
         let (mut skip, mut rest) = (start, len);
         for index in 0..self.count {

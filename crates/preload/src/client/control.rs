@@ -1,4 +1,5 @@
-//! What else is done to open files: flags, locks, syncs, advice; and what only sockets, pipes and terminals can do.
+//! What else is done to open files: flags, locks, syncs, advice; and what only sockets, pipes and terminals
+//! can do.
 //!
 //! Thread safety: see the back end.
 

@@ -1,6 +1,8 @@
-//! The working directory: that of the kernel is `RUN/cwd/HANDLE`, whose name says which open directory of the store is meant.
+//! The working directory: that of the kernel is `RUN/cwd/HANDLE`, whose name says which open directory of the
+//! store is meant.
 //!
-//! Thread safety: the kernel's. Invariant: a hidden placeholder keeps that directory open, in every process that has it as its own.
+//! Thread safety: the kernel's. Invariant: a hidden placeholder keeps that directory open, in every process
+//! that has it as its own.
 
 use std::os::unix::ffi::OsStrExt;
 use std::sync::OnceLock;

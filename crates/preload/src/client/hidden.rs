@@ -1,11 +1,11 @@
-//! Descriptors of the library's own in the table of the program: the connection, the directory of placeholders, and the placeholder of
-//! the working directory.
+//! Descriptors of the library's own in the table of the program: the connection, the directory of
+//! placeholders, and the placeholder of the working directory.
 //!
-//! They have high numbers, and what the program does to them by number finds no descriptor: shells and daemons close all numbers
-//! that they don't know.
+//! They have high numbers, and what the program does to them by number finds no descriptor: shells and
+//! daemons close all numbers that they don't know.
 //!
-//! Thread safety: atomics. Invariant: a child of vfork has a table of its own, but shares this memory: what it hides is listed with
-//! its process.
+//! Thread safety: atomics. Invariant: a child of vfork has a table of its own, but shares this memory: what
+//! it hides is listed with its process.
 
 use std::os::fd::{IntoRawFd, OwnedFd};
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed};
@@ -148,8 +148,8 @@ pub(super) fn inherit_directory(fd: i32) {
     DIRECTORY.store(fd + 1, Relaxed);
 }
 
-/// A placeholder stands for the new working directory, in the place of the old one; `None`: there is none any more.
-/// `is_shared`: a child of vfork.
+/// A placeholder stands for the new working directory, in the place of the old one; `None`: there is none any
+/// more. `is_shared`: a child of vfork.
 pub(super) fn keep_directory(fd: Option<OwnedFd>, is_shared: bool) {
     let old = DIRECTORY.load(Relaxed) - 1;
     if old >= 0 {

@@ -1,8 +1,9 @@
 //! Mapping a file.
 //!
-//! A private mapping is a copy that nothing else sees, and so is a shared one of a file that is open for reading alone, but that it does
-//! not follow later writes. For a shared one of a file that is open for writing, too, the server has memory: all processes map the
-//! same, and it is the file's as long as a hidden copy of the descriptor is there.
+//! A private mapping is a copy that nothing else sees, and so is a shared one of a file that is open for
+//! reading alone, but that it does not follow later writes. For a shared one of a file that is open for
+//! writing, too, the server has memory: all processes map the same, and it is the file's as long as a hidden
+//! copy of the descriptor is there.
 //!
 //! Thread safety: see the back end; the list of mappings is atomic, and a child of fork has a copy of it.
 

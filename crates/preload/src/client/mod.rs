@@ -1,13 +1,16 @@
-//! The back end: calls of the program become calls of the server that owns the store (docs/decisions/serving.md).
+//! The back end: calls of the program become calls of the server that owns the store
+//! (docs/decisions/serving.md).
 //!
-//! Nothing is kept here that the kernel keeps. An open file is the inode number of its placeholder, the working directory the name
-//! of a real one (`RUN/cwd/HANDLE`), which its processes have as theirs; so copies, forks, and programs that are begun need no
-//! help of this library.
+//! Nothing is kept here that the kernel keeps. An open file is the inode number of its placeholder, the
+//! working directory the name of a real one (`RUN/cwd/HANDLE`), which its processes have as theirs; so
+//! copies, forks, and programs that are begun need no help of this library.
 //!
-//! Thread safety: any thread, signal handler, child of vfork. Nothing is allocated, nothing of libc is called.
+//! Thread safety: any thread, signal handler, child of vfork. Nothing is allocated, nothing of libc is
+//! called.
 //!
-//! Invariants: a placeholder never reaches the kernel as the file that it is: a call on one that the server does not know, or that the
-//! user may not have, fails. A descriptor of anything else is the program's own affair.
+//! Invariants: a placeholder never reaches the kernel as the file that it is: a call on one that the server
+//! does not know, or that the user may not have, fails. A descriptor of anything else is the program's own
+//! affair.
 
 mod attributes;
 mod content;
@@ -164,7 +167,8 @@ fn by_descriptor(call: &Call<'_>) -> Done {
     }
 }
 
-/// Whether a descriptor that the process was started with belongs to a store, also where its user may not use it.
+/// Whether a descriptor that the process was started with belongs to a store, also where its user may not use
+/// it.
 pub(crate) fn may_own_descriptor(fd: i32) -> bool {
     let Ok(handle) = handle(fd) else { return false };
     if hidden::is_high(fd) && directory::is_of(handle) {
@@ -200,8 +204,9 @@ fn ask<T>(
     ask_with(call, asked, |_| 0, read)
 }
 
-/// Asks the server. A path that leads out of the store is followed by the kernel. An open file that the server does not know is another
-/// server's or user's: EIO, since what the kernel would write into the placeholder is lost.
+/// Asks the server. A path that leads out of the store is followed by the kernel. An open file that the
+/// server does not know is another server's or user's: EIO, since what the kernel would write into the
+/// placeholder is lost.
 fn ask_with<T>(
     call: &Call<'_>,
     asked: &kvfs_lane::Call<'_>,

@@ -1,6 +1,7 @@
 //! Opening files, and what becomes of their descriptors.
 //!
-//! Thread safety: see the back end. Invariant: the program gets the lowest number that is free, as POSIX wants it.
+//! Thread safety: see the back end. Invariant: the program gets the lowest number that is free, as POSIX
+//! wants it.
 
 use kvfs_lane::Reply;
 use kvfs_lane::greeting::PLACEHOLDER_MODE;
@@ -51,7 +52,8 @@ pub(super) fn open(call: &Call<'_>) -> Done {
     }
 }
 
-/// Whether a path elsewhere is opened that leads to a placeholder: `/proc/PID/fd/N`. What is written there is lost.
+/// Whether a path elsewhere is opened that leads to a placeholder: `/proc/PID/fd/N`. What is written there is
+/// lost.
 pub(super) fn leads_to_placeholder(call: &Call<'_>) -> bool {
     let which = match call.nr as i64 {
         libc::SYS_open | libc::SYS_creat => 0,

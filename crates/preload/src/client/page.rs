@@ -1,7 +1,7 @@
 //! What a process has of its server, on pages that a fork leaves empty in the child.
 //!
-//! Thread safety: atomics; a lane belongs to the one who has claimed it, be it a thread, a signal handler that interrupts it, or
-//! a child of vfork, which shares this memory.
+//! Thread safety: atomics; a lane belongs to the one who has claimed it, be it a thread, a signal handler
+//! that interrupts it, or a child of vfork, which shares this memory.
 //!
 //! Invariant: all zeros is the state of a process that has nothing yet.
 
@@ -73,7 +73,8 @@ pub(super) fn set_up() -> bool {
 
 /// The page of the process, once it is set up.
 pub(super) fn page() -> Option<&'static Page> {
-    // SAFETY: mapped for as long as the process lives, zeroed, aligned; atomics alone are shared, and slots as they say.
+    // SAFETY: mapped for as long as the process lives, zeroed, aligned; atomics alone are shared, and slots
+    // as they say.
     unsafe { PAGE.load(Ordering::Acquire).as_ref() }
 }
 

@@ -1,11 +1,13 @@
 //! The connection of this process to its server, and the calls that go over it.
 //!
-//! A process connects with its first call. A child of fork finds an empty page and connects anew; a child of vfork uses the
-//! connection of its parent, whose memory it shares, or one for a single call, if there is none.
+//! A process connects with its first call. A child of fork finds an empty page and connects anew; a child of
+//! vfork uses the connection of its parent, whose memory it shares, or one for a single call, if there is
+//! none.
 //!
 //! Thread safety: any thread, signal handler, or child of vfork; nothing is allocated.
 //!
-//! Invariant: requests on the connection follow each other, with signals blocked, so that a handler can't meet one half-done.
+//! Invariant: requests on the connection follow each other, with signals blocked, so that a handler can't
+//! meet one half-done.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -33,8 +35,8 @@ static ADDRESS: OnceLock<SocketAddrUnix> = OnceLock::new();
 /// What it is told first.
 static HELLO: OnceLock<Request> = OnceLock::new();
 
-/// Keeps the path of the server's socket, and what this process says there: that it sees the file system at `place`, in the open
-/// transaction `txn`, if any. Returns `false` if there can be no such server.
+/// Keeps the path of the server's socket, and what this process says there: that it sees the file system at
+/// `place`, in the open transaction `txn`, if any. Returns `false` if there can be no such server.
 #[must_use]
 pub(super) fn set_up(path: &CStr, place: &[u8], txn: u64) -> bool {
     let greeting = Greeting { place: place.to_vec(), txn, ..Greeting::default() };
@@ -165,8 +167,8 @@ fn new_lane(socket: BorrowedFd<'_>) -> Result<ClientLane, Errno> {
     ClientLane::attach(memory).map_err(|_| libc::ENOMEM)
 }
 
-/// Calls. `fill` puts the payload into its space and returns its length, or an error number below 0; `read` gets the answer
-/// with its payload, behind which lies a zero.
+/// Calls. `fill` puts the payload into its space and returns its length, or an error number below 0; `read`
+/// gets the answer with its payload, behind which lies a zero.
 pub(super) fn exchange<T>(
     call: &Call<'_>,
     fill: impl FnOnce(&mut [u8]) -> isize,
@@ -328,7 +330,8 @@ fn lifted(fd: OwnedFd) -> OwnedFd {
     sys::own(hidden::lift(fd, libc::F_DUPFD_CLOEXEC))
 }
 
-/// One that was given to a process that can't keep the directory: its memory is its parent's, its descriptors are not.
+/// One that was given to a process that can't keep the directory: its memory is its parent's, its descriptors
+/// are not.
 fn alone(given: &mut Answer, connection: Option<OwnedFd>) -> Result<Spare, Errno> {
     let handle = given.handles.pop().ok_or(libc::EMFILE)?;
     let directory = lifted(given.descriptors.pop().ok_or(libc::EIO)?);

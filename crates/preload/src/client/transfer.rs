@@ -1,6 +1,7 @@
 //! Content from one descriptor to another.
 //!
-//! Thread safety: see the back end. Invariant: a call that moves less than was asked for says so, and programs go on.
+//! Thread safety: see the back end. Invariant: a call that moves less than was asked for says so, and
+//! programs go on.
 
 use super::content::PIECE;
 use super::{Done, ask, ask_with, error, handle, number, number_of};

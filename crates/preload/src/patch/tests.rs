@@ -1,9 +1,8 @@
 use super::{segments, sites};
 use crate::kinds::{Kind, kind};
 
-/// Calls with a site of another form: symbols that `interpose.rs` has, and what needs nothing. vfork (58) is made as it
-/// is; the others are of the C library's own sockets
-/// and messages.
+/// Calls with a site of another form: symbols that `interpose.rs` has, and what needs nothing. vfork (58) is
+/// made as it is; the others are of the C library's own sockets and messages.
 const OTHER_FORMS: &[(u64, &str)] = &[
     (16, "interposed: ioctl"),
     (95, "interposed: umask"),

@@ -4,7 +4,8 @@ use crate::run::{Served, compare, is_installed};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A handler that writes below the prefix interrupts calls below the prefix; threads fork meanwhile; `vfork` and `syscall`.
+/// A handler that writes below the prefix interrupts calls below the prefix; threads fork meanwhile; `vfork`
+/// and `syscall`.
 const PROGRAM: &str = r#"
 #define _GNU_SOURCE
 #include <fcntl.h>

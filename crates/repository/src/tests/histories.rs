@@ -1,4 +1,5 @@
-//! Pushes, prunes and removals of several machines in any order, over days: nothing that a snapshot needs is ever lost.
+//! Pushes, prunes and removals of several machines in any order, over days: nothing that a snapshot needs is
+//! ever lost.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! Object storage in memory, with a clock of its own, that stops on demand, and in which other things happen while a request lasts.
+//! Object storage in memory, with a clock of its own, that stops on demand, and in which other things happen
+//! while a request lasts.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -78,7 +79,8 @@ impl Service {
         .unwrap();
     }
 
-    /// Lets `then` happen behind the reading, or in front of the writing, that the `skipped`th request after the first one does.
+    /// Lets `then` happen behind the reading, or in front of the writing, that the `skipped`th request after
+    /// the first one does.
     pub(super) fn meanwhile(
         &self,
         (kind, part, skipped): (Request, &'static str, usize),

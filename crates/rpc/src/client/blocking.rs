@@ -1,7 +1,7 @@
 //! The client for programs without a runtime: each call returns when it is done.
 //!
-//! Thread safety: a [`Store`] belongs to one thread at a time; open one for each thread. While no call is under
-//! way nothing is read from the connection; the daemon doesn't mind.
+//! Thread safety: a [`Store`] belongs to one thread at a time; open one for each thread. While no call is
+//! under way nothing is read from the connection; the daemon doesn't mind.
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -119,8 +119,8 @@ impl Store {
     /// Calls `take` with every key and value of a range as of one moment, in order.
     ///
     /// # Errors
-    /// Those of `take`; as [`Client::scan`]: where it takes longer than a scan may, export from a named snapshot,
-    /// which goes on from behind the last key by itself.
+    /// Those of `take`; as [`Client::scan`]: where it takes longer than a scan may, export from a named
+    /// snapshot, which goes on from behind the last key by itself.
     pub fn export(
         &mut self,
         keyspace: &str,
@@ -150,8 +150,8 @@ impl Store {
     /// Sets all keys that `entries` give, or none: in this transaction, or one of its own. Returns how many.
     ///
     /// # Errors
-    /// As all calls; the first error of `entries`: nothing happened. In a transaction that has a part of them by then it is
-    /// [`ClientError::ImportedPart`].
+    /// As all calls; the first error of `entries`: nothing happened. In a transaction that has a part of them
+    /// by then it is [`ClientError::ImportedPart`].
     pub fn import(
         &mut self,
         keyspace: &str,

@@ -1,8 +1,8 @@
-//! Transactions, and operations on trees, by calls on the mount itself, without a connection: an order of magnitude faster to begin and to
-//! end.
+//! Transactions, and operations on trees, by calls on the mount itself, without a connection: an order of
+//! magnitude faster to begin and to end.
 //!
-//! Thread safety: a [`Mount`] may be shared. Invariants: nothing is tied to it; what was begun here stays open until
-//! a call ends it, or its time is over.
+//! Thread safety: a [`Mount`] may be shared. Invariants: nothing is tied to it; what was begun here stays
+//! open until a call ends it, or its time is over.
 #![expect(unsafe_code, reason = "rustix has no safe form of an ioctl that others define")]
 
 use std::fs::File;
@@ -34,8 +34,9 @@ impl Mount {
     /// Begins a transaction. Returns its number. [`BeginOptions::tied`] can't be: there is no connection.
     ///
     /// # Errors
-    /// [`ClientError::Io`]: ENOTTY where this is no kvfs mount, or a transaction's view; EPERM for a nice value below
-    /// 0 of others than root and the store's owner; EOPNOTSUPP on a mount that has no transactions.
+    /// [`ClientError::Io`]: ENOTTY where this is no kvfs mount, or a transaction's view; EPERM for a nice
+    /// value below 0 of others than root and the store's owner; EOPNOTSUPP on a mount that has no
+    /// transactions.
     pub fn begin(&self, options: &BeginOptions) -> Result<u64> {
         if options.tied {
             return Err(Errno::INVAL.into());
@@ -56,8 +57,8 @@ impl Mount {
     /// Commits a transaction: files and keys at once.
     ///
     /// # Errors
-    /// [`ClientError::Conflict`]: nothing of it happened. [`ClientError::Io`]: ENOENT for an unknown one, EPERM for
-    /// another user's, EBUSY while another call ends it.
+    /// [`ClientError::Conflict`]: nothing of it happened. [`ClientError::Io`]: ENOENT for an unknown one,
+    /// EPERM for another user's, EBUSY while another call ends it.
     pub fn commit(&self, txn: u64, is_durable: bool) -> Result<()> {
         let call = Call { id: txn, asynchronous: !is_durable, ..Call::default() };
         self.ask::<{ calls::TXN_COMMIT }>(&call).map(drop)
@@ -89,18 +90,21 @@ impl Mount {
         Ok(call.text.into())
     }
 
-    /// Removes what is at `path`, with all that is below, in constant time where the caller is root: in a transaction of its own, or as part
-    /// of that whose view this is. The path begins at the directory that was opened here. Returns the number of the transaction of its own.
+    /// Removes what is at `path`, with all that is below, in constant time where the caller is root: in a
+    /// transaction of its own, or as part of that whose view this is. The path begins at the directory that
+    /// was opened here. Returns the number of the transaction of its own.
     ///
     /// # Errors
-    /// [`ClientError::Tree`]: nothing was removed, and the text says why, and what was in the way. [`ClientError::Io`]: ENOTTY where this is
-    /// no kvfs mount, or ENOTSUP; EROFS; ENAMETOOLONG, EINVAL for the path.
+    /// [`ClientError::Tree`]: nothing was removed, and the text says why, and what was in the way.
+    /// [`ClientError::Io`]: ENOTTY where this is no kvfs mount, or ENOTSUP; EROFS; ENAMETOOLONG, EINVAL for
+    /// the path.
     pub fn remove_tree(&self, path: &[u8]) -> Result<Option<u64>> {
         self.change_tree(&TreeCall { path: path.to_vec(), ..TreeCall::default() })
     }
 
-    /// Clones what is at `source`, with all that is below, to `target`, which must not exist; as [`Self::remove_tree`]. What is being
-    /// written through descriptors or mappings must be synced before, or it may be missing.
+    /// Clones what is at `source`, with all that is below, to `target`, which must not exist; as
+    /// [`Self::remove_tree`]. What is being written through descriptors or mappings must be synced before, or
+    /// it may be missing.
     ///
     /// # Errors
     /// As there; nothing was made then.
@@ -147,8 +151,8 @@ impl Mount {
 
     fn call<const OPCODE: Opcode, const LEN: usize>(&self, bytes: &mut [u8; LEN]) -> Result<(), Errno> {
         const { assert!(OPCODE >> 16 & 0x3fff == LEN as Opcode, "the number says how long the argument is") };
-        // SAFETY: the number says that LEN bytes are read and written, at most, where the argument points; that is
-        // this array, and any bytes are valid in it.
+        // SAFETY: the number says that LEN bytes are read and written, at most, where the argument points;
+        // that is this array, and any bytes are valid in it.
         unsafe { ioctl(&self.file, Updater::<OPCODE, [u8; LEN]>::new(bytes)) }
     }
 }

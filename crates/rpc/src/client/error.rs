@@ -35,8 +35,8 @@ pub enum ClientError {
     /// The daemon says why.
     #[error("{}", .0.message())]
     Refused(Status),
-    /// An import into a transaction failed when a part of it was there: the transaction was aborted. In a branch, which can't be, the
-    /// part stays.
+    /// An import into a transaction failed when a part of it was there: the transaction was aborted. In a
+    /// branch, which can't be, the part stays.
     #[error("{cause}; {}", part_of_import(*.keys, *.is_aborted))]
     ImportedPart {
         /// Why it failed.

@@ -15,8 +15,8 @@ pub struct Located {
 }
 
 impl Located {
-    /// Its socket, and the owner of its directory, whose daemon is to be behind it; that of a mount of root's for all users,
-    /// where the store's directory is closed.
+    /// Its socket, and the owner of its directory, whose daemon is to be behind it; that of a mount of root's
+    /// for all users, where the store's directory is closed.
     pub fn socket(&self) -> (PathBuf, Option<u32>) {
         locate::Located { store: self.store.clone() }.socket(SOCKET_NAME)
     }

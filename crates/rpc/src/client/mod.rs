@@ -13,8 +13,9 @@
 //! # }
 //! ```
 //!
-//! Thread safety: a client is cheap to clone, and clones share one connection; calls of clones go side by side.
-//! Invariant: a connection is never made anew behind its user's back, because transactions may be tied to it.
+//! Thread safety: a client is cheap to clone, and clones share one connection; calls of clones go side by
+//! side. Invariant: a connection is never made anew behind its user's back, because transactions may be tied
+//! to it.
 
 pub mod blocking;
 pub mod calls;
@@ -50,7 +51,8 @@ pub struct BeginOptions {
     pub nice: i32,
     /// It is given up when it takes longer.
     pub timeout: Option<Duration>,
-    /// It is given up when it goes without an operation for longer; `None`: as the mount says; [`Duration::MAX`]: never.
+    /// It is given up when it goes without an operation for longer; `None`: as the mount says;
+    /// [`Duration::MAX`]: never.
     pub idle_max: Option<Duration>,
     /// It is aborted when the connection ends.
     pub tied: bool,
@@ -132,8 +134,8 @@ impl Client {
         Ok(Self::with(Wire::connect(socket, |_| Ok(())).await?))
     }
 
-    /// As [`Self::connect_to`], if the process behind the socket is root's, this process's user's, or `owner`'s: of the owner
-    /// of the store. Before that is known nothing is sent.
+    /// As [`Self::connect_to`], if the process behind the socket is root's, this process's user's, or
+    /// `owner`'s: of the owner of the store. Before that is known nothing is sent.
     ///
     /// # Errors
     /// As [`Self::connect`]; another user's process is behind the socket.

@@ -1,8 +1,8 @@
 //! Connections: which user gets one, what passes on it, how it ends.
 //!
-//! Thread safety: everything here runs on the thread of the event loop, a task for each connection. Invariants:
-//! a connection that has not said what it is within a time is closed; no transaction stays tied to one that has
-//! ended.
+//! Thread safety: everything here runs on the thread of the event loop, a task for each connection.
+//! Invariants: a connection that has not said what it is within a time is closed; no transaction stays tied
+//! to one that has ended.
 
 use std::convert::Infallible;
 use std::io;

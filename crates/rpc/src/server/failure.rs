@@ -161,8 +161,8 @@ fn ended(error: &TxnError, txn: u64) -> Status {
     status
 }
 
-/// Most bytes of words about a conflict, three of them: with the whole key they have to fit into the 8 KiB of headers that every
-/// client takes, twice as long once they are encoded.
+/// Most bytes of words about a conflict, three of them: with the whole key they have to fit into the 8 KiB of
+/// headers that every client takes, twice as long once they are encoded.
 const WORDS_BYTES_MAX: usize = 400;
 
 /// The words, cut where they are too long: a key or a path in them may be of any length.

@@ -1,8 +1,8 @@
 //! Locks that a client takes for its transaction.
 //!
-//! Thread safety: as [`Shared`]. Invariant: a lock needs the right to use what it is on: a shared one the right to read,
-//! an exclusive one that to write, as permission bits and access-control lists give it, and the right to search each
-//! directory on the way.
+//! Thread safety: as [`Shared`]. Invariant: a lock needs the right to use what it is on: a shared one the
+//! right to read, an exclusive one that to write, as permission bits and access-control lists give it, and
+//! the right to search each directory on the way.
 
 use std::sync::Arc;
 

@@ -1,9 +1,9 @@
 //! The daemon's end of the socket.
 //!
-//! Purpose: the service of `store.proto` over a [`FileSystem`]. One thread (`kv-socket`) does all talking, by an
-//! event loop that never blocks; what may block runs on a few threads (`kv-worker`), of which no user gets all;
-//! one thread (`kv-sync`) syncs for all waiting requests. Operations that must wait for a lock wait as tickets, not as
-//! threads.
+//! Purpose: the service of `store.proto` over a [`FileSystem`]. One thread (`kv-socket`) does all talking, by
+//! an event loop that never blocks; what may block runs on a few threads (`kv-worker`), of which no user gets
+//! all; one thread (`kv-sync`) syncs for all waiting requests. Operations that must wait for a lock wait as
+//! tickets, not as threads.
 //!
 //! Thread safety: a [`Server`] is started and stopped by its owner; everything inside is shared.
 //!

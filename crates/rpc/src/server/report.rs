@@ -1,7 +1,7 @@
 //! What is reported of a request when it is answered.
 //!
-//! Thread safety: shared by the tasks and threads of a request. Invariant: ends of transactions are reported by their registry, not
-//! here.
+//! Thread safety: shared by the tasks and threads of a request. Invariant: ends of transactions are reported
+//! by their registry, not here.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,8 +1,8 @@
 //! Scans: pages of one moment, as fast as their reader takes them.
 //!
-//! Thread safety: each scan is a task of its own, with two pages in hand at most. Invariants: the moment that a
-//! scan shows is pinned for a bounded time; a scan that did not come to its end says so, however late its reader
-//! hears of it.
+//! Thread safety: each scan is a task of its own, with two pages in hand at most. Invariants: the moment that
+//! a scan shows is pinned for a bounded time; a scan that did not come to its end says so, however late its
+//! reader hears of it.
 
 use std::pin::Pin;
 use std::sync::Arc;

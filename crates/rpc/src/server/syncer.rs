@@ -1,7 +1,7 @@
 //! One thread that syncs for all waiting requests: those that come while it works are the next group.
 //!
-//! Thread safety: all methods are `&self`. Invariant: a request that is told `Ok` was at or below a position that was synced
-//! after it asked.
+//! Thread safety: all methods are `&self`. Invariant: a request that is told `Ok` was at or below a position
+//! that was synced after it asked.
 
 use std::io;
 use std::sync::Arc;

@@ -22,11 +22,13 @@ use crate::{ioctl, proto};
 pub struct Begin {
     /// As if transactions ran one after the other.
     pub serializable: bool,
-    /// Of two in each other's way the one with the greater number gives way. Not looked at yet: below 0 is not for all.
+    /// Of two in each other's way the one with the greater number gives way. Not looked at yet: below 0 is
+    /// not for all.
     pub nice: i32,
     /// It is given up when it takes longer.
     pub timeout: Option<Duration>,
-    /// It is given up when it goes without an operation for longer; `None`: as the mount says; the greatest time: never.
+    /// It is given up when it goes without an operation for longer; `None`: as the mount says; the greatest
+    /// time: never.
     pub idle_max: Option<Duration>,
     /// It ends with the connection.
     pub tied: bool,

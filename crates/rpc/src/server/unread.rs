@@ -1,9 +1,11 @@
-//! Answers of one connection that were not written yet, by age: a client that takes none in time loses its connection.
+//! Answers of one connection that were not written yet, by age: a client that takes none in time loses its
+//! connection.
 //!
-//! A client that opens no window for an answer keeps it here, and what an answer counts is kept from the user's other
-//! connections and from others.
+//! A client that opens no window for an answer keeps it here, and what an answer counts is kept from the
+//! user's other connections and from others.
 //!
-//! Thread safety: answers are noted and written on the thread of the event loop; the lock is held for moments.
+//! Thread safety: answers are noted and written on the thread of the event loop; the lock is held for
+//! moments.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

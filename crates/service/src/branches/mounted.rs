@@ -1,12 +1,12 @@
-//! The mounted branches of a mounted store: each is a view behind a connection of its own, on a directory that its
-//! user has chosen.
+//! The mounted branches of a mounted store: each is a view behind a connection of its own, on a directory
+//! that its user has chosen.
 //!
-//! Thread safety: all methods are `&self`, for threads that may block. The lock is held across a checkpoint, a mount
-//! and an unmount: they take turns, and nothing that serves requests takes it. It is not held while a user's
-//! directory is looked at, which may lie on a file system that does not answer.
+//! Thread safety: all methods are `&self`, for threads that may block. The lock is held across a checkpoint,
+//! a mount and an unmount: they take turns, and nothing that serves requests takes it. It is not held while a
+//! user's directory is looked at, which may lie on a file system that does not answer.
 //!
-//! Invariants: a mounted branch is checkpointed every [`CHECKPOINT_PERIOD`] while it is written to, and before its
-//! view is given up, however it is unmounted.
+//! Invariants: a mounted branch is checkpointed every [`CHECKPOINT_PERIOD`] while it is written to, and
+//! before its view is given up, however it is unmounted.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -62,8 +62,8 @@ impl Mounted {
 
     /// Checkpoints and gives up the view. The kernel has given up its side, or does so now.
     fn end(mut self, name: &str) -> Result<()> {
-        // Nothing comes in any more but pages that the kernel has still, where another namespace still has it.
-        // Kept until the view has ended: it must not open again.
+        // Nothing comes in any more but pages that the kernel has still, where another namespace still has
+        // it. Kept until the view has ended: it must not open again.
         let frozen = self.fs.expect_txn().and_then(|txn| {
             loop {
                 match txn.freeze() {
@@ -229,7 +229,8 @@ impl Branches {
         self.state.lock().mounted.get(name).map(|mounted| Arc::clone(&mounted.fs))
     }
 
-    /// The same by the number of its transaction, for a caller that may enter it: with its keys, so not of a directory.
+    /// The same by the number of its transaction, for a caller that may enter it: with its keys, so not of a
+    /// directory.
     ///
     /// # Errors
     /// There is none of this number; it is one of a directory.
@@ -253,7 +254,8 @@ impl Branches {
         state.mounted.iter().filter(|(_, mounted)| !mounted.mount.has_ended()).map(of).collect()
     }
 
-    /// Checkpoints all that are mounted, and tells where. Waits for clones of trees that are under way in them.
+    /// Checkpoints all that are mounted, and tells where. Waits for clones of trees that are under way in
+    /// them.
     ///
     /// # Errors
     /// One can't be checkpointed.

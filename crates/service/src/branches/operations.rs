@@ -1,7 +1,8 @@
 //! What callers do with branches, mounted or not.
 //!
-//! Thread safety: for threads that may block. Invariants: a branch is used by its user and root alone; a daemon of root's
-//! mounts and unmounts nothing for the owner of a store, whom it does not trust outside of the store.
+//! Thread safety: for threads that may block. Invariants: a branch is used by its user and root alone; a
+//! daemon of root's mounts and unmounts nothing for the owner of a store, whom it does not trust outside of
+//! the store.
 
 use std::path::{Path, PathBuf};
 
@@ -17,9 +18,9 @@ use crate::selection::selected;
 use crate::served::{ServedStore, commit_unseen};
 
 impl ServedStore<'_> {
-    /// Makes a branch of everything that was acknowledged in the directory to which `path` leads, from the root of the store; with
-    /// `flush`, of dirty pages of shared mappings, too; with a `snapshot`, of what that holds. The root's is one of everything, keys as
-    /// well.
+    /// Makes a branch of everything that was acknowledged in the directory to which `path` leads, from the
+    /// root of the store; with `flush`, of dirty pages of shared mappings, too; with a `snapshot`, of what
+    /// that holds. The root's is one of everything, keys as well.
     ///
     /// # Errors
     /// The caller may not; the name is taken, or none; there is no such directory; as a sync.
@@ -111,7 +112,8 @@ impl ServedStore<'_> {
         self.unmount_for(caller, name)
     }
 
-    /// What was mounted on a directory has been unmounted: if it was a branch, that is checkpointed when this returns.
+    /// What was mounted on a directory has been unmounted: if it was a branch, that is checkpointed when this
+    /// returns.
     ///
     /// # Errors
     /// The caller may not; it can't be checkpointed.
@@ -135,8 +137,9 @@ impl ServedStore<'_> {
         Ok(kvfs_fs::diff(&view)?)
     }
 
-    /// Merges a branch of the caller's: without a selection only if nothing is in the way. A branch that is not merged is as it
-    /// was, mounted again where it was mounted. One that is mounted is merged for those alone that may unmount it.
+    /// Merges a branch of the caller's: without a selection only if nothing is in the way. A branch that is
+    /// not merged is as it was, mounted again where it was mounted. One that is mounted is merged for those
+    /// alone that may unmount it.
     ///
     /// # Errors
     /// The caller may not; it is in use; something is in the way; as a commit.
@@ -190,8 +193,8 @@ impl ServedStore<'_> {
         Err(ServiceError::new(ErrorKind::Denied, message))
     }
 
-    /// Unmounts a branch, if it is mounted. For the owner of the store nothing is unmounted: it is not mounted, or refused; one
-    /// that is mounted after this look is in use.
+    /// Unmounts a branch, if it is mounted. For the owner of the store nothing is unmounted: it is not
+    /// mounted, or refused; one that is mounted after this look is in use.
     fn unmount_for(&self, caller: &Caller, name: &str) -> Result<()> {
         let Some(branches) = self.branches else { return Ok(()) };
         if is_server(caller.uid) {

@@ -49,7 +49,8 @@ impl OperationLine {
         self.buckets.iter().map(|&(_, count)| count).sum()
     }
 
-    /// The time within which this part of them was done, off by at most a thirty-second; zero: there were none.
+    /// The time within which this part of them was done, off by at most a thirty-second; zero: there were
+    /// none.
     pub fn quantile(&self, part: f64) -> Duration {
         let count = self.count();
         let rank = ((count as f64 * part).ceil() as u64).clamp(1, count.max(1));
@@ -77,7 +78,8 @@ impl OperationLine {
         Duration::from_nanos(self.nanos_max)
     }
 
-    /// Those that `before`, an earlier count, does not have. The longest one is then the end of the last bucket, at most.
+    /// Those that `before`, an earlier count, does not have. The longest one is then the end of the last
+    /// bucket, at most.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let earlier = |index: u16| {

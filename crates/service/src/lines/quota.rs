@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 /// What is asked about quotas.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum QuotaRequest {
-    /// Answered when everything has been counted; refused while transactions are open, unless they may be aborted.
+    /// Answered when everything has been counted; refused while transactions are open, unless they may be
+    /// aborted.
     On {
         abort_open: bool,
     },

@@ -1,11 +1,12 @@
 //! Latencies in buckets of equal relative width.
 //!
-//! A bucket is a sixteenth of an octave: 16 of them from each power of two nanoseconds to the next, from 128 ns to about 18
-//! minutes, one for what is shorter and one for what is longer. A quantile that is read from them is off by at most a thirty-second
-//! of its value.
+//! A bucket is a sixteenth of an octave: 16 of them from each power of two nanoseconds to the next, from 128
+//! ns to about 18 minutes, one for what is shorter and one for what is longer. A quantile that is read from
+//! them is off by at most a thirty-second of its value.
 //!
-//! Thread safety: [`Histogram`] is written by any number of threads with relaxed atomics, so a snapshot may miss what is being
-//! added. Invariant: the bounds are part of the control protocol: [`BUCKETS`] buckets, by index.
+//! Thread safety: [`Histogram`] is written by any number of threads with relaxed atomics, so a snapshot may
+//! miss what is being added. Invariant: the bounds are part of the control protocol: [`BUCKETS`] buckets, by
+//! index.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,9 +1,10 @@
-//! What the operations of a store come to: how many of each kind there were, how long they took, which of them were slow, and each
-//! as it ends for readers that ask.
+//! What the operations of a store come to: how many of each kind there were, how long they took, which of
+//! them were slow, and each as it ends for readers that ask.
 //!
-//! Thread safety: any number of threads. An operation costs a few relaxed atomics in one of eight shards; only while there is a
-//! reader, or for a slow one, a lock is taken, for moments. Invariant: [`Operations::record`] waits for nothing and calls nothing
-//! of the file system that a front end may hold a lock of: paths are found out by the threads that show them.
+//! Thread safety: any number of threads. An operation costs a few relaxed atomics in one of eight shards;
+//! only while there is a reader, or for a slow one, a lock is taken, for moments. Invariant:
+//! [`Operations::record`] waits for nothing and calls nothing of the file system that a front end may hold a
+//! lock of: paths are found out by the threads that show them.
 
 mod finished;
 mod histogram;

@@ -1,8 +1,9 @@
 //! The log of slow operations.
 //!
-//! An operation that took as long as the threshold, and has not waited for another owner's lock, is queued, and a thread says it in
-//! the log of the process, with the path. At most [`LINES_MAX`] are said in a period; of the others, which come in numbers when a
-//! device stalls, the log has one line, with their number and the longest.
+//! An operation that took as long as the threshold, and has not waited for another owner's lock, is queued,
+//! and a thread says it in the log of the process, with the path. At most [`LINES_MAX`] are said in a period;
+//! of the others, which come in numbers when a device stalls, the log has one line, with their number and the
+//! longest.
 //!
 //! Thread safety: one short lock. Invariant: what waits to be said is bounded.
 

@@ -1,8 +1,9 @@
 //! Readers of operations as they end.
 //!
-//! Thread safety: the list of readers is locked for moments while there is a reader; where there is none, nothing here is called. A
-//! reader's thread waits for operations with no lock held that a writer needs for longer. Invariants: a reader that is too slow
-//! loses operations, and is told how many; what waits for it is bounded by [`RING_LEN`].
+//! Thread safety: the list of readers is locked for moments while there is a reader; where there is none,
+//! nothing here is called. A reader's thread waits for operations with no lock held that a writer needs for
+//! longer. Invariants: a reader that is too slow loses operations, and is told how many; what waits for it is
+//! bounded by [`RING_LEN`].
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
@@ -93,7 +94,8 @@ impl Reader {
     fn push(&self, finished: Finished) {
         let mut ring = self.ring.lock();
         if ring.finished.len() >= RING_LEN {
-            // What is told is one stretch, and the newest is lost: else a reader that never catches up would see but holes.
+            // What is told is one stretch, and the newest is lost: else a reader that never catches up would
+            // see but holes.
             ring.lost += 1;
             return;
         }
@@ -202,8 +204,8 @@ impl Operations {
         self.look_again();
     }
 
-    /// The next operations for a reader, and how many were lost behind them: waits for some, for a moment. `None`: the store is
-    /// being closed, or nothing is traced on this connection.
+    /// The next operations for a reader, and how many were lost behind them: waits for some, for a moment.
+    /// `None`: the store is being closed, or nothing is traced on this connection.
     pub(crate) fn traced(&self, connection: u64) -> Option<(Vec<TraceLine>, u64)> {
         let (page, lost) = self.readers.of(connection)?.next()?;
         let epoch = self.clock.wall().saturating_sub(self.clock.monotonic());
@@ -218,7 +220,8 @@ impl Operations {
 }
 
 impl ServedStore<'_> {
-    /// Begins to tell the caller, on its connection, of operations as they end: of files, keys and transactions of all users.
+    /// Begins to tell the caller, on its connection, of operations as they end: of files, keys and
+    /// transactions of all users.
     ///
     /// # Errors
     /// The caller may not; there is no such kind; there are too many readers; nothing is mounted.

@@ -1,6 +1,7 @@
 //! Named snapshots: made, hidden, deleted, listed, restored, compared; and sent (`send`).
 //!
-//! Thread safety: for threads that may block. Invariant: a private snapshot is not there for those that it is not shown to.
+//! Thread safety: for threads that may block. Invariant: a private snapshot is not there for those that it is
+//! not shown to.
 
 mod send;
 
@@ -21,8 +22,8 @@ use crate::served::{ServedStore, begin_for, or_nothing};
 pub use send::{Frames, StreamOffer, Streams};
 
 impl ServedStore<'_> {
-    /// Makes a snapshot of everything that was acknowledged; with `flush`, of dirty pages of shared mappings, too. A private one
-    /// is shown to root and the store's owner alone.
+    /// Makes a snapshot of everything that was acknowledged; with `flush`, of dirty pages of shared mappings,
+    /// too. A private one is shown to root and the store's owner alone.
     ///
     /// # Errors
     /// The caller may not; the name is taken, or none; as a sync.
@@ -74,8 +75,8 @@ impl ServedStore<'_> {
         shown_snapshots(self.fs, caller.uid).into_iter().map(line).collect()
     }
 
-    /// Brings back the state of a snapshot: everything, or what these paths lead to, from the root of the store. Returns the
-    /// transaction that did.
+    /// Brings back the state of a snapshot: everything, or what these paths lead to, from the root of the
+    /// store. Returns the transaction that did.
     ///
     /// # Errors
     /// The caller may not; there is no such snapshot or path; nothing was restored.

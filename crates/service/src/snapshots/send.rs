@@ -1,7 +1,7 @@
 //! Streams of snapshots.
 //!
-//! The caller says where it is, so a stream goes on when the daemon ends and a command opens the store itself. What a
-//! connection was given last is kept in the making, so that nothing is made twice.
+//! The caller says where it is, so a stream goes on when the daemon ends and a command opens the store
+//! itself. What a connection was given last is kept in the making, so that nothing is made twice.
 //!
 //! Thread safety: a stream is out of the table while it is worked on.
 

@@ -15,7 +15,8 @@ pub struct Begin {
     pub timeout: Option<Duration>,
     /// It may go without an operation for so long; `None`: as the mount says, `Duration::MAX`: for ever.
     pub idle_max: Option<Duration>,
-    /// Of two in each other's way the one with the greater number gives way. Below 0: root and the store's owner alone.
+    /// Of two in each other's way the one with the greater number gives way. Below 0: root and the store's
+    /// owner alone.
     pub nice: i32,
     /// What its owner calls it: a command, mostly. It is cut, and made printable.
     pub label: String,

@@ -1,7 +1,7 @@
 //! Open transactions become branches when the store is unmounted: all, or none.
 //!
-//! First every view is closed and what its kernel side keeps comes in, which is where one can stand in the way; then
-//! each gets its name and checkpoint.
+//! First every view is closed and what its kernel side keeps comes in, which is where one can stand in the
+//! way; then each gets its name and checkpoint.
 //!
 //! Thread safety: for threads that may block, as the registry.
 
@@ -20,9 +20,9 @@ struct Leaving {
 }
 
 impl Transactions {
-    /// Makes every open transaction a branch `txn-ID`, with the dirty pages of its view. Returns their names. Does
-    /// nothing when one of them can't become one. Only where the store itself fails on the way, or is full, some have
-    /// become branches when there is an error; it names them.
+    /// Makes every open transaction a branch `txn-ID`, with the dirty pages of its view. Returns their names.
+    /// Does nothing when one of them can't become one. Only where the store itself fails on the way, or is
+    /// full, some have become branches when there is an error; it names them.
     ///
     /// # Errors
     /// Which transaction can't become a branch, and why.

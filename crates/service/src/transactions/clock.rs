@@ -13,8 +13,8 @@ const TICK: Duration = Duration::from_millis(100);
 impl Transactions {
     /// Body of the clock thread.
     ///
-    /// It looks when a tick is over, not when something changes: a caller that begins and ends one empty transaction after
-    /// the other would wake it each time, and then find its own CPU taken.
+    /// It looks when a tick is over, not when something changes: a caller that begins and ends one empty
+    /// transaction after the other would wake it each time, and then find its own CPU taken.
     pub(super) fn tick(&self) {
         loop {
             {
@@ -40,8 +40,8 @@ impl Transactions {
         }
     }
 
-    /// Drops transactions whose time is over, as a whole or without an operation, and those that gave way on a full store:
-    /// no caller may ever come to do it.
+    /// Drops transactions whose time is over, as a whole or without an operation, and those that gave way on
+    /// a full store: no caller may ever come to do it.
     fn abort_late(&self) {
         let late: Vec<(u64, String)> = {
             let state = self.state.lock();

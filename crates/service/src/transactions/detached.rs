@@ -10,9 +10,10 @@ use crate::caller::Caller;
 use crate::error::Result;
 
 impl Transactions {
-    /// Makes a mount of the view, for its owner to attach. Where the transaction is not a command's (`kvfs txn run`), all of its
-    /// mounts are of the one that the daemon has below the store's directory. The kernel side is this process's, so what it says
-    /// of ids and permissions is true, whatever its owner is allowed.
+    /// Makes a mount of the view, for its owner to attach. Where the transaction is not a command's
+    /// (`kvfs txn run`), all of its mounts are of the one that the daemon has below the store's directory.
+    /// The kernel side is this process's, so what it says of ids and permissions is true, whatever its owner
+    /// is allowed.
     ///
     /// # Errors
     /// There is no such transaction of the caller's; the view can't be mounted.

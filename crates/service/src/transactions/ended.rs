@@ -1,7 +1,7 @@
 //! Transactions that end without their owners' doing, and why: for the error that the owners get.
 //!
-//! Thread safety: as the registry; [`Ended`] is a plain value below its lock. Invariant: what is remembered is bounded; the
-//! oldest go.
+//! Thread safety: as the registry; [`Ended`] is a plain value below its lock. Invariant: what is remembered
+//! is bounded; the oldest go.
 
 use std::collections::BTreeMap;
 
@@ -32,8 +32,8 @@ impl Ended {
 }
 
 impl Transactions {
-    /// Aborts everything that is open now, and says so in the log. What is begun meanwhile stays: its users could keep
-    /// the caller here for ever.
+    /// Aborts everything that is open now, and says so in the log. What is begun meanwhile stays: its users
+    /// could keep the caller here for ever.
     pub fn abort_all(&self, why: &str) {
         let Some(last) = self.state.lock().open.keys().next_back().copied() else { return };
         loop {
@@ -64,7 +64,8 @@ impl Transactions {
         }
     }
 
-    /// `why` is told to the owner of the transaction that asks for it later, unless the owner has ended it: then it is unknown.
+    /// `why` is told to the owner of the transaction that asks for it later, unless the owner has ended it:
+    /// then it is unknown.
     pub(super) fn drop_taken(&self, taken: Taken, by: Option<&Caller>, why: Option<String>) {
         let Taken { id, view, view_mount } = taken;
         if let Some(txn) = view.txn() {

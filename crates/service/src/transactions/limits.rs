@@ -1,10 +1,11 @@
 //! How much a user other than root may have of transactions and of their views.
 //!
-//! An open transaction pins a snapshot and takes about 20 KiB; a mounted view takes threads and tables besides. Beginning
-//! is open to every user of the mount, so both are bounded per user and for all together.
+//! An open transaction pins a snapshot and takes about 20 KiB; a mounted view takes threads and tables
+//! besides. Beginning is open to every user of the mount, so both are bounded per user and for all together.
 //!
-//! Thread safety: `&self` may be shared. Invariant: a slot is taken before what it stands for is made, in one step with the
-//! look whether there is one, and given back when that is gone; so there are never more than the limits say.
+//! Thread safety: `&self` may be shared. Invariant: a slot is taken before what it stands for is made, in one
+//! step with the look whether there is one, and given back when that is gone; so there are never more than
+//! the limits say.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

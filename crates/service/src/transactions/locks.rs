@@ -25,7 +25,8 @@ const PAGE_BYTES_MAX: usize = 2 << 20;
 type Views = BTreeMap<u64, Arc<FileSystem>>;
 
 impl Transactions {
-    /// One page of the locks that user `viewer` may see: those which a transaction of that user holds or waits for.
+    /// One page of the locks that user `viewer` may see: those which a transaction of that user holds or
+    /// waits for.
     ///
     /// # Errors
     /// `after` is no place in a list.

@@ -1,12 +1,14 @@
 //! The open transactions of a mounted store, with what their owners and their kernel sides hold of them.
 //!
-//! A transaction is either *tied* to a connection, whose end aborts it, or it stands by itself. Its view is mounted
-//! by the command that runs it (`kvfs txn run`), in namespaces of its own; or by the daemon, below the store's directory:
-//! at once (`kvfs txn begin`), or when a client asks where its files are (the key-value socket).
+//! A transaction is either *tied* to a connection, whose end aborts it, or it stands by itself. Its view is
+//! mounted by the command that runs it (`kvfs txn run`), in namespaces of its own; or by the daemon, below
+//! the store's directory: at once (`kvfs txn begin`), or when a client asks where its files are (the
+//! key-value socket).
 //!
-//! Thread safety: all methods are `&self`, for threads that may block. The lock is never held across a commit,
-//! a mount, or a conversation with the kernel. Invariants: a thread that commits or aborts must first take the transaction
-//! out of the reach of others (`taken`, whose header has the states); a transaction that ended leaves neither mount nor connection.
+//! Thread safety: all methods are `&self`, for threads that may block. The lock is never held across a
+//! commit, a mount, or a conversation with the kernel. Invariants: a thread that commits or aborts must first
+//! take the transaction out of the reach of others (`taken`, whose header has the states); a transaction that
+//! ended leaves neither mount nor connection.
 
 mod begin;
 mod branch_on_unmount;
@@ -124,8 +126,9 @@ impl Transactions {
         Ok(new)
     }
 
-    /// Begins a transaction as [`Self::begin`] does, and mounts its view at once if that is to be used by others than its
-    /// connection, where `caller` gets to it and there are mounts. Returns its number and where the view is mounted; empty: nowhere yet.
+    /// Begins a transaction as [`Self::begin`] does, and mounts its view at once if that is to be used by
+    /// others than its connection, where `caller` gets to it and there are mounts. Returns its number and
+    /// where the view is mounted; empty: nowhere yet.
     ///
     /// # Errors
     /// As [`Self::begin`] and [`Self::path`].
@@ -144,11 +147,12 @@ impl Transactions {
         }
     }
 
-    /// Begins a transaction for `caller`: the entrance of all front ends. Its view is not mounted yet. Returns its number.
+    /// Begins a transaction for `caller`: the entrance of all front ends. Its view is not mounted yet.
+    /// Returns its number.
     ///
     /// # Errors
-    /// `Denied`: a priority that is not for the caller; [`ServiceError::NoFiles`]; `InUse`: the user has as many open as
-    /// there may be; the store is full or being closed.
+    /// `Denied`: a priority that is not for the caller; [`ServiceError::NoFiles`]; `InUse`: the user has as
+    /// many open as there may be; the store is full or being closed.
     pub fn begin(&self, caller: &Caller, begin: Begin) -> Result<u64> {
         if begin.nice < 0 {
             authorize(&self.main.fs, caller, "run transactions with a negative --nice")?;
@@ -209,8 +213,8 @@ impl Transactions {
         Ok((id, view))
     }
 
-    /// Refuses a caller that may not [attach](Self::attach) anything, before anything is taken from it: to close what a user
-    /// sends may wait for a file system of that user's.
+    /// Refuses a caller that may not [attach](Self::attach) anything, before anything is taken from it: to
+    /// close what a user sends may wait for a file system of that user's.
     ///
     /// # Errors
     /// `Denied`.
@@ -222,8 +226,8 @@ impl Transactions {
     /// Serves the view on the connection of `device`, which its owner has mounted.
     ///
     /// # Errors
-    /// The caller may not; there is no such transaction of the caller's, or it has its view already; the connection does not
-    /// come up.
+    /// The caller may not; there is no such transaction of the caller's, or it has its view already; the
+    /// connection does not come up.
     pub fn attach(&self, caller: &Caller, id: u64, device: OwnedFd) -> Result<()> {
         self.check_may_attach(caller)?;
         let (view, slot) = self.view_without_mount(caller, id)?;
@@ -342,8 +346,8 @@ impl Transactions {
         self.path(caller, id)
     }
 
-    /// Commits: the entrance of all front ends. After a conflict the transaction is gone; after other failures it stays
-    /// open. `pages_max`: how long the dirty pages of its view may take.
+    /// Commits: the entrance of all front ends. After a conflict the transaction is gone; after other
+    /// failures it stays open. `pages_max`: how long the dirty pages of its view may take.
     ///
     /// # Errors
     /// As [`Self::view`]; [`ServiceError::NotCommitted`].
@@ -387,8 +391,8 @@ impl Transactions {
         self.main.fs.sync(position)
     }
 
-    /// Commits, not durably, what has changed nothing and has no kernel side: that waits for nothing. False: it is not
-    /// such a one, and nothing happened.
+    /// Commits, not durably, what has changed nothing and has no kernel side: that waits for nothing. False:
+    /// it is not such a one, and nothing happened.
     ///
     /// # Errors
     /// As [`Self::view`].
@@ -463,8 +467,8 @@ impl Transactions {
         }
     }
 
-    /// Transactions that user `viewer` may enter and whose views the daemon mounts, or has mounted: number, owner,
-    /// and where.
+    /// Transactions that user `viewer` may enter and whose views the daemon mounts, or has mounted: number,
+    /// owner, and where.
     pub fn views(&self, viewer: u32) -> Vec<(u64, u32, PathBuf)> {
         if self.is_writeback() {
             return Vec::new();

@@ -8,8 +8,9 @@
 //!                        +---------------------+-- give_back, drop_taken --> gone
 //! ```
 //!
-//! Thread safety: as the registry; an entry's [`Use`] changes below its lock. Invariant: for each entry that is not `Free`
-//! there is one [`Taken`], which has its kernel side; it must be given back or dropped by the registry.
+//! Thread safety: as the registry; an entry's [`Use`] changes below its lock. Invariant: for each entry that
+//! is not `Free` there is one [`Taken`], which has its kernel side; it must be given back or dropped by the
+//! registry.
 
 use std::sync::Arc;
 

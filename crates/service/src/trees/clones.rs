@@ -1,7 +1,8 @@
 //! Cloning trees and files.
 //!
-//! A caller other than root may clone what `cp -a` by its hand would: all that is below must be readable for it. What is another
-//! user's becomes its own, without set-id bits, capabilities and labels; devices are refused.
+//! A caller other than root may clone what `cp -a` by its hand would: all that is below must be readable for
+//! it. What is another user's becomes its own, without set-id bits, capabilities and labels; devices are
+//! refused.
 
 use kvfs_fs::{Attr, CloneRights, Cloned, FileType, FsError, KnownNode, NodeId, Ticket, TreeError, TxnId};
 
@@ -25,7 +26,8 @@ pub struct ClonedTree {
     pub is_kept: bool,
 }
 
-/// Clones what the path `source` leads to, to `target`; paths are from the root of the store. As [`Trees::change`] does.
+/// Clones what the path `source` leads to, to `target`; paths are from the root of the store. As
+/// [`Trees::change`] does.
 ///
 /// # Errors
 /// As there.

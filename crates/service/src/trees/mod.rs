@@ -1,11 +1,14 @@
-//! Operations on whole trees: each is done wholly or not at all, in a transaction of its own, or in the view of one that is open.
+//! Operations on whole trees: each is done wholly or not at all, in a transaction of its own, or in the view
+//! of one that is open.
 //!
-//! A caller other than root may remove what `rm -r` by its hand would: it must be allowed to search the way there, to list and change each
-//! directory that is not empty, and in sticky directories, to remove the entry. For that the tree is looked through; root's goes in
-//! constant time. What may be cloned, and whose the clone is, is said in [`clones`].
+//! A caller other than root may remove what `rm -r` by its hand would: it must be allowed to search the way
+//! there, to list and change each directory that is not empty, and in sticky directories, to remove the
+//! entry. For that the tree is looked through; root's goes in constant time. What may be cloned, and whose
+//! the clone is, is said in [`clones`].
 //!
-//! Purpose: one entrance for all front ends. [`Trees`] is that of the main line, [`change_view`] that of the view of a transaction or a branch;
-//! both take a [`TreeCaller`] and [`TreeOperation`]s, and a new operation is a new kind of those, with what [`carry_out_in`] does for it.
+//! Purpose: one entrance for all front ends. [`Trees`] is that of the main line, [`change_view`] that of the
+//! view of a transaction or a branch; both take a [`TreeCaller`] and [`TreeOperation`]s, and a new operation
+//! is a new kind of those, with what [`carry_out_in`] does for it.
 //!
 //! Thread safety: for threads that may block. Not atomic with what follows, as no check of a path is.
 
@@ -28,8 +31,8 @@ pub use clones::{ClonedTree, clone_tree};
 use rights::{Rights, SEARCH, WRITE};
 pub use rights::{TreeCaller, Waiter};
 
-/// Names, parted by slashes, from a directory on; with a slash in front, from the root of the view. No symbolic link is followed, and `.` and
-/// `..` are no names.
+/// Names, parted by slashes, from a directory on; with a slash in front, from the root of the view. No
+/// symbolic link is followed, and `.` and `..` are no names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TreePath<'p> {
     /// A directory that the caller has open.
@@ -106,12 +109,12 @@ impl<'s> Trees<'s> {
         Self { fs, transactions }
     }
 
-    /// Does all of `operations` in one transaction, durably; says which, and what all clones came to. What the kernel keeps of mapped
-    /// files is written out before anything is cloned.
+    /// Does all of `operations` in one transaction, durably; says which, and what all clones came to. What
+    /// the kernel keeps of mapped files is written out before anything is cloned.
     ///
     /// # Errors
-    /// [`ServiceError::At`]: a path leads nowhere, or to the root; the caller may not; it does not wait any more. As a commit. Nothing was
-    /// changed then.
+    /// [`ServiceError::At`]: a path leads nowhere, or to the root; the caller may not; it does not wait any
+    /// more. As a commit. Nothing was changed then.
     pub fn change(
         &self,
         caller: &TreeCaller<'_>,
@@ -160,8 +163,8 @@ pub fn remove_trees(store: &ServedStore<'_>, caller: &Caller, paths: &[Vec<u8>])
     Ok(RemovedTrees { txn, trees, is_kept: store.is_kept(txn) })
 }
 
-/// Does `operation` in the view of an open transaction, or of a branch, whose end decides what becomes of it. Returns what other front ends
-/// of the view must forget before the caller is answered.
+/// Does `operation` in the view of an open transaction, or of a branch, whose end decides what becomes of it.
+/// Returns what other front ends of the view must forget before the caller is answered.
 ///
 /// # Errors
 /// [`ServiceError::At`], as [`Trees::change`]; nothing was changed then, but as [`remove_tree`] says.

@@ -17,7 +17,8 @@ pub trait Waiter {
     /// Asked from time to time; false ends the operation.
     fn is_there(&self) -> bool;
 
-    /// Waits until the operation is worth trying again. False: the caller does not wait any more, and the ticket was cancelled.
+    /// Waits until the operation is worth trying again. False: the caller does not wait any more, and the
+    /// ticket was cancelled.
     fn wait(&self, ticket: &Ticket) -> bool {
         ticket.wait();
         true

@@ -27,7 +27,8 @@ fn make_file(fs: &FileSystem, parent: NodeId, name: &str, uid: u32) -> NodeId {
     made.expect("is made").0.node
 }
 
-/// A tree of a user's, with files enough for pages, directories below, and a file with names inside and outside.
+/// A tree of a user's, with files enough for pages, directories below, and a file with names inside and
+/// outside.
 fn make_tree(world: &World, uid: u32) {
     let fs = &*world.fs;
     let top = make_directory(fs, NodeId::ROOT, "tree", (uid, 0o755));

@@ -1,7 +1,7 @@
 //! Taking committed transactions back: which can be, what that would change, and who may (`rights`).
 //!
-//! Thread safety: for threads that may block. Invariant: a transaction is taken back by its owner, root and the store's owner
-//! alone, and an owner other than these two may do no more by it than by hand.
+//! Thread safety: for threads that may block. Invariant: a transaction is taken back by its owner, root and
+//! the store's owner alone, and an owner other than these two may do no more by it than by hand.
 
 mod rights;
 
@@ -194,7 +194,8 @@ impl ServedStore<'_> {
         rights::check(self.fs, undo.before(), caller, &changes)
     }
 
-    /// Refuses a user that could not do by hand what is planned: force and a selection add to what the changes of the transaction tell.
+    /// Refuses a user that could not do by hand what is planned: force and a selection add to what the
+    /// changes of the transaction tell.
     fn check_effects(&self, caller: &Caller, view: &FileSystem, planned: &Planned<'_>) -> Result<()> {
         if !planned.is_free() || is_master(self.fs, caller.uid) {
             return Ok(());

@@ -1,11 +1,13 @@
-//! Whether a user other than root and the store's owner may take back a transaction: only what that user could do by hand.
+//! Whether a user other than root and the store's owner may take back a transaction: only what that user
+//! could do by hand.
 //!
-//! The transaction was that user's, but rights may have been taken away since. So every file and directory that would be
-//! made, removed, moved or changed must belong to the user, now and in the state that comes back; every directory whose
-//! names would change must be writable, and the way to it open; keyspaces must be writable. Of a tree that was removed as a whole the
-//! changes tell only the top; what comes back with it is looked through. A file comes back with the right to act as a group
-//! only if the user is of it, as chmod(2) has it. That is asked of the transaction's changes, before anything is planned, and
-//! then of what the plan does in the present (`check_effects`), which may be more, and may meet files under other names.
+//! The transaction was that user's, but rights may have been taken away since. So every file and directory
+//! that would be made, removed, moved or changed must belong to the user, now and in the state that comes
+//! back; every directory whose names would change must be writable, and the way to it open; keyspaces must be
+//! writable. Of a tree that was removed as a whole the changes tell only the top; what comes back with it is
+//! looked through. A file comes back with the right to act as a group only if the user is of it, as chmod(2)
+//! has it. That is asked of the transaction's changes, before anything is planned, and then of what the plan
+//! does in the present (`check_effects`), which may be more, and may meet files under other names.
 //!
 //! Thread safety: for threads that may block. Not atomic with what follows, as no check of a path is.
 
@@ -158,8 +160,8 @@ fn parts(path: &[u8]) -> Vec<&[u8]> {
     path.split(|&byte| byte == b'/').filter(|name| !name.is_empty()).collect()
 }
 
-/// Whether the directories above `path` can be passed, and, if `writes`, the last one be written to. One that is missing
-/// is among the changes itself.
+/// Whether the directories above `path` can be passed, and, if `writes`, the last one be written to. One that
+/// is missing is among the changes itself.
 fn is_reachable(fs: &FileSystem, peer: &Caller, path: &[u8], writes: bool) -> Result<bool> {
     let names = parts(path);
     let Some((_, directories)) = names.split_last() else { return Ok(true) };

@@ -24,8 +24,8 @@ pub(super) fn apply(shared: &Shared, batch: Batch) -> Result<Position> {
     apply_any_size(shared, batch, None, |_, _| ())
 }
 
-/// As [`apply`], for batches whose parts were checked; `commit_of` is the transaction that ends with it, and its
-/// note. `then` runs when it took effect, still under the lock.
+/// As [`apply`], for batches whose parts were checked; `commit_of` is the transaction that ends with it, and
+/// its note. `then` runs when it took effect, still under the lock.
 pub(super) fn apply_any_size(
     shared: &Shared,
     batch: Batch,

@@ -4,18 +4,18 @@
 //! It keeps everything in memory, so nothing survives the process; apart from that it keeps every
 //! promise of the seam.
 //!
-//! Thread safety: writers take their turn on one commit lock, which also orders snapshots. Readers
-//! take only the lock of the keyspace that they read. A writer locks all keyspaces of its batch
-//! before it changes the first and unlocks them after the last change, so that no reader sees a part.
-//! Lock order: transaction, commit, list of keyspaces, keyspaces by handle. Merge functions run under the commit
-//! lock and must not call the store.
+//! Thread safety: writers take their turn on one commit lock, which also orders snapshots. Readers take only
+//! the lock of the keyspace that they read. A writer locks all keyspaces of its batch before it changes the
+//! first and unlocks them after the last change, so that no reader sees a part. Lock order: transaction,
+//! commit, list of keyspaces, keyspaces by handle. Merge functions run under the commit lock and must not
+//! call the store.
 //!
 //! Invariants:
 //! * the versions of a key are ordered by seqno, and an old one is kept only while some snapshot
 //!   sees it;
 //! * a key whose only version is a tombstone is not in the map;
-//! * `bytes_used` is the sum of key and value lengths over all versions, and of what [`ModelOptions`] says that each takes beside;
-//!   `bytes_private` that of the entries of open transactions and of checkpoints.
+//! * `bytes_used` is the sum of key and value lengths over all versions, and of what [`ModelOptions`] says
+//!   that each takes beside; `bytes_private` that of the entries of open transactions and of checkpoints.
 
 mod apply;
 mod cursor;
@@ -51,7 +51,8 @@ pub const CAPACITY_BYTES_UNLIMITED: u64 = 1 << 60;
 /// What may differ between stores in memory.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ModelOptions {
-    /// Most that it holds (bytes); `None`: any number. One hundredth is a reserve: only batches that delete something may use it.
+    /// Most that it holds (bytes); `None`: any number. One hundredth is a reserve: only batches that delete
+    /// something may use it.
     pub capacity_bytes: Option<u64>,
     /// What a version of a key counts for beside key and value (bytes).
     pub entry_bytes: u64,

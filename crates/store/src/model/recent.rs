@@ -1,4 +1,5 @@
-//! What was changed since the oldest open transaction began, or one may begin (at the oldest named snapshot): what "first updater wins" is decided by.
+//! What was changed since the oldest open transaction began, or one may begin (at the oldest named snapshot):
+//! what "first updater wins" is decided by.
 //!
 //! Exact, and searched from end to end: this is the reference. An engine may forget the change of a key that
 //! was absent at the snapshot and is absent again; it may not invent one.

@@ -24,8 +24,8 @@ impl Undo {
 }
 
 impl Commit {
-    /// A transaction that came after `before` is complete at `after`. `before` has been pinned for it. The model
-    /// has no clock: all was committed at the beginning of time.
+    /// A transaction that came after `before` is complete at `after`. `before` has been pinned for it. The
+    /// model has no clock: all was committed at the beginning of time.
     pub(super) fn keep(&mut self, (txn, note): (TxnId, Bytes), before: Seqno, after: Seqno) {
         self.pin(after);
         let (before, after) = (Position(before), Position(after));

@@ -1,7 +1,7 @@
 //! A walk over a keyspace through private writes, both ways.
 //!
-//! Thread safety: one thread at a time. Invariant: on an entry, the cursor below stands at the first key that is not before it, or, where the
-//! walk has come from behind, at the last key that is not behind it.
+//! Thread safety: one thread at a time. Invariant: on an entry, the cursor below stands at the first key that
+//! is not before it, or, where the walk has come from behind, at the last key that is not behind it.
 
 use std::ops::Bound;
 use std::sync::Arc;

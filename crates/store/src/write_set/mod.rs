@@ -1,11 +1,13 @@
 //! Private writes over a state of a store, for engines whose transactions keep theirs in memory.
 //!
-//! Purpose: [`WriteSet`] is what a transaction has made of one keyspace, [`WriteSets`] of all of them: batches go in, the net write set comes
-//! out, as a walk or as one batch. [`Overlay`] reads a keyspace through them.
+//! Purpose: [`WriteSet`] is what a transaction has made of one keyspace, [`WriteSets`] of all of them:
+//! batches go in, the net write set comes out, as a walk or as one batch. [`Overlay`] reads a keyspace
+//! through them.
 //!
-//! Thread safety: changed by one thread at a time. A copy takes constant time and stays as it is, so a reader takes one and holds
-//! no lock. Invariants: a key inside a deleted range has an entry only if it was written after the range was deleted, and none if it was
-//! deleted again; entries with operands have no private base, and lie in no deleted range; deleted ranges neither overlap nor touch.
+//! Thread safety: changed by one thread at a time. A copy takes constant time and stays as it is, so a reader
+//! takes one and holds no lock. Invariants: a key inside a deleted range has an entry only if it was written
+//! after the range was deleted, and none if it was deleted again; entries with operands have no private base,
+//! and lie in no deleted range; deleted ranges neither overlap nor touch.
 
 mod charge;
 mod cursor;

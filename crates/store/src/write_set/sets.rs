@@ -31,11 +31,13 @@ impl WriteSets {
         self.0.values().map(WriteSet::entry_count).sum()
     }
 
-    /// Takes in `batch`, wholly or not at all. Merges are resolved where there is a private base, patches of blocks on `base` below what was
-    /// written. Keys and values are copied, so that none keeps a larger buffer.
+    /// Takes in `batch`, wholly or not at all. Merges are resolved where there is a private base, patches of
+    /// blocks on `base` below what was written. Keys and values are copied, so that none keeps a larger
+    /// buffer.
     ///
     /// # Errors
-    /// An operation that does not fit its keyspace; those of `spaces`, of merge functions, and of reading `base`.
+    /// An operation that does not fit its keyspace; those of `spaces`, of merge functions, and of reading
+    /// `base`.
     pub fn apply(
         &mut self,
         batch: Batch,

@@ -56,7 +56,8 @@ fn entries(cursor: &mut dyn crate::Cursor) -> Vec<(Bytes, Bytes)> {
     all
 }
 
-/// What is read through private writes, and what their batch leads to, is what the same operations lead to one by one.
+/// What is read through private writes, and what their batch leads to, is what the same operations lead to
+/// one by one.
 #[test]
 fn overlay_reads_what_its_batch_comes_to() {
     for seed in 0..300 {

@@ -1,5 +1,5 @@
-//! The engine, to be judged: as it comes, with memtables so small that most of what a test writes lies in runs,
-//! and with so little memory for transactions that these spill with every batch.
+//! The engine, to be judged: as it comes, with memtables so small that most of what a test writes lies in
+//! runs, and with so little memory for transactions that these spill with every batch.
 
 use std::sync::Arc;
 

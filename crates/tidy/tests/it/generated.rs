@@ -1,4 +1,5 @@
-//! The code that is generated from the protocol file is committed, so that a build needs no protobuf compiler.
+//! The code that is generated from the protocol file is committed, so that a build needs no protobuf
+//! compiler.
 
 use std::path::{Path, PathBuf};
 

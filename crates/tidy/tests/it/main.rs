@@ -49,6 +49,14 @@ fn files_and_functions_are_short_and_have_headers() {
 }
 
 #[test]
+fn comments_are_no_wider_than_code() {
+    let written = |path: &&String| is_rust(path) && !path.starts_with("crates/rpc/generated/");
+    let files = files().unwrap();
+    let check = |path: &String| sizes::check_comments(path, &read(path).unwrap());
+    expect_none(&files.iter().filter(written).flat_map(check).collect::<Vec<_>>());
+}
+
+#[test]
 fn banned_calls_are_absent() {
     expect_none(&production().unwrap().iter().flat_map(calls::check).collect::<Vec<_>>());
 }

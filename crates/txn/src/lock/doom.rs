@@ -67,8 +67,8 @@ pub enum DoomReason {
     Deadlock,
     /// It waited for a lock longer than it was willing to.
     LockTimeout,
-    /// An operation on the main line waited for one of its locks as long as such operations do, or another user's
-    /// transaction for one that it only shares.
+    /// An operation on the main line waited for one of its locks as long as such operations do, or another
+    /// user's transaction for one that it only shares.
     MainLine,
     /// It took longer as a whole than it was allowed to.
     TimedOut,
@@ -107,7 +107,8 @@ impl Doom {
         Self { reason, rival: None, name: None }
     }
 
-    /// The message for the user, with the name as `render` writes it (as a path, say), and the other party as `party` does.
+    /// The message for the user, with the name as `render` writes it (as a path, say), and the other party as
+    /// `party` does.
     pub fn message(
         &self,
         render: impl FnOnce(&LockNameBuf) -> String,

@@ -1,8 +1,8 @@
 //! The locks and transactions of now, for people.
 //!
-//! Thread safety: shards are looked at one after the other, so the list as a whole is of no one moment, nor are
-//! two pages of it. Invariants: what is listed was true when its shard was looked at; a page takes memory for
-//! its own rows only, and nothing is put into words under a lock.
+//! Thread safety: shards are looked at one after the other, so the list as a whole is of no one moment, nor
+//! are two pages of it. Invariants: what is listed was true when its shard was looked at; a page takes memory
+//! for its own rows only, and nothing is put into words under a lock.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;

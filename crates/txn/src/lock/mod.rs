@@ -1,8 +1,8 @@
 //! Locks: what transactions hold on logical names until they end.
 //!
-//! Purpose: a table of objects (the entries of a directory, the blocks of a file, the keys of a keyspace, ...),
-//! for each of them the holders of its parts with their modes, and the waiters; transactions as owners; deadlocks and
-//! time-outs; lists for people.
+//! Purpose: a table of objects (the entries of a directory, the blocks of a file, the keys of a keyspace,
+//! ...), for each of them the holders of its parts with their modes, and the waiters; transactions as owners;
+//! deadlocks and time-outs; lists for people.
 //!
 //! Thread safety: all shared; the order of mutexes is waits → shard → owner, ticket.
 //!

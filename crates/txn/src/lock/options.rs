@@ -13,10 +13,11 @@ pub struct LockOptions {
     /// Names that a transaction holds before its locks on the entries of one directory, the blocks of one
     /// file, or the keys of one keyspace become one that covers them.
     pub names_max: usize,
-    /// How long a transaction waits for locks that another user's transactions only share, before these are doomed.
+    /// How long a transaction waits for locks that another user's transactions only share, before these are
+    /// doomed.
     pub shared_wait_max: Duration,
-    /// Memory for all locks (bytes). The transactions of one user may take as much of it as all users leave free, so
-    /// that none ever meets a full table for another's sake; those of root, all that is left.
+    /// Memory for all locks (bytes). The transactions of one user may take as much of it as all users leave
+    /// free, so that none ever meets a full table for another's sake; those of root, all that is left.
     pub bytes_max: usize,
 }
 

@@ -29,7 +29,8 @@ pub struct TxnTraits {
     pub priority: i32,
     /// How long the transaction may take; `None`: as long as it likes.
     pub timeout: Option<Duration>,
-    /// How long the transaction may go without an operation ([`LockOwner::touch`]); `None`: as long as it likes.
+    /// How long the transaction may go without an operation ([`LockOwner::touch`]); `None`: as long as it
+    /// likes.
     pub idle_max: Option<Duration>,
     /// How long an operation of it may wait for locks; `None`: as long as it takes.
     pub lock_wait_max: Option<Duration>,
@@ -248,8 +249,9 @@ impl LockOwner {
         self.table.stop(&self.state, Stop::DoomLate(doom))
     }
 
-    /// Nothing can doom it any more, save [`LockOwner::doom_late`], a deadlock among its waits, and dirty pages of the
-    /// main line that meet its locks ([`Party::Launder`](crate::Party)). It can still take locks. O(waiting operations).
+    /// Nothing can doom it any more, save [`LockOwner::doom_late`], a deadlock among its waits, and dirty
+    /// pages of the main line that meet its locks ([`Party::Launder`](crate::Party)). It can still take
+    /// locks. O(waiting operations).
     ///
     /// # Errors
     /// It is doomed, also by such a page that waits already; or it is not active any more.

@@ -20,7 +20,8 @@ use crate::{LockNameBuf, Mode};
 /// The party that waits, or asks.
 #[derive(Clone)]
 pub(crate) enum Asker {
-    /// An operation on the main line; `is_writeback`: a dirty page that a committing transaction may wait for.
+    /// An operation on the main line; `is_writeback`: a dirty page that a committing transaction may wait
+    /// for.
     Main { pid: u32, is_writeback: bool },
     /// An operation of a transaction.
     Txn(Arc<OwnerState>),

@@ -126,8 +126,8 @@ impl Span {
         }
     }
 
-    /// The most that an owner that holds other parts of the object needs to hold this, too (bytes): it may cut a stretch in
-    /// two.
+    /// The most that an owner that holds other parts of the object needs to hold this, too (bytes): it may
+    /// cut a stretch in two.
     pub(super) fn cost_max(&self) -> usize {
         match self {
             Self::Bits(_) => 0,

@@ -6,8 +6,9 @@
 //! Thread safety: all methods are `&self`. Order: waits → shard → owner, ticket; no two shards at once;
 //! callbacks of tickets run with none held.
 //!
-//! Invariants: an operation that asks must hold the latch of the name, so that a name is not granted between another
-//! one's looking and acting; each change that may let a waiter go on looks at the queue of its object.
+//! Invariants: an operation that asks must hold the latch of the name, so that a name is not granted between
+//! another one's looking and acting; each change that may let a waiter go on looks at the queue of its
+//! object.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;

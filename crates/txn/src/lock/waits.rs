@@ -6,9 +6,9 @@
 //! Thread safety: one mutex over the list, taken by waiters and by ends of transactions, never by an
 //! operation that finds its locks free. Order: waits → shard → owner, ticket.
 //!
-//! Invariants: an operation is in the list from its first wait for a lock until it is done or given up.
-//! A party that adds an edge (by waiting, or by being granted what others wait for) must look for cycles after it
-//! is visible; so the last edge of a cycle finds it.
+//! Invariants: an operation is in the list from its first wait for a lock until it is done or given up. A
+//! party that adds an edge (by waiting, or by being granted what others wait for) must look for cycles after
+//! it is visible; so the last edge of a cycle finds it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -36,8 +36,8 @@ pub(crate) struct Wait {
     pub(super) since: Duration,
 }
 
-/// Memory of an operation that waits for `span` (bytes): its place in the queue of the object and in the list of all, its
-/// ticket, and the name and the span themselves.
+/// Memory of an operation that waits for `span` (bytes): its place in the queue of the object and in the list
+/// of all, its ticket, and the name and the span themselves.
 pub(super) fn waiting_bytes(span: &Span) -> usize {
     const FIXED: usize = (size_of::<Waiting>() + size_of::<Wait>() + size_of::<TicketState>()) * 3 / 2;
     FIXED + 2 * span.cost_max()
@@ -131,8 +131,8 @@ impl Edge {
 }
 
 impl LockTable {
-    /// After an operation was stopped: enters it in the list, breaks the deadlock that it may have closed, and
-    /// dooms the holders that it need not wait for.
+    /// After an operation was stopped: enters it in the list, breaks the deadlock that it may have closed,
+    /// and dooms the holders that it need not wait for.
     ///
     /// # Errors
     /// Its own transaction is doomed.
@@ -166,8 +166,9 @@ impl LockTable {
         }
     }
 
-    /// Dooms transactions past a time limit: of the whole transaction, of one of its waits, of the main line's wait
-    /// for its locks. Returns how long nothing further can expire; `None`: not before something new begins.
+    /// Dooms transactions past a time limit: of the whole transaction, of one of its waits, of the main
+    /// line's wait for its locks. Returns how long nothing further can expire; `None`: not before something
+    /// new begins.
     pub(crate) fn tick(&self) -> Option<Duration> {
         let now = self.now();
         let mut ready = Ready::new();
@@ -193,15 +194,16 @@ impl LockTable {
         next
     }
 
-    /// `owner` is about to commit: a dirty page that waits for it was made of what is there without it, and would take back
-    /// what it commits.
+    /// `owner` is about to commit: a dirty page that waits for it was made of what is there without it, and
+    /// would take back what it commits.
     ///
     /// # Errors
     /// It is doomed, or is not active any more.
     pub(super) fn begin_commit(&self, owner: &Arc<OwnerState>) -> Result<(), Doom> {
         let mut ready = Ready::new();
         {
-            // Under this lock, so that each such page either is in the list by now, or finds the transaction committing.
+            // Under this lock, so that each such page either is in the list by now, or finds the transaction
+            // committing.
             let mut waits = self.waits.lock();
             owner.advance(Phase::Active, Phase::Committing)?;
             let is_writeback = |wait: &&Wait| matches!(wait.asker, Asker::Main { is_writeback: true, .. });
@@ -249,8 +251,8 @@ impl LockTable {
         self.shard(wait.key).lock().get(&wait.key)?.blockers(wait.key, &wait.ticket)
     }
 
-    /// Dooms the transactions that `wait` need not wait for any longer, or its own if that has waited too long; else returns
-    /// how long it still has.
+    /// Dooms the transactions that `wait` need not wait for any longer, or its own if that has waited too
+    /// long; else returns how long it still has.
     fn expire(&self, waits: &mut Waits, wait: &Wait, now: Duration, ready: &mut Ready) -> Option<Duration> {
         let waited = now.saturating_sub(wait.since);
         let (wait_max, is_writeback) = match &wait.asker {
@@ -274,8 +276,8 @@ impl LockTable {
         (!is_over).then(|| wait_max.saturating_sub(waited))
     }
 
-    /// As [`Self::expire`], for an operation of `owner`: it gives up after its own time; before that, those give way that
-    /// only share what it wants. They may be of users that can read, and do nothing else.
+    /// As [`Self::expire`], for an operation of `owner`: it gives up after its own time; before that, those
+    /// give way that only share what it wants. They may be of users that can read, and do nothing else.
     fn expire_of_txn(
         &self,
         waits: &mut Waits,

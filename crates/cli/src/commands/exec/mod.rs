@@ -1,8 +1,8 @@
 //! `kvfs exec`: a program on a store without a mount.
 //!
 //! The program is given a library that brings its system calls to the server of the store
-//! (docs/decisions/interception.md). Where there is no server yet, one is begun that ends with its last client: this process is
-//! one of them, for as long as the command runs.
+//! (docs/decisions/interception.md). Where there is no server yet, one is begun that ends with its last
+//! client: this process is one of them, for as long as the command runs.
 
 mod library;
 mod server;

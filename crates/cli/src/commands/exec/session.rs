@@ -1,4 +1,5 @@
-//! The directory of a session: working directories in the store have a real one here, whose name says which they are.
+//! The directory of a session: working directories in the store have a real one here, whose name says which
+//! they are.
 //!
 //! Invariant: only its user can reach it; it is gone when the session ends.
 

@@ -25,8 +25,8 @@ pub(super) const UNDO_AGE: Duration = Duration::from_hours(1);
 /// Each one that is kept is two more positions of which merges keep the versions.
 pub(super) const UNDO_COUNT_MAX: usize = 1000;
 
-/// How long a transaction may go without an operation, unless told otherwise: what is forgotten is not kept for good, and
-/// what a user comes back to after a day's work is.
+/// How long a transaction may go without an operation, unless told otherwise: what is forgotten is not kept
+/// for good, and what a user comes back to after a day's work is.
 pub(super) const TXN_IDLE: Duration = Duration::from_hours(8);
 
 /// Operations that take as long are told of in the log, unless told otherwise.
@@ -120,7 +120,8 @@ impl Ours {
     }
 }
 
-/// What a mount was asked for: what the FUSE layer knows, and the rest. Switches of the command stand among the options.
+/// What a mount was asked for: what the FUSE layer knows, and the rest. Switches of the command stand among
+/// the options.
 #[derive(Debug, Clone)]
 pub(crate) struct Asked {
     pub(super) mount: MountOptions,
@@ -142,11 +143,12 @@ impl Asked {
         Ok(())
     }
 
-    /// What a remount by these options changes beside what the kernel keeps. (What `/etc/fstab` says comes along with each
-    /// remount, so what is as before is no reason to refuse.)
+    /// What a remount by these options changes beside what the kernel keeps. (What `/etc/fstab` says comes
+    /// along with each remount, so what is as before is no reason to refuse.)
     ///
     /// # Errors
-    /// An option is unknown, makes no sense, or differs from what the mount has and can't change while it is there.
+    /// An option is unknown, makes no sense, or differs from what the mount has and can't change while it is
+    /// there.
     pub(crate) fn remount(&self, options: &[String]) -> Result<Remount> {
         let mut wanted = self.clone();
         for option in options {
@@ -176,8 +178,8 @@ impl Asked {
         Ok(Remount { commit_interval, placement: placement.map(|placement| placement.to_string()) })
     }
 
-    /// What stays as it is as long as the mount is there: names, and values that are equal where the effect is. `create`,
-    /// `nonempty` and `take_over` are about the moment of the mount alone.
+    /// What stays as it is as long as the mount is there: names, and values that are equal where the effect
+    /// is. `create`, `nonempty` and `take_over` are about the moment of the mount alone.
     fn fixed(&self) -> Result<Vec<(&'static str, String)>> {
         let Self { mount, ours } = self;
         let memory = Memory::new(ours.memory)?.bytes();

@@ -1,8 +1,8 @@
 //! `kvfs quota project`: which trees belong to projects.
 //!
-//! As other properties, projects are set by a call on each path, so that transactions and branches mean for them what
-//! they mean for content. From the top down: what is made or moved below a directory that has its project gets it, or is
-//! refused, so that nothing is missed that others do meanwhile.
+//! As other properties, projects are set by a call on each path, so that transactions and branches mean for
+//! them what they mean for content. From the top down: what is made or moved below a directory that has its
+//! project gets it, or is refused, so that nothing is missed that others do meanwhile.
 
 use std::path::Path;
 

@@ -1,7 +1,7 @@
 //! A snapshot that arrives in a store, from wherever its stream comes.
 //!
-//! Thread safety: functions of one command. Invariants: the store is changed when all has arrived, and then as a whole; what has arrived
-//! before a failure is kept where going on makes sense.
+//! Thread safety: functions of one command. Invariants: the store is changed when all has arrived, and then
+//! as a whole; what has arrived before a failure is kept where going on makes sense.
 
 use std::io::Read;
 use std::path::Path;
@@ -36,7 +36,8 @@ pub(super) trait Origin {
     fn how_to_go_on(&self, position: u64) -> String;
 }
 
-/// Takes the stream into the store, and says so. `rollback`: what the store has that its beginning does not know of is given up.
+/// Takes the stream into the store, and says so. `rollback`: what the store has that its beginning does not
+/// know of is given up.
 pub(super) fn take(
     target: Option<&Path>,
     args: &TargetArgs,
@@ -143,8 +144,8 @@ impl<R: Read> Read for Counted<R> {
     }
 }
 
-/// Verifies and keeps frame after frame. Returns the last one, which is not kept: as long as it is missing, the
-/// stream can be gone on with.
+/// Verifies and keeps frame after frame. Returns the last one, which is not kept: as long as it is missing,
+/// the stream can be gone on with.
 fn arrive(
     store: &OpenStore,
     staged: &mut Staged,

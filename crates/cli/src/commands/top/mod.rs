@@ -1,7 +1,7 @@
 //! `kvfs top`.
 //!
-//! Thread safety: one thread. Invariant: however it ends, also by a panic or a signal that can be caught, the terminal is as it
-//! was before.
+//! Thread safety: one thread. Invariant: however it ends, also by a panic or a signal that can be caught, the
+//! terminal is as it was before.
 
 mod figures;
 

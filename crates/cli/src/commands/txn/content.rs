@@ -1,8 +1,8 @@
 //! `kvfs txn diff --content`: what a transaction changes inside of text files, line by line.
 //!
-//! Both sides are read like any program reads them, on the main line and in the transaction's view, so permissions
-//! are those of the calling user. The main line is as it is now: what changed there since the transaction began shows
-//! up, too (and is a conflict, if both changed it).
+//! Both sides are read like any program reads them, on the main line and in the transaction's view, so
+//! permissions are those of the calling user. The main line is as it is now: what changed there since the
+//! transaction began shows up, too (and is a conflict, if both changed it).
 
 use std::ffi::OsStr;
 use std::fs::File;

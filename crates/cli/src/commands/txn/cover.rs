@@ -1,12 +1,14 @@
-//! Every mount of a store shows the transaction, in the mount namespace of `kvfs txn run` and `kvfs txn join`.
+//! Every mount of a store shows the transaction, in the mount namespace of `kvfs txn run` and
+//! `kvfs txn join`.
 //!
-//! A mount of the main line is known by the device number of the file system, so bind mounts count, of parts as well:
-//! each gets the same part of the view. What other file systems have mounted on the main line stays where it was.
-//! Branches and other transactions of the store are other trees, which the view can't stand for: they can be read only.
+//! A mount of the main line is known by the device number of the file system, so bind mounts count, of parts
+//! as well: each gets the same part of the view. What other file systems have mounted on the main line stays
+//! where it was. Branches and other transactions of the store are other trees, which the view can't stand
+//! for: they can be read only.
 //!
-//! Invariants: after [`Cover::show`] neither a path nor the working directory leads to the main line; else it is an
-//! error, and the command must not run. No symbolic link is followed: places are opened without any, and used by
-//! descriptor, because the directories on the way may be those of another user.
+//! Invariants: after [`Cover::show`] neither a path nor the working directory leads to the main line; else it
+//! is an error, and the command must not run. No symbolic link is followed: places are opened without any,
+//! and used by descriptor, because the directories on the way may be those of another user.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -43,7 +45,8 @@ pub(super) struct Cover {
 }
 
 impl Cover {
-    /// Finds the mounts of the file system that `main` is a mount of. For a process that is in its own mount namespace.
+    /// Finds the mounts of the file system that `main` is a mount of. For a process that is in its own mount
+    /// namespace.
     pub(super) fn of(main: &MountedStore) -> Result<Self> {
         let here = working_directory(main.device)?;
         let seen: Vec<Mount> = mounts::table()?.into_iter().filter(|mount| mount.open().is_some()).collect();
@@ -71,7 +74,8 @@ impl Cover {
         Ok(Self { device: main.device, parts, views, here })
     }
 
-    /// Takes away the mount in the place of which the view is to be mounted; returns its point, and what is there now.
+    /// Takes away the mount in the place of which the view is to be mounted; returns its point, and what is
+    /// there now.
     pub(super) fn uncover(&self, main: &MountedStore) -> Result<(PathBuf, OwnedFd)> {
         let point = self.point(main);
         let open = || open_place(&point).map_err(|error| CliError::io("mount the view on", &point, &error));
@@ -188,8 +192,8 @@ pub(super) fn open_view(dir: &Path) -> Result<OwnedFd> {
     Err(CliError::new(Code::NotMounted, message))
 }
 
-/// Opens `path` (from the root of the store) in the view or main line that `root` is the root of. No symbolic link is
-/// followed, and nothing that is mounted on it is entered.
+/// Opens `path` (from the root of the store) in the view or main line that `root` is the root of. No symbolic
+/// link is followed, and nothing that is mounted on it is entered.
 pub(super) fn open_beneath(root: &OwnedFd, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
     let inside = path.strip_prefix("/").unwrap_or(path);
     let inside = if inside.as_os_str().is_empty() { Path::new(".") } else { inside };

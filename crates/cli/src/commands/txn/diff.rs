@@ -13,7 +13,8 @@ use crate::output::{Object, printable_bytes, put_bytes};
 use crate::places::{self, Limits};
 use crate::units::human_bytes;
 
-/// Lines asked for at a time: but for snapshots, the daemon compares anew for each page, and a page must fit a frame.
+/// Lines asked for at a time: but for snapshots, the daemon compares anew for each page, and a page must fit
+/// a frame.
 const PAGE_LINES: u64 = 20_000;
 
 /// Lines, and whether more follow.
@@ -68,8 +69,8 @@ fn pages(client: &mut Client, id: u64) -> impl FnMut(u64, u64) -> Result<Page> {
     }
 }
 
-/// Prints what `limits` leave of a comparison, of which `page` gives so many lines from one on, and whether more
-/// follow. `form`: counts only, for machines.
+/// Prints what `limits` leave of a comparison, of which `page` gives so many lines from one on, and whether
+/// more follow. `form`: counts only, for machines.
 pub(crate) fn print_changes(
     (stat, json): (bool, bool),
     limits: &Limits<'_>,

@@ -1,5 +1,6 @@
-//! The process between `kvfs txn run` and the command: runs the command, adopts what it leaves behind, and ends when
-//! all of it has ended. When one of the two processes above the command is killed, the other one ends the rest.
+//! The process between `kvfs txn run` and the command: runs the command, adopts what it leaves behind, and
+//! ends when all of it has ended. When one of the two processes above the command is killed, the other one
+//! ends the rest.
 //!
 //! The command has the process group, the session and the process numbers that it would have without
 //! (docs/decisions/run-processes.md).
@@ -119,7 +120,8 @@ fn ends_with(parent: u32) -> Result<bool> {
     Ok(getppid().is_some_and(|found| found.as_raw_nonzero().get().cast_unsigned() == parent))
 }
 
-/// Takes what has ended, of whatever process group, and follows the command when it stops. Whether nothing is left.
+/// Takes what has ended, of whatever process group, and follows the command when it stops. Whether nothing is
+/// left.
 fn reap(child: Pid, status: &mut Option<i32>) -> bool {
     loop {
         match wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {

@@ -30,8 +30,9 @@ pub(super) fn run(store: Option<&Path>, args: &TxnLockArgs) -> Result<ExitCode> 
     Ok(ExitCode::SUCCESS)
 }
 
-/// The path from the root of the store: of the target as it is, not of what it leads to as a symbolic link. It need not be
-/// there, because it may be in the transaction alone. Every mount of the store counts, views and bind mounts of parts too.
+/// The path from the root of the store: of the target as it is, not of what it leads to as a symbolic link.
+/// It need not be there, because it may be in the transaction alone. Every mount of the store counts, views
+/// and bind mounts of parts too.
 fn inside_of(store: &Path, target: &Path) -> Result<PathBuf> {
     let full = without_links(target)?;
     let mounted = mounts::on(&full)?.filter(|mounted| mounted.store == store);
@@ -47,7 +48,8 @@ fn from_root(mounted: &MountedStore, full: &Path) -> Option<PathBuf> {
     Some(root.join(full.strip_prefix(&mounted.dir).ok()?))
 }
 
-/// An absolute path without symbolic links on the way. Where directories are missing, they are taken as they are named.
+/// An absolute path without symbolic links on the way. Where directories are missing, they are taken as they
+/// are named.
 fn without_links(target: &Path) -> Result<PathBuf> {
     let full = std::path::absolute(target).map_err(|error| CliError::io("find", target, &error))?;
     let mut names = Vec::new();

@@ -60,7 +60,8 @@ pub(crate) fn run(args: &TxnArgs) -> Result<ExitCode> {
     }
 }
 
-/// Runs a command of this program in a transaction of its own on the main line of a mount: all of it happens, or nothing.
+/// Runs a command of this program in a transaction of its own on the main line of a mount: all of it happens,
+/// or nothing.
 pub(crate) fn run_own(mount: &Path, command: Vec<OsString>) -> Result<ExitCode> {
     let begin = BeginArgs { isolation: IsolationArg::Si, timeout: None, idle_timeout: None, nice: 0 };
     let (retry, review, kill_children, is_async, conflict_to) = (0, false, false, false, None);
@@ -103,7 +104,8 @@ fn connect_by_store(target: Option<&Path>) -> Result<(Client, MountedStore)> {
     }
 }
 
-/// As [`connect`], for what is about the main line: a path on a branch or in another transaction does not mean it.
+/// As [`connect`], for what is about the main line: a path on a branch or in another transaction does not
+/// mean it.
 fn connect_to_main(target: Option<&Path>) -> Result<(Client, MountedStore)> {
     expect_main_line(target, "a transaction begins on the main line")?;
     connect(target)

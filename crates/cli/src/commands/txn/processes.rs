@@ -1,7 +1,7 @@
 //! The descendants of this process, as /proc shows them: what a transaction's command has started.
 //!
-//! `kvfs txn run` and the process between it and the command (`init`) both adopt orphans, so whichever of the two is
-//! killed, the other one finds all that is left and ends it.
+//! `kvfs txn run` and the process between it and the command (`init`) both adopt orphans, so whichever of the
+//! two is killed, the other one finds all that is left and ends it.
 //!
 //! Invariant: a signal goes to the process that was listed, never to a later one of the same number.
 

@@ -142,7 +142,8 @@ impl Run<'_> {
         cover.show(&open_view(&point)?, Some(&point))
     }
 
-    /// Whether the person at the terminal wants the commit, if that was to be asked. `main`: the main line's root.
+    /// Whether the person at the terminal wants the commit, if that was to be asked. `main`: the main line's
+    /// root.
     fn review(&mut self, main: Option<&OwnedFd>) -> Result<Verdict> {
         let Some(main) = main else { return Ok(Verdict::Commit) };
         let id = self.id;

@@ -2,9 +2,9 @@
 //!
 //! Namespaces can be left by processes with one thread only, so signals come through a socket.
 //!
-//! Job control: the command stays in the process group of `kvfs txn run`, so the terminal's signals reach it as they
-//! would without. What stops the command alone (`suspend` in a shell that has a group of its own) stops the processes
-//! above it too, so that the shell that has started them learns of it.
+//! Job control: the command stays in the process group of `kvfs txn run`, so the terminal's signals reach it
+//! as they would without. What stops the command alone (`suspend` in a shell that has a group of its own)
+//! stops the processes above it too, so that the shell that has started them learns of it.
 
 use std::fs::File;
 use std::io::Read;
@@ -86,7 +86,8 @@ impl Watch {
         self.clock.monotonic()
     }
 
-    /// Waits for the end of `child`. When something happens on `line`, or `until` has come, the child is killed.
+    /// Waits for the end of `child`. When something happens on `line`, or `until` has come, the child is
+    /// killed.
     pub(crate) fn wait(
         &self,
         child: &Child,
@@ -151,14 +152,15 @@ impl Watch {
     }
 }
 
-/// Stops this process because its child has stopped, and lets the child go on when it goes on itself. Without a
-/// terminal there is no shell that would let it go on.
+/// Stops this process because its child has stopped, and lets the child go on when it goes on itself. Without
+/// a terminal there is no shell that would let it go on.
 pub(crate) fn stop_with(child: Pid) {
     let Ok(terminal) = File::open("/dev/tty") else { return };
     // Returns when this process goes on.
     let _ = kill_process(getpid(), Signal::STOP);
     let Ok(group) = getpgid(Some(child)) else { return };
-    // The shell has put this process group in the foreground; the child's own one is what it would have put there.
+    // The shell has put this process group in the foreground; the child's own one is what it would have put
+    // there.
     if group != getpgrp() && tcgetpgrp(&terminal).is_ok_and(|foreground| foreground == getpgrp()) {
         let _ = tcsetpgrp(&terminal, group);
     }

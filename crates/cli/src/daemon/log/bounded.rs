@@ -1,9 +1,10 @@
 //! A log that takes a bounded part of the disk, whatever clients make the daemon say.
 //!
-//! A file that has grown to [`LOG_BYTES_MAX`] becomes `kvfs.log.old`, and another one is begun; where that fails, it is
-//! emptied, and where that fails, nothing more is written until it can be. One place of the program
-//! says at most [`SITE_MESSAGES_MAX`] messages in a period; how many were left out is said when the next one begins. So no
-//! client pushes out what others caused. Messages that are asked for (debug, trace) are not counted.
+//! A file that has grown to [`LOG_BYTES_MAX`] becomes `kvfs.log.old`, and another one is begun; where that
+//! fails, it is emptied, and where that fails, nothing more is written until it can be. One place of the
+//! program says at most [`SITE_MESSAGES_MAX`] messages in a period; how many were left out is said when the
+//! next one begins. So no client pushes out what others caused. Messages that are asked for (debug, trace)
+//! are not counted.
 //!
 //! Thread safety: one lock, held while a line is written.
 

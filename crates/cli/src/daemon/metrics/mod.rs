@@ -1,10 +1,10 @@
 //! Counters and histograms for Prometheus, by HTTP.
 //!
-//! On a Unix socket, which root and the daemon's user reach, all counters are told; on a port of this host, which every local user
-//! reaches, none of keyspaces that not every user may read.
+//! On a Unix socket, which root and the daemon's user reach, all counters are told; on a port of this host,
+//! which every local user reaches, none of keyspaces that not every user may read.
 //!
-//! Thread safety: a thread with an event loop, and up to [`ANSWERS_MAX`] that look at the store. Invariants: connections are
-//! bounded in number and time; none is left when [`Metrics`] is dropped.
+//! Thread safety: a thread with an event loop, and up to [`ANSWERS_MAX`] that look at the store. Invariants:
+//! connections are bounded in number and time; none is left when [`Metrics`] is dropped.
 
 mod place;
 

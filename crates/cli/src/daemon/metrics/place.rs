@@ -1,7 +1,7 @@
 //! Where metrics are served: a Unix socket, or a port of this host alone.
 //!
-//! Thread safety: values. Invariant: nothing is replaced at the path of a socket but one that no process listens on, and what is
-//! removed at the end is what was made.
+//! Thread safety: values. Invariant: nothing is replaced at the path of a socket but one that no process
+//! listens on, and what is removed at the end is what was made.
 
 use std::ffi::OsStr;
 use std::fs;

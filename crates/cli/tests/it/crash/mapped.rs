@@ -51,8 +51,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // Unmapping writes dirty pages under the lock of the address space. Where the daemon lives in this very
-        // process it needs that lock to serve them: so they are written first. Without power that fails.
+        // Unmapping writes dirty pages under the lock of the address space. Where the daemon lives in this
+        // very process it needs that lock to serve them: so they are written first. Without power that fails.
         drop(self.sync(0, self.len / PAGE_BYTES));
         // SAFETY: the mapping of `new`, unused from here on.
         let unmapped = unsafe { munmap(self.start, self.len) };

@@ -81,8 +81,8 @@ impl Round {
                 Worker::new(&root, name, (manner, syncing), &moments, rng.fork())
             })
             .collect();
-        // The last that is made is fsynced, and with it all that came before: `syncfs` would do nothing, since
-        // the kernel does not pass it on.
+        // The last that is made is fsynced, and with it all that came before: `syncfs` would do nothing,
+        // since the kernel does not pass it on.
         let mut mapped = vec![Mapped::new(&root, "mapped".to_owned()).unwrap()];
         if !syncing {
             // Its msync would make everything before it durable, too.

@@ -1,9 +1,10 @@
-//! The power fails while transactions come and go under a mount: each is there wholly or not at all, in files and
-//! keys, those that were acknowledged as durable are there, and all together are a prefix of what was done.
+//! The power fails while transactions come and go under a mount: each is there wholly or not at all, in files
+//! and keys, those that were acknowledged as durable are there, and all together are a prefix of what was
+//! done.
 //!
-//! Each thread makes one transaction after the other, through a mount of its own for each view; one thread works on
-//! the main line. What was done is noted with the moments of its begin and end: what is there needs everything that
-//! had ended before it began.
+//! Each thread makes one transaction after the other, through a mount of its own for each view; one thread
+//! works on the main line. What was done is noted with the moments of its begin and end: what is there needs
+//! everything that had ended before it began.
 
 use std::error::Error;
 use std::fs::{self, File, OpenOptions};

@@ -1,13 +1,13 @@
-//! Transactions come and go by the thousand, and leave nothing behind in the daemon: no memory, descriptor, thread,
-//! mount, lock, pin or space.
+//! Transactions come and go by the thousand, and leave nothing behind in the daemon: no memory, descriptor,
+//! thread, mount, lock, pin or space.
 //!
-//! Memory is judged by whether its growth ends. What the allocator keeps rises and falls by some MiB with each memtable
-//! that fills and is flushed, and grows once by as much when other threads come to serve; a leak grows again with every
-//! batch. So the least memory of a round of batches, which is long enough for a flush, is compared with that of the
-//! round before, until one has not grown.
+//! Memory is judged by whether its growth ends. What the allocator keeps rises and falls by some MiB with
+//! each memtable that fills and is flushed, and grows once by as much when other threads come to serve; a
+//! leak grows again with every batch. So the least memory of a round of batches, which is long enough for a
+//! flush, is compared with that of the round before, until one has not grown.
 //!
-//! `KVFS_LEAK_TXNS` is how many follow each other in a round (default 1,000), `KVFS_LEAK_OPEN` how many are open at the
-//! same time, each with its view mounted (default 40).
+//! `KVFS_LEAK_TXNS` is how many follow each other in a round (default 1,000), `KVFS_LEAK_OPEN` how many are
+//! open at the same time, each with its view mounted (default 40).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -90,8 +90,8 @@ impl Watched<'_> {
         });
     }
 
-    /// Waits until no more is held than before: what ends in the background has its time, and threads that wait
-    /// for work go after a while.
+    /// Waits until no more is held than before: what ends in the background has its time, and threads that
+    /// wait for work go after a while.
     fn is_as(&self, before: &Held) {
         wait_until(&format!("no more than {before:?}; at first there was {:?}", self.held()), || {
             let now = self.held();
@@ -135,8 +135,8 @@ fn sequential(store: &mut Store, dir: &str, numbers: std::ops::Range<usize>) {
     }
 }
 
-/// All open at the same time, each with a mounted view, then ended in another order; a third is aborted. Each works in
-/// a directory of its own: a serializable one keeps others from making files where it has made one.
+/// All open at the same time, each with a mounted view, then ended in another order; a third is aborted. Each
+/// works in a directory of its own: a serializable one keeps others from making files where it has made one.
 fn simultaneous(store: &mut Store, count: usize) {
     let mut open: Vec<Transaction> = (0..count).map(|number| begin(store, number)).collect();
     for (number, txn) in open.iter_mut().enumerate() {
@@ -159,7 +159,8 @@ const GROWTH_KIB: u64 = 1024;
 /// Caches, tables and the allocator's pools have their size after so many rounds.
 const ROUNDS_MAX: usize = 8;
 
-/// Whether the last of the rounds, each with what was held after its batches, has left no more than the one before.
+/// Whether the last of the rounds, each with what was held after its batches, has left no more than the one
+/// before.
 fn has_growth_ended(rounds: &[Vec<u64>]) -> bool {
     let least = |round: &Vec<u64>| round.iter().copied().min().unwrap();
     matches!(rounds, [.., before, last] if least(last) <= least(before) + GROWTH_KIB)

@@ -92,7 +92,8 @@ fn umount_of_a_mount_in_use_ends_no_transaction() {
     assert!(!wait_exit(&mut within).success());
 }
 
-/// Begins transactions by setxattr on the mount and follows the links to their views, as a user without any right.
+/// Begins transactions by setxattr on the mount and follows the links to their views, as a user without any
+/// right.
 const FOLLOW: &str = "
 import os, sys
 root, count = sys.argv[1], int(sys.argv[2])

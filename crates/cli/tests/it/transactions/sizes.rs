@@ -16,9 +16,9 @@ use crate::world::{World, can_mount};
 const REWRITES: usize = 150;
 const READERS: usize = 2;
 const PAGE_BYTES: usize = 4096;
-/// So many reads of a reader may be of no version. The kernel finds a page, and then takes the size: a read(2) that loses the
-/// processor between the two while a commit takes place gets the old page with the new size. That was seen in 1 of 6,000
-/// commits; when the kernel had the sizes too early it was 1 in 10.
+/// So many reads of a reader may be of no version. The kernel finds a page, and then takes the size: a
+/// read(2) that loses the processor between the two while a commit takes place gets the old page with the new
+/// size. That was seen in 1 of 6,000 commits; when the kernel had the sizes too early it was 1 in 10.
 const TORN_MAX: usize = 3;
 
 /// Version `number`: one letter, as often as no other version of that letter has it.
@@ -27,8 +27,8 @@ fn version(number: usize, length_max: usize) -> Vec<u8> {
     vec![letter; 1 + number * 7919 % length_max]
 }
 
-/// Whether each page is of a version, and the end that of the last page's version, or of one that has nothing beyond the
-/// pages before it. Within a page that is one version.
+/// Whether each page is of a version, and the end that of the last page's version, or of one that has nothing
+/// beyond the pages before it. Within a page that is one version.
 fn is_of_versions(read: &[u8], versions: &BTreeSet<Vec<u8>>) -> bool {
     let pages: Vec<&[u8]> = read.chunks(PAGE_BYTES).collect();
     let Some((last, others)) = pages.split_last() else { return false };
@@ -59,8 +59,8 @@ fn pages_of_versions_end_with_one_of_them_or_where_a_shorter_one_has_nothing() {
     assert!(!is(&[pages(b'b', 1), vec![b'b'; 9], vec![0; 7]].concat()), "zeros that no version has");
 }
 
-/// Reads the file with one read(2) each time until `has_ended`. Returns what was of no version, and how many versions were
-/// seen.
+/// Reads the file with one read(2) each time until `has_ended`. Returns what was of no version, and how many
+/// versions were seen.
 fn read_on(path: &Path, length_max: usize, reopens: bool, has_ended: &AtomicBool) -> (Vec<String>, usize) {
     let versions: BTreeSet<Vec<u8>> = (0..=REWRITES).map(|number| version(number, length_max)).collect();
     let (mut torn, mut seen, mut mixed) = (Vec::new(), BTreeSet::new(), 0);

@@ -124,7 +124,8 @@ fn failed_sync_ends_all_writes_until_the_store_is_opened_again() {
         |result: Result<()>| assert!(matches!(&result, Err(StoreError::Failed { .. })), "{result:?}");
     failed(store.sync(position));
     let reason = store.failure().expect("it is kept");
-    // That there is space again changes nothing: what the first sync has lost, a second one does not bring back.
+    // That there is space again changes nothing: what the first sync has lost, a second one does not bring
+    // back.
     std::fs::remove_file(ballast).unwrap();
     failed(store.sync(position));
     failed(f.try_apply(|b| b.put(f.plain, "after", "1")).map(drop));

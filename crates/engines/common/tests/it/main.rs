@@ -1,4 +1,5 @@
-//! The contract of a store, judged on a database in memory that deletes ranges in pages, and what a sudden end in the middle leaves.
+//! The contract of a store, judged on a database in memory that deletes ranges in pages, and what a sudden
+//! end in the middle leaves.
 #![expect(clippy::unwrap_used, reason = "a test that fails here has failed")]
 
 #[path = "../databases/contract.rs"]

@@ -1,4 +1,5 @@
-//! Ranges that are deleted in pages: what readers see meanwhile, and what a process finds that comes after one that ended in the middle.
+//! Ranges that are deleted in pages: what readers see meanwhile, and what a process finds that comes after
+//! one that ended in the middle.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -21,7 +22,8 @@ fn key(number: u32) -> String {
     format!("{number:06}")
 }
 
-/// All keys, then a batch that writes before and behind them and among them, before and after it deletes most of them.
+/// All keys, then a batch that writes before and behind them and among them, before and after it deletes most
+/// of them.
 fn change(f: &Fixture<Plain>, batch: &mut Batch) {
     batch.put(f.plain, key(5), "before the delete");
     batch.merge(f.merging, "list", "y");

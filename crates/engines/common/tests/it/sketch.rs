@@ -1,4 +1,5 @@
-//! A database of maps that deletes keys alone, and fails when it is told to. What lies under a path stays until the process ends.
+//! A database of maps that deletes keys alone, and fails when it is told to. What lies under a path stays
+//! until the process ends.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! What a power cut leaves of logs that were not synced, made by hand: bytes that are others, an end that is missing, and a later log
-//! that is there.
+//! What a power cut leaves of logs that were not synced, made by hand: bytes that are others, an end that is
+//! missing, and a later log that is there.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -22,7 +22,8 @@ fn logs(path: &Path) -> Vec<PathBuf> {
     logs
 }
 
-/// A copy of the directory as it is while the database is open, which is what a power cut leaves of what is durable.
+/// A copy of the directory as it is while the database is open, which is what a power cut leaves of what is
+/// durable.
 fn copy(path: &Path) -> TempDir {
     let copy = TempDir::new().unwrap();
     for entry in fs::read_dir(path).unwrap() {

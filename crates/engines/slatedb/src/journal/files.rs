@@ -1,9 +1,11 @@
-//! The files of a journal: one set for each opening that has written one, appended to, and removed from the front.
+//! The files of a journal: one set for each opening that has written one, appended to, and removed from the
+//! front.
 //!
 //! Purpose: what object storage has goes file by file, so a journal takes about what is not there yet.
 //!
-//! Thread safety: one thread at a time. Invariants: a file is begun when all before it are on the disk, so only the last one of a set may end in the
-//! middle of a record, behind all that a sync covers; nothing is appended to a file of an earlier opening.
+//! Thread safety: one thread at a time. Invariants: a file is begun when all before it are on the disk, so
+//! only the last one of a set may end in the middle of a record, behind all that a sync covers; nothing is
+//! appended to a file of an earlier opening.
 
 use std::fmt;
 use std::fs::File;
@@ -88,7 +90,8 @@ impl Writer {
         self.bytes
     }
 
-    /// Appends records, which are on the disk at the return if `is_synced`; the file that is finished, if one is.
+    /// Appends records, which are on the disk at the return if `is_synced`; the file that is finished, if one
+    /// is.
     pub(crate) fn append(
         &mut self,
         records: impl IntoIterator<Item = Record>,

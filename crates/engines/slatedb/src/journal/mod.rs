@@ -1,15 +1,18 @@
 //! The journal on a local disk: batches are durable there before object storage has them.
 //!
-//! Purpose: a sync costs one write to a disk instead of one to object storage. The promise: what was synced outlives the process and a
-//! loss of power, and is in the store again when this machine opens it; who reads the store elsewhere sees it when object storage has it,
-//! which is within the commit interval while that answers. If another machine takes the store over before that, it is not there; the journal is
-//! then refused, and never applied to what others have written since (`opening.rs`).
+//! Purpose: a sync costs one write to a disk instead of one to object storage. The promise: what was synced
+//! outlives the process and a loss of power, and is in the store again when this machine opens it; who reads
+//! the store elsewhere sees it when object storage has it, which is within the commit interval while that
+//! answers. If another machine takes the store over before that, it is not there; the journal is then
+//! refused, and never applied to what others have written since (`opening.rs`).
 //!
-//! Batches wait in memory until a sync, or what they take, asks for a write; those that object storage gets meanwhile are never written. One thread writes
-//! for all that wait. A journal that has failed to write is used no more: from then on a sync waits for object storage.
+//! Batches wait in memory until a sync, or what they take, asks for a write; those that object storage gets
+//! meanwhile are never written. One thread writes for all that wait. A journal that has failed to write is
+//! used no more: from then on a sync waits for object storage.
 //!
-//! Thread safety: shared; one short lock, which is not held while the disk is written. Invariants: records stand in the order of batches, without a
-//! gap but of what object storage has; a file goes when object storage has all of it.
+//! Thread safety: shared; one short lock, which is not held while the disk is written. Invariants: records
+//! stand in the order of batches, without a gap but of what object storage has; a file goes when object
+//! storage has all of it.
 
 mod files;
 mod opening;
@@ -29,7 +32,8 @@ pub(crate) use record::Record;
 /// Where it lies, and whether one is written.
 #[derive(Debug, Clone)]
 pub struct JournalOptions {
-    /// A directory, which is made if it is not there; what an earlier opening has left in it is brought into the store in any case.
+    /// A directory, which is made if it is not there; what an earlier opening has left in it is brought into
+    /// the store in any case.
     pub dir: PathBuf,
     /// Syncs wait for the local disk alone.
     pub is_written: bool,
@@ -142,7 +146,8 @@ impl Journal {
         self.state.lock().has_failed
     }
 
-    /// Returns when everything up to this sequence number is durable here or in object storage; false: this can't be told, the journal has failed.
+    /// Returns when everything up to this sequence number is durable here or in object storage; false: this
+    /// can't be told, the journal has failed.
     pub(crate) fn sync(&self, sequence: u64) -> bool {
         self.write(Purpose::Sync(sequence))
     }

@@ -1,8 +1,9 @@
 //! What becomes of journals at an opening, and at a close.
 //!
-//! Purpose: the store says whose journal may hold more than object storage has: the record `journal`, with the opening that writes it. While that stands there,
-//! and no other, nothing was written since by another mount, so what the journal holds is the continuation of what is in the store. Who
-//! opens the store without having that journal gives up what is in it, which has to be asked for, and leaves a note for its owner.
+//! Purpose: the store says whose journal may hold more than object storage has: the record `journal`, with
+//! the opening that writes it. While that stands there, and no other, nothing was written since by another
+//! mount, so what the journal holds is the continuation of what is in the store. Who opens the store without
+//! having that journal gives up what is in it, which has to be asked for, and leaves a note for its owner.
 //!
 //! ```text
 //!                 record `journal`        files of the opening
@@ -13,8 +14,9 @@
 //! closed          none                    may be left: removed
 //! ```
 //!
-//! Thread safety: functions; nothing else writes to the store meanwhile. Invariants: files are there, on the disk, before the record names their opening, and
-//! until it names another one, or none; a version of kvfs that knows no journals does not write to a store whose record names one.
+//! Thread safety: functions; nothing else writes to the store meanwhile. Invariants: files are there, on the
+//! disk, before the record names their opening, and until it names another one, or none; a version of kvfs
+//! that knows no journals does not write to a store whose record names one.
 
 use std::io;
 
@@ -36,10 +38,12 @@ use crate::stage::{Spaces, Staged};
 use crate::view::View;
 use crate::write::Write;
 
-/// The key of the record of the journal that may hold more than the store: its opening (little-endian `u64`), and who writes it.
+/// The key of the record of the journal that may hold more than the store: its opening (little-endian `u64`),
+/// and who writes it.
 const JOURNAL: &[u8] = b"journal";
 
-/// Before an opening (big-endian `u64`), in the key of what the store had (sequence number, little-endian `u64`) when its journal was given up.
+/// Before an opening (big-endian `u64`), in the key of what the store had (sequence number, little-endian
+/// `u64`) when its journal was given up.
 const LOST: &[u8] = b"journal-lost/";
 
 /// In memory, of what the engine may take: a part of so many.
@@ -108,7 +112,8 @@ pub(crate) fn begin(
     let journal = match options {
         Some(JournalOptions { dir, is_written: true }) => {
             let writer = Writer::create(dir, meta.uuid, opening);
-            // What is promised without one is more. A disk that is full of an earlier one has space by the next mount.
+            // What is promised without one is more. A disk that is full of an earlier one has space by the
+            // next mount.
             let failed = |error: &io::Error| {
                 tracing::error!(dir = %dir.display(), %error, "no journal can be made: until the next mount syncs wait for object storage");
             };
@@ -170,7 +175,8 @@ fn epoch(db: &Db) -> u64 {
 /// Looks for journals here, and at what the store says of them.
 ///
 /// # Errors
-/// A journal elsewhere may hold more than the store, and is not to be given up; one here has more, and the store has gone on without it; one can't be read.
+/// A journal elsewhere may hold more than the store, and is not to be given up; one here has more, and the
+/// store has gone on without it; one can't be read.
 pub(crate) fn find(
     shared: &Shared,
     meta: &Meta,
@@ -228,7 +234,8 @@ fn refused(text: String) -> StoreError {
     StoreError::io("opening a store", io::Error::new(io::ErrorKind::ResourceBusy, text))
 }
 
-/// Refuses a store whose last mount may be alive, and cut off, and has a journal that is not on this machine: opening it would end that mount.
+/// Refuses a store whose last mount may be alive, and cut off, and has a journal that is not on this machine:
+/// opening it would end that mount.
 ///
 /// # Errors
 /// It has; the store can't be read.

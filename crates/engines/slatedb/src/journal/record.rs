@@ -1,7 +1,7 @@
 //! What a record of the journal holds: a batch as it was resolved, with its sequence number.
 //!
-//! Purpose: merge records and patches are values here, and content of blocks is content, wherever it lies in object storage, so a record is
-//! applied again without what it was made of.
+//! Purpose: merge records and patches are values here, and content of blocks is content, wherever it lies in
+//! object storage, so a record is applied again without what it was made of.
 //!
 //! Thread safety: plain values. Invariant: a record that is read is one that was written, or there is none.
 
@@ -16,7 +16,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 pub(crate) struct Record {
     /// Of the batch.
     pub(crate) sequence: u64,
-    /// Of the one before it, whether that was written or not: the store, or the journal, has everything up to there.
+    /// Of the one before it, whether that was written or not: the store, or the journal, has everything up to
+    /// there.
     pub(crate) previous: u64,
     /// What keys of keyspaces (by number) hold behind it; `None`: nothing.
     pub(crate) values: Vec<(u32, Bytes, Option<Bytes>)>,

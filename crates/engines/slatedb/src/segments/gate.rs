@@ -1,9 +1,10 @@
 //! The storage as the database of a writer sees it: whatever it sends, segments go first.
 //!
-//! Purpose: the library decides by itself when it sends its log and its tables, so the order is kept where the objects pass. What an object
-//! refers to was appended before the object was begun.
+//! Purpose: the library decides by itself when it sends its log and its tables, so the order is kept where
+//! the objects pass. What an object refers to was appended before the object was begun.
 //!
-//! Thread safety: shared by all requests. Invariant: no object of the database is sent before the segments that were appended to before.
+//! Thread safety: shared by all requests. Invariant: no object of the database is sent before the segments
+//! that were appended to before.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,16 +1,19 @@
 //! Segments: objects of the content of large files, beside the tables of `SlateDB`.
 //!
-//! Purpose: what goes into the database is sent to object storage several times: with the log, with a table, and by each compaction. So a run of
-//! blocks that is long enough goes to an object of its own kind, once, and in the database a reference stands for each block (`record.rs`). Reads of
-//! ranges, patches, snapshots and differences are about entries of the database, as without it.
+//! Purpose: what goes into the database is sent to object storage several times: with the log, with a table,
+//! and by each compaction. So a run of blocks that is long enough goes to an object of its own kind, once,
+//! and in the database a reference stands for each block (`record.rs`). Reads of ranges, patches, snapshots
+//! and differences are about entries of the database, as without it.
 //!
-//! A segment is filled by several batches, sent when it is full or when what refers to it is to be sent (`gate.rs`), and never changed. One that no
-//! block refers to any more is found and removed by a thread (`sweep.rs`).
+//! A segment is filled by several batches, sent when it is full or when what refers to it is to be sent
+//! (`gate.rs`), and never changed. One that no block refers to any more is found and removed by a thread
+//! (`sweep.rs`).
 //!
 //! Thread safety: shared by all threads; short locks. Batches append under the order lock.
 //!
-//! Invariants: no object of the database refers to a segment that is not there, so a crash leaves at most segments that nothing refers to.
-//! The number of a segment is that of one opening of the store and a count in it, and is never used again.
+//! Invariants: no object of the database refers to a segment that is not there, so a crash leaves at most
+//! segments that nothing refers to. The number of a segment is that of one opening of the store and a count
+//! in it, and is never used again.
 
 mod gate;
 mod parts;
@@ -224,7 +227,8 @@ impl Segments {
         self.directory.clone().join(format!("{segment:016x}"))
     }
 
-    /// Appends blocks of one file; returns where they lie. The caller holds the order lock until what refers to them is committed.
+    /// Appends blocks of one file; returns where they lie. The caller holds the order lock until what refers
+    /// to them is committed.
     fn append(self: &Arc<Self>, blocks: &[Bytes]) -> Vec<Piece> {
         let mut pieces = Vec::new();
         let mut left = blocks;

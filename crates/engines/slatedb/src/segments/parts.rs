@@ -1,10 +1,11 @@
 //! Parts of segments that are near: in memory, and on the local disk.
 //!
-//! Purpose: what is asked of object storage is a few whole parts at a time; who reads near it finds them here. Their content is verified by
-//! who reads a block, so a part that was damaged on the disk is a miss.
+//! Purpose: what is asked of object storage is a few whole parts at a time; who reads near it finds them
+//! here. Their content is verified by who reads a block, so a part that was damaged on the disk is a miss.
 //!
-//! Thread safety: shared; a lock for each place, held for moments. Invariants: the parts in memory come to at most their bound, or there is one;
-//! those on the disk were there when they were noted, and files go with their notes.
+//! Thread safety: shared; a lock for each place, held for moments. Invariants: the parts in memory come to at
+//! most their bound, or there is one; those on the disk were there when they were noted, and files go with
+//! their notes.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -137,7 +138,8 @@ impl Parts {
         parts.shrink(*bytes_max);
     }
 
-    /// To be held while parts are written to the disk; `None`: they are not to be. A disk that is slower than the network gets less.
+    /// To be held while parts are written to the disk; `None`: they are not to be. A disk that is slower than
+    /// the network gets less.
     pub(crate) fn permit(&self) -> Option<OwnedSemaphorePermit> {
         self.disk.as_ref()?;
         Arc::clone(&self.permits).try_acquire_owned().ok()

@@ -1,7 +1,8 @@
-//! The positions that are read in this process, so that nothing goes that a reader may still find a reference to.
+//! The positions that are read in this process, so that nothing goes that a reader may still find a reference
+//! to.
 //!
-//! Thread safety: shared; one lock, held for moments. Invariant: a position is known from before its reader takes its snapshot, and is at most the
-//! one that the snapshot has.
+//! Thread safety: shared; one lock, held for moments. Invariant: a position is known from before its reader
+//! takes its snapshot, and is at most the one that the snapshot has.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,6 +1,7 @@
 //! What is to be looked at for segments that are in no use.
 //!
-//! Thread safety: shared; one lock, held for moments. Invariant: a segment that was named stays until it is taken.
+//! Thread safety: shared; one lock, held for moments. Invariant: a segment that was named stays until it is
+//! taken.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -1,7 +1,9 @@
-//! What the database says of segments: the reference that stands for a block, the extents of a segment, and those that are dead.
+//! What the database says of segments: the reference that stands for a block, the extents of a segment, and
+//! those that are dead.
 //!
-//! Thread safety: plain values. Invariants: a reference has another length than a block, so a value of a keyspace of blocks is one or the
-//! other; what refers to a segment, and the extent that it lies in, are of one batch, or the extent is of an earlier one.
+//! Thread safety: plain values. Invariants: a reference has another length than a block, so a value of a
+//! keyspace of blocks is one or the other; what refers to a segment, and the extent that it lies in, are of
+//! one batch, or the extent is of an earlier one.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use kvfs_store::{BLOCK_BYTES, Result, StoreError};
@@ -15,7 +17,8 @@ pub(crate) const EXTENTS: &[u8] = b"segment/";
 /// Before the segment (big-endian `u64`), in the key of a dead one.
 pub(crate) const DEAD: &[u8] = b"segment-dead/";
 
-/// Before the segment (big-endian `u64`), in the key of one some blocks of which were deleted, and which is to be looked at.
+/// Before the segment (big-endian `u64`), in the key of one some blocks of which were deleted, and which is
+/// to be looked at.
 pub(crate) const SUSPECTS: &[u8] = b"segment-suspect/";
 
 /// The key of the bytes that all segments have together (little-endian `u64`).

@@ -1,6 +1,7 @@
 //! Runs of blocks: how what is appended becomes references and records.
 //!
-//! Thread safety: plain values. Invariant: each block that was appended has a reference, and lies in an extent.
+//! Thread safety: plain values. Invariant: each block that was appended has a reference, and lies in an
+//! extent.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -21,8 +22,8 @@ pub(crate) struct Appended {
 }
 
 impl Segments {
-    /// Appends the blocks from `key` on, of one file, for the batch with the sequence number `born`. The caller holds the order lock until that is
-    /// committed.
+    /// Appends the blocks from `key` on, of one file, for the batch with the sequence number `born`. The
+    /// caller holds the order lock until that is committed.
     pub(crate) fn append_run(
         self: &Arc<Self>,
         space: u32,
@@ -54,13 +55,15 @@ impl Segments {
         appended
     }
 
-    /// Records of a batch that refers to segments, beside those of its runs: what all segments have together, and that there are some.
+    /// Records of a batch that refers to segments, beside those of its runs: what all segments have together,
+    /// and that there are some.
     pub(crate) fn records(&self) -> impl Iterator<Item = (Bytes, Bytes)> {
         let version = (keys::full(keys::META, meta::VERSION), Bytes::from_static(meta::VERSION_SEGMENTS));
         std::iter::once(self.stored_record()).chain(self.is_first().then_some(version))
     }
 
-    /// Records that have segments looked at, also after a crash, some blocks of which are deleted in the same batch.
+    /// Records that have segments looked at, also after a crash, some blocks of which are deleted in the same
+    /// batch.
     pub(crate) fn suspect_records(segments: &BTreeSet<u64>) -> impl Iterator<Item = (Bytes, Bytes)> {
         segments.iter().map(|segment| (keys::full(keys::META, &suspect_key(*segment)), Bytes::new()))
     }

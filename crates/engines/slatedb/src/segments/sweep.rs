@@ -1,15 +1,18 @@
 //! The thread that finds segments which no block refers to any more, and removes them.
 //!
-//! Purpose: a segment names its blocks in its extents, so whether it is in use costs a look at those. Looked at are segments whose blocks were
-//! deleted, of which records are kept until then, and in turn, two for as many blocks as a segment has that are written: overwriting leaves no trace. While
-//! all of them are looked at once, half as many are written, so what was overwritten comes to no more than what is in use. A segment that is less than half
-//! in use is written anew, unless a snapshot needs it anyway.
+//! Purpose: a segment names its blocks in its extents, so whether it is in use costs a look at those. Looked
+//! at are segments whose blocks were deleted, of which records are kept until then, and in turn, two for as
+//! many blocks as a segment has that are written: overwriting leaves no trace. While all of them are looked
+//! at once, half as many are written, so what was overwritten comes to no more than what is in use. A segment
+//! that is less than half in use is written anew, unless a snapshot needs it anyway.
 //!
-//! A dead segment goes when no state that can be read has references to it: its death is durable, so no crash brings an earlier state back, none of
-//! this process is older than that, no named snapshot lies between its birth and its death, and readers elsewhere have had time to move on.
+//! A dead segment goes when no state that can be read has references to it: its death is durable, so no crash
+//! brings an earlier state back, none of this process is older than that, no named snapshot lies between its
+//! birth and its death, and readers elsewhere have had time to move on.
 //!
-//! Thread safety: one thread, ended by its owner; what it is to look at is asked for by any thread. Invariants: nothing refers anew to a segment that
-//! is full, so a dead one stays dead; a segment is marked as dead before it is removed, so a removal that is cut off is made again.
+//! Thread safety: one thread, ended by its owner; what it is to look at is asked for by any thread.
+//! Invariants: nothing refers anew to a segment that is full, so a dead one stays dead; a segment is marked
+//! as dead before it is removed, so a removal that is cut off is made again.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -111,7 +114,8 @@ struct Sweep<'a> {
     looked_at: u64,
 }
 
-/// A dead segment, and since when no state that can be read here has needed it, as far as that is known (since 1970-01-01 UTC).
+/// A dead segment, and since when no state that can be read here has needed it, as far as that is known
+/// (since 1970-01-01 UTC).
 #[derive(Clone, Copy)]
 struct Waiting {
     dead: Dead,
@@ -201,8 +205,8 @@ impl<'a> Sweep<'a> {
         Ok(())
     }
 
-    /// Removes segments of earlier openings that a crash has kept from being referred to: batches become durable in their order, so those are the
-    /// last ones.
+    /// Removes segments of earlier openings that a crash has kept from being referred to: batches become
+    /// durable in their order, so those are the last ones.
     fn remove_orphans(&mut self, ends: &dyn Fn() -> bool) -> Result<()> {
         let segments = &self.shared.segments;
         let epoch = segments.pending.lock().epoch;
@@ -300,7 +304,8 @@ impl<'a> Sweep<'a> {
             // What was appended is committed then.
             let _order = self.shared.order.lock();
             if self.shared.segments.is_filling(segment) {
-                // Its turn comes again when it has been sent: no write may follow that would have it looked at.
+                // Its turn comes again when it has been sent: no write may follow that would have it looked
+                // at.
                 self.shared.segments.suspect(BTreeSet::from([segment]));
                 return Ok(());
             }
@@ -380,7 +385,8 @@ impl<'a> Sweep<'a> {
         Ok((0..).zip(references()).map(|(at, reference)| (reference.index, block(at))).collect())
     }
 
-    /// Appends what of `content` is in use to segments, and puts what comes of it. The caller holds the order lock until that is committed.
+    /// Appends what of `content` is in use to segments, and puts what comes of it. The caller holds the order
+    /// lock until that is committed.
     fn append(
         &self,
         live: &[(Extent, Vec<Live>)],
@@ -411,7 +417,8 @@ impl<'a> Sweep<'a> {
     fn remove_dead(&mut self) {
         let now = self.clock.wall();
         let durable = self.shared.durable();
-        // On both sides: a snapshot that is being made comes to the list before it is no reader, one that is read is a reader before it goes there.
+        // On both sides: a snapshot that is being made comes to the list before it is no reader, one that is
+        // read is a reader before it goes there.
         let before = self.shared.segments.positions().oldest();
         let named = self.shared.named_sequences();
         let oldest = before.min(self.shared.segments.positions().oldest());

@@ -1,7 +1,7 @@
 //! Making a store, and opening one.
 //!
-//! Thread safety: see the crate. Invariant: a store that is opened to be written to has everything that a journal of this machine holds, or is
-//! refused.
+//! Thread safety: see the crate. Invariant: a store that is opened to be written to has everything that a
+//! journal of this machine holds, or is refused.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -112,8 +112,8 @@ impl SlateStore {
     /// Opens the store at the place. Where `options` asks to read only it is opened as it is, and stays so.
     ///
     /// # Errors
-    /// There is none, or one of another version; another mount has it open, and is not to be taken over; the place can't be reached;
-    /// damage.
+    /// There is none, or one of another version; another mount has it open, and is not to be taken over; the
+    /// place can't be reached; damage.
     pub fn open(place: &ObjectPlace, options: &SlateOptions) -> Result<Self> {
         let executor = Executor::start()?;
         let (claimed, prefix) = claim::connect(place)?;
@@ -206,8 +206,9 @@ impl SlateStore {
     }
 }
 
-/// An opening during which nothing was answered for `timeout` fails, and one that has taken this many times as long: requests that are answered
-/// may still lead nowhere, where a writer that has been taken over goes on compacting.
+/// An opening during which nothing was answered for `timeout` fails, and one that has taken this many times
+/// as long: requests that are answered may still lead nowhere, where a writer that has been taken over goes
+/// on compacting.
 const OPENINGS_MAX: u32 = 10;
 
 /// Where objects are.

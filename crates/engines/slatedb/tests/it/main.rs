@@ -36,8 +36,8 @@ fn place(path: &Path) -> ObjectPlace {
     ObjectPlace::new(path.to_str().unwrap(), None).unwrap()
 }
 
-/// To be written to; those that are alive are found so within a moment. Short files have segments, too, small ones, and nothing that is in no use
-/// is kept.
+/// To be written to; those that are alive are found so within a moment. Short files have segments, too, small
+/// ones, and nothing that is in no use is kept.
 fn options() -> SlateOptions {
     let claimant = Claimant { lease: Duration::from_millis(400), ..Claimant::default() };
     let segments = SegmentOptions { run_blocks_min: 2, blocks_max: 16, kept: Duration::ZERO };

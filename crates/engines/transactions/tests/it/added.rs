@@ -1,4 +1,5 @@
-//! What is this layer's own: memory, names and outcomes over openings, commits of any size, much that others change.
+//! What is this layer's own: memory, names and outcomes over openings, commits of any size, much that others
+//! change.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! Stores without transactions get them: the contract of the traits over the reference model, whose own are hidden; memory, names, outcomes.
+//! Stores without transactions get them: the contract of the traits over the reference model, whose own are
+//! hidden; memory, names, outcomes.
 #![expect(clippy::unwrap_used, reason = "a test that fails here has failed")]
 
 mod added;

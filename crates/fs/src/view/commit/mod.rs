@@ -17,17 +17,19 @@
 //! | `Closed` | nothing | committing: doomed by dirty pages in their way; decided right before the store commits: by nothing | [`PlannedCommit`] | [`PlannedCommit::commit`]; dropping it opens the view again |
 //! | `Ended` | nothing, for good | released | – | – |
 //!
-//! A step of a commit consumes the state that it leaves, so none is left out or taken twice, and a commit that fails
-//! anywhere, also in a front end, leaves the view open: it can be tried again, unless the transaction is doomed.
+//! A step of a commit consumes the state that it leaves, so none is left out or taken twice, and a commit
+//! that fails anywhere, also in a front end, leaves the view open: it can be tried again, unless the
+//! transaction is doomed.
 //!
-//! The front end talks with its kernel between the steps: in `Frozen` the dirty pages of the view's own files come in; in
-//! `Closed` the dirty pages that the main line has of the files in [`CommitPlan`], which meet the transaction's locks: a
-//! conflict. After the commit the kernel forgets what [`Invalidations`] names, and the committer is answered
-//! (`fuse/bridge/commit.rs`).
+//! The front end talks with its kernel between the steps: in `Frozen` the dirty pages of the view's own files
+//! come in; in `Closed` the dirty pages that the main line has of the files in [`CommitPlan`], which meet the
+//! transaction's locks: a conflict. After the commit the kernel forgets what [`Invalidations`] names, and the
+//! committer is answered (`fuse/bridge/commit.rs`).
 //!
-//! Thread safety: any number of threads; an operation must hold what [`TxnView::admit`] returns until it is done, and a
-//! transition waits for those. Invariants: `Closed` is left for `Ended` after a commit only, so an abort never
-//! takes back what is being committed; the locks are released only when the main line's nodes are up to date.
+//! Thread safety: any number of threads; an operation must hold what [`TxnView::admit`] returns until it is
+//! done, and a transition waits for those. Invariants: `Closed` is left for `Ended` after a commit only, so
+//! an abort never takes back what is being committed; the locks are released only when the main line's nodes
+//! are up to date.
 
 mod phase;
 
@@ -48,9 +50,9 @@ use crate::{FsError, NodeId, Result};
 /// What the front end does before the commit point.
 #[derive(Debug, Default)]
 pub struct CommitPlan {
-    /// Files whose content the transaction changed, but for those that it made: of those that the main line knows
-    /// ([`crate::NodeTable::knows`]) its kernel may have pages, which are to be written out; the others it may come to know
-    /// before the commit.
+    /// Files whose content the transaction changed, but for those that it made: of those that the main line
+    /// knows ([`crate::NodeTable::knows`]) its kernel may have pages, which are to be written out; the others
+    /// it may come to know before the commit.
     pub contents: Vec<NodeId>,
 }
 
@@ -76,8 +78,8 @@ pub struct Invalidations {
     pub moved: Vec<(NodeId, Box<[u8]>)>,
 }
 
-/// A view whose commit has begun: it takes nothing but content that the kernel still owes. When this is dropped, the view
-/// opens again.
+/// A view whose commit has begun: it takes nothing but content that the kernel still owes. When this is
+/// dropped, the view opens again.
 #[derive(Debug)]
 #[must_use = "the view opens again when this is dropped"]
 pub struct FrozenView {
@@ -93,9 +95,9 @@ pub struct PlannedCommit {
 }
 
 impl FrozenView {
-    /// Closes the view, and says what to do before the commit. From now on a dirty page of the main line that meets the
-    /// transaction's locks dooms it (other operations wait). What takes long is done here, before any other thread has
-    /// to wait.
+    /// Closes the view, and says what to do before the commit. From now on a dirty page of the main line that
+    /// meets the transaction's locks dooms it (other operations wait). What takes long is done here, before
+    /// any other thread has to wait.
     ///
     /// # Errors
     /// `Canceled`, `Stale`; store errors.
@@ -127,13 +129,14 @@ impl PlannedCommit {
         &self.plan
     }
 
-    /// Commits: all changes of the view appear on the main line at once, at one point of the history. `appeared` is
-    /// called when they have. With [`Durability::Synced`] they survive a power cut when this returns, unless
-    /// [`Committed::durable`] says otherwise. After a failure `appeared` is dropped before the view opens again.
+    /// Commits: all changes of the view appear on the main line at once, at one point of the history.
+    /// `appeared` is called when they have. With [`Durability::Synced`] they survive a power cut when this
+    /// returns, unless [`Committed::durable`] says otherwise. After a failure `appeared` is dropped before
+    /// the view opens again.
     ///
     /// # Errors
-    /// `Canceled`: another party was in the way. `QuotaExceeded`, `ProjectFull`, `NoSpace` and other store errors. Nothing
-    /// happened; after the latter it can be tried again.
+    /// `Canceled`: another party was in the way. `QuotaExceeded`, `ProjectFull`, `NoSpace` and other store
+    /// errors. Nothing happened; after the latter it can be tried again.
     pub fn commit(self, durability: Durability, appeared: impl FnOnce()) -> Result<Committed> {
         self.view.txn.publish(durability, appeared)
     }
@@ -146,8 +149,8 @@ impl TxnView {
         self.phase.admit(phase_max).ok_or_else(|| self.ended())
     }
 
-    /// `Stale` after the end, `Canceled` after a doom. Called by each operation of the view, and by none that happens
-    /// without its user: so it tells when the transaction was used.
+    /// `Stale` after the end, `Canceled` after a doom. Called by each operation of the view, and by none that
+    /// happens without its user: so it tells when the transaction was used.
     pub(crate) fn check_alive(&self) -> Result<()> {
         if self.phase.now() == Phase::Ended {
             return Err(self.ended());
@@ -170,10 +173,12 @@ impl TxnView {
         self.phase.now() == Phase::Ended || self.doom().is_some()
     }
 
-    /// `Open` → `Frozen`: begins the commit. Waits for operations that are under way; they never wait themselves.
+    /// `Open` → `Frozen`: begins the commit. Waits for operations that are under way; they never wait
+    /// themselves.
     ///
     /// # Errors
-    /// `Canceled`, `Stale`: there is nothing to commit. `Invalid`: its commit is under way. `Busy`: an operation of several batches is.
+    /// `Canceled`, `Stale`: there is nothing to commit. `Invalid`: its commit is under way. `Busy`: an
+    /// operation of several batches is.
     pub fn freeze(self: &Arc<Self>) -> Result<FrozenView> {
         self.check_alive()?;
         self.phase.freeze().map_err(|phase| match phase {
@@ -185,7 +190,8 @@ impl TxnView {
         self.between_long_operations().map(|_| frozen)
     }
 
-    /// Keeps the view from being committed and checkpointed until what is returned is dropped. Waits for a checkpoint.
+    /// Keeps the view from being committed and checkpointed until what is returned is dropped. Waits for a
+    /// checkpoint.
     ///
     /// # Errors
     /// It is being committed, or over.
@@ -194,7 +200,8 @@ impl TxnView {
         self.admit(Phase::Open).map(|_| under_way)
     }
 
-    /// Waits for the operations of several batches that are under way. The caller must not carry out one itself.
+    /// Waits for the operations of several batches that are under way. The caller must not carry out one
+    /// itself.
     pub fn await_long_operations(&self) {
         drop(self.long_operations.write());
     }
@@ -238,8 +245,9 @@ impl TxnView {
         Ok(Committed { position, durable, invalidations: brought_in? })
     }
 
-    /// `Open`, `Frozen` → `Ended`. Drops the transaction: nothing of it ever happened. Without effect on one that has ended
-    /// or is `Closed`. A branch goes back to its last checkpoint, and can be opened again while this view is held.
+    /// `Open`, `Frozen` → `Ended`. Drops the transaction: nothing of it ever happened. Without effect on one
+    /// that has ended or is `Closed`. A branch goes back to its last checkpoint, and can be opened again
+    /// while this view is held.
     pub fn abort(&self) {
         if !self.phase.end_early() {
             return;
@@ -250,9 +258,10 @@ impl TxnView {
         }
     }
 
-    /// `Open` → `Ended`. Commits a transaction that has changed nothing: its locks go, and that is all. Waits for no other
-    /// thread, so a thread that others wait for may call it. `None`: nothing happened; it has changed something, or is being
-    /// used, or can't be committed, and the ordinary way does what there is to do. O(locks).
+    /// `Open` → `Ended`. Commits a transaction that has changed nothing: its locks go, and that is all. Waits
+    /// for no other thread, so a thread that others wait for may call it. `None`: nothing happened; it has
+    /// changed something, or is being used, or can't be committed, and the ordinary way does what there is to
+    /// do. O(locks).
     pub fn commit_unwritten(&self) -> Option<Position> {
         let locks = self.locks.as_ref()?;
         let position = self.phase.end_unwritten(|| {

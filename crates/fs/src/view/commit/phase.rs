@@ -1,7 +1,7 @@
 //! How far a transaction's view is: the state of `commit`, which has the diagram, and the lock around it.
 //!
-//! Thread safety: any number of threads. A transition waits for the operations that hold what [`CommitPhase::admit`] has
-//! returned; those wait for nothing.
+//! Thread safety: any number of threads. A transition waits for the operations that hold what
+//! [`CommitPhase::admit`] has returned; those wait for nothing.
 
 use kvfs_locks::class;
 use kvfs_store::Position;
@@ -49,8 +49,8 @@ impl CommitPhase {
         self.advance(Phase::Open, Phase::Frozen)
     }
 
-    /// `Frozen` → `Closed`. Waits for writes that are under way: later ones would be a part of what is committed, but
-    /// not of what the main line hears of.
+    /// `Frozen` → `Closed`. Waits for writes that are under way: later ones would be a part of what is
+    /// committed, but not of what the main line hears of.
     ///
     /// # Errors
     /// The phase, which is another one.
@@ -83,8 +83,8 @@ impl CommitPhase {
         may_end
     }
 
-    /// `Open` → `Ended`, if `commit` commits. A writer must hold the phase, so nothing comes in between its look and the
-    /// end. Waits for no thread: `None` while an operation is under way.
+    /// `Open` → `Ended`, if `commit` commits. A writer must hold the phase, so nothing comes in between its
+    /// look and the end. Waits for no thread: `None` while an operation is under way.
     pub(super) fn end_unwritten(&self, commit: impl FnOnce() -> Option<Position>) -> Option<Position> {
         let mut phase = self.0.try_write()?;
         if *phase != Phase::Open {

@@ -237,7 +237,8 @@ impl Restore<'_> {
         Ok(())
     }
 
-    /// Sets the attributes, with the extended ones, of a directory that both sides have and that is where it was before.
+    /// Sets the attributes, with the extended ones, of a directory that both sides have and that is where it
+    /// was before.
     pub(super) fn set_directory(&self, inode: u64, then: &Header) -> Result<()> {
         let after = self.after(inode, &(inode, Bytes::new()))?;
         let (Some(alone), Some((after, _))) = (&self.alone, after) else {

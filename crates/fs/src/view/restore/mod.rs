@@ -2,16 +2,16 @@
 //!
 //! Purpose: the difference between the snapshot and the transaction's own snapshot is undone by ordinary
 //! operations of the transaction's view, so that locks, orphans, counters and the kernel's caches are treated
-//! as for any other transaction: a process that has a removed file open keeps it, a change made meanwhile is a
-//! conflict, and a commit shows all of it at once.
+//! as for any other transaction: a process that has a removed file open keeps it, a change made meanwhile is
+//! a conflict, and a commit shows all of it at once.
 //!
 //! The order: what is in a wrong place is taken away (kept things into a staging directory, the others for
 //! good), then names are put back from the root down, then content and attributes, last the directories'.
 //! What exists keeps its inode number; what is gone comes back as a new file with another number.
 //!
-//! Taking back one transaction (`view/undo`) is the same between the states before and after it, applied to the
-//! present one. There others may have changed something since, in the same directories and files, and that stays:
-//! what is set of an inode is then only what the transaction had changed.
+//! Taking back one transaction (`view/undo`) is the same between the states before and after it, applied to
+//! the present one. There others may have changed something since, in the same directories and files, and
+//! that stays: what is set of an inode is then only what the transaction had changed.
 //!
 //! Thread safety: for one thread that may block; no other may use the view meanwhile. Invariant: the staging
 //! directory is gone at the end.
@@ -90,8 +90,8 @@ struct Restore<'f> {
     done: Restored,
 }
 
-/// Takes back what lies between the `sides`, whose `plan` it is, in the view `target`, of a transaction that has
-/// written nothing yet. What is in the plan has not changed since, as `view/undo` has found.
+/// Takes back what lies between the `sides`, whose `plan` it is, in the view `target`, of a transaction that
+/// has written nothing yet. What is in the plan has not changed since, as `view/undo` has found.
 pub(super) fn take_back<'f>(
     sides: Sides<'f>,
     target: &'f FileSystem,
@@ -114,8 +114,8 @@ pub fn restore(view: &FileSystem, then: &FileSystem) -> Result<Restored> {
     Restore::carry_out(sides, view, None, Plan::new(sides)?, true)
 }
 
-/// As [`restore`], but only what `paths` lead to, from the root on, with all below it; nothing else
-/// changes, and no key. A file with names elsewhere is one file. O(what was written since, names below the paths).
+/// As [`restore`], but only what `paths` lead to, from the root on, with all below it; nothing else changes,
+/// and no key. A file with names elsewhere is one file. O(what was written since, names below the paths).
 ///
 /// # Errors
 /// As [`restore`]; [`FsError::NotRestored`]: a path is not in the snapshot, or what is there can't be
@@ -220,7 +220,8 @@ impl<'f> Restore<'f> {
         }
         let known = self.pins.contains_key(&inode);
         match self.know_file(inode, place) {
-            // Others have moved or removed it since; had there been anything to set, that would be in the way.
+            // Others have moved or removed it since; had there been anything to set, that would be in the
+            // way.
             Ok(false) | Err(FsError::NotFound) if self.alone.is_some() => return Ok(()),
             Ok(false) => {
                 return Err(FsError::corrupt(format!("inode {inode}"), "a restored name leads elsewhere"));
@@ -254,7 +255,8 @@ impl<'f> Restore<'f> {
         Ok(true)
     }
 
-    /// Makes a keyspace again that was dropped since, for its owner of then; it stays when nothing is committed.
+    /// Makes a keyspace again that was dropped since, for its owner of then; it stays when nothing is
+    /// committed.
     fn make_keyspace(&self, name: &str) -> Result<()> {
         if self.now().keys().keyspace(name)?.is_none()
             && let Some(owner) = self.then().keys().owner_then(name)?

@@ -1,8 +1,8 @@
 //! Names: taking away what is in a wrong place, and putting back what the snapshot has.
 //!
 //! Thread safety: belongs to one restore. Invariants: a directory that is moved is never moved below itself,
-//! since the staging directory lies outside of everything that is staged, and names are put back from the root
-//! down, so that all that is above a name is in its place already.
+//! since the staging directory lies outside of everything that is staged, and names are put back from the
+//! root down, so that all that is above a name is in its place already.
 
 use std::collections::HashMap;
 
@@ -174,8 +174,8 @@ impl Restore<'_> {
         if let Some(staging) = &self.staging {
             return Ok(staging.directory);
         }
-        // The highest directory in which something changes and that stays: nothing that is staged is above it. Of a
-        // detached tree even the top may be staged.
+        // The highest directory in which something changes and that stays: nothing that is staged is above
+        // it. Of a detached tree even the top may be staged.
         let (mut depths, mut paths) = (depths(self.now()), Paths::new(self.now()));
         let mut best = (u32::MAX, ROOT_INODE);
         for change in self.plan.names.iter().filter(|change| change.now.is_some()) {
@@ -208,7 +208,8 @@ impl Restore<'_> {
         settled(|caller| self.now().rmdir(caller, NodeId(place.0), &place.1))
     }
 
-    /// Attributes of all directories in which something was changed, when nothing is changed in them any more.
+    /// Attributes of all directories in which something was changed, when nothing is changed in them any
+    /// more.
     pub(super) fn set_directories(&mut self) -> Result<()> {
         for then in std::mem::take(&mut self.plan.directories) {
             // It is not in the snapshot, and was removed.

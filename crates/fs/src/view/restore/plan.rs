@@ -107,8 +107,8 @@ impl Plan {
         Ok(())
     }
 
-    /// Whether something that has a wrong name now has another one in the snapshot. A file whose names are all
-    /// in order elsewhere needs no place in between.
+    /// Whether something that has a wrong name now has another one in the snapshot. A file whose names are
+    /// all in order elsewhere needs no place in between.
     pub(in crate::view) fn is_kept(&self, target: Target) -> bool {
         self.named_then.contains(&target.inode)
     }

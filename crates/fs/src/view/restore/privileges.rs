@@ -1,10 +1,11 @@
 //! Which privileges a file has after a transaction was taken back.
 //!
-//! Set-id bits and capabilities vouch for one content with one owner. A restore of a snapshot brings all of that back
-//! together. Taking back one transaction brings a part back, beside what others have changed since, and each of its writes
-//! would have taken privileges away. So a privilege is there in the end only if the file has it with this content and
-//! this owner before the transaction, or now: else a member of a group could write a program, overwrite it in a transaction,
-//! have the owner lend that privileges, and take the transaction back.
+//! Set-id bits and capabilities vouch for one content with one owner. A restore of a snapshot brings all of
+//! that back together. Taking back one transaction brings a part back, beside what others have changed since,
+//! and each of its writes would have taken privileges away. So a privilege is there in the end only if the
+//! file has it with this content and this owner before the transaction, or now: else a member of a group
+//! could write a program, overwrite it in a transaction, have the owner lend that privileges, and take the
+//! transaction back.
 //!
 //! Thread safety: belongs to one restore.
 
@@ -37,10 +38,10 @@ impl Restore<'_> {
         Ok(Present { header: self.header_now(inode)?, capability: capability(self.now(), inode)? })
     }
 
-    /// Takes the capabilities away that `wish`, the attributes which the file is to have, do not go with, and returns
-    /// `wish` without such set-id bits. `then` is of the state before the transaction, `after` with its content of that
-    /// after it; `brings_content` says whether the content has been brought back. Everything but the attributes is as it
-    /// will be.
+    /// Takes the capabilities away that `wish`, the attributes which the file is to have, do not go with, and
+    /// returns `wish` without such set-id bits. `then` is of the state before the transaction, `after` with
+    /// its content of that after it; `brings_content` says whether the content has been brought back.
+    /// Everything but the attributes is as it will be.
     pub(super) fn without_strange_privileges(
         &self,
         present: &Present,

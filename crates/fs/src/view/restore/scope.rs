@@ -1,9 +1,10 @@
 //! Restoring parts of a snapshot: what belongs to them.
 //!
-//! Purpose: a path stands for what it leads to and all that is below it, in the snapshot and now. Changes of names are
-//! inside when their place is, on the side that has something there. What was moved or linked from one part to the
-//! other since is refused: bringing back the one would need the other. What is in a detached tree is nowhere as far as that
-//! goes: what is to be restored comes from there, without what was made, moved or changed there since the snapshot.
+//! Purpose: a path stands for what it leads to and all that is below it, in the snapshot and now. Changes of
+//! names are inside when their place is, on the side that has something there. What was moved or linked from
+//! one part to the other since is refused: bringing back the one would need the other. What is in a detached
+//! tree is nowhere as far as that goes: what is to be restored comes from there, without what was made, moved
+//! or changed there since the snapshot.
 //!
 //! Thread safety: belongs to one restore. Memory: the directories below the paths.
 

@@ -1,7 +1,8 @@
-//! Detached trees that come back: what is left of them moves, what has been removed of them since is made again.
+//! Detached trees that come back: what is left of them moves, what has been removed of them since is made
+//! again.
 //!
-//! Thread safety: belongs to one search. Invariant: a [`crate::Pause`] is held, so what is found here stays so until the commit.
-//! Memory: the names that have gone.
+//! Thread safety: belongs to one search. Invariant: a [`crate::Pause`] is held, so what is found here stays
+//! so until the commit. Memory: the names that have gone.
 
 use std::collections::BTreeSet;
 
@@ -60,7 +61,8 @@ impl Search<'_> {
         Ok(())
     }
 
-    /// What the transaction had changed in trees before it detached them, and what has gone with them since: it comes again as it was before.
+    /// What the transaction had changed in trees before it detached them, and what has gone with them since:
+    /// it comes again as it was before.
     fn drop_gone(&mut self, plan: &mut Plan, tops: &BTreeSet<u64>) -> Result<()> {
         for mut change in std::mem::take(&mut plan.names) {
             if self.was_in(change.place.0, tops)? && Target::at(self.view(), &change.place)?.is_none() {

@@ -1,9 +1,11 @@
-//! Trees that go again as a whole: the plan has their tops only, so what others have changed in them since is looked for here.
+//! Trees that go again as a whole: the plan has their tops only, so what others have changed in them since is
+//! looked for here.
 //!
-//! That is so when the removal of a tree was taken back and that is taken back in turn, and when a branch has removed a
-//! tree that others have written in.
+//! That is so when the removal of a tree was taken back and that is taken back in turn, and when a branch has
+//! removed a tree that others have written in.
 //!
-//! Thread safety: belongs to one search. Memory: the directories below the tops, the names of one directory, and the files with several names.
+//! Thread safety: belongs to one search. Memory: the directories below the tops, the names of one directory,
+//! and the files with several names.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;

@@ -1,15 +1,17 @@
 //! Taking back a committed transaction, in a new one.
 //!
-//! Purpose: the store keeps the states before and after a commit, so what lies between them is what the transaction
-//! did. It is undone by the operations of a restore (`view/restore`), applied to the present state, after it was
-//! made sure that none of it has changed since (`obstacles`). What others did beside it stays: other files in
-//! the same directories, other attributes of the same files.
+//! Purpose: the store keeps the states before and after a commit, so what lies between them is what the
+//! transaction did. It is undone by the operations of a restore (`view/restore`), applied to the present
+//! state, after it was made sure that none of it has changed since (`obstacles`). What others did beside it
+//! stays: other files in the same directories, other attributes of the same files.
 //!
 //! A [`Selection`] limits that to places, and says what becomes of obstacles. A merge that prefers one side
-//! (`view/prefer`) is the same search: what leads from a branch's snapshot to the branch is done on the main line.
+//! (`view/prefer`) is the same search: what leads from a branch's snapshot to the branch is done on the main
+//! line.
 //!
-//! Thread safety: for one thread that may block; no other may use the view meanwhile. Invariant: with an obstacle
-//! nothing is written. What changes while the new transaction is open is a conflict, as in any other.
+//! Thread safety: for one thread that may block; no other may use the view meanwhile. Invariant: with an
+//! obstacle nothing is written. What changes while the new transaction is open is a conflict, as in any
+//! other.
 
 mod detached;
 mod leaving;
@@ -106,8 +108,8 @@ impl Undo {
         DiffStream::new(&*self.after, &*self.before).next_page(usize::MAX, usize::MAX)
     }
 
-    /// How it is taken back in `view`, of a transaction that has written nothing yet, as far as `selection` says. O(what it wrote), and memory
-    /// for the names among it.
+    /// How it is taken back in `view`, of a transaction that has written nothing yet, as far as `selection`
+    /// says. O(what it wrote), and memory for the names among it.
     ///
     /// # Errors
     /// Not a transaction with snapshot isolation; store errors.

@@ -1,12 +1,12 @@
 //! What has changed since a transaction, of that which it changed itself.
 //!
-//! Three states are compared: before the transaction, after it, and now. Names that lead elsewhere now, keys with
-//! other values, inodes of which both have changed the same part, and whatever is new in directories that the
-//! transaction made, are in the way. A part of an inode is its content (with size and time of change), its
-//! mode, its owner, its group, each extended attribute.
+//! Three states are compared: before the transaction, after it, and now. Names that lead elsewhere now, keys
+//! with other values, inodes of which both have changed the same part, and whatever is new in directories
+//! that the transaction made, are in the way. A part of an inode is its content (with size and time of
+//! change), its mode, its owner, its group, each extended attribute.
 //!
-//! What a [`Selection`] says about obstacles is applied to the plan (`resolve`), and the search begins anew, until
-//! nothing changes any more.
+//! What a [`Selection`] says about obstacles is applied to the plan (`resolve`), and the search begins anew,
+//! until nothing changes any more.
 //!
 //! Thread safety: belongs to one search.
 
@@ -136,7 +136,8 @@ impl<'f> Search<'f> {
         Ok((self.ascribe(found)?, self.alone, plan))
     }
 
-    /// Names that lead where they led before, with the others of the same file: an undo of a part has been there.
+    /// Names that lead where they led before, with the others of the same file: an undo of a part has been
+    /// there.
     fn drop_what_is_back(&self, plan: &mut Plan) -> Result<()> {
         let now_at = |change: &NameChange| Target::at(self.view(), &change.place);
         let mut back = BTreeSet::new();
@@ -260,8 +261,8 @@ impl<'f> Search<'f> {
         }
     }
 
-    /// A file that the transaction gave or took names, and that others have taken names since: it must not lose its
-    /// last one, and there must be something to give a name back to.
+    /// A file that the transaction gave or took names, and that others have taken names since: it must not
+    /// lose its last one, and there must be something to give a name back to.
     fn look_at_links(&mut self, plan: &Plan) -> Result<()> {
         // Names to be given back less those to be taken away, and a place for the message.
         let mut balance: BTreeMap<u64, (i64, &Place, FileType)> = BTreeMap::new();
@@ -530,7 +531,8 @@ pub(super) fn rights(header: &Header) -> (u32, u32, u32, Project, RowFlags) {
     (header.mode, header.uid, header.gid, header.project(), header.flags.only(RowFlags::HANDED_DOWN))
 }
 
-/// Whether the mode, the owner, the group, the project or how content is stored was changed, and changed again.
+/// Whether the mode, the owner, the group, the project or how content is stored was changed, and changed
+/// again.
 fn rights_of_both(then: &Header, after: &Header, now: &Header) -> bool {
     let both = |of: fn(&Header) -> u32| of(then) != of(after) && of(after) != of(now);
     let owners = both(|header| header.mode) || both(|header| header.uid) || both(|header| header.gid);

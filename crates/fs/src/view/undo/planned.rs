@@ -1,7 +1,8 @@
-//! A transaction that is about to be taken back: what is in the way, what it does to which files, and doing it.
+//! A transaction that is about to be taken back: what is in the way, what it does to which files, and doing
+//! it.
 //!
-//! Thread safety: for one thread that may block. Invariant: the plan is final: what [`Planned::effects`] tells is what
-//! [`Planned::carry_out`] does, however a selection or force has grown it.
+//! Thread safety: for one thread that may block. Invariant: the plan is final: what [`Planned::effects`]
+//! tells is what [`Planned::carry_out`] does, however a selection or force has grown it.
 
 use std::collections::BTreeSet;
 
@@ -28,7 +29,8 @@ pub struct Planned<'f> {
 /// What taking a transaction back does to files and directories, for who has to know whether a user may.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Effects {
-    /// What is made, removed, moved or changed, as it was before the transaction and as it is now: a path, and the user that it belongs to.
+    /// What is made, removed, moved or changed, as it was before the transaction and as it is now: a path,
+    /// and the user that it belongs to.
     pub owned: Vec<(Vec<u8>, u32)>,
     /// Directories of the present in which names come or go.
     pub directories: Vec<Vec<u8>>,

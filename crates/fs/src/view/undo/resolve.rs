@@ -1,7 +1,7 @@
 //! What becomes of obstacles: overwritten by force, left as they are, or told.
 //!
-//! Thread safety: belongs to one search. Invariant: only files and keys of the selection's user are overwritten or
-//! come back by force, so that force gives no right that its user has not.
+//! Thread safety: belongs to one search. Invariant: only files and keys of the selection's user are
+//! overwritten or come back by force, so that force gives no right that its user has not.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -291,7 +291,8 @@ impl Search<'_> {
         places.iter().map(|place| self.before.path(place)).collect()
     }
 
-    /// The names that a file with several had before the transaction, where these are learned; without those outside of the directory of a branch.
+    /// The names that a file with several had before the transaction, where these are learned; without those
+    /// outside of the directory of a branch.
     pub(super) fn names_of(&mut self, inode: u64) -> Result<Vec<Place>> {
         let mut places = Vec::new();
         for place in self.names.as_ref().and_then(|names| names.get(&inode)).cloned().unwrap_or_default() {
@@ -302,8 +303,8 @@ impl Search<'_> {
         Ok(places)
     }
 
-    /// Learns the names before the transaction of files that have several: their rows do not tell them. O(names in the store), once, and only where
-    /// paths are asked for, or such a file is in the way.
+    /// Learns the names before the transaction of files that have several: their rows do not tell them.
+    /// O(names in the store), once, and only where paths are asked for, or such a file is in the way.
     pub(super) fn learn_names(&mut self, plan: &Plan) -> Result<()> {
         if self.names.is_some() {
             return Ok(());

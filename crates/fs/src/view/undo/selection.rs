@@ -1,7 +1,7 @@
 //! Which part of a change is meant, and what becomes of obstacles there.
 //!
-//! Purpose: names that belong together stay together. A file that was moved has both names in a part or none; what
-//! is put into a directory needs the directory; a directory is removed with all that is in it.
+//! Purpose: names that belong together stay together. A file that was moved has both names in a part or none;
+//! what is put into a directory needs the directory; a directory is removed with all that is in it.
 //!
 //! Thread safety: plain values.
 

@@ -201,8 +201,8 @@ impl Hidden {
         }
     }
 
-    /// Attributes of now: what the kernel has kept of a listing, it throws away when the time of the directory is
-    /// another one than then.
+    /// Attributes of now: what the kernel has kept of a listing, it throws away when the time of the
+    /// directory is another one than then.
     fn attr(&self, main: &Files, node: &HiddenNode) -> Attr {
         let now: Timestamp = main.shared.fs.time();
         let size = node.what.content().len() as u64;

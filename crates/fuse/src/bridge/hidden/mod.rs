@@ -1,10 +1,11 @@
 //! A directory in the root that no listing shows: what the daemon has to tell, and views of snapshots.
 //!
-//! What is in it, and which user may see it, comes from above as [`Folder`]s; here it gets node ids and answers the
-//! kernel. Nothing in it can be changed. A *file* is of the moment in which its name was looked up: each lookup
-//! makes a node of its own, with content that never changes and so has a size, which is what files that are opened
-//! without a message, read and mapped through the page cache need. Names of files, links and snapshots are never
-//! cached, so each open(2) looks them up, for its caller. The kernel drops such a node when it is open nowhere.
+//! What is in it, and which user may see it, comes from above as [`Folder`]s; here it gets node ids and
+//! answers the kernel. Nothing in it can be changed. A *file* is of the moment in which its name was looked
+//! up: each lookup makes a node of its own, with content that never changes and so has a size, which is what
+//! files that are opened without a message, read and mapped through the page cache need. Names of files,
+//! links and snapshots are never cached, so each open(2) looks them up, for its caller. The kernel drops such
+//! a node when it is open nowhere.
 //!
 //! Thread safety: shared by all workers; locks are held for moments, never across calls of a [`Folder`].
 //! Invariants: the hidden directory and snapshots are known to the kernel by the counts kept here.

@@ -1,10 +1,11 @@
 //! The nodes of the hidden directory that the kernel knows.
 //!
-//! The nodes of one user may be as many as all users leave free, so that none ever meets a full table for another's sake;
-//! those of root, all that are left.
+//! The nodes of one user may be as many as all users leave free, so that none ever meets a full table for
+//! another's sake; those of root, all that are left.
 //!
 //! Thread safety: one short lock. Invariants: a node lives while its lookup count is above zero, the hidden
-//! directory itself for ever; a folder that the kernel knows is one node, of the user that looked it up first.
+//! directory itself for ever; a folder that the kernel knows is one node, of the user that looked it up
+//! first.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

@@ -1,9 +1,9 @@
 //! Views of snapshots that the kernel knows something of.
 //!
-//! A view is opened when its name is looked up, and ends when the kernel has forgotten all of its nodes. Where
-//! many are open, the kernel is asked to forget the one that was looked up longest ago, but for those in which something is mounted: it
-//! would be detached. A view whose snapshot is
-//! deleted is closed at once: what the kernel asks of it from then on is stale.
+//! A view is opened when its name is looked up, and ends when the kernel has forgotten all of its nodes.
+//! Where many are open, the kernel is asked to forget the one that was looked up longest ago, but for those
+//! in which something is mounted: it would be detached. A view whose snapshot is deleted is closed at once:
+//! what the kernel asks of it from then on is stale.
 //!
 //! Thread safety: one lock, held for moments; views are opened and dropped without it. Invariants: while the
 //! kernel knows a node of a view, no other view gets its index.
@@ -152,7 +152,8 @@ impl Views {
         opened
     }
 
-    /// Where the view is seen that was looked up longest ago, of those in which nothing is mounted, when there are too many.
+    /// Where the view is seen that was looked up longest ago, of those in which nothing is mounted, when
+    /// there are too many.
     fn crowd(&self) -> Option<Seen> {
         let mut open: Vec<_> = {
             let state = self.0.read();

@@ -1,10 +1,10 @@
 //! The memory of one entry: a request on its way in, then its answer on the way out.
 #![expect(unsafe_code, reason = "the kernel writes to this memory between two system calls")]
 //!
-//! Thread safety: shared. The kernel owns the memory until the completion that brings a request; then it is the daemon's, where
-//! any number of threads may read, until one of them, alone, answers. Invariants: `unique` is 0 while the kernel owns the memory and
-//! while it is being answered; the memory stays where it is until the entry is dropped, which must be after the kernel has let
-//! go of it.
+//! Thread safety: shared. The kernel owns the memory until the completion that brings a request; then it is
+//! the daemon's, where any number of threads may read, until one of them, alone, answers. Invariants:
+//! `unique` is 0 while the kernel owns the memory and while it is being answered; the memory stays where it
+//! is until the entry is dropped, which must be after the kernel has let go of it.
 
 use std::cell::UnsafeCell;
 use std::io::IoSlice;
@@ -82,7 +82,8 @@ impl Entry {
         Self { queue, header, payload, places, unique, commits, is_parked }
     }
 
-    /// Gives it memory, before the kernel knows it: dirty pages of mapped files must be taken even when there is none left.
+    /// Gives it memory, before the kernel knows it: dirty pages of mapped files must be taken even when there
+    /// is none left.
     pub(super) fn warm(&self) {
         for pages in [&self.header, &self.payload] {
             // SAFETY: nothing else uses the memory yet.
@@ -116,7 +117,8 @@ impl Entry {
 
     /// A completion has brought a request: from now on it is the daemon's to answer.
     pub(super) fn arrive(&self) {
-        // SAFETY: the kernel wrote the header before the completion, and does not touch it until the next command.
+        // SAFETY: the kernel wrote the header before the completion, and does not touch it until the next
+        // command.
         let head = unsafe { &*self.header() };
         // There are more bytes than a header has.
         let unique = InHeader::read_from_prefix(&head.in_out).map_or(0, |(header, _)| header.unique);
@@ -147,7 +149,8 @@ impl Entry {
         Ok(len)
     }
 
-    /// Makes `parts` the answer to the request `unique`: a header, and what goes with it. False: it has been answered, or is another.
+    /// Makes `parts` the answer to the request `unique`: a header, and what goes with it. False: it has been
+    /// answered, or is another.
     ///
     /// # Errors
     /// The answer does not fit. The request is unanswered then.
@@ -160,8 +163,8 @@ impl Entry {
         if self.unique.compare_exchange(unique, 0, Ordering::AcqRel, Ordering::Acquire).is_err() {
             return Ok(false);
         }
-        // SAFETY: the exchange gave the memory to this thread alone, until the entry is given back to the kernel; lengths were
-        // checked above.
+        // SAFETY: the exchange gave the memory to this thread alone, until the entry is given back to the
+        // kernel; lengths were checked above.
         unsafe {
             let header = self.header();
             std::ptr::copy_nonoverlapping(head.as_ptr(), (&raw mut (*header).in_out).cast(), head.len());

@@ -1,9 +1,10 @@
-//! What the threads of the rings hand to one another: requests that came to a thread that can't serve them, and answers that were
-//! given by a thread that can't send them.
+//! What the threads of the rings hand to one another: requests that came to a thread that can't serve them,
+//! and answers that were given by a thread that can't send them.
 //!
-//! Thread safety: shared. A worker's state is an atomic; everything else is under one short lock. Invariants: only a worker that
-//! waits is woken, and is woken once ([`State::Woken`]), so that it looks here before anything else; what no worker that waits is
-//! there for stays with the overflow ring, whose thread never waits for anything but its ring.
+//! Thread safety: shared. A worker's state is an atomic; everything else is under one short lock. Invariants:
+//! only a worker that waits is woken, and is woken once ([`State::Woken`]), so that it looks here before
+//! anything else; what no worker that waits is there for stays with the overflow ring, whose thread never
+//! waits for anything but its ring.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -90,7 +91,8 @@ pub(super) struct Exchange {
 const FREE_MIN: u32 = 2;
 
 impl Exchange {
-    /// For workers of these queues, each with an entry; every other of the `queues` has one with the overflow ring.
+    /// For workers of these queues, each with an entry; every other of the `queues` has one with the overflow
+    /// ring.
     pub(super) fn new(workers: &[u16], queues: u16) -> Self {
         let mut counts = vec![Count::default(); usize::from(queues)];
         for &queue in workers {
@@ -150,7 +152,8 @@ impl Exchange {
         woken.map_or(Wake::None, Wake::Worker)
     }
 
-    /// An entry is answered by a thread that can't give it back. `was_parked` says, under the lock, what [`Self::park`] had said.
+    /// An entry is answered by a thread that can't give it back. `was_parked` says, under the lock, what
+    /// [`Self::park`] had said.
     pub(super) fn give(&self, (entry, queue): Place, was_parked: impl FnOnce() -> bool) -> Wake {
         let mut inner = self.inner.lock();
         if was_parked() {
@@ -164,7 +167,8 @@ impl Exchange {
         Wake::Overflow
     }
 
-    /// The thread that had the request of an entry is through with it. `is_unanswered` is asked under the lock: then it counts as parked.
+    /// The thread that had the request of an entry is through with it. `is_unanswered` is asked under the
+    /// lock: then it counts as parked.
     pub(super) fn park(&self, queue: u16, is_unanswered: impl FnOnce() -> bool) -> Wake {
         let mut inner = self.inner.lock();
         if !is_unanswered() {
@@ -186,7 +190,8 @@ impl Exchange {
         Duties { answers: std::mem::take(&mut inner.answers), short: std::mem::take(&mut inner.short) }
     }
 
-    /// An entry was added to this queue. True: no primer waits that could make a request, so one more is needed.
+    /// An entry was added to this queue. True: no primer waits that could make a request, so one more is
+    /// needed.
     pub(super) fn ask_for_priming(&self, queue: u16) -> bool {
         let mut inner = self.inner.lock();
         if !inner.unprimed.contains(&queue) {

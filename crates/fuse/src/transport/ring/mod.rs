@@ -1,18 +1,22 @@
-//! Requests and replies by `io_uring` instead of the device (`-o io_uring`; Linux 6.14, module parameter `enable_uring`).
+//! Requests and replies by `io_uring` instead of the device (`-o io_uring`; Linux 6.14, module parameter
+//! `enable_uring`).
 //!
-//! Purpose: the kernel has a queue for each CPU, and gives a request to an entry of the queue of the CPU that it was made on. Here
-//! each worker has a ring of its own with one entry, and stays on the CPU of its queue: request and reply are two switches of context
-//! there, and programs on different CPUs have nothing in common. FORGET, INTERRUPT and notifications still use the device.
-//! docs/decisions/io-uring.md has the figures.
+//! Purpose: the kernel has a queue for each CPU, and gives a request to an entry of the queue of the CPU that
+//! it was made on. Here each worker has a ring of its own with one entry, and stays on the CPU of its queue:
+//! request and reply are two switches of context there, and programs on different CPUs have nothing in
+//! common. FORGET, INTERRUPT and notifications still use the device. docs/decisions/io-uring.md has the
+//! figures.
 //!
-//! An entry is bound to its request until it is answered, and to the thread that gave it back to the kernel last. So a reply that is
-//! given by another thread goes to a worker whose entry waits for an answer, or to the *overflow ring*. That thread also
-//! adds entries where too many wait for answers, and hands requests that come to it to a worker that waits ([`exchange`]).
-//! No request waits for an entry while one is idle: [`primer`].
+//! An entry is bound to its request until it is answered, and to the thread that gave it back to the kernel
+//! last. So a reply that is given by another thread goes to a worker whose entry waits for an answer, or to
+//! the *overflow ring*. That thread also adds entries where too many wait for answers, and hands requests
+//! that come to it to a worker that waits ([`exchange`]). No request waits for an entry while one is idle:
+//! [`primer`].
 //!
-//! Thread safety: [`RingTransport`] as every transport: one thread receives, any number sends. Invariants: a reply with content has been
-//! taken by the kernel when `send` returns, as on the device: what follows it, such as a notification, comes after it. The overflow ring
-//! never waits for anything but its ring, so a reply never needs a worker. The memory of entries is freed after the rings.
+//! Thread safety: [`RingTransport`] as every transport: one thread receives, any number sends. Invariants: a
+//! reply with content has been taken by the kernel when `send` returns, as on the device: what follows it,
+//! such as a notification, comes after it. The overflow ring never waits for anything but its ring, so a
+//! reply never needs a worker. The memory of entries is freed after the rings.
 
 mod entry;
 mod exchange;
@@ -344,7 +348,8 @@ impl RingTransport {
         }
     }
 
-    /// The ring, if the calling thread is the one that receives, and the ring has no other entry to take requests by.
+    /// The ring, if the calling thread is the one that receives, and the ring has no other entry to take
+    /// requests by.
     fn own_commit(&self, index: usize) -> Option<Result<(), Errno>> {
         if self.thread.get() != Some(&thread::current().id()) {
             return None;

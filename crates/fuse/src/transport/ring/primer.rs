@@ -1,15 +1,18 @@
 //! Requests of no consequence, made for their replies.
 #![cfg_attr(target_arch = "x86_64", expect(unsafe_code, reason = "there is no wrapper of ustat(2)"))]
 //!
-//! Purpose: a request that finds no entry is fetched by the next reply of its queue. Where all entries wait for answers there is none,
-//! and entries that are added then stay idle while it waits. So the queue is given one more request, whose reply fetches it: a statfs
-//! of the file system that is served, made on the CPU of the queue. ustat(2) needs neither a path nor a descriptor, either of
-//! which would keep the file system from being unmounted.
+//! Purpose: a request that finds no entry is fetched by the next reply of its queue. Where all entries wait
+//! for answers there is none, and entries that are added then stay idle while it waits. So the queue is given
+//! one more request, whose reply fetches it: a statfs of the file system that is served, made on the CPU of
+//! the queue. ustat(2) needs neither a path nor a descriptor, either of which would keep the file system from
+//! being unmounted.
 //!
-//! That request, too, may find no entry, if another one was faster: then it is fetched like the others, and the next one is made by
-//! another thread. There are as many of these as requests of programs that were faster.
+//! That request, too, may find no entry, if another one was faster: then it is fetched like the others, and
+//! the next one is made by another thread. There are as many of these as requests of programs that were
+//! faster.
 //!
-//! Thread safety: a primer is one thread, which waits for its request; nothing waits for it. Invariant: it holds nothing.
+//! Thread safety: a primer is one thread, which waits for its request; nothing waits for it. Invariant: it
+//! holds nothing.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -50,7 +53,8 @@ impl Primer {
         }
     }
 
-    /// Makes a request for each queue that is short of entries, until the connection ends or there are primers enough.
+    /// Makes a request for each queue that is short of entries, until the connection ends or there are
+    /// primers enough.
     fn run(self, shared: &Shared) {
         let number = self.number;
         while let Some(queue) = shared.exchange.next_to_prime() {

@@ -1,8 +1,8 @@
 //! One `io_uring`: commands about entries go out, their requests come in.
 #![expect(unsafe_code, reason = "what is submitted names memory, which must stay until it completes")]
 //!
-//! Thread safety: one thread at a time; from [`Queue::enable`] on, the thread that called it. Invariant: an entry that a command
-//! names outlives the queue: [`super::Shared`] has both.
+//! Thread safety: one thread at a time; from [`Queue::enable`] on, the thread that called it. Invariant: an
+//! entry that a command names outlives the queue: [`super::Shared`] has both.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -108,7 +108,8 @@ impl Queue {
 
     fn push(&mut self, command: &squeue::Entry128) -> Result<(), Errno> {
         loop {
-            // SAFETY: descriptors and entries that commands name live as long as the ring; the module header says who sees to it.
+            // SAFETY: descriptors and entries that commands name live as long as the ring; the module header
+            // says who sees to it.
             if unsafe { self.ring.submission().push(command) }.is_ok() {
                 return Ok(());
             }

@@ -1,9 +1,10 @@
 //! Adaptive replacement (Megiddo and Modha, "ARC: A self-tuning, low overhead replacement cache", FAST 2003).
 //!
-//! Slots that were used once (the paper's T1) and slots that were used more often (T2) have a list each, and so have the keys
-//! that were evicted from either (B1, B2). A miss on such a key says that its list is too short, and moves the target between
-//! them (p). The paper's pages are all alike; here lists, ghosts and target are measured in bytes, and a step of the target is as
-//! large as the block that was missed. The capacity, which the paper has fixed, is what is there when something is evicted.
+//! Slots that were used once (the paper's T1) and slots that were used more often (T2) have a list each, and
+//! so have the keys that were evicted from either (B1, B2). A miss on such a key says that its list is too
+//! short, and moves the target between them (p). The paper's pages are all alike; here lists, ghosts and
+//! target are measured in bytes, and a step of the target is as large as the block that was missed. The
+//! capacity, which the paper has fixed, is what is there when something is evicted.
 
 use super::ghosts::{GhostBound, Ghosts};
 use super::list::{Chain, List};
@@ -59,7 +60,8 @@ impl Arc {
         !self.recent.is_empty() && (is_over || self.frequent.is_empty())
     }
 
-    /// Of used once there are at most as many as there is room, gone ones included; of all at most twice as many.
+    /// Of used once there are at most as many as there is room, gone ones included; of all at most twice as
+    /// many.
     fn trim_ghosts(&mut self, (len, bytes): (usize, u64)) {
         let recent = GhostBound {
             len_max: len.saturating_sub(self.recent.len()),

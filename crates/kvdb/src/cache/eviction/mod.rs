@@ -1,8 +1,9 @@
 //! Which block goes when the cache is over its budget: the policy seam, and the policies.
 //!
-//! Thread safety: a policy belongs to one shard of the cache and is called under its lock. Invariants: a policy knows
-//! exactly the slots that were inserted and neither evicted nor removed since; what it remembers of evicted blocks is their keys'
-//! hashes, at most about one and a half times as many as it had slots when it last evicted one (see [`ghosts`]).
+//! Thread safety: a policy belongs to one shard of the cache and is called under its lock. Invariants: a
+//! policy knows exactly the slots that were inserted and neither evicted nor removed since; what it remembers
+//! of evicted blocks is their keys' hashes, at most about one and a half times as many as it had slots when
+//! it last evicted one (see [`ghosts`]).
 
 mod arc;
 mod ghosts;
@@ -43,8 +44,8 @@ impl BlockInfo {
 
 /// Decides the order of eviction inside one shard of the cache.
 ///
-/// Slots are small numbers that the cache reuses after [`Eviction::evict`] and [`Eviction::remove`]. Called on every hit: all
-/// methods must be O(1), or amortized so, and [`Eviction::hit`] must not allocate.
+/// Slots are small numbers that the cache reuses after [`Eviction::evict`] and [`Eviction::remove`]. Called
+/// on every hit: all methods must be O(1), or amortized so, and [`Eviction::hit`] must not allocate.
 pub(crate) trait Eviction: Send {
     /// A block came into `slot`.
     fn insert(&mut self, slot: u32, block: BlockInfo);

@@ -1,8 +1,9 @@
-//! Three first-in-first-out queues (Yang et al., "FIFO queues are all you need for cache eviction", SOSP 2023).
+//! Three first-in-first-out queues (Yang et al., "FIFO queues are all you need for cache eviction", SOSP
+//! 2023).
 //!
-//! New slots pass through a small queue; those that were used meanwhile go on to the main one, the others leave, and
-//! their keys are remembered for a while: a block that comes back goes to the main queue at once. A hit is a counter, no list
-//! is touched. Queues and ghosts are measured in bytes.
+//! New slots pass through a small queue; those that were used meanwhile go on to the main one, the others
+//! leave, and their keys are remembered for a while: a block that comes back goes to the main queue at once.
+//! A hit is a counter, no list is touched. Queues and ghosts are measured in bytes.
 
 use super::ghosts::{GhostBound, Ghosts};
 use super::list::{Chain, List};

@@ -150,7 +150,8 @@ fn tiered_takes_fast_blocks_first_until_they_are_asked_for_again() {
     (0..1000).for_each(|slot| policy.insert(slot, block(slot.into(), 4096)));
     (1000..2000).for_each(|slot| policy.insert(slot, slow(slot)));
     assert_eq!(evicted_slow(&mut policy, 500), 0, "slow blocks cost more");
-    // Each fast block that goes is asked for again at once; no slow one ever is, and fast ones come in their place.
+    // Each fast block that goes is asked for again at once; no slow one ever is, and fast ones come in their
+    // place.
     let mut keys: Vec<u64> = (0..2000).collect();
     for _ in 0..100_000 {
         let slot = policy.evict().expect("has some");

@@ -1,10 +1,11 @@
 //! Blocks of slow devices are worth more: a miss on one costs as much as many on a fast one.
 //!
-//! nDiskFS (2020) has a list of blocks for each class of devices and weighs the age of their oldest ones. Here each class has the
-//! three queues of [`S3Fifo`], and the bytes are shared between the two by what more of them would save: blocks that had to go a
-//! short while ago are remembered for each class, and one that is asked for again says that its class has too little. It moves
-//! the share by a step in proportion to what the miss costs, so the share rests where the next byte saves as much time in
-//! either class. Where all blocks are of one class this is S3-FIFO, and nothing more is remembered.
+//! nDiskFS (2020) has a list of blocks for each class of devices and weighs the age of their oldest ones.
+//! Here each class has the three queues of [`S3Fifo`], and the bytes are shared between the two by what more
+//! of them would save: blocks that had to go a short while ago are remembered for each class, and one that is
+//! asked for again says that its class has too little. It moves the share by a step in proportion to what the
+//! miss costs, so the share rests where the next byte saves as much time in either class. Where all blocks
+//! are of one class this is S3-FIFO, and nothing more is remembered.
 
 use kvfs_store::Tier;
 
@@ -12,12 +13,13 @@ use super::ghosts::{GhostBound, Ghosts};
 use super::s3_fifo::S3Fifo;
 use super::{BlockInfo, Eviction};
 
-/// A read of a hard disk takes so many times as long as one of an SSD: 8 ms and 0.1. Devices that are nearer to each other gain
-/// less by it, and lose next to nothing (docs/decisions/cache-policies.md).
+/// A read of a hard disk takes so many times as long as one of an SSD: 8 ms and 0.1. Devices that are nearer
+/// to each other gain less by it, and lose next to nothing (docs/decisions/cache-policies.md).
 const SLOW_COST: u64 = 80;
 /// A miss on a slow device moves the share by one part in so many of all bytes.
 const STEP_DIVISOR: u64 = 256;
-/// Of each class as much is remembered as one part in so many of all: what a little more room would have kept.
+/// Of each class as much is remembered as one part in so many of all: what a little more room would have
+/// kept.
 const GHOST_DIVISOR: u64 = 8;
 
 /// Shares the cache between classes of devices.

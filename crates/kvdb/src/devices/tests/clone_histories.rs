@@ -1,5 +1,5 @@
-//! Histories at random of clones in a store whose devices come, are drained and go: what they come to, and what a power cut in the midst
-//! of any operation leaves.
+//! Histories at random of clones in a store whose devices come, are drained and go: what they come to, and
+//! what a power cut in the midst of any operation leaves.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! Clones whose blocks move: between devices and tiers, out of zones that are emptied, under power cuts and lack of space.
+//! Clones whose blocks move: between devices and tiers, out of zones that are emptied, under power cuts and
+//! lack of space.
 
 use kvfs_store::{BlockClone, Compression, Transactions, TxnOptions};
 

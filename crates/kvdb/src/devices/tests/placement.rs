@@ -543,7 +543,8 @@ fn migration_with_a_limit_ends_soon_where_space_is_wanted() {
 /// Four of such files fill a zone.
 const LENGTH: usize = BLOCKS as usize / 4 * BLOCK_BYTES;
 
-/// Fills three quarters of the fast device with short files, and deletes three of four: each zone keeps something. How many there were.
+/// Fills three quarters of the fast device with short files, and deletes three of four: each zone keeps
+/// something. How many there were.
 fn crowd(db: &Db) -> u64 {
     db.set_placement(placement("sequential-to-slow"));
     let fast = || db.devices()[0].clone();

@@ -310,7 +310,8 @@ fn failed_write_in_every_interleaving_wakes_all_waiters() {
     }
 }
 
-/// The clients that a flush has let go come back in any order: they wait for each other, and share the next one.
+/// The clients that a flush has let go come back in any order: they wait for each other, and share the next
+/// one.
 #[test]
 fn clients_that_come_back_share_a_flush_in_every_interleaving() {
     fn come_back() {

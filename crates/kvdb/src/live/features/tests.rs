@@ -185,10 +185,12 @@ fn live(steps: &[Step], versions_closed: u32) {
             let image: Arc<dyn Device> = Arc::new(crash.image_at(event, seed as u64, mode).expect("is made"));
             let (told, needed) = (version(image.as_ref()), held(image.as_ref()).version());
             assert!(told >= needed, "event {event}, {mode:?}: version {told}, holds what needs {needed}");
-            // The next life ends in order, and leaves what any program of that version reads. One of several devices needs all of them.
+            // The next life ends in order, and leaves what any program of that version reads. One of several
+            // devices needs all of them.
             if event % 16 == 0 && !held(image.as_ref()).has(Feature::Members) {
                 open(&image).close().expect("closes");
-                // What came with a version and may stay for good does, where its crash leaves open whether there is any.
+                // What came with a version and may stay for good does, where its crash leaves open whether
+                // there is any.
                 let staying = match told {
                     ..=4 => 2,
                     5..=7 => told,

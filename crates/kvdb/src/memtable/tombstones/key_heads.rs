@@ -16,7 +16,8 @@ pub(super) struct KeyHeads {
     heads: Vec<u64>,
 }
 
-/// The first eight bytes, zero-padded. Zero padding keeps the order: where padded heads differ, they order the keys.
+/// The first eight bytes, zero-padded. Zero padding keeps the order: where padded heads differ, they order
+/// the keys.
 pub(super) fn head(rest: &[u8]) -> u64 {
     let mut bytes = [0; 8];
     let len = rest.len().min(8);

@@ -14,7 +14,8 @@ use crate::{Db, DefragLimit, Fragmentation};
 
 const FILES: u32 = 40;
 
-/// Files of a zone each, of which half of the blocks, here and there, were overwritten: what is dead was merged away.
+/// Files of a zone each, of which half of the blocks, here and there, were overwritten: what is dead was
+/// merged away.
 fn aged(db: &Db, seed: u64) -> (Keyspace, Fills) {
     let mut rng = Rng::new(seed);
     let data = db.open_keyspace("data", KeyspaceKind::Block, None).expect("opens");

@@ -222,7 +222,8 @@ fn merge_that_nothing_records_is_not_merged_past_its_output() {
     const CLASS_BYTES: u64 = 1040 << 10;
     for seed in 1..6 {
         let mut options = options();
-        // So that the output is of another class than the older runs, and what it has left is to be merged with these.
+        // So that the output is of another class than the older runs, and what it has left is to be merged
+        // with these.
         (options.merge.class_runs, options.merge.class_bytes_min) = (4, CLASS_BYTES / 4);
         let db = open_with(memory(), options);
         let (rows, mut model) = four_runs(&db, seed);

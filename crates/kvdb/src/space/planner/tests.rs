@@ -455,8 +455,8 @@ fn happen(store: &mut Store, has_snapshot: &mut bool, random: &mut Random) {
     }
 }
 
-/// What was refused gets the space as soon as what holds it has gone: at once if that is a reader, else within the pause
-/// between passes.
+/// What was refused gets the space as soon as what holds it has gone: at once if that is a reader, else
+/// within the pause between passes.
 fn assert_refusal_is_right(store: &mut Store, bytes: u64, budget: Budget, random: &mut Random) {
     let missing = (store.left_by(budget) + bytes).saturating_sub(store.free());
     if store.can_be_freed() < missing {

@@ -1,9 +1,10 @@
 //! What is known of each zone, by number.
 //!
-//! Numbers leave gaps: a first device that may grow far is followed by the zones of others. So entries are made by the chunk, where a
-//! device has zones.
+//! Numbers leave gaps: a first device that may grow far is followed by the zones of others. So entries are
+//! made by the chunk, where a device has zones.
 //!
-//! Thread safety: plain data. Invariant: each zone that is there has an entry; zones that are not there may have one, too.
+//! Thread safety: plain data. Invariant: each zone that is there has an entry; zones that are not there may
+//! have one, too.
 
 use std::collections::BTreeMap;
 use std::ops::{Index, IndexMut, Range};

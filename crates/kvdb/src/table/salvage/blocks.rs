@@ -1,8 +1,9 @@
 //! Tuple blocks that are found without an index, by their own headers.
 //!
-//! A block says neither to which piece nor to which keyspace it belongs. What tells: the keys and seqnos between the
-//! piece's bounds, the piece's number of records, and, where they are left, the fingerprints of each of its blocks. Packed blocks have no
-//! header of their own on the device: without both copies of the index they are lost.
+//! A block says neither to which piece nor to which keyspace it belongs. What tells: the keys and seqnos
+//! between the piece's bounds, the piece's number of records, and, where they are left, the fingerprints of
+//! each of its blocks. Packed blocks have no header of their own on the device: without both copies of the
+//! index they are lost.
 
 use std::collections::HashSet;
 

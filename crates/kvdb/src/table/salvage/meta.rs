@@ -1,5 +1,5 @@
-//! The metadata of a damaged piece, put together from what is whole: the blob that the manifest names, and the
-//! copies beside the data.
+//! The metadata of a damaged piece, put together from what is whole: the blob that the manifest names, and
+//! the copies beside the data.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -77,7 +77,8 @@ pub(in crate::table) fn copy_of(reader: &MetaReader) -> Option<MetaReader> {
     })
 }
 
-/// Whether the piece with this header has a copy of index and range tombstones, which can't be read or is damaged.
+/// Whether the piece with this header has a copy of index and range tombstones, which can't be read or is
+/// damaged.
 pub(in crate::table) fn has_damaged_copy(reader: &MetaReader, header: &PieceMetaHeader) -> bool {
     let desc = &reader.desc;
     let len = u64::from(padded(copied_len(header)));
@@ -176,8 +177,8 @@ impl Parts {
     }
 }
 
-/// All pieces in `zone` whose index is whole, by keyspace and number, with the address of a blob; one that has its
-/// fingerprints comes before one that has not.
+/// All pieces in `zone` whose index is whole, by keyspace and number, with the address of a blob; one that
+/// has its fingerprints comes before one that has not.
 pub(super) fn strays(
     zone: &SalvageStream<'_>,
     all: &mut HashMap<(u32, u64), (u64, KeyspaceKind, FoundMeta)>,

@@ -1,12 +1,13 @@
 //! What is still good of a damaged piece, as a whole piece.
 //!
-//! Purpose: reads everything that a piece refers to, block by block. Where something does not match its checksum or
-//! can't be read, a new piece is written that refers to what is good (stitched, not copied), and what is lost is
-//! told. An index that is damaged is taken from its copy, or made anew from the headers of tuple blocks; fingerprints
-//! are made anew from the keys. Lost blocks of a block piece become holes: a range tombstone hides older versions.
+//! Purpose: reads everything that a piece refers to, block by block. Where something does not match its
+//! checksum or can't be read, a new piece is written that refers to what is good (stitched, not copied), and
+//! what is lost is told. An index that is damaged is taken from its copy, or made anew from the headers of
+//! tuple blocks; fingerprints are made anew from the keys. Lost blocks of a block piece become holes: a range
+//! tombstone hides older versions.
 //!
-//! Thread safety: one thread. Invariants: nothing of the old piece is written to or freed; nothing is flushed.
-//! All seqnos are those on the device (a run's base is not added).
+//! Thread safety: one thread. Invariants: nothing of the old piece is written to or freed; nothing is
+//! flushed. All seqnos are those on the device (a run's base is not added).
 
 mod blocks;
 mod meta;
@@ -234,7 +235,8 @@ pub(crate) fn unreadable(piece: &Arc<Piece>) -> Vec<LostPart> {
     lost
 }
 
-/// Verifies the data of `piece` and the copy of its index, and writes what is good as another one, if anything is wrong.
+/// Verifies the data of `piece` and the copy of its index, and writes what is good as another one, if
+/// anything is wrong.
 fn mend(
     piece: Arc<Piece>,
     fingerprints: Option<Fingerprints>,

@@ -344,8 +344,8 @@ fn damage_to_packed_data_is_found_before_it_is_unpacked() {
     }
 }
 
-/// Whatever bit of the metadata flips while nothing of it is in memory: answers are right or say what is damaged, and
-/// once the medium is whole again all are right.
+/// Whatever bit of the metadata flips while nothing of it is in memory: answers are right or say what is
+/// damaged, and once the medium is whole again all are right.
 #[test]
 fn an_index_that_is_damaged_when_it_is_read_again_gives_no_wrong_answer() {
     for kind in [KeyspaceKind::Tuple, KeyspaceKind::Block] {

@@ -1,4 +1,5 @@
-//! A store to be judged, with merge functions that show what became of operands; for the tests of each engine.
+//! A store to be judged, with merge functions that show what became of operands; for the tests of each
+//! engine.
 
 use std::marker::PhantomData;
 use std::sync::Arc;

@@ -95,7 +95,8 @@ fn waiter_in_a_cycle_behind_a_queue_passes_it_undoomed() {
     fixture.lock(&two, &write(2)).unwrap();
     let writer = ticket(fixture.lock(&three, &write(1)));
     let reader = ticket(fixture.lock(&two, &read));
-    // No holder stands against what the reader wants: it waits for its turn. Now the holder waits for the reader.
+    // No holder stands against what the reader wants: it waits for its turn. Now the holder waits for the
+    // reader.
     let holder = ticket(fixture.lock(&one, &write(2)));
     assert!([&one, &two, &three].iter().all(|owner| owner.doomed().is_none()));
     assert!(reader.is_ready() && !writer.is_ready() && !holder.is_ready());

@@ -1,10 +1,12 @@
 //! Object storage that fails: a service in memory behind a network of which a test says what it does.
 //!
-//! Purpose: which request meets which fault follows from a seed, the kind of the request, where its object lies, and how many there were before, so
-//! it does not depend on how threads take turns. An outage is switched on and off. A crash leaves what the storage has, and the crashed process
-//! behind: of it nothing arrives any more.
+//! Purpose: which request meets which fault follows from a seed, the kind of the request, where its object
+//! lies, and how many there were before, so it does not depend on how threads take turns. An outage is
+//! switched on and off. A crash leaves what the storage has, and the crashed process behind: of it nothing
+//! arrives any more.
 //!
-//! Thread safety: shared by all requests. Invariant: a request that has succeeded has done what it says, whatever has failed before.
+//! Thread safety: shared by all requests. Invariant: a request that has succeeded has done what it says,
+//! whatever has failed before.
 
 use std::collections::HashMap;
 use std::fmt;

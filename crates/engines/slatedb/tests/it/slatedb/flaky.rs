@@ -1,5 +1,5 @@
-//! Random work behind a network that fails now and then, with outages and crashes: nothing that was acknowledged is lost, and what is there is
-//! the state behind some batch.
+//! Random work behind a network that fails now and then, with outages and crashes: nothing that was
+//! acknowledged is lost, and what is there is the state behind some batch.
 
 use std::collections::BTreeMap;
 use std::thread::JoinHandle;
@@ -125,7 +125,8 @@ impl History {
         self.acknowledged == count
     }
 
-    /// What is there after a crash is one of the states, not older than what was acknowledged, and from now on the last one.
+    /// What is there after a crash is one of the states, not older than what was acknowledged, and from now
+    /// on the last one.
     pub(super) fn check(&mut self, f: &Fixture<Slate>, context: &str) {
         let found = entries(&*f.store, f.plain);
         let count: usize =

@@ -1,5 +1,5 @@
-//! The journal on a local disk: what it acknowledges is there after crashes, outages and losses of power, and is never applied to what another mount
-//! has written since.
+//! The journal on a local disk: what it acknowledges is there after crashes, outages and losses of power, and
+//! is never applied to what another mount has written since.
 
 use std::path::PathBuf;
 
@@ -427,7 +427,8 @@ fn journal_that_can_not_be_written_makes_syncs_wait_for_object_storage() {
     let (cloud, machine) = (Cloud::new(1, 0), Machine::new());
     let store = made(&cloud, &SlateOptions { memory_bytes: 256 << 20, ..machine.options(true) });
     let f = over(&store);
-    // Behind so much, which object storage does not get first, another file is begun, which is not possible there.
+    // Behind so much, which object storage does not get first, another file is begun, which is not possible
+    // there.
     std::fs::remove_dir_all(machine.journal()).unwrap();
     cloud.set(Outage::Down);
     put_file_full(&f);

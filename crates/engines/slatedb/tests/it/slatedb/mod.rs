@@ -1,4 +1,5 @@
-//! What is of this engine alone. Its tests wait for clocks more than they compute: many of them may run at a time, and all have this name.
+//! What is of this engine alone. Its tests wait for clocks more than they compute: many of them may run at a
+//! time, and all have this name.
 
 mod clocks;
 mod failing;

@@ -1,4 +1,5 @@
-//! Object storage that can't be reached, or refuses: what goes on, what waits and for how long, and what is there afterwards.
+//! Object storage that can't be reached, or refuses: what goes on, what waits and for how long, and what is
+//! there afterwards.
 
 use kvfs_engine_slatedb::seam::object_store::ObjectStore;
 use kvfs_store::{EngineStore, StoreError};

@@ -1,4 +1,5 @@
-//! Long runs of blocks, which are objects of their own: they read as others do, are there after crashes, and go when nothing refers to them.
+//! Long runs of blocks, which are objects of their own: they read as others do, are there after crashes, and
+//! go when nothing refers to them.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -242,7 +243,8 @@ fn segments_go_when_nothing_refers_to_them_and_no_snapshot_does() {
     check(&*open, 1);
     check(&*held, 2);
     drop((open, held));
-    // Those of the two snapshots and the newest one stay, and at most about as many that have not been looked at again.
+    // Those of the two snapshots and the newest one stay, and at most about as many that have not been looked
+    // at again.
     for seed in 30..60 {
         write(seed);
         f.store.sync(f.store.position()).unwrap();

@@ -1,4 +1,5 @@
-//! Objects in a directory whose disk stalls: what was asked of it is done in the end, however long ago it was asked.
+//! Objects in a directory whose disk stalls: what was asked of it is done in the end, however long ago it was
+//! asked.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,7 +19,8 @@ use kvfs_store::{EngineStore, Store};
 
 use super::{Fixture, Slate, SlateOptions, SlateStore, options, wait_until};
 
-/// As the service for a directory does, it knows no attributes, and does what it was asked for on a thread of its own.
+/// As the service for a directory does, it knows no attributes, and does what it was asked for on a thread of
+/// its own.
 #[derive(Debug)]
 struct Directory {
     inner: Arc<InMemory>,

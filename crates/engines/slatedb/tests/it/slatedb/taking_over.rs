@@ -1,4 +1,5 @@
-//! Writers that take a store over from one another, again and again: from dead ones, from such as were held up, and from such as are alive.
+//! Writers that take a store over from one another, again and again: from dead ones, from such as were held
+//! up, and from such as are alive.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -11,7 +12,8 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// Set for a child: the directory of the store, the number of its round, whether it takes over from whatever is alive.
+/// Set for a child: the directory of the store, the number of its round, whether it takes over from whatever
+/// is alive.
 const WRITER: &str = "KVFS_SLATEDB_WRITER";
 
 /// How often the store is taken over; a few times unless this says otherwise.
