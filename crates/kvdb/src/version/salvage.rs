@@ -143,10 +143,35 @@ impl SalvagedManifest<'_> {
 
 /// Enters a keyspace of which nothing but the number is left.
 pub(crate) fn enter_nameless(state: &mut ManifestState, id: u32, kind: KeyspaceKind) {
-    state.keyspaces.entry(id).or_insert_with(|| keyspace(&format!("recovered-{id}"), kind));
+    if state.keyspaces.contains_key(&id) {
+        return;
+    }
+    let mut name = format!("recovered-{id}");
+    // A user may have a keyspace of that name.
+    while state.keyspaces.values().any(|known| known.name == name) {
+        name.push_str("-again");
+    }
+    state.keyspaces.insert(id, keyspace(&name, kind));
 }
 
 fn keyspace(name: &str, kind: KeyspaceKind) -> KeyspaceState {
     let (runs, merges) = (Vec::new(), Vec::new());
     KeyspaceState { name: name.to_owned(), kind, runs, merges, compression: Compression::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keyspace_without_a_name_gets_one_that_no_other_one_has() {
+        let mut state = ManifestState::default();
+        state.keyspaces.insert(3, keyspace("recovered-7", KeyspaceKind::Tuple));
+        for _ in 0..2 {
+            enter_nameless(&mut state, 7, KeyspaceKind::Tuple);
+        }
+        enter_nameless(&mut state, 8, KeyspaceKind::Block);
+        let names: Vec<&str> = state.keyspaces.values().map(|keyspace| keyspace.name.as_str()).collect();
+        assert_eq!(names, ["recovered-7", "recovered-7-again", "recovered-8"]);
+    }
 }
