@@ -164,8 +164,8 @@ extern "C" {
 #endif // __cplusplus
 
 /*
- Why the last function of this library that failed in this thread did: a sentence in English, valid until the next one fails.
- Never NULL.
+ Why the last function of this library that failed in this thread did: a sentence in English, valid until
+ the next one fails. Never NULL.
  */
 const char *kvfs_last_error(void);
 
@@ -190,16 +190,16 @@ struct kvfs_options *kvfs_options_new(void);
 void kvfs_options_free(struct kvfs_options *options);
 
 /*
- How much memory the store may take: at least 64 MiB; 0, the default: a quarter of the machine's, at most 2 GiB.
+ How much memory the store may take: at least 64 MiB; 0, the default: a quarter of the machine's, at most 2
+ GiB.
  */
 int kvfs_options_set_memory(struct kvfs_options *options, uint64_t bytes);
 
 /*
- How large a new store may become: at least 128 MiB; 0, the default: what the file system around it can give. Its file grows as
- it is needed.
+ How large a new store may become: at least 128 MiB; 0, the default: what the file system around it can
+ give. Its file grows as it is needed.
  */
-int kvfs_options_set_capacity(struct kvfs_options *options,
-                              uint64_t bytes);
+int kvfs_options_set_capacity(struct kvfs_options *options, uint64_t bytes);
 
 /*
  Files of a new store up to this size lie beside their names. Default: 4096.
@@ -212,46 +212,47 @@ int kvfs_options_set_inline(struct kvfs_options *options, uint64_t bytes);
 int kvfs_options_set_commit_interval(struct kvfs_options *options, uint64_t milliseconds);
 
 /*
- When access times change: KVFS_ATIME_RELATIVE (default), KVFS_ATIME_NEVER, KVFS_ATIME_ALWAYS. EINVAL: none of them.
+ When access times change: KVFS_ATIME_RELATIVE (default), KVFS_ATIME_NEVER, KVFS_ATIME_ALWAYS.
+ EINVAL: none of them.
  */
-int kvfs_options_set_atime(struct kvfs_options *options,
-                           int policy);
+int kvfs_options_set_atime(struct kvfs_options *options, int policy);
 
 /*
  Makes a store in the directory path, which is made, too, when it is missing; options may be NULL.
 
- EBUSY: the directory is not empty, or on a mounted store. ENOSPC: a store needs more. EACCES: other users may write to the directory. EINVAL: options
- that no store can have. What fails leaves nothing behind.
+ EBUSY: the directory is not empty, or on a mounted store. ENOSPC: a store needs more. EACCES: other users
+ may write to the directory. EINVAL: options that no store can have. What fails leaves nothing behind.
  */
-int kvfs_store_format(const char *path,
-                      const struct kvfs_options *options);
+int kvfs_store_format(const char *path, const struct kvfs_options *options);
 
 /*
- Opens the store in the directory path: a store that kvfs mkfs or kvfs_store_format has made. flags: 0, or of
- KVFS_RDONLY, KVFS_CREATE, KVFS_EXCL. options may be NULL. Close it with kvfs_store_close.
+ Opens the store in the directory path: a store that kvfs mkfs or kvfs_store_format has made.
+ flags: 0, or of KVFS_RDONLY, KVFS_CREATE, KVFS_EXCL. options may be NULL. Close it with
+ kvfs_store_close.
 
- If a daemon has the store open, mounted or not, that daemon does what this program calls, as the user that the program
- runs as (kvfs_store_is_served). path may also be the directory where it is mounted, empty or not: with KVFS_CREATE, too, none is
- made there. options are then the daemon's, and there are
- files, keys and transactions: calls for snapshots fail with ENOTSUP. All fail with ENOTCONN when the daemon is gone.
+ If a daemon has the store open, mounted or not, that daemon does what this program calls, as the user that
+ the program runs as (kvfs_store_is_served). path may also be the directory where it is mounted, empty
+ or not: with KVFS_CREATE, too, none is made there. options are then the daemon's, and there are files,
+ keys and transactions: calls for snapshots fail with ENOTSUP. All fail with ENOTCONN when the daemon is
+ gone.
 
- EBUSY: another program has it open, or a daemon, and it is to be read only (KVFS_RDONLY). ENOENT: nothing is there. EINVAL: something else is there.
- EACCES: it is another user's, or other users may write to its directory. EIO: it is damaged.
+ EBUSY: another program has it open, or a daemon, and it is to be read only (KVFS_RDONLY). ENOENT:
+ nothing is there. EINVAL: something else is there. EACCES: it is another user's, or other users may write
+ to its directory. EIO: it is damaged.
  */
-struct kvfs_store *kvfs_store_open(const char *path,
-                                   int flags,
-                                   const struct kvfs_options *options);
+struct kvfs_store *kvfs_store_open(const char *path, int flags, const struct kvfs_options *options);
 
 /*
- Returns 1 if a daemon has the store open and does the calls of this program, 0 if this process has it open itself.
+ Returns 1 if a daemon has the store open and does the calls of this program, 0 if this process has it open
+ itself.
  */
 int kvfs_store_is_served(const struct kvfs_store *store);
 
 /*
  Writes everything out and closes the store.
 
- EBUSY: processes, transactions, directory streams or cursors of it are left; the store stays open. With any other error it is
- closed, and what was not durable may be lost.
+ EBUSY: processes, transactions, directory streams or cursors of it are left; the store stays open. With
+ any other error it is closed, and what was not durable may be lost.
  */
 int kvfs_store_close(struct kvfs_store *store);
 
@@ -261,15 +262,16 @@ int kvfs_store_close(struct kvfs_store *store);
 int kvfs_store_sync(const struct kvfs_store *store);
 
 /*
- A process that acts for the user that runs this program: working directory /, umask 022, no open files. Free it with
- kvfs_process_free.
+ A process that acts for the user that runs this program: working directory /, umask 022, no open files.
+ Free it with kvfs_process_free.
  */
 struct kvfs_process *kvfs_process_new(const struct kvfs_store *store);
 
 /*
  As kvfs_process_new, for another user, with group_count further groups. User 0 may do everything.
 
- EPERM: a daemon has the store open, and this program runs neither as root nor as the user that the daemon runs as.
+ EPERM: a daemon has the store open, and this program runs neither as root nor as the user that the daemon
+ runs as.
  */
 struct kvfs_process *kvfs_process_new_as(const struct kvfs_store *store,
                                          uid_t uid,
@@ -278,8 +280,8 @@ struct kvfs_process *kvfs_process_new_as(const struct kvfs_store *store,
                                          size_t group_count);
 
 /*
- A child of process, as fork(2) makes it: the same open files with the same offsets, the same working directory and umask; no
- locks of ranges.
+ A child of process, as fork(2) makes it: the same open files with the same offsets, the same working
+ directory and umask; no locks of ranges.
  */
 struct kvfs_process *kvfs_process_fork(const struct kvfs_process *process);
 
@@ -289,7 +291,8 @@ struct kvfs_process *kvfs_process_fork(const struct kvfs_process *process);
 int kvfs_process_exec(const struct kvfs_process *process);
 
 /*
- Ends a process: its descriptors are closed and its locks end, when its directory streams are closed, too. NULL: nothing happens.
+ Ends a process: its descriptors are closed and its locks end, when its directory streams are closed, too.
+ NULL: nothing happens.
  */
 void kvfs_process_free(struct kvfs_process *process);
 
@@ -314,13 +317,11 @@ int kvfs_fchdir(const struct kvfs_process *process, int fd);
 char *kvfs_getcwd(const struct kvfs_process *process, char *buffer, size_t size);
 
 /*
- open(2). mode counts if the file is made. All of O_APPEND, O_CLOEXEC, O_CREAT, O_DIRECTORY, O_DSYNC, O_EXCL,
- O_NOATIME, O_NOFOLLOW, O_PATH, O_SYNC, O_TMPFILE, O_TRUNC; O_DIRECT, O_NOCTTY, O_NONBLOCK change nothing.
+ open(2). mode counts if the file is made. All of O_APPEND, O_CLOEXEC, O_CREAT, O_DIRECTORY,
+ O_DSYNC, O_EXCL, O_NOATIME, O_NOFOLLOW, O_PATH, O_SYNC, O_TMPFILE, O_TRUNC; O_DIRECT,
+ O_NOCTTY, O_NONBLOCK change nothing.
  */
-int kvfs_open(const struct kvfs_process *process,
-              const char *path,
-              int flags,
-              mode_t mode);
+int kvfs_open(const struct kvfs_process *process, const char *path, int flags, mode_t mode);
 
 /*
  openat(2).
@@ -353,12 +354,10 @@ int kvfs_dup2(const struct kvfs_process *process, int fd, int new_fd);
 int kvfs_dup3(const struct kvfs_process *process, int fd, int new_fd, int flags);
 
 /*
- fcntl(2) with F_DUPFD, F_DUPFD_CLOEXEC, F_GETFD, F_SETFD, F_GETFL, F_SETFL; locks are taken by kvfs_fcntl_lock.
+ fcntl(2) with F_DUPFD, F_DUPFD_CLOEXEC, F_GETFD, F_SETFD, F_GETFL, F_SETFL; locks are taken by
+ kvfs_fcntl_lock.
  */
-int kvfs_fcntl(const struct kvfs_process *process,
-               int fd,
-               int command,
-               long argument);
+int kvfs_fcntl(const struct kvfs_process *process, int fd, int command, long argument);
 
 /*
  read(2).
@@ -401,7 +400,8 @@ ssize_t kvfs_writev(const struct kvfs_process *process, int fd, const struct iov
 ssize_t kvfs_pwritev(const struct kvfs_process *process, int fd, const struct iovec *vectors, int count, off_t offset);
 
 /*
- preadv2(2). Offset -1: that of the open file. flags: 0 or RWF_HIPRI, which changes nothing; EOPNOTSUPP: others.
+ preadv2(2). Offset -1: that of the open file. flags: 0 or RWF_HIPRI, which changes nothing;
+ EOPNOTSUPP: others.
  */
 ssize_t kvfs_preadv2(const struct kvfs_process *process,
                      int fd,
@@ -411,8 +411,8 @@ ssize_t kvfs_preadv2(const struct kvfs_process *process,
                      int flags);
 
 /*
- pwritev2(2). Offset -1: that of the open file. flags: of RWF_DSYNC, RWF_SYNC, and RWF_HIPRI, which changes nothing;
- EOPNOTSUPP: others.
+ pwritev2(2). Offset -1: that of the open file. flags: of RWF_DSYNC, RWF_SYNC, and RWF_HIPRI, which
+ changes nothing; EOPNOTSUPP: others.
  */
 ssize_t kvfs_pwritev2(const struct kvfs_process *process,
                       int fd,
@@ -452,14 +452,10 @@ int kvfs_truncate(const struct kvfs_process *process, const char *path, off_t le
 int kvfs_ftruncate(const struct kvfs_process *process, int fd, off_t length);
 
 /*
- fallocate(2): mode is 0, FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, FALLOC_FL_ZERO_RANGE with or
- without FALLOC_FL_KEEP_SIZE; EOPNOTSUPP: others.
+ fallocate(2): mode is 0, FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+ FALLOC_FL_ZERO_RANGE with or without FALLOC_FL_KEEP_SIZE; EOPNOTSUPP: others.
  */
-int kvfs_fallocate(const struct kvfs_process *process,
-                   int fd,
-                   int mode,
-                   off_t offset,
-                   off_t length);
+int kvfs_fallocate(const struct kvfs_process *process, int fd, int mode, off_t offset, off_t length);
 
 /*
  copy_file_range(2): offsets may be NULL; flags is 0.
@@ -557,25 +553,25 @@ int kvfs_unlinkat(const struct kvfs_process *process, int directory, const char 
 int kvfs_remove(const struct kvfs_process *process, const char *path);
 
 /*
- Removes a name, and a directory with all that is below: all of it or nothing, and for user 0 in constant time; its space comes back
- in the background. Outside of transactions it is one of its own, durable when this returns.
+ Removes a name, and a directory with all that is below: all of it or nothing, and for user 0 in constant
+ time; its space comes back in the background. Outside of transactions it is one of its own, durable when
+ this returns.
 
- EACCES, EPERM: something in it may not be removed, and kvfs_last_error says what. ECANCELED: a transaction is in the way. Others as
- for rmdir(2).
+ EACCES, EPERM: something in it may not be removed, and kvfs_last_error says what. ECANCELED: a
+ transaction is in the way. Others as for rmdir(2).
  */
-int kvfs_remove_tree(const struct kvfs_process *process,
-                     const char *path);
+int kvfs_remove_tree(const struct kvfs_process *process, const char *path);
 
 /*
- Makes a name, and a directory with all that is below, a second time where nothing is yet: all of it or nothing. Content is not copied, but
- shared until it is overwritten. Outside of transactions it is one of its own, durable when this returns.
+ Makes a name, and a directory with all that is below, a second time where nothing is yet: all of it or
+ nothing. Content is not copied, but shared until it is overwritten. Outside of transactions it is one of
+ its own, durable when this returns.
 
- EEXIST. EINVAL: the root, or the new one lies in the old one. EACCES, EPERM: something in it may not be read, or is a device, and
- kvfs_last_error says what. ECANCELED: a transaction is in the way. Others as for mkdir(2).
+ EEXIST. EINVAL: the root, or the new one lies in the old one. EACCES, EPERM: something in it may not be
+ read, or is a device, and kvfs_last_error says what. ECANCELED: a transaction is in the way. Others as
+ for mkdir(2).
  */
-int kvfs_clone_tree(const struct kvfs_process *process,
-                    const char *old_path,
-                    const char *new_path);
+int kvfs_clone_tree(const struct kvfs_process *process, const char *old_path, const char *new_path);
 
 /*
  rename(2).
@@ -592,7 +588,8 @@ int kvfs_renameat(const struct kvfs_process *process,
                   const char *new_path);
 
 /*
- renameat2(2): flags is 0, RENAME_NOREPLACE, RENAME_EXCHANGE, or RENAME_WHITEOUT with RENAME_NOREPLACE or without.
+ renameat2(2): flags is 0, RENAME_NOREPLACE, RENAME_EXCHANGE, or RENAME_WHITEOUT with
+ RENAME_NOREPLACE or without.
  */
 int kvfs_renameat2(const struct kvfs_process *process,
                    int old_directory,
@@ -622,8 +619,8 @@ int kvfs_fstat(const struct kvfs_process *process, int fd, struct stat *buffer);
 int kvfs_fstatat(const struct kvfs_process *process, int directory, const char *path, struct stat *buffer, int flags);
 
 /*
- statx(2): all that is known, whatever mask asks for, the time of birth as well. flags of AT_SYMLINK_NOFOLLOW,
- AT_EMPTY_PATH, and those about synchronization, which change nothing.
+ statx(2): all that is known, whatever mask asks for, the time of birth as well. flags of
+ AT_SYMLINK_NOFOLLOW, AT_EMPTY_PATH, and those about synchronization, which change nothing.
  */
 int kvfs_statx(const struct kvfs_process *process,
                int directory,
@@ -698,8 +695,8 @@ int kvfs_fchownat(const struct kvfs_process *process,
 int kvfs_utime(const struct kvfs_process *process, const char *path, const struct utimbuf *times);
 
 /*
- utimensat(2): times are two, or NULL: now; UTIME_NOW and UTIME_OMIT mean what they do on Linux. flags of
- AT_SYMLINK_NOFOLLOW, AT_EMPTY_PATH.
+ utimensat(2): times are two, or NULL: now; UTIME_NOW and UTIME_OMIT mean what they do on Linux.
+ flags of AT_SYMLINK_NOFOLLOW, AT_EMPTY_PATH.
  */
 int kvfs_utimensat(const struct kvfs_process *process,
                    int directory,
@@ -801,24 +798,19 @@ int kvfs_fremovexattr(const struct kvfs_process *process, int fd, const char *na
 int kvfs_flock(const struct kvfs_process *process, int fd, int operation);
 
 /*
- fcntl(2) with F_GETLK, F_SETLK, F_SETLKW (of the process) and F_OFD_GETLK, F_OFD_SETLK, F_OFD_SETLKW (of the open
- file). Where a lock is in the way, its l_pid is -1.
+ fcntl(2) with F_GETLK, F_SETLK, F_SETLKW (of the process) and F_OFD_GETLK, F_OFD_SETLK,
+ F_OFD_SETLKW (of the open file). Where a lock is in the way, its l_pid is -1.
  */
-int kvfs_fcntl_lock(const struct kvfs_process *process,
-                    int fd,
-                    int command,
-                    struct flock *lock);
+int kvfs_fcntl_lock(const struct kvfs_process *process, int fd, int command, struct flock *lock);
 
 /*
- Copies length bytes of an open file from offset on into memory, with zeros behind its end: mmap(2) for files whose blocks no memory
- shows. fd has to stay open until the last kvfs_mapping_sync. Free it with kvfs_unmap.
+ Copies length bytes of an open file from offset on into memory, with zeros behind its end: mmap(2) for
+ files whose blocks no memory shows. fd has to stay open until the last kvfs_mapping_sync. Free it with
+ kvfs_unmap.
 
  EBADF: not open for reading. EINVAL: no length, or an offset below 0. ENOMEM.
  */
-struct kvfs_mapping *kvfs_map(const struct kvfs_process *process,
-                              int fd,
-                              off_t offset,
-                              size_t length);
+struct kvfs_mapping *kvfs_map(const struct kvfs_process *process, int fd, off_t offset, size_t length);
 
 /*
  The memory, length bytes that may be read and written until kvfs_unmap.
@@ -826,13 +818,12 @@ struct kvfs_mapping *kvfs_map(const struct kvfs_process *process,
 void *kvfs_mapping_data(struct kvfs_mapping *mapping);
 
 /*
- Writes the pages that were changed to the file, no further than it goes. Others that map or read it see them then; kvfs_fsync makes them
- durable.
+ Writes the pages that were changed to the file, no further than it goes. Others that map or read it see
+ them then; kvfs_fsync makes them durable.
 
  EBADF: not open for writing. ENODEV: open for appending.
  */
-int kvfs_mapping_sync(const struct kvfs_process *process,
-                      struct kvfs_mapping *mapping);
+int kvfs_mapping_sync(const struct kvfs_process *process, struct kvfs_mapping *mapping);
 
 /*
  Frees a mapping. What was changed since the last kvfs_mapping_sync is lost. NULL: nothing happens.
@@ -850,7 +841,8 @@ struct kvfs_dir *kvfs_opendir(const struct kvfs_process *process, const char *pa
 struct kvfs_dir *kvfs_fdopendir(const struct kvfs_process *process, int fd);
 
 /*
- readdir(3): the next entry, valid until the next call on the stream. At the end NULL, and errno is not changed.
+ readdir(3): the next entry, valid until the next call on the stream. At the end NULL, and errno is not
+ changed.
  */
 const struct dirent *kvfs_readdir(struct kvfs_dir *directory);
 
@@ -880,19 +872,17 @@ int kvfs_dirfd(struct kvfs_dir *directory);
 int kvfs_closedir(struct kvfs_dir *directory);
 
 /*
- Begins a transaction over files and keys: its processes see what others had committed by now, and their own changes; others see
- these when it is committed. flags: 0 or KVFS_SERIALIZABLE; name, for the list of transactions, may be NULL. End it with
- kvfs_txn_commit or kvfs_txn_abort.
+ Begins a transaction over files and keys: its processes see what others had committed by now, and their
+ own changes; others see these when it is committed. flags: 0 or KVFS_SERIALIZABLE; name, for the
+ list of transactions, may be NULL. End it with kvfs_txn_commit or kvfs_txn_abort.
 
  EROFS: the store was opened for reading.
  */
-struct kvfs_txn *kvfs_txn_begin(const struct kvfs_store *store,
-                                int flags,
-                                const char *name);
+struct kvfs_txn *kvfs_txn_begin(const struct kvfs_store *store, int flags, const char *name);
 
 /*
- As kvfs_process_new, in the transaction. Its calls fail with ESTALE when the transaction has ended, with ECANCELED when it can't be
- committed any more.
+ As kvfs_process_new, in the transaction. Its calls fail with ESTALE when the transaction has ended, with
+ ECANCELED when it can't be committed any more.
  */
 struct kvfs_process *kvfs_txn_process(const struct kvfs_txn *txn);
 
@@ -906,10 +896,12 @@ struct kvfs_process *kvfs_txn_process_as(const struct kvfs_txn *txn,
                                          size_t group_count);
 
 /*
- Commits everything at once, durably, and frees the transaction, whatever this returns. Its processes are to be freed as well.
+ Commits everything at once, durably, and frees the transaction, whatever this returns. Its processes are
+ to be freed as well.
 
- ECANCELED: others have changed what this transaction has changed, or, if it is serializable, read; nothing has happened, and it
- can be tried again from its beginning. EIO: committed, but it may not survive a power cut.
+ ECANCELED: others have changed what this transaction has changed, or, if it is serializable, read; nothing
+ has happened, and it can be tried again from its beginning. EIO: committed, but it may not survive a power
+ cut.
  */
 int kvfs_txn_commit(struct kvfs_txn *txn);
 
@@ -919,8 +911,9 @@ int kvfs_txn_commit(struct kvfs_txn *txn);
 void kvfs_txn_abort(struct kvfs_txn *txn);
 
 /*
- The value under a key, in memory that the caller frees with kvfs_free, a zero byte behind it; its length is put to value_size,
- which may be NULL. ENOENT: there is no such key, or no such keyspace. EACCES: the keyspace is another user's.
+ The value under a key, in memory that the caller frees with kvfs_free, a zero byte behind it; its length
+ is put to value_size, which may be NULL. ENOENT: there is no such key, or no such keyspace. EACCES: the
+ keyspace is another user's.
  */
 void *kvfs_kv_get(const struct kvfs_process *process,
                   const char *keyspace,
@@ -929,7 +922,8 @@ void *kvfs_kv_get(const struct kvfs_process *process,
                   size_t *value_size);
 
 /*
- Puts a value under a key; the keyspace is made if there is none. It is durable after a sync, or, in a transaction, with that.
+ Puts a value under a key; the keyspace is made if there is none. It is durable after a sync, or, in a
+ transaction, with that.
  */
 int kvfs_kv_put(const struct kvfs_process *process,
                 const char *keyspace,
@@ -939,8 +933,9 @@ int kvfs_kv_put(const struct kvfs_process *process,
                 size_t value_size);
 
 /*
- Makes count changes at once, all or none, as one write; the keyspace is made if there is none. EINVAL: of one of them the key is
- empty or too long, or the value too long. E2BIG: a daemon has the store, and all keys and values are more than 1 MiB.
+ Makes count changes at once, all or none, as one write; the keyspace is made if there is none. EINVAL:
+ of one of them the key is empty or too long, or the value too long. E2BIG: a daemon has the store, and all
+ keys and values are more than 1 MiB.
  */
 int kvfs_kv_write(const struct kvfs_process *process,
                   const char *keyspace,
@@ -963,10 +958,11 @@ int kvfs_kv_delete_range(const struct kvfs_process *process,
                          size_t end_size);
 
 /*
- A walk over the keys from start (NULL: the first) up to, but without, end (NULL: the last one comes, too). It stands before the
- first one. Free it with kvfs_cursor_free.
+ A walk over the keys from start (NULL: the first) up to, but without, end (NULL: the last one comes,
+ too). It stands before the first one. Free it with kvfs_cursor_free.
 
- Of a store that a daemon has, outside of transactions, the walk reads some 64 KiB at a time: what others change behind that is seen.
+ Of a store that a daemon has, outside of transactions, the walk reads some 64 KiB at a time: what others
+ change behind that is seen.
  */
 struct kvfs_cursor *kvfs_kv_scan(const struct kvfs_process *process,
                                  const char *keyspace,
@@ -981,7 +977,8 @@ struct kvfs_cursor *kvfs_kv_scan(const struct kvfs_process *process,
 int kvfs_cursor_next(struct kvfs_cursor *cursor);
 
 /*
- Goes to the key before; from the beginning of the walk, to the last one. Returns 1, or 0 before the first one.
+ Goes to the key before; from the beginning of the walk, to the last one. Returns 1, or 0 before the first
+ one.
  */
 int kvfs_cursor_prev(struct kvfs_cursor *cursor);
 
@@ -1001,22 +998,22 @@ const void *kvfs_cursor_value(struct kvfs_cursor *cursor, size_t *size);
 void kvfs_cursor_free(struct kvfs_cursor *cursor);
 
 /*
- Makes a keyspace, durably; mode says who may read (4) and write (2) keys, as of a file. EEXIST: there is one.
+ Makes a keyspace, durably; mode says who may read (4) and write (2) keys, as of a file. EEXIST: there is
+ one.
  */
 int kvfs_keyspace_create(const struct kvfs_process *process, const char *name, mode_t mode);
 
 /*
- Removes a keyspace with all its keys; outside of transactions. ENOENT: there is none. EPERM: it is another user's.
+ Removes a keyspace with all its keys; outside of transactions. ENOENT: there is none. EPERM: it is another
+ user's.
  */
 int kvfs_keyspace_drop(const struct kvfs_process *process, const char *name);
 
 /*
- The names of the keyspaces that the user may use, each with a zero byte behind it. Returns the length; size 0 asks for it. ERANGE:
- the buffer is too small.
+ The names of the keyspaces that the user may use, each with a zero byte behind it. Returns the length;
+ size 0 asks for it. ERANGE: the buffer is too small.
  */
-ssize_t kvfs_keyspace_list(const struct kvfs_process *process,
-                           char *buffer,
-                           size_t size);
+ssize_t kvfs_keyspace_list(const struct kvfs_process *process, char *buffer, size_t size);
 
 /*
  Gives the state of now a name; what open transactions have written is not in it.
@@ -1031,19 +1028,16 @@ int kvfs_snapshot_create(const struct kvfs_store *store, const char *name);
 int kvfs_snapshot_delete(const struct kvfs_store *store, const char *name);
 
 /*
- The names of all snapshots, oldest first, each with a zero byte behind it. Returns the length; size 0 asks for it. ERANGE: the
- buffer is too small.
+ The names of all snapshots, oldest first, each with a zero byte behind it. Returns the length; size 0 asks
+ for it. ERANGE: the buffer is too small.
  */
-ssize_t kvfs_snapshot_list(const struct kvfs_store *store,
-                           char *buffer,
-                           size_t size);
+ssize_t kvfs_snapshot_list(const struct kvfs_store *store, char *buffer, size_t size);
 
 /*
- As kvfs_process_new, in a snapshot: its calls show what there was, files and keys, and change nothing (EROFS). Set-id bits and
- devices are shown as none. ENOENT: there is none of that name.
+ As kvfs_process_new, in a snapshot: its calls show what there was, files and keys, and change nothing
+ (EROFS). Set-id bits and devices are shown as none. ENOENT: there is none of that name.
  */
-struct kvfs_process *kvfs_snapshot_process(const struct kvfs_store *store,
-                                           const char *name);
+struct kvfs_process *kvfs_snapshot_process(const struct kvfs_store *store, const char *name);
 
 /*
  As kvfs_process_new_as, in a snapshot.
