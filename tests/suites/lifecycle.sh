@@ -62,6 +62,31 @@ sigterm() {
   daemon=''
   [ $status = 0 ] && ! is_mounted "$mnt" && mount_store && grep -qx more "$mnt/more" && umount_store
 }
+# One that hangs, as on a device that does not answer: what looks at it can be ended, and tells.
+silent_daemon() {
+  local status=0
+  mount_store && timeout 60 python3 - "$KVFS" "$mnt" "$daemon" <<'EOF2' || status=1
+import fcntl, os, pty, signal, struct, sys, termios
+kvfs, mount, daemon = sys.argv[1], sys.argv[2], int(sys.argv[3])
+top, screen = pty.fork()
+if top == 0:
+    os.execv(kvfs, [kvfs, "top", "-d", "1ms", mount])
+fcntl.ioctl(screen, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+shown = b""
+while b"end" not in shown: shown += os.read(screen, 4096)
+os.kill(daemon, signal.SIGSTOP)
+os.write(screen, b"q")
+try:
+    while os.read(screen, 4096): pass
+except OSError: pass
+assert os.waitpid(top, 0)[1] == 0
+EOF2
+  timeout 60 "$KVFS" status >"$work/silent"
+  [ $? = 1 ] && grep -q "^silent .*$mnt" "$work/silent" && grep -q 'does not answer' "$work/silent" || status=1
+  kill -CONT "$daemon"
+  until_ok state_is serving && umount_store && return $status
+}
+state_is() { [ "$(state_of "$mnt")" = "$1" ]; }
 # Locks and pipes of the caller's are not the daemon's.
 keeps_nothing() {
   (exec 9>"$work/lock" && flock 9 && "$KVFS" mount "$store" "$mnt") && flock -n "$work/lock" true && "$KVFS" umount "$mnt" && gone
@@ -251,6 +276,7 @@ step "the file is there after the next mount" remount_there
 step "umount again" umount_once
 step "SIGTERM unmounts cleanly" sigterm
 step "the third SIGTERM ends what another mount shows" third_signal
+step "a daemon that does not answer" silent_daemon
 step "the daemon keeps nothing that its caller has open" keeps_nothing
 step "a store whose path is no UTF-8" raw_name
 step "-o ro" read_only

@@ -136,16 +136,18 @@ impl Client {
         }
     }
 
-    /// Whether the store of the daemon behind `stream` works; `None`: it does not say so within a moment, or
-    /// is closing it.
-    pub fn health(stream: UnixStream) -> Option<HealthLine> {
-        stream.set_read_timeout(Some(HEALTH_TIME_MAX)).ok()?;
-        stream.set_write_timeout(Some(HEALTH_TIME_MAX)).ok()?;
+    /// Whether the store of the daemon behind `stream` works; `None`: it is closing it.
+    ///
+    /// # Errors
+    /// `WouldBlock`, `TimedOut`: the daemon does not answer within a moment. It is gone.
+    pub fn health(stream: UnixStream) -> io::Result<Option<HealthLine>> {
+        stream.set_read_timeout(Some(HEALTH_TIME_MAX))?;
+        stream.set_write_timeout(Some(HEALTH_TIME_MAX))?;
         let mut client = Self { stream, is_public: false, bars: |_| Box::new(|_, _, _, _| ()) };
-        let Ok(Some(Response::Serving { .. })) = client.exchange(&hello()) else { return None };
-        match client.exchange(&Request::Health) {
-            Ok(Some(Response::Health(health))) => Some(health),
-            _ => None,
+        let Some(Response::Serving { .. }) = client.exchange(&hello())? else { return Ok(None) };
+        match client.exchange(&Request::Health)? {
+            Some(Response::Health(health)) => Ok(Some(health)),
+            _ => Ok(None),
         }
     }
 

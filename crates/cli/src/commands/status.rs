@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
-use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
+use std::{fs, io};
 
 use kvfs_fuse::mount::PointState;
 use kvfs_socket::peer_credentials;
@@ -20,7 +20,7 @@ use crate::daemon::background;
 use crate::error::{Code, Result};
 use crate::mounts::{self, MountedStore};
 use crate::names::Table;
-use crate::output::{print, with_bytes};
+use crate::output::{print, printable, printable_path, with_bytes};
 use crate::procs;
 use crate::store_dir::StoreDir;
 use crate::units::human_duration;
@@ -116,10 +116,16 @@ fn served_by(pid: u32) -> Option<PathBuf> {
 fn line(mount: MountedStore, elsewhere: Option<u32>) -> Line {
     let stream = connect(&mount);
     let daemon = daemon_of(&mount, stream.as_ref());
-    let health = stream.and_then(Client::health).unwrap_or_default();
+    let health = stream.map_or(Ok(None), Client::health);
+    // Nor would it answer what a look at the mount asks.
+    let is_silent = health
+        .as_ref()
+        .is_err_and(|error| matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut));
+    let health = health.ok().flatten().unwrap_or_default();
     let is_mounted = !mount.dir.as_os_str().is_empty();
-    let point = if is_mounted { mounts::state(&mount.dir) } else { PointState::Free };
+    let point = if is_mounted && !is_silent { mounts::state(&mount.dir) } else { PointState::Free };
     let state = match (elsewhere, point) {
+        _ if is_silent => "silent",
         (Some(_), _) => "elsewhere",
         (None, PointState::Stale) => "dead",
         (None, _) if health.failure.is_some() => "failed",
@@ -129,7 +135,8 @@ fn line(mount: MountedStore, elsewhere: Option<u32>) -> Line {
     };
     let since = daemon.filter(|&(pid, _)| pid > 0).and_then(|(pid, _)| procs::began(pid));
     let removing = (health.trees_removing, health.names_removed);
-    Line { mount, elsewhere, state, daemon, since, trouble: health.trouble(), removing }
+    let trouble = if is_silent { Some("the daemon does not answer".to_owned()) } else { health.trouble() };
+    Line { mount, elsewhere, state, daemon, since, trouble, removing }
 }
 
 /// The daemon of a mount, by whichever of its sockets lets this user in.
@@ -164,16 +171,16 @@ fn as_text(lines: &[Line], numeric: bool) -> String {
         let pid = line.pid().map_or("-".to_owned(), |pid| pid.to_string());
         let since = line.since.map_or("-".to_owned(), |at| human_duration(now.saturating_sub(at)));
         let elsewhere = line.elsewhere.map_or_else(String::new, |pid| format!(" (as process {pid} sees it)"));
-        let store = line.mount.store.display();
+        let store = printable_path(&line.mount.store);
         let place = match line.mounted() {
-            Some(dir) => format!("on {}", dir.display()),
+            Some(dir) => format!("on {}", printable_path(dir)),
             None => "without a mount".to_owned(),
         };
         // Writing to a string never fails.
         let _ =
             writeln!(text, "{:9}  {user:>8}  {since:>8}  {pid:>7}  {store} {place}{elsewhere}", line.state);
         if let Some(trouble) = &line.trouble {
-            let _ = writeln!(text, "           {trouble}");
+            let _ = writeln!(text, "           {}", printable(trouble));
         }
         if let (trees @ 1.., names) = line.removing {
             let trees = if trees == 1 { "a tree".to_owned() } else { format!("{trees} trees") };

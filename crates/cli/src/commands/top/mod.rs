@@ -1,7 +1,7 @@
 //! `kvfs top`.
 //!
-//! Thread safety: one thread. Invariant: however it ends, also by a panic or a signal that can be caught, the
-//! terminal is as it was before.
+//! Thread safety: one thread draws and takes keys, one asks the daemon. Invariant: however it ends, also by a
+//! panic or a signal that can be caught, the terminal is as it was before.
 
 mod figures;
 
@@ -10,11 +10,12 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::time::Duration;
 
 use kvfs_service::ErrorKind;
 use kvfs_store::clock::{Clock, SystemClock};
-use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Modifier, Style};
 use ratatui::text::{Line, Span};
@@ -31,6 +32,8 @@ use figures::{HEADING, Look, Screen, WIDTHS, title};
 
 /// Between two looks at signals.
 const SIGNALS_PERIOD: Duration = Duration::from_millis(200);
+/// Between two looks whether the daemon has answered.
+const ANSWER_PERIOD: Duration = Duration::from_millis(5);
 
 pub(crate) fn run(args: &TopArgs) -> Result<ExitCode> {
     // A bar would draw into the screen.
@@ -42,7 +45,7 @@ pub(crate) fn run(args: &TopArgs) -> Result<ExitCode> {
         once(&mut client, &store, args.delay)?
     } else {
         let mut terminal = ratatui::try_init().map_err(|error| failed(&error))?;
-        let done = watch(&mut terminal, &mut client, &store, args.delay);
+        let done = watch(&mut terminal, client, &store, args.delay);
         let restored = ratatui::try_restore().map_err(|error| failed(&error));
         let is_over = done?;
         restored?;
@@ -83,48 +86,85 @@ fn once(client: &mut Client, store: &str, delay: Duration) -> Result<bool> {
     Ok(false)
 }
 
+/// Looks at the store on a thread of its own: a daemon that does not answer must not keep keys and signals
+/// waiting.
+struct Looks {
+    wanted: Sender<()>,
+    found: Receiver<Result<Option<Look>>>,
+}
+
+impl Looks {
+    /// The thread ends with the receiver, or with the process while the daemon owes an answer.
+    fn of(mut client: Client) -> Result<Self> {
+        let (wanted, asked) = channel();
+        let (tell, found) = channel();
+        let body = move || while asked.recv().is_ok() && tell.send(look(&mut client)).is_ok() {};
+        std::thread::Builder::new()
+            .name("looks".into())
+            .spawn(body)
+            .map_err(|error| CliError::new(Code::Failed, format!("cannot start a thread: {error}")))?;
+        Ok(Self { wanted, found })
+    }
+
+    fn ask(&self) {
+        // A thread that has ended owes nothing: `found` tells.
+        let _ = self.wanted.send(());
+    }
+}
+
+/// Whether a key says that the screen is to go.
+fn ends(key: &KeyEvent) -> bool {
+    let is_ctrl = key.modifiers.contains(KeyModifiers::CONTROL);
+    match key.code {
+        KeyCode::Char('q') | KeyCode::Esc => key.kind != KeyEventKind::Release,
+        KeyCode::Char('c') => is_ctrl && key.kind != KeyEventKind::Release,
+        _ => false,
+    }
+}
+
 /// Shows screens until a key or a signal ends it. True: the daemon has ended.
-fn watch(terminal: &mut DefaultTerminal, client: &mut Client, store: &str, delay: Duration) -> Result<bool> {
+fn watch(terminal: &mut DefaultTerminal, client: Client, store: &str, delay: Duration) -> Result<bool> {
     let is_stopping = Arc::new(AtomicBool::new(false));
     for signal in [SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&is_stopping))
             .map_err(|error| CliError::new(Code::Failed, format!("cannot catch signals: {error}")))?;
     }
-    let clock = SystemClock::new();
-    let Some(mut before) = look(client)? else { return Ok(true) };
-    let mut now = before.clone();
-    let mut due = delay;
+    let (clock, looks) = (SystemClock::new(), Looks::of(client)?);
+    let mut shown: Option<(Screen, String, Look)> = None;
+    // `None`: a look is under way.
+    let mut due = Some(Duration::ZERO);
     loop {
-        let (screen, title) = (Screen::between(&before, &now), title(store, &now));
-        terminal.draw(|frame| draw(frame, &title, &screen)).map_err(|error| failed(&error))?;
-        while clock.monotonic() < due {
-            let left = due.saturating_sub(clock.monotonic()).min(SIGNALS_PERIOD);
-            let is_input = event::poll(left).map_err(|error| failed(&error))?;
-            if is_stopping.load(Ordering::Relaxed) {
-                return Ok(false);
-            }
-            if !is_input {
-                continue;
-            }
+        if due.is_some_and(|due| clock.monotonic() >= due) {
+            looks.ask();
+            due = None;
+        }
+        let left = due.map_or(ANSWER_PERIOD, |due| due.saturating_sub(clock.monotonic()));
+        let is_input = event::poll(left.min(SIGNALS_PERIOD)).map_err(|error| failed(&error))?;
+        if is_stopping.load(Ordering::Relaxed) {
+            return Ok(false);
+        }
+        let mut is_changed = false;
+        if is_input {
             match event::read().map_err(|error| failed(&error))? {
-                Event::Key(key) if key.kind != KeyEventKind::Release => {
-                    let is_ctrl = key.modifiers.contains(KeyModifiers::CONTROL);
-                    match key.code {
-                        KeyCode::Char('q') | KeyCode::Esc => return Ok(false),
-                        KeyCode::Char('c') if is_ctrl => return Ok(false),
-                        _ => {}
-                    }
-                }
-                Event::Resize(..) => {
-                    terminal.draw(|frame| draw(frame, &title, &screen)).map_err(|error| failed(&error))?;
-                }
+                Event::Key(key) if ends(&key) => return Ok(false),
+                Event::Resize(..) => is_changed = true,
                 _ => {}
             }
         }
-        // Where the daemon was slow to answer, nothing is made up for.
-        due = clock.monotonic() + delay;
-        let Some(next) = look(client)? else { return Ok(true) };
-        before = std::mem::replace(&mut now, next);
+        match looks.found.try_recv() {
+            Ok(found) => {
+                let Some(now) = found? else { return Ok(true) };
+                let before = shown.as_ref().map_or(&now, |(.., before)| before);
+                shown = Some((Screen::between(before, &now), title(store, &now), now));
+                // Where the daemon was slow to answer, nothing is made up for.
+                (due, is_changed) = (Some(clock.monotonic() + delay), true);
+            }
+            Err(TryRecvError::Empty) => {}
+            Err(TryRecvError::Disconnected) => return Err(control::confused()),
+        }
+        if let Some((screen, title, _)) = shown.as_ref().filter(|_| is_changed) {
+            terminal.draw(|frame| draw(frame, title, screen)).map_err(|error| failed(&error))?;
+        }
     }
 }
 
