@@ -21,6 +21,7 @@ macro_rules! eprintln {
 
 use std::borrow::Cow;
 use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use serde_json::Value;
@@ -60,6 +61,11 @@ pub(crate) fn printable(text: &str) -> Cow<'_, str> {
 /// As [`printable`], of bytes.
 pub(crate) fn printable_bytes(bytes: &[u8]) -> String {
     printable(&String::from_utf8_lossy(bytes)).into_owned()
+}
+
+/// As [`printable`], of a path.
+pub(crate) fn printable_path(path: &Path) -> String {
+    printable_bytes(path.as_os_str().as_bytes())
 }
 
 fn escaped(text: &str, is_meant: impl Fn(char) -> bool) -> Cow<'_, str> {

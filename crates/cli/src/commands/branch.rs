@@ -14,7 +14,7 @@ use crate::endpoint::{Endpoint, expect_main_line};
 use crate::error::{CliError, Code, Result};
 use crate::mounts;
 use crate::names::Table;
-use crate::output::{print, printable_bytes, with_bytes};
+use crate::output::{print, printable_bytes, printable_path, with_bytes};
 use crate::places::{self, Limits};
 use crate::progress::tell_none;
 use crate::units::{date_time, human_bytes};
@@ -161,7 +161,8 @@ fn list(endpoint: &mut Endpoint, form: TableForm) -> Result<()> {
             let user = Table::Users.shown(*uid, form.numeric);
             let (created, bytes, dir) = (date_time(*created), human_bytes(*bytes), dir_of(line));
             let of = directory_of(line);
-            let row = format!("{created:19}  {user:>8}  {bytes:>9}  {name:20}  {of:20}  {}", dir.display());
+            let row =
+                format!("{created:19}  {user:>8}  {bytes:>9}  {name:20}  {of:20}  {}", printable_path(&dir));
             text.push_str(row.trim_end());
             text.push('\n');
         }

@@ -19,6 +19,7 @@ use crate::control::{self, Request, Response};
 use crate::endpoint::Endpoint;
 use crate::error::{CliError, Code, Result};
 use crate::mounts;
+use crate::output::printable_path;
 use crate::tree::walk;
 
 /// Longest value of a property (bytes).
@@ -43,7 +44,7 @@ pub(crate) fn get(args: &GetArgs) -> Result<ExitCode> {
             if args.paths.len() == 1 {
                 println!("{property}={value}");
             } else {
-                println!("{}: {property}={value}", path.display());
+                println!("{}: {property}={value}", printable_path(path));
             }
         }
     }

@@ -9,7 +9,7 @@ use std::path::Path;
 use kvfs_fs::{AccessCount, AccessPattern, FileAccesses, StretchAccesses};
 use serde_json::{Value, json};
 
-use crate::output::with_bytes;
+use crate::output::{printable_path, with_bytes};
 use crate::units::{human_bytes, human_duration};
 
 /// A table: the whole file first, then each stretch that was accessed, or lies on a device.
@@ -17,7 +17,7 @@ pub(crate) fn as_text(path: &Path, found: &FileAccesses) -> String {
     let total = found.total();
     let mut text = format!(
         "{}: {}\n{:>9}  {}  {}  {:>9}  {:>9}\n",
-        path.display(),
+        printable_path(path),
         human_bytes(total.bytes),
         "FROM",
         heading("READS"),

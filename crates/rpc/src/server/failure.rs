@@ -100,7 +100,10 @@ fn code_of(error: &FsError) -> Code {
         FsError::Parked(_) | FsError::Canceled(_) => Code::Aborted,
         FsError::NotFound => Code::NotFound,
         FsError::Exists => Code::AlreadyExists,
-        FsError::Invalid(_) | FsError::NotRestored(_) => Code::InvalidArgument,
+        FsError::Invalid(_)
+        | FsError::NotRestored(_)
+        | FsError::NotDirectory
+        | FsError::NameTooLong { .. } => Code::InvalidArgument,
         FsError::NotPermitted(_) | FsError::AccessDenied(_) => Code::PermissionDenied,
         FsError::NotSupported(_) => Code::Unimplemented,
         FsError::ViewEnded(_) | FsError::Stale(_) | FsError::ReadOnly => Code::FailedPrecondition,

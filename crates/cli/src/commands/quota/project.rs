@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use crate::args::{ProjectCommand, TableForm};
 use crate::error::{CliError, Code, Result};
 use crate::names::Table;
-use crate::output::{print as say, printable_bytes, with_bytes};
+use crate::output::{print as say, printable_bytes, printable_path, with_bytes};
 use crate::progress::Bar;
 use crate::tree::walk;
 
@@ -42,7 +42,7 @@ fn show(path: &Path, with_path: bool) -> Result<()> {
     let len = lgetxattr(path, PROJECT_ATTRIBUTE, &mut value[..])
         .map_err(|error| explain("read the project of", path, error))?;
     let value = String::from_utf8_lossy(&value[..len]);
-    if with_path { say(&format!("{}: {value}\n", path.display())) } else { say(&format!("{value}\n")) }
+    if with_path { say(&format!("{}: {value}\n", printable_path(path))) } else { say(&format!("{value}\n")) }
 }
 
 /// Gives the project to `top` and all below it on the same mount.
