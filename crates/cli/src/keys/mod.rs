@@ -27,8 +27,9 @@ use crate::open;
 use crate::store_dir::StoreDir;
 use local::Local;
 
-/// A daemon that has no socket for keys is coming up or going down; longest time for that.
+/// What has become of an import that failed.
 const NOTHING_IMPORTED: &str = "nothing was imported";
+/// A daemon that has no socket for keys is coming up or going down; longest time for that.
 const CHANGE_TIME_MAX: Duration = Duration::from_secs(10);
 const CHANGE_POLL_PERIOD: Duration = Duration::from_millis(10);
 

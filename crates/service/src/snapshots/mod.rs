@@ -104,7 +104,6 @@ impl ServedStore<'_> {
         Ok((txn, restored))
     }
 
-    /// Refuses a caller that may not work with snapshots. Those that may are shown all of them.
     /// What differs between two sides; no name: now.
     ///
     /// # Errors
@@ -119,6 +118,7 @@ impl ServedStore<'_> {
         Ok(Comparison::of_views(self.view_at(before)?, self.view_at(after)?))
     }
 
+    /// Refuses a caller that may not work with snapshots. Those that may are shown all of them.
     fn admit(&self, caller: &Caller) -> Result<()> {
         authorize(self.fs, caller, "make, delete, compare, restore and send snapshots")
     }
