@@ -141,7 +141,8 @@ impl Devices {
     pub(crate) fn damaged_labels(&self) -> Vec<String> {
         let mut findings = self.live.damaged_superblocks();
         let others = self.others.lock();
-        findings.extend(damaged_labels(&others, self.store, self.zones().zone_bytes()));
+        let zone_bytes = self.zones().zone_bytes();
+        findings.extend(others.iter().flat_map(|other| damaged_label(other, self.store, zone_bytes)));
         findings
     }
 
@@ -434,28 +435,28 @@ impl Found {
     /// # Errors
     /// I/O errors.
     pub(crate) fn mend_labels(&self, store: [u8; 16], zone_bytes: u32) -> Result<Vec<String>> {
-        let findings = damaged_labels(&self.others, store, zone_bytes);
-        for (member, device) in &self.others {
-            if let Some(device) = device
-                && !member.damaged_copies(device.as_ref(), store, zone_bytes).is_empty()
+        let mut findings = Vec::new();
+        for other in &self.others {
+            let damaged = damaged_label(other, store, zone_bytes);
+            if !damaged.is_empty()
+                && let (member, Some(device)) = other
             {
                 member.write(device.as_ref(), store, zone_bytes)?;
             }
+            findings.extend(damaged);
         }
         Ok(findings)
     }
 }
 
-fn damaged_labels(others: &[Other], store: [u8; 16], zone_bytes: u32) -> Vec<String> {
-    let there = others.iter().filter_map(|(member, device)| device.as_ref().map(|device| (member, device)));
-    let damaged = |(member, device): (&Member, &Arc<dyn Device>)| {
-        let copies = member.damaged_copies(device.as_ref(), store, zone_bytes);
-        let name = name_of(member);
-        copies
-            .into_iter()
-            .map(move |addr| format!("the label at byte {addr} of {name} is damaged; the other one serves"))
-    };
-    there.flat_map(damaged).collect()
+/// What is wrong with the label of a device, if that is there.
+fn damaged_label((member, device): &Other, store: [u8; 16], zone_bytes: u32) -> Vec<String> {
+    let Some(device) = device else { return Vec::new() };
+    let copies = member.damaged_copies(device.as_ref(), store, zone_bytes).into_iter();
+    let name = name_of(member);
+    copies
+        .map(|addr| format!("the label at byte {addr} of {name} is damaged; the other one serves"))
+        .collect()
 }
 
 fn join(
