@@ -74,7 +74,8 @@ impl Manifest {
         superblock: Superblock,
         zones: Arc<Zones>,
     ) -> Result<(Self, ManifestState)> {
-        let (log, state) = read(device.as_ref(), &superblock, |_| ())?;
+        let mut state = ManifestState::default();
+        let log = read(device.as_ref(), &superblock, |edit| state.apply(edit))?;
         for &zone in &superblock.manifest_zones {
             zones.claim_zone(zone)?;
         }
@@ -281,18 +282,23 @@ impl Manifest {
 pub(crate) fn read_state(
     device: &dyn Device,
     superblock: &Superblock,
-    each: impl FnMut(&Edit),
+    mut each: impl FnMut(&Edit),
 ) -> Result<ManifestState> {
-    Ok(read(device, superblock, each)?.1)
+    let mut state = ManifestState::default();
+    read(device, superblock, |edit| {
+        each(edit);
+        state.apply(edit)
+    })?;
+    Ok(state)
 }
 
+/// Calls `each` with all edits, in their order.
 fn read(
     device: &dyn Device,
     superblock: &Superblock,
-    mut each: impl FnMut(&Edit),
-) -> Result<(GroupLog, ManifestState)> {
+    mut each: impl FnMut(&Edit) -> Result<()>,
+) -> Result<GroupLog> {
     let mut log = GroupLog::new(superblock);
-    let mut state = ManifestState::default();
     let mut is_whole = false;
     loop {
         let place = log.place();
@@ -301,15 +307,10 @@ fn read(
         let mut decoder = Decoder::new(&group.edits);
         while !decoder.is_empty() {
             let edit = Edit::decode(&mut decoder).map_err(|error| error.at(place.clone()))?;
-            state.apply(&edit)?;
-            each(&edit);
+            each(&edit)?;
         }
     }
-    if is_whole {
-        Ok((log, state))
-    } else {
-        Err(StoreError::corrupt(log.place(), "the snapshot ends before it"))
-    }
+    if is_whole { Ok(log) } else { Err(StoreError::corrupt(log.place(), "the snapshot ends before it")) }
 }
 
 /// Zones of a manifest with a snapshot of `snapshot_len` bytes: its log may grow to the same
