@@ -37,7 +37,13 @@ pub(super) struct Edit<'a> {
 }
 
 impl<'a> Edit<'a> {
-    pub(super) fn new(txn: &'a dyn Txn, keyspaces: Keyspaces, now: Timestamp, has_quotas: bool) -> Self {
+    pub(super) fn new(
+        txn: &'a dyn Txn,
+        keyspaces: Keyspaces,
+        now: Timestamp,
+        has_quotas: bool,
+        older: Option<BTreeSet<u64>>,
+    ) -> Self {
         let (batch, report) = (Batch::new(), RepairReport::default());
         Self {
             txn,
@@ -49,7 +55,7 @@ impl<'a> Edit<'a> {
             lost_found: None,
             inode_next: 0,
             has_projects: false,
-            older: Some(BTreeSet::new()),
+            older,
         }
     }
 

@@ -82,10 +82,9 @@ pub fn repair(
         Some(keyspace) => quota::are_on(&*txn, keyspace)?,
         None => false,
     };
-    let mut edit = edit::Edit::new(&*txn, keyspaces, now, has_quotas);
-    let repaired = older_rows(&*txn, &keyspaces, damaged)
-        .map(|older| edit.older = (!is_uncertain).then_some(older))
-        .and_then(|()| rows::repair(&mut edit))
+    let older = if is_uncertain { None } else { Some(older_rows(&*txn, &keyspaces, damaged)?) };
+    let mut edit = edit::Edit::new(&*txn, keyspaces, now, has_quotas, older);
+    let repaired = rows::repair(&mut edit)
         .and_then(|()| names::repair(&mut edit))
         .and_then(|()| content::repair(&mut edit))
         .and_then(|()| counters::repair(&mut edit))
@@ -111,7 +110,8 @@ pub fn repair(
 /// Inodes of rows that are there in an older state.
 fn older_rows(txn: &dyn Txn, keyspaces: &Keyspaces, damaged: &[DamagedKeys]) -> Result<BTreeSet<u64>> {
     let mut inodes = BTreeSet::new();
-    for (name, keyspace) in [(KEYSPACES[0].0, keyspaces.meta), (KEYSPACES[3].0, keyspaces.orphans)] {
+    let [meta, _, _, orphans] = crate::KEYSPACES;
+    for (name, keyspace) in [(meta, keyspaces.meta), (orphans, keyspaces.orphans)] {
         for key in damaged.iter().filter(|of| of.keyspace == name).flat_map(|of| &of.older) {
             let row = txn.get(keyspace, key)?;
             inodes.extend(row.as_deref().and_then(Row::parse).map(|row| row.inode()));
