@@ -45,19 +45,13 @@ impl Mounted {
 
     fn checkpoint(&mut self, now: Duration) -> Result<(), FsError> {
         let operations = self.operations();
-        if operations != self.saved.1 {
-            let done = self.fs.branches().checkpoint();
-            if let Err(error) = done {
-                // But for a clone that is under way it is not tried again before its time.
-                if !matches!(error, FsError::Busy(_)) {
-                    self.saved.0 = now;
-                }
-                return Err(error);
-            }
-            self.saved.1 = operations;
+        let is_saved = operations == self.saved.1;
+        let done = if is_saved { Ok(()) } else { self.fs.branches().checkpoint() };
+        // But for a clone that is under way it is not tried again before its time.
+        if !matches!(done, Err(FsError::Busy(_))) {
+            self.saved.0 = now;
         }
-        self.saved.0 = now;
-        Ok(())
+        done.inspect(|()| self.saved.1 = operations)
     }
 
     /// Checkpoints and gives up the view. The kernel has given up its side, or does so now.
