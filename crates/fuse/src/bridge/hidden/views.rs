@@ -155,17 +155,16 @@ impl Views {
     /// Where the view is seen that was looked up longest ago, of those in which nothing is mounted, when
     /// there are too many.
     fn crowd(&self) -> Option<Seen> {
-        let mut open: Vec<_> = {
-            let state = self.0.read();
-            let open = state.views.values().filter(|view| view.files.is_some());
-            open.map(|view| (view.used, view.seen.clone())).collect()
-        };
-        if open.len() <= OPEN_MAX {
+        let state = self.0.read();
+        let open = || state.views.values().filter(|view| view.files.is_some());
+        if open().count() <= OPEN_MAX {
             return None;
         }
+        let mut seen: Vec<_> = open().map(|view| (view.used, view.seen.clone())).collect();
+        drop(state);
         let kept = names_above_mounts();
-        open.retain(|(_, seen)| !kept.contains(&seen.name[..]));
-        open.into_iter().min_by_key(|(used, _)| *used).map(|(_, seen)| seen)
+        seen.retain(|(_, seen)| !kept.contains(&seen.name[..]));
+        seen.into_iter().min_by_key(|(used, _)| *used).map(|(_, seen)| seen)
     }
 
     /// The kernel knows `inode` of a view `count` times less.
