@@ -13,7 +13,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use kvfs_open::OpenOptions;
 use kvfs_rpc::client::blocking::Store;
-use kvfs_rpc::client::{ClientError, Code as GrpcCode, Range, part_of_import};
+use kvfs_rpc::client::{ClientError, Code as GrpcCode, Range};
 use kvfs_rpc::proto::{KeyValue, KeyspaceInfo};
 use kvfs_socket::public;
 use kvfs_store::clock::{Clock, SystemClock};
@@ -169,9 +169,7 @@ impl Keys {
                 let imported = store.import(keyspace, entries);
                 imported.map_err(|error| {
                     let what = match &error {
-                        ClientError::ImportedPart { keys, is_aborted, .. } => {
-                            part_of_import(*keys, *is_aborted)
-                        }
+                        ClientError::ImportedPart { part, .. } => part.to_string(),
                         _ => NOTHING_IMPORTED.to_owned(),
                     };
                     bad.map_or_else(|| explain(&error), |bad| bad.and(&what))

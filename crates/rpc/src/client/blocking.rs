@@ -9,7 +9,7 @@ use std::rc::Rc;
 use bytes::Bytes;
 use tokio::runtime::{Builder, Runtime};
 
-use super::{BeginOptions, Client, ClientError, LockOn, Range, Result};
+use super::{BeginOptions, Client, ClientError, ImportedPart, LockOn, Range, Result};
 use crate::proto::{KeyValue, KeyspaceInfo, Operation};
 
 /// What an import sends at a time: keys and values (bytes), and their number.
@@ -165,7 +165,8 @@ impl Store {
                     return cause;
                 }
                 let is_aborted = self.runtime.block_on(self.client.abort()).is_ok();
-                ClientError::ImportedPart { cause: Box::new(cause), keys, is_aborted }
+                let part = ImportedPart { keys, is_aborted };
+                ClientError::ImportedPart { cause: Box::new(cause), part }
             });
         }
         let options =

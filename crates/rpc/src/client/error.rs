@@ -1,7 +1,7 @@
 //! Why a call did nothing.
 
-use std::io;
 use std::path::PathBuf;
+use std::{fmt, io};
 
 use prost::Message;
 use tonic::{Code, Status};
@@ -37,14 +37,12 @@ pub enum ClientError {
     Refused(Status),
     /// An import into a transaction failed when a part of it was there: the transaction was aborted. In a
     /// branch, which can't be, the part stays.
-    #[error("{cause}; {}", part_of_import(*.keys, *.is_aborted))]
+    #[error("{cause}; {part}")]
     ImportedPart {
         /// Why it failed.
         cause: Box<ClientError>,
-        /// So many keys were set.
-        keys: u64,
-        /// Whether they are gone with the transaction.
-        is_aborted: bool,
+        /// What has become of the part.
+        part: ImportedPart,
     },
 }
 
@@ -60,12 +58,22 @@ impl ClientError {
     }
 }
 
-/// What became of the part of an import that was there when it failed.
-pub fn part_of_import(keys: u64, is_aborted: bool) -> String {
-    if is_aborted {
-        "the transaction, which had a part of the import, was aborted".to_owned()
-    } else {
-        format!("the first {keys} keys are set")
+/// The part of an import that was there when it failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ImportedPart {
+    /// So many keys were set.
+    pub keys: u64,
+    /// Whether they are gone with the transaction.
+    pub is_aborted: bool,
+}
+
+impl fmt::Display for ImportedPart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_aborted {
+            f.write_str("the transaction, which had a part of the import, was aborted")
+        } else {
+            write!(f, "the first {} keys are set", self.keys)
+        }
     }
 }
 

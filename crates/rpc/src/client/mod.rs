@@ -23,7 +23,7 @@ mod error;
 mod locate;
 mod wire;
 
-pub use error::{ClientError, Result, part_of_import};
+pub use error::{ClientError, ImportedPart, Result};
 pub use locate::{Located, locate};
 pub use tonic::{Code, Status};
 

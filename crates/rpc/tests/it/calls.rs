@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use kvfs_rpc::ENDED_TRAILER;
 use kvfs_rpc::client::blocking::Store;
-use kvfs_rpc::client::{BeginOptions, ClientError, Code, LockOn, Range};
+use kvfs_rpc::client::{BeginOptions, ClientError, Code, ImportedPart, LockOn, Range};
 use kvfs_rpc::proto::operation::Change;
 use kvfs_rpc::proto::{KeyRange, KeyValue, Operation};
 
@@ -202,7 +202,13 @@ fn import_that_fails_half_way_leaves_nothing_in_a_joined_transaction() {
 
     let mut txn = store.begin(BeginOptions::default()).unwrap();
     let large = txn.import("k", entries(2500)).unwrap_err();
-    assert!(matches!(large, ClientError::ImportedPart { keys: 2000, is_aborted: true, .. }), "{large}");
+    assert!(
+        matches!(
+            large,
+            ClientError::ImportedPart { part: ImportedPart { keys: 2000, is_aborted: true }, .. }
+        ),
+        "{large}"
+    );
     assert_eq!(code(&txn.put("k", b"later", b"1").unwrap_err()), Code::NotFound, "it has ended");
     assert_eq!(other.scan("k", Range::default()).unwrap().count(), 1, "none of 2,500");
 }
