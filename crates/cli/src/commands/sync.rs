@@ -36,23 +36,13 @@ pub(crate) fn run(args: &SyncArgs) -> Result<ExitCode> {
 /// `-o writeback` all. What of that can't be stored is the command's failure, though all else is durable; a
 /// mount that can't be asked has no pages.
 fn hand_over_pages(dir: &Path) -> Result<()> {
-    let failed = |errno: Errno| {
-        CliError::io(
-            "store all that programs have written (fsync of a file says whether it is one) on",
-            dir,
-            &errno.into(),
-        )
-    };
+    let what = "store all that programs have written (fsync of a file says whether it is one) on";
     match std::fs::File::open(dir).map(rustix::fs::syncfs) {
         Ok(Err(errno)) if !matches!(errno, Errno::NOTCONN | Errno::CONNABORTED | Errno::NODEV) => {
-            Err(failed(errno))
+            Err(CliError::io(what, dir, &errno.into()))
         }
-        Ok(done) => {
+        done => {
             tracing::debug!(?done, "the kernel was asked for dirty pages");
-            Ok(())
-        }
-        Err(error) => {
-            tracing::debug!(%error, "the kernel was not asked for dirty pages");
             Ok(())
         }
     }

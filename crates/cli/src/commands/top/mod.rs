@@ -115,11 +115,12 @@ impl Looks {
 /// Whether a key says that the screen is to go.
 fn ends(key: &KeyEvent) -> bool {
     let is_ctrl = key.modifiers.contains(KeyModifiers::CONTROL);
-    match key.code {
-        KeyCode::Char('q') | KeyCode::Esc => key.kind != KeyEventKind::Release,
-        KeyCode::Char('c') => is_ctrl && key.kind != KeyEventKind::Release,
+    let is_meant = match key.code {
+        KeyCode::Char('q') | KeyCode::Esc => true,
+        KeyCode::Char('c') => is_ctrl,
         _ => false,
-    }
+    };
+    is_meant && key.kind != KeyEventKind::Release
 }
 
 /// Shows screens until a key or a signal ends it. True: the daemon has ended.
