@@ -5,6 +5,7 @@
 use std::ffi::{c_int, c_long};
 use std::sync::Arc;
 
+use kvfs_client::Directory as Stream;
 use kvfs_posix::{DirectoryEntry, Fd};
 use libc::dirent;
 
@@ -17,7 +18,7 @@ use crate::process::{Acting, Process};
 // The order of the fields is that in which they go.
 pub struct Directory {
     /// Borrows from what `_acting` keeps.
-    stream: kvfs_client::Directory<'static>,
+    stream: Stream<'static>,
     _acting: Arc<Acting>,
     /// What was read last.
     entry: dirent,
@@ -25,14 +26,13 @@ pub struct Directory {
 
 fn streamed(
     acting: &Arc<Acting>,
-    open: impl for<'p> FnOnce(&'p kvfs_client::Process) -> Result<kvfs_client::Directory<'p>>,
+    open: impl for<'p> FnOnce(&'p kvfs_client::Process) -> Result<Stream<'p>>,
 ) -> Result<Box<Directory>> {
     let acting = Arc::clone(acting);
     let stream = open(&acting.posix)?;
     // SAFETY: the process lies in the `Arc`, does not move, and lives as long as `_acting`, which goes after
     // the stream.
-    let stream =
-        unsafe { std::mem::transmute::<kvfs_client::Directory<'_>, kvfs_client::Directory<'static>>(stream) };
+    let stream = unsafe { std::mem::transmute::<Stream<'_>, Stream<'static>>(stream) };
     Ok(Box::new(Directory { stream, _acting: acting, entry: blank() }))
 }
 

@@ -299,14 +299,14 @@ impl Times {
 
 /// Memory of `malloc` with `content`, and a zero byte behind it; the caller gives it back by `kvfs_free`.
 pub(crate) fn allocated(content: &[u8]) -> Result<*mut c_void> {
+    let len = content.len() + 1;
     // SAFETY: malloc asks for nothing.
-    let memory = unsafe { libc::malloc(content.len() + 1) };
+    let memory = unsafe { libc::malloc(len) };
     if memory.is_null() {
         return refuse(libc::ENOMEM, "no memory");
     }
     // SAFETY: so much was allocated, and nothing else knows it yet.
-    let room: &mut [MaybeUninit<u8>] =
-        unsafe { std::slice::from_raw_parts_mut(memory.cast(), content.len() + 1) };
+    let room = unsafe { std::slice::from_raw_parts_mut(memory.cast::<MaybeUninit<u8>>(), len) };
     for (byte, value) in room.iter_mut().zip(content.iter().chain(&[0])) {
         byte.write(*value);
     }
