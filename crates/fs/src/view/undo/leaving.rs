@@ -142,30 +142,34 @@ impl Search<'_> {
         Ok(())
     }
 
-    /// Takes a tree that would go as a whole out of the plan, with what was to be changed in it before.
-    pub(super) fn leave_tree(&mut self, plan: &mut Plan, top: u64) -> Result<()> {
-        let mut seeds = BTreeSet::new();
+    /// Takes trees that would go as a whole out of the plan, with what was to be changed in them before: the
+    /// names of that are added to `seeds`.
+    pub(super) fn leave_trees(
+        &mut self,
+        plan: &mut Plan,
+        tops: &BTreeSet<u64>,
+        seeds: &mut BTreeSet<usize>,
+    ) -> Result<()> {
         for (at, change) in plan.names.iter().enumerate() {
-            let is_top = change.then.is_some_and(|then| then.inode == top);
-            if is_top || (change.then.is_some() && self.was_inside(top, change.place.0)?) {
+            let Some(then) = change.then else { continue };
+            if tops.contains(&then.inode) || self.was_inside(tops, change.place.0)? {
                 seeds.insert(at);
             }
         }
-        self.leave(plan, seeds);
         for (inode, place) in std::mem::take(&mut plan.touched) {
-            if place.1.is_empty() || !self.was_inside(top, place.0)? {
+            if place.1.is_empty() || !self.was_inside(tops, place.0)? {
                 plan.touched.insert(inode, place);
             }
         }
         for directory in std::mem::take(&mut plan.directories) {
-            if !self.was_inside(top, directory)? {
+            if !self.was_inside(tops, directory)? {
                 plan.directories.insert(directory);
             }
         }
         Ok(())
     }
 
-    fn was_inside(&mut self, top: u64, directory: u64) -> Result<bool> {
-        Ok(self.before.detached_tree(directory)? == Some(top))
+    fn was_inside(&mut self, tops: &BTreeSet<u64>, directory: u64) -> Result<bool> {
+        Ok(self.before.detached_tree(directory)?.is_some_and(|tree| tops.contains(&tree)))
     }
 }

@@ -3,6 +3,7 @@
 //! Thread safety: belongs to one search. Invariant: only files and keys of the selection's user are
 //! overwritten or come back by force, so that force gives no right that its user has not.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
@@ -18,84 +19,100 @@ use crate::{FileSystem, FileType, Result};
 impl Search<'_> {
     /// Applies what the selection says of obstacles. Returns whether the plan has changed: then look again.
     pub(super) fn resolve(&mut self, plan: &mut Plan) -> Result<bool> {
-        let mut has_changed = false;
         if !self.found.is_empty() && self.selection.has_paths() {
             self.learn_names(plan)?;
         }
+        let (mut kept, mut forced) = (Vec::new(), Vec::new());
         for (path, found) in std::mem::take(&mut self.found) {
             let is_key = found.cause == Cause::Key;
             let paths = self.paths_of_cause(&path, &found.cause)?;
             let nearest = |areas: &[Area]| paths.iter().filter_map(|path| closest(areas, path, is_key)).max();
             let (keep, force) = (nearest(&self.selection.keep), nearest(&self.selection.force));
-            let is_settled = if keep.is_some() && keep >= force {
-                self.keep(plan, &found)?;
-                true
+            if keep.is_some() && keep >= force {
+                kept.push((path, found));
+            } else if force.is_some() {
+                forced.push((path, found));
             } else {
-                force.is_some() && self.force(plan, &found)?
-            };
-            if is_settled {
+                self.found.insert(path, found);
+            }
+        }
+        // What stays may take along what was to be overwritten.
+        if !kept.is_empty() {
+            self.keep(plan, &kept)?;
+            return Ok(true);
+        }
+        let mut names = Names::of(plan);
+        let mut has_changed = false;
+        for (path, found) in forced {
+            if self.force(plan, &mut names, &found)? {
                 has_changed = true;
                 self.settled.insert(settled_key(&path, &found.cause));
             } else {
                 self.found.insert(path, found);
             }
         }
+        names.put_back(plan);
         Ok(has_changed)
     }
 
-    /// Takes out of the plan what meets the obstacle.
-    fn keep(&mut self, plan: &mut Plan, found: &Found) -> Result<()> {
-        let of_inode = |inode: u64| {
-            move |change: &NameChange| {
-                [change.then, change.now].into_iter().flatten().any(|target| target.inode == inode)
+    /// Takes out of the plan what meets the obstacles. O(names in the plan), however many there are.
+    fn keep(&mut self, plan: &mut Plan, kept: &[(Vec<u8>, Found)]) -> Result<()> {
+        let (mut places, mut inodes, mut directories, mut tops) =
+            (BTreeSet::<&Place>::new(), BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+        for (path, found) in kept {
+            match &found.cause {
+                Cause::Name(place) => drop(places.insert(place)),
+                Cause::Made(place) => drop(inodes.insert(place.0)),
+                &Cause::Inode(inode, _)
+                | &Cause::Gone(inode, _)
+                | &Cause::Links(inode)
+                | &Cause::Cycle(inode) => {
+                    plan.touched.remove(&inode);
+                    plan.directories.remove(&inode);
+                    inodes.insert(inode);
+                }
+                Cause::Directory(directory) => drop(plan.directories.remove(directory)),
+                &Cause::NoDirectory(directory) => {
+                    plan.directories.remove(&directory);
+                    directories.insert(directory);
+                }
+                &Cause::Leaving(top, _) => drop(tops.insert(top)),
+                Cause::Key => drop(self.alone.kept_keys.insert(found.record.clone())),
             }
-        };
-        match &found.cause {
-            Cause::Name(place) => self.leave_where(plan, |change| change.place == *place),
-            Cause::Made(place) => self.leave_where(plan, of_inode(place.0)),
-            &Cause::Inode(inode, _)
-            | &Cause::Gone(inode, _)
-            | &Cause::Links(inode)
-            | &Cause::Cycle(inode) => {
-                plan.touched.remove(&inode);
-                plan.directories.remove(&inode);
-                self.leave_where(plan, of_inode(inode));
-            }
-            Cause::Directory(directory) => drop(plan.directories.remove(directory)),
-            Cause::NoDirectory(directory) => {
-                plan.directories.remove(directory);
-                self.leave_where(plan, |change| change.place.0 == *directory);
-            }
-            &Cause::Leaving(top, _) => self.leave_tree(plan, top)?,
-            Cause::Key => drop(self.alone.kept_keys.insert(found.record.clone())),
+            self.settled.insert(settled_key(path, &found.cause));
         }
+        let is_meant = |change: &NameChange| {
+            places.contains(&change.place)
+                || directories.contains(&change.place.0)
+                || [change.then, change.now].iter().flatten().any(|target| inodes.contains(&target.inode))
+        };
+        let seeds = plan.names.iter().enumerate().filter(|(_, change)| is_meant(change));
+        let mut seeds: BTreeSet<usize> = seeds.map(|(at, _)| at).collect();
+        if !tops.is_empty() {
+            self.leave_trees(plan, &tops, &mut seeds)?;
+        }
+        self.leave(plan, seeds);
         Ok(())
     }
 
-    fn leave_where(&mut self, plan: &mut Plan, is_meant: impl Fn(&NameChange) -> bool) {
-        let seeds = plan.names.iter().enumerate().filter(|(_, change)| is_meant(change));
-        let seeds = seeds.map(|(at, _)| at).collect();
-        self.leave(plan, seeds);
-    }
-
     /// Makes the plan overwrite what is in the way. False: that is not possible, or not for this user.
-    fn force(&mut self, plan: &mut Plan, found: &Found) -> Result<bool> {
+    fn force(&mut self, plan: &mut Plan, names: &mut Names, found: &Found) -> Result<bool> {
         match &found.cause {
             Cause::Name(place) => {
                 if !self.may_replace(place)? {
                     return Ok(false);
                 }
-                self.turn(plan, place)?;
+                self.turn(names, place)?;
             }
             Cause::Made(place) => {
                 if !self.may_replace(place)? {
                     return Ok(false);
                 }
                 // What goes with a directory above is in the plan already.
-                if !place.1.is_empty() && plan.names.iter().all(|change| change.place != *place) {
+                if !place.1.is_empty() && !names.has(place) {
                     let now = Target::at(self.view(), place)?;
-                    plan.names.push(NameChange { place: place.clone(), then: None, now });
-                    self.empty_too(plan, now)?;
+                    names.insert(NameChange { place: place.clone(), then: None, now });
+                    self.empty_too(names, now)?;
                 }
             }
             Cause::Inode(inode, place) => {
@@ -111,8 +128,8 @@ impl Search<'_> {
                     return Ok(false);
                 }
                 plan.touched.remove(inode);
-                for place in &places {
-                    self.bring(plan, place)?;
+                for place in places {
+                    self.bring(names, place)?;
                 }
             }
             &Cause::Directory(directory) => return self.may_have(self.view(), &(directory, Bytes::new())),
@@ -122,11 +139,9 @@ impl Search<'_> {
                 if !self.may_have(self.done.before, &(directory, Bytes::new()))? {
                     return Ok(false);
                 }
-                let has_new =
-                    plan.names.iter().any(|change| change.place.0 == directory && change.then.is_some());
                 plan.directories.remove(&directory);
-                if has_new {
-                    self.bring_directory(plan, directory)?;
+                if names.fills(directory) {
+                    self.bring_directory(names, directory)?;
                 }
             }
             // It goes with its tree.
@@ -134,7 +149,6 @@ impl Search<'_> {
             Cause::Links(_) | Cause::Cycle(_) => return Ok(false),
             Cause::Key => return self.may_write_key(&found.what.place),
         }
-        plan.rename();
         Ok(true)
     }
 
@@ -185,78 +199,70 @@ impl Search<'_> {
     // --- changes of the plan ---
 
     /// Makes a name lead from where it leads now to where it led before.
-    fn turn(&mut self, plan: &mut Plan, place: &Place) -> Result<()> {
+    fn turn(&mut self, names: &mut Names, place: &Place) -> Result<()> {
         let now = Target::at(self.view(), place)?;
-        let Some(change) = plan.names.iter_mut().find(|change| change.place == *place) else {
-            return Ok(());
-        };
-        change.now = now;
+        let Some(change) = names.remove(place) else { return Ok(()) };
         let then = change.then;
         if then == now {
-            plan.names.retain(|change| change.place != *place);
             return Ok(());
         }
-        self.empty_too(plan, now)?;
+        names.insert(NameChange { now, ..change });
+        self.empty_too(names, now)?;
         let Some(Target { inode, kind }) = then else { return Ok(()) };
-        self.bring_directory(plan, place.0)?;
+        self.bring_directory(names, place.0)?;
         if kind == FileType::Directory {
             match place_of(self.view(), inode)? {
                 // It was moved elsewhere since.
-                Some(at) => {
-                    if plan.names.iter().all(|change| change.place != at) {
-                        plan.names.push(NameChange { place: at, then: None, now: then });
-                    }
-                }
-                None => self.fill_too(plan, inode)?,
+                Some(at) if names.has(&at) => {}
+                Some(at) => names.insert(NameChange { place: at, then: None, now: then }),
+                None => self.fill_too(names, inode)?,
             }
         }
         Ok(())
     }
 
     /// What is below a directory that goes now goes, too.
-    fn empty_too(&self, plan: &mut Plan, now: Option<Target>) -> Result<()> {
+    fn empty_too(&self, names: &mut Names, now: Option<Target>) -> Result<()> {
         let Some(Target { inode, kind: FileType::Directory }) = now else { return Ok(()) };
-        plan.rename();
-        if now.is_some_and(|now| plan.is_kept(now)) {
+        if names.brings(inode) {
             return Ok(());
         }
-        each_below(plan, self.view(), inode, |known, place, target| match known {
-            Some(change) => change.now = Some(target),
-            None => *known = Some(NameChange { place, then: None, now: Some(target) }),
+        each_below(self.view(), inode, |place, target| {
+            let then = names.remove(&place).and_then(|change| change.then);
+            names.insert(NameChange { place, then, now: Some(target) });
         })
     }
 
     /// What was below a directory that comes back comes, too.
-    fn fill_too(&self, plan: &mut Plan, directory: u64) -> Result<()> {
-        each_below(plan, self.done.before, directory, |known, place, target| {
-            if known.is_none() {
-                *known = Some(NameChange { place, then: Some(target), now: None });
+    fn fill_too(&self, names: &mut Names, directory: u64) -> Result<()> {
+        each_below(self.done.before, directory, |place, target| {
+            if !names.has(&place) {
+                names.insert(NameChange { place, then: Some(target), now: None });
             }
         })
     }
 
-    /// Brings back what was at `place`, which is not in the plan.
-    fn bring(&mut self, plan: &mut Plan, place: &Place) -> Result<()> {
-        if plan.names.iter().any(|change| change.place == *place) {
-            return Ok(());
+    /// Brings back what was at `place`, if it is not in the plan, with the directories above that have gone.
+    fn bring(&self, names: &mut Names, place: Place) -> Result<()> {
+        let mut missing = Some(place);
+        while let Some(place) = missing.filter(|place| !names.has(place)) {
+            let (then, now) = (Target::at(self.done.before, &place)?, Target::at(self.view(), &place)?);
+            let directory = place.0;
+            names.insert(NameChange { place, then, now });
+            self.empty_too(names, now)?;
+            missing = self.missing(names, directory)?;
         }
-        let (then, now) = (Target::at(self.done.before, place)?, Target::at(self.view(), place)?);
-        plan.names.push(NameChange { place: place.clone(), then, now });
-        self.empty_too(plan, now)?;
-        self.bring_directory(plan, place.0)
+        Ok(())
     }
 
-    /// Brings back a directory that has gone, if it does not come back anyway.
-    fn bring_directory(&mut self, plan: &mut Plan, directory: u64) -> Result<()> {
+    fn bring_directory(&self, names: &mut Names, directory: u64) -> Result<()> {
+        self.missing(names, directory)?.map_or(Ok(()), |place| self.bring(names, place))
+    }
+
+    /// Where a directory was that has gone, unless it comes back anyway.
+    fn missing(&self, names: &Names, directory: u64) -> Result<Option<Place>> {
         let is_there = directory == ROOT_INODE || self.view().rows().has_own(directory)?;
-        if is_there || plan.names.iter().any(|change| change.then.is_some_and(|then| then.inode == directory))
-        {
-            return Ok(());
-        }
-        match place_of(self.done.before, directory)? {
-            Some(place) => self.bring(plan, &place),
-            None => Ok(()),
-        }
+        if is_there || names.brings(directory) { Ok(None) } else { place_of(self.done.before, directory) }
     }
 
     /// The paths of a name on both sides; of a file with several names, all of them.
@@ -332,6 +338,65 @@ impl Search<'_> {
     }
 }
 
+/// The names of a plan by their places, while obstacles are overwritten.
+#[derive(Default)]
+struct Names {
+    changes: BTreeMap<Place, NameChange>,
+    /// How many names lead to an inode in the end.
+    then: BTreeMap<u64, usize>,
+}
+
+impl Names {
+    fn of(plan: &mut Plan) -> Self {
+        let mut names = Self::default();
+        for change in std::mem::take(&mut plan.names) {
+            names.insert(change);
+        }
+        names
+    }
+
+    fn put_back(self, plan: &mut Plan) {
+        plan.names = self.changes.into_values().collect();
+        plan.rename();
+    }
+
+    fn has(&self, place: &Place) -> bool {
+        self.changes.contains_key(place)
+    }
+
+    /// Whether a name leads to `inode` in the end.
+    fn brings(&self, inode: u64) -> bool {
+        self.then.contains_key(&inode)
+    }
+
+    /// Whether something comes into `directory`.
+    fn fills(&self, directory: u64) -> bool {
+        let inside = self.changes.range((directory, Bytes::new())..);
+        inside.take_while(|(place, _)| place.0 == directory).any(|(_, change)| change.then.is_some())
+    }
+
+    /// The place must have no change yet.
+    fn insert(&mut self, change: NameChange) {
+        if let Some(then) = change.then {
+            *self.then.entry(then.inode).or_default() += 1;
+        }
+        self.changes.insert(change.place.clone(), change);
+    }
+
+    fn remove(&mut self, place: &Place) -> Option<NameChange> {
+        let change = self.changes.remove(place)?;
+        if let Some(Target { inode, .. }) = change.then
+            && let Entry::Occupied(mut count) = self.then.entry(inode)
+        {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
+        Some(change)
+    }
+}
+
 /// The names in a directory on one side.
 pub(super) fn entries(side: &FileSystem, directory: u64) -> Result<Vec<(Place, Target)>> {
     let range = Placement::own_subtree(directory).entries_after(b"");
@@ -349,16 +414,8 @@ pub(super) fn entries(side: &FileSystem, directory: u64) -> Result<Vec<(Place, T
     Ok(entries)
 }
 
-/// Calls `each` with the plan's change of every name below a directory on one side, or the place for one.
-fn each_below(
-    plan: &mut Plan,
-    side: &FileSystem,
-    directory: u64,
-    each: impl Fn(&mut Option<NameChange>, Place, Target),
-) -> Result<()> {
-    let names = std::mem::take(&mut plan.names);
-    let mut known: BTreeMap<Place, NameChange> =
-        names.into_iter().map(|change| (change.place.clone(), change)).collect();
+/// Calls `each` with every name below a directory on one side.
+fn each_below(side: &FileSystem, directory: u64, mut each: impl FnMut(Place, Target)) -> Result<()> {
     let mut todo = vec![directory];
     let mut seen = BTreeSet::new();
     while let Some(directory) = todo.pop() {
@@ -369,12 +426,9 @@ fn each_below(
             if target.kind == FileType::Directory {
                 todo.push(target.inode);
             }
-            let mut change = known.remove(&place);
-            each(&mut change, place.clone(), target);
-            known.extend(change.map(|change| (place, change)));
+            each(place, target);
         }
     }
-    plan.names = known.into_values().collect();
     Ok(())
 }
 

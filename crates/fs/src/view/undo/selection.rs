@@ -5,9 +5,8 @@
 //!
 //! Thread safety: plain values.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::compare::Place;
 use super::super::restore::{NameChange, Plan};
 use super::obstacles::Search;
 use crate::Result;
@@ -156,60 +155,113 @@ fn retain<T>(all: &mut Vec<T>, out: &BTreeSet<usize>) {
     all.retain(|_| at.next().is_none_or(|at| !out.contains(&at)));
 }
 
-fn inodes(change: &NameChange) -> impl Iterator<Item = u64> {
-    change.then.into_iter().chain(change.now).map(|target| target.inode)
+/// Ties names to each other that are done or left together.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Tie {
+    /// By an inode that both lead to.
+    Inode(u64),
+    /// By a directory that comes before what is in it.
+    Comes(u64),
+    /// By a directory that goes behind what is in it.
+    Goes(u64),
 }
 
-/// What is at `place` belongs to a directory with this inode.
-fn is_in(place: &Place, directories: &BTreeSet<u64>) -> bool {
-    directories.contains(&place.0)
+fn inodes(change: &NameChange) -> impl Iterator<Item = Tie> + use<> {
+    change.then.into_iter().chain(change.now).map(|target| Tie::Inode(target.inode))
 }
 
-/// Grows a set of names until the test that is made of them finds no other one.
-fn grown<T: Fn(&NameChange) -> bool>(
-    names: &[NameChange],
-    mut set: BTreeSet<usize>,
-    test: impl Fn(&[&NameChange]) -> T,
-) -> BTreeSet<usize> {
-    while !set.is_empty() {
-        let chosen: Vec<&NameChange> = set.iter().map(|&at| &names[at]).collect();
-        let belongs = test(&chosen);
-        let more: Vec<usize> =
-            (0..names.len()).filter(|at| !set.contains(at) && belongs(&names[*at])).collect();
-        if more.is_empty() {
-            break;
-        }
-        set.extend(more);
-    }
-    set
+/// What a name needs others for.
+fn needs(change: &NameChange) -> impl Iterator<Item = Tie> + use<> {
+    let comes = change.then.map(|_| Tie::Comes(change.place.0));
+    let goes = change.now.map(|now| Tie::Goes(now.inode));
+    inodes(change).chain(comes).chain(goes)
+}
+
+/// What others need a name for.
+fn serves(change: &NameChange) -> impl Iterator<Item = Tie> + use<> {
+    let comes = change.then.map(|then| Tie::Comes(then.inode));
+    let goes = change.now.map(|_| Tie::Goes(change.place.0));
+    inodes(change).chain(comes).chain(goes)
 }
 
 /// What must be done for the `chosen` names to be done.
 fn include(names: &[NameChange], chosen: BTreeSet<usize>) -> BTreeSet<usize> {
-    grown(names, chosen, |chosen| {
-        let chosen_inodes: BTreeSet<u64> = chosen.iter().flat_map(|change| inodes(change)).collect();
-        let filled = chosen.iter().filter(|change| change.then.is_some()).map(|change| change.place.0);
-        let filled: BTreeSet<u64> = filled.collect();
-        let emptied = chosen.iter().filter_map(|change| Some(change.now?.inode)).collect();
-        move |other| {
-            inodes(other).any(|inode| chosen_inodes.contains(&inode))
-                || other.then.is_some_and(|then| filled.contains(&then.inode))
-                || (other.now.is_some() && is_in(&other.place, &emptied))
-        }
-    })
+    grown(names, chosen, needs, serves)
 }
 
 /// What can't be done when the names of `out` stay as they are.
 fn exclude(names: &[NameChange], out: BTreeSet<usize>) -> BTreeSet<usize> {
-    grown(names, out, |out| {
-        let out_inodes: BTreeSet<u64> = out.iter().flat_map(|change| inodes(change)).collect();
-        let occupied = out.iter().filter(|change| change.now.is_some()).map(|change| change.place.0);
-        let occupied: BTreeSet<u64> = occupied.collect();
-        let missing = out.iter().filter_map(|change| Some(change.then?.inode)).collect();
-        move |other| {
-            inodes(other).any(|inode| out_inodes.contains(&inode))
-                || other.now.is_some_and(|now| occupied.contains(&now.inode))
-                || (other.then.is_some() && is_in(&other.place, &missing))
+    grown(names, out, serves, needs)
+}
+
+/// Grows a set of names by all that `answer` a tie that a name of it `asks` for. Looks at each name once
+/// from either side.
+fn grown<A: Iterator<Item = Tie>, B: Iterator<Item = Tie>>(
+    names: &[NameChange],
+    mut set: BTreeSet<usize>,
+    asks: impl Fn(&NameChange) -> A,
+    answers: impl Fn(&NameChange) -> B,
+) -> BTreeSet<usize> {
+    if set.is_empty() {
+        return set;
+    }
+    let mut tied: BTreeMap<Tie, Vec<usize>> = BTreeMap::new();
+    for (at, change) in names.iter().enumerate() {
+        answers(change).for_each(|tie| tied.entry(tie).or_default().push(at));
+    }
+    let mut todo: Vec<usize> = set.iter().copied().collect();
+    while let Some(at) = todo.pop() {
+        // What was reached by a tie once is in the set.
+        let found = asks(&names[at]).flat_map(|tie| tied.remove(&tie).unwrap_or_default());
+        todo.extend(found.filter(|&other| set.insert(other)));
+    }
+    set
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use bytes::Bytes;
+
+    use super::super::super::restore::Target;
+    use super::*;
+    use crate::FileType;
+
+    /// Directories in each other, the lowest first, that all come or all go.
+    fn chain(depth: u64, comes: bool) -> Vec<NameChange> {
+        let change = |inode: u64| {
+            let target = Some(Target { inode, kind: FileType::Directory });
+            let (then, now) = if comes { (target, None) } else { (None, target) };
+            NameChange { place: (inode - 1, Bytes::from_static(b"d")), then, now }
+        };
+        (2..2 + depth).rev().map(change).collect()
+    }
+
+    #[test]
+    fn selection_of_a_chain_of_directories_looks_at_each_name_twice() {
+        const DEPTH: usize = 1000;
+        let (first, last) = (BTreeSet::from([0]), BTreeSet::from([DEPTH - 1]));
+        for comes in [true, false] {
+            let names = chain(DEPTH as u64, comes);
+            // What comes needs all above it, what goes all below it.
+            let (all, one) = if comes { (&first, &last) } else { (&last, &first) };
+            assert_eq!(include(&names, all.clone()).len(), DEPTH);
+            assert_eq!(include(&names, one.clone()), *one);
+            assert_eq!(exclude(&names, one.clone()).len(), DEPTH);
+            assert_eq!(exclude(&names, all.clone()), *all);
+
+            let looks = Cell::new(0);
+            let asks = |change: &NameChange| {
+                looks.set(looks.get() + 1);
+                needs(change)
+            };
+            let answers = |change: &NameChange| {
+                looks.set(looks.get() + 1);
+                serves(change)
+            };
+            assert_eq!(grown(&names, all.clone(), asks, answers).len(), DEPTH);
+            assert_eq!(looks.get(), 2 * DEPTH);
         }
-    })
+    }
 }
