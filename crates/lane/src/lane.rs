@@ -14,8 +14,8 @@ use std::borrow::Borrow;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::{NonNull, null_mut};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd_create};
 use rustix::io::Errno;
@@ -277,9 +277,9 @@ impl ClientLane {
 #[derive(Debug)]
 pub struct ServerLane(End<Arc<Mapping>>);
 
-/// Ends a lane from another thread.
+/// Ends a lane from another thread. Doesn't keep its memory.
 #[derive(Debug)]
-pub struct LaneEnd(Arc<Mapping>);
+pub struct LaneEnd(Weak<Mapping>);
 
 impl ServerLane {
     /// A new lane, what ends it, and its memory for the client.
@@ -291,7 +291,7 @@ impl ServerLane {
         ftruncate(&memory, LANE_BYTES as u64)?;
         fcntl_add_seals(&memory, SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL)?;
         let mapping = Arc::new(Mapping::new(&memory)?);
-        let ending = LaneEnd(Arc::clone(&mapping));
+        let ending = LaneEnd(Arc::downgrade(&mapping));
         Ok((Self(End::of(mapping)), ending, memory))
     }
 
@@ -324,6 +324,13 @@ impl Drop for ServerLane {
 impl LaneEnd {
     /// Both ends find it over from now on.
     pub fn end(&self) {
-        self.0.end();
+        if let Some(mapping) = self.0.upgrade() {
+            mapping.end();
+        }
+    }
+
+    /// Whether the server's end is gone.
+    pub fn is_gone(&self) -> bool {
+        self.0.strong_count() == 0
     }
 }

@@ -461,11 +461,12 @@ fn refuse(socket: &UnixStream, error: &io::Error) -> io::Result<()> {
 /// A lane, served by a thread of its own.
 fn lane(shared: &Shared, session: &Arc<Session>) -> io::Result<OwnedFd> {
     let share = shared.lane_shares.take(session.uid(), 1).ok_or(Errno::MFILE)?;
-    let (mut lane, end, memory) = ServerLane::create()?;
+    let (lane, end, memory) = ServerLane::create()?;
     session.add_lane(end)?;
     let session = Arc::clone(session);
     spawn("kvfs-lane", move || {
-        let _until_it_ends = share;
+        // The share is given back when the memory is gone.
+        let (_share, mut lane) = (share, lane);
         let (mut message, mut space) = (Vec::new(), vec![0; LANE_DATA_BYTES]);
         let recorder = session.begun().recorder();
         // Until it is over.

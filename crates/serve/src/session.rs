@@ -59,7 +59,11 @@ impl Session {
 
     /// A lane is to be ended with the connection.
     pub(crate) fn add_lane(&self, end: LaneEnd) -> Result<(), Errno> {
-        self.lanes.lock().as_mut().ok_or(Errno::NOTCONN)?.push(end);
+        let mut lanes = self.lanes.lock();
+        let lanes = lanes.as_mut().ok_or(Errno::NOTCONN)?;
+        // Clients may end theirs.
+        lanes.retain(|lane| !lane.is_gone());
+        lanes.push(end);
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 
 use kvfs_lane::greeting::{self, Greeting, Request, VERSION};
-use kvfs_lane::{Call, ClientLane, Connection, LockRange, Reply, decode};
+use kvfs_lane::{Call, ClientLane, Connection, LaneError, LockRange, Reply, decode};
 use rustix::fs::{FallocateFlags, OFlags, fstat};
 use rustix::io::Errno;
 
@@ -58,6 +58,26 @@ fn whatever_bytes_come_an_answer_goes() {
     }
     let client = world.connect();
     client.call(&Call::Stat { at: at("/") }, &[]).expect("goes on");
+}
+
+#[test]
+fn lanes_that_a_client_ends_leave_no_memory() {
+    let world = World::new();
+    let socket = world.socket();
+    greeting::ask(&socket, &Request::Hello { version: VERSION, greeting: Greeting::default() })
+        .expect("is greeted");
+    for _ in 0..1000 {
+        let memory =
+            greeting::ask(&socket, &Request::Lane).expect("is given").descriptors.pop().expect("one");
+        let mut lane = ClientLane::attach(memory).expect("attaches");
+        let longer = lane.space().len() + 1;
+        assert!(matches!(lane.call(longer, || true), Err(LaneError::Over)));
+    }
+    // Other tests of this process have some.
+    world.until(|_| {
+        let maps = std::fs::read_to_string("/proc/self/maps").expect("reads");
+        maps.lines().filter(|line| line.contains("kvfs-lane")).count() < 500
+    });
 }
 
 #[test]
