@@ -277,7 +277,7 @@ class Keyspace:
     def import_from(self, file: Iterable[str]) -> int:
         """Sets the keys of a text file that :meth:`export_to` or ``kvfs kv export`` has written, all or none.
 
-        Returns how many.
+        Returns how many. A failure in a transaction aborts it when a part of the keys has been set.
         """
         self._check_writable()
         if not self._txn:
@@ -285,21 +285,28 @@ class Keyspace:
             txn = self._connection.call("Begin", request).txn
             with Transaction(self._connection, txn, self._durability == pb.DURABLE) as inside:
                 return inside[self.name].import_from(file)
-        count, size, batch = 0, 0, Batch()
-        for number, line in enumerate(file, 1):
-            if not line.strip():
-                continue
-            try:
-                entry = json.loads(line)
-                key, value = _data(entry, "key"), _data(entry, "value")
-            except (ValueError, KeyError, TypeError, AttributeError):
-                raise ValueError(f"line {number} is no entry; nothing was imported") from None
-            batch.put(self.name, key, value)
-            count, size = count + 1, size + len(key) + len(value)
-            if size >= _IMPORT_BYTES or len(batch._operations) >= _IMPORT_OPERATIONS:
-                batch._apply(self._connection, self._txn, self._durability)
-                size, batch = 0, Batch()
-        batch._apply(self._connection, self._txn, self._durability)
+        count, size, batch, is_begun = 0, 0, Batch(), False
+        try:
+            for number, line in enumerate(file, 1):
+                if not line.strip():
+                    continue
+                try:
+                    entry = json.loads(line)
+                    key, value = _data(entry, "key"), _data(entry, "value")
+                except (ValueError, KeyError, TypeError, AttributeError):
+                    raise ValueError(f"line {number} is no entry; nothing was imported") from None
+                batch.put(self.name, key, value)
+                count, size = count + 1, size + len(key) + len(value)
+                if size >= _IMPORT_BYTES or len(batch._operations) >= _IMPORT_OPERATIONS:
+                    is_begun = True
+                    batch._apply(self._connection, self._txn, self._durability)
+                    size, batch = 0, Batch()
+            batch._apply(self._connection, self._txn, self._durability)
+        except BaseException:
+            if is_begun:
+                # Else a commit would publish the first part.
+                Transaction(self._connection, self._txn, True)._abort_quietly()
+            raise
         return count
 
     def items(self) -> Iterator[Tuple[bytes, bytes]]:
@@ -437,11 +444,14 @@ class Store(_Keys):
         self._connection.call("DropKeyspace", pb.DropKeyspaceRequest(name=name))
 
     def _mounted(self) -> str:
-        """Where the files are."""
+        """Where the files are; those of the transaction, if this is in one."""
         mount = self.info()[1]
         if not mount:
             raise NotMounted("the store is served without a mount, so there are no files here")
-        return mount
+        if not self._txn or _trees.is_view(mount):
+            return mount
+        # Of a transaction that covers no mount for this process.
+        return self.join(self._txn).path()
 
     def remove_tree(self, path: Path) -> Optional[int]:
         """Removes what is at ``path``, from the root of the store, with all that is below: all of it or nothing, at once for root.

@@ -32,6 +32,14 @@ def clone(mounted: str, source: bytes, target: bytes) -> Optional[int]:
     return _change(mounted, _CLONE, source, target)
 
 
+def is_view(mounted: str) -> bool:
+    """Whether what is mounted at ``mounted`` is the view of a transaction, as in ``kvfs txn run``."""
+    number = os.stat(mounted).st_dev
+    device = f"{os.major(number)}:{os.minor(number)}".encode()
+    with open("/proc/self/mountinfo", "rb") as mounts:
+        return any(line.split()[2] == device and b" - fuse.kvfs-txn " in line for line in mounts)
+
+
 def _change(mounted: str, operation: int, path: bytes, other: bytes) -> Optional[int]:
     for given in (path, other):
         if b"\0" in given:

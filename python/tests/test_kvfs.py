@@ -4,6 +4,7 @@ usage: KVFS_DIR=… KVFS=… python3 -m unittest discover -s python/tests
 """
 
 import io
+import json
 import os
 import re
 import subprocess
@@ -242,6 +243,11 @@ class OnMount(unittest.TestCase):
         with self.assertRaises(ValueError):
             copy.import_from(['{"key": "new", "value": "1"}', "nonsense"])
         self.assertNotIn(b"new", copy)
+        lines = [json.dumps({"key": f"new{number}", "value": "1"}) for number in range(2500)]
+        with self.assertRaises(kvfs.TransactionEnded), self.store.transaction() as txn:
+            with self.assertRaises(ValueError):
+                txn[copy.name].import_from([*lines, "nonsense"])
+        self.assertNotIn(b"new0", copy)
         self.store.drop_keyspace(copy.name)
         self.assertNotIn(copy.name, [info.name for info in self.store.keyspaces()])
         self.assertEqual(list(copy), [])
@@ -322,6 +328,23 @@ class OnMount(unittest.TestCase):
         subprocess.run([KVFS, "txn", "undo", str(number)], cwd=DIR, check=True, capture_output=True)
         self.assertFalse(os.path.exists(clone))
         self.store.remove_tree("py-tree")
+
+    def test_trees_of_a_transaction_that_was_joined_are_its_own(self):
+        file = os.path.join(self.mount, "py-tree/file")
+        os.makedirs(os.path.dirname(file))
+        with open(file, "w", encoding="ascii") as written:
+            written.write("text")
+        script = "import kvfs; s = kvfs.connect(); s.clone_tree('py-tree', 'py-clone'); s.remove_tree('py-tree'); {}"
+        in_run = [KVFS, "txn", "run", "--", sys.executable, "-c", script.format("1 / 0")]
+        self.assertNotEqual(subprocess.run(in_run, cwd=DIR, capture_output=True).returncode, 0)
+        self.assertTrue(os.path.exists(file))
+        with self.store.transaction() as txn:
+            command = [sys.executable, "-c", script.format("")]
+            subprocess.run(command, cwd=DIR, check=True, env=txn.environment())
+            self.assertTrue(os.path.exists(file))
+            self.assertFalse(os.path.exists(txn.path("py-tree")))
+        self.assertFalse(os.path.exists(file))
+        self.store.remove_tree("py-clone")
 
     def test_a_place_without_a_store(self):
         with self.assertRaises(kvfs.NotMounted):
