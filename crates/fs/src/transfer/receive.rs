@@ -144,7 +144,7 @@ impl<'f> Receiver<'f> {
             receipt.take(frame, &self.main.shared.tiers)?;
             next = reader.next(source)?;
         }
-        tree::expect_tree(&*receipt.txn, own.meta)?;
+        tree::expect_tree(self.store, &*receipt.txn, own.meta)?;
         self.stage_own_records(&receipt)?;
         receipt.txn.commit(Durability::Synced)?;
         finish_receive(self.store, self.own.meta)?;

@@ -460,6 +460,39 @@ fn stream_with_a_circle_of_directories_is_refused() {
     );
 }
 
+/// Whatever the entries say that a difference leaves as they are.
+#[test]
+fn stream_with_a_directory_in_two_places_is_refused() {
+    // In an inode's row (docs/FORMAT.md).
+    const PARENT: std::ops::Range<usize> = 48..56;
+    let key = |directory: NodeId, name: &str| -> Bytes {
+        [&directory.0.to_be_bytes()[..], b"\0", name.as_bytes()].concat().into()
+    };
+    let (source, mut target) = (model(1), model(2));
+    let a = source.dir(ROOT, "a");
+    let b = source.dir(a, "b");
+    source.store.create_snapshot("one").unwrap();
+    pass_on(&source, None, "one", &mut target, false).unwrap();
+    let meta = source.store.keyspaces().into_iter().find(|info| info.name == "meta").unwrap().keyspace;
+    let row = |directory: NodeId, name: &str| source.store.get(meta, &key(directory, name)).unwrap().unwrap();
+    let below = |directory: NodeId, parent: NodeId| {
+        let mut own = row(directory, "").to_vec();
+        own[PARENT].copy_from_slice(&parent.0.to_le_bytes());
+        own
+    };
+    let mut batch = kvfs_store::Batch::new();
+    batch.delete(meta, key(ROOT, "a"));
+    batch.put(meta, key(ROOT, "b"), row(a, "b"));
+    batch.put(meta, key(b, "a"), row(ROOT, "a"));
+    batch.put(meta, key(a, ""), below(a, b));
+    batch.put(meta, key(b, ""), below(b, ROOT));
+    source.store.apply(batch, Durability::Buffered).unwrap();
+    source.store.create_snapshot("two").unwrap();
+    let refused = pass_on(&source, Some("one"), "two", &mut target, false);
+    assert!(matches!(refused, Err(ReceiveError::NoTree(_))), "{refused:?}");
+    target.assert_sound("after it was refused");
+}
+
 #[test]
 fn rows_that_claim_more_blocks_than_there_are_numbers_are_findings() {
     // In an inode's row (docs/FORMAT.md).
