@@ -2,8 +2,9 @@
 //!
 //! Thread safety: plain values; functions. Invariant: a place never holds credentials.
 
+use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
-use std::path::PathBuf;
+use std::path::{Component, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -95,13 +96,13 @@ impl ObjectPlace {
     ///
     /// # Errors
     /// It can't be made, or belongs to another user.
-    pub fn make_private(&self) -> std::io::Result<()> {
+    pub fn make_private(&self) -> io::Result<()> {
         let Some(dir) = self.directory() else { return Ok(()) };
         if let Some(parent) = dir.parent() {
             std::fs::create_dir_all(parent)?;
         }
         match std::fs::DirBuilder::new().mode(PRIVATE).create(&dir) {
-            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(PRIVATE))
             }
             made => made,
@@ -129,8 +130,21 @@ fn parse(text: &str) -> Result<Url, String> {
     if text.contains("://") {
         return Url::parse(text).map_err(|error| format!("{text} is no URL: {error}"));
     }
-    let path = std::path::absolute(PathBuf::from(text)).map_err(|error| format!("{text}: {error}"))?;
+    let path = absolute(text).map_err(|error| format!("{text}: {error}"))?;
     Url::from_file_path(&path).map_err(|()| format!("{} is no path of a directory", path.display()))
+}
+
+/// The path from the root on, without `..`, which paths of objects do not have. What is behind the last `..`
+/// need not be there.
+fn absolute(text: &str) -> io::Result<PathBuf> {
+    let path = std::path::absolute(text)?;
+    let parts: Vec<_> = path.components().collect();
+    let Some(last) = parts.iter().rposition(|part| *part == Component::ParentDir) else { return Ok(path) };
+    let (upper, rest) = parts.split_at(last + 1);
+    // By the file system: what is above a directory that a link leads to is not what is above the link.
+    let mut resolved = upper.iter().collect::<PathBuf>().canonicalize()?;
+    resolved.extend(rest);
+    Ok(resolved)
 }
 
 #[cfg(test)]
@@ -154,6 +168,29 @@ mod tests {
             assert!(refused.as_ref().is_err_and(|error| error.contains(words)), "{text}: {refused:?}");
         }
         assert!(ObjectPlace::new("/tmp/x", Some("http://localhost")).is_err());
+    }
+
+    #[test]
+    fn paths_that_lead_up_are_places() {
+        let at = tempfile::tempdir().unwrap();
+        let at = at.path().canonicalize().unwrap();
+        std::fs::create_dir_all(at.join("store/deep")).unwrap();
+        std::os::unix::fs::symlink(at.join("store/deep"), at.join("link")).unwrap();
+        for (path, leads_to) in [
+            ("store/../backup", "backup"),
+            ("store/./deep/../../new/backup", "new/backup"),
+            ("store/deep/..", "store"),
+            ("link/../backup", "store/backup"),
+        ] {
+            let place = ObjectPlace::new(at.join(path).to_str().unwrap(), None).unwrap();
+            assert_eq!(place.directory(), Some(at.join(leads_to)), "{path}");
+            let patience =
+                Patience { request_time_max: Duration::ZERO, retries_max: 0, age_max: Duration::ZERO };
+            let (_, prefix) = place.connect(patience).unwrap();
+            assert_eq!(format!("/{prefix}"), at.join(leads_to).to_str().unwrap(), "{path}");
+        }
+        let missing = url(at.join("nowhere/../backup").to_str().unwrap());
+        assert!(missing.as_ref().is_err_and(|error| error.contains("No such file")), "{missing:?}");
     }
 
     #[cfg(feature = "cloud")]
