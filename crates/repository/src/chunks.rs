@@ -87,7 +87,8 @@ impl<'r> ChunkStore<'r> {
         random(&mut generation)?;
         // Marks first: what is marked later is not gone for a day. What was marked once is so for as long as
         // it is there.
-        let marked: HashSet<_> = marks(remote, sealer)?.into_values().flatten().collect();
+        let marked: HashSet<_> =
+            marks(remote, sealer, |_, error| Err(error))?.into_values().flatten().collect();
         let mut known = HashMap::new();
         each_chunk(remote, |id, _| {
             if !marked.contains(&id) {
@@ -124,7 +125,7 @@ impl<'r> ChunkStore<'r> {
 
     /// Whether all that was used is still there, and is not about to go.
     pub(crate) fn is_sound(&self) -> Result<bool> {
-        let marked = marks(self.remote, &self.sealer)?;
+        let marked = marks(self.remote, &self.sealer, |_, error| Err(error))?;
         let mut missing = self.used.clone();
         each_chunk(self.remote, |id, _| {
             missing.remove(&id);
@@ -193,8 +194,12 @@ pub(crate) fn each_chunk(remote: &Remote, mut each: impl FnMut(ChunkId, Duration
     })
 }
 
-/// All chunks that are marked, by the objects that mark them.
-pub(crate) fn marks(remote: &Remote, sealer: &Sealer) -> Result<BTreeMap<String, Vec<ChunkId>>> {
+/// All chunks that are marked, by the objects that mark them. `damaged` hears of each mark that can't be read.
+pub(crate) fn marks(
+    remote: &Remote,
+    sealer: &Sealer,
+    mut damaged: impl FnMut(String, RepositoryError) -> Result<()>,
+) -> Result<BTreeMap<String, Vec<ChunkId>>> {
     let mut objects = Vec::new();
     remote.list(MARKS, |name, _| {
         objects.push(format!("{MARKS}/{name}"));
@@ -202,10 +207,18 @@ pub(crate) fn marks(remote: &Remote, sealer: &Sealer) -> Result<BTreeMap<String,
     })?;
     let mut marks = BTreeMap::new();
     remote.get_all(objects.into_iter().map(|object| (object.clone(), object)), |object, sealed| {
-        // One that has gone meanwhile has nothing left to say: its chunks have gone before.
-        if let Some(sealed) = sealed? {
-            let all = ids(&object, &sealer.open(&object, &sealed)?)?;
-            marks.insert(object, all);
+        let opened = sealed.and_then(|sealed| {
+            let content = sealed.map(|sealed| sealer.open(&object, &sealed)).transpose()?;
+            content.map(|content| ids(&object, &content)).transpose()
+        });
+        match opened {
+            Ok(Some(all)) => drop(marks.insert(object, all)),
+            // One that has gone meanwhile has nothing left to say: its chunks have gone before.
+            Ok(None) => {}
+            Err(RepositoryError::Damaged { what, .. }) => {
+                damaged(object.clone(), RepositoryError::DamagedMark { object, what })?;
+            }
+            Err(error) => return Err(error),
         }
         Ok(())
     })?;

@@ -78,6 +78,17 @@ pub enum RepositoryError {
         /// What is wrong.
         what: &'static str,
     },
+    /// A list of chunks that are not to be used is not as it was written.
+    #[error(
+        "{object} of the repository is damaged: {what}; no snapshot needs it, but nothing is pushed or pruned until \
+         `kvfs repository prune --now` removes it, while nothing else pushes or prunes"
+    )]
+    DamagedMark {
+        /// Object.
+        object: String,
+        /// What is wrong.
+        what: &'static str,
+    },
     /// Object storage could not do it.
     #[error("{what} failed: {message}")]
     Objects {

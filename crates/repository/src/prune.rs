@@ -63,12 +63,14 @@ struct Unused {
     chunks: HashMap<ChunkId, Duration>,
     /// Marked ones that something refers to.
     relied_on: HashSet<ChunkId>,
+    /// Marks that can't be read.
+    damaged: Vec<String>,
 }
 
 impl Repository {
     /// Takes the snapshots away that `policy` does not keep, marks what nothing refers to (any more), and
-    /// removes what has been marked for a day. `is_alone`: nothing is being pushed by any process, so that
-    /// all of it goes at once. `only_tells`: all that is there stays. O(chunks and references).
+    /// removes what has been marked for a day. `is_alone`: no other process pushes or prunes, so that all of it
+    /// goes at once, and marks that are damaged. `only_tells`: all that is there stays. O(chunks and references).
     ///
     /// # Errors
     /// The repository can't be read or written; damage, and then nothing is removed.
@@ -101,7 +103,15 @@ impl Repository {
         // What is marked and what the time is, before what is there, before what is referred to: so the
         // latter knows all pushes that have ended before, also where this stands still in between. Where
         // nothing is pushed everything is old.
-        let marks = marks(self.remote(), self.sealer())?;
+        let mut damaged = Vec::new();
+        let marks = marks(self.remote(), self.sealer(), |object, error| {
+            // What it marks may be what a push under way does not use for that.
+            if !is_alone {
+                return Err(error);
+            }
+            damaged.push(object);
+            Ok(())
+        })?;
         let now = if is_alone { Duration::MAX } else { self.now()? };
         let marked: HashSet<_> = marks.values().flatten().copied().collect();
         let (mut chunks, mut relied_on) = (HashMap::new(), HashSet::new());
@@ -118,7 +128,7 @@ impl Repository {
                 })?;
             }
         }
-        Ok(Unused { now, marks, chunks, relied_on })
+        Ok(Unused { now, marks, chunks, relied_on, damaged })
     }
 
     /// Removes what has been marked for long enough and is not used.
@@ -169,7 +179,8 @@ impl Repository {
             self.remote().delete(old.iter().map(ChunkId::object))?;
             self.remote().delete(marks)?;
         }
-        Ok(())
+        // What they marked and nothing refers to has gone.
+        self.remote().delete(unused.damaged.iter().cloned())
     }
 
     /// Removes what pushes that were killed have left half-written `before`.

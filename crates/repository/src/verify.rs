@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::chunks::each_chunk;
+use crate::chunks::{each_chunk, marks};
 use crate::error::{RepositoryError, Result};
 use crate::layout::ChunkId;
 use crate::repository::Repository;
@@ -70,6 +70,10 @@ impl Repository {
             let error = RepositoryError::Missing(id.object());
             found.findings.push(format!("{error} (needed by {})", who(by)));
         }
+        marks(self.remote(), self.sealer(), |_, error| {
+            found.findings.push(error.to_string());
+            Ok(())
+        })?;
         if reads_all {
             let there = needed.iter().filter(|(id, _)| !missing.contains_key(id));
             let mut read = 0;

@@ -149,3 +149,30 @@ fn a_push_that_takes_days_ends_though_it_is_pruned_daily() {
     assert_whole(&one, &source, "again");
     assert_eq!(prune(&one), crate::Pruned::default());
 }
+
+#[test]
+fn a_damaged_mark_is_named_and_goes_where_nothing_is_pushed() {
+    let service = Service::new();
+    let one = repository(&service);
+    let source = source(&one);
+    leave_unused(&one, &source, &service);
+    assert!(prune(&one).marked > 2);
+    let mark = service.names().into_iter().find(|name| name.as_ref().contains("/marks/")).unwrap();
+    let mut content = service.content(&mark);
+    content[0] ^= 1;
+    service.replace(&mark, Some(content));
+    let findings = one.verify(false, &mut |_, _| {}).unwrap().findings;
+    let names_it = |text: &str| text.contains(mark.filename().unwrap()) && text.contains("prune --now");
+    assert!(findings.len() == 1 && names_it(&findings[0]), "{findings:?}");
+    let pushed = source.push(&one, "again").unwrap_err();
+    let pruned = one.prune(&Policy::default(), false, false).unwrap_err();
+    assert!(names_it(&pushed.to_string()) && names_it(&pruned.to_string()), "{pushed}; {pruned}");
+    one.prune(&Policy::default(), true, true).unwrap();
+    assert!(service.names().contains(&mark), "it was a dry run");
+    assert!(one.prune(&Policy::default(), true, false).unwrap().removed > 2);
+    assert!(!service.names().contains(&mark));
+    assert_sound(&one);
+    source.push(&one, "again").unwrap();
+    assert_whole(&one, &source, "again");
+    assert_whole(&one, &source, "other");
+}
