@@ -41,7 +41,8 @@ struct Known {
     /// Those that wrote nothing, in the order of their ends. Bounded by themselves: however many there are,
     /// they push out no other one.
     empty: VecDeque<TxnId>,
-    /// Those of which only the journal knows.
+    /// Those of which only the journal knows, also where later ones have pushed them out of the others: a
+    /// crash may take the later ones back.
     unsaved: BTreeMap<Seqno, TxnId>,
 }
 
@@ -158,10 +159,14 @@ impl Transactions {
         self.conflicts.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The commits whose journal records retire with everything up to `seqno`.
+    /// The commits whose journal records retire with everything up to `seqno`: the last ones, as many as are
+    /// remembered.
     pub(crate) fn retiring(&self, seqno: Seqno) -> Vec<Edit> {
         let known = self.known.lock();
-        known.unsaved.range(..=seqno).map(|(&seqno, &txn)| Edit::Committed { txn, seqno }).collect()
+        let newest_first = known.unsaved.range(..=seqno).rev().take(COMMITTED_MAX);
+        let mut edits: Vec<_> = newest_first.map(|(&seqno, &txn)| Edit::Committed { txn, seqno }).collect();
+        edits.reverse();
+        edits
     }
 
     /// The manifest knows the commits up to `seqno`.
@@ -278,6 +283,20 @@ mod tests {
         }
         assert_eq!(transactions.outcome(TxnId(3)), TxnOutcome::Unknown);
         assert_eq!(transactions.outcome(TxnId(100)), committed(1000));
+    }
+
+    #[test]
+    fn flush_after_many_commits_names_the_last_ones_as_many_as_are_remembered() {
+        let transactions = Transactions::new(1, &BTreeMap::new(), (1..10_000).map(|id| (TxnId(id), 10 * id)));
+        (10_000..30_000).for_each(|id| transactions.note_commit(TxnId(id), 10 * id));
+        // Those behind it may be lost by a crash.
+        let last = 15_000;
+        let ids = last - COMMITTED_MAX as u64 + 1..=last;
+        let edits: Vec<_> = ids.map(|id| Edit::Committed { txn: TxnId(id), seqno: 10 * id }).collect();
+        assert_eq!(transactions.retiring(10 * last), edits);
+        transactions.note_saved(10 * last);
+        assert_eq!(transactions.retiring(200_000).len(), COMMITTED_MAX);
+        assert_eq!(transactions.retiring(10 * last), []);
     }
 
     #[test]
