@@ -194,7 +194,8 @@ pub(crate) fn each_chunk(remote: &Remote, mut each: impl FnMut(ChunkId, Duration
     })
 }
 
-/// All chunks that are marked, by the objects that mark them. `damaged` hears of each mark that can't be read.
+/// All chunks that are marked, by the objects that mark them. `damaged` hears of each mark that can't be
+/// read.
 pub(crate) fn marks(
     remote: &Remote,
     sealer: &Sealer,

@@ -18,6 +18,8 @@ pub(crate) const SNAPSHOTS: &str = "snapshots";
 pub(crate) const CHUNKS: &str = "chunks";
 /// Lists of chunks that nothing refers to.
 pub(crate) const MARKS: &str = "marks";
+/// What says that pushes are under way.
+pub(crate) const PUSHING: &str = "pushing";
 
 /// How long the content of an object may be (bytes), by its name: what claims more is not read.
 pub(crate) fn bytes_max(object: &str) -> usize {

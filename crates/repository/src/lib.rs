@@ -8,8 +8,8 @@
 //!
 //! The parts: `layout` names objects, `remote` reads and writes them, `config` and `seal` make them
 //! unreadable for others, `chunks` cuts and names content, `recipe` is what a snapshot is made of, `manifest`
-//! what it says of itself; `push`, `pull`, `verify` and `prune` work with them ([decisions/repositories.md]
-//! says why so).
+//! what it says of itself, `pushing` what is under way; `push`, `pull`, `verify` and `prune` work with them
+//! ([decisions/repositories.md] says why so).
 //!
 //! Thread safety: a [`Repository`] and what works with it belong to one thread each; any number of processes,
 //! on any machines, may work with one place at once.
@@ -33,6 +33,7 @@ mod policy;
 mod prune;
 mod pull;
 mod push;
+mod pushing;
 mod recipe;
 mod remote;
 mod repository;

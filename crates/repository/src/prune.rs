@@ -9,7 +9,8 @@
 //! a prune that stands still in between removes nothing that has come into use meanwhile.
 //!
 //! What a push under way has written has nothing that refers to it, either. It is not marked for a week, or a
-//! push that takes longer than a day would write everything anew for ever.
+//! push that takes longer than a day would write everything anew for ever; and beside a push that says that
+//! it is under way for longer, not what was written since a week before it began.
 //!
 //! Thread safety: any number at once. Invariants: a chunk to which a manifest refers is never removed; ages
 //! are told by the clock of the service alone, which is asked before anything that they are an answer to: an
@@ -27,13 +28,14 @@ use crate::layout::{ChunkId, MARKS, hex, manifest_object};
 use crate::leftovers;
 use crate::manifest::{Manifest, Summary};
 use crate::policy::Policy;
+use crate::pushing::Pushes;
 use crate::repository::Repository;
 use crate::seal::random;
 
 /// So long a chunk is marked before it goes.
 pub(crate) const GRACE: Duration = Duration::from_hours(24);
 
-/// So long a chunk is not marked after it was written.
+/// So long before all pushes under way a chunk was written that is marked.
 const UNMARKED: Duration = Duration::from_hours(7 * 24);
 
 /// So many chunks are in one mark.
@@ -48,8 +50,8 @@ pub struct Pruned {
     pub removed: u64,
     /// Chunks that nothing refers to, and that go in a day.
     pub marked: u64,
-    /// Chunks that nothing refers to, and that are not marked before they are a week old: they may be those
-    /// of a push under way.
+    /// Chunks that nothing refers to, and that are not marked before they are a week old, or while a push
+    /// goes on that may need them.
     pub young: u64,
 }
 
@@ -57,6 +59,7 @@ pub struct Pruned {
 struct Unused {
     /// The time of the service before the rest was looked at.
     now: Duration,
+    pushes: Pushes,
     /// What was marked before.
     marks: BTreeMap<String, Vec<ChunkId>>,
     /// When each chunk was written that nothing refers to.
@@ -69,8 +72,9 @@ struct Unused {
 
 impl Repository {
     /// Takes the snapshots away that `policy` does not keep, marks what nothing refers to (any more), and
-    /// removes what has been marked for a day. `is_alone`: no other process pushes or prunes, so that all of it
-    /// goes at once, and marks that are damaged. `only_tells`: all that is there stays. O(chunks and references).
+    /// removes what has been marked for a day. `is_alone`: no other process pushes or prunes, so that all of
+    /// it goes at once, and marks that are damaged. `only_tells`: all that is there stays. O(chunks and
+    /// references).
     ///
     /// # Errors
     /// The repository can't be read or written; damage, and then nothing is removed.
@@ -93,6 +97,7 @@ impl Repository {
         self.remove_marked(&unused, only_tells, &mut pruned)?;
         self.mark_unused(&unused, is_alone, only_tells, &mut pruned)?;
         if !only_tells {
+            self.remote().delete(unused.pushes.ended)?;
             self.remove_leftovers(unused.now.saturating_sub(GRACE))?;
         }
         Ok(pruned)
@@ -113,6 +118,7 @@ impl Repository {
             Ok(())
         })?;
         let now = if is_alone { Duration::MAX } else { self.now()? };
+        let pushes = Pushes::list(self, now)?;
         let marked: HashSet<_> = marks.values().flatten().copied().collect();
         let (mut chunks, mut relied_on) = (HashMap::new(), HashSet::new());
         each_chunk(self.remote(), |id, written| {
@@ -128,7 +134,7 @@ impl Repository {
                 })?;
             }
         }
-        Ok(Unused { now, marks, chunks, relied_on, damaged })
+        Ok(Unused { now, pushes, marks, chunks, relied_on, damaged })
     }
 
     /// Removes what has been marked for long enough and is not used.
@@ -165,8 +171,9 @@ impl Repository {
     ) -> Result<()> {
         let marked: HashSet<_> = unused.marks.values().flatten().collect();
         let fresh = unused.chunks.iter().filter(|(id, _)| !marked.contains(id));
+        let since = unused.pushes.since.unwrap_or(unused.now).min(unused.now);
         let (old, young): (Vec<_>, Vec<_>) =
-            fresh.partition(|(_, written)| unused.now.saturating_sub(**written) >= UNMARKED);
+            fresh.partition(|(_, written)| since.saturating_sub(**written) >= UNMARKED);
         let old: Vec<_> = old.into_iter().map(|(id, _)| *id).collect();
         pruned.young += young.len() as u64;
         *(if is_alone { &mut pruned.removed } else { &mut pruned.marked }) += old.len() as u64;

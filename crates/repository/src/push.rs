@@ -4,7 +4,6 @@
 //! push that is broken off leaves chunks that the next one finds, or that a later `prune` removes.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use kvfs_fs::transfer::{Begin, Frame};
@@ -17,6 +16,7 @@ use crate::error::{RepositoryError, Result};
 use crate::layout::manifest_object;
 use crate::manifest::{KeyspaceLine, Manifest};
 use crate::prune::GRACE;
+use crate::pushing::{Moment, Pushing, age};
 use crate::recipe::Step;
 use crate::repository::Repository;
 
@@ -51,8 +51,9 @@ pub struct Pushed {
 pub struct Push<'r> {
     repository: &'r Repository,
     clock: Arc<dyn Clock>,
-    /// When it was asked last whether what is used can be: monotonic, and since 1970.
-    looked: (Duration, Duration),
+    /// When it was asked last whether what is used can be.
+    looked: Moment,
+    pushing: Pushing<'r>,
     object: String,
     manifest: Manifest,
     chunks: ChunkStore<'r>,
@@ -78,10 +79,13 @@ impl<'r> Push<'r> {
         }
         let clock = Arc::clone(clock);
         let looked = (clock.monotonic(), clock.wall());
+        // Before a look at what is there.
+        let pushing = Pushing::begin(repository, looked)?;
         let sealer = repository.sealer();
         Ok(Self {
             repository,
             looked,
+            pushing,
             object,
             manifest: Manifest::new(begin, looked.1),
             clock,
@@ -103,6 +107,7 @@ impl<'r> Push<'r> {
     /// # Errors
     /// The repository can't be written; the frame is not one of a whole snapshot.
     pub fn frame(&mut self, frame: Frame) -> Result<()> {
+        self.pushing.go_on((self.clock.monotonic(), self.clock.wall()))?;
         match frame {
             Frame::Keyspace { name, owner, .. } => {
                 self.manifest.keyspaces.push(KeyspaceLine::new(name, owner));
@@ -198,9 +203,7 @@ impl<'r> Push<'r> {
     /// for as long as the grace lasts, so this looks again where that is long ago.
     fn expect_sound(&mut self) -> Result<()> {
         let now = (self.clock.monotonic(), self.clock.wall());
-        // A machine that sleeps counts no monotonic time.
-        let age = now.0.saturating_sub(self.looked.0).max(now.1.saturating_sub(self.looked.1));
-        if age <= GRACE / 2 {
+        if age(self.looked, now) <= GRACE / 2 {
             return Ok(());
         }
         if !self.chunks.is_sound()? {
@@ -236,6 +239,9 @@ impl<'r> Push<'r> {
             self.repository.remote().delete([self.object])?;
             return Err(error);
         }
+        // It counts for two days where that fails. So it does where the push came to nothing: what the next
+        // one relies on is not marked meanwhile.
+        self.pushing.end().ok();
         let Manifest { bytes, records, .. } = self.manifest;
         Ok(Pushed { bytes, records, objects_new: objects_new + 1, bytes_new })
     }

@@ -33,7 +33,8 @@ other, and the newest one of each stays in any case. Days begin at midnight UTC.
 
 What no snapshot refers to any more is marked, and goes with the first `prune`
 a day later: a push on another machine may be about to refer to it. What was
-written less than a week ago is not marked yet: a push may be under way. With
+written less than a week ago, or since a week before a push began that is still
+under way, is not marked yet; a push that was killed counts for two days. With
 --now all of it goes at once, and so do marks that are damaged; then nothing
 else may push or prune meanwhile, or what is pushed may lack something. Where a snapshot is damaged so that it is not known
 what it needs, nothing goes: `kvfs repository delete` takes it away by its id.";

@@ -234,7 +234,7 @@ fn a_push_that_is_broken_off_leaves_no_snapshot_and_is_gone_on_with() {
         assert!(matches!(broken, Err(RepositoryError::Objects { .. })), "after {stop}: {broken:?}");
         assert!(repository.snapshots().unwrap().snapshots.is_empty());
         service.stop_after(None);
-        let there = service.names().len() as u64 - 1;
+        let there = service.names().iter().filter(|name| name.as_ref().contains("/chunks/")).count() as u64;
         let rest = source.push(&repository, "one").unwrap();
         // Recipes say which push wrote a chunk, so a few of them come again.
         assert!(

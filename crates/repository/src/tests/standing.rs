@@ -151,6 +151,53 @@ fn a_push_that_takes_days_ends_though_it_is_pruned_daily() {
 }
 
 #[test]
+fn a_push_that_takes_weeks_ends_though_it_is_pruned_daily() {
+    let service = Service::new();
+    let one = repository(&service);
+    let source = source(&one);
+    source.write("larger", 0, &noise(3, 15 << 20));
+    source.snapshot("long");
+    let mut push = UnderWay::begin(&source, &one, "long").unwrap();
+    for _ in 0..20 {
+        assert!(push.step(), "more frames than days");
+        service.pass(25);
+        source.clock.advance(Duration::from_hours(25));
+        let pruned = prune(&one);
+        assert_eq!((pruned.marked, pruned.removed), (0, 0), "{pruned:?}");
+    }
+    push.finish().unwrap();
+    assert_whole(&one, &source, "long");
+    assert_eq!(prune(&one), crate::Pruned::default());
+    assert!(!service.names().iter().any(|name| name.as_ref().contains("/pushing/")));
+}
+
+#[test]
+fn what_a_killed_push_of_weeks_has_left_goes() {
+    let service = Service::new();
+    let one = repository(&service);
+    let source = source(&one);
+    source.write("larger", 0, &noise(3, 15 << 20));
+    source.snapshot("long");
+    let mut push = UnderWay::begin(&source, &one, "long").unwrap();
+    for _ in 0..20 {
+        push.step();
+        service.pass(25);
+        source.clock.advance(Duration::from_hours(25));
+    }
+    drop(push);
+    assert_eq!(prune(&one).marked, 0);
+    service.pass(LONG);
+    let marked = prune(&one).marked;
+    assert!(marked > 0);
+    service.pass(25);
+    assert_eq!(prune(&one).removed, marked);
+    let left = service.names();
+    assert!(!left.iter().any(|name| ["/pushing/", "/marks/"].iter().any(|of| name.as_ref().contains(of))));
+    assert_eq!(prune(&one), crate::Pruned::default());
+    assert_sound(&one);
+}
+
+#[test]
 fn a_damaged_mark_is_named_and_goes_where_nothing_is_pushed() {
     let service = Service::new();
     let one = repository(&service);

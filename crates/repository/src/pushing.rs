@@ -1,0 +1,101 @@
+//! Which pushes are under way, and since when.
+//!
+//! What a push of more than a week wrote first is older than a week, and nothing refers to it before the push
+//! ends. So a push writes an object when it begins and again twice a day, and removes them when it has ended.
+//! As long as the last of them is fresh, `prune` counts the week from the first one. They are no lock: what a
+//! push that was killed leaves counts for two days, and nothing that is removed relies on them.
+//!
+//! Thread safety: belongs to a push; functions. Invariant: ages are told by the clock of the service.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::error::Result;
+use crate::layout::{PUSHING, hex};
+use crate::repository::Repository;
+use crate::seal::random;
+
+/// How long after one object the next one is written.
+const INTERVAL: Duration = Duration::from_hours(12);
+
+/// So long after its last object a push counts as under way.
+const FRESH: Duration = Duration::from_hours(48);
+
+/// Monotonic, and since 1970.
+pub(crate) type Moment = (Duration, Duration);
+
+/// How long ago `then` was, at least. A machine that sleeps counts no monotonic time.
+pub(crate) fn age(then: Moment, now: Moment) -> Duration {
+    now.0.saturating_sub(then.0).max(now.1.saturating_sub(then.1))
+}
+
+/// A push that is under way.
+pub(crate) struct Pushing<'r> {
+    repository: &'r Repository,
+    name: String,
+    /// Objects that were written.
+    count: u64,
+    /// When the last of them was.
+    written: Moment,
+}
+
+impl<'r> Pushing<'r> {
+    pub(crate) fn begin(repository: &'r Repository, now: Moment) -> Result<Self> {
+        let mut name = [0; 8];
+        random(&mut name)?;
+        let mut pushing = Self { repository, name: hex(&name), count: 0, written: now };
+        pushing.write(now)?;
+        Ok(pushing)
+    }
+
+    /// Says that it goes on, where it has not for long.
+    pub(crate) fn go_on(&mut self, now: Moment) -> Result<()> {
+        if age(self.written, now) < INTERVAL { Ok(()) } else { self.write(now) }
+    }
+
+    pub(crate) fn end(self) -> Result<()> {
+        self.repository.remote().delete((0..self.count).map(|number| self.object(number)))
+    }
+
+    fn object(&self, number: u64) -> String {
+        format!("{PUSHING}/{}/{number}", self.name)
+    }
+
+    fn write(&mut self, now: Moment) -> Result<()> {
+        let object = self.object(self.count);
+        let sealed = self.repository.sealer().seal(&object, &[])?;
+        self.repository.remote().put_new(&object, sealed)?;
+        (self.count, self.written) = (self.count + 1, now);
+        Ok(())
+    }
+}
+
+/// Pushes of any machine.
+pub(crate) struct Pushes {
+    /// When the first of those began that are under way.
+    pub(crate) since: Option<Duration>,
+    /// Objects of the others.
+    pub(crate) ended: Vec<String>,
+}
+
+impl Pushes {
+    /// `now`: by the clock of the service.
+    pub(crate) fn list(repository: &Repository, now: Duration) -> Result<Self> {
+        let mut objects: BTreeMap<String, Vec<(Duration, String)>> = BTreeMap::new();
+        repository.remote().list(PUSHING, |name, written| {
+            let push = name.split('/').next().unwrap_or(name);
+            objects.entry(push.to_owned()).or_default().push((written, format!("{PUSHING}/{name}")));
+            Ok(())
+        })?;
+        let mut pushes = Self { since: None, ended: Vec::new() };
+        for objects in objects.into_values() {
+            let times = || objects.iter().map(|(written, _)| *written);
+            if times().max().is_some_and(|last| now.saturating_sub(last) < FRESH) {
+                pushes.since = pushes.since.into_iter().chain(times()).min();
+            } else {
+                pushes.ended.extend(objects.into_iter().map(|(_, object)| object));
+            }
+        }
+        Ok(pushes)
+    }
+}
