@@ -6,8 +6,9 @@
 //! `rm -r` would: files that are open stay until they are closed. An undo moves back what is left, and makes
 //! again what has gone.
 //!
-//! A tree is named by the store that detached it and by its inode. One that came by a stream stays while the
-//! newest named snapshot is a received one: the next stream goes on from that, and says itself what has gone.
+//! A tree is named by the store that detached it and by its inode. One that came by a stream stays until a
+//! named snapshot differs from the newest received one: the next stream goes on from that, and says itself
+//! what has gone.
 //!
 //! Thread safety: any number of threads; one removes at a time, a batch under the lock. Invariants: what is
 //! removed lies below the directory of detached trees at that moment; no transaction moves out of a tree what
@@ -17,6 +18,7 @@ mod moves;
 mod remover;
 mod stale;
 
+use std::cmp::Reverse;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -24,9 +26,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use kvfs_locks::{Mutex, class};
-use kvfs_store::{Batch, Keyspace};
+use kvfs_store::{Batch, Keyspace, SnapshotInfo};
 
 use crate::schema::{DETACHED_INODE, Header, Placement, ROOT_INODE, encode_row};
+use crate::transfer::has_changed;
 use crate::view::TxnView;
 use crate::{Caller, FileSystem, FileType, FsError, Result};
 use moves::Moves;
@@ -167,7 +170,7 @@ impl<'v> DetachedTrees<'v> {
         if self.own().exists.load(Ordering::Acquire) {
             return;
         }
-        let prepared = self.takes_foreign().and_then(|is_own| if is_own { self.prepare() } else { Ok(()) });
+        let prepared = self.is_newest_own().and_then(|is_own| if is_own { self.prepare() } else { Ok(()) });
         if let Err(error) = prepared {
             tracing::debug!(%error, "no directory for detached trees; views remove them name by name");
         }
@@ -322,9 +325,25 @@ impl<'v> DetachedTrees<'v> {
 
     /// Whether trees that came by a stream are removed here, and not by the next stream.
     fn takes_foreign(&self) -> Result<bool> {
+        let mut named = self.main.store.named_snapshots();
+        named.sort_by_key(|info| Reverse(info.position));
+        for info in &named {
+            if !self.is_own(info)? {
+                let (received, newest) = (&info.name, &named[0].name);
+                return Ok(received != newest && has_changed(self.main, received, newest)?);
+            }
+        }
+        Ok(true)
+    }
+
+    fn is_newest_own(&self) -> Result<bool> {
         let named = self.main.store.named_snapshots();
-        let Some(newest) = named.iter().max_by_key(|info| info.position) else { return Ok(true) };
-        Ok(self.main.snapshots().id(newest)?.store == self.main.store.uuid())
+        named.iter().max_by_key(|info| info.position).map_or(Ok(true), |newest| self.is_own(newest))
+    }
+
+    /// Whether a named snapshot was made here, and not received.
+    fn is_own(&self, info: &SnapshotInfo) -> Result<bool> {
+        Ok(self.main.snapshots().id(info)?.store == self.main.store.uuid())
     }
 }
 

@@ -11,10 +11,10 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use kvfs_store::{BLOCK_BYTES, Batch, ExtentKind, KeyRange, Keyspace, Read};
+use kvfs_store::{BLOCK_BYTES, Batch, Differences, ExtentKind, KeyDifference, KeyRange, Keyspace, Read};
 
 use super::record::{DATA, META, USERS, XATTR};
-use crate::schema::{inode_key, parse_inode_key, rows};
+use crate::schema::{DETACHED_INODE, Header, Placement, Row, inode_key, parse_inode_key, rows};
 use crate::view::Sides;
 use crate::{FileSystem, Result};
 
@@ -159,6 +159,39 @@ impl Changes {
         }
         Ok((stage.finish(), None))
     }
+}
+
+/// Whether a row differs by nothing but what reading changes: access times, and the directory of detached
+/// trees, which is made before a view begins. Were a tree in it, that would have rows of its own.
+pub(super) fn is_by_reading(key: &[u8], before: Option<&[u8]>, after: Option<&[u8]>) -> bool {
+    let Some(before) = before else {
+        return key == &Placement::own_subtree(DETACHED_INODE).own_key()[..];
+    };
+    let (Some(Row::Inode(was, content_before)), Some(Row::Inode(is, content))) =
+        (Row::parse(before), after.and_then(Row::parse))
+    else {
+        return false;
+    };
+    (Header { atime: was.atime, ..is }, content) == (was, content_before)
+}
+
+/// Whether more differs between two named snapshots than what reading changes.
+pub(crate) fn has_changed(main: &FileSystem, before: &str, after: &str) -> Result<bool> {
+    let (before, after) = (main.store.open_snapshot(before)?, main.store.open_snapshot(after)?);
+    let own = main.keyspaces;
+    let whole = |keyspace| (keyspace, KeyRange::all());
+    let users = main.shared.keyspaces.user_keyspaces().map(|info| whole(info.keyspace));
+    let ranges = [(own.meta, rows()), whole(own.data), whole(own.xattr)].into_iter().chain(users);
+    for (keyspace, range) in ranges {
+        let ranges = main.store.changed_ranges(keyspace, range, before.seqno(), after.seqno())?;
+        let mut differences = Differences::new(keyspace, &*before, &*after, ranges);
+        while let Some(KeyDifference { key, older, newer }) = differences.next()? {
+            if keyspace != own.meta || !is_by_reading(&key, older.as_deref(), newer.as_deref()) {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
 }
 
 /// The inodes without a name in a view.

@@ -31,7 +31,7 @@ mod tree;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use changes::Stage;
+pub(crate) use changes::{Stage, has_changed};
 pub use error::{ReceiveError, StreamError};
 pub use frame::{Begin, FRAME_HEADER_BYTES, PROLOGUE_BYTES, Prologue};
 pub use framer::Reframer;

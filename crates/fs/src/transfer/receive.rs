@@ -16,12 +16,12 @@ use kvfs_store::{
     Batch, Durability, KeyRange, Keyspace, KeyspaceKind, Op, SnapshotInfo, Store, StoreError, Txn, TxnOptions,
 };
 
-use super::changes::{Changes, is_empty};
+use super::changes::{Changes, is_by_reading, is_empty};
 use super::record::META;
 use super::tree;
 use super::{Begin, Frame, ReceiveError, StreamReader};
 use crate::schema::{
-    DETACHED_INODE, Header, Keyspaces, Placement, ROOT_INODE, Receiving, Row, Superblock, decode_receiving,
+    DETACHED_INODE, Keyspaces, Placement, ROOT_INODE, Receiving, Row, Superblock, decode_receiving,
     encode_received, encode_receiving, parse_received_key, received_key, received_keys, receiving_key, rows,
     superblock_key,
 };
@@ -244,24 +244,16 @@ impl<'f> Receiver<'f> {
         Ok(())
     }
 
-    /// Whether nothing but access times differs, and the directory of detached trees, which is made before a
-    /// view begins.
+    /// Whether nothing but what reading changes differs.
     fn is_reading_only(&self, part: u32, batch: &Batch) -> Result<bool> {
-        let detached = Placement::own_subtree(DETACHED_INODE).own_key();
         for op in batch.ops() {
-            let (key, value) = match op {
-                Op::Put { key, value, .. } => (key, value),
-                // Were a tree in it, that would have rows of its own.
-                Op::Delete { key, .. } if part == META && key[..] == detached[..] => continue,
+            let (key, then) = match op {
+                Op::Put { key, value, .. } if part == META => (key, Some(&value[..])),
+                Op::Delete { key, .. } if part == META => (key, None),
                 _ => return Ok(false),
             };
-            let now = if part == META { self.store.get(self.own.meta, key)? } else { None };
-            let (Some(Row::Inode(now, content)), Some(Row::Inode(then, content_then))) =
-                (now.as_deref().and_then(Row::parse), Row::parse(value))
-            else {
-                return Ok(false);
-            };
-            if (Header { atime: then.atime, ..now }, content) != (then, content_then) {
+            let now = self.store.get(self.own.meta, key)?;
+            if !is_by_reading(key, then, now.as_deref()) {
                 return Ok(false);
             }
         }

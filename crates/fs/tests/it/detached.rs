@@ -451,9 +451,22 @@ fn trees_that_a_stream_brings_are_left_to_the_next_stream() {
     for (from, to) in [(None, "first"), (Some("first"), "second")] {
         pass_on(&source, from, to, &mut replica, false).unwrap();
     }
+    // A snapshot alone is no change.
     replica.store.create_snapshot("own").unwrap();
+    replica.housekeep().unwrap();
+    assert_eq!(trees(&replica.fs), 1);
+    replica.file(ROOT, "new");
+    replica.store.create_snapshot("changed").unwrap();
     finish(&replica);
     replica.assert_sound("on its own");
+    let mut replica = model(4);
+    for (from, to) in [(None, "first"), (Some("first"), "second"), (Some("second"), "third")] {
+        let received = pass_on(&source, from, to, &mut replica, false).unwrap();
+        assert!(!received.rolled_back);
+        replica.store.create_snapshot(&format!("own {to}")).unwrap();
+        replica.housekeep().unwrap();
+    }
+    replica.assert_sound("with snapshots of its own");
 }
 
 #[test]
