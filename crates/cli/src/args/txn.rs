@@ -152,6 +152,8 @@ pub(crate) enum TxnCommand {
         stays. When any of it has changed since, the paths and keys are listed, nothing\n\
         happens, and the exit code is 10.\n\
         --force overwrites what has changed since; files of other users for root only.\n\
+        A file that was moved elsewhere since stays there, and a new one with what it\n\
+        had before comes back; a directory is moved back.\n\
         How many are kept, and for how long: `kvfs mount -o undo_count=N,undo_age=TIME`.")]
     Undo {
         /// Number of the transaction

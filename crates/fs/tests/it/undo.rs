@@ -646,6 +646,61 @@ fn undo_of_a_removed_file_of_several_names_tells_one_and_by_force_brings_all() {
     main.assert_sound("all names are back");
 }
 
+/// The transaction has moved the file or not, written to it or not, and others have written to it or not.
+#[test]
+fn undo_by_force_of_a_file_that_others_have_moved_on_brings_its_content_back() {
+    for inline in [0, 1000] {
+        for (is_moved, is_written, others_write) in
+            [(true, false, true), (true, true, false), (true, true, true), (false, true, false)]
+        {
+            for target in ["gone", "c"] {
+                let main = keeping(inline);
+                let dir = main.dir(ROOT, "d");
+                write(&main, dir, "a", "old");
+                write(&main, dir, "gone", "old, too");
+                let file = look(&main, dir, "a");
+                let left = if is_moved { "b" } else { "a" };
+                let id = txn(&main, |view| {
+                    let dir = look(view, ROOT, "d");
+                    view.unlink(&view.caller, dir, b"gone").unwrap();
+                    if is_moved {
+                        rename(view, (dir, "a"), (dir, "b"));
+                    }
+                    if is_written {
+                        write(view, dir, left, "new, and longer");
+                    }
+                });
+                rename(&main, (dir, left), (dir, target));
+                if others_write {
+                    write(&main, dir, target, "others");
+                }
+                let moved_on = main.read_all(file);
+                let case = format!("{inline} {is_moved} {is_written} {others_write} {target}");
+                assert!(!undo(&main, id).unwrap().is_empty(), "{case}");
+                let force = Selection { force: vec![Area::All], ..Selection::default() };
+                assert_eq!(undo_selected(&main, id, &force).unwrap(), [""; 0], "{case}");
+                let back = look(&main, dir, "a");
+                if target == "gone" {
+                    // It is in the place of a file that comes back.
+                    assert_eq!(back, file, "{case}");
+                    let content = if is_written { "old" } else { "others" };
+                    assert_eq!(main.read_all(back), content.as_bytes(), "{case}");
+                } else {
+                    // It is in no way of anything, and stays.
+                    assert_eq!(look(&main, dir, "c"), file, "{case}");
+                    assert_eq!(main.read_all(file), moved_on, "{case}");
+                    assert_eq!(main.read_all(back), b"old", "{case}");
+                    main.unlink(&main.caller, dir, b"c").unwrap();
+                }
+                let names: Vec<_> = tree(&main).0.into_keys().collect();
+                assert_eq!(names, ["/", "/d", "/d/a", "/d/gone"], "{case}");
+                assert_eq!(main.read_all(look(&main, dir, "gone")), b"old, too", "{case}");
+                main.assert_sound(&case);
+            }
+        }
+    }
+}
+
 #[test]
 fn undo_by_force_after_random_changes_of_others_keeps_the_tree_sound() {
     for seed in 0..60 {

@@ -81,6 +81,8 @@ pub(super) struct Search<'f> {
     pub(super) found: BTreeMap<Vec<u8>, Found>,
     /// Obstacles that have been dealt with.
     pub(super) settled: BTreeSet<(Vec<u8>, String)>,
+    /// What others have moved on or removed, and comes back by force: where the transaction left it.
+    pub(super) moved_on: BTreeMap<u64, Place>,
     /// Directories in which a name stays as it is.
     pub(super) left: BTreeSet<u64>,
     /// Tops of detached trees that come back.
@@ -109,6 +111,7 @@ impl<'f> Search<'f> {
             names: None,
             found: BTreeMap::new(),
             settled: BTreeSet::new(),
+            moved_on: BTreeMap::new(),
             left: BTreeSet::new(),
             returning: BTreeSet::new(),
             dismantled: BTreeSet::new(),
@@ -176,14 +179,15 @@ impl<'f> Search<'f> {
         let before: BTreeMap<u64, Place> =
             plan.names.iter().filter_map(|change| Some((change.then?.inode, change.place.clone()))).collect();
         for (inode, place) in &plan.touched {
-            self.look_inside(plan, *inode, place, place)?;
+            self.look_inside(plan, *inode, [place; 3])?;
         }
         for change in &plan.names {
             let Some(target) = change.now else { continue };
             if let Some(place) = before.get(&target.inode) {
-                self.alone.moved.entry(target.inode).or_insert_with(|| change.place.clone());
+                let after = self.moved_on.get(&target.inode).unwrap_or(&change.place).clone();
+                self.alone.moved.entry(target.inode).or_insert_with(|| after.clone());
                 if target.kind != FileType::Directory {
-                    self.look_inside(plan, target.inode, place, &change.place)?;
+                    self.look_inside(plan, target.inode, [place, &after, &change.place])?;
                 }
             }
         }
@@ -341,14 +345,14 @@ impl<'f> Search<'f> {
         Ok(())
     }
 
-    /// A file that is there before and after the transaction; `place` is where it was after it.
-    fn look_inside(&mut self, plan: &Plan, inode: u64, before: &Place, place: &Place) -> Result<()> {
+    /// A file that is there before and after the transaction, and where: before it, after it, and now.
+    fn look_inside(&mut self, plan: &Plan, inode: u64, [before, after, place]: [&Place; 3]) -> Result<()> {
         if !self.seen.insert(inode) {
             return Ok(());
         }
         let of = |inner: Option<Inner>| inner.filter(|(header, _)| header.inode == inode);
         let then = of(self.done.before.rows().at(before)?);
-        let (Some(then), Some(after)) = (then, of(self.done.after.rows().at(place)?)) else { return Ok(()) };
+        let (Some(then), Some(after)) = (then, of(self.done.after.rows().at(after)?)) else { return Ok(()) };
         let now = match self.view().rows().get(&key_of(place))? {
             Some(_) => of(self.view().rows().at(place)?),
             None => None,

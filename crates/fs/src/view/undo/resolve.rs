@@ -128,6 +128,7 @@ impl Search<'_> {
                     return Ok(false);
                 }
                 plan.touched.remove(inode);
+                self.moved_on.insert(*inode, place.clone());
                 for place in places {
                     self.bring(names, place)?;
                 }
@@ -202,6 +203,9 @@ impl Search<'_> {
     fn turn(&mut self, names: &mut Names, place: &Place) -> Result<()> {
         let now = Target::at(self.view(), place)?;
         let Some(change) = names.remove(place) else { return Ok(()) };
+        if let Some(left) = change.now.filter(|_| change.now != now) {
+            self.moved_on.insert(left.inode, place.clone());
+        }
         let then = change.then;
         if then == now {
             return Ok(());
