@@ -61,6 +61,21 @@ fn a_transaction_of_exec_happens_wholly_or_not_at_all() {
     assert_eq!(exec(&store, &[], "ls /kvfs; $KVFS kv get k x").ok(), "a\nd\ny");
 }
 
+#[test]
+fn transaction_of_exec_waits_for_what_its_command_leaves_behind() {
+    if !is_served_here("transaction_of_exec_waits_for_what_its_command_leaves_behind") {
+        return;
+    }
+    let world = World::new();
+    let store = world.text("store");
+    let script = "(while kill -0 $$; do sleep 0.05; done; sleep 0.5; echo late > /kvfs/f) 2> /dev/null &";
+    exec(&store, &["--create", "--txn"], script).ok();
+    assert_eq!(exec(&store, &[], "cat /kvfs/f").ok(), "late\n");
+    let script = format!("{script} exit 3");
+    assert_eq!(exec(&store, &["--txn"], &script.replace("late", "later")).code, Some(3));
+    assert_eq!(exec(&store, &[], "cat /kvfs/f").ok(), "late\n");
+}
+
 /// The kernel's names and contents follow what comes beside it.
 #[test]
 fn programs_share_a_mounted_store_with_those_on_the_mount() {

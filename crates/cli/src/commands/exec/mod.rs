@@ -14,7 +14,7 @@ use std::path::{Component, Path};
 use std::process::{Child, Command, ExitCode};
 
 use super::txn::supervise::{Ended, SIGNALED, Watch};
-use super::txn::{Begun, STORE_VARIABLE, TXN_VARIABLE, processes};
+use super::txn::{Begun, STORE_VARIABLE, TXN_VARIABLE, cannot_run, init, processes};
 use crate::args::{ExecArgs, StaticArg};
 use crate::endpoint::EXEC_STORE_VARIABLE;
 use crate::error::{CliError, Code, Result};
@@ -39,7 +39,9 @@ pub(crate) fn run(args: &ExecArgs) -> Result<ExitCode> {
     processes::adopt_orphans()?;
     let child = start(args, &library, &session, &server, txn.as_ref().map(Begun::id))?;
     let ended = watch.wait(&child, txn.as_ref().map(Begun::line), late)?;
-    if !matches!(ended, Ended::Exit(_)) {
+    // Above the command of a transaction is a process that may have been killed.
+    let is_ended = |code: u8| txn.is_none() || i32::from(code) <= SIGNALED;
+    if !matches!(ended, Ended::Exit(code) if is_ended(code)) {
         processes::kill_all(None);
     }
     let done = match &mut txn {
@@ -101,9 +103,16 @@ fn start(
     server: &Server,
     txn: Option<u64>,
 ) -> Result<Child> {
-    let [shell, option, script] = STARTER;
-    let mut command = Command::new(shell);
-    command.args([option, script]).args(&args.command);
+    let starter = STARTER.map(OsString::from).into_iter();
+    let words: Vec<OsString> = starter.chain(args.command.iter().cloned()).collect();
+    let mut command = if txn.is_some() {
+        // It is committed when all that the command leaves behind has ended.
+        init::command(false, &words)
+    } else {
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]);
+        command
+    };
     command.env("LD_PRELOAD", preloaded(library, std::env::var_os("LD_PRELOAD").as_deref()));
     command.env("KVFS_EXEC_PREFIX", &args.at);
     command.env("KVFS_EXEC_SOCKET", session.socket());
@@ -122,7 +131,7 @@ fn start(
         command.env("KVFS_EXEC_TXN", id.to_string());
         command.env(TXN_VARIABLE, id.to_string()).env(STORE_VARIABLE, server.store());
     }
-    command.spawn().map_err(|error| CliError::new(Code::Failed, format!("cannot run {shell}: {error}")))
+    command.spawn().map_err(|error| cannot_run(command.get_program(), &error))
 }
 
 /// The libraries to be loaded first, ours in front of those that are set already.

@@ -1,6 +1,6 @@
-//! The process between `kvfs txn run` and the command: runs the command, adopts what it leaves behind, and
-//! ends when all of it has ended. When one of the two processes above the command is killed, the other one
-//! ends the rest.
+//! The process between `kvfs txn run`, or `kvfs exec --txn`, and the command: runs the command, adopts what
+//! it leaves behind, and ends when all of it has ended. When one of the two processes above the command is
+//! killed, the other one ends the rest.
 //!
 //! The command has the process group, the session and the process numbers that it would have without
 //! (docs/decisions/run-processes.md).
@@ -34,6 +34,14 @@ enum Stage {
     Command,
     /// It has succeeded; processes that it has started run.
     Left { told: Option<Duration>, killed: Option<Duration> },
+}
+
+/// Runs `command` below this process, with such a process between.
+pub(crate) fn command(kill_children: bool, command: &[OsString]) -> Command {
+    let mut between = Command::new("/proc/self/exe");
+    between.args(["txn", "init", "--parent", &std::process::id().to_string()]);
+    between.args(kill_children.then_some("--kill-children")).arg("--").args(command);
+    between
 }
 
 pub(super) fn run(parent: u32, kill_children: bool, command: &[OsString]) -> Result<ExitCode> {

@@ -1,6 +1,6 @@
 //! `kvfs txn join`: a command sees the view in the place of every mount of the store.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -54,6 +54,6 @@ fn show_copy(client: &mut Client, mount: &MountedStore, id: u64) -> Result<()> {
 }
 
 /// A command that does not start.
-pub(super) fn cannot_run(program: &OsString, error: &std::io::Error) -> CliError {
+pub(crate) fn cannot_run(program: &OsStr, error: &std::io::Error) -> CliError {
     CliError::new(Code::Failed, format!("cannot run {}: {error}", program.to_string_lossy()))
 }

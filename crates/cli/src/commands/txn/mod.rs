@@ -4,7 +4,7 @@ mod begun;
 mod content;
 mod cover;
 mod diff;
-mod init;
+pub(crate) mod init;
 mod join;
 mod list;
 mod lock;
@@ -16,6 +16,7 @@ mod undo;
 
 pub(crate) use begun::Begun;
 pub(crate) use diff::print_changes;
+pub(crate) use join::cannot_run;
 
 use std::ffi::{OsStr, OsString};
 use std::io::Write;

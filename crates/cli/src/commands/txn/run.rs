@@ -3,13 +3,12 @@
 //! The transaction is tied to the control connection of this process: however it ends, nothing is left open.
 //! One thread, because namespaces ask for it.
 
-use std::ffi::OsString;
 use std::fs;
 use std::io::{BufRead, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode};
+use std::process::{Child, ExitCode};
 use std::time::Duration;
 
 use kvfs_fuse::mount::{MountOptions, mount_in_namespace, open_place};
@@ -18,10 +17,11 @@ use rustix::process::Pid;
 use super::begun;
 use super::content::Contents;
 use super::cover::{Cover, open_view};
-use super::join::cannot_run;
 use super::processes::{self, Process};
 use super::supervise::{Ended, SIGNALED, Watch};
-use super::{STORE_VARIABLE, TXN_VARIABLE, begin, connect_to_main, diff, expect_mount, label};
+use super::{
+    STORE_VARIABLE, TXN_VARIABLE, begin, cannot_run, connect_to_main, diff, expect_mount, init, label,
+};
 use kvfs_service::ErrorKind;
 
 use crate::args::RunArgs;
@@ -201,16 +201,9 @@ fn open_root(dir: &Path) -> Result<OwnedFd> {
 }
 
 fn start(mount: &MountedStore, id: u64, args: &RunArgs) -> Result<Child> {
-    let program = OsString::from("/proc/self/exe");
-    Command::new(&program)
-        .args(["txn", "init", "--parent", &std::process::id().to_string()])
-        .args(args.kill_children.then_some("--kill-children"))
-        .arg("--")
-        .args(&args.command)
-        .env(TXN_VARIABLE, id.to_string())
-        .env(STORE_VARIABLE, &mount.store)
-        .spawn()
-        .map_err(|error| cannot_run(&program, &error))
+    let mut command = init::command(args.kill_children, &args.command);
+    command.env(TXN_VARIABLE, id.to_string()).env(STORE_VARIABLE, &mount.store);
+    command.spawn().map_err(|error| cannot_run(command.get_program(), &error))
 }
 
 /// Descriptors that were opened before lead around the transaction.
