@@ -125,15 +125,7 @@ impl Caller<'_> {
         match *call {
             Call::Open { at, flags, mode, umask, handle } => {
                 process.umask(umask);
-                let flags = OFlags::from_bits_retain(flags);
-                let fd = process.open(self.place(&at)?, flags, mode)?;
-                if flags.contains(OFlags::TRUNC)
-                    && let Some(image) = self.session.images().of(process, fd)
-                {
-                    image.reload(0..0)?;
-                }
-                let handle = self.session.name(fd, handle)?;
-                Ok(Answered::With(Reply::Opened { handle }))
+                self.open(&at, OFlags::from_bits_retain(flags), mode, handle)
             }
             Call::Close { handle } => self.session.close_or_abandon(handle).map(done),
             Call::Mkdir { at, mode, umask } => {
@@ -209,6 +201,19 @@ impl Caller<'_> {
             | Call::Exit => self.own(call),
             _ => self.content(call, payload, space),
         }
+    }
+
+    fn open(&self, at: &At<'_>, flags: OFlags, mode: u32, handle: Option<u64>) -> Result<Answered> {
+        let process = self.session.process();
+        handle.map_or(Ok(()), |handle| self.session.check_unused(handle))?;
+        let fd = process.open(self.place(at)?, flags, mode)?;
+        if flags.contains(OFlags::TRUNC)
+            && let Some(image) = self.session.images().of(process, fd)
+        {
+            image.reload(0..0)?;
+        }
+        let handle = self.session.name(fd, handle)?;
+        Ok(Answered::With(Reply::Opened { handle }))
     }
 
     /// Of what the process has: its working directory and its table of descriptors.

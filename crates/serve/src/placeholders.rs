@@ -72,6 +72,10 @@ impl Table {
         self.known.get_mut(&handle).filter(|one| one.uid == by.uid()).ok_or(Errno::BADF)
     }
 
+    fn unused(&mut self, handle: u64, by: &Session) -> Result<&mut Placeholder, Errno> {
+        self.of(handle, by).and_then(|one| if one.file.is_none() { Ok(one) } else { Err(Errno::BADF) })
+    }
+
     /// Takes the reports of the kernel; returns what was closed.
     fn take_reports(&mut self, buffer: &mut [MaybeUninit<u8>]) -> Vec<(u64, Placeholder)> {
         let mut closed = Vec::new();
@@ -208,13 +212,15 @@ impl Placeholders {
         Ok((places.directory(), given))
     }
 
+    /// Whether a placeholder was given to this user and stands for no open file.
+    pub(crate) fn check_unused(&self, handle: u64, by: &Session) -> Result<(), Errno> {
+        self.table.lock().unused(handle, by).map(drop)
+    }
+
     /// Lets a placeholder that was given to this user stand for an open file.
     pub(crate) fn bind(&self, handle: u64, file: SharedFile, by: &Arc<Session>) -> Result<(), Errno> {
         let mut table = self.table.lock();
-        let found = table.of(handle, by)?;
-        if found.file.is_some() {
-            return Err(Errno::BADF);
-        }
+        let found = table.unused(handle, by)?;
         found.file = Some(file);
         found.adopters.push(Arc::downgrade(by));
         Ok(())

@@ -122,6 +122,12 @@ impl Session {
         &self.images
     }
 
+    /// Whether what is opened can be named by `handle`: what was given out by another server, or has a file,
+    /// is refused before a file is made or truncated.
+    pub(crate) fn check_unused(self: &Arc<Self>, handle: u64) -> kvfs_posix::Result<()> {
+        self.placeholders.check_unused(handle, self).map_err(refused)
+    }
+
     /// Names what was opened.
     pub(crate) fn name(self: &Arc<Self>, fd: Fd, handle: Option<u64>) -> kvfs_posix::Result<u64> {
         let Some(handle) = handle else { return Ok(NUMBERED | fd.0 as u64) };

@@ -12,7 +12,8 @@
 use std::ffi::CStr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::OnceLock;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
 use kvfs_lane::greeting::{self, Answer, Greeting, Request, VERSION};
 use kvfs_lane::{Call, ClientLane, LaneError, Reply, decode, encode};
@@ -144,7 +145,8 @@ fn connection(page: &Page) -> Result<Option<BorrowedFd<'static>>, Errno> {
 fn disconnect(page: &Page, socket: RawFd) {
     let is_own = who(page) == Who::Own;
     if is_own && page.socket.compare_exchange(socket + 1, 0, Release, Relaxed).is_ok() {
-        page.spares.iter().for_each(|spare| spare.store(0, Relaxed));
+        page.generation.fetch_add(1, SeqCst);
+        page.spares.iter().for_each(|spare| spare.store(0, SeqCst));
         let directory = page.directory.swap(0, Acquire);
         if directory != 0 {
             hidden::end(directory - 1);
@@ -237,6 +239,8 @@ pub(super) struct Spare {
     pub(super) handle: u64,
     /// In which it is opened.
     directory: i32,
+    /// Of the connection to which it was given; `None`: that one is not kept.
+    generation: Option<u32>,
     /// That one, and the connection to which the placeholder was given, of a process that can't keep them.
     _own: [Option<OwnedFd>; 2],
 }
@@ -258,39 +262,49 @@ impl Spare {
 
     /// Nothing was opened.
     pub(super) fn give_back(self) {
-        if let Some(page) = page() {
-            keep(page, self.handle);
+        if let Some(page) = page()
+            && let Some(generation) = self.generation
+        {
+            keep(page, self.handle, generation);
         }
     }
 }
 
-/// Keeps a placeholder that is not used; where there is no room for it, it ends with the connection.
-fn keep(page: &Page, handle: u64) {
-    for place in &page.spares {
-        if place.compare_exchange(0, handle, Release, Relaxed).is_ok() {
-            return;
-        }
+/// Keeps a placeholder that is not used; where there is no room for it, it ends with the connection. Another
+/// server than that of its generation does not know it.
+fn keep(page: &Page, handle: u64, generation: u32) {
+    let is_known = || page.generation.load(SeqCst) == generation;
+    let mut places = page.spares.iter();
+    let is_kept = |place: &&AtomicU64| place.compare_exchange(0, handle, SeqCst, Relaxed).is_ok();
+    if is_known()
+        && let Some(place) = places.find(is_kept)
+        && !is_known()
+    {
+        // The connection has ended meanwhile; what it had may have been cleared before.
+        let _ = place.compare_exchange(handle, 0, Relaxed, Relaxed);
     }
 }
 
 /// A placeholder that is kept.
 fn kept(page: &Page) -> Option<Spare> {
+    let generation = Some(page.generation.load(SeqCst));
     let directory = page.directory.load(Acquire) - 1;
     if directory < 0 {
         return None;
     }
     let is_there = |handle: &u64| *handle != 0;
     let handle = page.spares.iter().map(|place| place.swap(0, Acquire)).find(is_there)?;
-    Some(Spare { handle, directory, _own: [None, None] })
+    Some(Spare { handle, directory, generation, _own: [None, None] })
 }
 
 /// A placeholder. EMFILE: the user, or the process, has too many.
 pub(super) fn spare() -> Result<Spare, Errno> {
     let page = page().ok_or(libc::EIO)?;
+    let generation = page.generation.load(SeqCst);
     let Some(socket) = connection(page)? else {
         let socket = lifted(connect()?);
         let mut given = ask(&socket, 1)?;
-        return alone(&mut given, Some(socket));
+        return alone(&mut given, None, Some(socket));
     };
     if let Some(spare) = kept(page) {
         return Ok(spare);
@@ -304,21 +318,20 @@ pub(super) fn spare() -> Result<Spare, Errno> {
     let count = (page.batch.load(Relaxed) * 2).clamp(SPARES_MIN, SPARES as u32);
     page.batch.store(count, Relaxed);
     let mut given = ask(socket, count)?;
-    if page.directory.load(Relaxed) != 0 {
+    let is_shared = page.directory.load(Relaxed) == 0 && who(page) == Who::Child;
+    let spare = if is_shared {
+        alone(&mut given, Some(generation), None)?
+    } else {
         let handle = given.handles.pop().ok_or(libc::EMFILE)?;
-        given.handles.iter().for_each(|handle| keep(page, *handle));
-        return Ok(Spare { handle, directory: page.directory.load(Relaxed) - 1, _own: [None, None] });
-    }
-    if who(page) == Who::Child {
-        let spare = alone(&mut given, None);
-        given.handles.iter().for_each(|handle| keep(page, *handle));
-        return spare;
-    }
-    let handle = given.handles.pop().ok_or(libc::EMFILE)?;
-    let directory = hidden::hide(given.descriptors.pop().ok_or(libc::EIO)?);
-    page.directory.store(directory + 1, Release);
-    given.handles.iter().for_each(|handle| keep(page, *handle));
-    Ok(Spare { handle, directory, _own: [None, None] })
+        if page.directory.load(Relaxed) == 0 {
+            let directory = hidden::hide(given.descriptors.pop().ok_or(libc::EIO)?);
+            page.directory.store(directory + 1, Release);
+        }
+        let directory = page.directory.load(Relaxed) - 1;
+        Spare { handle, directory, generation: Some(generation), _own: [None, None] }
+    };
+    given.handles.iter().for_each(|handle| keep(page, *handle, generation));
+    Ok(spare)
 }
 
 fn ask(socket: impl AsFd, count: u32) -> Result<Answer, Errno> {
@@ -332,10 +345,10 @@ fn lifted(fd: OwnedFd) -> OwnedFd {
 
 /// One that was given to a process that can't keep the directory: its memory is its parent's, its descriptors
 /// are not.
-fn alone(given: &mut Answer, connection: Option<OwnedFd>) -> Result<Spare, Errno> {
+fn alone(given: &mut Answer, generation: Option<u32>, connection: Option<OwnedFd>) -> Result<Spare, Errno> {
     let handle = given.handles.pop().ok_or(libc::EMFILE)?;
     let directory = lifted(given.descriptors.pop().ok_or(libc::EIO)?);
-    Ok(Spare { handle, directory: directory.as_raw_fd(), _own: [Some(directory), connection] })
+    Ok(Spare { handle, directory: directory.as_raw_fd(), generation, _own: [Some(directory), connection] })
 }
 
 /// The memory of an open file.

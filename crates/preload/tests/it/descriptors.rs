@@ -1,6 +1,7 @@
 //! Descriptors that come from other processes, and those that the server does not know.
 
-use std::process::Output;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Output, Stdio};
 
 use crate::run::{Served, compare};
 
@@ -64,4 +65,28 @@ fn open_file_of_another_process_is_not_opened_by_its_number() {
     let ran = run(&Served::new(), script);
     assert_eq!(String::from_utf8_lossy(&ran.stdout), "self\n");
     assert!(String::from_utf8_lossy(&ran.stderr).contains("No such device or address"));
+}
+
+#[test]
+fn program_whose_first_failed_call_was_an_open_opens_files_at_a_new_server() {
+    let mut served = Served::new();
+    let script =
+        "echo 0 > /kvfs/f; echo ready; read -r; for i in 1 2 3; do echo $i > /kvfs/f && echo $i; done";
+    let mut program = served
+        .command("bash")
+        .args(["-c", script])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("bash runs");
+    let mut output = BufReader::new(program.stdout.take().expect("a pipe"));
+    let mut said = String::new();
+    output.read_line(&mut said).expect("says that it is ready");
+    served.restart();
+    program.stdin.take().expect("a pipe").write_all(b"go\n").expect("goes on");
+    output.read_to_string(&mut said).expect("ends");
+    program.wait().expect("has ended");
+    assert_eq!(said, "ready\n2\n3\n");
+    assert_eq!(run(&served, "cat /kvfs/f").stdout, b"3\n");
 }

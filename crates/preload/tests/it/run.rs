@@ -25,7 +25,8 @@ pub(crate) fn library() -> PathBuf {
 
 /// A store that this process serves, and the directory of a session.
 pub(crate) struct Served {
-    _server: Server,
+    server: Option<Server>,
+    volume: Volume,
     _db: Arc<Db>,
     run: TempDir,
 }
@@ -39,9 +40,23 @@ impl Served {
         FileSystem::mkfs(&store, &*clock, &MkfsOptions::default()).expect("makes");
         let fs = FileSystem::open(store, clock, MountOptions::default()).expect("opens");
         let volume = Volume::over(Arc::new(fs)).expect("starts");
-        let listener = UnixListener::bind(run.path().join("socket")).expect("binds");
+        let mut served = Self { server: None, volume, _db: db, run };
+        served.start();
+        served
+    }
+
+    fn start(&mut self) {
+        let listener = UnixListener::bind(self.socket()).expect("binds");
+        let volume = self.volume.clone();
         let world = move |identity: &Identity| volume.process(identity);
-        Self { _server: Server::start(listener, world).expect("starts"), _db: db, run }
+        self.server = Some(Server::start(listener, world).expect("starts"));
+    }
+
+    /// Another server takes over.
+    pub(crate) fn restart(&mut self) {
+        drop(self.server.take());
+        std::fs::remove_file(self.socket()).expect("was there");
+        self.start();
     }
 
     /// Where it is served.

@@ -5,7 +5,7 @@ use kvfs_posix::Identity;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use crate::world::{Client, Outcome, World, at, of};
+use crate::world::{Client, Outcome, World, at, of, placeholder};
 
 fn stat(client: &Client, path: &str, follows: bool) -> Outcome<Attributes> {
     let at = kvfs_lane::At { follows, ..at(path) };
@@ -185,4 +185,20 @@ fn locks_are_those_of_processes() {
     assert_eq!(found, Reply::Locked(Some(lock)));
     one.call(&Call::Close { handle: opened[0] }, &[]).expect("closes");
     other.call(&take(opened[1]), &[]).expect("is free");
+}
+
+#[test]
+fn open_for_a_placeholder_that_is_not_free_makes_and_truncates_nothing() {
+    let world = World::new();
+    let client = world.connect();
+    let (used, _descriptor) = placeholder(&client);
+    client.open("/file", OFlags::CREATE | OFlags::RDWR, Some(used)).expect("opens");
+    client.write(used, b"content").expect("writes");
+    let flags = OFlags::CREATE | OFlags::TRUNC | OFlags::RDWR;
+    for handle in [used, used + 1_000_000] {
+        assert_eq!(client.open("/file", flags, Some(handle)), Err(Errno::BADF));
+        assert_eq!(client.open("/new", flags, Some(handle)), Err(Errno::BADF));
+    }
+    assert_eq!(client.read(used, 7, Some(0)).expect("reads"), b"content");
+    assert_eq!(stat(&client, "/new", true).err(), Some(Errno::NOENT));
 }
