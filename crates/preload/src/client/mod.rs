@@ -66,12 +66,14 @@ pub(crate) fn set_up() -> bool {
     if !server::set_up(&socket, state::prefix(&mut prefix), txn) || !directory::set_up() || !page::set_up() {
         return false;
     }
+    // Its page is this process's from here on, and not that of a child of vfork that calls first.
+    server::claim_page();
     hidden::set_up();
     // Nothing else runs yet.
     let mask = sys::call(libc::SYS_umask as u64, &[0; 6]);
     sys::call(libc::SYS_umask as u64, &[mask as u64, 0, 0, 0, 0, 0]);
     UMASK.store(mask as u32, Relaxed);
-    sys::at_fork(server::after_fork)
+    sys::at_fork(server::claim_page)
 }
 
 /// Serves a call, or says that the kernel is to.

@@ -68,8 +68,8 @@ pub(super) fn who(page: &Page) -> Who {
     }
 }
 
-/// For `pthread_atfork`, in the child.
-pub(super) extern "C" fn after_fork() {
+/// Makes an empty page the one of this process: at its beginning, and, for `pthread_atfork`, in a child.
+pub(super) extern "C" fn claim_page() {
     if let Some(page) = page() {
         who(page);
     }

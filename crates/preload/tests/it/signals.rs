@@ -57,6 +57,38 @@ fn handlers_forks_and_raw_calls_reach_the_prefix() {
     );
 }
 
+/// Children of vfork and `posix_spawn` reach the store before the program itself does.
+const SPAWNS_FIRST: &str = r#"
+#include <fcntl.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+extern char **environ;
+int main(int c, char **v) {
+  (void)c; char p[4096]; snprintf(p, sizeof p, "%s/log", v[1]); int s; pid_t pid = vfork();
+  if (!pid) { if (chdir(v[1])) _exit(8); execl("/bin/sh", "sh", "-c", "echo child > log", (char *)0); _exit(9); }
+  waitpid(pid, &s, 0); printf("vfork %d\n", s);
+  posix_spawn_file_actions_t a; posix_spawn_file_actions_init(&a);
+  posix_spawn_file_actions_addopen(&a, 1, p, O_WRONLY | O_APPEND, 0);
+  char *w[] = {"echo", "spawned", 0}; s = posix_spawn(&pid, "/bin/echo", &a, 0, w, environ); if (s) return s;
+  waitpid(pid, &s, 0); printf("spawn %d\n", s);
+  for (int i = 0; i < 2; i++) { FILE *f = fopen(p, "a"); if (!f) { perror("open"); return 1; } fputs("parent\n", f); if (fclose(f)) return 2; }
+  return 0;
+}
+"#;
+
+#[test]
+fn child_of_vfork_that_reaches_the_store_first_leaves_it_to_its_parent() {
+    compare(
+        &["gcc"],
+        &format!(
+            "gcc -o $D/prog -x c - <<'C_END'\n{SPAWNS_FIRST}\nC_END\n$D/prog $D; cat $D/log; rm $D/prog"
+        ),
+    );
+}
+
 #[test]
 fn few_descriptors_are_enough_and_all_numbers_can_be_had() {
     compare(
