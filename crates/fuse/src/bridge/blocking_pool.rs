@@ -4,10 +4,10 @@
 //! transaction, which may end by the next job. So no job ever waits for a thread. An idle thread is kept for
 //! a while.
 //!
-//! Thread safety: jobs come from any thread, and submitting never waits. Their number needs no bound of its
-//! own: each stands for a request, and the kernel bounds those by the number of callers.
+//! Thread safety: jobs come from any thread, and submitting never waits. Jobs of a kind that a user can have
+//! without end take a [`Permit`] first, of which each user has a few.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -19,6 +19,11 @@ use super::background::{Job, guarded};
 /// A thread without work ends after this.
 const IDLE_MAX: Duration = Duration::from_secs(10);
 
+/// Permits that a user may have, root excepted: threads are what all users share.
+const PERMITS_PER_USER_MAX: usize = 64;
+
+const ROOT_UID: u32 = 0;
+
 #[derive(Default)]
 struct State {
     jobs: VecDeque<Job>,
@@ -26,6 +31,8 @@ struct State {
     idle_count: usize,
     has_ended: bool,
     threads: Vec<JoinHandle<()>>,
+    /// Permits that users have; root's are not counted.
+    permits: HashMap<u32, usize>,
 }
 
 #[derive(Default)]
@@ -38,7 +45,38 @@ struct Shared {
 #[derive(Clone, Default)]
 pub(super) struct BlockingPool(Arc<Shared>);
 
+/// A user's right to one more job, until it is dropped.
+pub(super) struct Permit {
+    pool: Arc<Shared>,
+    uid: u32,
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        let mut state = self.pool.state.lock();
+        if let Some(count) = state.permits.get_mut(&self.uid) {
+            *count -= 1;
+            if *count == 0 {
+                state.permits.remove(&self.uid);
+            }
+        }
+    }
+}
+
 impl BlockingPool {
+    /// A permit for a job of this user; `None`: the user has as many as a user may have.
+    pub(super) fn take_permit(&self, uid: u32) -> Option<Permit> {
+        if uid != ROOT_UID {
+            let mut state = self.0.state.lock();
+            let count = state.permits.entry(uid).or_default();
+            if *count == PERMITS_PER_USER_MAX {
+                return None;
+            }
+            *count += 1;
+        }
+        Some(Permit { pool: Arc::clone(&self.0), uid })
+    }
+
     /// Has `job` done on a thread of its own. Gives it back after the end, or when there is no thread to be
     /// had.
     pub(super) fn submit(&self, job: Job) -> Result<(), Job> {
@@ -134,5 +172,18 @@ mod tests {
         assert_eq!(ended.iter().count(), 20);
         blocking_pool.join();
         assert!(blocking_pool.submit(Box::new(|| {})).is_err());
+    }
+
+    #[test]
+    fn permits_of_a_user_are_bounded_and_come_back() {
+        let pool = BlockingPool::default();
+        let take = |uid| (0..PERMITS_PER_USER_MAX).map(|_| pool.take_permit(uid)).collect::<Vec<_>>();
+        let [mut held, of_another, of_root] = [take(1000), take(1001), take(ROOT_UID)];
+        assert!([&held, &of_another, &of_root].iter().all(|permits| permits.iter().all(Option::is_some)));
+        assert!(pool.take_permit(1000).is_none() && pool.take_permit(ROOT_UID).is_some());
+        drop(held.pop());
+        assert!(pool.take_permit(1000).is_some());
+        drop((held, of_another, of_root));
+        assert!(pool.0.state.lock().permits.is_empty());
     }
 }

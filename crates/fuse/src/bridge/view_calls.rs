@@ -5,8 +5,9 @@
 //! must have been announced by a setxattr on the same file by the same thread, which the kernel lets through
 //! where it would let a change.
 //!
-//! Each is done by the blocking pool: it may take long, and wait for a transaction. Until it has changed
-//! something an interrupt ends it. Its own kernel side is told of what it has changed before its caller is
+//! Each is done by the blocking pool: it may take long, and wait for a transaction for as long as that is
+//! open, so that the calls of a user under way are bounded. Until it has changed something an interrupt ends
+//! it. Its own kernel side is told of what it has changed before its caller is
 //! answered.
 //!
 //! Thread safety: shared by all workers; a [`ViewCall`] belongs to the thread that carries it out.
@@ -164,6 +165,10 @@ impl Bridge {
             reply.error(Errno::BADF);
             return None;
         }
+        let Some(permit) = self.files.background.blocking_pool.take_permit(cx.uid) else {
+            reply.error(Errno::BUSY);
+            return None;
+        };
         let (handler, shared, caller) = (Arc::clone(handler), Arc::clone(shared), credentials::caller(cx));
         let argument = data.to_vec();
         let job: Job = Box::new(move || {
@@ -177,10 +182,12 @@ impl Bridge {
             };
             let done = handler.carry_out(&call);
             let Some(reply) = call.reply.take() else { return };
-            reply.result(done.map(|(answer, changes)| {
+            let done = done.map(|(answer, changes)| {
                 shared.forget_beside(changes);
                 answer
-            }));
+            });
+            drop(permit);
+            reply.result(done);
         });
         self.answer_beside(job);
         None

@@ -50,9 +50,14 @@ impl Kernel {
     }
 
     pub(crate) fn send_raw(&self, opcode: u32, unique: u64, node: u64, parts: &[&[u8]]) {
+        self.send_as(1000, opcode, unique, node, parts);
+    }
+
+    /// A request of another user than the usual one.
+    pub(crate) fn send_as(&self, uid: u32, opcode: u32, unique: u64, node: u64, parts: &[&[u8]]) {
         let body = parts.concat();
         let len = (size_of::<InHeader>() + body.len()) as u32;
-        let header = InHeader { len, opcode, unique, nodeid: node, uid: 1000, ..InHeader::default() };
+        let header = InHeader { len, opcode, unique, nodeid: node, uid, ..InHeader::default() };
         self.send_bytes([header.as_bytes(), &body].concat());
     }
 

@@ -12,6 +12,7 @@ mod protocol;
 mod rings;
 mod slow;
 mod steering;
+mod view_calls;
 
 // The in-memory server of the benchmarks is also the file system of these tests.
 #[path = "../../examples/floor/operations.rs"]
