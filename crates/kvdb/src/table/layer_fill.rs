@@ -94,7 +94,7 @@ impl<'a, 'f> LayerFill<'a, 'f> {
                     window.follow(|| self.storage.plan_large(&window.range(), len));
                 }
                 let (head, tail) = split_stretches(&rest, held);
-                if self.copy_window(&window, addr, &head)? {
+                if self.copy_window(&window, addr, &head) {
                     addr += (held * BLOCK_BYTES) as u64;
                     rest = tail;
                     continue;
@@ -126,20 +126,25 @@ impl<'a, 'f> LayerFill<'a, 'f> {
     }
 
     /// Takes stretches that lie one behind the other from `addr` on out of a window, verifies and decides
-    /// them. False: the window could not be read.
-    fn copy_window(&mut self, window: &Window, addr: u64, stretches: &[Stretch]) -> Result<bool> {
-        let Some(bytes) = window.bytes() else { return Ok(false) };
+    /// them. False: the window could not be read, or was read wrong and is dropped; nothing is decided.
+    fn copy_window(&mut self, window: &Arc<Window>, addr: u64, stretches: &[Stretch]) -> bool {
+        let Some(bytes) = window.bytes() else { return false };
         let mut addr = addr;
         for stretch in stretches {
-            let (range, len) = (stretch.positions(), stretch.count * BLOCK_BYTES);
+            let len = stretch.count * BLOCK_BYTES;
             let first = fill_block(self.fill, stretch.position);
-            let Some(buf) = self.fill.buffer(range.clone()) else { return Ok(false) };
+            let Some(buf) = self.fill.buffer(stretch.positions()) else { return false };
             buf.copy_from_slice(bytes.at(addr, len));
-            self.piece.verify_data(&self.layer.region(stretch.region), first, buf)?;
-            self.fill.mark_data(range);
+            if self.piece.verify_data(&self.layer.region(stretch.region), first, buf).is_err() {
+                self.storage.discard_window(window);
+                return false;
+            }
             addr += len as u64;
         }
-        Ok(true)
+        for stretch in stretches {
+            self.fill.mark_data(stretch.positions());
+        }
+        true
     }
 
     /// Block by block from the cache or from what was read ahead; what they lack is read, neighbours in one
@@ -160,7 +165,7 @@ impl<'a, 'f> LayerFill<'a, 'f> {
                 if let Some(window) = self.blocks_ahead(addr, len) {
                     let count = (window.bytes_from(addr) / BLOCK_BYTES).min(end - position);
                     let part = Stretch { position, count, region: stretch.region };
-                    if self.copy_window(&window, addr, &[part])? {
+                    if self.copy_window(&window, addr, &[part]) {
                         position += count;
                         continue;
                     }

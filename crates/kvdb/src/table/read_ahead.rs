@@ -173,7 +173,8 @@ fn put_walk(walks: &mut VecDeque<Walk>, walk: Walk) {
 impl Storage {
     /// A window that holds at least `len_min` of the bytes at `addr` if they were read ahead, or all `len`
     /// of them (if they lie in one zone) if a walk is under way. `None`: read just what is needed. A window
-    /// that can't be read is none, since that says nothing about its parts.
+    /// that can't be read is none, since that says nothing about its parts; nor does one with a part that
+    /// does not verify say what the device has there: see [`Self::discard_window`].
     pub(super) fn ahead(
         &self,
         addr: u64,
@@ -212,6 +213,11 @@ impl Storage {
         let windows = &self.ctx().windows;
         let window = windows.find(self.read_ahead().owner, addr, len)?;
         windows.fill(&window, |buf, addr| self.read(buf, addr)).then_some(window)
+    }
+
+    /// Drops a window with a part that does not verify. That part must be read alone then.
+    pub(super) fn discard_window(&self, window: &Arc<Window>) {
+        self.ctx().windows.discard(window);
     }
 
     /// Lets the window be read that a walk needs after `window`, when it asks for the bytes at `next`. A plan

@@ -116,7 +116,7 @@ impl Piece {
         at: usize,
         direction: Direction,
     ) -> Result<Bytes> {
-        match self.tuple_block_at_hand(entries, at, direction)? {
+        match self.tuple_block_at_hand(entries, at, direction) {
             Some(block) => Ok(block),
             None => self.tuple_block_alone(&entries[at]),
         }
@@ -125,7 +125,7 @@ impl Piece {
     /// The verified bytes of `entries[at]`; while the cache is not full, its neighbours come into it along
     /// with the block.
     fn tuple_block_among(&self, entries: &[TupleEntry], at: usize) -> Result<Bytes> {
-        if let Some(block) = self.tuple_block_at_hand(entries, at, Direction::Forward)? {
+        if let Some(block) = self.tuple_block_at_hand(entries, at, Direction::Forward) {
             return Ok(block);
         }
         let entry = &entries[at];
@@ -142,25 +142,21 @@ impl Piece {
     }
 
     /// As [`Self::tuple_block`], if the cache has it or a walk leads to it.
-    fn tuple_block_at_hand(
-        &self,
-        entries: &[TupleEntry],
-        at: usize,
-        direction: Direction,
-    ) -> Result<Option<Bytes>> {
+    fn tuple_block_at_hand(&self, entries: &[TupleEntry], at: usize, direction: Direction) -> Option<Bytes> {
         let (addr, len) = (entries[at].extent.addr, entries[at].extent.len as usize);
         if let Some(block) = self.storage().cached(addr) {
-            return Ok(Some(block.bytes().clone()));
+            return Some(block.bytes().clone());
         }
         let jump = || jump_to(entries, at, direction);
-        let Some(window) = self.storage().ahead(addr, (len, len), jump, direction) else { return Ok(None) };
+        let window = self.storage().ahead(addr, (len, len), jump, direction)?;
         if window.note_use(addr, len, direction) && self.storage().can_plan() {
             self.plan_behind(&window, entries, at, direction);
         }
-        match window.bytes() {
-            Some(window) => self.admit(&entries[at], window.at(addr, len)).map(Some),
-            None => Ok(None),
+        let block = self.admit(&entries[at], window.bytes()?.at(addr, len));
+        if block.is_err() {
+            self.storage().discard_window(&window);
         }
+        block.ok()
     }
 
     /// Lets the blocks be read that come after those of `window`, in which a walk has come to `entries[at]`:

@@ -319,9 +319,14 @@ impl Windows {
     ) -> bool {
         let is_filled = window.fill(read);
         if !is_filled {
-            self.slots.lock().windows.retain(|other| !Arc::ptr_eq(other, window));
+            self.discard(window);
         }
         is_filled
+    }
+
+    /// Drops a window whose bytes are not those of the device.
+    pub(super) fn discard(&self, window: &Arc<Window>) {
+        self.slots.lock().windows.retain(|other| !Arc::ptr_eq(other, window));
     }
 
     /// Whether a thread reads what will be needed.

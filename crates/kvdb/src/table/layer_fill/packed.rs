@@ -9,7 +9,7 @@ use kvfs_store::{BLOCK_BYTES, Result};
 
 use super::{LayerFill, Stretch, blocks_of};
 use crate::format::{Layer, Region};
-use crate::memtable::BlockFill;
+use crate::memtable::{BlockFill, BlockState};
 use crate::table::read_ahead::Direction;
 use crate::table::unit_read::unit_offset;
 
@@ -50,7 +50,10 @@ impl LayerFill<'_, '_> {
             && let Some(bytes) = window.bytes()
         {
             window.note_use(first.addr, len, Direction::Forward);
-            return self.take_group(group, bytes.at(first.addr, len));
+            if self.take_group(group, bytes.at(first.addr, len)).is_ok() {
+                return Ok(());
+            }
+            self.storage.discard_window(&window);
         }
         let mut stored = AlignedBuf::zeroed(len);
         self.storage.read(stored.as_mut(), first.addr)?;
@@ -60,7 +63,8 @@ impl LayerFill<'_, '_> {
         self.take_group(group, stored.as_ref())
     }
 
-    /// Unpacks the units of `group`, whose bytes on the device are `stored`.
+    /// Unpacks the units of `group`, whose bytes on the device are `stored`; goes on where it ended by an
+    /// error.
     fn take_group(&mut self, group: &[Stretch], stored: &[u8]) -> Result<()> {
         let Some(start) = group.first().map(|stretch| self.layer.region(stretch.region).addr) else {
             return Ok(());
@@ -68,6 +72,9 @@ impl LayerFill<'_, '_> {
         let is_large = blocks_of(group) * BLOCK_BYTES >= self.storage.ctx().options.bypass_bytes;
         let mut unpacked: Option<(u64, Bytes)> = None;
         for stretch in group {
+            if self.fill.state(stretch.position) != BlockState::Unknown {
+                continue;
+            }
             let region = self.layer.region(stretch.region);
             let own = &stored[(region.addr - start) as usize..][..region.extent().len as usize];
             if is_large

@@ -391,3 +391,64 @@ fn block_of_add(number: usize) -> bytes::Bytes {
     Rng::new(1).fill(&mut data);
     bytes::Bytes::from(data).slice(number * BLOCK_BYTES..(number + 1) * BLOCK_BYTES)
 }
+
+/// Requests of a read-ahead that came back wrong, from a device that has everything right.
+#[test]
+fn window_of_blocks_that_was_read_wrong_once_gives_way_to_what_the_device_has() {
+    for compression in [Compression::None, Compression::Lz4] {
+        for reads_all in [false, true] {
+            let rig = Rig::new(1 << 20, small_options());
+            let packing = Packing { compression, merger: None };
+            let mut writer = rig.writer(KeyspaceKind::Block, 77).packing(packing);
+            let data: Vec<u8> = (0..64 * BLOCK_BYTES).map(|at| (at / 300 % 251) as u8).collect();
+            let span = SeqnoSpan { count: 64, seqno: 1 };
+            writer.add_blocks(0, b"f", 0, &[span], &[&data], Compression::None).expect("space");
+            let (_, piece) = writer.finish().expect("space");
+            let index = piece.index().expect("readable");
+            let layer = &index.layers()[0];
+            let region = layer.region(layer.len() - 1);
+            let wrong = region.end() - 4;
+            let addr = if region.unit.is_some() { region.addr } else { region.addr_of(wrong) };
+            let fill = |blocks: std::ops::Range<u64>| {
+                let at = blocks.start as usize * BLOCK_BYTES..blocks.end as usize * BLOCK_BYTES;
+                let mut buf = vec![0; at.len()];
+                let mut fill = BlockFill::new(b"f", blocks.start, 9, &mut buf);
+                piece.fill(&mut fill).expect("readable");
+                assert!(fill.is_complete());
+                assert!(buf == data[at], "{compression:?}: blocks {blocks:?}");
+            };
+            rig.device.flip(addr, 1);
+            rig.make_cold(&piece);
+            let mut before = 0..wrong;
+            while !piece.storage().has_window(&(addr..addr + 1)) {
+                let block = before.next().expect("a walk is read ahead of");
+                fill(block..block + 1);
+            }
+            rig.device.clear();
+            if reads_all { fill(region.first..region.end()) } else { fill(wrong..wrong + 1) }
+        }
+    }
+}
+
+#[test]
+fn window_of_tuples_that_was_read_wrong_once_gives_way_to_what_the_device_has() {
+    let rig = Rig::new(1 << 20, small_options());
+    let mut writer = rig.writer(KeyspaceKind::Tuple, 77);
+    add_tuples(&mut writer, 400).expect("space");
+    let (_, piece) = writer.finish().expect("space");
+    let index = piece.index().expect("readable");
+    let wrong = index.tuple_entries().last().expect("is there").extent;
+    rig.device.flip(wrong.addr + 20, 1);
+    rig.make_cold(&piece);
+    let mut iter = piece.iter(Access::Random);
+    iter.first().expect("readable");
+    let mut count = 0;
+    while iter.record().is_some() {
+        count += 1;
+        if piece.storage().has_window(&(wrong.addr..wrong.addr + 1)) {
+            rig.device.clear();
+        }
+        iter.next().expect("readable");
+    }
+    assert_eq!(count, 400);
+}
