@@ -210,7 +210,7 @@ impl Caller<'_> {
         if flags.contains(OFlags::TRUNC)
             && let Some(image) = self.session.images().of(process, fd)
         {
-            image.reload(0..0)?;
+            image.hold().reload(0..0)?;
         }
         let handle = self.session.name(fd, handle)?;
         Ok(Answered::With(Reply::Opened { handle }))
@@ -268,10 +268,11 @@ impl Caller<'_> {
                 let Some(image) = self.image_at(place)? else {
                     return process.truncate(place, size).map(done);
                 };
-                image.write_back()?;
-                image.reserve(size, self.session.uid())?;
+                let mut held = image.hold();
+                held.write_back()?;
+                held.reserve(size, self.session.uid())?;
                 let truncated = process.truncate(place, size);
-                let reloaded = image.reload(0..0);
+                let reloaded = held.reload(0..0);
                 truncated.and(reloaded).map(done)
             }
             Call::StatFs { at } => {
@@ -359,7 +360,8 @@ impl Caller<'_> {
         }
     }
 
-    /// Of content and open files. Memory of a file that is mapped holds what the file does.
+    /// Of content and open files. Memory of a file that is mapped holds what the file does; nothing of it is
+    /// written back while a call writes there, since it would be older.
     fn content(&self, call: &Call<'_>, payload: &[u8], space: &mut [u8]) -> Result<Answered> {
         let (read, written) = match *call {
             Call::Read { handle, .. } | Call::Sync { handle } => (Some(handle), None),
@@ -372,11 +374,12 @@ impl Caller<'_> {
             image.write_back()?;
         }
         let Some(image) = image(written) else { return self.move_content(call, payload, space) };
-        image.write_back()?;
-        image.reserve(self.end_of(call, payload)?, self.session.uid())?;
+        let mut held = image.hold();
+        held.write_back()?;
+        held.reserve(self.end_of(call, payload)?, self.session.uid())?;
         let answered = self.move_content(call, payload, space);
         let moved = answered.as_ref().map_or(Ok(0..0), |answered| self.moved(call, answered));
-        let reloaded = moved.and_then(|moved| image.reload(moved));
+        let reloaded = moved.and_then(|moved| held.reload(moved));
         answered.and_then(|answered| reloaded.map(|()| answered))
     }
 

@@ -4,7 +4,8 @@
 //! pages are. It holds what the file does: what processes write into it reaches the file before that is read
 //! or synced over this server, and when the last of them has closed it; what calls write reaches the memory.
 //!
-//! Thread safety: one lock for the list, one for each image, held while content is copied.
+//! Thread safety: one lock for the list, one for each image, held while content is copied and while a call
+//! writes to the file.
 //!
 //! Invariants: a file has one image at most, for as long as an open file that was mapped is there. Nothing
 //! here maps the memory, so a client that shortens it hurts itself alone. All images together are bounded,
@@ -18,7 +19,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
-use kvfs_locks::{Mutex, class};
+use kvfs_locks::{Mutex, MutexGuard, class};
 use kvfs_posix::{Fd, FileIdentity, Process, Result, SharedFile};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::io::{Errno, pread, pwrite};
@@ -52,10 +53,18 @@ pub(crate) struct Image {
     pages: Mutex<Pages, class::ServeImagesPages>,
 }
 
+/// An image whose memory and file no other call brings together.
+pub(crate) struct Held<'i> {
+    image: &'i Image,
+    pages: MutexGuard<'i, Pages, class::ServeImagesPages>,
+}
+
 /// The memory is as long as its pages that are known.
 struct Pages {
     /// Their hashes when they held what the file does: another one was written by a program.
     hashes: Vec<u64>,
+    /// Of the file (bytes), as far as it was read.
+    size: u64,
     /// Of so many bytes, or more.
     share: Share,
 }
@@ -144,7 +153,7 @@ impl Image {
         let share = shares.take(uid, PAGE).ok_or(refused(Errno::NOMEM))?;
         let (writer, fd) = file.alone(process)?;
         let memory = memfd_create("kvfs-image", MemfdFlags::CLOEXEC).map_err(refused)?;
-        let pages = Mutex::new(Pages { hashes: Vec::new(), share });
+        let pages = Mutex::new(Pages { hashes: Vec::new(), size: 0, share });
         Ok(Self { memory, process: writer, fd, uid, pages })
     }
 
@@ -158,76 +167,14 @@ impl Image {
     /// # Errors
     /// ENOMEM: there is no room for all of the file.
     fn fill(&self) -> Result<()> {
+        let mut held = self.hold();
         let count = page_count(self.process.stat(self.fd)?.size);
-        if count <= self.pages.lock().hashes.len() {
+        if count <= held.pages.hashes.len() {
             return Ok(());
         }
-        self.write_back()?;
-        self.reload(0..0)?;
-        if count <= self.pages.lock().hashes.len() { Ok(()) } else { Err(refused(Errno::NOMEM)) }
-    }
-
-    /// A process of the user `uid` is about to make the file as long as `size`, or longer. What others do is
-    /// not refused for lack of this user's room.
-    ///
-    /// # Errors
-    /// EFBIG: there is no room for that.
-    pub(crate) fn reserve(&self, size: u64, uid: u32) -> Result<()> {
-        let count = page_count(size);
-        let mut pages = self.pages.lock();
-        let is_larger = uid == self.uid && count > pages.hashes.len();
-        if is_larger && pages.make_room(count) < count { Err(refused(Errno::FBIG)) } else { Ok(()) }
-    }
-
-    /// The file was written in `range`, or has another size. Of a longer one as much as there is room for is
-    /// held.
-    pub(crate) fn reload(&self, range: Range<u64>) -> Result<()> {
-        let mut pages = self.pages.lock();
-        let size = self.process.stat(self.fd)?.size;
-        let count = pages.make_room(page_count(size));
-        let hashes = &mut pages.hashes;
-        hashes.truncate(count);
-        let kept = hashes.len();
-        let first = (range.start / PAGE as u64) as usize;
-        let last = page_count(range.end.min(size)).min(kept);
-        // The old end and the new one lie within a page each.
-        let loaded =
-            self.load(hashes, first..last).and_then(|()| self.load(hashes, kept.saturating_sub(1)..count));
-        ftruncate(&self.memory, (hashes.len() * PAGE) as u64).map_err(refused)?;
-        loaded
-    }
-
-    /// What a program has written is not read anew where the file holds what it did. New memory is zeros.
-    fn load(&self, hashes: &mut Vec<u64>, mut range: Range<usize>) -> Result<()> {
-        let zeros = hash(&[0; PAGE]);
-        let mut space = vec![0; PIECE];
-        while !range.is_empty() {
-            let len = range.len().saturating_mul(PAGE).min(PIECE);
-            let at = (range.start * PAGE) as u64;
-            let got = self.process.pread(self.fd, &mut space[..len], at)?;
-            space[got..len].fill(0);
-            for page in space[..len].chunks(PAGE) {
-                let found = hash(page);
-                let known = hashes.get(range.start).copied().unwrap_or(zeros);
-                if known != found {
-                    self.put(page, (range.start * PAGE) as u64)?;
-                }
-                match hashes.get_mut(range.start) {
-                    Some(known) => *known = found,
-                    None => hashes.push(found),
-                }
-                range.start += 1;
-            }
-        }
-        Ok(())
-    }
-
-    fn put(&self, page: &[u8], at: u64) -> Result<()> {
-        let mut done = 0;
-        while done < page.len() {
-            done += pwrite(&self.memory, &page[done..], at + done as u64).map_err(refused)?;
-        }
-        Ok(())
+        held.write_back()?;
+        held.reload(0..0)?;
+        if count <= held.pages.hashes.len() { Ok(()) } else { Err(refused(Errno::NOMEM)) }
     }
 
     /// One of those that keep it ends. What it holds reaches the file while others still find it.
@@ -240,16 +187,98 @@ impl Image {
 
     /// What programs have written into the memory reaches the file. O(size of the file).
     pub(crate) fn write_back(&self) -> Result<()> {
-        let mut pages = self.pages.lock();
+        self.hold().write_back()
+    }
+
+    /// Keeps others from it.
+    pub(crate) fn hold(&self) -> Held<'_> {
+        Held { image: self, pages: self.pages.lock() }
+    }
+}
+
+impl Held<'_> {
+    /// A process of the user `uid` is about to make the file as long as `size`, or longer. What others do is
+    /// not refused for lack of this user's room.
+    ///
+    /// # Errors
+    /// EFBIG: there is no room for that.
+    pub(crate) fn reserve(&mut self, size: u64, uid: u32) -> Result<()> {
+        let count = page_count(size);
+        let is_larger = uid == self.image.uid && count > self.pages.hashes.len();
+        if is_larger && self.pages.make_room(count) < count { Err(refused(Errno::FBIG)) } else { Ok(()) }
+    }
+
+    /// The file was written in `moved`, or has another size. Of a longer one as much as there is room for is
+    /// held.
+    pub(crate) fn reload(&mut self, moved: Range<u64>) -> Result<()> {
+        let size = self.image.process.stat(self.image.fd)?.size;
+        let count = self.pages.make_room(page_count(size));
+        self.pages.hashes.truncate(count);
+        let kept = self.pages.hashes.len();
+        let first = (moved.start / PAGE as u64) as usize;
+        let last = page_count(moved.end.min(size)).min(kept);
+        // From the old end or the new one on all is another.
+        let end = self.pages.size.min(size).min((kept * PAGE) as u64);
+        let changed = [moved, end..u64::MAX];
+        self.pages.size = end;
+        let loaded = self
+            .load(first..last, &changed)
+            .and_then(|()| self.load((end / PAGE as u64) as usize..count, &changed))
+            .map(|()| self.pages.size = size);
+        ftruncate(&self.image.memory, (self.pages.hashes.len() * PAGE) as u64).map_err(refused)?;
+        loaded
+    }
+
+    /// Reads pages of the file. Into the memory comes what lies in a range that has changed: the rest of a
+    /// page may hold what a program has written meanwhile. New memory is zeros.
+    fn load(&mut self, mut pages: Range<usize>, changed: &[Range<u64>]) -> Result<()> {
+        let zeros = hash(&[0; PAGE]);
+        let mut space = vec![0; PIECE];
+        while !pages.is_empty() {
+            let len = pages.len().saturating_mul(PAGE).min(PIECE);
+            let at = (pages.start * PAGE) as u64;
+            let got = self.image.process.pread(self.image.fd, &mut space[..len], at)?;
+            space[got..len].fill(0);
+            for page in space[..len].chunks(PAGE) {
+                let found = hash(page);
+                let known = self.pages.hashes.get(pages.start).copied().unwrap_or(zeros);
+                if known != found {
+                    self.put(page, (pages.start * PAGE) as u64, changed)?;
+                }
+                match self.pages.hashes.get_mut(pages.start) {
+                    Some(known) => *known = found,
+                    None => self.pages.hashes.push(found),
+                }
+                pages.start += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts what has changed of a page into the memory.
+    fn put(&self, page: &[u8], at: u64, changed: &[Range<u64>]) -> Result<()> {
+        for range in changed {
+            let within = |place: u64| place.saturating_sub(at).min(PAGE as u64) as usize;
+            let (mut done, end) = (within(range.start), within(range.end));
+            while done < end {
+                done += pwrite(&self.image.memory, &page[done..end], at + done as u64).map_err(refused)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// See [`Image::write_back`].
+    pub(crate) fn write_back(&mut self) -> Result<()> {
+        let Self { image, pages } = self;
         let hashes = &mut pages.hashes;
-        let size = self.process.stat(self.fd)?.size;
+        let size = image.process.stat(image.fd)?.size;
         let mut space = vec![0; PIECE];
         let mut first = 0;
         while first < hashes.len() {
             let len = ((hashes.len() - first) * PAGE).min(PIECE);
             let at = (first * PAGE) as u64;
             // A client may have shortened it.
-            let got = pread(&self.memory, &mut space[..len], at).map_err(refused)?;
+            let got = pread(&image.memory, &mut space[..len], at).map_err(refused)?;
             space[got..len].fill(0);
             let known = hashes[first..].iter_mut();
             for ((known, page), at) in known.zip(space[..len].chunks(PAGE)).zip((at..).step_by(PAGE)) {
@@ -259,7 +288,7 @@ impl Image {
                 }
                 let len = size.saturating_sub(at).min(PAGE as u64) as usize;
                 if len > 0 {
-                    self.process.pwrite(self.fd, &page[..len], at)?;
+                    image.process.pwrite(image.fd, &page[..len], at)?;
                 }
                 *known = found;
             }

@@ -1,5 +1,7 @@
 //! Files that clients map.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use kvfs_fs::BeginOptions;
 use kvfs_lane::Call;
 use kvfs_posix::Identity;
@@ -84,4 +86,48 @@ fn memory_in_a_transaction_that_was_aborted_keeps_no_client_from_syncing() {
     assert_eq!(inside.read(handle, 5, Some(0)), Err(Errno::STALE));
     outside.call(&Call::Settle, &[]).expect("settles");
     outside.call(&Call::SyncAll, &[]).expect("syncs");
+}
+
+#[test]
+fn write_that_was_answered_and_what_is_stored_beside_it_meanwhile_both_stay() {
+    let world = World::new();
+    let (writer, reader) = (world.connect(), world.connect());
+    let (handle, _descriptor) = placeholder(&writer);
+    writer.open("/file", OFlags::CREATE | OFlags::RDWR, Some(handle)).expect("opens");
+    writer.write(handle, &[0; 4096]).expect("writes");
+    let memory = world.memory(handle).expect("is mapped");
+    let file = reader.open("/file", OFlags::RDONLY, None).expect("opens");
+    let ends = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        // Each has bytes of its own in the page.
+        let stores = scope.spawn(|| {
+            for round in 1..=u32::MAX {
+                if ends.load(Ordering::Relaxed) {
+                    return true;
+                }
+                pwrite(&memory, &round.to_le_bytes(), 0).expect("writes");
+                let mut found = [0; 4];
+                for _ in 0..50 {
+                    pread(&memory, &mut found, 0).expect("reads");
+                    if found != round.to_le_bytes() {
+                        return false;
+                    }
+                }
+            }
+            true
+        });
+        let reads = scope.spawn(|| {
+            while !ends.load(Ordering::Relaxed) {
+                reader.read(file, 4, Some(0)).expect("reads");
+            }
+        });
+        let is_kept = (1..=3000_u32).all(|round| {
+            writer.call(&Call::Write { handle, offset: Some(100) }, &round.to_le_bytes()).expect("writes");
+            writer.read(handle, 4, Some(100)).expect("reads") == round.to_le_bytes()
+        });
+        ends.store(true, Ordering::Relaxed);
+        reads.join().expect("ends");
+        assert!(stores.join().expect("ends"), "what was stored is gone");
+        assert!(is_kept, "what was written is gone");
+    });
 }
