@@ -271,6 +271,11 @@ impl ClientLane {
         let len = self.0.mapping().head().len.load(Ordering::Relaxed) as usize;
         self.space().get(..len).ok_or(LaneError::TooLong)
     }
+
+    /// Gives the lane up: the server does not wait for another call.
+    pub fn end(self) {
+        self.0.mapping().end();
+    }
 }
 
 /// The end that answers.

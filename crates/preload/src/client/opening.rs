@@ -6,7 +6,7 @@
 use kvfs_lane::Reply;
 use kvfs_lane::greeting::PLACEHOLDER_MODE;
 
-use super::server::spare;
+use super::server::{Who, spare, who};
 use super::{Done, UMASK, ask, at, error, fail};
 use crate::call::Call;
 use crate::state;
@@ -68,9 +68,11 @@ pub(super) fn leads_to_placeholder(call: &Call<'_>) -> bool {
         && found.mode() == PLACEHOLDER_MODE
 }
 
-/// A descriptor is about to be closed: locks of ranges that the process has on the file end.
+/// A descriptor is about to be closed: locks of ranges that the process has on the file end. A child of vfork
+/// closes one of its own table, and the locks are its parent's.
 pub(super) fn close(call: &Call<'_>) -> isize {
-    let has_locks = super::page::page().is_some_and(|page| page.has_locks.load(Relaxed));
+    let has_locks =
+        super::page::page().is_some_and(|page| page.has_locks.load(Relaxed) && who(page) == Who::Own);
     if has_locks && let Ok(handle) = super::first(call) {
         // Whatever it says, the descriptor is closed.
         let _ = super::do_it(call, &kvfs_lane::Call::Close { handle });

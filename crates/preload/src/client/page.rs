@@ -14,7 +14,7 @@ use kvfs_lane::ClientLane;
 
 use crate::sys;
 
-/// Calls that are under way at once over lanes that are kept; more have a connection each.
+/// Calls that are under way at once over lanes that are kept; more have a lane each that is not.
 const LANES: usize = 64;
 
 /// Placeholders that are kept for files to be opened.

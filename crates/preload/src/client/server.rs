@@ -16,7 +16,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
 use kvfs_lane::greeting::{self, Answer, Greeting, Request, VERSION};
-use kvfs_lane::{Call, ClientLane, LaneError, Reply, decode, encode};
+use kvfs_lane::{Call, ClientLane, LaneError, LockRange, Reply, decode, encode};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::hidden;
@@ -177,24 +177,38 @@ pub(super) fn exchange<T>(
     read: impl FnOnce(Reply, &mut [u8]) -> T,
 ) -> Result<T, Errno> {
     let page = page().ok_or(libc::EIO)?;
-    if let Some(socket) = connection(page)?
-        && let Some(mut claimed) = page.claim()
-    {
-        if claimed.lane().is_none() {
-            let _alone = Asking::begin(page);
-            claimed.put(new_lane(socket)?);
+    let Some(socket) = connection(page)? else {
+        if matches!(call, Call::Lock { lock: LockRange { of_file: false, .. }, .. }) {
+            // It would end with the connection.
+            return Err(libc::ENOLCK);
         }
-        let lane = claimed.lane().ok_or(libc::EIO)?;
-        let done = converse(lane, socket, call, fill, read);
+        let socket = connect()?;
+        let mut lane = new_lane(socket.as_fd())?;
+        return converse(&mut lane, socket.as_fd(), call, fill, read).map_err(Lost::errno);
+    };
+    let new_lane = || {
+        let _alone = Asking::begin(page);
+        new_lane(socket)
+    };
+    let done = if let Some(mut claimed) = page.claim() {
+        if claimed.lane().is_none() {
+            claimed.put(new_lane()?);
+        }
+        let done = converse(claimed.lane().ok_or(libc::EIO)?, socket, call, fill, read);
         if matches!(done, Err(Lost::Server)) {
             claimed.lose();
-            disconnect(page, socket.as_raw_fd());
         }
-        return done.map_err(Lost::errno);
+        done
+    } else {
+        let mut lane = new_lane()?;
+        let done = converse(&mut lane, socket, call, fill, read);
+        lane.end();
+        done
+    };
+    if matches!(done, Err(Lost::Server)) {
+        disconnect(page, socket.as_raw_fd());
     }
-    let socket = connect()?;
-    let mut lane = new_lane(socket.as_fd())?;
-    converse(&mut lane, socket.as_fd(), call, fill, read).map_err(Lost::errno)
+    done.map_err(Lost::errno)
 }
 
 /// Why there is no answer.

@@ -1,0 +1,76 @@
+//! Locks of ranges.
+
+use crate::run::compare;
+
+/// What another process finds of the lock of a file.
+const ASK: &str = r#"
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <pthread.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+extern char **environ;
+static int lock(int fd, int command) { struct flock l = {.l_type = F_WRLCK, .l_whence = SEEK_SET}; return fcntl(fd, command, &l); }
+static void ask(const char *p) {
+  fflush(stdout); pid_t pid = fork();
+  if (!pid) { int fd = open(p, O_RDWR); struct flock l = {.l_type = F_WRLCK, .l_whence = SEEK_SET}; if (fcntl(fd, F_GETLK, &l)) _exit(1); _exit(l.l_type == F_WRLCK ? 7 : 8); }
+  int s; waitpid(pid, &s, 0); printf("%d\n", WEXITSTATUS(s));
+}
+"#;
+
+/// A child of `posix_spawn` closes the file.
+const SPAWNS: &str = r#"
+int main(int c, char **v) {
+  (void)c; char p[4096]; snprintf(p, sizeof p, "%s/db", v[1]); int fd = open(p, O_CREAT | O_RDWR, 0600);
+  printf("%d\n", lock(fd, F_SETLK)); pid_t pid; int s; char *w[] = {"true", 0};
+  posix_spawn_file_actions_t a; posix_spawn_file_actions_init(&a); posix_spawn_file_actions_addclose(&a, fd);
+  if (posix_spawn(&pid, "/bin/true", &a, 0, w, environ)) return 1;
+  waitpid(pid, &s, 0); ask(p); pid = vfork(); if (!pid) { close(fd); _exit(0); }
+  waitpid(pid, &s, 0); ask(p); printf("%d\n", (int)write(fd, "x", 1)); close(fd); ask(p); return 0;
+}
+"#;
+
+/// Of 80 threads each waits for a lock.
+const WAITS: &str = r#"
+static int held; static volatile int tids[80];
+static void *work(void *at) { tids[(long)at] = syscall(SYS_gettid); return (void *)(long)lock(held, F_SETLKW); }
+static int sleeps(int tid) {
+  char p[64], b[256] = {0}; snprintf(p, sizeof p, "/proc/self/task/%d/stat", tid); FILE *f = fopen(p, "r"); if (!f) return 0;
+  fread(b, 1, sizeof b - 1, f); fclose(f); char *state = strrchr(b, ')'); return state && state[2] == 'S';
+}
+int main(int c, char **v) {
+  (void)c; char p[4096], q[4096]; snprintf(p, sizeof p, "%s/held", v[1]); snprintf(q, sizeof q, "%s/own", v[1]);
+  int ready[2], done[2]; char b; if (pipe(ready) || pipe(done)) return 1; pid_t pid = fork();
+  if (!pid) { close(done[1]); int fd = open(p, O_CREAT | O_RDWR, 0600); if (lock(fd, F_SETLK)) _exit(1); write(ready[1], "x", 1); read(done[0], &b, 1); _exit(0); }
+  if (read(ready[0], &b, 1) != 1) return 2;
+  held = open(p, O_RDWR); int own = open(q, O_CREAT | O_RDWR, 0600); pthread_t th[80];
+  for (long i = 0; i < 80; i++) pthread_create(&th[i], 0, work, (void *)i);
+  for (int i = 0; i < 80; i++) while (!tids[i] || !sleeps(tids[i])) sched_yield();
+  printf("%d\n", lock(own, F_SETLK)); ask(q); printf("%d\n", lock(own, F_SETLK)); ask(q);
+  for (int i = 0; i < 2000; i++) if (lseek(own, i, SEEK_SET) != i) return 3;
+  close(done[1]); long failed = 0; void *r; for (int i = 0; i < 80; i++) { pthread_join(th[i], &r); failed |= (long)r; }
+  int s; waitpid(pid, &s, 0); printf("%ld %d\n", failed, s); ask(p); ask(q); return 0;
+}
+"#;
+
+fn compare_program(main: &str) {
+    compare(
+        &["gcc"],
+        &format!("gcc -w -pthread -o $D/prog -x c - <<'C_END'\n{ASK}{main}\nC_END\n$D/prog $D; rm $D/prog"),
+    );
+}
+
+#[test]
+fn close_in_a_child_of_vfork_leaves_the_locks_of_its_parent() {
+    compare_program(SPAWNS);
+}
+
+#[test]
+fn lock_is_kept_while_many_threads_of_it_call() {
+    compare_program(WAITS);
+}
