@@ -180,7 +180,7 @@ const LISTS: &[(Kind, &[i64])] = &[
     (Kind::Receive, &[l::SYS_recvmsg]),
     (Kind::Fd2, &[l::SYS_epoll_ctl]),
     (Kind::Cwd, &[l::SYS_getcwd]),
-    (Kind::Memory, &[l::SYS_munmap, l::SYS_msync]),
+    (Kind::Memory, &[l::SYS_munmap, l::SYS_mremap, l::SYS_msync]),
 ];
 
 /// The kind of each system call.

@@ -31,6 +31,7 @@ pub(crate) fn slow(nr: Number, args: &Args) -> Verdict {
         libc::SYS_chdir | libc::SYS_fchdir => change_directory(nr, args),
         libc::SYS_dup | libc::SYS_dup2 | libc::SYS_dup3 => duplicate(nr, args),
         libc::SYS_munmap => Verdict::Done(client::unmap(args)),
+        libc::SYS_mremap => Verdict::Done(client::remap(args)),
         libc::SYS_msync => Verdict::Done(client::sync_mapping(args)),
         libc::SYS_close_range => close_range(args),
         libc::SYS_fcntl if matches!(args[1] as i32, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) => {

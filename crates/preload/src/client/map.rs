@@ -7,6 +7,7 @@
 //!
 //! Thread safety: see the back end; the list of mappings is atomic, and a child of fork has a copy of it.
 
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicI32, AtomicU64};
@@ -22,7 +23,7 @@ use crate::sys::{self, Args};
 
 const PAGE: u64 = 4096;
 
-/// Mappings that are listed.
+/// Most mappings at a time: one that is not listed would be synced by nothing.
 const MAPPINGS_MAX: usize = 64;
 
 /// A mapping of memory that is shared.
@@ -32,6 +33,23 @@ struct Mapping {
     len: AtomicU64,
     /// What keeps its file, and one; 0: the place is free.
     fd: AtomicI32,
+}
+
+impl Mapping {
+    /// The pages that it has; empty: none.
+    fn pages(&self) -> Range<u64> {
+        let start = self.start.load(Acquire);
+        if start == 0 { 0..0 } else { start..behind(start, self.len.load(Relaxed)) }
+    }
+}
+
+/// Where the last page ends.
+fn behind(start: u64, len: u64) -> u64 {
+    start.saturating_add(len).checked_next_multiple_of(PAGE).unwrap_or(u64::MAX)
+}
+
+fn meet(one: &Range<u64>, other: &Range<u64>) -> bool {
+    one.start < other.end && other.start < one.end
 }
 
 static MAPPINGS: [Mapping; MAPPINGS_MAX] =
@@ -90,35 +108,68 @@ fn share(call: &Call<'_>, handle: u64) -> Done {
     if copy < 0 {
         return Err(Verdict::Done(copy as isize));
     }
+    state::mark(copy);
+    let mut mappings = MAPPINGS.iter();
+    let is_taken = |mapping: &&Mapping| mapping.fd.compare_exchange(0, copy + 1, Acquire, Relaxed).is_ok();
+    let Some(mapping) = mappings.find(is_taken) else {
+        hidden::close(copy);
+        return error(libc::ENOMEM);
+    };
     let mut args = *call.args;
     args[4] = memory.as_raw_fd() as u64;
     let start = sys::call(call.nr, &args);
     if start < 0 {
+        mapping.fd.store(0, Release);
         hidden::close(copy);
         return Err(Verdict::Done(start));
     }
     state::HAS_SHARED.store(1, Relaxed);
-    state::mark(copy);
-    let mapping =
-        MAPPINGS.iter().find(|mapping| mapping.fd.compare_exchange(0, copy + 1, Acquire, Relaxed).is_ok());
-    // One that is not listed keeps its file for as long as the process lives.
-    if let Some(mapping) = mapping {
-        mapping.len.store(args[1], Relaxed);
+    mapping.len.store(args[1], Relaxed);
+    mapping.start.store(start as u64, Release);
+    Ok(start)
+}
+
+/// mremap: address, length, new length, flags, new address. A mapping that is listed stays a whole one.
+pub(crate) fn remap(args: &Args) -> isize {
+    let named = args[0]..behind(args[0], args[1].max(1));
+    let mapping = MAPPINGS.iter().find(|mapping| meet(&mapping.pages(), &named));
+    // Otherwise there would be two.
+    let moves_whole = args[1] != 0 && args[3] as i32 & libc::MREMAP_DONTUNMAP == 0;
+    if mapping.is_some_and(|mapping| mapping.pages() != named || !moves_whole) {
+        return -(libc::ENOMEM as isize);
+    }
+    let start = sys::call(libc::SYS_mremap as u64, args);
+    if start >= 0
+        && let Some(mapping) = mapping
+    {
+        mapping.len.store(args[2], Relaxed);
         mapping.start.store(start as u64, Release);
     }
-    Ok(start)
+    start
 }
 
 /// munmap: files whose mappings are gone are let go.
 pub(crate) fn unmap(args: &Args) -> isize {
-    let last = args[0].saturating_add(args[1]).next_multiple_of(PAGE);
+    let gone = args[0]..behind(args[0], args[1]);
     let mut kept = [0; MAPPINGS_MAX];
     for (mapping, kept) in MAPPINGS.iter().zip(&mut kept) {
-        let start = mapping.start.load(Acquire);
-        let end = start.saturating_add(mapping.len.load(Relaxed)).next_multiple_of(PAGE);
-        let is_gone = start != 0 && args[0] <= start && end <= last;
-        if is_gone && mapping.start.compare_exchange(start, 0, Acquire, Relaxed).is_ok() {
-            *kept = mapping.fd.swap(0, Release);
+        let pages = mapping.pages();
+        if !meet(&pages, &gone) {
+            continue;
+        }
+        match (gone.start <= pages.start, pages.end <= gone.end) {
+            (true, true) => {
+                if mapping.start.compare_exchange(pages.start, 0, Acquire, Relaxed).is_ok() {
+                    *kept = mapping.fd.swap(0, Release);
+                }
+            }
+            (true, false) => {
+                mapping.start.store(gone.end, Release);
+                mapping.len.store(pages.end - gone.end, Relaxed);
+            }
+            (false, true) => mapping.len.store(gone.start - pages.start, Relaxed),
+            // Both sides keep it.
+            (false, false) => {}
         }
     }
     let result = sys::call(libc::SYS_munmap as u64, args);
@@ -132,15 +183,15 @@ pub(crate) fn unmap(args: &Args) -> isize {
 pub(crate) fn sync(args: &Args) -> isize {
     let range = args[0]..args[0].saturating_add(args[1]);
     for mapping in &MAPPINGS {
-        let start = mapping.start.load(Acquire);
-        let is_meant = start != 0 && start < range.end && range.start < start + mapping.len.load(Relaxed);
-        if !is_meant || args[2] as i32 & libc::MS_SYNC == 0 {
+        if !meet(&mapping.pages(), &range) || args[2] as i32 & libc::MS_SYNC == 0 {
             continue;
         }
         let Ok(handle) = super::handle(mapping.fd.load(Relaxed) - 1) else { continue };
         let failed = |reply, _: &mut [u8]| match reply {
+            Reply::Done => 0,
             Reply::Failed { errno } => errno,
-            _ => 0,
+            // The file is another server's.
+            _ => libc::EIO,
         };
         let errno =
             server::exchange(&kvfs_lane::Call::Sync { handle }, |_| 0, failed).unwrap_or_else(|errno| errno);

@@ -42,7 +42,7 @@ use crate::sys;
 
 pub(crate) use directory::{leave_directory, owns};
 pub(crate) use hidden::{first_within, is_hidden};
-pub(crate) use map::{sync as sync_mapping, unmap};
+pub(crate) use map::{remap, sync as sync_mapping, unmap};
 
 /// The socket of the server: `KVFS_EXEC_SOCKET`.
 const SOCKET: &str = "KVFS_EXEC_SOCKET";

@@ -3,6 +3,7 @@
 
 mod descriptors;
 mod locks;
+mod mapped;
 mod programs;
 mod run;
 mod signals;

@@ -1,7 +1,7 @@
 //! Runs a script twice: under the library on a store, and without it in a real directory.
 
 use std::os::unix::net::UnixListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::Arc;
 
@@ -81,6 +81,22 @@ pub(crate) fn is_installed(program: &str) -> bool {
     let found =
         Command::new("sh").args(["-c", &format!("{program} --version || {program} -version")]).output();
     found.is_ok_and(|output| output.status.success())
+}
+
+/// A program in C, made of this source without the library.
+pub(crate) fn compiled(directory: &Path, source: &str, flags: &[&str]) -> Option<PathBuf> {
+    if !is_installed("gcc") {
+        eprintln!("skipped: gcc is not installed");
+        return None;
+    }
+    let (program, text) = (directory.join("prog"), directory.join("prog.c"));
+    std::fs::write(&text, source).expect("writes");
+    let is_made = Command::new("gcc").args(flags).arg("-o").args([&program, &text]).status();
+    if !is_made.is_ok_and(|status| status.success()) {
+        eprintln!("skipped: gcc does not make it, with {flags:?}");
+        return None;
+    }
+    Some(program)
 }
 
 fn script(mut command: Command, at: &str, script: &str) -> Output {

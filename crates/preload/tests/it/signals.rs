@@ -1,8 +1,6 @@
 //! Signals, forks and raw system calls of programs, and executables that do not load the library.
 
-use crate::run::{Served, compare, is_installed};
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use crate::run::{Served, compare, compiled};
 
 /// A handler that writes below the prefix interrupts calls below the prefix; threads fork meanwhile; `vfork`
 /// and `syscall`.
@@ -98,26 +96,12 @@ fn few_descriptors_are_enough_and_all_numbers_can_be_had() {
     );
 }
 
-/// A program that is linked statically, made of this source.
-fn static_program(directory: &Path, source: &str) -> Option<PathBuf> {
-    if !is_installed("gcc") {
-        eprintln!("skipped: gcc is not installed");
-        return None;
-    }
-    let (program, text) = (directory.join("prog"), directory.join("prog.c"));
-    std::fs::write(&text, source).expect("writes");
-    let is_made = Command::new("gcc").arg("-static").arg("-o").args([&program, &text]).status();
-    if !is_made.is_ok_and(|status| status.success()) {
-        eprintln!("skipped: there is no static libc");
-        return None;
-    }
-    Some(program)
-}
-
 #[test]
 fn static_executable_is_told_of_or_refused() {
     let directory = tempfile::tempdir().expect("a directory");
-    let Some(program) = static_program(directory.path(), "int main(void) { return 7; }") else { return };
+    let Some(program) = compiled(directory.path(), "int main(void) { return 7; }", &["-static"]) else {
+        return;
+    };
     let served = Served::new();
     for (mode, status, has_message) in [("warn", 7, true), ("allow", 7, false), ("refuse", 126, true)] {
         let run = served
@@ -139,7 +123,7 @@ fn static_executable_is_refused_an_open_file_of_the_store_that_it_inherits() {
     let source = "#include <errno.h>\n#include <unistd.h>\nint main(void) {
         char byte; int of_read = read(1, &byte, 1) < 0 ? errno : 0;
         return write(1, \"lost\", 4) < 0 && errno == EFBIG && of_read == EBADF ? 0 : 1; }";
-    let Some(program) = static_program(directory.path(), source) else { return };
+    let Some(program) = compiled(directory.path(), source, &["-static"]) else { return };
     let served = Served::new();
     let run = served
         .command("bash")

@@ -1,0 +1,64 @@
+//! Programs that map files of the store.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::Stdio;
+
+use crate::run::{Served, compiled};
+
+/// Mappings one after the other, which are moved and unmapped in parts; then two that stay, one of them
+/// moved, and as many as there can be.
+const MAPS: &str = r#"
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#define P 4096
+static char *map(int fd, size_t n) { return mmap(0, n, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0); }
+static char *move(char *p, size_t n, size_t m) {
+  char *to = mmap(0, m, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  return mremap(p, n, m, MREMAP_MAYMOVE | MREMAP_FIXED, to);
+}
+static void sync_it(char *p) { printf("%d ", msync(p, P, MS_SYNC) ? errno : 0); }
+int main(int c, char **v) {
+  (void)c; int fd = open(v[1], O_CREAT | O_RDWR, 0600); if (fd < 0 || ftruncate(fd, 4 * P)) return 1;
+  for (int i = 0; i < 300; i++) {
+    char *p = map(fd, 2 * P); if (p == MAP_FAILED) { perror("mmap"); return 2; }
+    p = move(p, 2 * P, 4 * P); if (p == MAP_FAILED) return 3;
+    p[3 * P] = 'x'; if (munmap(p, P) || munmap(p + 3 * P, P) || munmap(p + P, 2 * P)) return 4;
+  }
+  char *stays = map(fd, P), *moved = move(map(fd, P), P, P), *last = 0; stays[0] = 'a'; moved[1] = 'b';
+  char *part = map(fd, 2 * P); printf("%d ", mremap(part, P, P, MREMAP_MAYMOVE | MREMAP_FIXED, part + P) == MAP_FAILED);
+  sync_it(stays); sync_it(moved); printf("\n"); fflush(stdout); getchar();
+  sync_it(stays); sync_it(stays); sync_it(moved); printf("\n"); fflush(stdout);
+  fd = open(v[1], O_RDWR); if (fd < 0) return 5;
+  for (int i = 0; i < 1000; i++) { char *p = map(fd, P); if (p == MAP_FAILED) break; last = p; }
+  printf("%d ", errno == ENOMEM); munmap(last, P); printf("%d\n", map(fd, P) != MAP_FAILED); return 0;
+}
+"#;
+
+#[test]
+fn msync_of_each_mapping_reaches_its_server_or_fails() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let Some(program) = compiled(directory.path(), MAPS, &[]) else { return };
+    let mut served = Served::new();
+    let mut program = served
+        .command(program.to_str().expect("text"))
+        .arg("/kvfs/f")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("runs");
+    let mut output = BufReader::new(program.stdout.take().expect("a pipe"));
+    let mut said = String::new();
+    output.read_line(&mut said).expect("has synced");
+    assert_eq!(said, "1 0 0 \n");
+    served.restart();
+    program.stdin.take().expect("a pipe").write_all(b"\n").expect("goes on");
+    let mut said = String::new();
+    output.read_to_string(&mut said).expect("ends");
+    program.wait().expect("has ended");
+    // EIO: the file is another server's. A mapping that nothing would sync is refused.
+    assert_eq!(said, "5 5 5 \n1 1\n");
+}
