@@ -25,6 +25,7 @@ fn superblock() -> Vec<u8> {
         epoch: 2,
         manifest_zones: vec![ZoneId(9), ZoneId(10)],
         manifest_seq: 5,
+        has_stamps: true,
     };
     let bytes: [u8; SUPERBLOCK_BYTES] = superblock.encode();
     bytes.to_vec()

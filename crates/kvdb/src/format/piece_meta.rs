@@ -69,6 +69,8 @@ pub struct PieceMetaHeader {
 impl PieceMetaHeader {
     /// Size on disk.
     pub const BYTES: usize = 40;
+    /// Size of the stamp, which is right behind the blob, and behind each copy of its start.
+    pub const STAMP_BYTES: usize = 4;
 
     /// The header of the blob of `piece`.
     pub fn new(keyspace: u32, piece: u64, sections: [Section; 3]) -> Self {
@@ -96,6 +98,14 @@ impl PieceMetaHeader {
     /// The bytes on disk.
     pub fn encode(&self) -> &[u8] {
         self.as_bytes()
+    }
+
+    /// What tells that a store with this salt has written the blob: users, who do not know the salt, can't
+    /// make it.
+    pub fn stamp(&self, salt: u32) -> [u8; Self::STAMP_BYTES] {
+        let mut crc = super::Crc32c::salted(salt);
+        crc.update(self.as_bytes());
+        crc.finish().to_le_bytes()
     }
 
     /// Keyspace and piece that it is about.

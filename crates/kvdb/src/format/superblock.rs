@@ -28,6 +28,9 @@ pub const ZONE_BYTES_MIN: u32 = 64 << 10;
 /// Greatest size of a zone (bytes).
 pub const ZONE_BYTES_MAX: u32 = 1 << 30;
 
+/// See [`Superblock::has_stamps`]. A program that does not know it writes zero, and pieces without a stamp.
+const HAS_STAMPS: u8 = 1;
+
 const MAGIC: [u8; 8] = *b"\x89kvfs\r\n\x1a";
 /// The checksum covers everything behind itself.
 const CRC_FROM: usize = 12;
@@ -47,7 +50,8 @@ struct Head {
     journal_first: U32,
     journal_zones: U32,
     manifest_zones_len: U32,
-    reserved: [u8; 48],
+    flags: u8,
+    reserved: [u8; 47],
 }
 
 const _: () = assert!(size_of::<Head>() == 128 && MANIFEST_ZONES_MAX == 992);
@@ -76,6 +80,8 @@ pub struct Superblock {
     pub manifest_zones: Vec<ZoneId>,
     /// Number of this manifest, counted up when it is rewritten.
     pub manifest_seq: u64,
+    /// Each piece of the store has a stamp ([`PieceMetaHeader::stamp`](super::PieceMetaHeader::stamp)).
+    pub has_stamps: bool,
 }
 
 /// Why a device has no usable superblock.
@@ -142,7 +148,8 @@ impl Superblock {
             journal_first: self.journal_first.0.into(),
             journal_zones: self.journal_zones.into(),
             manifest_zones_len: (self.manifest_zones.len() as u32).into(),
-            reserved: [0; 48],
+            flags: if self.has_stamps { HAS_STAMPS } else { 0 },
+            reserved: [0; 47],
         };
         let mut bytes = [0; SUPERBLOCK_BYTES];
         let (head_bytes, zones) = bytes.split_at_mut(size_of::<Head>());
@@ -195,6 +202,7 @@ impl Superblock {
             epoch: head.epoch.get(),
             manifest_zones: zones.chunks_exact(size_of::<U32>()).take(zones_len).map(zone).collect(),
             manifest_seq: head.manifest_seq.get(),
+            has_stamps: head.flags & HAS_STAMPS != 0,
         };
         superblock.check().map_err(damaged)?;
         Ok(superblock)

@@ -91,6 +91,7 @@ impl Db {
             epoch: 0,
             manifest_zones: Vec::new(),
             manifest_seq: 0,
+            has_stamps: true,
         };
         grow_to(device.as_ref(), SUPERBLOCKS_END)?;
         Journal::create(device.as_ref(), JournalArea::of(&superblock))?;
@@ -154,7 +155,7 @@ fn owners(
     let area = JournalArea { part_bytes: options.journal_part_bytes, ..JournalArea::of(&superblock) };
     let (zone_bytes, first_data) = (superblock.zone_bytes, superblock.first_data_zone());
     let zones = Zones::new(Arc::clone(&device), zone_bytes, superblock.capacity_bytes, first_data);
-    let (uuid, next_epoch) = (superblock.uuid, superblock.epoch + 1);
+    let (uuid, salt, next_epoch) = (superblock.uuid, superblock.salt(), superblock.epoch + 1);
     let announced = Announced::new(Features::announced_by(superblock.format_version));
     let (manifest, mut state) = Manifest::open(Arc::clone(&device), superblock, Arc::clone(&zones))?;
     found.join(&state, others, &zones, (uuid, options.read_only))?;
@@ -168,7 +169,7 @@ fn owners(
     zones.restore(state.zone_uses())?;
     let run_options = RunOptions { tuple_block_bytes: options.tuple_block_bytes, ..RunOptions::default() };
     let (memory, policy) = (options.memory_bytes, options.cache_policy);
-    let ctx = RunContext::new(Arc::clone(&device), zones, memory, policy, run_options);
+    let ctx = RunContext::new(Arc::clone(&device), zones, salt, memory, policy, run_options);
     ctx.accountant.charges().set_now(clock.monotonic());
     let version = Arc::new(Version::open(&state, &ctx)?);
     let keyspaces = Arc::new(Keyspaces::of(&state));

@@ -176,7 +176,8 @@ fn context(
     for other in others {
         zones.add_member(other.clone());
     }
-    RunContext::new(Arc::clone(device), zones, MEMORY_BYTES, Policy::default(), RunOptions::default())
+    let (salt, policy) = (superblock.salt(), Policy::default());
+    RunContext::new(Arc::clone(device), zones, salt, MEMORY_BYTES, policy, RunOptions::default())
 }
 
 /// The manifest told which devices there are; their labels tell it, too.
@@ -241,7 +242,7 @@ fn adopt_strays(
     let of_others = ctx.zones.members().into_iter().skip(1).map(|member| member.zones);
     let zones: Vec<_> = std::iter::once(of_first).chain(of_others).flatten().map(ZoneId).collect();
     progress::stage("looking for pieces in all zones", Unit::Items, zones.len() as u64);
-    let found = salvage::find_pieces(ctx, zones.into_iter(), || progress::advance(1));
+    let found = salvage::find_pieces(ctx, zones.into_iter(), superblock.has_stamps, || progress::advance(1));
     settle_kinds(state, nameless, &found);
     for stray in found.into_iter().filter(|stray| is_lost(stray.desc.id.0)) {
         enter_nameless(state, stray.keyspace, stray.kind);

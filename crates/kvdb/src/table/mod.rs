@@ -102,6 +102,8 @@ pub(crate) struct RunContext {
     pub device: Arc<dyn Device>,
     /// Gives out space.
     pub zones: Arc<Zones>,
+    /// Of the store: what its pieces are stamped with.
+    pub salt: u32,
     /// Verified blocks.
     pub cache: Arc<BlockCache>,
     /// Indexes and filters.
@@ -123,6 +125,7 @@ impl RunContext {
     pub(crate) fn new(
         device: Arc<dyn Device>,
         zones: Arc<Zones>,
+        salt: u32,
         memory_bytes: u64,
         cache_policy: Policy,
         options: RunOptions,
@@ -132,7 +135,18 @@ impl RunContext {
         let pages = Pages::new(Arc::clone(&accountant));
         let windows = Windows::new(Arc::clone(&accountant));
         let (write_failed, slow_reads) = (AtomicBool::new(false), AtomicU64::new(0));
-        Arc::new(Self { device, zones, cache, pages, windows, accountant, options, write_failed, slow_reads })
+        Arc::new(Self {
+            device,
+            zones,
+            salt,
+            cache,
+            pages,
+            windows,
+            accountant,
+            options,
+            write_failed,
+            slow_reads,
+        })
     }
 
     /// Whether a device has refused a write of a piece.

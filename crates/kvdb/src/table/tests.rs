@@ -18,6 +18,9 @@ use crate::space::{Budget, Stream, Zones};
 
 const KEYSPACE: u32 = 5;
 
+/// Of the store that the pieces are in.
+const SALT: u32 = 0x5eed;
+
 /// A key, its version, and what it is: in record order.
 type Record = (Vec<u8>, Seqno, RecordKind, Vec<u8>);
 
@@ -36,7 +39,7 @@ impl Rig {
     }
 
     fn context(device: Arc<dyn Device>, zones: Arc<Zones>, options: RunOptions) -> Arc<RunContext> {
-        RunContext::new(device, zones, 64 << 20, Policy::default(), options)
+        RunContext::new(device, zones, SALT, 64 << 20, Policy::default(), options)
     }
 
     fn writer(&self, kind: KeyspaceKind, id: u64) -> PieceWriter {

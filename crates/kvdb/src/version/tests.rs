@@ -29,6 +29,7 @@ fn superblock() -> Superblock {
         epoch: 0,
         manifest_zones: vec![],
         manifest_seq: 0,
+        has_stamps: true,
     }
 }
 

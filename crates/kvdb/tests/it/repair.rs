@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use kvfs_device::{AlignedBuf, CrashDevice, CrashMode, Device, MemoryDevice, Rng, SECTOR_BYTES};
-use kvfs_kvdb::{Db, Lost, Repaired, repair};
+use kvfs_kvdb::{CreateOptions, Db, Lost, Repaired, repair};
 use kvfs_store::{
     BLOCK_BYTES, Batch, Compression, Durability, KeyRange, Keyspace, KeyspaceKind, NamedSnapshots, Op,
     Position, Read, Store,
@@ -504,21 +504,69 @@ fn assert_everywhere(device: &Arc<dyn Device>, rounds: u8, what: &str) -> [Strin
     })
 }
 
+/// The sectors in which groups of a manifest begin.
+fn groups_of(medium: &MemoryDevice) -> Vec<usize> {
+    let image = medium.snapshot();
+    let sectors = image.chunks(SECTOR_BYTES).enumerate();
+    sectors.filter(|(_, sector)| sector.starts_with(b"KvMf")).map(|(index, _)| index).collect()
+}
+
+/// A store without the group of its manifest in `sector`, repaired.
+fn repaired_without(medium: &MemoryDevice, sector: usize) -> (Arc<MemoryDevice>, Repaired) {
+    let medium = Arc::new(medium.fork());
+    spoil(&medium, sector * SECTOR_BYTES, SECTOR_BYTES, &mut Rng::new(3));
+    let repaired = run_repair(&(Arc::clone(&medium) as Arc<dyn Device>));
+    (medium, repaired)
+}
+
+/// Nor are those that an earlier store has left on the device.
+#[test]
+fn no_repair_takes_pieces_of_another_store_for_own_ones() {
+    let names = ALL_SPACES.map(|(name, _)| name.to_owned());
+    let new_store_on = |medium: MemoryDevice, uuid, rounds| {
+        let medium = Arc::new(medium);
+        let device = Arc::clone(&medium) as Arc<dyn Device>;
+        let (zone_bytes, journal_bytes) = (ZONE_BYTES as u32, Some(4 << 20));
+        let of_size = CreateOptions::new(ZONES * ZONE_BYTES as u64, uuid);
+        Db::create(Arc::clone(&device), &CreateOptions { zone_bytes, journal_bytes, ..of_size })
+            .expect("creates");
+        (0..rounds).for_each(|round| write_everywhere(&device, &names, round));
+        (medium, device)
+    };
+    let (other, _) = new_store_on(MemoryDevice::growable(0, ZONES * ZONE_BYTES as u64), [8; 16], 9);
+    let (medium, device) = new_store_on(other.fork(), [7; 16], 2);
+    let db = open(&device, |_| {});
+    let image = other.snapshot();
+    for sector in used_sectors(&other) {
+        let mut batch = Batch::new();
+        let block = &image[sector * SECTOR_BYTES..][..BLOCK_BYTES];
+        batch.put_blocks(handles(&db)[1], &b"image"[..], sector as u64, block.to_vec());
+        db.apply(batch, Durability::Buffered).expect("applies");
+    }
+    db.flush().expect("flushes");
+    let expected = content_of(&db);
+    db.close().expect("closes");
+    let mut searched = 0;
+    for group in groups_of(&medium) {
+        let (medium, repaired) = repaired_without(&medium, group);
+        // Else it was one of the other store, in the image or elsewhere.
+        if !repaired.is_uncertain {
+            continue;
+        }
+        searched += 1;
+        let what = format!("without the group in sector {group}");
+        assert!(repaired.lost.is_empty(), "{what}: {repaired:?}");
+        if !repaired.findings.iter().any(|finding| finding.contains("from now on")) {
+            assert!(content_of(&open(&(medium as Arc<dyn Device>), |_| {})) == expected, "{what}");
+        }
+    }
+    assert!(searched > 3, "{searched}");
+}
+
 /// Also one that makes a keyspace of which later groups name pieces, and one that has the whole state of a
 /// manifest that was written anew.
 #[test]
 fn whichever_group_of_a_manifest_is_damaged_each_keyspace_is_there() {
-    let groups_of = |medium: &MemoryDevice| -> Vec<usize> {
-        let image = medium.snapshot();
-        let sectors = image.chunks(SECTOR_BYTES).enumerate();
-        sectors.filter(|(_, sector)| sector.starts_with(b"KvMf")).map(|(index, _)| index).collect()
-    };
-    let repaired_without = |medium: &MemoryDevice, group: usize| -> (Arc<MemoryDevice>, Repaired) {
-        let medium = Arc::new(medium.fork());
-        spoil(&medium, group * SECTOR_BYTES, SECTOR_BYTES, &mut Rng::new(3));
-        let repaired = run_repair(&(Arc::clone(&medium) as Arc<dyn Device>));
-        (medium, repaired)
-    };
     let medium = Arc::new(MemoryDevice::growable(0, ZONES * ZONE_BYTES as u64));
     let device = Arc::clone(&medium) as Arc<dyn Device>;
     create(&device, ZONES);

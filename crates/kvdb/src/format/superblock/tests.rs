@@ -16,6 +16,7 @@ fn superblock(generation: u64) -> Superblock {
         epoch: 9,
         manifest_zones: vec![ZoneId(7), ZoneId(5)],
         manifest_seq: 3,
+        has_stamps: true,
     }
 }
 

@@ -81,10 +81,11 @@ pub(in crate::table) fn copy_of(reader: &MetaReader) -> Option<MetaReader> {
 /// damaged.
 pub(in crate::table) fn has_damaged_copy(reader: &MetaReader, header: &PieceMetaHeader) -> bool {
     let desc = &reader.desc;
-    let len = u64::from(padded(copied_len(header)));
     let meta: u64 = desc.meta.iter().map(|extent| u64::from(extent.len)).sum();
     let held: u64 = desc.zones.iter().map(|zone_use| zone_use.bytes).sum();
-    if held != desc.data_bytes + meta + len {
+    let Some(len) = held.checked_sub(desc.data_bytes + meta) else { return false };
+    let with = |stamp| u64::from(padded(copied_len(header) + stamp));
+    if ![0, PieceMetaHeader::STAMP_BYTES as u32].map(with).contains(&len) {
         return false;
     }
     // It was allocated last: nothing of the piece lies behind it in its zone.
@@ -178,12 +179,17 @@ impl Parts {
 }
 
 /// All pieces in `zone` whose index is whole, by keyspace and number, with the address of a blob; one that
-/// has its fingerprints comes before one that has not.
+/// has its fingerprints comes before one that has not. With `salt`, those with a stamp alone: others may be
+/// content of files, or what another store has left on the device.
 pub(super) fn strays(
     zone: &SalvageStream<'_>,
+    salt: Option<u32>,
     all: &mut HashMap<(u32, u64), (u64, KeyspaceKind, FoundMeta)>,
 ) {
     for (addr, header) in zone.all_frames(|_, sector| PieceMetaHeader::peek(sector)) {
+        if salt.is_some_and(|salt| !is_stamped(zone, addr, &header, salt)) {
+            continue;
+        }
         let mut parts = Parts::default();
         parts.take(PieceMetaHeader::peek, &zone.read(addr, header.meta_len().into()));
         // Pieces of tuples have fingerprints, those of blocks have none.
@@ -196,6 +202,17 @@ pub(super) fn strays(
             all.insert(header.owner(), (addr, kind, found));
         }
     }
+}
+
+/// Whether the store's stamp is behind the blob at `addr`, or behind what a copy has of it.
+fn is_stamped(zone: &SalvageStream<'_>, addr: u64, header: &PieceMetaHeader, salt: u32) -> bool {
+    let stamp = header.stamp(salt);
+    let is_at = |end: u32| {
+        let in_sector = u64::from(end) % SECTOR_BYTES;
+        let tail = zone.read(addr + u64::from(end) - in_sector, in_sector + stamp.len() as u64);
+        tail.ends_with(&stamp)
+    };
+    is_at(header.meta_len()) || is_at(copied_len(header))
 }
 
 /// The length of a blob on the device, as extents have it.

@@ -148,11 +148,13 @@ pub(crate) struct Found {
 pub(crate) fn find_pieces(
     ctx: &Arc<RunContext>,
     zones: impl Iterator<Item = ZoneId>,
+    are_stamped: bool,
     mut note: impl FnMut(),
 ) -> Vec<Found> {
     let mut all = HashMap::new();
+    let salt = are_stamped.then_some(ctx.salt);
     for zone in zones {
-        meta::strays(&meta::zone_stream(ctx, zone), &mut all);
+        meta::strays(&meta::zone_stream(ctx, zone), salt, &mut all);
         note();
     }
     let mut found: Vec<Found> =
