@@ -4,7 +4,8 @@
 //! has no owner, so only callers that may do everything use it; without keys it does not exist, since the
 //! engine keeps the names of dropped ones.
 //!
-//! Thread safety: any number of threads. All views of a store share one table, which is read once.
+//! Thread safety: any number of threads. All views of a store share one table, which is read
+//! once, and again where another process has changed the store.
 //! Invariants: an operation that makes, changes or drops a keyspace must hold *making* from the record's
 //! write to the table's change; the record is durable before the keyspace exists; a drop is counted after its
 //! keyspace is no longer known, and both happen while the keys are latched.
@@ -150,6 +151,12 @@ impl KeyspaceTable {
         let entry = KeyspaceEntry { owner, ..entry };
         self.enter(name, entry);
         Ok(entry)
+    }
+
+    /// Another process has changed the store: what is known is read anew when it is asked for next.
+    pub fn renew(&self) {
+        let _making = self.making.lock();
+        *self.known.write() = None;
     }
 
     /// How many drops there were. A handle that was found since the count was read is that of its name while,

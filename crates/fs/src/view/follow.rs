@@ -51,6 +51,7 @@ pub fn show_newer(fs: &FileSystem) -> Result<bool> {
         let _shown = fs.shared.shown.write();
         let _settled = fs.nodes.settle();
         fs.nodes.publish(|| Follow::show_newer(follow));
+        fs.shared.keyspaces.renew();
     }
     // Another process reaps what had no name.
     drop(fs.nodes.take_dead(usize::MAX));

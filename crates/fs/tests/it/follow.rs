@@ -9,6 +9,7 @@ use kvfs_fs::{
     Attr, Caller, FileSystem, FileType, FsError, MountOptions, NodeId, QuotaKind, RenameMode, hold_state,
     renew_cached, show_newer, take_renewed,
 };
+use kvfs_kv::{KeyChange, KeyspaceOwner};
 use kvfs_store::clock::ManualClock;
 use kvfs_store::model::ModelStore;
 use kvfs_store::{
@@ -170,6 +171,37 @@ fn walk(fs: &FileSystem, lists: bool) -> BTreeMap<Vec<u8>, (Attr, Vec<u8>)> {
         }
     }
     found
+}
+
+#[test]
+fn follower_shows_keyspaces_and_whose_they_are_as_their_writer_has_them() {
+    let (writer, fs) = pair();
+    let owned = |uid, mode| KeyspaceOwner { uid, gid: uid, mode };
+    let names = |fs: &FileSystem| {
+        let all = fs.keys().keyspaces().unwrap();
+        all.into_iter().map(|(name, entry)| (name, entry.owner)).collect::<Vec<_>>()
+    };
+    let keys = writer.fs.keys();
+    let set = |name: &str| {
+        let keyspace = keys.keyspace(name).unwrap().unwrap().keyspace;
+        let change = KeyChange::Put { key: "k".into(), value: "v".into() };
+        keys.apply(&root(), vec![(keyspace, change)]).unwrap();
+    };
+    keys.make_keyspace("tags", owned(1, 0o644)).unwrap();
+    assert!(show_newer(&fs).unwrap());
+    assert_eq!(names(&fs), [("tags".to_owned(), owned(1, 0o644))]);
+
+    keys.change_keyspace("tags", |owner| Ok(KeyspaceOwner { mode: 0o600, ..owner })).unwrap();
+    keys.make_keyspace("users", owned(2, 0o600)).unwrap();
+    set("users");
+    assert_eq!(names(&fs), [("tags".to_owned(), owned(1, 0o644))]);
+    assert!(show_newer(&fs).unwrap());
+    assert_eq!(names(&fs), [("tags".to_owned(), owned(1, 0o600)), ("users".to_owned(), owned(2, 0o600))]);
+
+    keys.drop_keyspace(&root(), "users", |_| Ok(())).unwrap();
+    keys.make_keyspace("users", owned(3, 0o640)).unwrap();
+    assert!(show_newer(&fs).unwrap());
+    assert_eq!(names(&fs)[1], ("users".to_owned(), owned(3, 0o640)));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use kvfs_fs::{Caller, FileSystem, Position, Ticket};
+use kvfs_fs::{Caller, FileSystem, Position, Ticket, hold_state};
 use tokio::sync::oneshot;
 use tonic::{Request, Status};
 
@@ -85,7 +85,12 @@ impl Shared {
         let mut caller = call.caller(None);
         loop {
             let (attempt, by) = (Arc::clone(&operation), caller.clone());
-            match self.run(call, move |shared, peer| attempt(shared, peer, &by)).await? {
+            let attempt = move |shared: &Self, peer: &Peer| {
+                // Rights and keys are of one state.
+                let _held = hold_state(&shared.fs);
+                attempt(shared, peer, &by)
+            };
+            match self.run(call, attempt).await? {
                 Ok(done) => return Ok(done),
                 Err(Failure::Status(status)) => return Err(status),
                 Err(Failure::Parked(ticket)) => {
