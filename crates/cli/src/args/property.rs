@@ -71,7 +71,10 @@ fn parse_inline(text: &str) -> Result<u32, String> {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(
+    after_help = EXAMPLES,
+    override_usage = "kvfs get <PATHS>...\n       kvfs get <--keyspace <NAME>|--inline> [-s <STORE|DIR>]"
+)]
 pub(crate) struct GetArgs {
     /// Files or directories on a mount
     #[arg(required_unless_present_any = ["keyspace", "inline"])]

@@ -76,16 +76,29 @@ pub(crate) fn set(args: &SetArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Sets it on all that is below, in the transaction of this process, or else in one of its own, in which the
-/// command runs once more.
+/// Sets it on all that is below, in the view that the paths are in, or else in a transaction of its own, in
+/// whose view the command runs once more.
 fn set_below(args: &SetArgs, paths: &[PathBuf], attribute: &[u8], value: &str) -> Result<ExitCode> {
     let first = paths.first().map_or(Path::new("."), PathBuf::as_path);
-    let mounted = mounts::containing(first)?;
-    let mounted = mounted.ok_or_else(|| explain("change a property of", first, Errno::OPNOTSUPP))?;
-    if !mounted.is_view && std::env::var_os(txn::TXN_VARIABLE).is_none() {
+    let mounted = |path: &Path| {
+        let found = mounts::containing(path)?;
+        found.ok_or_else(|| explain("change a property of", path, Errno::OPNOTSUPP))
+    };
+    let on = mounted(first)?;
+    for path in paths {
+        if mounted(path)?.device != on.device {
+            let message = format!(
+                "{} and {} are not on one mount: one transaction can't change both; name one of them",
+                printable_path(first),
+                printable_path(path)
+            );
+            return Err(CliError::new(Code::Usage, message));
+        }
+    }
+    if !on.is_view {
         let command = ["/proc/self/exe", "set", "-R", "--"].map(OsString::from);
         let command = command.into_iter().chain(args.words.iter().cloned()).collect();
-        return txn::run_own(&mounted.dir, command);
+        return txn::run_own(&on.dir, command);
     }
     let (mut changed, mut found) = (0_u64, 0_u64);
     let mut set = |path: &Path, metadata: &Metadata| {

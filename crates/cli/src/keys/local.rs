@@ -12,9 +12,6 @@ use kvfs_store::{Cursor, KeyRange, Keyspace, StoreError};
 use crate::error::{CliError, Code, Result};
 use crate::open::OpenStore;
 
-/// Bytes of keys and values after which a page is cut.
-const PAGE_BYTES_MAX: usize = 2 << 20;
-
 pub(super) struct Local {
     store: OpenStore,
     /// What is read, if it is a named snapshot.
@@ -127,7 +124,7 @@ impl Local {
         }
         let mut cursor = settled(|caller| self.view().keys().cursor(caller, keyspace, bounds.clone()))?;
         let (mut entries, mut bytes) = (Vec::new(), 0);
-        while bytes < PAGE_BYTES_MAX && (entries.len() as u64) < range.limit {
+        while bytes < super::PAGE_BYTES_MAX && (entries.len() as u64) < range.limit {
             let Some(entry) = next(&mut *cursor, range.reverse)? else { break };
             bytes += entry.key.len() + entry.value.len();
             entries.push(entry);

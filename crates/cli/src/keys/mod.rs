@@ -32,6 +32,8 @@ const NOTHING_IMPORTED: &str = "nothing was imported";
 /// A daemon that has no socket for keys is coming up or going down; longest time for that.
 const CHANGE_TIME_MAX: Duration = Duration::from_secs(10);
 const CHANGE_POLL_PERIOD: Duration = Duration::from_millis(10);
+/// Bytes of keys and values after which a page is cut.
+const PAGE_BYTES_MAX: usize = 2 << 20;
 
 /// The keys of a store.
 pub(crate) struct Keys {
@@ -210,9 +212,22 @@ impl Keys {
         }
     }
 
-    /// Entries of one moment; ask again from behind the last one while there are more.
+    /// Entries of one moment, about [`PAGE_BYTES_MAX`] at most; ask again from behind the last one while there
+    /// are more.
     pub(crate) fn page(&mut self, keyspace: &str, range: &Range) -> Result<Vec<KeyValue>> {
-        self.ask(|store| store.scan(keyspace, range.clone())?.collect(), |local| local.page(keyspace, range))
+        let scan = |store: &mut Store| {
+            let (mut entries, mut bytes) = (Vec::new(), 0);
+            for entry in store.scan(keyspace, range.clone())? {
+                let entry = entry?;
+                bytes += entry.key.len() + entry.value.len();
+                entries.push(entry);
+                if bytes >= PAGE_BYTES_MAX {
+                    break;
+                }
+            }
+            Ok(entries)
+        };
+        self.ask(scan, |local| local.page(keyspace, range))
     }
 
     pub(crate) fn keyspaces(&mut self) -> Result<Vec<KeyspaceInfo>> {

@@ -2,11 +2,12 @@
 
 use std::fs::{self, File};
 use std::path::Path;
+use std::process::Command;
 
 use rustix::process::{Signal, kill_process};
 use serde_json::Value;
 
-use crate::world::{World, can_mount, daemon_of, kvfs, wait_until};
+use crate::world::{KVFS, World, can_mount, daemon_of, kvfs, run, wait_until};
 
 const IN_USE: i32 = 3;
 const USAGE: i32 = 2;
@@ -87,6 +88,11 @@ fn devices_come_and_go_under_a_mount_and_a_missing_slow_one_leaves_it_read_only(
         assert!(kvfs(&["get", &format!("{dir}/{path}")]).ok().contains("tier=auto\n"), "{path}");
     }
     kvfs(&["set", "-R", &world.dir("elsewhere-set"), "tier=auto"]).fails(9, &["has no such property"]);
+    // Only the view of a transaction is a part of it, whatever the environment says.
+    let set =
+        run(Command::new(KVFS).args(["set", "-R", &format!("{dir}/hot"), "tier=slow"]).env("KVFS_TXN", "7"));
+    set.fails(USAGE, &["they don't nest"]);
+    assert!(kvfs(&["get", &format!("{dir}/hot/file")]).ok().contains("tier=auto\n"));
 
     // Another one takes its place; the daemon is killed on the way, and what was begun goes on.
     let second = device(&world, "second", 0);
