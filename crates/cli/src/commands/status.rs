@@ -135,7 +135,13 @@ fn line(mount: MountedStore, elsewhere: Option<u32>) -> Line {
     };
     let since = daemon.filter(|&(pid, _)| pid > 0).and_then(|(pid, _)| procs::began(pid));
     let removing = (health.trees_removing, health.names_removed);
-    let trouble = if is_silent { Some("the daemon does not answer".to_owned()) } else { health.trouble() };
+    let trouble = match state {
+        "silent" => Some("the daemon does not answer".to_owned()),
+        "dead" => {
+            Some("the daemon has died; the next mount of the store, or `kvfs umount`, clears up".to_owned())
+        }
+        _ => health.trouble(),
+    };
     Line { mount, elsewhere, state, daemon, since, trouble, removing }
 }
 

@@ -299,7 +299,7 @@ fn an_ordinary_user_serves_a_store_without_fuse_and_what_was_synced_stays() {
         (client.read("/dir/b").unwrap(), client.read("/c").unwrap()),
         ("synced".into(), "after it".into())
     );
-    let status = as_nobody(&["status"]).ok();
+    let status = String::from_utf8(as_nobody(&["status"]).stdout).unwrap();
     assert!(status.contains(&format!("{store} without a mount")), "{status}");
     // Keys, snapshots and transactions as on a mount; views of transactions are none.
     as_nobody(&["kv", "put", "-s", &store, "tags", "a", "1"]).ok();
