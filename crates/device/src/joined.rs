@@ -5,8 +5,9 @@
 //! lock, which no I/O holds.
 //!
 //! Invariants: where a segment lies never changes, so an address means the same byte for as long as the store
-//! has it; addresses between segments are on no device. A flush reaches every device that was written to
-//! since its last one; flushes come one after another, and from a failed one on all fail ([`Flushes`]).
+//! has it; addresses between segments are on no device. The first flush reaches every device, each later one
+//! those that were written to since their last one; flushes come one after another, and from a failed one on
+//! all fail ([`Flushes`]).
 
 use std::io;
 use std::sync::Arc;
@@ -36,13 +37,14 @@ pub struct Segment {
 /// A segment, and whether its device is to be flushed.
 struct Placed {
     segment: Segment,
-    /// Whether something was written there that no flush has covered. Set when a write has returned.
+    /// Whether something was written there that no flush has covered. Set when a write has returned, and from
+    /// the start: a process that was killed may have written what is read now.
     is_dirty: AtomicBool,
 }
 
 impl Placed {
     fn new(segment: Segment) -> Arc<Self> {
-        Arc::new(Self { segment, is_dirty: AtomicBool::new(false) })
+        Arc::new(Self { segment, is_dirty: AtomicBool::new(true) })
     }
 
     fn end(&self) -> u64 {

@@ -531,6 +531,35 @@ fn power_cut_at_any_step_of_adding_draining_and_removing_loses_nothing() {
     }
 }
 
+/// They were in the device's cache, and what the next process replays it calls durable.
+#[test]
+fn what_a_killed_process_wrote_to_another_device_is_durable_once_the_next_one_has_synced() {
+    let media = [(0, FIRST_ZONES * ZONE_BYTES), (SLOW_BYTES, SLOW_BYTES)]
+        .map(|(len, len_max)| Arc::new(CrashDevice::in_memory(len, len_max)));
+    let [first, slow] = [0, 1].map(|at: usize| Arc::clone(&media[at]) as Arc<dyn Device>);
+    create(&first);
+    let failing = Arc::new(FaultDevice::new(Arc::clone(&first)));
+    let db = open(&(Arc::clone(&failing) as Arc<dyn Device>), &[], options()).expect("opens");
+    db.add_device(Arc::clone(&slow), Tier::Slow).expect("adds");
+    write(&db, 1, 1).expect("writes");
+    // The journal's group and the blocks that it has bound are written, and no flush comes so far.
+    failing.add(FaultRule::once(Call::Flush, 0, FaultError::EIO));
+    let in_caches = [0, 1].map(|at: usize| media[at].bytes_unflushed());
+    write(&db, 0, 1).expect_err("its flush fails");
+    assert!([0, 1].iter().all(|&at: &usize| media[at].bytes_unflushed() > in_caches[at]));
+    drop(db);
+
+    let db = open(&first, &[slow], options()).expect("opens");
+    db.sync(db.position()).expect("syncs");
+    let left = media.map(|medium| medium.crash_image(1, CrashMode::DropAll).expect("is there"));
+    drop(db);
+    let [first, slow] = left.map(|medium| Arc::new(medium) as Arc<dyn Device>);
+    let db = open(&first, &[slow], options()).expect("opens");
+    let mut blocks = AlignedBuf::zeroed(BLOCKS as usize * BLOCK_BYTES);
+    db.read_blocks(files(&db), &0_u64.to_be_bytes(), 0, blocks.as_mut()).expect("reads");
+    assert!(blocks.as_ref() == &content(0, 1)[..]);
+}
+
 /// The first device and the slow one.
 type Both = (Arc<dyn Device>, Arc<dyn Device>);
 
