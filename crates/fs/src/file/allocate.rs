@@ -47,9 +47,7 @@ impl FileSystem {
         let mut patch = names.modified(&node)?;
         let keep_size = match mode {
             FallocateMode::Allocate { keep_size } => {
-                if length > self.store.space().available_bytes {
-                    return Err(FsError::NoSpace);
-                }
+                self.check_room_for(&header, offset, end)?;
                 keep_size
             }
             FallocateMode::PunchHole => {
@@ -67,6 +65,22 @@ impl FileSystem {
         Privileges::new(self).stage_loss(loss, caller, &node, &mut names, &mut batch, &mut patch)?;
         gate.apply_counted_to_node(caller, batch, &node, patch)?;
         Ok(())
+    }
+
+    /// Refuses what the range lacks if there is no space for it. O(extents of the range), if that is longer
+    /// than the space.
+    fn check_room_for(&self, header: &Header, offset: u64, end: u64) -> Result<()> {
+        let available = self.store.space().available_bytes;
+        if end - offset <= available {
+            return Ok(());
+        }
+        let (first, last) = (offset / BLOCK, block_count(end));
+        let present = if header.is_inline() {
+            0
+        } else {
+            Contents::new(self).present_blocks_of(header, first, last)?
+        };
+        if last - first - present > available / BLOCK { Err(FsError::NoSpace) } else { Ok(()) }
     }
 }
 

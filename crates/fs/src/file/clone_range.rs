@@ -68,7 +68,13 @@ impl<'v> RangeCloner<'v> {
         let mut gate = fs.gate();
         let blocks = blocks_name(from.inode, ranges.source, ranges.source + ranges.len);
         let size = LockName::Attributes { inode: from.inode, fields: Fields::SIZE };
-        let _held = fs.locker().latch_to_read(caller, &[Want::shared(size), Want::shared(blocks)])?;
+        let wants = [Want::shared(size), Want::shared(blocks)];
+        // On the main line nothing is committed to the source meanwhile: a view reads its own state of it.
+        let _held = if fs.origin.is_main() {
+            fs.locker().latch(caller, &wants)?
+        } else {
+            fs.locker().latch_to_read(caller, &wants)?
+        };
         let name = |fields| LockName::Attributes { inode: to.inode, fields };
         let mut wants = vec![
             Want::exclusive(name(Fields::SIZE)),

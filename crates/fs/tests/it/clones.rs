@@ -480,6 +480,52 @@ fn large_copies_are_clones() {
     }
 }
 
+/// Before and after a commit are not mixed.
+#[test]
+fn a_large_copy_waits_for_a_transaction_that_has_changed_its_source() {
+    let main = over_the_engine(1 << 20);
+    let (source, target) = (main.file(ROOT, "source"), main.file(ROOT, "target"));
+    for at in 0..17 {
+        main.write_at(source, at << 20, &vec![7; 1 << 20]).unwrap();
+    }
+    let copy = |view: &Setup| view.copy_file_range(&view.caller, source, 0, target, 0, 1 << 30);
+    let view = begin(&main, Isolation::Snapshot);
+    look(&view, ROOT, "source");
+    view.setattr(&view.caller, source, &SetAttr { size: Some(0), ..SetAttr::default() }).unwrap();
+    assert!(matches!(
+        main.fs.copy_file_range(&main.caller, source, 0, target, 0, 1 << 30),
+        Err(FsError::Parked(_))
+    ));
+    // Another transaction reads what it began with.
+    let other = begin(&main, Isolation::Snapshot);
+    for name in ["source", "target"] {
+        look(&other, ROOT, name);
+    }
+    assert_eq!(copy(&other).unwrap().bytes, 17 << 20);
+    drop(other);
+    commit(&view.fs).unwrap();
+    assert_eq!(copy(&main).unwrap().bytes, 0);
+    main.assert_sound("copied");
+}
+
+#[test]
+fn what_is_there_is_allocated_without_space() {
+    let main = over_the_engine(1 << 20);
+    let file = main.file(ROOT, "file");
+    let available = || main.store.space().available_bytes;
+    let mut size = 0;
+    while size <= available() {
+        main.write_at(file, size, &vec![7; 1 << 20]).unwrap();
+        size += 1 << 20;
+    }
+    let mode = FallocateMode::Allocate { keep_size: false };
+    main.fallocate(&main.caller, file, 0, size, mode).unwrap();
+    let most = size + available() / 4096 * 4096;
+    main.fallocate(&main.caller, file, 0, most, mode).unwrap();
+    let refused = main.fallocate(&main.caller, file, 0, most + (1 << 20), mode);
+    assert!(matches!(refused, Err(FsError::NoSpace)), "{refused:?}");
+}
+
 #[test]
 fn small_directories_are_cloned_many_at_once() {
     const DIRECTORIES: usize = 300;
