@@ -229,6 +229,8 @@ impl<'v> Search<'v, '_> {
     /// False: there is none.
     fn look_at_page(&mut self) -> Result<bool> {
         let Some(level) = self.levels.last_mut() else { return Ok(false) };
+        // A transaction is at work while it looks, though it does nothing else.
+        self.fs.locker().check()?;
         let Some(part) = &level.pin.directory else { return Err(FsError::NotDirectory) };
         let attr = level.pin.attr();
         let is_asked = self.rights.depends_on_entries(&attr);

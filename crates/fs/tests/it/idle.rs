@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kvfs_fs::{
-    BeginOptions, DoomReason, FsError, MountOptions, NodeId, Owner, Selection, begin_merge_preferring,
-    restore,
+    Attr, BeginOptions, DoomReason, FsError, MountOptions, NodeId, Owner, Result, Selection, TreeRights,
+    begin_merge_preferring, remove_tree, restore,
 };
 use kvfs_kv::KeyChange;
 use kvfs_kvdb::Background;
@@ -131,6 +131,45 @@ fn restore_and_undo_and_preferring_merge_are_never_idle() {
     let refused = rewrite(&setup, file);
     assert!(matches!(refused, Err(FsError::NoSpace)), "{refused:?}");
     assert!(view.txn().unwrap().doom().is_none());
+}
+
+/// What takes most of the time that a transaction may be idle, each time.
+struct AskedSlowly<'s>(&'s Setup);
+
+impl TreeRights for AskedSlowly<'_> {
+    fn is_everything(&self) -> bool {
+        false
+    }
+
+    fn check_directory(&self, _: NodeId, _: &Attr) -> Result<()> {
+        self.0.clock.advance(Duration::from_secs(40));
+        self.0.admission().tick();
+        Ok(())
+    }
+
+    fn depends_on_entries(&self, _: &Attr) -> bool {
+        false
+    }
+
+    fn check_entry(&self, _: &Attr, _: &Attr) -> Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_removal_is_at_work_while_it_looks_for_what_may_not_go() {
+    let store = Arc::new(kvfs_store::model::ModelStore::new());
+    let options = MountOptions { txn_idle: Some(Duration::from_mins(1)), ..MountOptions::default() };
+    let setup = Setup::with(store, 4096, options);
+    let top = setup.dir(ROOT, "tree");
+    for name in ["a", "b", "c"] {
+        let directory = setup.dir(top, name);
+        setup.file(directory, "file");
+    }
+    let view = begin(&setup, Isolation::Snapshot);
+    remove_tree(&view.fs, &view.caller, (ROOT, b"tree"), &AskedSlowly(&setup)).unwrap();
+    commit(&view.fs).unwrap();
+    assert!(matches!(setup.lookup(&setup.caller, ROOT, b"tree"), Err(FsError::NotFound)));
 }
 
 #[test]
