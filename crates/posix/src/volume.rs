@@ -361,7 +361,7 @@ impl Transaction {
     pub fn commit(self) -> Result<TxnId> {
         let view = self.shared.fs.expect_txn()?;
         // No kernel has cached anything of the main line here.
-        view.freeze()?.plan()?.commit(Durability::Synced, || ())?.durable?;
+        view.freeze()?.plan()?.commit(|| ())?.harden(Durability::Synced)?;
         Ok(view.id())
     }
 

@@ -50,8 +50,7 @@ impl Mounts for NoMounts {
         durability: Durability,
         _: Option<Duration>,
     ) -> Result<Position, FsError> {
-        let committed = view.expect_txn()?.freeze()?.plan()?.commit(durability, || ())?;
-        committed.durable.map(|()| committed.position)
+        view.expect_txn()?.freeze()?.plan()?.commit(|| ())?.harden(durability)
     }
 
     fn close_deleted_snapshots(&self) {}

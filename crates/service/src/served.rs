@@ -91,7 +91,7 @@ pub(crate) fn carry_out(
 
 /// Commits a view, durably, where no kernel has to hear of it.
 pub(crate) fn commit_unseen(view: &Arc<FileSystem>) -> Result<(), FsError> {
-    view.expect_txn()?.freeze()?.plan()?.commit(Durability::Synced, || ())?.durable
+    view.expect_txn()?.freeze()?.plan()?.commit(|| ())?.harden(Durability::Synced).map(drop)
 }
 
 /// How a transaction begins in which one operation of the caller's is carried out.

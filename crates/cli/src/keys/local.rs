@@ -110,7 +110,7 @@ impl Local {
             settled(|caller| view.keys().apply(caller, vec![(keyspace, put.clone())]))?;
             count += 1;
         }
-        let commit = || view.expect_txn()?.freeze()?.plan()?.commit(Durability::Synced, || ())?.durable;
+        let commit = || view.expect_txn()?.freeze()?.plan()?.commit(|| ())?.harden(Durability::Synced);
         commit().map_err(explain)?;
         Ok(count)
     }

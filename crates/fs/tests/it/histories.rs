@@ -19,7 +19,7 @@ use kvfs_fs::{
     Append, BeginOptions, Caller, FileSystem, FsError, MountOptions, NodeId, Owner, Result, WriteFlags,
 };
 use kvfs_kvdb::Background;
-use kvfs_store::{Durability, Isolation, Keyspace, KeyspaceKind, Store};
+use kvfs_store::{Isolation, Keyspace, KeyspaceKind, Store};
 use parking_lot::Mutex;
 
 use crate::bare::Bare;
@@ -73,7 +73,7 @@ impl Runner {
             });
         }
         let _turn = self.turn.lock();
-        view.expect_txn()?.freeze()?.plan()?.commit(Durability::Buffered, || ())?;
+        drop(view.expect_txn()?.freeze()?.plan()?.commit(|| ())?);
         Ok(seen)
     }
 

@@ -25,7 +25,7 @@ pub(crate) fn begin(main: &Setup, isolation: Isolation) -> Setup {
 
 pub(crate) fn commit(view: &FileSystem) -> Result<Invalidations> {
     let planned = view.expect_txn()?.freeze()?.plan()?;
-    planned.commit(Durability::Buffered, || ()).map(|committed| committed.invalidations)
+    planned.commit(|| ()).map(|committed| committed.invalidations)
 }
 
 fn look(view: &Setup, parent: NodeId, name: &str) -> Result<(NodeId, Attr)> {
@@ -569,9 +569,29 @@ fn nothing_comes_into_a_commit_that_takes_place() {
     assert!(matches!(view.create(&view.caller, ROOT, b"g", 0o644, true), Err(FsError::ViewEnded(_))));
     let planned = frozen.plan().unwrap();
     assert!(matches!(view.write_at(file, 0, b"late"), Err(FsError::ViewEnded(_))));
-    planned.commit(Durability::Synced, || ()).unwrap().durable.unwrap();
+    planned.commit(|| ()).unwrap().harden(Durability::Synced).unwrap();
     assert!(view.write_at(file, 0, b"late").is_err());
     assert_eq!(content(&main, ROOT, "f"), b"owed");
+}
+
+/// Neither those that want what it had locked, nor others that commit.
+#[test]
+fn others_go_on_while_a_commit_becomes_durable() {
+    let main = Setup::new(300);
+    let file = main.file(ROOT, "f");
+    let view = begin(&main, Isolation::Snapshot);
+    look(&view, ROOT, "f").unwrap();
+    view.write_at(file, 0, b"committed").unwrap();
+    let resize = SetAttr { size: Some(4), ..SetAttr::default() };
+    assert!(matches!(main.fs.setattr(&main.caller, file, &resize), Err(FsError::Parked(_))));
+    let planned = view.expect_txn().unwrap().freeze().unwrap().plan().unwrap();
+    let committed = planned.commit(|| ()).unwrap();
+    main.fs.setattr(&main.caller, file, &resize).unwrap();
+    let other = begin(&main, Isolation::Snapshot);
+    other.file(ROOT, "g");
+    commit(&other.fs).unwrap();
+    committed.harden(Durability::Synced).unwrap();
+    assert_eq!(content(&main, ROOT, "f"), b"comm");
 }
 
 #[test]
@@ -611,7 +631,7 @@ fn abort_ends_a_frozen_view_and_not_one_whose_commit_takes_place() {
         committed.file(ROOT, "committed");
         let planned = committed.expect_txn().unwrap().freeze().unwrap().plan().unwrap();
         committed.txn().unwrap().abort();
-        planned.commit(Durability::Buffered, || ()).unwrap();
+        drop(planned.commit(|| ()).unwrap());
         assert_eq!(names(&main, ROOT), ["committed"]);
         main.assert_sound("after both");
     }

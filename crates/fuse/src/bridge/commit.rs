@@ -249,16 +249,18 @@ impl Bridge {
         frozen: FrozenView,
         durability: Durability,
     ) -> Result<Position, FsError> {
-        let _turn = self.files.shared.commits.lock();
+        let turn = self.files.shared.commits.lock();
         let planned = frozen.plan()?;
         let invalidated = self.invalidate_pages(view, planned.plan());
         let mut forgotten = HashSet::new();
-        let committed = planned.commit(durability, || {
+        let mut committed = planned.commit(|| {
             forgotten = invalidated.map_or_else(HashSet::new, InvalidatedPages::end);
         })?;
-        self.have_forgotten(committed.invalidations, &forgotten);
+        self.have_forgotten(std::mem::take(&mut committed.invalidations), &forgotten);
         self.files.shared.writers.old_are_dropped();
-        committed.durable.map(|()| committed.position)
+        // Those that come meanwhile are flushed together.
+        drop(turn);
+        committed.harden(durability)
     }
 
     /// Has the kernel write out every dirty page of this view, of shared mappings too, and drop its pages.

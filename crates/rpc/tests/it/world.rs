@@ -53,8 +53,8 @@ impl Transactions for Registry {
 
     fn commit(&self, _: &Peer, txn: u64) -> Result<Position, TxnError> {
         let (view, ..) = self.open.lock().unwrap().remove(&txn).ok_or(TxnError::Unknown(txn))?;
-        let commit = || view.expect_txn()?.freeze()?.plan()?.commit(Durability::Buffered, || ());
-        commit().map(|committed| committed.position).map_err(|error| TxnError::of(&view, &error))
+        let commit = || view.expect_txn()?.freeze()?.plan()?.commit(|| ())?.harden(Durability::Buffered);
+        commit().map_err(|error| TxnError::of(&view, &error))
     }
 
     fn abort(&self, _: &Peer, txn: u64) -> Result<Option<String>, TxnError> {

@@ -23,8 +23,9 @@
 //!
 //! The front end talks with its kernel between the steps: in `Frozen` the dirty pages of the view's own files
 //! come in; in `Closed` the dirty pages that the main line has of the files in [`CommitPlan`], which meet the
-//! transaction's locks: a conflict. After the commit the kernel forgets what [`Invalidations`] names, and the
-//! committer is answered (`fuse/bridge/commit.rs`).
+//! transaction's locks: a conflict. After the commit the kernel forgets what [`Invalidations`] names, the
+//! committer waits for the device where that was asked for ([`Committed::harden`]), and is answered
+//! (`fuse/bridge/commit.rs`).
 //!
 //! Thread safety: any number of threads; an operation must hold what [`TxnView::admit`] returns until it is
 //! done, and a transition waits for those. Invariants: `Closed` is left for `Ended` after a commit only, so
@@ -58,13 +59,27 @@ pub struct CommitPlan {
 
 /// A commit that took place.
 #[derive(Debug)]
+#[must_use = "a power cut takes it, unless it is hardened"]
 pub struct Committed {
-    /// Where in the history.
-    pub position: Position,
-    /// Whether it is known to survive a power cut, if that was asked for.
-    pub durable: Result<()>,
     /// What the kernel must forget, in any case.
     pub invalidations: Invalidations,
+    position: Position,
+    txn: Arc<TxnView>,
+}
+
+impl Committed {
+    /// Waits until it survives a power cut, where `durability` asks for that: nothing else waits for it.
+    /// Returns where in the history it is.
+    ///
+    /// # Errors
+    /// `CommittedOnly`.
+    pub fn harden(self, durability: Durability) -> Result<Position> {
+        if durability == Durability::Synced {
+            let synced = self.txn.main.store.sync(self.position);
+            synced.map_err(|error| FsError::CommittedOnly(Arc::new(error)))?;
+        }
+        Ok(self.position)
+    }
 }
 
 /// What the main line's kernel must forget after a commit.
@@ -130,15 +145,15 @@ impl PlannedCommit {
     }
 
     /// Commits: all changes of the view appear on the main line at once, at one point of the history.
-    /// `appeared` is called when they have. With [`Durability::Synced`] they survive a power cut when this
-    /// returns, unless [`Committed::durable`] says otherwise. After a failure `appeared` is dropped before
-    /// the view opens again.
+    /// `appeared` is called when they have. After a failure it is dropped before the view opens again.
     ///
     /// # Errors
     /// `Canceled`: another party was in the way. `QuotaExceeded`, `ProjectFull`, `NoSpace` and other store
     /// errors. Nothing happened; after the latter it can be tried again.
-    pub fn commit(self, durability: Durability, appeared: impl FnOnce()) -> Result<Committed> {
-        self.view.txn.publish(durability, appeared)
+    pub fn commit(self, appeared: impl FnOnce()) -> Result<Committed> {
+        let txn = Arc::clone(&self.view.txn);
+        let (position, invalidations) = txn.publish(appeared)?;
+        Ok(Committed { invalidations, position, txn })
     }
 }
 
@@ -217,7 +232,7 @@ impl TxnView {
     }
 
     /// `Closed` → `Ended`; see [`PlannedCommit::commit`].
-    fn publish(&self, durability: Durability, appeared: impl FnOnce()) -> Result<Committed> {
+    fn publish(&self, appeared: impl FnOnce()) -> Result<(Position, Invalidations)> {
         let locks = self.lock_owner()?;
         let set = self.write_set()?;
         let gate = self.main.gate();
@@ -239,10 +254,8 @@ impl TxnView {
                 .lose(&format!("transaction {id} was committed, but reading it back failed: {error}"));
         }
         appeared();
-        let synced = if durability == Durability::Synced { self.main.store.sync(position) } else { Ok(()) };
         locks.end();
-        let durable = synced.map_err(|error| FsError::CommittedOnly(Arc::new(error)));
-        Ok(Committed { position, durable, invalidations: brought_in? })
+        Ok((position, brought_in?))
     }
 
     /// `Open`, `Frozen` → `Ended`. Drops the transaction: nothing of it ever happened. Without effect on one
