@@ -36,8 +36,9 @@ a day later: a push on another machine may be about to refer to it. What was
 written less than a week ago, or since a week before a push began that is still
 under way, is not marked yet; a push that was killed counts for two days. With
 --now all of it goes at once, and so do marks that are damaged; then nothing
-else may push or prune meanwhile, or what is pushed may lack something. Where a snapshot is damaged so that it is not known
-what it needs, nothing goes: `kvfs repository delete` takes it away by its id.";
+else may push or prune meanwhile, or what is pushed may lack something. Where a
+snapshot is damaged so that it is not known what it needs, nothing goes: `kvfs
+repository delete` takes it away by its id.";
 
 const PASSPHRASE_EXAMPLES: &str = "\
 Examples:
