@@ -26,7 +26,8 @@ fn slot(superblock: &Superblock) -> [u8; SUPERBLOCK_BYTES] {
 
 #[test]
 fn a_slot_has_these_bytes_and_survives_encoding() {
-    let bytes = slot(&superblock(0x0102));
+    let without_stamps = Superblock { has_stamps: false, ..superblock(0x0102) };
+    let bytes = slot(&without_stamps);
     assert_eq!(&bytes[..8], b"\x89kvfs\r\n\x1a");
     assert_eq!(bytes[8..12], 0xcca4_51ce_u32.to_le_bytes(), "checksum");
     assert_eq!(&bytes[12..16], &[1, 0, 0, 0]);
@@ -36,8 +37,12 @@ fn a_slot_has_these_bytes_and_survives_encoding() {
     assert_eq!((bytes[48], bytes[56]), (9, 3));
     assert_eq!(&bytes[64..80], &[0, 0, 1, 0, 1, 0, 0, 0, 4, 0, 0, 0, 2, 0, 0, 0]);
     assert_eq!(&bytes[128..136], &[7, 0, 0, 0, 5, 0, 0, 0]);
-    assert!(bytes[136..].iter().all(|&byte| byte == 0));
-    assert_eq!(Superblock::decode(&bytes).unwrap(), superblock(0x0102));
+    assert!(bytes[80..128].iter().chain(&bytes[136..]).all(|&byte| byte == 0));
+    assert_eq!(Superblock::decode(&bytes).unwrap(), without_stamps);
+
+    let with_stamps = slot(&superblock(0x0102));
+    assert_eq!((with_stamps[80], &with_stamps[81..]), (1, &bytes[81..]));
+    assert_eq!(Superblock::decode(&with_stamps).unwrap(), superblock(0x0102));
 
     let full = Superblock {
         manifest_zones: (5..5 + MANIFEST_ZONES_MAX as u32).map(ZoneId).collect(),
