@@ -212,8 +212,8 @@ impl Keys {
         }
     }
 
-    /// Entries of one moment, about [`PAGE_BYTES_MAX`] at most; ask again from behind the last one while there
-    /// are more.
+    /// Entries of one moment, about [`PAGE_BYTES_MAX`] at most; ask again from behind the last one while
+    /// there are more.
     pub(crate) fn page(&mut self, keyspace: &str, range: &Range) -> Result<Vec<KeyValue>> {
         let scan = |store: &mut Store| {
             let (mut entries, mut bytes) = (Vec::new(), 0);

@@ -47,7 +47,8 @@ impl FileSystem {
         let mut patch = names.modified(&node)?;
         let keep_size = match mode {
             FallocateMode::Allocate { keep_size } => {
-                self.check_room_for(&header, offset, end)?;
+                let available = self.store.space().available_bytes;
+                Contents::new(self).check_room(&header, offset, end, available)?;
                 keep_size
             }
             FallocateMode::PunchHole => {
@@ -66,25 +67,20 @@ impl FileSystem {
         gate.apply_counted_to_node(caller, batch, &node, patch)?;
         Ok(())
     }
+}
 
-    /// Refuses what the range lacks if there is no space for it. O(extents of the range), if that is longer
-    /// than the space.
-    fn check_room_for(&self, header: &Header, offset: u64, end: u64) -> Result<()> {
-        let available = self.store.space().available_bytes;
+impl Contents<'_> {
+    /// Refuses what the range lacks if it is more than what is `available` (bytes). O(extents of the range),
+    /// if the range is longer than that.
+    fn check_room(&self, header: &Header, offset: u64, end: u64, available: u64) -> Result<()> {
         if end - offset <= available {
             return Ok(());
         }
         let (first, last) = (offset / BLOCK, block_count(end));
-        let present = if header.is_inline() {
-            0
-        } else {
-            Contents::new(self).present_blocks_of(header, first, last)?
-        };
+        let present = if header.is_inline() { 0 } else { self.present_blocks_of(header, first, last)? };
         if last - first - present > available / BLOCK { Err(FsError::NoSpace) } else { Ok(()) }
     }
-}
 
-impl Contents<'_> {
     /// Extends the file after zeros may have been staged.
     fn stage_extension(
         &self,
