@@ -12,8 +12,9 @@ use std::time::Duration;
 
 use kvfs_fs::{FileSystem, FsError, Position};
 use kvfs_locks::{Condvar, Mutex, class};
+use kvfs_socket::Shares;
 
-use super::blocking_pool::BlockingPool;
+use super::blocking_pool::{BlockingPool, job_shares};
 
 /// A queue that one thread empties.
 pub(super) struct Queue<T> {
@@ -79,6 +80,8 @@ pub(super) struct Background {
     pub(super) syncs: Arc<Queue<(Position, Synced)>>,
     /// What may wait for something that another request does.
     pub(super) blocking_pool: BlockingPool,
+    /// Its jobs that are calls on what is shown.
+    pub(super) view_calls: Shares,
     timer: Arc<Queue<()>>,
     /// Housekeeping of the views that share these threads.
     tenants: Tenants,
@@ -96,6 +99,7 @@ impl Background {
             retries: Queue::new(),
             syncs: Queue::new(),
             blocking_pool: BlockingPool::default(),
+            view_calls: job_shares(),
             timer: Queue::new(),
             tenants: Tenants::default(),
             threads: Mutex::default(),

@@ -5,24 +5,29 @@
 //! a while.
 //!
 //! Thread safety: jobs come from any thread, and submitting never waits. Jobs of a kind that a user can have
-//! without end take a [`Permit`] first, of which each user has a few.
+//! without end take a part of [`job_shares`] first.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use kvfs_locks::{Condvar, Mutex, class};
+use kvfs_socket::{Exempt, Shares};
 
 use super::background::{Job, guarded};
 
 /// A thread without work ends after this.
 const IDLE_MAX: Duration = Duration::from_secs(10);
 
-/// Permits that a user may have, root excepted: threads are what all users share.
-const PERMITS_PER_USER_MAX: usize = 64;
+/// Jobs of a user at once, root excepted, of a kind that a user can have without end: threads are what all
+/// users share.
+const JOBS_PER_USER_MAX: usize = 64;
 
-const ROOT_UID: u32 = 0;
+/// What such jobs take part of.
+pub(super) fn job_shares() -> Shares {
+    Shares::new(usize::MAX, JOBS_PER_USER_MAX, Exempt::Unbounded(0))
+}
 
 #[derive(Default)]
 struct State {
@@ -31,8 +36,6 @@ struct State {
     idle_count: usize,
     has_ended: bool,
     threads: Vec<JoinHandle<()>>,
-    /// Permits that users have; root's are not counted.
-    permits: HashMap<u32, usize>,
 }
 
 #[derive(Default)]
@@ -45,38 +48,7 @@ struct Shared {
 #[derive(Clone, Default)]
 pub(super) struct BlockingPool(Arc<Shared>);
 
-/// A user's right to one more job, until it is dropped.
-pub(super) struct Permit {
-    pool: Arc<Shared>,
-    uid: u32,
-}
-
-impl Drop for Permit {
-    fn drop(&mut self) {
-        let mut state = self.pool.state.lock();
-        if let Some(count) = state.permits.get_mut(&self.uid) {
-            *count -= 1;
-            if *count == 0 {
-                state.permits.remove(&self.uid);
-            }
-        }
-    }
-}
-
 impl BlockingPool {
-    /// A permit for a job of this user; `None`: the user has as many as a user may have.
-    pub(super) fn take_permit(&self, uid: u32) -> Option<Permit> {
-        if uid != ROOT_UID {
-            let mut state = self.0.state.lock();
-            let count = state.permits.entry(uid).or_default();
-            if *count == PERMITS_PER_USER_MAX {
-                return None;
-            }
-            *count += 1;
-        }
-        Some(Permit { pool: Arc::clone(&self.0), uid })
-    }
-
     /// Has `job` done on a thread of its own. Gives it back after the end, or when there is no thread to be
     /// had.
     pub(super) fn submit(&self, job: Job) -> Result<(), Job> {
@@ -175,15 +147,15 @@ mod tests {
     }
 
     #[test]
-    fn permits_of_a_user_are_bounded_and_come_back() {
-        let pool = BlockingPool::default();
-        let take = |uid| (0..PERMITS_PER_USER_MAX).map(|_| pool.take_permit(uid)).collect::<Vec<_>>();
-        let [mut held, of_another, of_root] = [take(1000), take(1001), take(ROOT_UID)];
-        assert!([&held, &of_another, &of_root].iter().all(|permits| permits.iter().all(Option::is_some)));
-        assert!(pool.take_permit(1000).is_none() && pool.take_permit(ROOT_UID).is_some());
+    fn jobs_of_a_user_are_bounded_and_come_back() {
+        let jobs = job_shares();
+        let take = |uid| (0..JOBS_PER_USER_MAX).map(|_| jobs.take(uid, 1)).collect::<Vec<_>>();
+        let [mut held, of_another, of_root] = [take(1000), take(1001), take(0)];
+        assert!([&held, &of_another, &of_root].iter().all(|shares| shares.iter().all(Option::is_some)));
+        assert!(jobs.take(1000, 1).is_none() && jobs.take(0, 1).is_some());
         drop(held.pop());
-        assert!(pool.take_permit(1000).is_some());
+        assert!(jobs.take(1000, 1).is_some());
         drop((held, of_another, of_root));
-        assert!(pool.0.state.lock().permits.is_empty());
+        assert!(jobs.is_whole());
     }
 }

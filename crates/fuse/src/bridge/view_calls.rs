@@ -7,8 +7,7 @@
 //!
 //! Each is done by the blocking pool: it may take long, and wait for a transaction for as long as that is
 //! open, so that the calls of a user under way are bounded. Until it has changed something an interrupt ends
-//! it. Its own kernel side is told of what it has changed before its caller is
-//! answered.
+//! it. Its own kernel side is told of what it has changed before its caller is answered.
 //!
 //! Thread safety: shared by all workers; a [`ViewCall`] belongs to the thread that carries it out.
 //! Invariants: where the caller is told EINTR, nothing was done; each announcement serves for one call.
@@ -165,7 +164,7 @@ impl Bridge {
             reply.error(Errno::BADF);
             return None;
         }
-        let Some(permit) = self.files.background.blocking_pool.take_permit(cx.uid) else {
+        let Some(share) = self.files.background.view_calls.take(cx.uid, 1) else {
             reply.error(Errno::BUSY);
             return None;
         };
@@ -186,7 +185,7 @@ impl Bridge {
                 shared.forget_beside(changes);
                 answer
             });
-            drop(permit);
+            drop(share);
             reply.result(done);
         });
         self.answer_beside(job);
