@@ -85,7 +85,7 @@ fn set_below(args: &SetArgs, paths: &[PathBuf], attribute: &[u8], value: &str) -
         found.ok_or_else(|| explain("change a property of", path, Errno::OPNOTSUPP))
     };
     let on = mounted(first)?;
-    for path in paths {
+    for path in paths.iter().skip(1) {
         if mounted(path)?.device != on.device {
             let message = format!(
                 "{} and {} are not on one mount: one transaction can't change both; name one of them",

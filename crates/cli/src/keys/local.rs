@@ -9,6 +9,7 @@ use kvfs_rpc::client::Range;
 use kvfs_rpc::proto::{KeyValue, KeyspaceInfo};
 use kvfs_store::{Cursor, KeyRange, Keyspace, StoreError};
 
+use super::take_page;
 use crate::error::{CliError, Code, Result};
 use crate::open::OpenStore;
 
@@ -123,13 +124,8 @@ impl Local {
             return Ok(Vec::new());
         }
         let mut cursor = settled(|caller| self.view().keys().cursor(caller, keyspace, bounds.clone()))?;
-        let (mut entries, mut bytes) = (Vec::new(), 0);
-        while bytes < super::PAGE_BYTES_MAX && (entries.len() as u64) < range.limit {
-            let Some(entry) = next(&mut *cursor, range.reverse)? else { break };
-            bytes += entry.key.len() + entry.value.len();
-            entries.push(entry);
-        }
-        Ok(entries)
+        let all = std::iter::from_fn(|| next(&mut *cursor, range.reverse).transpose());
+        take_page(all.take(usize::try_from(range.limit).unwrap_or(usize::MAX)))
     }
 
     pub(super) fn keyspaces(&mut self) -> Result<Vec<KeyspaceInfo>> {

@@ -215,19 +215,7 @@ impl Keys {
     /// Entries of one moment, about [`PAGE_BYTES_MAX`] at most; ask again from behind the last one while
     /// there are more.
     pub(crate) fn page(&mut self, keyspace: &str, range: &Range) -> Result<Vec<KeyValue>> {
-        let scan = |store: &mut Store| {
-            let (mut entries, mut bytes) = (Vec::new(), 0);
-            for entry in store.scan(keyspace, range.clone())? {
-                let entry = entry?;
-                bytes += entry.key.len() + entry.value.len();
-                entries.push(entry);
-                if bytes >= PAGE_BYTES_MAX {
-                    break;
-                }
-            }
-            Ok(entries)
-        };
-        self.ask(scan, |local| local.page(keyspace, range))
+        self.ask(|store| take_page(store.scan(keyspace, range.clone())?), |local| local.page(keyspace, range))
     }
 
     pub(crate) fn keyspaces(&mut self) -> Result<Vec<KeyspaceInfo>> {
@@ -253,6 +241,22 @@ impl Keys {
             Via::Local(local) => local.close(),
         }
     }
+}
+
+/// The first of `all`, about [`PAGE_BYTES_MAX`] at most.
+fn take_page<E>(
+    all: impl Iterator<Item = std::result::Result<KeyValue, E>>,
+) -> std::result::Result<Vec<KeyValue>, E> {
+    let (mut entries, mut bytes) = (Vec::new(), 0);
+    for entry in all {
+        let entry = entry?;
+        bytes += entry.key.len() + entry.value.len();
+        entries.push(entry);
+        if bytes >= PAGE_BYTES_MAX {
+            break;
+        }
+    }
+    Ok(entries)
 }
 
 /// The transaction that the environment names, if it is one of this store; else 0.
