@@ -16,7 +16,7 @@ use crate::error::{RepositoryError, Result};
 use crate::layout::manifest_object;
 use crate::manifest::{KeyspaceLine, Manifest};
 use crate::prune::GRACE;
-use crate::pushing::{Moment, Pushing, age};
+use crate::pushing::{Moment, Pushing, age, moment};
 use crate::recipe::Step;
 use crate::repository::Repository;
 
@@ -78,7 +78,7 @@ impl<'r> Push<'r> {
             return Err(RepositoryError::Present(begin.to.1.clone()));
         }
         let clock = Arc::clone(clock);
-        let looked = (clock.monotonic(), clock.wall());
+        let looked = moment(&*clock);
         // Before a look at what is there.
         let pushing = Pushing::begin(repository, looked)?;
         let sealer = repository.sealer();
@@ -107,7 +107,7 @@ impl<'r> Push<'r> {
     /// # Errors
     /// The repository can't be written; the frame is not one of a whole snapshot.
     pub fn frame(&mut self, frame: Frame) -> Result<()> {
-        self.pushing.go_on((self.clock.monotonic(), self.clock.wall()))?;
+        self.pushing.go_on(moment(&*self.clock))?;
         match frame {
             Frame::Keyspace { name, owner, .. } => {
                 self.manifest.keyspaces.push(KeyspaceLine::new(name, owner));
@@ -202,7 +202,7 @@ impl<'r> Push<'r> {
     /// Makes sure that nothing of what is used is about to go. What was not marked at the last look is there
     /// for as long as the grace lasts, so this looks again where that is long ago.
     fn expect_sound(&mut self) -> Result<()> {
-        let now = (self.clock.monotonic(), self.clock.wall());
+        let now = moment(&*self.clock);
         if age(self.looked, now) <= GRACE / 2 {
             return Ok(());
         }

@@ -10,6 +10,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use kvfs_store::clock::Clock;
+
 use crate::error::Result;
 use crate::layout::{PUSHING, hex};
 use crate::repository::Repository;
@@ -23,6 +25,10 @@ const FRESH: Duration = Duration::from_hours(48);
 
 /// Monotonic, and since 1970.
 pub(crate) type Moment = (Duration, Duration);
+
+pub(crate) fn moment(clock: &dyn Clock) -> Moment {
+    (clock.monotonic(), clock.wall())
+}
 
 /// How long ago `then` was, at least. A machine that sleeps counts no monotonic time.
 pub(crate) fn age(then: Moment, now: Moment) -> Duration {
