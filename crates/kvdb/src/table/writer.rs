@@ -535,7 +535,6 @@ impl PieceWriter {
         let header = PieceMetaHeader::new(self.target.keyspace, self.target.id.0, sections);
         blob[..PieceMetaHeader::BYTES].copy_from_slice(header.encode());
         let stamp = header.stamp(self.target.ctx.salt);
-        let copy = self.has_copy(tombstones_end).then(|| [&blob[..tombstones_end], &stamp].concat());
         blob.extend(stamp);
         // It is there twice for a moment.
         let mut charge = self.target.ctx.accountant.charge(Pool::Io, 2 * blob.len() as u64);
@@ -559,20 +558,19 @@ impl PieceWriter {
             extents.push(extent);
             rest = later;
         }
-        if let Some(copy) = copy {
-            self.write_copy(&AlignedBuf::from_slice(&copy))?;
-        }
+        self.write_copy(&blob.as_ref()[..tombstones_end], &stamp)?;
         Ok((header, extents))
     }
 
-    /// Whether so many bytes are worth being there twice.
-    fn has_copy(&self, bytes: usize) -> bool {
-        self.copies_meta && bytes <= self.target.ctx.zones.zone_bytes() as usize / COPY_SHARE
-    }
-
     /// Writes header, index and range tombstones once more, beside the data: nothing refers to this copy, a
-    /// reader or a repair finds it by its header where the other one is damaged. Not worth a failure.
-    fn write_copy(&mut self, copy: &AlignedBuf) -> Result<()> {
+    /// reader or a repair finds it by its header where the other one is damaged. Not worth a failure, nor
+    /// much space.
+    fn write_copy(&mut self, start: &[u8], stamp: &[u8]) -> Result<()> {
+        let share = self.target.ctx.zones.zone_bytes() as usize / COPY_SHARE;
+        if start.len() > share || !self.copies_meta {
+            return Ok(());
+        }
+        let copy = AlignedBuf::from_slice(&[start, stamp].concat());
         match self.held.allocate(self.target.data, copy.len() as u32, self.target.budget) {
             Ok(extent) => self.target.write(copy.as_ref(), extent.addr),
             Err(StoreError::Full) => Ok(()),
