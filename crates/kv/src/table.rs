@@ -4,8 +4,8 @@
 //! has no owner, so only callers that may do everything use it; without keys it does not exist, since the
 //! engine keeps the names of dropped ones.
 //!
-//! Thread safety: any number of threads. All views of a store share one table, which is read
-//! once, and again where another process has changed the store.
+//! Thread safety: any number of threads. All views of a store share one table, which is read once,
+//! and again where another process has changed the store.
 //! Invariants: an operation that makes, changes or drops a keyspace must hold *making* from the record's
 //! write to the table's change; the record is durable before the keyspace exists; a drop is counted after its
 //! keyspace is no longer known, and both happen while the keys are latched.

@@ -312,9 +312,8 @@ impl LockTable {
         Some(own_max.and_then(left).map_or(shared_max, |own_left| own_left.min(shared_max)))
     }
 
-    /// Breaks every cycle through `start`, where an edge of the graph has begun or ended: where a member only
-    /// stands in a queue behind another, it may pass; else the least important one, then the youngest, is
-    /// doomed.
+    /// Breaks every cycle through `start`, where an edge of the graph has begun: where a member only stands
+    /// in a queue behind another, it may pass; else the least important one, then the youngest, is doomed.
     pub(super) fn break_cycles(&self, waits: &mut Waits, start: Node, ready: &mut Ready) {
         while let Some(cycle) = self.find_cycle(waits, start) {
             if let Some(edge) = cycle.iter().find(|edge| edge.to.queued.is_some()) {
