@@ -7,8 +7,8 @@
 //! `fork`, and is released when *any* process drops its copy of the device, so a parent that
 //! forks a daemon must leave with `_exit`/`process::exit` and not drop it.
 //!
-//! Space: [`FileDevice::create`], `grow` and `allocate` allocate for real. `extend` leaves a hole, and
-//! `discard` of a regular file gives the space back to the file system, so a write there may fail with
+//! Space: [`FileDevice::create`], `grow`, `reserve` and `allocate` allocate for real. `extend` leaves a hole,
+//! and `discard` of a regular file gives the space back to the file system, so a write there may fail with
 //! `StorageFull`.
 
 mod allocate;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use kvfs_device::{Device, DeviceTraffic, FileDevice, OpenError, WatchedDevice};
 use kvfs_kvdb::Db;
 use kvfs_locks::{Mutex, class};
-use kvfs_service::{ErrorKind, ServiceError};
+use kvfs_service::{ErrorKind, ServiceError, units::human_bytes};
 use kvfs_store::{StoreError, Tier};
 
 use crate::contents;
@@ -25,8 +25,8 @@ pub struct NewDevice {
     pub path: PathBuf,
     /// How quick it is.
     pub tier: Tier,
-    /// How much of it is used (bytes); `None`: all of a block device, and of a file what it has, or, if that
-    /// is nothing, what its file system has room for.
+    /// How much of it is used (bytes); `None`: all of a block device, and of a file what it has. Of the first
+    /// device of a store what its file system has room for, since that grows with use.
     pub size_bytes: Option<u64>,
     /// What it holds is overwritten.
     pub force: bool,
@@ -286,7 +286,8 @@ pub(crate) fn check_blank(path: &Path, file: &std::fs::File) -> Result<()> {
     })
 }
 
-/// A file becomes as long as is to be used; its space is set aside as it is written to.
+/// A file becomes as long as is to be used, and all of that has its space: a zone that could not be written
+/// to would be a failure of the store, not a lack of space.
 fn fit(device: &FileDevice, size_bytes: Option<u64>) -> io::Result<()> {
     let now = device.len_bytes();
     if device.is_block_device() {
@@ -298,16 +299,28 @@ fn fit(device: &FileDevice, size_bytes: Option<u64>) -> io::Result<()> {
             _ => Ok(()),
         };
     }
-    let wanted = match size_bytes {
-        Some(size) => size,
-        None if now > 0 => now,
-        None => device.file_len_max()?,
-    };
+    let wanted = size_bytes.unwrap_or(now);
+    if wanted == 0 {
+        let message = "it is empty; `,size=100G` behind the path makes it a file of 100 GiB";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+    }
     if wanted < now {
         let message = format!("it is longer than that: it has {now} bytes");
         return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
     }
-    device.extend(wanted)
+    let len_max = device.file_len_max()?;
+    if wanted > len_max {
+        let [wanted, len_max, missing] = [wanted, len_max, wanted - len_max].map(human_bytes);
+        let message = format!(
+            "it gets all its {wanted} at once, and its file system has room for {len_max}: {missing} are missing; nothing was changed"
+        );
+        return Err(io::Error::new(io::ErrorKind::StorageFull, message));
+    }
+    if !device.reserve(wanted)? {
+        let path = device.path().display();
+        tracing::warn!(%path, "its file system can't set space aside; without space there the store fails");
+    }
+    Ok(())
 }
 
 /// What a file or block device that can't be opened means to the user.

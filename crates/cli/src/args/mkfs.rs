@@ -43,7 +43,8 @@ pub(crate) struct NewStoreArgs {
     #[arg(long, value_name = "ENGINE", value_parser = engine_parser())]
     pub(crate) engine: Option<EngineKind>,
     /// File or block device that holds the data, instead of a file inside the directory; several,
-    /// fast:PATH and slow:PATH: see `kvfs tier --help`
+    /// fast:PATH and slow:PATH: see `kvfs tier --help`; files behind the first device get all their
+    /// space at once
     #[arg(long, value_name = "[TIER:]PATH", value_parser = device_parser())]
     pub(crate) device: Vec<DeviceArg>,
     /// Most bytes its first device may take, such as 20G (default: the block device, or what is free

@@ -15,7 +15,7 @@ const EXAMPLES: &str = "\
 Examples:
   kvfs tier list ~/mnt
   kvfs tier add ~/mnt slow:/dev/sdb        a hard disk, while mounted
-  kvfs tier add ~/mnt slow:/hdd/more.img fast:/dev/nvme1n1
+  kvfs tier add ~/mnt slow:/hdd/more.img,size=500G fast:/dev/nvme1n1
   kvfs tier status ~/mnt                   what moves, how fast, and why not
   kvfs tier drain ~/mnt /dev/sdb           by its path, or its number
   kvfs tier remove ~/mnt 1
@@ -27,6 +27,8 @@ Journal, names and small files are on fast devices, the data of larger files on
 slow ones, each as long as there is room. The first device has the journal, and
 stays. A drain goes on in the background, after a restart, too: Ctrl-C only ends
 the waiting. While a slow device is missing, the store is mounted read-only.
+A file becomes a device with all its space at once, holes included, where its
+file system can set space aside; without room for it nothing is changed.
 
 A placement says where content goes for which `kvfs set` says nothing:
   static               to slow devices
@@ -57,7 +59,7 @@ pub(crate) enum TierCommand {
     Status(TierListArgs),
     /// Take files or block devices into the store
     #[command(
-        after_help = "Examples:\n  kvfs tier add ~/mnt slow:/dev/sdb\n  truncate -s 500G /hdd/more.img && kvfs tier add ~/mnt slow:/hdd/more.img"
+        after_help = "Examples:\n  kvfs tier add ~/mnt slow:/dev/sdb\n  touch /hdd/more.img && kvfs tier add ~/mnt slow:/hdd/more.img,size=500G\n\nA file gets all its space at once, holes included; without room nothing is\nchanged. Where its file system can't set space aside, there is a warning."
     )]
     Add(TierAddArgs),
     /// Move everything away from devices, and put nothing there
@@ -121,7 +123,8 @@ pub(crate) struct TierAddArgs {
     /// Store, or a directory on its mount
     #[arg(value_name = "STORE|DIR")]
     pub(crate) target: PathBuf,
-    /// fast:PATH or slow:PATH, of a file with ,size=SIZE behind it where it is empty
+    /// fast:PATH or slow:PATH; behind a file ,size=SIZE: so long it becomes, as it must where it is
+    /// empty
     #[arg(required = true, value_name = "TIER:PATH", value_parser = device_parser())]
     pub(crate) devices: Vec<DeviceArg>,
     /// Overwrite a file or block device that holds anything

@@ -48,6 +48,7 @@ pub(crate) fn run(args: &CopyArgs) -> Result<ExitCode> {
     let closed = source.close();
     let mut copied = copied?;
     closed?;
+    wanted.warn_of_holes();
     copied.left.extend(staged);
     Ok(report(args, &copied))
 }

@@ -8,6 +8,7 @@ use kvfs_kvdb::Placement;
 use kvfs_open::{EngineKind, NewDevice, NewStore, Objects, StoreDir, linked_device, own_device};
 use kvfs_store::Tier;
 
+use super::tier::warn_of_holes;
 use crate::args::{DeviceArg, MkfsArgs, NewStoreArgs};
 use crate::error::{CliError, Code, Result};
 use crate::progress::Bar;
@@ -54,6 +55,11 @@ impl Wanted {
             Some(first) => linked_device(dir, first),
         }
     }
+
+    /// Warns of files beside the first one that may find no space later.
+    pub(super) fn warn_of_holes(&self) {
+        self.others.iter().for_each(|other| warn_of_holes(&other.path));
+    }
 }
 
 pub(crate) fn run(args: &MkfsArgs) -> Result<ExitCode> {
@@ -73,6 +79,7 @@ pub(crate) fn run(args: &MkfsArgs) -> Result<ExitCode> {
     }
     let capacity = kvfs_open::make_store(&store, wanted.as_new(*inline), |dir| wanted.find_device(dir))?;
     drop(bar);
+    wanted.warn_of_holes();
     if wanted.engine.is_volatile() {
         println!(
             "made a store in memory, named by {}: it is empty at each mount, and what it holds ends with the unmount",

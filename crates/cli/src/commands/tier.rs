@@ -2,7 +2,9 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write;
+use std::fs::Metadata;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -195,9 +197,21 @@ fn add(args: &TierAddArgs) -> Result<ExitCode> {
                 device.tier,
                 human_bytes(bytes)
             );
+            warn_of_holes(&device.path);
         }
         Ok(ExitCode::SUCCESS)
     })
+}
+
+/// Warns of a file whose file system could not set all its space aside.
+pub(super) fn warn_of_holes(path: &Path) {
+    let has_holes = |file: &Metadata| file.is_file() && file.blocks() * 512 < file.len();
+    if std::fs::metadata(path).is_ok_and(|file| has_holes(&file)) {
+        let path = path.display();
+        eprintln!(
+            "kvfs: warning: the file system of {path} can't set space aside; where it has none left, the store fails"
+        );
+    }
 }
 
 fn drain(args: &TierDrainArgs) -> Result<ExitCode> {

@@ -1,6 +1,7 @@
 //! `kvfs tier`: devices that come and go under a mount, and one that is missing.
 
 use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -11,6 +12,7 @@ use crate::world::{KVFS, World, can_mount, daemon_of, kvfs, run, wait_until};
 
 const IN_USE: i32 = 3;
 const USAGE: i32 = 2;
+const NO_SPACE: i32 = 6;
 const FILES: u64 = 8;
 const FILE_BYTES: usize = 4 << 20;
 
@@ -39,6 +41,37 @@ fn list(target: &str) -> Vec<Value> {
 
 fn stored(target: &str, at: usize) -> u64 {
     list(target)[at]["stored_bytes"].as_u64().unwrap()
+}
+
+#[test]
+fn file_gets_its_space_when_it_becomes_a_device_and_nothing_changes_without_room() {
+    if !can_mount("file_gets_its_space_when_it_becomes_a_device_and_nothing_changes_without_room") {
+        return;
+    }
+    let world = World::new();
+    let (store, small) = (world.store("store"), world.dir("small"));
+    run(Command::new("mount").args(["-t", "tmpfs", "-o", "size=64M", "tmpfs", &small])).ok();
+    let (image, sparse) = (device(&world, "small/image", 0), device(&world, "small/sparse", 200 << 20));
+    let space = |path: &str| fs::metadata(path).map(|file| (file.len(), file.blocks() * 512)).unwrap();
+    let said = ["136 MiB are missing", "nothing was changed"];
+    kvfs(&["tier", "add", &store, &format!("slow:{image},size=200M")]).fails(NO_SPACE, &said);
+    kvfs(&["tier", "add", &store, &format!("slow:{sparse}")]).fails(NO_SPACE, &said);
+    let slow = format!("slow:{image},size=200M");
+    let fast = format!("fast:{},size=256M", device(&world, "fast", 0));
+    let other = world.text("other");
+    kvfs(&["mkfs", &other, "--device", &fast, "--device", &slow]).fails(NO_SPACE, &said);
+    assert!(!Path::new(&other).exists());
+    kvfs(&["tier", "add", &store, &format!("slow:{image}")]).fails(1, &["size=100G"]);
+    assert_eq!((space(&image), space(&sparse)), ((0, 0), (200 << 20, 0)));
+    assert_eq!((list(&store).len(), Path::new(&format!("{store}/device.1")).is_symlink()), (1, false));
+
+    kvfs(&["tier", "add", &store, &format!("slow:{image},size=48M")]).ok();
+    assert_eq!(space(&image), (48 << 20, 48 << 20));
+    // A file with holes has none any more; one whose space is there already needs no more of it.
+    File::options().write(true).open(&sparse).unwrap().set_len(12 << 20).unwrap();
+    assert_eq!(kvfs(&["tier", "add", &store, &format!("slow:{sparse}")]).stderr, "");
+    assert_eq!(space(&sparse), (12 << 20, 12 << 20));
+    assert_eq!(list(&store).len(), 3);
 }
 
 #[test]

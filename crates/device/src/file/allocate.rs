@@ -10,12 +10,45 @@ use rustix::fs::{self, FallocateFlags, SeekFrom};
 use rustix::io::Errno;
 
 use super::{BOUNCE_BYTES, FileDevice};
-use crate::{AlignedBuf, SECTOR_BYTES, request};
+use crate::{AlignedBuf, Device, SECTOR_BYTES, request};
 
 /// Unit of `st_blocks` (bytes).
 const STAT_BLOCK_BYTES: u64 = 512;
 
 impl FileDevice {
+    /// Makes a regular file at least `len` bytes long, with space set aside for all of it, holes included.
+    /// What it has stays, and nothing is written. False: its file system has no call for that, and a later
+    /// write may find no space.
+    ///
+    /// # Errors
+    /// `StorageFull`, or any other I/O error. The length is unchanged then, and what the call took is given
+    /// back, as [`Device::allocate`] does. An attempt takes all that others have left before it fails: ask
+    /// [`FileDevice::file_len_max`] first.
+    pub fn reserve(&self, len: u64) -> io::Result<bool> {
+        if self.is_block_device {
+            return self.grow(len).map(|()| true);
+        }
+        self.check_writable()?;
+        request::check_grow(len)?;
+        let _one_at_a_time = self.grow_lock.lock();
+        let (len_now, before) = (self.len_bytes(), fs::fstat(&self.file)?);
+        let len = len.max(len_now);
+        let reserved = self.set_aside(0, len).and_then(|is_set_aside| {
+            if !is_set_aside && len > len_now {
+                fs::ftruncate(&self.file, len)?;
+            }
+            Ok(is_set_aside)
+        });
+        if reserved.is_ok() {
+            self.len_bytes.store(len, Ordering::Release);
+        } else {
+            // The file system may have allocated part of it before it gave up.
+            let _ = fs::ftruncate(&self.file, before.st_size as u64);
+            self.give_back_holes((0, len_now), Vec::new(), taken_of(&before));
+        }
+        reserved.map_err(|error| self.explain_full(len_now, len, error))
+    }
+
     /// Allocates `[len_now, len)`; on failure the file keeps its length.
     pub(super) fn allocate_end(&self, len_now: u64, len: u64) -> io::Result<()> {
         let allocated = match self.set_aside(len_now, len - len_now) {
@@ -42,19 +75,23 @@ impl FileDevice {
             Err(error) => Err(error),
         };
         allocated.map_err(|error| {
-            // What is still a hole may have been set aside.
-            while let Ok(Some((start, stop))) =
-                self.next_hole(filled.last().map_or(offset, |&(_, at)| at), end)
-            {
-                filled.push((start, stop));
-            }
-            if self.bytes_taken() > taken_before {
-                for (start, stop) in filled {
-                    self.give_back(start, stop);
-                }
-            }
+            self.give_back_holes((offset, end), filled, taken_before);
             self.explain_full(offset, end, error)
         })
+    }
+
+    /// Makes holes again of those that the range had before an allocation that has failed: `filled`, and what
+    /// is behind them and was never written to.
+    fn give_back_holes(&self, (offset, end): (u64, u64), mut filled: Vec<(u64, u64)>, taken_before: u64) {
+        // What is still a hole may have been set aside.
+        while let Ok(Some((start, stop))) = self.next_hole(filled.last().map_or(offset, |&(_, at)| at), end) {
+            filled.push((start, stop));
+        }
+        if self.bytes_taken() > taken_before {
+            for (start, stop) in filled {
+                self.give_back(start, stop);
+            }
+        }
     }
 
     /// Writes zeros into the holes of the range; `filled` gets each before it is written to.
@@ -84,7 +121,7 @@ impl FileDevice {
 
     /// Bytes of the file system that the file takes, as far as that tells.
     pub(super) fn bytes_taken(&self) -> u64 {
-        fs::fstat(&self.file).map_or(0, |stat| (stat.st_blocks as u64).saturating_mul(STAT_BLOCK_BYTES))
+        fs::fstat(&self.file).map_or(0, |stat| taken_of(&stat))
     }
 
     /// Bytes of the file that have no space yet.
@@ -162,4 +199,8 @@ impl FileDevice {
             _ => error,
         }
     }
+}
+
+fn taken_of(stat: &fs::Stat) -> u64 {
+    (stat.st_blocks as u64).saturating_mul(STAT_BLOCK_BYTES)
 }

@@ -177,3 +177,33 @@ fn room_of_a_file_leaves_out_what_its_holes_will_take() {
     assert_eq!(device.room_bytes(), Some(0));
     device.allocate(0, 100 * SECTOR).unwrap();
 }
+
+#[test]
+fn reserved_file_has_its_space_and_its_content_and_too_large_a_one_is_as_it_was() {
+    let Some(host) = SmallHost::mount("reserved_file") else { return };
+    let path = host.0.join("device");
+    let device = FileDevice::create(&path, 0).unwrap();
+    device.extend(100 * SECTOR).unwrap();
+    device.write_at(filled_with(9, 2 * SECTOR).as_ref(), 50 * SECTOR).unwrap();
+    let before = taken(&path);
+    let refused = device.reserve(1 << 21).unwrap_err();
+    assert_eq!(refused.kind(), io::ErrorKind::StorageFull);
+    assert_eq!((device.len_bytes(), taken(&path)), (100 * SECTOR, before));
+    assert!(device.reserve(150 * SECTOR).unwrap());
+    assert_eq!((device.len_bytes(), taken(&path)), (150 * SECTOR, 150 * SECTOR));
+    let filled = std::fs::write(host.0.join("other"), vec![1; 1 << 20]);
+    assert_eq!(filled.unwrap_err().kind(), io::ErrorKind::StorageFull);
+    let mut content = AlignedBuf::zeroed(2 * SECTOR_BYTES);
+    device.read_at(content.as_mut(), 50 * SECTOR).unwrap();
+    assert!(content.as_ref().iter().all(|&byte| byte == 9), "what was written stays");
+    device.write_at(filled_with(3, 150 * SECTOR).as_ref(), 0).unwrap();
+}
+
+#[test]
+fn file_without_fallocate_is_as_long_as_asked_for_and_says_that_it_has_no_space() {
+    let file = TempFile::new("unreserved");
+    let device = FileDevice::create(&file.0, 0).unwrap();
+    device.sets_space_aside.store(false, Ordering::Relaxed);
+    assert!(!device.reserve(16 * SECTOR).unwrap());
+    assert_eq!((device.len_bytes(), taken(&file.0)), (16 * SECTOR, 0));
+}
