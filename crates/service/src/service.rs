@@ -4,6 +4,7 @@
 //! transaction is served without the lock of the store, so that closing can wait for the transactions
 //! themselves.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use kvfs_fs::{Durability, FileSystem, TxnId};
@@ -59,6 +60,8 @@ pub enum Leave {
 pub struct Service {
     /// `None`: closed.
     store: RwLock<Option<Opened>, class::ServiceServiceStore>,
+    /// No mount shows it any more, or its daemon was told to end.
+    is_ending: AtomicBool,
     /// The comparisons under way.
     pub comparisons: Comparisons,
     /// The streams that are being made.
@@ -84,6 +87,7 @@ impl Service {
             masters: masters(&store.fs),
             locks: Arc::default(),
             store: RwLock::new(Some(store)),
+            is_ending: AtomicBool::new(false),
             comparisons: Comparisons::default(),
             streams: Streams::default(),
             defrag: DefragGate::default(),
@@ -130,9 +134,14 @@ impl Service {
         &self.locks
     }
 
-    /// Whether it is open, and not being closed; answered without a wait.
+    /// The store is on its way to be closed: transactions and branches end first, which may take long.
+    pub fn begin_end(&self) {
+        self.is_ending.store(true, Ordering::Release);
+    }
+
+    /// Whether it is open, and not on its way to be closed; answered without a wait.
     pub fn is_open(&self) -> bool {
-        self.store.try_read().is_some_and(|store| store.is_some())
+        !self.is_ending.load(Ordering::Acquire) && self.store.try_read().is_some_and(|store| store.is_some())
     }
 
     /// The counters of now, as far as the caller may know of them; none of a closed store.

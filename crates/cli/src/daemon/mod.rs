@@ -345,6 +345,7 @@ fn run_session(
         detach_lazily(&mounted);
     }
     let ended = session.wait();
+    service.begin_end();
     mounted.forget();
     tracing::info!(dir = %dir.display(), "unmounted");
     drop(follower);

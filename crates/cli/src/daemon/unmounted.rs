@@ -54,6 +54,7 @@ pub(super) fn run(
     if announced.is_ok() {
         end.wait();
     }
+    store.service.begin_end();
     front_ends.end();
     drop(ender);
     let failed = |error| CliError::new(Code::Failed, format!("cannot write everything out: {error}"));

@@ -462,3 +462,16 @@ fn locks_are_shown_while_the_store_is_being_closed() {
         service.with(under_way).expect("is open");
     });
 }
+
+#[test]
+fn store_on_its_way_to_be_closed_is_told_as_closing_while_transactions_end() {
+    let world = World::owned_by(Caller::own().uid);
+    let peer = Peer::of_user(0);
+    let hello = || world.handler.answer(&peer, Request::Hello { version: "0".to_owned() }).expect("answers");
+    let id = world.begin(0);
+    assert!(matches!(hello(), Response::Serving { .. }));
+    world.handler.service().begin_end();
+    assert!(matches!(hello(), Response::Closing));
+    let listed = world.handler.answer(&peer, Request::Transactions).expect("answers");
+    assert!(matches!(listed, Response::Transactions(lines) if lines[0].id == id), "it goes on");
+}
