@@ -17,7 +17,7 @@ chmod 755 "$root"
 for package in kvfs "libkvfs$major" libkvfs-dev; do mkdir -p "$root/$package/DEBIAN"; done
 kvfs=$root/kvfs library=$root/libkvfs$major dev=$root/libkvfs-dev
 
-make --no-print-directory install-files ${KVFS:+KVFS="$KVFS"} ${SHARE:+SHARE="$SHARE"} DESTDIR="$kvfs" PREFIX=/usr SBINDIR=/usr/sbin >&2
+make --no-print-directory install-files ${KVFS:+KVFS="$KVFS"} ${SHARE:+SHARE="$SHARE"} ${LIBRARIES:+LIBRARIES="$LIBRARIES"} DESTDIR="$kvfs" PREFIX=/usr SBINDIR=/usr/sbin >&2
 strip --strip-unneeded "$kvfs/usr/bin/kvfs"
 find "$kvfs/usr/share/man" -type f -exec gzip -9n {} +
 

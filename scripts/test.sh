@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Runs the tests stage by stage and adds up what their runners report.
-# usage: scripts/test.sh [stage...]     stages: suites lint unit build mount docs (default: all)
+# usage: scripts/test.sh [stage...]     stages: suites lint unit mount docs (default: all)
 # A failing stage does not stop the later ones, so that one run tells everything.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
 export PATH=$PATH:$HOME/.cargo/bin CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-never}
 
 stages=("$@")
-[ ${#stages[@]} -gt 0 ] || stages=(suites lint unit build mount docs)
+[ ${#stages[@]} -gt 0 ] || stages=(suites lint unit mount docs)
 logs=$(mktemp -d)
 declare -A jobs=()
 cleanup() {
@@ -41,6 +41,9 @@ check_locks() {
   done
 }
 
+# Both look at the same dependencies, and neither makes code.
+make_docs=(make --no-print-directory docs lint-build)
+
 # What is ignored because it needs root and a loop device.
 test_block_devices() {
   [ "$(id -u)" = 0 ] || { echo 'block-devices: 0 passed, 0 failed, 1 skipped'; return; }
@@ -65,19 +68,12 @@ joined() {
   cat "$logs/beside-$1"
   return "$status"
 }
-# made TARGET: beside the stages before, or now.
-made() {
-  if [ -n "${jobs[$1]:-}" ]; then joined "$1"; else make --no-print-directory "$1"; fi
-}
 has_stage() { [[ " ${stages[*]} " == *" $1 "* ]]; }
 
 run_stage() {
   case $1 in
-    # What takes minutes to compile and is not needed yet; the POSIX suites only once per machine.
-    suites)
-      beside tools tests/suites/tools.sh
-      ! has_stage build || beside build make --no-print-directory build
-      ;;
+    # What takes minutes to compile and is not needed yet; only once per machine.
+    suites) beside tools tests/suites/tools.sh ;;
     lint) cargo fmt --all -- --check && check_locks && with_lints test_all --no-run ;;
     unit)
       # Tests of stores in object storage wait for clocks: more of them at a time than there are processors.
@@ -86,7 +82,7 @@ run_stage() {
       RUST_TEST_THREADS=8 $linted test_all --no-fail-fast --test it slatedb:: || status=1
       return "$status"
       ;;
-    build | docs) made "$1" ;;
+    docs) if [ -n "${jobs[docs]:-}" ]; then joined docs; else "${make_docs[@]}"; fi ;;
     mount)
       joined tools || return 1
       local status=0
@@ -95,8 +91,9 @@ run_stage() {
       $linted test_all --no-run || return 1
       test_block_devices || status=1
       # The suites wait more than they compute. Not before: two cargos wait for each other.
-      ! has_stage docs || beside docs make --no-print-directory docs
-      tests/suites/all.sh || status=1
+      ! has_stage docs || beside docs "${make_docs[@]}"
+      # The tests' own binary: one compilation for all, and its assertions hold on mounts, too.
+      KVFS=$PWD/target/debug/kvfs tests/suites/all.sh || status=1
       return "$status"
       ;;
     *) echo "no such stage: $1"; return 2 ;;

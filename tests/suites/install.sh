@@ -11,6 +11,9 @@ KVFS=$(realpath "$KVFS")
 mnt=$work/mnt
 mkdir "$mnt"
 root=$work/root
+# As cargo puts it for tests, or for users.
+LIBRARIES=$(dirname "$KVFS")
+[ -e "$LIBRARIES/libkvfs.so" ] || LIBRARIES=$LIBRARIES/deps
 # mount(8) calls the helper as root only, and looks in one place that is not ours: its calls are made by hand.
 helper=$work/bin/mount.fuse.kvfs uhelper=$work/bin/umount.fuse.kvfs
 mkdir "$work/bin"
@@ -18,7 +21,7 @@ ln -s "$KVFS" "$helper"
 ln -s "$KVFS" "$uhelper"
 
 install_all() {
-  make -C "$repo" --no-print-directory install-files KVFS="$KVFS" SHARE="$work/share" DESTDIR="$root" PREFIX=/usr &&
+  make -C "$repo" --no-print-directory install-files KVFS="$KVFS" LIBRARIES="$LIBRARIES" SHARE="$work/share" DESTDIR="$root" PREFIX=/usr &&
     [ -x "$root/usr/bin/kvfs" ] && [ "$(readlink "$root/usr/sbin/mount.fuse.kvfs")" = /usr/bin/kvfs ] &&
     [ -s "$root/usr/share/man/man1/kvfs-mount.1" ] && [ -s "$root/usr/share/man/man8/mount.fuse.kvfs.8" ] &&
     [ -s "$root/usr/share/bash-completion/completions/kvfs" ] && [ -s "$root/usr/share/zsh/site-functions/_kvfs" ] &&
@@ -107,7 +110,7 @@ sync_all() {
 package() {
   command -v dpkg-deb dpkg-shlibdeps strip >/dev/null || { echo "no dpkg-dev here"; return 77; }
   local deb lib dev
-  DEB_OPTIONS=-Znone KVFS=$KVFS SHARE=$work/share "$repo/packaging/deb.sh" "$work" >"$work/debs" || return 1
+  DEB_OPTIONS=-Znone KVFS=$KVFS LIBRARIES=$LIBRARIES SHARE=$work/share "$repo/packaging/deb.sh" "$work" >"$work/debs" || return 1
   { read -r deb && read -r lib && read -r dev; } <"$work/debs" && dpkg-deb --info "$deb" &&
     dpkg-deb -c "$deb" >"$work/list" && grep -q ' ./usr/bin/kvfs$' "$work/list" &&
     grep -q './usr/sbin/mount.fuse.kvfs -> /usr/bin/kvfs' "$work/list" && grep -q './usr/share/man/man1/kvfs-txn-run.1.gz' "$work/list" &&

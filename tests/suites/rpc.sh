@@ -131,7 +131,7 @@ example_python() {
   PYTHONPATH=$repo/python example python "$python" "$repo/examples/photo.py"
 }
 example_rust() {
-  local built=$repo/target/release/examples/photo
+  local built=$(dirname "$KVFS")/examples/photo
   if [ "$KVFS" = "$repo/target/release/kvfs" ]; then
     # Together with the command, so that what they have in common is built once.
     (cd "$repo" && cargo build -q --release --locked -p kvfs-cli --bin kvfs -p kvfs-rpc --example photo) || return 1
