@@ -62,6 +62,12 @@ impl Memory {
         self.bytes / 16
     }
 
+    /// For what requests that wait for a transaction have to write; caches give way to it. Some of the
+    /// largest requests fit a user's half.
+    pub fn waiting_bytes(self) -> usize {
+        (self.bytes / 8).clamp(16 << 20, 256 << 20) as usize
+    }
+
     /// For requests and answers of the key-value socket that are under way; one of the largest messages, of
     /// `len_max` bytes, fits a user's half.
     pub fn message_bytes(self, len_max: usize) -> usize {

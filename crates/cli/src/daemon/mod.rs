@@ -298,8 +298,16 @@ fn run_session(
     let view_calls = Some(tree_calls::handler(service));
     let writeback = plan.writeback;
     let btimes = !plan.nobtime;
-    let bridge_config =
-        BridgeConfig { hidden, control, view_calls, writeback, btimes, ..kernel_caches(plan) };
+    let waiting_bytes_max = plan.open.memory.waiting_bytes();
+    let bridge_config = BridgeConfig {
+        hidden,
+        control,
+        view_calls,
+        writeback,
+        btimes,
+        waiting_bytes_max,
+        ..kernel_caches(plan)
+    };
     let bridge = Bridge::new(Arc::clone(fs), bridge_config);
     let bridge = Arc::new(bridge.map_err(|error| failed("serve", &error))?);
     let acls = fs.has_acls();

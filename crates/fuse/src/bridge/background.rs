@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use kvfs_fs::{FileSystem, FsError, Position};
 use kvfs_locks::{Condvar, Mutex, class};
-use kvfs_socket::Shares;
+use kvfs_socket::{Exempt, Shares};
 
 use super::blocking_pool::{BlockingPool, job_shares};
 
@@ -82,6 +82,8 @@ pub(super) struct Background {
     pub(super) blocking_pool: BlockingPool,
     /// Its jobs that are calls on what is shown.
     pub(super) view_calls: Shares,
+    /// Bytes that parked requests hold to be written.
+    pub(super) waiting_bytes: Shares,
     timer: Arc<Queue<()>>,
     /// Housekeeping of the views that share these threads.
     tenants: Tenants,
@@ -93,6 +95,7 @@ impl Background {
     pub(super) fn start(
         fs: Arc<FileSystem>,
         period: Duration,
+        waiting_bytes_max: usize,
         tick: impl Fn() + Send + 'static,
     ) -> io::Result<Self> {
         let background = Self {
@@ -100,6 +103,7 @@ impl Background {
             syncs: Queue::new(),
             blocking_pool: BlockingPool::default(),
             view_calls: job_shares(),
+            waiting_bytes: Shares::new(waiting_bytes_max, waiting_bytes_max / 2, Exempt::Whole(0)),
             timer: Queue::new(),
             tenants: Tenants::default(),
             threads: Mutex::default(),

@@ -243,7 +243,7 @@ impl Operations for Files {
     fn setattr(&self, cx: &RequestContext, node: u64, change: &AttributeChange, reply: Reply<Attributes>) {
         let changes = convert::changes(change);
         // A truncation keeps the kernel from writing the file's dirty pages until it is answered.
-        let nature = Nature { writes: changes.size.map(|_| node), is_writeback: false };
+        let nature = Nature { writes: changes.size.map(|_| node), ..Nature::default() };
         self.run_as(nature, cx, reply, move |on, caller| {
             let attr = on.fs.setattr(caller, NodeId(node), &changes)?;
             Ok(on.attributes(&attr))
@@ -390,7 +390,9 @@ impl Operations for Files {
             is_writeback: args.cache,
             keeps_times: args.cache && self.shared.config.writeback,
         };
-        let nature = Nature { writes: Some(node), is_writeback: args.cache };
+        // The kernel bounds its dirty pages, and loses what is refused of them.
+        let bytes_held = if args.cache { 0 } else { data.len() };
+        let nature = Nature { writes: Some(node), is_writeback: args.cache, bytes_held };
         let is_direct = args.flags & O_DIRECT != 0 && !args.cache;
         if !is_direct {
             self.shared.cached.note(node);
@@ -459,12 +461,13 @@ impl Operations for Files {
         }
         let Some(mode) = XattrMode::from_flags(how.flags) else { return reply.error(Errno::INVAL) };
         let (name, value): (Box<[u8]>, Box<[u8]>) = (name.into(), value.into());
-        self.run(cx, reply, move |on, caller| match AclKind::by_name(&name) {
+        let nature = Nature { bytes_held: value.len(), ..Nature::default() };
+        self.run_as(nature, cx, reply, move |on, caller| match AclKind::by_name(&name) {
             Some(kind) => {
                 let value = on.meant_list(caller, node, kind, &value)?;
-                on.fs.set_acl(caller, NodeId(node), kind, &value, how.clears_setgid)
+                Ok(on.fs.set_acl(caller, NodeId(node), kind, &value, how.clears_setgid)?)
             }
-            None => on.fs.setxattr(caller, NodeId(node), &name, &value, mode),
+            None => Ok(on.fs.setxattr(caller, NodeId(node), &name, &value, mode)?),
         });
     }
 

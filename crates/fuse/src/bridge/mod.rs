@@ -39,6 +39,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use kvfs_fs::{AsFsError, Caller, FileSystem, FsError, NodeId, Position};
 use kvfs_locks::{Mutex, class};
+use kvfs_socket::Share;
 use rustix::io::Errno;
 
 use crate::abi::Opcode;
@@ -88,6 +89,9 @@ pub struct BridgeConfig {
     pub btimes: bool,
     /// Size of the recycled READ buffers (bytes); larger READs allocate.
     pub read_buffer_bytes: usize,
+    /// What requests that wait may hold to be written (bytes), the views' among them. A user has half of it,
+    /// root what the others leave. Dirty pages are not bounded: the kernel bounds them.
+    pub waiting_bytes_max: usize,
     /// The kernel keeps dirty pages, and owns size and times of files: [`InitConfig::writeback_cache`].
     pub writeback: bool,
     /// A directory in the root that no listing shows.
@@ -112,6 +116,7 @@ impl Default for BridgeConfig {
             xattrs: true,
             btimes: true,
             read_buffer_bytes: 1 << 20,
+            waiting_bytes_max: 64 << 20,
             writeback: false,
             hidden: None,
             only_ids: None,
@@ -215,6 +220,8 @@ struct Nature {
     writes: Option<u64>,
     /// The kernel itself asks, to get rid of a dirty page.
     is_writeback: bool,
+    /// What it holds of the caller's memory while it waits.
+    bytes_held: usize,
 }
 
 /// Answers that raise lookup counts.
@@ -288,8 +295,9 @@ impl Bridge {
     /// Threads can't be started.
     pub fn new(fs: Arc<FileSystem>, config: BridgeConfig) -> io::Result<Self> {
         let (buffers, period) = (ReadBuffers::new(config.read_buffer_bytes), config.housekeep_period);
+        let waiting_bytes_max = config.waiting_bytes_max;
         let (shared, hidden, tick) = Self::parts(Arc::clone(&fs), config, buffers);
-        let background = Arc::new(Background::start(fs, period, move || tick())?);
+        let background = Arc::new(Background::start(fs, period, waiting_bytes_max, move || tick())?);
         shared.stale.attach(&background.blocking_pool);
         Ok(Self { files: Files { shared, background }, hidden, _tick: None })
     }
@@ -395,8 +403,12 @@ impl Files {
         let caller = caller(cx);
         match self.shared.attempt(&operation, &caller) {
             Err(Failure::Fs(FsError::Parked(ticket))) => {
+                let Some(held) = self.background.waiting_bytes.take(caller.uid, nature.bytes_held) else {
+                    ticket.cancel();
+                    return reply.error(Errno::NOLCK);
+                };
                 let caller = Caller { ticket: Some(ticket), ..caller };
-                park(&self.shared, &self.background, reply, caller, Box::new(operation), nature);
+                park(&self.shared, &self.background, reply, caller, (Box::new(operation), held), nature);
             }
             done => self.shared.answer(reply, done, nature),
         }
@@ -417,13 +429,13 @@ impl Files {
     }
 }
 
-/// Sets a request aside until its ticket is ready, and then tries again.
+/// Sets a request aside until its ticket is ready, with its share of what may wait, and then tries again.
 fn park<T: Payload + Counted + Send + 'static>(
     shared: &Arc<Shared>,
     background: &Arc<Background>,
     reply: Reply<T>,
     caller: Caller,
-    operation: Operation<T>,
+    (operation, held): (Operation<T>, Share),
     nature: Nature,
 ) {
     let Some(ticket) = caller.ticket.clone() else { return reply.error(Errno::IO) };
@@ -443,9 +455,12 @@ fn park<T: Payload + Counted + Send + 'static>(
             match shared.attempt(&operation, &caller) {
                 Err(Failure::Fs(FsError::Parked(ticket))) => {
                     let caller = Caller { ticket: Some(ticket), ..caller };
-                    park(&shared, &background, reply, caller, operation, nature);
+                    park(&shared, &background, reply, caller, (operation, held), nature);
                 }
-                done => shared.answer(reply, done, nature),
+                done => {
+                    drop((operation, held));
+                    shared.answer(reply, done, nature);
+                }
             }
             drop(place);
         });

@@ -81,6 +81,10 @@ fn unmounting_makes_everything_durable() {
 }
 
 fn rig(workers: usize) -> Rig {
+    rig_with(workers, BridgeConfig::default())
+}
+
+fn rig_with(workers: usize, config: BridgeConfig) -> Rig {
     let slow = SlowStore::default();
     let (syncs, batches) = (Arc::clone(&slow.syncs), Arc::clone(&slow.batches));
     let store: Arc<dyn Store> = Arc::new(slow);
@@ -88,7 +92,7 @@ fn rig(workers: usize) -> Rig {
     FileSystem::mkfs(&store, &*clock, &MkfsOptions::default()).unwrap();
     let fs = FileSystem::open(store, clock, MountOptions::default()).unwrap();
     // No background work in between: the tests count batches and syncs.
-    let config = BridgeConfig { housekeep_period: Duration::from_hours(1), ..BridgeConfig::default() };
+    let config = BridgeConfig { housekeep_period: Duration::from_hours(1), ..config };
     let bridge = Arc::new(Bridge::new(Arc::new(fs), config).unwrap());
     let config = SessionConfig { init: init_config(), workers, ..SessionConfig::default() };
     let (kernel, session) = Kernel::start(bridge.clone(), &config);
@@ -171,6 +175,46 @@ fn an_operation_on_a_taken_name_parks_and_goes_on() {
     rig.batches.open();
     assert_eq!(rig.answers(2), HashMap::from([(4, 0), (6, -Errno::EXIST.raw_os_error())]));
     assert_eq!(rig.session.parked_count(), 0);
+    rig.end();
+}
+
+#[test]
+fn what_waits_to_be_written_is_bounded_for_each_user() {
+    let rig = rig_with(2, BridgeConfig { waiting_bytes_max: 8192, ..BridgeConfig::default() });
+    let head = abi::MknodIn { mode: 0o100_666, ..abi::MknodIn::default() };
+    rig.kernel.send(Opcode::Mknod, 4, 1, &[head.as_bytes(), b"file\0"]);
+    let node = abi::EntryOut::read_from_bytes(&rig.kernel.answer().body[..]).unwrap().nodeid;
+    let write = |uid, unique, bytes: usize, write_flags| {
+        let head = abi::WriteIn { size: bytes as u32, write_flags, ..abi::WriteIn::default() };
+        rig.kernel.send_as(uid, Opcode::Write as u32, unique, node, &[head.as_bytes(), &vec![1; bytes]]);
+    };
+    rig.batches.close();
+    write(1000, 6, 1, 0);
+    rig.batches.wait_for_waiter();
+    write(1000, 8, 4096, 0);
+    write(1000, 10, 1, 0);
+    let answer = rig.kernel.answer();
+    assert_eq!((answer.unique, answer.error), (10, -Errno::NOLCK.raw_os_error()));
+    // Another user has a half, too; root what is left, which is nothing.
+    write(1001, 12, 4096, 0);
+    write(0, 14, 1, 0);
+    let answer = rig.kernel.answer();
+    assert_eq!((answer.unique, answer.error), (14, -Errno::NOLCK.raw_os_error()));
+    // A dirty page is never refused.
+    write(1000, 16, 4096, abi::flags::WRITE_CACHE);
+    rig.getattr(18);
+    assert_eq!(rig.kernel.answer().unique, 18);
+    assert_eq!(rig.session.parked_count(), 3);
+    rig.batches.open();
+    assert_eq!(rig.answers(4), HashMap::from([(6, 0), (8, 0), (12, 0), (16, 0)]));
+    rig.batches.close();
+    write(1000, 20, 1, 0);
+    rig.batches.wait_for_waiter();
+    write(1000, 22, 4096, 0);
+    rig.getattr(24);
+    assert_eq!(rig.kernel.answer().unique, 24, "the share has come back");
+    rig.batches.open();
+    assert_eq!(rig.answers(2), HashMap::from([(20, 0), (22, 0)]));
     rig.end();
 }
 
