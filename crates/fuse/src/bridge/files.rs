@@ -1,13 +1,14 @@
 //! The files of one view, request by request. Nodes come as inode numbers, and are answered as node ids.
 
 use std::io::IoSlice;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use kvfs_fs::{
     AclKind, Append, Attr, Caller, DirEntry, FallocateMode, Fill, FsError, NodeId, PROJECT_ATTRIBUTE,
-    RenameMode, WriteFlags, XattrMode,
+    RenameMode, SeekKind, WriteFlags, XattrMode,
 };
 use rustix::io::Errno;
 
@@ -183,6 +184,33 @@ fn xattr(value: Bytes, size: u32) -> Result<Xattr, Failure> {
         Ok(len) if size == 0 => Ok(Xattr::Size(len)),
         Ok(len) if len <= size => Ok(Xattr::Value(value)),
         _ => Err(Failure::Plain(Errno::RANGE)),
+    }
+}
+
+/// Where data, or a hole, is looked for.
+#[derive(Clone, Copy)]
+struct Seek {
+    node: NodeId,
+    offset: u64,
+    kind: SeekKind,
+}
+
+impl Files {
+    /// Answers when the kernel has written what programs have put into the hole that is told of, by memory
+    /// that they share with the file. It has already written those pages of `written`.
+    fn seek(&self, cx: &RequestContext, seek: Seek, written: Range<u64>, reply: Reply<Offset>) {
+        let Seek { node, offset, kind } = seek;
+        let may_be_dirty = !kvfs_fs::is_read_only(&self.shared.fs) && self.shared.cached.has(node.0);
+        let hole = || kvfs_fs::hole_of_seek(&self.shared.fs, node, offset, kind).ok().flatten();
+        let hole = may_be_dirty.then(hole).flatten();
+        let Some(hole) = hole.filter(|hole| hole.start < written.start || written.end < hole.end) else {
+            return self
+                .run(cx, reply, move |on, caller| Ok(Offset(on.fs.seek(caller, node, offset, kind)?)));
+        };
+        let (offset, len) = (hole.start as i64, (hole.end - hole.start) as i64);
+        let pages = Notification::InvalInode { node: node.0, offset, len };
+        let (files, cx) = (self.clone(), cx.clone());
+        self.shared.after_pages(pages, Box::new(move || files.seek(&cx, seek, hole, reply)));
     }
 }
 
@@ -529,16 +557,7 @@ impl Operations for Files {
             Ok(kind) => kind,
             Err(errno) => return reply.error(errno),
         };
-        let seek =
-            move |on: &Shared, caller: &Caller| Ok(Offset(on.fs.seek(caller, NodeId(node), offset, kind)?));
-        let may_be_dirty = self.shared.cached.has(node);
-        let hole = may_be_dirty.then(|| kvfs_fs::hole_of_seek(&self.shared.fs, NodeId(node), offset, kind));
-        let Some(Ok(Some(hole))) = hole else { return self.run(cx, reply, seek) };
-        // Nor has it written what programs have put there by memory that they share with the file.
-        let (offset, len) = (hole.start as i64, (hole.end - hole.start) as i64);
-        let (files, cx) = (self.clone(), cx.clone());
-        let written = Notification::InvalInode { node, offset, len };
-        self.shared.after_pages(written, Box::new(move || files.run(&cx, reply, seek)));
+        self.seek(cx, Seek { node: NodeId(node), offset, kind }, 0..0, reply);
     }
 
     fn copy_file_range(&self, cx: &RequestContext, node: u64, args: CopyArgs, reply: Reply<Copied>) {

@@ -379,6 +379,7 @@ impl Files {
         if let Some(notifier) = on.notifier.get() {
             let _ = shared.notifier.set(notifier.clone());
         }
+        shared.stale.attach(&self.background.blocking_pool);
         Self { shared: Arc::new(shared), background: Arc::clone(&self.background) }
     }
 

@@ -492,3 +492,66 @@ fn what_a_removed_tree_had_is_forgotten_with_its_attributes_and_listings() {
     kernel.unmount();
     session.wait().unwrap();
 }
+
+/// A kernel in which a program has written into all holes of a file by memory that it shares with it: pages
+/// that are to be dropped are written first.
+struct Mapped {
+    inner: Box<dyn Transport>,
+    fs: Arc<FileSystem>,
+    node: NodeId,
+}
+
+impl Transport for Mapped {
+    fn receive(&self, buffer: &mut [u8]) -> Result<Received, Errno> {
+        self.inner.receive(buffer)
+    }
+
+    fn send(&self, parts: &[IoSlice<'_>]) -> Result<Delivery, Errno> {
+        let (head, _) = abi::OutHeader::read_from_prefix(&parts[0]).unwrap();
+        if head.unique == 0 && head.error == INVAL_INODE {
+            let told = InvalInodeOut::read_from_bytes(&parts[1]).unwrap();
+            assert_eq!(told.ino, self.node.0);
+            let pages = bytes::Bytes::from(vec![7; told.len as usize]);
+            let (caller, flags) = (Caller::default(), WriteFlags::default());
+            self.fs.write(&caller, self.node, told.off as u64, pages, flags).unwrap();
+        }
+        self.inner.send(parts)
+    }
+
+    fn interrupt(&self) -> bool {
+        self.inner.interrupt()
+    }
+
+    fn another(&self) -> Result<Box<dyn Transport>, Errno> {
+        Ok(Box::new(Self { inner: self.inner.another()?, fs: Arc::clone(&self.fs), ..*self }))
+    }
+}
+
+const SEEK_HOLE: u32 = 4;
+
+#[test]
+fn seek_finds_no_hole_of_several_that_a_mapping_has_filled() {
+    const DISTANCE: u64 = 1 << 20;
+    let (fs, bridge) = over_the_model(MountOptions::default());
+    let caller = Caller::default();
+    let node = fs.create(&caller, NodeId::ROOT, b"file", 0o644, true).unwrap().0.node;
+    for number in 0..4 {
+        let page = bytes::Bytes::from_static(&[7; 4096]);
+        fs.write(&caller, node, number * DISTANCE, page, WriteFlags::default()).unwrap();
+    }
+    let config = SessionConfig { init: init_config(), workers: 1, ..SessionConfig::default() };
+    let (kernel, session) = Kernel::start_with(bridge.clone(), &config, |transport| {
+        Box::new(Mapped { inner: Box::new(transport), fs, node })
+    });
+    bridge.attach(session.notifier());
+    let read = abi::ReadIn { size: 4096, ..abi::ReadIn::default() };
+    kernel.send(Opcode::Read, 4, node.0, &[read.as_bytes()]);
+    assert_eq!(kernel.answer().unique, 4);
+    let seek = abi::LseekIn { whence: SEEK_HOLE, ..abi::LseekIn::default() };
+    kernel.send(Opcode::Lseek, 6, node.0, &[seek.as_bytes()]);
+    let answer = std::iter::repeat_with(|| kernel.answer()).find(|answer| answer.unique != 0).unwrap();
+    let found = abi::LseekOut::read_from_bytes(&answer.body[..]).unwrap();
+    assert_eq!((answer.unique, found.offset), (6, 3 * DISTANCE + 4096), "the end of the file");
+    kernel.unmount();
+    session.wait().unwrap();
+}

@@ -28,6 +28,7 @@ use crate::mounted::{mount_or_skip, start};
 
 const ROOT: u64 = 1;
 const KERNEL_UID: u32 = 1000;
+const SEEK_HOLE: u32 = 4;
 
 /// `count` (a number that grows with each lookup), `whose` (a link of the asking user), `sub`, and snapshots.
 #[derive(Default)]
@@ -294,6 +295,22 @@ fn a_snapshot_is_shown_as_it_was_beside_the_present() {
     assert_eq!(rig.errno(Opcode::CopyFileRange, old.nodeid, &[copy.as_bytes()]), Errno::XDEV);
     let link = abi::LinkIn { oldnodeid: old.nodeid };
     assert_eq!(rig.errno(Opcode::Link, ROOT, &[link.as_bytes(), b"new\0"]), Errno::XDEV);
+    rig.end();
+}
+
+#[test]
+fn seek_in_a_snapshot_drops_no_pages_of_the_present() {
+    let rig = rig();
+    let file = rig.make("file", b"begin");
+    let head = abi::WriteIn { size: 3, offset: 1 << 20, ..abi::WriteIn::default() };
+    assert_eq!(rig.ask(Opcode::Write, file.nodeid, &[head.as_bytes(), b"end"]).error, 0);
+    rig.snapshot(3);
+    let old = rig.lookup(rig.lookup(rig.hidden(), "3").nodeid, "file");
+    assert_eq!(rig.read(old.nodeid)[..5], *b"begin");
+    let head = abi::LseekIn { whence: SEEK_HOLE, ..abi::LseekIn::default() };
+    // A notification would come before the answer.
+    let answer = rig.ask(Opcode::Lseek, old.nodeid, &[head.as_bytes()]);
+    assert_eq!(abi::LseekOut::read_from_bytes(&answer.body[..]).unwrap().offset, 4096);
     rig.end();
 }
 
