@@ -5,6 +5,7 @@ use bytes::Bytes;
 
 use super::clone_range::{RangeCloner, Ranges};
 use super::end_of;
+use super::read::read_uncounted;
 use super::write::Writer;
 use crate::attr::PrivilegeLoss;
 use crate::{Caller, FileSystem, FsError, NodeId, Result, WriteFlags, Written};
@@ -41,7 +42,7 @@ impl FileSystem {
         }
         let length = length.min(COPY_LEN_MAX) as usize;
         let mut buffer = vec![0; length];
-        let length = self.read(caller, source, source_offset, &mut buffer)?;
+        let length = read_uncounted(self, caller, source, source_offset, &mut buffer)?;
         buffer.truncate(length);
         let (data, flags) = (Bytes::from(buffer), WriteFlags::default());
         let (writer, place) = (Writer::new(self), (target, target_offset));

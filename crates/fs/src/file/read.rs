@@ -20,17 +20,29 @@ impl FileSystem {
     /// # Errors
     /// `IsDirectory`, store errors.
     pub fn read(&self, caller: &Caller, node: NodeId, offset: u64, buffer: &mut [u8]) -> Result<usize> {
-        let reader = Reader::new(self);
-        let node = reader.locker.pin_file(node)?;
-        let length = reader.read(caller, &node, offset, buffer)?;
+        let length = read_uncounted(self, caller, node, offset, buffer)?;
         let now = self.shared.clock.monotonic();
-        self.shared.accesses.note(node.inode, AccessKind::Read, offset, length as u64, now);
-        if length > 0 {
-            // It may write, and so wait for space, which commits and writers need not wait for.
-            AccessTimes::new(self).note(caller, &node);
-        }
+        self.shared.accesses.note(node.0, AccessKind::Read, offset, length as u64, now);
         Ok(length)
     }
+}
+
+/// As [`FileSystem::read`], of which no access is counted.
+pub(super) fn read_uncounted(
+    fs: &FileSystem,
+    caller: &Caller,
+    node: NodeId,
+    offset: u64,
+    buffer: &mut [u8],
+) -> Result<usize> {
+    let reader = Reader::new(fs);
+    let node = reader.locker.pin_file(node)?;
+    let length = reader.read(caller, &node, offset, buffer)?;
+    if length > 0 {
+        // It may write, and so wait for space, which commits and writers need not wait for.
+        AccessTimes::new(fs).note(caller, &node);
+    }
+    Ok(length)
 }
 
 /// Reads content for operations that hold no names yet.

@@ -39,3 +39,17 @@ fn accesses_of_a_file_are_counted_by_stretch_and_pattern_and_told_by_an_attribut
     assert!(matches!(refused, Err(FsError::NotSupported(_))), "{refused:?}");
     assert_eq!(setup.listxattr(&setup.caller, file).unwrap(), b"");
 }
+
+#[test]
+fn copies_count_as_no_accesses_of_either_file() {
+    let setup = Setup::new(100);
+    let (source, target) = (setup.file(ROOT, "source"), setup.file(ROOT, "target"));
+    setup.write_at(source, 0, &[7; 8192]).unwrap();
+    let copied = setup.copy_file_range(&setup.caller, source, 0, target, 0, 8192).unwrap();
+    assert_eq!(copied.bytes, 8192);
+    for (file, writes) in [(source, 1), (target, 0)] {
+        let value = setup.getxattr(&setup.caller, file, ACCESSES_ATTRIBUTE).unwrap();
+        let total = FileAccesses::parse(std::str::from_utf8(&value).unwrap()).unwrap().total();
+        assert_eq!((total.reads.count, total.writes.count), (0, writes));
+    }
+}
