@@ -12,7 +12,7 @@ use kvfs_store::{BLOCK_BYTES, Batch, BlockClone, Change as StoreChange, Position
 use kvfs_txn::{Fields, LockName, Want};
 
 use super::record::{self, Part};
-use super::table::QuotaCheck;
+use super::table::{EndedGrace, QuotaCheck};
 use super::{Counted, Pending, QuotaKind, Quotas, Usage};
 use crate::node::Pin;
 use crate::schema::{DETACHED_INODE, Header, RowFlags, RowPatch};
@@ -248,24 +248,24 @@ impl Gate<'_> {
             view.pending_usage.add(changes);
             return Ok(position);
         }
-        quotas.accounts.charge(changes, check, now)?;
-        self.writer.apply(batch).inspect_err(|_| quotas.accounts.refund(changes, now))
+        let ended = quotas.accounts.charge(changes, check, now)?;
+        self.writer.apply(batch).inspect_err(|_| quotas.accounts.refund(changes, &ended, now))
     }
 
     /// The usage that a commit of `uid`'s transaction adds to the main line's: reserved there now, all or
     /// nothing. To be given back to [`Self::refund_commit`] when the commit fails.
-    pub(crate) fn charge_commit(&self, view: &TxnView, uid: u32) -> Result<Vec<Change>> {
-        let Some(quotas) = self.quotas.as_ref() else { return Ok(Vec::new()) };
+    pub(crate) fn charge_commit(&self, view: &TxnView, uid: u32) -> Result<(Vec<Change>, EndedGrace)> {
+        let Some(quotas) = self.quotas.as_ref() else { return Ok(Default::default()) };
         let changes = quotas.changes_of(&*view.txn)?;
         let check = QuotaCheck { owners: uid != 0, projects: !view.restores() };
-        quotas.accounts.charge(&changes, check, self.now())?;
-        Ok(changes)
+        let ended = quotas.accounts.charge(&changes, check, self.now())?;
+        Ok((changes, ended))
     }
 
     /// The commit did not take place.
-    pub(crate) fn refund_commit(&self, changes: &[Change]) {
+    pub(crate) fn refund_commit(&self, (changes, ended): &(Vec<Change>, EndedGrace)) {
         if let Some(quotas) = self.quotas.as_ref() {
-            quotas.accounts.refund(changes, self.now());
+            quotas.accounts.refund(changes, ended, self.now());
         }
     }
 }

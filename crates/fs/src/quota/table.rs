@@ -18,8 +18,6 @@ struct Account {
     usage: Usage,
     limits: Limits,
     since: Since,
-    /// When the times of grace had begun that ended last: what ended them may be taken back.
-    ended: Since,
     /// As it is in the store.
     stored: Since,
 }
@@ -32,6 +30,10 @@ pub(super) struct Accounts {
     /// it.
     is_counted: AtomicBool,
 }
+
+/// The times of grace that a charge has ended, and when they had begun: it may be taken back.
+#[derive(Debug, Default)]
+pub(crate) struct EndedGrace(Vec<(QuotaKind, u32, Since)>);
 
 /// What a transaction has changed so far; no other view sees it.
 #[derive(Debug, Default)]
@@ -91,26 +93,26 @@ impl Account {
         })
     }
 
-    /// Begins and ends times of grace.
-    fn keep_time(&mut self, now: i64) {
+    /// Begins and ends times of grace; returns those that end.
+    fn keep_time(&mut self, now: i64) -> Since {
         let [bytes, inodes] = self.measures(Usage::default());
-        let (since, ended) = (&mut self.since, &mut self.ended);
+        let mut ended = Since::default();
+        let Since { bytes: bytes_since, inodes: inodes_since } = &mut self.since;
         for (measure, since, ended) in
-            [(bytes, &mut since.bytes, &mut ended.bytes), (inodes, &mut since.inodes, &mut ended.inodes)]
+            [(bytes, bytes_since, &mut ended.bytes), (inodes, inodes_since, &mut ended.inodes)]
         {
             if !measure.is_over(measure.soft) {
-                if *since != 0 {
-                    (*ended, *since) = (*since, 0);
-                }
+                *ended = std::mem::take(since);
             } else if *since == 0 {
                 *since = now.max(1) as u64;
             }
         }
+        ended
     }
 
-    /// As [`Self::keep_time`], when a change was taken back: a time of grace that had ended with it goes on.
-    fn keep_time_again(&mut self, now: i64) {
-        let Self { since, ended, .. } = self;
+    /// As [`Self::keep_time`], when a change was taken back: the times of grace that it had ended go on.
+    fn keep_time_again(&mut self, ended: Since, now: i64) {
+        let Self { since, .. } = self;
         for (since, ended) in [(&mut since.bytes, ended.bytes), (&mut since.inodes, ended.inodes)] {
             if *since == 0 {
                 *since = ended;
@@ -147,7 +149,9 @@ impl Accounts {
     pub(super) fn counted(&self, now: i64) {
         let mut all = self.all.lock();
         self.is_counted.store(true, Ordering::Release);
-        all.values_mut().for_each(|account| account.keep_time(now));
+        for account in all.values_mut() {
+            account.keep_time(now);
+        }
     }
 
     /// Whether limits count.
@@ -176,7 +180,7 @@ impl Accounts {
     }
 
     /// Adds the changes; all or, where a limit that is checked forbids it, none.
-    pub(super) fn charge(&self, changes: &[Change], check: QuotaCheck, now: i64) -> Result<()> {
+    pub(super) fn charge(&self, changes: &[Change], check: QuotaCheck, now: i64) -> Result<EndedGrace> {
         let mut all = self.all.lock();
         if self.is_counted() {
             for change in changes.iter().filter(|change| check.covers(change.kind)) {
@@ -186,14 +190,15 @@ impl Accounts {
                 }
             }
         }
+        let mut ended = EndedGrace::default();
         for change in changes {
             let account = all.entry((change.kind, change.id)).or_default();
             account.usage = account.usage.plus(change.usage);
             if self.is_counted() {
-                account.keep_time(now);
+                ended.add(change, account.keep_time(now));
             }
         }
-        Ok(())
+        Ok(ended)
     }
 
     /// Adds the changes, whatever the limits.
@@ -206,13 +211,13 @@ impl Accounts {
     }
 
     /// Takes back what was charged, and that a time of grace began or ended with it.
-    pub(super) fn refund(&self, changes: &[Change], now: i64) {
+    pub(super) fn refund(&self, changes: &[Change], ended: &EndedGrace, now: i64) {
         let mut all = self.all.lock();
         for change in changes {
             let account = all.entry((change.kind, change.id)).or_default();
             account.usage = account.usage.minus(change.usage);
             if self.is_counted() {
-                account.keep_time_again(now);
+                account.keep_time_again(ended.of(change), now);
             }
         }
     }
@@ -257,6 +262,20 @@ impl Accounts {
         let mut lines: Vec<_> = shown.map(|(&(kind, id), account)| account.line(kind, id)).collect();
         lines.sort_unstable_by_key(|line| (line.kind, line.id));
         lines
+    }
+}
+
+impl EndedGrace {
+    fn add(&mut self, change: &Change, ended: Since) {
+        if ended != Since::default() {
+            self.0.push((change.kind, change.id, ended));
+        }
+    }
+
+    /// Those of the account that this has changed.
+    fn of(&self, change: &Change) -> Since {
+        let found = self.0.iter().find(|(kind, id, _)| (*kind, *id) == (change.kind, change.id));
+        found.map_or_else(Since::default, |&(.., ended)| ended)
     }
 }
 
