@@ -34,7 +34,7 @@
  * its own, so a child of fork(2) must not use it, but may go on to execve(2).
  *
  * Units and types. Sizes and offsets are bytes; off_t has 64 bits (compile with -D_FILE_OFFSET_BITS=64 where it has not);
- * paths and names of files are any bytes but zero, names of keyspaces and snapshots UTF-8; keys have 1 to 1024 bytes.
+ * paths and names of files are any bytes but zero, names of keyspaces and snapshots UTF-8; keys have 1 to 4096 bytes.
  * The structures are those of the system: <sys/stat.h>, <sys/statvfs.h>, <sys/uio.h>, <dirent.h>, <fcntl.h>, <utime.h>.
  *
  * Durability. What was written survives the end of the program when kvfs_store_close has returned 0, and a power cut when

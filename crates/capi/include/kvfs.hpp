@@ -27,6 +27,8 @@
 
 namespace kvfs {
 
+class Store;
+
 /* What a call that fails throws: its errno, and the sentence of kvfs_last_error. */
 class Error : public std::system_error {
   public:
@@ -94,6 +96,15 @@ struct End {
 
 template <typename Object>
 using Owned = std::unique_ptr<Object, End>;
+
+/* What is in a store goes before the store, also where another one is assigned. */
+struct EndIn : End {
+    explicit EndIn(std::shared_ptr<Store> of) : store(std::move(of)) {}
+    std::shared_ptr<Store> store;
+};
+
+template <typename Object>
+using OwnedIn = std::unique_ptr<Object, EndIn>;
 
 } // namespace detail
 
@@ -190,7 +201,8 @@ class Cursor {
 
   private:
     friend class FileSystem;
-    explicit Cursor(kvfs_cursor *cursor) : cursor_(detail::Made(cursor)) {}
+    Cursor(std::shared_ptr<Store> store, kvfs_cursor *cursor)
+        : cursor_(detail::Made(cursor), detail::EndIn(std::move(store))) {}
 
     std::string_view View(const void *(*part)(kvfs_cursor *, std::size_t *)) const {
         std::size_t size = 0;
@@ -198,7 +210,7 @@ class Cursor {
         return {static_cast<const char *>(bytes), size};
     }
 
-    detail::Owned<kvfs_cursor> cursor_;
+    detail::OwnedIn<kvfs_cursor> cursor_;
 };
 
 /* A directory that is being listed. */
@@ -221,9 +233,10 @@ class DirectoryStream {
 
   private:
     friend class FileSystem;
-    explicit DirectoryStream(kvfs_dir *stream) : stream_(detail::Made(stream)) {}
+    DirectoryStream(std::shared_ptr<Store> store, kvfs_dir *stream)
+        : stream_(detail::Made(stream), detail::EndIn(std::move(store))) {}
 
-    detail::Owned<kvfs_dir> stream_;
+    detail::OwnedIn<kvfs_dir> stream_;
 };
 
 class Transaction;
@@ -252,41 +265,33 @@ class FileSystem {
     explicit FileSystem(const std::string &path, int flags = KVFS_CREATE, const Options &options = Options())
         : FileSystem(std::make_shared<Store>(path, flags, options)) {}
     /* Shares an open store. */
-    explicit FileSystem(std::shared_ptr<Store> store)
-        : store_(std::move(store)), process_(detail::Made(kvfs_process_new(store_->Get()))) {}
-    FileSystem(std::shared_ptr<Store> store, const Identity &identity)
-        : store_(std::move(store)),
-          process_(detail::Made(kvfs_process_new_as(store_->Get(), identity.uid, identity.gid, identity.groups.data(),
-                                                    identity.groups.size()))) {}
-    FileSystem(FileSystem &&) = default;
-    FileSystem &operator=(FileSystem &&other) {
-        /* The process goes before its store. */
-        process_ = std::move(other.process_);
-        store_ = std::move(other.store_);
-        return *this;
-    }
+    explicit FileSystem(const std::shared_ptr<Store> &store) : FileSystem(store, kvfs_process_new(store->Get())) {}
+    FileSystem(const std::shared_ptr<Store> &store, const Identity &identity)
+        : FileSystem(store, kvfs_process_new_as(store->Get(), identity.uid, identity.gid, identity.groups.data(),
+                                                identity.groups.size())) {}
 
     /* Ends this user and closes the store. EBUSY: something else uses the store, which stays open; this user has ended. */
     void UnMount() {
         process_.reset();
-        if (store_ != nullptr) {
-            store_->Close();
-            store_.reset();
+        std::shared_ptr<Store> &store = process_.get_deleter().store;
+        if (store != nullptr) {
+            store->Close();
+            store.reset();
         }
     }
 
-    const std::shared_ptr<Store> &GetStore() const noexcept { return store_; }
+    const std::shared_ptr<Store> &GetStore() const noexcept { return process_.get_deleter().store; }
     kvfs_process *Get() const noexcept { return process_.get(); }
 
     /* A user, the one that runs the program, who sees what a snapshot shows. */
     FileSystem InSnapshot(const std::string &name) const {
-        return {store_, kvfs_snapshot_process(store_->Get(), name.c_str())};
+        return {GetStore(), kvfs_snapshot_process(GetStore()->Get(), name.c_str())};
     }
     FileSystem InSnapshot(const std::string &name, const Identity &identity) const {
-        return {store_, kvfs_snapshot_process_as(store_->Get(), name.c_str(), identity.uid, identity.gid,
-                                                 identity.groups.data(), identity.groups.size())};
+        return {GetStore(), kvfs_snapshot_process_as(GetStore()->Get(), name.c_str(), identity.uid, identity.gid,
+                                                     identity.groups.data(), identity.groups.size())};
     }
-    FileSystem Fork() const { return {store_, kvfs_process_fork(Get())}; }
+    FileSystem Fork() const { return {GetStore(), kvfs_process_fork(Get())}; }
     void Exec() const { detail::Checked(kvfs_process_exec(Get())); }
     Transaction Begin(int flags = 0, const std::string &name = {}) const;
 
@@ -417,8 +422,8 @@ class FileSystem {
     void CloneTree(const std::string &path, const std::string &new_path) const {
         detail::Checked(kvfs_clone_tree(Get(), path.c_str(), new_path.c_str()));
     }
-    DirectoryStream OpenDir(const std::string &path) const { return DirectoryStream(kvfs_opendir(Get(), path.c_str())); }
-    DirectoryStream FDOpenDir(int fd) const { return DirectoryStream(kvfs_fdopendir(Get(), fd)); }
+    DirectoryStream OpenDir(const std::string &path) const { return {GetStore(), kvfs_opendir(Get(), path.c_str())}; }
+    DirectoryStream FDOpenDir(int fd) const { return {GetStore(), kvfs_fdopendir(Get(), fd)}; }
     std::string GetCurrentDirName() const {
         std::string path(4096, '\0');
         detail::Made(kvfs_getcwd(Get(), path.data(), path.size()));
@@ -485,7 +490,7 @@ class FileSystem {
                 std::optional<std::string_view> end = {}) const {
         const auto [first, first_size] = Bound(start);
         const auto [last, last_size] = Bound(end);
-        return Cursor(kvfs_kv_scan(Get(), keyspace.c_str(), first, first_size, last, last_size));
+        return {GetStore(), kvfs_kv_scan(Get(), keyspace.c_str(), first, first_size, last, last_size)};
     }
     void CreateKeyspace(const std::string &name, mode_t mode = 0600) const {
         detail::Checked(kvfs_keyspace_create(Get(), name.c_str(), mode));
@@ -499,7 +504,7 @@ class FileSystem {
   private:
     friend class Transaction;
     FileSystem(std::shared_ptr<Store> store, kvfs_process *process)
-        : store_(std::move(store)), process_(detail::Made(process)) {}
+        : process_(detail::Made(process), detail::EndIn(std::move(store))) {}
 
     static std::size_t Length(ssize_t result) { return static_cast<std::size_t>(detail::Checked(result)); }
     static std::pair<const char *, std::size_t> Bound(std::optional<std::string_view> bound) {
@@ -508,8 +513,7 @@ class FileSystem {
                      : std::pair(static_cast<const char *>(nullptr), std::size_t{0});
     }
 
-    std::shared_ptr<Store> store_;
-    detail::Owned<kvfs_process> process_;
+    detail::OwnedIn<kvfs_process> process_;
 };
 
 /* A descriptor that is closed with its object. */
@@ -563,10 +567,10 @@ class File {
 class Transaction {
   public:
     /* A user inside of it, who is the one that runs the program. */
-    FileSystem Files() const { return {store_, kvfs_txn_process(txn_.get())}; }
+    FileSystem Files() const { return {GetStore(), kvfs_txn_process(txn_.get())}; }
     FileSystem Files(const Identity &identity) const {
-        return {store_, kvfs_txn_process_as(txn_.get(), identity.uid, identity.gid, identity.groups.data(),
-                                            identity.groups.size())};
+        return {GetStore(), kvfs_txn_process_as(txn_.get(), identity.uid, identity.gid, identity.groups.data(),
+                                                identity.groups.size())};
     }
 
     /* ECANCELED: others have changed the same; nothing has happened, and it can be tried again from its beginning. */
@@ -575,10 +579,11 @@ class Transaction {
 
   private:
     friend class FileSystem;
-    Transaction(std::shared_ptr<Store> store, kvfs_txn *txn) : store_(std::move(store)), txn_(detail::Made(txn)) {}
+    Transaction(std::shared_ptr<Store> store, kvfs_txn *txn)
+        : txn_(detail::Made(txn), detail::EndIn(std::move(store))) {}
+    const std::shared_ptr<Store> &GetStore() const noexcept { return txn_.get_deleter().store; }
 
-    std::shared_ptr<Store> store_;
-    detail::Owned<kvfs_txn> txn_;
+    detail::OwnedIn<kvfs_txn> txn_;
 };
 
 inline void FileSystem::Write(const std::string &keyspace, const WriteBatch &batch) const {
@@ -591,7 +596,7 @@ inline void FileSystem::Write(const std::string &keyspace, const WriteBatch &bat
 }
 
 inline Transaction FileSystem::Begin(int flags, const std::string &name) const {
-    return {store_, kvfs_txn_begin(store_->Get(), flags, name.c_str())};
+    return {GetStore(), kvfs_txn_begin(GetStore()->Get(), flags, name.c_str())};
 }
 
 /* The version of the library. */

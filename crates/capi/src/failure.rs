@@ -14,7 +14,7 @@ use kvfs_posix::PosixError;
 use kvfs_service::ErrorKind;
 use kvfs_store::StoreError;
 
-use crate::foreign::set_errno;
+use crate::foreign::{errno, set_errno};
 
 thread_local! {
     static LAST: RefCell<CString> = RefCell::default();
@@ -132,10 +132,15 @@ impl<T> Outcome for *const T {
 
 /// Runs the body of an exported function.
 pub(crate) fn call<T: Outcome>(body: impl FnOnce() -> Result<T>) -> T {
+    let before = errno();
     // What a panic may have left half done is behind locks that are not poisoned for it, as in the daemon.
     let done = catch_unwind(AssertUnwindSafe(body));
     let failure = match done {
-        Ok(Ok(value)) => return value,
+        Ok(Ok(value)) => {
+            // Whatever a lock or the kernel has said on the way.
+            set_errno(before);
+            return value;
+        }
         Ok(Err(failure)) => failure,
         Err(panic) => Failure::of_panic(&*panic),
     };
@@ -146,9 +151,11 @@ pub(crate) fn call<T: Outcome>(body: impl FnOnce() -> Result<T>) -> T {
 
 /// As [`call`], of what ends a handle and has nothing to say.
 pub(crate) fn end<T>(handle: T) {
+    let before = errno();
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(handle))) {
         remember(&Failure::of_panic(&*panic).message);
     }
+    set_errno(before);
 }
 
 fn remember(message: &str) {

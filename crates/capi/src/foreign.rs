@@ -346,6 +346,12 @@ pub(crate) fn blank<T: Plain>() -> T {
     unsafe { MaybeUninit::zeroed().assume_init() }
 }
 
+/// The `errno` of this thread.
+pub(crate) fn errno() -> c_int {
+    // SAFETY: the place is this thread's.
+    unsafe { *libc::__errno_location() }
+}
+
 /// Sets the `errno` of this thread.
 pub(crate) fn set_errno(errno: c_int) {
     // SAFETY: the place is this thread's.

@@ -23,3 +23,13 @@ fn failure_with_a_zero_byte_has_a_message_without() {
     assert!(done.is_null());
     assert_eq!(last(), "a?b");
 }
+
+#[test]
+fn call_that_succeeds_leaves_errno_alone() {
+    set_errno(libc::ENOTTY);
+    let done: c_int = call(|| {
+        set_errno(libc::EAGAIN);
+        Ok(0)
+    });
+    assert_eq!((done, errno()), (0, libc::ENOTTY));
+}

@@ -241,6 +241,17 @@ int main(int count, char **arguments) {
     also.ChDir("/");
     fs = std::move(also);
     fs.UnMount();
+    {
+        /* What is left keeps its store open, and closes it. */
+        kvfs::Transaction txn = kvfs::FileSystem(path, 0, Small()).Begin();
+        kvfs::FileSystem other(std::string(arguments[1]) + "/other", KVFS_CREATE, Small());
+        txn = other.Begin();
+        kvfs::DirectoryStream stream = kvfs::FileSystem(path, 0, Small()).OpenDir("/");
+        CHECK(stream.Read() != nullptr);
+        stream = other.OpenDir("/");
+        kvfs::Cursor cursor = kvfs::FileSystem(path, 0, Small()).Scan("app");
+        CHECK(cursor.Next() && cursor.Key() == "k");
+    }
     kvfs::FileSystem(path, KVFS_RDONLY, Small()).Stat("/together");
     std::cout << "all functions do what they should\n";
     return 0;
