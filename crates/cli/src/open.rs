@@ -73,36 +73,46 @@ pub(crate) fn wait_closed(store: &StoreDir, client: Client) -> Result<()> {
 
 /// Opens a store to mount it; says where it is mounted already.
 pub(crate) fn open_unmounted(store: &StoreDir, options: &OpenOptions) -> Result<OpenStore> {
-    match OpenStore::open_with(store, options) {
-        Err(error) if error.code == Code::InUse => {}
-        done => return done,
-    }
-    match control::connect(store) {
-        Ok(Daemon::Closing(client)) => {
-            wait_closed(store, client)?;
-            open_behind_exit(store, options)
+    let clock = SystemClock::new();
+    loop {
+        match OpenStore::open_with(store, options) {
+            Err(error) if error.code == Code::InUse => {}
+            done => return done,
         }
-        Ok(Daemon::Serving { dir, .. }) if dir.as_os_str().is_empty() => {
-            let path = store.path().display();
-            let message = format!("{path} is served without a mount already; `kvfs umount {path}` ends that");
-            Err(CliError::new(Code::InUse, message))
-        }
-        Ok(Daemon::Serving { client, dir }) => {
-            if mounts::of_store(store.path())?.is_some() {
-                return Err(in_use(store, &dir));
+        match control::connect(store) {
+            Ok(Daemon::Closing(client)) => {
+                wait_closed(store, client)?;
+                return open_behind_exit(store, options);
             }
-            // Unmounted, and its daemon is about to notice; or lazily, and still in use.
-            if let Ok(false) = client.await_closed().and_then(|mut closing| closing.wait(NOTICE_TIME_MAX)) {
-                let (store, dir) = (store.path().display(), dir.display());
-                let message = format!("{store}: files of the former mount on {dir} are still in use");
+            Ok(Daemon::Serving { dir, .. }) if dir.as_os_str().is_empty() => {
+                let path = store.path().display();
+                let message =
+                    format!("{path} is served without a mount already; `kvfs umount {path}` ends that");
                 return Err(CliError::new(Code::InUse, message));
             }
-            open_behind_exit(store, options)
+            Ok(Daemon::Serving { client, dir }) => {
+                if mounts::of_store(store.path())?.is_some() {
+                    return Err(in_use(store, &dir));
+                }
+                // Unmounted, and its daemon is about to notice; or lazily, and still in use.
+                if let Ok(false) = client.await_closed().and_then(|mut closing| closing.wait(NOTICE_TIME_MAX))
+                {
+                    let (store, dir) = (store.path().display(), dir.display());
+                    let message = format!("{store}: files of the former mount on {dir} are still in use");
+                    return Err(CliError::new(Code::InUse, message));
+                }
+                return open_behind_exit(store, options);
+            }
+            _ => {}
         }
-        _ => match mounts::of_store(store.path())? {
-            Some(dir) => Err(in_use(store, &dir)),
-            None => open_behind_exit(store, options),
-        },
+        if let Some(dir) = mounts::of_store(store.path())? {
+            return Err(in_use(store, &dir));
+        }
+        // A daemon that begins listens in a moment; one that ends leaves the store.
+        if clock.monotonic() >= EXIT_TIME_MAX {
+            return OpenStore::open_with(store, options);
+        }
+        std::thread::park_timeout(EXIT_POLL_PERIOD);
     }
 }
 

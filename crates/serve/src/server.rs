@@ -128,6 +128,9 @@ struct OpenConnection {
 struct Connections {
     open: Mutex<HashMap<u64, OpenConnection>, class::ServeServerOpen>,
     changed: Condvar,
+    /// Changed while `open` is held: none comes any more.
+    is_stopping: AtomicBool,
+    /// Is told that the server stops, with the last of them.
     when_unused: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
@@ -140,14 +143,18 @@ pub(crate) struct Leaving {
 
 impl Drop for Leaving {
     fn drop(&mut self) {
-        let is_unused = {
+        let unused = {
             let mut open = self.from.open.lock();
             open.remove(&self.number);
-            open.is_empty()
+            let unused = self.from.when_unused.get().filter(|_| open.is_empty());
+            if unused.is_some() {
+                self.from.is_stopping.store(true, Ordering::SeqCst);
+            }
+            unused
         };
         self.from.changed.notify_all();
-        if is_unused && let Some(when_unused) = self.from.when_unused.get() {
-            when_unused();
+        if let Some(told) = unused {
+            told();
         }
     }
 }
@@ -161,7 +168,6 @@ struct Shared {
     lane_shares: Shares,
     descriptors: Shares,
     locks: Shares,
-    is_stopping: AtomicBool,
     /// Number of the next connection.
     next: AtomicU64,
     own_uid: u32,
@@ -181,7 +187,7 @@ impl Shared {
     /// A connection was greeted, and is cut when the server stops.
     fn greeted(&self, number: u64, session: &Arc<Session>) -> io::Result<()> {
         let mut open = self.connections.open.lock();
-        if self.is_stopping.load(Ordering::SeqCst) {
+        if self.connections.is_stopping.load(Ordering::SeqCst) {
             return Err(Errno::SHUTDOWN.into());
         }
         if let Some(connection) = open.get_mut(&number) {
@@ -225,7 +231,6 @@ impl Server {
         let placeholders = Arc::new(Placeholders::new(of_placeholders)?);
         let connections = Arc::default();
         let watched = Arc::clone(&placeholders);
-        let is_stopping = AtomicBool::new(false);
         let world = Arc::new(world);
         let shared = Arc::new(Shared {
             world,
@@ -236,7 +241,6 @@ impl Server {
             lane_shares: shares(lanes_max.min(LANES_MAX), own_uid),
             descriptors: shares(DESCRIPTORS_MAX, own_uid),
             locks: shares(LOCKS_MAX, own_uid),
-            is_stopping,
             next: AtomicU64::new(0),
             own_uid,
         });
@@ -269,8 +273,8 @@ impl Server {
         self.shared.connections.open.lock().len()
     }
 
-    /// Calls `told` each time that the last connection has ended. Can be said once.
-    pub fn when_unused(&self, told: impl Fn() + Send + Sync + 'static) {
+    /// Once the last connection has ended no other one is taken, and `told` is called. Can be said once.
+    pub fn stop_when_unused(&self, told: impl Fn() + Send + Sync + 'static) {
         // The first one stays.
         let _ = self.shared.connections.when_unused.set(Box::new(told));
     }
@@ -281,7 +285,10 @@ impl Server {
     }
 
     fn end(&mut self) {
-        self.shared.is_stopping.store(true, Ordering::SeqCst);
+        {
+            let _open = self.shared.connections.open.lock();
+            self.shared.connections.is_stopping.store(true, Ordering::SeqCst);
+        }
         for listener in &self.listeners {
             // One that fails was not listening.
             let _ = rustix::net::shutdown(&**listener, rustix::net::Shutdown::Both);
@@ -325,7 +332,7 @@ fn accept(shared: &Arc<Shared>, listener: &UnixListener) {
     loop {
         let socket = match listener.accept() {
             Ok((socket, _)) => socket,
-            Err(_) if shared.is_stopping.load(Ordering::SeqCst) => return,
+            Err(_) if shared.connections.is_stopping.load(Ordering::SeqCst) => return,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) => {
                 tracing::warn!(%error, "no connection can be accepted");
@@ -368,7 +375,7 @@ fn start(
     let number = shared.next.fetch_add(1, Ordering::Relaxed);
     let leaving = {
         let mut open = shared.connections.open.lock();
-        if shared.is_stopping.load(Ordering::SeqCst) {
+        if shared.connections.is_stopping.load(Ordering::SeqCst) {
             return Err(Errno::SHUTDOWN.into());
         }
         open.insert(number, OpenConnection { socket: socket.try_clone()?, session: Weak::new() });

@@ -67,9 +67,9 @@ impl Files {
         Ok(Self { server, _socket: socket })
     }
 
-    /// Calls `told` each time that the last process has gone.
-    pub(super) fn when_unused(&self, told: impl Fn() + Send + Sync + 'static) {
-        self.server.when_unused(told);
+    /// Calls `told` when the last process has gone; none comes after it.
+    pub(super) fn stop_when_unused(&self, told: impl Fn() + Send + Sync + 'static) {
+        self.server.stop_when_unused(told);
     }
 
     /// Ends all processes that have come. The transactions must have ended before, so that no call waits for

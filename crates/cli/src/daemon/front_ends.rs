@@ -60,10 +60,10 @@ impl FrontEnds {
         &self.transactions
     }
 
-    /// Calls `told` each time that the last process without a mount has gone.
-    pub(super) fn when_unused(&self, told: impl Fn() + Send + Sync + 'static) {
+    /// Calls `told` when the last process without a mount has gone; none comes after it.
+    pub(super) fn stop_when_unused(&self, told: impl Fn() + Send + Sync + 'static) {
         if let Some(files) = &self.files {
-            files.when_unused(told);
+            files.stop_when_unused(told);
         }
     }
 

@@ -48,7 +48,7 @@ pub(super) fn run(
     let ender = signals.end(front_ends.transactions(), end);
     if store.plan.while_used {
         let end = Arc::clone(end);
-        front_ends.when_unused(move || end.ask());
+        front_ends.stop_when_unused(move || end.ask());
     }
     let announced = ender.as_ref().map_or_else(|error| Err(error.clone()), |_| ready());
     if announced.is_ok() {

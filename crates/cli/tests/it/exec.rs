@@ -47,6 +47,23 @@ fn programs_use_a_store_without_a_mount() {
     kvfs(&["check", &store]).ok();
 }
 
+/// They begin at once, and come when others leave.
+#[test]
+fn commands_that_overlap_share_a_server_or_begin_another_one() {
+    if !is_served_here("commands_that_overlap_share_a_server_or_begin_another_one") {
+        return;
+    }
+    let world = World::new();
+    let store = world.text("store");
+    exec(&store, &["--create"], "echo hi > /kvfs/f").ok();
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| (0..4).for_each(|_| assert_eq!(exec(&store, &[], "cat /kvfs/f").ok(), "hi\n")));
+        }
+    });
+    kvfs(&["check", &store]).ok();
+}
+
 #[test]
 fn a_transaction_of_exec_happens_wholly_or_not_at_all() {
     if !is_served_here("a_transaction_of_exec_happens_wholly_or_not_at_all") {

@@ -1,7 +1,9 @@
 //! When open files, waits and connections end.
 
+use std::sync::mpsc::channel;
+
 use kvfs_lane::greeting::PLACEHOLDER_MODE;
-use kvfs_lane::{Call, LaneError, LockRange};
+use kvfs_lane::{Call, Connection, LaneError, LockRange};
 use kvfs_posix::Identity;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{OFlags, fstat};
@@ -190,6 +192,24 @@ fn a_server_that_stops_leaves_no_process_on_the_volume() {
     client.open("/other", OFlags::CREATE | OFlags::RDWR, Some(handle)).expect("opens");
     world.server.take().expect("runs").stop();
     world.volume.unmount().expect("is unused");
+}
+
+#[test]
+fn server_that_stops_when_it_is_unused_takes_none_after_the_last_connection() {
+    let world = World::new();
+    let (told, unused) = channel();
+    world.server().stop_when_unused(move || told.send(()).expect("is awaited"));
+    let (one, other) = (world.connect(), world.connect());
+    drop(one);
+    world.until(|server| server.connections() == 1);
+    let third = world.connect();
+    drop(other);
+    world.until(|server| server.connections() == 1);
+    third.open("/file", OFlags::CREATE | OFlags::RDWR, None).expect("is served");
+    assert!(unused.try_recv().is_err());
+    drop(third);
+    unused.recv().expect("is told");
+    assert!(Connection::new(world.socket()).is_err(), "what is greeted is served");
 }
 
 #[test]

@@ -2,8 +2,10 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use kvfs_lane::{Call, Reply, SOCKET_NAME};
+use kvfs_store::clock::{Clock, SystemClock};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -14,6 +16,10 @@ use crate::store_dir::StoreDir;
 
 /// How long the store may take to be closed.
 const CLOSING: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
+
+/// How long a server that begins or ends may keep others waiting.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
+const ANSWER_POLL_PERIOD: Duration = Duration::from_millis(10);
 
 pub(super) struct Server {
     store: PathBuf,
@@ -37,12 +43,20 @@ impl Server {
             Some(path) if creates && !StoreDir::is_occupied(path) => path.to_owned(),
             _ => find_store(target)?.0.path().to_owned(),
         };
-        begin(&store, creates)?;
-        let connected = Self::connect(&store)?.ok_or_else(|| {
-            let message =
-                format!("the server of {} does not answer; kvfs.log there may say why", store.display());
-            CliError::new(Code::Failed, message)
-        })?;
+        let clock = SystemClock::new();
+        let connected = loop {
+            begin(&store, creates)?;
+            if let Some(connected) = Self::connect(&store)? {
+                break connected;
+            }
+            // It is another one's, and begins, or has just lost its last client.
+            if clock.monotonic() >= ANSWER_TIME_MAX {
+                let message =
+                    format!("the server of {} does not answer; kvfs.log there may say why", store.display());
+                return Err(CliError::new(Code::Failed, message));
+            }
+            std::thread::park_timeout(ANSWER_POLL_PERIOD);
+        };
         let begun = match control::connect(&StoreDir::open(&store)?)? {
             Daemon::Serving { client, .. } => Some(client),
             Daemon::Closing(_) | Daemon::Absent => None,
@@ -72,7 +86,7 @@ impl Server {
 
     /// `None`: there is no server.
     fn connect(place: &Path) -> Result<Option<Self>> {
-        use std::io::ErrorKind::{ConnectionRefused, NotFound};
+        use std::io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, NotFound, UnexpectedEof};
         let failed = |error: std::io::Error| CliError::io("reach the server of", place, &error);
         let found = match kvfs_socket::locate::locate(place, SOCKET_NAME) {
             Ok(Some(found)) => found,
@@ -82,7 +96,14 @@ impl Server {
         };
         match found.connect(SOCKET_NAME) {
             Ok(stream) => {
-                let client = kvfs_lane::Connection::new(stream).map_err(failed)?;
+                let client = match kvfs_lane::Connection::new(stream) {
+                    Ok(client) => client,
+                    // It has lost its last client, and takes no other one.
+                    Err(error) if matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof) => {
+                        return Ok(None);
+                    }
+                    Err(error) => return Err(failed(error)),
+                };
                 let (socket, _) = found.socket(SOCKET_NAME);
                 let place = place.canonicalize().map_err(failed)?;
                 Ok(Some(Self { store: found.store, place, socket, client, begun: None }))
@@ -108,7 +129,7 @@ impl Server {
     }
 }
 
-/// Begins a server that ends with its last client.
+/// Begins a server that ends with its last client, unless there is one.
 fn begin(store: &Path, creates: bool) -> Result<()> {
     let program = "/proc/self/exe";
     let mut command = Command::new(program);
