@@ -165,7 +165,10 @@ impl ServedStore<'_> {
                 .and_then(|merging| commit_unseen(&merging))
                 .and_then(|()| end_merged(self.fs, name, selection.is_some()))
         };
-        merged.map_err(|error| explain(name, error))?;
+        merged.map_err(|error| match error {
+            FsError::MergeRefused { conflicts, more } => refused(name, &conflicts, more, selection.is_some()),
+            error => explain(name, error),
+        })?;
         tracing::info!(name, "branch merged");
         Ok(())
     }
@@ -225,24 +228,34 @@ fn on_one_line(text: &str) -> String {
     text.chars().map(escape).collect()
 }
 
+/// What is in the way of a merge, and what to do about it; `is_preferring`: sides were preferred already.
+fn refused(name: &str, conflicts: &[String], more: u64, is_preferring: bool) -> ServiceError {
+    let more = if more == 0 { String::new() } else { format!("\n  and {more} more changes") };
+    // One line for each, whatever is in names.
+    let conflicts: Vec<_> = conflicts.iter().map(|line| on_one_line(line)).collect();
+    let advice = if is_preferring {
+        "no path behind `--prefer` covers these, or they can't be overwritten, or not by this user; `--prefer main \
+         PATH` leaves a place as it is outside"
+            .to_owned()
+    } else {
+        format!(
+            "`kvfs branch merge {name} --prefer branch` takes the branch's side of these, `--prefer main` leaves them \
+             as they are outside; with paths behind it only there"
+        )
+    };
+    let message = format!(
+        "branch \"{name}\" was not merged, and is as it was:\n  {}{more}\n{advice}",
+        conflicts.join("\n  ")
+    );
+    ServiceError::new(ErrorKind::Conflict, message)
+}
+
 pub(super) fn explain(name: &str, error: FsError) -> ServiceError {
     match error {
         FsError::NotFound => ServiceError::new(
             ErrorKind::Failed,
             format!("there is no branch \"{name}\"; `kvfs branch list` shows them"),
         ),
-        FsError::MergeRefused { conflicts, more } => {
-            let more = if more == 0 { String::new() } else { format!("\n  and {more} more changes") };
-            // One line for each, whatever is in names.
-            let conflicts: Vec<_> = conflicts.iter().map(|line| on_one_line(line)).collect();
-            let message = format!(
-                "branch \"{name}\" was not merged, and is as it was:\n  {}{more}\n`kvfs branch merge {name} --prefer \
-                 branch` takes the branch's side of these, `--prefer main` leaves them as they are outside; with \
-                 paths behind it only there",
-                conflicts.join("\n  ")
-            );
-            ServiceError::new(ErrorKind::Conflict, message)
-        }
         FsError::DirectoryGone { .. } => {
             let message = format!(
                 "branch \"{name}\" was not merged, and is as it was: {error}; copy out of its mount what is needed, and delete it"

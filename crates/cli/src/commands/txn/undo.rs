@@ -43,7 +43,7 @@ pub(super) fn run(
             }
         })?;
     }
-    let selection = selection.clone();
+    let (selection, is_forced) = (selection.clone(), !selection.force.is_empty());
     let request =
         if dry_run { UndoRequest::Check { id, selection } } else { UndoRequest::TakeBack { id, selection } };
     match client.call(&Request::Undo(request))? {
@@ -66,7 +66,7 @@ pub(super) fn run(
                 let obstacles: Vec<_> = lines.iter().map(obstacle_json).collect();
                 println!("{}", serde_json::json!({ "undone": null, "count": count, "obstacles": obstacles }));
             }
-            eprintln!("kvfs: {}", message(id, now, count, &lines));
+            eprintln!("kvfs: {}", message((id, is_forced), now, count, &lines));
             Ok(ExitCode::from(Code::BuiltOn as u8))
         }
         _ => Err(control::confused()),
@@ -74,7 +74,7 @@ pub(super) fn run(
 }
 
 /// Why a transaction is not taken back.
-fn message(id: u64, now: Duration, count: u64, lines: &[ObstacleLine]) -> String {
+fn message((id, is_forced): (u64, bool), now: Duration, count: u64, lines: &[ObstacleLine]) -> String {
     let mut text = format!("transaction {id} can't be taken back, since this has changed after it:");
     for line in lines.iter().take(SHOWN_MAX) {
         let by = line.by.as_ref().map_or_else(
@@ -91,11 +91,12 @@ fn message(id: u64, now: Duration, count: u64, lines: &[ObstacleLine]) -> String
     if rest > 0 {
         let _ = write!(text, "\n  … and {rest} more");
     }
-    let _ = write!(
-        text,
-        "\nnothing was done; `kvfs txn undo {id} --skip PATH` leaves a place as it is, `--force` overwrites what has \
-         changed since"
-    );
+    let _ = write!(text, "\nnothing was done; `kvfs txn undo {id} --skip PATH` leaves a place as it is, ");
+    text.push_str(if is_forced {
+        "and `--force` overwrites none of these for this user"
+    } else {
+        "`--force` overwrites what has changed since"
+    });
     text
 }
 

@@ -1,6 +1,7 @@
 //! Who may use which branch, without a front end.
 
 use super::*;
+use crate::lines::PlaceLine;
 use crate::testing::{World, assert_denied, has_file, make_file, stranger};
 
 const DENIED: &str = "only root and the store's owner work with branches";
@@ -80,6 +81,13 @@ fn branch_is_merged_on_either_kind_of_store_and_conflicts_leave_it_as_it_was() {
         assert!(has_file(&world.fs, "good"));
         let refused = store.merge_branch(&own, "bad", None).expect_err("is refused");
         assert_eq!(refused.kind(), ErrorKind::Conflict);
+        assert!(refused.to_string().contains("`kvfs branch merge bad --prefer branch`"), "{refused}");
+        // What was said already is not advised again.
+        let elsewhere = vec![PlaceLine::Path(b"/elsewhere".to_vec())];
+        let preferred = SelectionLine { force: elsewhere, ..SelectionLine::default() };
+        let refused = store.merge_branch(&own, "bad", Some(preferred)).expect_err("is refused");
+        assert_eq!(refused.kind(), ErrorKind::Conflict);
+        assert!(refused.to_string().contains("no path behind `--prefer` covers these"), "{refused}");
         store.delete_branch(&own, "bad").expect("is still there");
         let missing = store.delete_branch(&own, "bad").expect_err("is gone");
         assert_eq!(missing.to_string(), "there is no branch \"bad\"; `kvfs branch list` shows them");
