@@ -344,11 +344,12 @@ impl Shared {
     fn delete_snapshot(&self, name: &str) -> Result<()> {
         self.check_writable()?;
         let turn = self.take_turn(DELETING)?;
-        // What it has stays until it is known not to come back.
-        let position = self.segments.positions().hold(|| 0);
-        let entry = self.with_named(|state| {
+        let (entry, position) = self.with_named(|state| {
             let at = state.list.iter().position(|entry| entry.label.name == name);
-            Ok(state.list.remove(at.ok_or_else(|| StoreError::NoSnapshot(name.to_owned()))?))
+            let entry = state.list.remove(at.ok_or_else(|| StoreError::NoSnapshot(name.to_owned()))?);
+            // What it has stays until it is known not to come back.
+            let position = self.segments.positions().hold_at(entry.label.sequence);
+            Ok((entry, position))
         })?;
         let (db, opener) = (self.writer()?.clone(), Arc::clone(&self.opener));
         let deleting = delete(Arc::clone(&self.named), db, opener, entry, (turn, position));
@@ -375,7 +376,7 @@ impl Shared {
             Ok(state.find_opened(entry.id).unwrap_or_else(|| {
                 let sequence = entry.label.sequence;
                 let opened = Arc::new(Opened {
-                    _position: self.segments.positions().hold(|| sequence),
+                    _position: self.segments.positions().hold_at(sequence),
                     entry,
                     opener: Arc::clone(&self.opener),
                     handle: self.handle(),

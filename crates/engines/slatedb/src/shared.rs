@@ -234,7 +234,7 @@ impl Shared {
 
     /// Holds the newest position for a reader that is about to look.
     pub(crate) fn hold_newest(&self) -> Held {
-        self.segments.positions().hold(|| self.newest())
+        self.segments.positions().hold_from(|| self.newest())
     }
 
     /// Drives `future` to its end on this thread, however long it takes.

@@ -7,8 +7,8 @@
 //! that is less than half in use is written anew, unless a snapshot needs it anyway.
 //!
 //! A dead segment goes when no state that can be read has references to it: its death is durable, so no crash
-//! brings an earlier state back, none of this process is older than that, no named snapshot lies between its
-//! birth and its death, and readers elsewhere have had time to move on.
+//! brings an earlier state back, no reader of this process may be at one before that, no named snapshot, in
+//! the list or read, lies between its birth and its death, and readers elsewhere have had time to move on.
 //!
 //! Thread safety: one thread, ended by its owner; what it is to look at is asked for by any thread.
 //! Invariants: nothing refers anew to a segment that is full, so a dead one stays dead; a segment is marked
@@ -419,13 +419,15 @@ impl<'a> Sweep<'a> {
         let durable = self.shared.durable();
         // On both sides: a snapshot that is being made comes to the list before it is no reader, one that is
         // read is a reader before it goes there.
-        let before = self.shared.segments.positions().oldest();
+        let before = self.shared.segments.positions().readers();
         let named = self.shared.named_sequences();
-        let oldest = before.min(self.shared.segments.positions().oldest());
+        let after = self.shared.segments.positions().readers();
         for waiting in self.dead.values_mut() {
             let Dead { born, died, .. } = waiting.dead;
-            let is_free =
-                died <= durable.min(oldest) && !named.iter().any(|sequence| (born..died).contains(sequence));
+            let is_read = || before.need(born..died) || after.need(born..died);
+            let is_free = died <= durable
+                && !is_read()
+                && !named.iter().any(|sequence| (born..died).contains(sequence));
             waiting.free_since = is_free.then(|| waiting.free_since.unwrap_or(now));
         }
         let is_due = |waiting: &&Waiting| waiting.free_since.is_some_and(|since| since + self.kept <= now);

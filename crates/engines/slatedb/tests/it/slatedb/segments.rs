@@ -276,6 +276,30 @@ fn segments_go_when_nothing_refers_to_them_and_no_snapshot_does() {
 }
 
 #[test]
+fn old_snapshot_that_is_read_keeps_its_own_segments_alone() {
+    let (dir, f, store) = new_store();
+    f.apply(|b| b.put_blocks(f.blocks, "old", 0, content(9, SEGMENT_BLOCKS)));
+    let named = f.store.snapshots().unwrap();
+    named.create_snapshot("monday").unwrap();
+    let monday = named.open_snapshot("monday").unwrap();
+    f.apply(|b| b.delete_range(f.blocks, "old", "ole"));
+    f.apply(|b| b.put_blocks(f.blocks, "file", 0, content(1, 2 * SEGMENT_BLOCKS)));
+    f.store.sync(f.store.position()).unwrap();
+    assert_eq!(segments(&dir).len(), 3);
+    f.apply(|b| b.delete_range(f.blocks, "file", "filf"));
+    f.store.sync(f.store.position()).unwrap();
+    look_at_all(&f);
+    wait_until("what came later goes", || segments(&dir).len() == 1);
+    named.delete_snapshot("monday").unwrap();
+    look_at_all(&f);
+    assert_eq!(read(&*monday, &f, "old", 0, SEGMENT_BLOCKS).unwrap(), content(9, SEGMENT_BLOCKS));
+    drop(monday);
+    look_at_all(&f);
+    wait_until("the last one goes", || segments(&dir).is_empty());
+    store.close().unwrap();
+}
+
+#[test]
 fn segment_that_is_overwritten_while_it_is_filled_goes_when_it_is_sent() {
     let (dir, f, store) = new_store();
     store.set_commit_interval(Duration::from_hours(1));
