@@ -2,11 +2,13 @@
 //!
 //! What a push of more than a week wrote first is older than a week, and nothing refers to it before the push
 //! ends. So a push writes an object when it begins and again twice a day, and removes them when it has ended.
-//! As long as the last of them is fresh, `prune` counts the week from the first one. They are no lock: what a
-//! push that was killed leaves counts for two days, and nothing that is removed relies on them.
+//! As long as the last of them is fresh, `prune` counts the week from the first one. What a push that was
+//! killed leaves counts for two days, and for as long as one is under way that began in these and relies on
+//! it. They are no lock: nothing that is removed relies on them.
 //!
 //! Thread safety: belongs to a push; functions. Invariant: ages are told by the clock of the service.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -78,7 +80,7 @@ impl<'r> Pushing<'r> {
 
 /// Pushes of any machine.
 pub(crate) struct Pushes {
-    /// When the first of those began that are under way.
+    /// When the first of those began that are under way, or that such a one relies on.
     pub(crate) since: Option<Duration>,
     /// Objects of the others.
     pub(crate) ended: Vec<String>,
@@ -93,11 +95,16 @@ impl Pushes {
             objects.entry(push.to_owned()).or_default().push((written, format!("{PUSHING}/{name}")));
             Ok(())
         })?;
+        let mut objects: Vec<_> = objects.into_values().collect();
+        let last_of = |objects: &[(Duration, String)]| objects.iter().map(|(written, _)| *written).max();
+        // The last one first: those that may rely on another one have been looked at before it.
+        objects.sort_by_key(|objects| Reverse(last_of(objects)));
         let mut pushes = Self { since: None, ended: Vec::new() };
-        for objects in objects.into_values() {
-            let times = || objects.iter().map(|(written, _)| *written);
-            if times().max().is_some_and(|last| now.saturating_sub(last) < FRESH) {
-                pushes.since = pushes.since.into_iter().chain(times()).min();
+        for objects in objects {
+            let fresh_at = pushes.since.map_or(now, |since| since.min(now));
+            if last_of(&objects).is_some_and(|last| fresh_at.saturating_sub(last) < FRESH) {
+                let times = objects.iter().map(|(written, _)| *written);
+                pushes.since = pushes.since.into_iter().chain(times).min();
             } else {
                 pushes.ended.extend(objects.into_iter().map(|(_, object)| object));
             }

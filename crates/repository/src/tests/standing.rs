@@ -172,6 +172,37 @@ fn a_push_that_takes_weeks_ends_though_it_is_pruned_daily() {
 }
 
 #[test]
+fn a_push_that_goes_on_from_a_killed_one_of_weeks_ends_though_it_is_pruned_daily() {
+    let service = Service::new();
+    let one = repository(&service);
+    let source = source(&one);
+    source.write("larger", 0, &noise(3, 15 << 20));
+    source.snapshot("long");
+    let a_day = || {
+        service.pass(25);
+        source.clock.advance(Duration::from_hours(25));
+    };
+    let mut killed = UnderWay::begin(&source, &one, "long").unwrap();
+    for _ in 0..10 {
+        assert!(killed.step(), "more frames than days");
+        a_day();
+        prune(&one);
+    }
+    drop(killed);
+    let mut push = UnderWay::begin(&source, &one, "long").unwrap();
+    for _ in 0..5 {
+        push.step();
+        a_day();
+        let pruned = prune(&one);
+        assert_eq!((pruned.marked, pruned.removed), (0, 0), "{pruned:?}");
+    }
+    push.finish().unwrap();
+    assert_whole(&one, &source, "long");
+    prune(&one);
+    assert!(!service.names().iter().any(|name| name.as_ref().contains("/pushing/")));
+}
+
+#[test]
 fn what_a_killed_push_of_weeks_has_left_goes() {
     let service = Service::new();
     let one = repository(&service);
