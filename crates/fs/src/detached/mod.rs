@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use kvfs_locks::{Mutex, class};
-use kvfs_store::{Batch, Keyspace, SnapshotInfo};
+use kvfs_store::{Batch, Keyspace, Position, SnapshotInfo};
 
 use crate::schema::{DETACHED_INODE, Header, Placement, ROOT_INODE, encode_row};
 use crate::transfer::has_changed;
@@ -80,6 +80,8 @@ struct State {
     walk: Walk,
     /// What has gone, and a front end knows.
     stale: StaleOfTrees,
+    /// Whether the snapshots at these positions differ, the last one received and the newest one.
+    compared: Option<((Position, Position), bool)>,
 }
 
 /// Figures of detached trees.
@@ -281,15 +283,15 @@ impl<'v> DetachedTrees<'v> {
 
     fn take_steps(&self, names_max: u64, advanced: &mut Advanced) -> Result<()> {
         let clock = &self.main.shared.clock;
-        let began = clock.monotonic();
         let remover = TreeRemover::new(self.main, self.own_prefix(), self.takes_foreign()?);
+        let began = clock.monotonic();
         // Whether the walk began in this call, so that its end is that of all trees.
         let (mut is_whole, mut restarts, mut failed) = (false, 0, None);
         advanced.has_more = true;
         while advanced.names < names_max && clock.monotonic().saturating_sub(began) < SLICE_TIME {
             // For one batch at a time: whatever brings something back waits no longer.
             let mut state = self.own().state.lock();
-            let State { pauses, walk, stale } = &mut *state;
+            let State { pauses, walk, stale, .. } = &mut *state;
             if *pauses > 0 {
                 advanced.has_more = false;
                 break;
@@ -329,8 +331,19 @@ impl<'v> DetachedTrees<'v> {
         named.sort_by_key(|info| Reverse(info.position));
         for info in &named {
             if !self.is_own(info)? {
-                let (received, newest) = (&info.name, &named[0].name);
-                return Ok(received != newest && has_changed(self.main, received, newest)?);
+                let newest = &named[0];
+                if info.position == newest.position {
+                    return Ok(false);
+                }
+                // What these two are does not change, and comparing them takes long.
+                let compared = (info.position, newest.position);
+                let known = self.own().state.lock().compared;
+                if let Some((_, differ)) = known.filter(|(of, _)| *of == compared) {
+                    return Ok(differ);
+                }
+                let differ = has_changed(self.main, &info.name, &newest.name)?;
+                self.own().state.lock().compared = Some((compared, differ));
+                return Ok(differ);
             }
         }
         Ok(true)
