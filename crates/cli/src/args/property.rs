@@ -59,7 +59,7 @@ impl Setting {
                 Ok(tier) => Ok(Self::Tier(Some(tier))),
                 Err(_) => Err(format!("{value:?} is no tier; it is fast, slow or auto")),
             },
-            _ => Err(format!("{words:?} is no property; try compression=lz4 or tier=slow")),
+            _ => Err(format!("{words:?} is no property; try compression=lz4 or tier=slow, behind all paths")),
         }
     }
 }
