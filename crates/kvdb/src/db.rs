@@ -160,6 +160,16 @@ impl Db {
         self.parts.devices.drain(id, goes_on)
     }
 
+    /// Nothing new goes to these devices from now on, and in the background they are drained, after a
+    /// restart, too; [`Db::drain_device`] waits for one. Several at once, so that nothing moves from one to
+    /// the next.
+    ///
+    /// # Errors
+    /// As [`Db::drain_device`], of any of them: then none is drained.
+    pub fn begin_drain(&self, ids: &[u32]) -> Result<()> {
+        self.parts.devices.begin_drain(ids)
+    }
+
     /// What [`Db::drain_device`] has begun is given up: the device is filled again.
     ///
     /// # Errors

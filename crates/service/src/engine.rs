@@ -125,6 +125,12 @@ pub trait SpaceControl: Send + Sync {
     /// It can't be used; store errors.
     fn add_device(&self, new: &NewDeviceLine) -> Result<u32>;
 
+    /// Nothing new goes to these devices, and in the background everything moves away from them.
+    ///
+    /// # Errors
+    /// As [`SpaceControl::drain_device`], of any of them: then none is drained.
+    fn begin_drain(&self, ids: &[u32]) -> Result<(), StoreError>;
+
     /// Moves everything away from a device, in the background, and waits for that, as long as it gets on, and
     /// `goes_on`, which is told how many bytes are left, says yes. True: it holds nothing.
     ///

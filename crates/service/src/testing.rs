@@ -158,6 +158,10 @@ impl SpaceControl for TestEngine {
         Ok(id)
     }
 
+    fn begin_drain(&self, ids: &[u32]) -> Result<(), StoreError> {
+        ids.iter().try_for_each(|&id| self.drain_device(id, &mut |_| false).map(drop))
+    }
+
     fn drain_device(&self, id: u32, goes_on: &mut dyn FnMut(u64) -> bool) -> Result<bool, StoreError> {
         let no_device =
             || std::io::Error::new(std::io::ErrorKind::InvalidInput, "the store has no such device");

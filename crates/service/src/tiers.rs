@@ -95,21 +95,25 @@ impl<'s> Tiers<'s> {
         Ok(id)
     }
 
-    /// Nothing new goes to the device from now on, and what it holds is moved to others. `waits`: as long as
-    /// that gets on. What has become of it, and of the others.
+    /// Nothing new goes to these devices from now on, and what they hold is moved to others. `waits`: as long
+    /// as that gets on. What has become of them, and of the others.
     ///
     /// # Errors
-    /// The caller may not; there is no such device, or it is the first one; store errors.
-    pub fn drain_device(&self, caller: &Caller, id: u32, waits: bool) -> Result<Vec<DeviceLine>> {
+    /// The caller may not; there is no such device, or it is the first one, and none is drained; store
+    /// errors.
+    pub fn drain_devices(&self, caller: &Caller, ids: &[u32], waits: bool) -> Result<Vec<DeviceLine>> {
         authorize_server(caller, "drain its devices")?;
-        self.drain(caller, id, waits)?;
+        self.control()?.begin_drain(ids).map_err(ServiceError::of_order)?;
+        for &id in ids.iter().filter(|_| waits) {
+            self.drain(caller, id)?;
+        }
         Ok(self.control()?.devices())
     }
 
     /// The device is filled again, and no longer drained.
     ///
     /// # Errors
-    /// As [`Tiers::drain_device`].
+    /// As [`Tiers::drain_devices`].
     pub fn refill_device(&self, caller: &Caller, id: u32) -> Result<()> {
         authorize_server(caller, "fill its devices")?;
         self.control()?.refill_device(id).map_err(ServiceError::of_order)
@@ -118,10 +122,10 @@ impl<'s> Tiers<'s> {
     /// Drains the device, and lets go of it.
     ///
     /// # Errors
-    /// As [`Tiers::drain_device`]; it could not be emptied, and stays.
+    /// As [`Tiers::drain_devices`]; it could not be emptied, and stays.
     pub fn remove_device(&self, caller: &Caller, id: u32) -> Result<()> {
         authorize_server(caller, "remove its devices")?;
-        if !self.drain(caller, id, true)? {
+        if !self.drain(caller, id)? {
             let device =
                 self.control()?.devices().into_iter().find(|device| device.id == id).unwrap_or_default();
             let trouble = device.drain.and_then(|drain| drain.trouble);
@@ -137,7 +141,7 @@ impl<'s> Tiers<'s> {
     }
 
     /// Whether it is empty.
-    fn drain(&self, caller: &Caller, id: u32, waits: bool) -> Result<bool> {
+    fn drain(&self, caller: &Caller, id: u32) -> Result<bool> {
         let is_stopping = self.store.defrag.flag();
         let mut left_before = None;
         let drained = self.control()?.drain_device(id, &mut |left| {
@@ -147,7 +151,7 @@ impl<'s> Tiers<'s> {
             });
             progress::advance(before.saturating_sub(left));
             left_before = Some(left.min(before));
-            waits && !is_stopping.load(Ordering::Relaxed) && caller.is_there()
+            !is_stopping.load(Ordering::Relaxed) && caller.is_there()
         });
         drained.map_err(ServiceError::of_order)
     }

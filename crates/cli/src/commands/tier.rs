@@ -32,11 +32,15 @@ pub(crate) fn run(args: &TierArgs) -> Result<ExitCode> {
         TierCommand::Status(args) => list(args, true),
         TierCommand::Add(args) => add(args),
         TierCommand::Drain(args) => drain(args),
-        TierCommand::Refill(args) => {
-            each(args, |id| TierRequest::Refill { id }, |name, _, _| println!("{name} is filled again"))
-        }
+        TierCommand::Refill(args) => each(
+            args,
+            false,
+            |id| TierRequest::Refill { id },
+            |name, _, _| println!("{name} is filled again"),
+        ),
         TierCommand::Remove(args) => each(
             args,
+            true,
             |id| TierRequest::Remove { id },
             |name, _, _| println!("{name} is no device of the store any more"),
         ),
@@ -219,7 +223,8 @@ fn drain(args: &TierDrainArgs) -> Result<ExitCode> {
     let mut all_empty = true;
     each(
         &args.what,
-        |id| TierRequest::Drain { id, waits },
+        true,
+        |id| TierRequest::Drain { ids: vec![id], waits },
         |name, id, lines| {
             let Some(line) = lines.iter().find(|line| line.id == id) else { return };
             all_empty &= line.is_empty() || !waits;
@@ -236,9 +241,11 @@ fn drain(args: &TierDrainArgs) -> Result<ExitCode> {
     Ok(if all_empty { ExitCode::SUCCESS } else { ExitCode::from(Code::Failed as u8) })
 }
 
-/// Asks for each device in turn, and tells of it.
+/// Asks for each device in turn, and tells of it. `drains`: from all of them at once, or one would be emptied
+/// into the next.
 fn each(
     args: &TierDevicesArgs,
+    drains: bool,
     request: impl Fn(u32) -> TierRequest,
     mut tell: impl FnMut(&str, u32, &[DeviceLine]),
 ) -> Result<ExitCode> {
@@ -247,7 +254,12 @@ fn each(
         // All are known before the first one is touched.
         let wanted: Result<Vec<_>> =
             args.devices.iter().map(|name| Ok((name, find(&known, name)?))).collect();
-        for (name, id) in wanted? {
+        let wanted = wanted?;
+        if drains {
+            let ids = wanted.iter().map(|&(_, id)| id).collect();
+            endpoint.call(&Request::Tier(TierRequest::Drain { ids, waits: false }))?;
+        }
+        for (name, id) in wanted {
             let answer = endpoint.call(&Request::Tier(request(id)))?;
             let Response::Devices(lines) = answer else { return Err(control::confused()) };
             tell(&shown(name, id), id, &lines);

@@ -232,6 +232,10 @@ impl SpaceControl for OpenEngine {
         added.map_err(|error| ServiceError::new(error.kind(), error.to_string()))
     }
 
+    fn begin_drain(&self, ids: &[u32]) -> Result<(), StoreError> {
+        self.db.begin_drain(ids)
+    }
+
     fn drain_device(&self, id: u32, goes_on: &mut dyn FnMut(u64) -> bool) -> Result<bool, StoreError> {
         self.db.drain_device(id, goes_on)
     }

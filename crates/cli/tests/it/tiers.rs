@@ -72,6 +72,14 @@ fn file_gets_its_space_when_it_becomes_a_device_and_nothing_changes_without_room
     assert_eq!(kvfs(&["tier", "add", &store, &format!("slow:{sparse}")]).stderr, "");
     assert_eq!(space(&sparse), (12 << 20, 12 << 20));
     assert_eq!(list(&store).len(), 3);
+
+    // All are drained, or none.
+    kvfs(&["tier", "drain", &store, "1", "0"]).fails(USAGE, &["the first device"]);
+    assert!(list(&store).iter().all(|line| line["drain"].is_null()));
+    kvfs(&["tier", "drain", "--no-wait", &store, "1", "2"]).ok();
+    assert!(list(&store).iter().skip(1).all(|line| line["drain"].is_object()));
+    kvfs(&["tier", "remove", &store, "1", "2"]).ok();
+    assert_eq!(list(&store).len(), 1);
 }
 
 #[test]

@@ -240,8 +240,8 @@ fn answer_tier(tiers: Tiers<'_>, caller: &Caller, request: TierRequest) -> Resul
     match request {
         TierRequest::List => {}
         TierRequest::Add(new) => return Ok(Response::DeviceAdded(tiers.add_device(caller, &new)?)),
-        TierRequest::Drain { id, waits } => {
-            return Ok(Response::Devices(tiers.drain_device(caller, id, waits)?));
+        TierRequest::Drain { ids, waits } => {
+            return Ok(Response::Devices(tiers.drain_devices(caller, &ids, waits)?));
         }
         TierRequest::Refill { id } => tiers.refill_device(caller, id)?,
         TierRequest::Remove { id } => tiers.remove_device(caller, id)?,

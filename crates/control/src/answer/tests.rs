@@ -101,6 +101,10 @@ impl SpaceControl for NoEngine {
         Ok(1)
     }
 
+    fn begin_drain(&self, _: &[u32]) -> Result<(), StoreError> {
+        Ok(())
+    }
+
     fn drain_device(&self, _: u32, _: &mut dyn FnMut(u64) -> bool) -> Result<bool, StoreError> {
         Ok(true)
     }
@@ -266,7 +270,7 @@ fn tier_requests() -> Vec<Request> {
     let requests = [
         TierRequest::List,
         TierRequest::Add(NewDeviceLine { path, is_slow: true, size_bytes: None, force: true }),
-        TierRequest::Drain { id: 1, waits: false },
+        TierRequest::Drain { ids: vec![1, 2], waits: false },
         TierRequest::Refill { id: 1 },
         TierRequest::Remove { id: u32::MAX },
         TierRequest::Placement { policy: None, keeps: false },

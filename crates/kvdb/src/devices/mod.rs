@@ -207,14 +207,24 @@ impl Devices {
         others.iter().find(|(_, own)| own.as_ref().is_some_and(is_it)).map(|(member, _)| member.id)
     }
 
-    /// Nothing new goes to the device from now on, and what it holds is moved to others, after a restart,
-    /// too.
-    pub(crate) fn begin_drain(&self, id: u32) -> Result<()> {
+    /// Nothing new goes to these devices from now on, and what they hold is moved to others, after a restart,
+    /// too: by one edit, so that nothing moves from one of them to the next.
+    pub(crate) fn begin_drain(&self, ids: &[u32]) -> Result<()> {
         let _others = self.others.lock();
         self.live.runtime.check_accepting()?;
-        if self.member(id, "draining a device")?.takes_new {
-            self.live.install(vec![Edit::FillMember { id, takes_new: false }], &[], &[], |view| view)?;
-            self.zones().set_takes_new(id, false);
+        let members = ids.iter().map(|&id| self.member(id, "draining a device"));
+        let members = members.collect::<Result<Vec<_>>>()?;
+        let begun: Vec<_> =
+            members.into_iter().filter(|member| member.takes_new).map(|member| member.id).collect();
+        if !begun.is_empty() {
+            let edits = begun.iter().map(|&id| Edit::FillMember { id, takes_new: false }).collect();
+            self.live.install(edits, &[], &[], |view| view)?;
+            for id in begun {
+                self.zones().set_takes_new(id, false);
+            }
+        }
+        for &id in ids {
+            self.drains.forget(id);
         }
         self.live.runtime.drain_due.notify();
         Ok(())
@@ -223,8 +233,7 @@ impl Devices {
     /// Drains the device, and waits for that, until `goes_on`, which is told how many bytes are left, says
     /// no. True: it holds nothing. Where no thread does it, the caller does.
     pub(crate) fn drain(&self, id: u32, goes_on: &mut dyn FnMut(u64) -> bool) -> Result<bool> {
-        self.drains.forget(id);
-        self.begin_drain(id)?;
+        self.begin_drain(&[id])?;
         if self.live.runtime.options.background == Background::Manual {
             let member = self.member(id, "draining a device")?;
             return Ok(self.move_out(&member, goes_on)? == Drained::Empty);

@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 pub enum TierRequest {
     List,
     Add(NewDeviceLine),
-    /// `waits`: until it is empty, or can't be emptied.
+    /// `waits`: until each is empty, or can't be emptied.
     Drain {
-        id: u32,
+        ids: Vec<u32>,
         waits: bool,
     },
     Refill {

@@ -15,7 +15,7 @@ fn devices_come_and_go_for_root_and_the_user_that_has_mounted_the_store() {
     assert_denied(tiers.devices(&stranger()), "only root and the store's owner see its devices");
     assert_denied(tiers.add_device(&stranger(), &new_device()), &denied("add devices to it"));
     let id = tiers.add_device(&own, &new_device()).expect("adds");
-    assert_denied(tiers.drain_device(&stranger(), id, true), &denied("drain its devices"));
+    assert_denied(tiers.drain_devices(&stranger(), &[id], true), &denied("drain its devices"));
     assert_denied(tiers.refill_device(&stranger(), id), &denied("fill its devices"));
     assert_denied(tiers.remove_device(&stranger(), id), &denied("remove its devices"));
     assert_eq!(tiers.devices(&own).expect("lists").len(), 1);
@@ -60,7 +60,7 @@ fn what_can_not_be_emptied_stays_and_the_drain_can_be_taken_back() {
     let world = World::new(false);
     let (tiers, own) = (Tiers::of(&world.unmounted()), Caller::own());
     let id = tiers.add_device(&own, &new_device()).expect("adds");
-    let lines = tiers.drain_device(&own, id, false).expect("begins");
+    let lines = tiers.drain_devices(&own, &[id], false).expect("begins");
     assert!(lines[0].drain.is_some() && !lines[0].is_empty(), "it is not waited for");
     // The store is to be closed.
     world.defrag.stop();

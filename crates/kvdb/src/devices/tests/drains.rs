@@ -98,6 +98,30 @@ fn drain_without_room_moves_what_fits_and_writes_nothing_more() {
 }
 
 #[test]
+fn devices_drained_together_are_not_emptied_into_each_other() {
+    let first = first();
+    create(&first);
+    let db = open(&first, &[], options()).expect("opens");
+    let old = db.add_device(memory(SLOW_BYTES), Tier::Slow).expect("adds");
+    (0..FILES).for_each(|file| write(&db, file, 1).expect("writes"));
+    db.flush().expect("flushes");
+    let next = Arc::new(CountingDevice::new(MemoryDevice::new(SLOW_BYTES)));
+    let next_id = db.add_device(Arc::clone(&next) as _, Tier::Slow).expect("adds");
+    let new = db.add_device(memory(SLOW_BYTES), Tier::Slow).expect("adds");
+    assert!(db.begin_drain(&[old, next_id, 0]).is_err(), "the first device stays");
+    let is_drained = |device: DeviceInfo| device.drain.is_some();
+    assert!(!db.devices().into_iter().any(is_drained), "all are drained or none");
+    db.begin_drain(&[old, next_id]).expect("begins");
+    let written = next.counts().bytes_written;
+    for id in [old, next_id] {
+        assert!(db.drain_device(id, &mut |_| true).expect("drains"), "device {id}: {}", trouble(&db, id));
+    }
+    assert_eq!(next.counts().bytes_written, written, "it is to leave, too");
+    assert!(live(&db, new) >= FILES * BLOCKS * BLOCK_BYTES as u64);
+    check(&db, 1);
+}
+
+#[test]
 fn drain_beside_a_checkpoint_names_what_holds_the_rest() {
     let first = first();
     create(&first);
