@@ -205,7 +205,10 @@ impl StoreDevices {
                 Ok(id)
             }
             Err(error) => {
-                take_away(&place);
+                // Behind a failure the manifest may name it.
+                if db.failure().is_none() {
+                    take_away(&place);
+                }
                 Err(refused(&new.path, error))
             }
         }
@@ -339,3 +342,6 @@ pub(crate) fn explain_target(new: &NewDevice, error: &OpenError) -> Error {
         _ => Error::new(explain_device(&new.path, error).kind(), error.to_string()),
     }
 }
+
+#[cfg(test)]
+mod tests;
