@@ -180,6 +180,8 @@ impl Devices {
         others.push((member, Some(device)));
         drop(others);
         // What found no space may find some now.
+        self.drains.retry();
+        self.live.runtime.drain_due.notify();
         self.live.note_garbage();
         self.live.runtime.work.notify();
         self.live.runtime.progress.notify();
@@ -259,7 +261,9 @@ impl Devices {
         if self.zones().members().iter().all(|member| member.takes_new) {
             return;
         }
-        let waiting = |info: &DeviceInfo| info.drain.is_some() && !info.is_empty();
+        let now = self.live.runtime.clock.monotonic();
+        let waiting =
+            |info: &DeviceInfo| info.drain.is_some() && !info.is_empty() && self.drains.is_due(info.id, now);
         for info in self.list().into_iter().filter(waiting) {
             let Ok(member) = self.member(info.id, "draining a device") else { continue };
             let mut is_wanted =
@@ -293,7 +297,7 @@ impl Devices {
         if let Some((left, then)) = before.filter(|_| matches!(outcome, Ok(Drained::Empty))) {
             self.drains.advance(member.id, left, clock.monotonic().saturating_sub(then));
         }
-        self.drains.end(member.id, &outcome);
+        self.drains.end(member.id, &outcome, clock.monotonic());
         outcome
     }
 

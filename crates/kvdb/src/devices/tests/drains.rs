@@ -122,6 +122,44 @@ fn devices_drained_together_are_not_emptied_into_each_other() {
 }
 
 #[test]
+fn background_drain_of_what_can_not_be_read_is_tried_ever_more_seldom() {
+    let first = first();
+    let slow = Arc::new(FaultDevice::new(MemoryDevice::new(SLOW_BYTES)));
+    create(&first);
+    let clock = Arc::new(ManualClock::at(Duration::from_secs(1)));
+    let db = Db::open(first, options(), Arc::clone(&clock) as _).expect("opens");
+    let id = db.add_device(Arc::clone(&slow) as _, Tier::Slow).expect("adds");
+    for file in 0..FILES {
+        write(&db, file, 1).expect("writes");
+        db.flush().expect("flushes");
+    }
+    let zone = db.parts.runtime.ctx.zones.rows().into_iter().rfind(|row| row.bytes_live > 0);
+    let first_zone = db.parts.runtime.ctx.zones.members()[1].zones.start;
+    let at = MEMBER_DATA_FROM + u64::from(zone.expect("holds data").zone.0 - first_zone) * ZONE_BYTES;
+    slow.lose(at..at + ZONE_BYTES);
+    db.begin_drain(&[id]).expect("begins");
+    let is_tried = || {
+        let reads = slow.counts().of(Call::Read);
+        db.parts.devices.advance_drains();
+        slow.counts().of(Call::Read) > reads
+    };
+    assert!(is_tried());
+    assert!(live(&db, id) > 0 && !trouble(&db, id).is_empty(), "{} bytes", live(&db, id));
+    let mut tries = 0;
+    for _ in 0..720 {
+        clock.advance(Duration::from_secs(5));
+        tries += u64::from(is_tried());
+    }
+    assert!((1..16).contains(&tries), "{tries} tries in an hour");
+    // A new device, or an order, changes that.
+    slow.clear();
+    db.add_device(memory(SLOW_BYTES), Tier::Slow).expect("adds");
+    assert!(is_tried());
+    assert_eq!(live(&db, id), 0, "{}", trouble(&db, id));
+    check(&db, 1);
+}
+
+#[test]
 fn drain_beside_a_checkpoint_names_what_holds_the_rest() {
     let first = first();
     create(&first);
