@@ -7,7 +7,7 @@ use kvfs_device::{
 };
 use kvfs_store::clock::ManualClock;
 use kvfs_store::{
-    BLOCK_BYTES, Batch, Durability, Keyspace, KeyspaceKind, Read, Store, Transactions, TxnOptions,
+    BLOCK_BYTES, Batch, Durability, KeyRange, Keyspace, KeyspaceKind, Read, Store, Transactions, TxnOptions,
 };
 
 use super::*;
@@ -210,6 +210,60 @@ fn a_store_whose_slow_device_is_missing_is_read_as_far_as_the_fast_one_goes() {
     let mut block = AlignedBuf::zeroed(BLOCK_BYTES);
     let error = db.read_blocks(files(&db), &0_u64.to_be_bytes(), 0, block.as_mut()).expect_err("is missing");
     assert!(error.to_string().contains("slow device 1 is missing"), "{error}");
+}
+
+#[test]
+fn store_opens_without_the_device_that_has_its_tombstones_and_shows_nothing_that_they_hide() {
+    let first = first();
+    create(&first);
+    let db = open(&first, &[], options()).expect("opens");
+    let id = db.add_device(memory(SLOW_BYTES), Tier::Slow).expect("adds");
+    (0..8).for_each(|file| write(&db, file, 1).expect("writes"));
+    db.flush().expect("flushes");
+    let before = live(&db, id);
+    // Rows and metadata go to the slow device once the fast one has no room.
+    let filler = db.open_keyspace("filler", KeyspaceKind::Tuple, None).expect("opens");
+    for key in 0..10_000_u32 {
+        let mut batch = Batch::new();
+        batch.put(filler, key.to_be_bytes().to_vec(), vec![key as u8; 64 << 10]);
+        db.apply(batch, Durability::Buffered).expect("writes");
+        if live(&db, id) > before + 4 * ZONE_BYTES {
+            break;
+        }
+    }
+    db.flush().expect("flushes");
+    let rows = db.open_keyspace("rows", KeyspaceKind::Tuple, None).expect("opens");
+    let key = |file: u64| Bytes::copy_from_slice(&file.to_be_bytes());
+    let mut batch = Batch::new();
+    batch.delete_range(rows, key(2), key(4));
+    // More than what is left of a zone of metadata.
+    for number in 0..20_000_u32 {
+        let ahead = |end: u32| [&key(2)[..], &(2 * number + end).to_be_bytes()].concat();
+        batch.delete_range(rows, ahead(0), ahead(1));
+    }
+    db.apply(batch, Durability::Synced).expect("deletes");
+    db.close().expect("closes");
+    drop(db);
+
+    let db = open(&first, &[], Options { read_only: true, ..options() }).expect("opens");
+    let rows = db.open_keyspace("rows", KeyspaceKind::Tuple, None).expect("opens");
+    for file in [0, 1, 5, 7] {
+        assert!(db.get(rows, &key(file)).expect("reads").is_some(), "file {file}");
+    }
+    for file in [2, 3] {
+        let error = db.get(rows, &key(file)).expect_err("it may be deleted").to_string();
+        assert!(error.contains("slow device 1 is missing"), "{error}");
+    }
+    let mut cursor = db.cursor(rows, KeyRange::all()).expect("begins");
+    assert!(
+        cursor.first().is_err() || (0..8).any(|_| cursor.next().is_err()),
+        "it passes what may be deleted"
+    );
+    assert!(
+        cursor.last().is_err() || (0..8).any(|_| cursor.prev().is_err()),
+        "it passes what may be deleted"
+    );
+    cursor.seek(&key(5)).expect("nothing behind that is deleted");
 }
 
 #[test]

@@ -7,6 +7,7 @@
 //! Index and range tombstones that can't be read are taken from their copy beside the data, which is looked
 //! for once.
 
+use std::io;
 use std::sync::OnceLock;
 
 use kvfs_store::{KeyspaceKind, Result, Seqno, StoreError};
@@ -38,6 +39,9 @@ pub(super) struct Metadata {
     facts: OnceLock<Facts>,
     /// Known once something could not be read; `None`: there is no copy that can.
     copy: OnceLock<Option<MetaReader>>,
+    /// Set at the opening where the range tombstones are on a device that is missing. Every read that comes
+    /// to the piece ends with it: they may hide what is older.
+    lost: OnceLock<StoreError>,
     index: Page<Content>,
     filter: KeyFilter,
 }
@@ -52,7 +56,7 @@ impl Metadata {
     fn with_filter(reader: MetaReader, base: Seqno, filter: KeyFilter) -> Self {
         let index = Page::new(&reader.ctx.pages, Pool::Index);
         let (header, facts, copy) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
-        Self { reader, base, header, facts, copy, index, filter }
+        Self { reader, base, header, facts, copy, lost: OnceLock::new(), index, filter }
     }
 
     /// The same metadata with its seqnos counted from `base` on, read by `reader` from now on. O(index) if
@@ -67,6 +71,9 @@ impl Metadata {
         }
         if let Some(copy) = self.copy.get() {
             new.copy.get_or_init(|| copy.clone());
+        }
+        if let Some(lost) = self.lost.get() {
+            new.lost.get_or_init(|| lost.clone());
         }
         if let Some(index) = self.index.peek() {
             let mut content = (*index).clone();
@@ -114,7 +121,7 @@ impl Metadata {
     }
 
     /// Reads the range tombstones, with their seqnos as they are on the device, and, if wanted, the index, if
-    /// it can be read.
+    /// it can be read. Tombstones on a device that is missing make every later use of the index an error.
     ///
     /// # Errors
     /// I/O errors and corruption of range tombstones and their copy.
@@ -127,7 +134,13 @@ impl Metadata {
         let section = || front.as_ref().map_err(StoreError::clone);
         let tombstones = if has_tombstones {
             let read = section().and_then(|front| self.reader.tombstones(front));
-            self.or_copied(read, MetaReader::tombstones)?
+            match self.or_copied(read, MetaReader::tombstones) {
+                Err(error) if is_missing(&error) => {
+                    self.lost.get_or_init(|| error);
+                    return Ok(TombstoneSet::new([]));
+                }
+                tombstones => tombstones?,
+            }
         } else {
             TombstoneSet::new([])
         };
@@ -158,6 +171,9 @@ impl Metadata {
     }
 
     fn load_index(&self) -> Result<(Content, usize)> {
+        if let Some(error) = self.lost.get() {
+            return Err(error.clone());
+        }
         let read = self.front().and_then(|front| self.reader.index(&front));
         let (content, bytes) = self.taken(self.or_copied(read, MetaReader::index)?);
         self.reader.ctx.make_room_for(bytes);
@@ -225,4 +241,9 @@ impl Metadata {
         self.reader.tombstones(&front)?;
         self.reader.fingerprints(&front, index.tuple_entries().len()).map(drop)
     }
+}
+
+/// Whether it is an error of a device that is missing: then the store is only read.
+fn is_missing(error: &StoreError) -> bool {
+    matches!(error, StoreError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
 }
