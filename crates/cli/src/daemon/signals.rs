@@ -2,8 +2,8 @@
 //! by force the third, which also ends what other mounts show still. A mount that is in use when the first
 //! one comes is unmounted as soon as it is not. Where there is no mount, the first one ends the daemon.
 //!
-//! Thread safety: one thread of its own; it may wait for the kernel, which needs the workers to write dirty
-//! pages.
+//! Thread safety: one thread takes the signals; it may wait for the kernel, which needs the workers to write
+//! dirty pages. Another one waits for what transactions are at work at, and until the mount is not in use.
 
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
@@ -22,6 +22,9 @@ use super::unmounted::End;
 
 /// Between two attempts to unmount what is in use.
 const RETRY_PERIOD: Duration = Duration::from_millis(500);
+
+/// Why transactions are aborted.
+const TOLD_TO_END: &str = "the daemon was told to end";
 
 /// Signals are caught, and wait for something to unmount.
 pub(super) struct Signals {
@@ -52,15 +55,14 @@ impl Signals {
         let handle = caught.handle();
         let (mounted, fs, transactions) = (Arc::clone(mounted), Arc::clone(fs), Arc::clone(transactions));
         let body = move || {
-            let mut waiting = None;
+            let mut waiting: Vec<Waiting> = Vec::new();
             for (nth, signal) in caught.forever().enumerate() {
                 tracing::info!(signal, "unmounting");
-                // Their views would keep the mount in use, in namespaces that no other process sees.
-                transactions.abort_all("the daemon was told to end");
-                let is_busy = answer(nth, &mounted, &fs);
-                if is_busy && waiting.is_none() {
-                    waiting = Waiting::start(&mounted);
+                if nth > 0 {
+                    answer(nth, &mounted, &fs);
                 }
+                waiting.retain(|waiting| !waiting.thread.is_finished());
+                waiting.extend(Waiting::start(nth, &mounted, &fs, &transactions));
             }
             drop(waiting);
         };
@@ -75,8 +77,8 @@ impl Signals {
         let body = move || {
             for signal in caught.forever() {
                 tracing::info!(signal, "ending");
-                transactions.abort_all("the daemon was told to end");
                 end.ask();
+                transactions.abort_all(TOLD_TO_END);
             }
         };
         Unmounter::start(handle, body)
@@ -93,17 +95,28 @@ impl Unmounter {
     }
 }
 
-/// Unmounts what is in use as soon as that is possible; dropped, it does so no more.
+/// Aborts what is open. For the first signal it also unmounts, as soon as nothing uses the mount; dropped, it
+/// does so no more.
 struct Waiting {
     stop: mpsc::Sender<()>,
     thread: JoinHandle<()>,
 }
 
 impl Waiting {
-    fn start(mounted: &Arc<MountPoint>) -> Option<Self> {
-        let mounted = Arc::clone(mounted);
+    fn start(
+        nth: usize,
+        mounted: &Arc<MountPoint>,
+        fs: &Arc<FileSystem>,
+        transactions: &Arc<Transactions>,
+    ) -> Option<Self> {
+        let (mounted, fs, transactions) = (Arc::clone(mounted), Arc::clone(fs), Arc::clone(transactions));
         let (stop, stopped) = mpsc::channel();
         let body = move || {
+            // Their views would keep the mount in use, in namespaces that no other process sees.
+            transactions.abort_all(TOLD_TO_END);
+            if nth > 0 || !answer(nth, &mounted, &fs) {
+                return;
+            }
             while stopped.recv_timeout(RETRY_PERIOD) == Err(mpsc::RecvTimeoutError::Timeout) {
                 match mounted.unmount(Unmount::Clean) {
                     Err(MountError::Busy { .. }) => {}
@@ -113,7 +126,7 @@ impl Waiting {
             }
         };
         let thread = std::thread::Builder::new().name("kvfs-unmount".into()).spawn(body);
-        let failed = |error| tracing::error!(%error, "cannot wait until the mount is not in use");
+        let failed = |error| tracing::error!(%error, "cannot abort transactions, nor wait until the mount is not in use");
         thread.map_err(failed).ok().map(|thread| Self { stop, thread })
     }
 }

@@ -4,10 +4,11 @@
 //! is bounded; the oldest go.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::Transactions;
 use super::entry::Entry;
-use super::taken::{Taken, Use};
+use super::taken::{AT_WORK, Taken, Use};
 use crate::caller::Caller;
 
 /// Most that are remembered.
@@ -32,10 +33,22 @@ impl Ended {
 }
 
 impl Transactions {
-    /// Aborts everything that is open now, and says so in the log. What is begun meanwhile stays: its users
+    /// Aborts everything that is open now, and says so in the log. What the daemon is at work at fails at its
+    /// next operation; a commit that is under way is waited for. What is begun meanwhile stays: its users
     /// could keep the caller here for ever.
     pub fn abort_all(&self, why: &str) {
         let Some(last) = self.state.lock().open.keys().next_back().copied() else { return };
+        let working: Vec<_> = {
+            let state = self.state.lock();
+            let working = state.open.range(..=last).filter(|(_, entry)| entry.used.what() == Some(AT_WORK));
+            working.map(|(&id, entry)| (id, Arc::clone(&entry.view))).collect()
+        };
+        for (id, view) in working {
+            tracing::warn!(id, why, "what is at work is given up");
+            if let Some(txn) = view.txn() {
+                txn.abort();
+            }
+        }
         loop {
             let next = {
                 let mut state = self.state.lock();

@@ -47,7 +47,7 @@ pub use begin::{Begin, Committed, TxnState};
 use ended::Ended;
 use entry::{Entry, Line, ServedView};
 use limits::{Slot, Slots, cut_label};
-use taken::{Taken, Use};
+use taken::{AT_WORK, Taken, Use};
 use timer::Timer;
 
 /// See the module.
@@ -431,7 +431,7 @@ impl Transactions {
         work: impl FnOnce(&FileSystem) -> Result<(), FsError>,
     ) -> Result<TxnId> {
         self.main.check_files()?;
-        let (id, view) = self.enter(options, None, Use::Taken("at work"), Slot::uncounted())?;
+        let (id, view) = self.enter(options, None, Use::Taken(AT_WORK), Slot::uncounted())?;
         let worked = work(&view);
         let done = worked.and_then(|()| self.main.mounts.commit(&view, Durability::Synced, None));
         self.give_back(Taken { id: id.0, view: Arc::clone(&view), view_mount: None }, false);

@@ -21,6 +21,9 @@ use super::{State, Transactions};
 use crate::caller::Caller;
 use crate::error::{Result, ServiceError};
 
+/// What the thread of [`Transactions::carry_out`] does to its transaction, operation by operation.
+pub(super) const AT_WORK: &str = "at work";
+
 /// Who may use a transaction.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Use {

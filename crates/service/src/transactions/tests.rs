@@ -1,6 +1,6 @@
 //! The registry without a front end.
 
-use kvfs_fs::Durability;
+use kvfs_fs::{BeginOptions, Durability, NodeId, settled};
 
 use super::{Begin, TxnState};
 use crate::caller::Caller;
@@ -81,4 +81,27 @@ fn transaction_whose_connection_ends_is_gone_at_once_or_when_it_is_given_back() 
     let taken = world.transactions.take(&caller, stays, "being read").expect("is free");
     world.transactions.give_back(taken, true);
     assert_eq!(world.transactions.state(&caller, stays).expect("is open"), TxnState::Open);
+}
+
+#[test]
+fn what_the_daemon_is_at_work_at_ends_at_its_next_operation_when_all_is_aborted() {
+    let world = World::new(false);
+    let (at_work, told) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let carried = scope.spawn(|| {
+            world.transactions.carry_out(&BeginOptions::default(), |view| {
+                at_work.send(()).expect("is awaited");
+                let mut names = 0..;
+                loop {
+                    let name = format!("name{:?}", names.next());
+                    settled(|caller| view.create(caller, NodeId::ROOT, name.as_bytes(), 0o644, true))?;
+                }
+            })
+        });
+        told.recv().expect("is at work");
+        world.transactions.abort_all("the test ends");
+        assert!(world.transactions.list(&Caller::own()).is_empty());
+        let error = carried.join().expect("returns").expect_err("is given up");
+        assert!(matches!(error, ServiceError::NotCommitted { .. }), "{error}");
+    });
 }
