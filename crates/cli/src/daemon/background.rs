@@ -13,6 +13,8 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 
+use rustix::process::{Signal, set_parent_process_death_signal};
+
 use super::{Plan, inherited, log};
 use crate::error::{CliError, Code, Result};
 use crate::progress::Bar;
@@ -87,9 +89,13 @@ pub(crate) fn serve(plan: &Plan) -> Result<ExitCode> {
     if let Err(errno) = rustix::process::setsid() {
         eprintln!("kvfs: still in the session of the terminal: {errno}");
     }
+    // While the store is being opened that ends the child as well; a parent that has gone before is met by
+    // the report.
+    follow_parent(Some(Signal::TERM));
     let mut reported = false;
     let done = super::serve(plan, log::Target::File, || {
         reported = true;
+        follow_parent(None);
         report(READY, "").and_then(|()| let_go()).map_err(|error| {
             CliError::new(Code::Failed, format!("the command that asked for the daemon has gone: {error}"))
         })
@@ -106,6 +112,13 @@ pub(crate) fn serve(plan: &Plan) -> Result<ExitCode> {
             Ok(ExitCode::from(error.code as u8))
         }
         done => done,
+    }
+}
+
+/// What this process is sent when its parent has gone.
+fn follow_parent(signal: Option<Signal>) {
+    if let Err(error) = set_parent_process_death_signal(signal) {
+        tracing::debug!(%error, "the end of the parent is met by the report alone");
     }
 }
 

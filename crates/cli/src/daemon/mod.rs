@@ -119,7 +119,7 @@ pub(crate) fn serve(plan: &Plan, log: log::Target, ready: impl FnOnce() -> Resul
     // Before other threads start, so that none of them is interrupted.
     let signals = Signals::catch()?;
 
-    let open = open_unmounted(&store, &plan.open)?;
+    let open = open_unmounted(&store, &plan.open).inspect(|_| signals.opened())?;
     if let Some(path) = &plan.cache_trace
         && let Err(error) = cache_trace::start(path, &open)
     {

@@ -5,6 +5,7 @@
 //! Thread safety: one thread takes the signals; it may wait for the kernel, which needs the workers to write
 //! dirty pages. Another one waits for what transactions are at work at, and until the mount is not in use.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -13,6 +14,7 @@ use kvfs_fs::FileSystem;
 use kvfs_fuse::mount::{MountError, MountPoint, Unmount};
 use kvfs_service::Transactions;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::flag;
 use signal_hook::iterator::Handle;
 
 use crate::error::{CliError, Code, Result};
@@ -26,9 +28,11 @@ const RETRY_PERIOD: Duration = Duration::from_millis(500);
 /// Why transactions are aborted.
 const TOLD_TO_END: &str = "the daemon was told to end";
 
-/// Signals are caught, and wait for something to unmount.
+/// Signals are caught: while the store is being opened each ends the process, as a crash does; from then on
+/// they wait for something to unmount.
 pub(super) struct Signals {
     caught: signal_hook::iterator::Signals,
+    is_opening: Arc<AtomicBool>,
 }
 
 /// The thread that unmounts, or ends the daemon; dropped, it ends.
@@ -39,9 +43,18 @@ pub(super) struct Unmounter {
 
 impl Signals {
     pub(super) fn catch() -> Result<Self> {
-        let caught = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP])
-            .map_err(|error| CliError::new(Code::Failed, format!("cannot catch signals: {error}")))?;
-        Ok(Self { caught })
+        let failed = |error| CliError::new(Code::Failed, format!("cannot catch signals: {error}"));
+        let signals = [SIGTERM, SIGINT, SIGHUP];
+        let is_opening = Arc::new(AtomicBool::new(true));
+        for signal in signals {
+            flag::register_conditional_default(signal, Arc::clone(&is_opening)).map_err(failed)?;
+        }
+        Ok(Self { caught: signal_hook::iterator::Signals::new(signals).map_err(failed)?, is_opening })
+    }
+
+    /// The store is open: from now on a signal closes it.
+    pub(super) fn opened(&self) {
+        self.is_opening.store(false, Ordering::SeqCst);
     }
 
     /// From now on a signal unmounts `mounted`; also one that came before.
@@ -51,7 +64,7 @@ impl Signals {
         fs: &Arc<FileSystem>,
         transactions: &Arc<Transactions>,
     ) -> Result<Unmounter> {
-        let Self { mut caught } = self;
+        let Self { mut caught, .. } = self;
         let handle = caught.handle();
         let (mounted, fs, transactions) = (Arc::clone(mounted), Arc::clone(fs), Arc::clone(transactions));
         let body = move || {
@@ -71,7 +84,7 @@ impl Signals {
 
     /// From now on a signal ends a daemon without a mount; also one that came before.
     pub(super) fn end(self, transactions: &Arc<Transactions>, end: &Arc<End>) -> Result<Unmounter> {
-        let Self { mut caught } = self;
+        let Self { mut caught, .. } = self;
         let handle = caught.handle();
         let (transactions, end) = (Arc::clone(transactions), Arc::clone(end));
         let body = move || {

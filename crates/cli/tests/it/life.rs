@@ -3,6 +3,8 @@
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -226,6 +228,37 @@ fn a_store_that_a_dying_process_still_holds_is_waited_for() {
     assert_eq!(check.try_wait().unwrap(), None, "it does not wait");
     drop(held);
     assert!(wait_exit(&mut check).success());
+}
+
+/// A daemon that opens a store and does not get on: another process has it, and does not say what it does.
+fn opening(store: &str, options: &[&str]) -> (Child, UnixStream, impl Sized + use<>) {
+    let held = kvfs_device::FileDevice::open(Path::new(store).join("device"), false).unwrap();
+    let socket = UnixListener::bind(Path::new(store).join("control.sock")).unwrap();
+    let serve = Command::new(KVFS).arg("serve").args(options).arg(store).stderr(Stdio::null()).spawn();
+    let (connection, _) = socket.accept().unwrap();
+    (serve.unwrap(), connection, (held, socket))
+}
+
+#[test]
+fn a_signal_ends_a_daemon_that_is_opening_its_store() {
+    let world = World::new();
+    for signal in [Signal::TERM, Signal::INT] {
+        let store = world.store(&format!("store{}", signal.as_raw()));
+        let (mut daemon, _connection, _held) = opening(&store, &["--foreground"]);
+        kill_process(pid(&daemon), signal).unwrap();
+        assert_eq!(wait_exit(&mut daemon).signal(), Some(signal.as_raw()));
+    }
+}
+
+#[test]
+fn a_daemon_that_is_opening_its_store_ends_with_the_command_that_asked_for_it() {
+    let world = World::new();
+    let store = world.store("store");
+    let (mut parent, mut connection, _held) = opening(&store, &[]);
+    parent.kill().unwrap();
+    wait_exit(&mut parent);
+    // Up to the end of the process that has said hello.
+    connection.read_to_end(&mut Vec::new()).unwrap();
 }
 
 #[test]
