@@ -96,7 +96,8 @@ impl Db {
     /// over.
     ///
     /// # Errors
-    /// I/O errors, sticky; `Full`; `Failed` when the store is closed meanwhile.
+    /// I/O errors, sticky where a write failed; where a read failed it leaves that out from then on. `Full`;
+    /// `Failed` when the store is closed meanwhile.
     pub fn compact(&self) -> Result<()> {
         self.parts.merger.compact()
     }

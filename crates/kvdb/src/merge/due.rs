@@ -15,7 +15,7 @@ use kvfs_store::{KeyspaceKind, Result};
 use super::{Busy, Claim, Merge, Merger};
 use crate::compaction::picker;
 use crate::space::{Budget, Lane};
-use crate::version::{MergeState, Run, Unit, Version, bytes_of, of_one_age, units_of};
+use crate::version::{MergeState, Run, RunId, Unit, Version, bytes_of, of_one_age, units_of};
 
 /// A merge that may go on, or begin.
 struct Candidate<'a> {
@@ -65,20 +65,24 @@ impl Merger {
     fn most_urgent(&self, busy: &Busy<'_>) -> Result<Option<Merge>> {
         let view = self.live.view();
         let mut urgent: Option<Urgent> = None;
-        let mut debt_lacking_space = 0;
+        let mut debt_unpayable = 0;
         for (keyspace, runs) in view.version.keyspaces() {
             let kind = self.keyspaces.kind(keyspace)?;
+            let debt_of = |counts: &dyn Fn(RunId) -> bool| {
+                let counted = of_one_age(runs).filter(|runs| runs.iter().all(|run| counts(run.id)));
+                let bytes: Vec<u64> = counted.map(bytes_of).collect();
+                picker::debt_bytes(&bytes, &self.runtime.options.merge)
+            };
+            debt_unpayable += debt_of(&|_| true).saturating_sub(debt_of(&|run| !busy.is_unread(run)));
             let candidates = self.candidates(kind, &view.version, keyspace, busy);
             if candidates.is_empty() {
                 continue;
             }
-            let is_free = |runs: &&[Arc<Run>]| !runs.iter().any(|run| busy.contains(run.id));
-            let free_bytes: Vec<u64> = of_one_age(runs).filter(is_free).map(bytes_of).collect();
-            let debt_bytes = picker::debt_bytes(&free_bytes, &self.runtime.options.merge);
+            let debt_bytes = debt_of(&|run| busy.leaves(run));
             let Some(Candidate { runs, begun, bytes, .. }) =
                 candidates.into_iter().find(|candidate| self.has_room_for_step(kind, candidate))
             else {
-                debt_lacking_space += debt_bytes;
+                debt_unpayable += debt_bytes;
                 continue;
             };
             let merge = match begun {
@@ -90,7 +94,7 @@ impl Merger {
                 urgent = Some(found);
             }
         }
-        self.pressure.note_lacking_space(debt_lacking_space);
+        self.pressure.note_unpayable(debt_unpayable);
         Ok(urgent.map(|urgent| urgent.merge))
     }
 
@@ -104,7 +108,7 @@ impl Merger {
     ) -> Vec<Candidate<'a>> {
         let runs = version.runs(keyspace);
         let units = units_of(runs, version.merges(keyspace));
-        let is_busy = |unit: &Unit<'_>| unit.runs.iter().any(|run| busy.contains(run.id));
+        let is_busy = |unit: &Unit<'_>| unit.runs.iter().any(|run| !busy.leaves(run.id));
         let new_bytes =
             |unit: &Unit<'_>| (unit.merge.is_none() && !is_busy(unit)).then(|| bytes_of(unit.runs));
         let unit_bytes: Vec<Option<u64>> = units.iter().map(new_bytes).collect();

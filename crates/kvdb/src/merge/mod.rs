@@ -60,7 +60,7 @@ use crate::version::{MergeState, RunId, bytes_of};
 pub(crate) use registry::Registry;
 use registry::{Busy, Claim};
 pub(crate) use step::StepConfig;
-use step::Stepper;
+use step::{Progress, Stepper};
 use victims::VictimPicker;
 
 /// A merge of neighbours in one keyspace, by number: so it holds none of them between its steps.
@@ -141,9 +141,21 @@ impl Merger {
         self.runtime.work.notify();
         // The reserve belongs to flushes, deletions and reclaiming.
         let config = self.stepper.step_config(claim.lane(), Budget::Ordinary, Some(self.pace()));
-        let stepped = self.stepper.step(&mut merge, &config);
+        let stepped = self.step(&mut merge, &config);
         drop(claim);
         stepped.map(|_| true)
+    }
+
+    /// A step of a merge whose runs the caller has. Where something can't be read it ends, and no other one
+    /// begins with these runs before the next opening.
+    fn step(&self, merge: &mut Merge, config: &StepConfig) -> Result<Progress> {
+        let stepped = self.stepper.step(merge, config);
+        if let Err(error) = &stepped
+            && self.runtime.health.is_of_a_read(error)
+        {
+            self.merging.leave_out(&merge.runs());
+        }
+        stepped
     }
 
     /// Merges until none is due, and none is under way that could leave one.

@@ -228,7 +228,8 @@ impl Merger {
         let bytes_min = BYTES_OF_MUCH.min(self.runtime.ctx.zones.space().bytes_capacity / SHARE_OF_MUCH);
         // Merges that don't fit would not begin.
         let may_begin = !self.stepper.readers_hold_much(Budget::Ordinary);
-        let has_much = |version: &Version, keyspace, runs: &[Arc<Run>]| {
+        let has_much = |version: &Version, keyspace, runs| {
+            let runs = self.merging.readable(runs);
             runs.len() > 1
                 && bytes_of(runs) >= bytes_min
                 && matches!(self.keyspaces.kind(keyspace), Ok(KeyspaceKind::Tuple))
@@ -399,7 +400,8 @@ impl Merger {
             self.live.view().version.keyspaces().map(|(keyspace, _)| keyspace).collect();
         for keyspace in keyspaces {
             let view = self.live.view();
-            let (runs, merges) = (view.version.runs(keyspace), view.version.merges(keyspace));
+            let merges = view.version.merges(keyspace);
+            let runs = self.merging.readable(view.version.runs(keyspace));
             if !is_worth_it(runs)? {
                 continue;
             }

@@ -8,19 +8,22 @@
 //! there end, and it gets it.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use kvfs_locks::{Condvar, Mutex, class};
 use kvfs_store::Result;
 
 use crate::merge::reclaim::ReclaimReason;
 use crate::space::Lane;
-use crate::version::RunId;
+use crate::version::{Run, RunId, bytes_of};
 
 /// The merges under way.
 #[derive(Default)]
 struct State {
     /// Inputs and outputs of all claims.
     busy: BTreeSet<RunId>,
+    /// See [`Registry::leave_out`].
+    unread: BTreeSet<RunId>,
     /// One for each claim.
     lanes: BTreeSet<Lane>,
     /// Threads that wait until all claims have ended.
@@ -62,11 +65,22 @@ pub(crate) struct Registry {
 /// What the choice of a merge must heed.
 pub(crate) struct Busy<'a> {
     runs: &'a BTreeSet<RunId>,
+    unread: &'a BTreeSet<RunId>,
 }
 
 impl Busy<'_> {
     pub(crate) fn contains(&self, run: RunId) -> bool {
         self.runs.contains(&run)
+    }
+
+    /// See [`Registry::leave_out`].
+    pub(crate) fn is_unread(&self, run: RunId) -> bool {
+        self.unread.contains(&run)
+    }
+
+    /// Whether a merge may begin, or go on, with this run.
+    pub(crate) fn leaves(&self, run: RunId) -> bool {
+        !self.contains(run) && !self.is_unread(run)
     }
 }
 
@@ -122,10 +136,25 @@ impl Registry {
         if state.is_exclusive || state.waiting > 0 {
             return Ok(None);
         }
-        let Some((runs, chosen)) = choose(&Busy { runs: &state.busy })? else { return Ok(None) };
+        let Some((runs, chosen)) = choose(&Busy { runs: &state.busy, unread: &state.unread })? else {
+            return Ok(None);
+        };
         let lane = state.take(&runs);
         drop(state);
         Ok(Some((chosen, Claim { registry: self, runs, lane })))
+    }
+
+    /// A merge of these runs has come to something that can't be read. Another one would come there, too: so
+    /// none begins with any of them before the next opening.
+    pub(crate) fn leave_out(&self, runs: &[RunId]) {
+        self.state.lock().unread.extend(runs);
+    }
+
+    /// The largest stretch of neighbours without any that is left out.
+    pub(crate) fn readable<'r>(&self, runs: &'r [Arc<Run>]) -> &'r [Arc<Run>] {
+        let state = self.state.lock();
+        let stretches = runs.split(|run| state.unread.contains(&run.id));
+        stretches.max_by_key(|runs| bytes_of(runs)).unwrap_or_default()
     }
 
     /// Waits until all claims have ended; [`Registry::is_wanted`] asks them to. `tell` is called once a merge

@@ -13,7 +13,7 @@ use kvfs_store::{Result, StoreError};
 
 use super::registry::Registry;
 use super::step::{Progress, Stepper, overlap};
-use super::{Merge, Merger, StepConfig};
+use super::{Merger, StepConfig};
 use crate::compaction::{Finished, MergeJob, MergeOptions, Sharing, Sink, Victims};
 use crate::format::{Feature, PieceId};
 use crate::iter::KeepRules;
@@ -168,37 +168,12 @@ impl Stepper {
         let mut merge = self.merge_of(keyspace, std::slice::from_ref(of));
         drop(view);
         let stitching = StepConfig { victims: Victims::default(), stitch_bytes_min: 0, ..config.clone() };
-        loop {
-            match self.step_where_read(&mut merge, &stitching) {
-                Ok(Progress::More) => {}
-                Ok(Progress::Done) => break,
-                // Left as it is, any other merge would go on with it, and fail for good.
-                Err(error @ (StoreError::Io { .. } | StoreError::Corrupt { .. })) => {
-                    self.runtime.health.check()?;
-                    self.end_here(&merge)?;
-                    return Err(error);
-                }
-                Err(error) => return Err(error),
-            }
-        }
+        while self.step(&mut merge, &stitching)? == Progress::More {}
         let view = self.live.view();
         let runs = view.version.runs(keyspace).iter().filter(|run| run.id == merge.output);
         let pieces =
             runs.flat_map(|run| &run.pieces).filter(|piece| config.victims.may_have_any_of(piece.desc()));
         Ok(pieces.map(|piece| Target { keyspace, run: merge.output, piece: piece.desc().id }).collect())
-    }
-
-    /// What a merge of one run has made stays, and what it has not come to stays what it was: nothing goes on
-    /// with it.
-    fn end_here(&self, merge: &Merge) -> Result<()> {
-        let &Merge { keyspace, output, .. } = merge;
-        let is_recorded =
-            self.live.view().version.merges(keyspace).iter().any(|known| known.output == output);
-        if !is_recorded {
-            return Ok(());
-        }
-        let forgotten = Edit::RecordMerge { keyspace, output, inputs: Vec::new() };
-        self.live.install(vec![forgotten], &[keyspace], &[], |view| view)
     }
 
     /// Rewrites a piece, and what takes its place, until nothing of the victims is left: where the piece
@@ -288,7 +263,7 @@ impl Stepper {
             MergeOptions { stitch_bytes_min: 0, piece_bytes: u64::MAX, ..self.runtime.options.merge };
         let job = MergeJob { spec, inputs: vec![part], rules, options, victims };
         let mut made = Pieces::default();
-        self.observe_writes(job.run(&mut made))?;
+        self.runtime.observe_writes(job.run(&mut made))?;
         let count = |Finished { piece, totals }| {
             self.runtime.counters.note_merge_output(totals);
             piece

@@ -147,14 +147,9 @@ impl Stepper {
     /// Advances `merge` by one piece; narrows it where there is too little space for all its inputs.
     ///
     /// # Errors
-    /// `Full`: not even two inputs fit; I/O errors, corruption, sticky. What came in before stays.
+    /// `Full`: not even two inputs fit; I/O errors, corruption: sticky, but for what can't be read. What came
+    /// in before stays, and where something can't be read nothing goes on with the merge.
     pub(crate) fn step(&self, merge: &mut Merge, config: &StepConfig) -> Result<Progress> {
-        let stepped = self.step_where_read(merge, config);
-        self.runtime.health.observe(stepped)
-    }
-
-    /// As [`Self::step`], but that something can't be read is not sticky.
-    pub(super) fn step_where_read(&self, merge: &mut Merge, config: &StepConfig) -> Result<Progress> {
         let view = self.live.view();
         let runs = view.version.runs(merge.keyspace).iter();
         let bytes_of_inputs = runs.filter(|run| merge.inputs.contains(&run.id)).map(|run| run.data_bytes());
@@ -172,14 +167,28 @@ impl Stepper {
                 Err(StoreError::Full) if size.is_tight && merge.inputs.len() > 2 => {
                     merge.inputs.truncate((merge.inputs.len() / 2).max(2));
                 }
-                stepped => return self.observe_writes(stepped),
+                stepped => {
+                    let stepped = self.runtime.observe_writes(stepped);
+                    if stepped.as_ref().is_err_and(|error| self.runtime.health.is_of_a_read(error)) {
+                        self.end_here(merge)?;
+                    }
+                    return stepped;
+                }
             }
         }
     }
 
-    /// A write that failed is told to all. What could not be read is where it was: nothing is lost yet.
-    pub(super) fn observe_writes<T>(&self, result: Result<T>) -> Result<T> {
-        if self.runtime.ctx.has_write_failed() { self.runtime.health.observe(result) } else { result }
+    /// What a merge has made stays, and what it has not come to stays what it was. Recorded, any other merge
+    /// would go on with it, and fail for good.
+    fn end_here(&self, merge: &Merge) -> Result<()> {
+        let &Merge { keyspace, output, .. } = merge;
+        let is_recorded =
+            self.live.view().version.merges(keyspace).iter().any(|known| known.output == output);
+        if !is_recorded {
+            return Ok(());
+        }
+        let forgotten = Edit::RecordMerge { keyspace, output, inputs: Vec::new() };
+        self.live.install(vec![forgotten], &[keyspace], &[], |view| view)
     }
 
     fn advance(&self, merge: &Merge, size: StepSize, config: &StepConfig) -> Result<Progress> {

@@ -26,6 +26,7 @@ use crate::{Background, CreateOptions, Db, Options};
 mod defrag;
 mod emptying;
 mod steps;
+mod unreadable;
 
 const ZONE_BYTES: u32 = 256 << 10;
 const CAPACITY: u64 = 400 * ZONE_BYTES as u64;

@@ -28,12 +28,13 @@ struct Part {
 }
 
 impl Merger {
-    /// Merges all runs of a keyspace, all of which the caller has. False when it ended early: the store is
+    /// Merges all runs of a keyspace, all of which the caller has, but for those that can't be read, and what
+    /// they separate. False when it ended early: the store is
     /// being closed, or there is enough space for the writer that waits.
     ///
     /// # Errors
-    /// `Full`: not even two runs could be merged, or too little would be left for deletions; I/O errors,
-    /// corruption.
+    /// `Full`: not even two runs could be merged, or too little would be left for deletions; failures of the
+    /// store.
     pub(super) fn merge_whole(&self, keyspace: u32, config: &StepConfig) -> Result<bool> {
         let Some(age) = self.newest_age(keyspace) else { return Ok(true) };
         let ends = || self.runtime.is_stopping() || self.has_enough_space(config);
@@ -72,8 +73,8 @@ impl Merger {
         }
     }
 
-    /// Steps until it is through; false: `ends` said so behind one of them. Where it `cleans`, zones come
-    /// free, and writers hear of it, as the steps go over the keys.
+    /// Steps until it is through, or comes to what can't be read; false: `ends` said so behind one of them.
+    /// Where it `cleans`, zones come free, and writers hear of it, as the steps go over the keys.
     fn finish(&self, part: &mut Part, config: &StepConfig, ends: impl Fn() -> bool) -> Result<bool> {
         let inputs = part.merge.inputs.len();
         let mut choice_due = 0;
@@ -83,14 +84,23 @@ impl Merger {
                 let (victims, steps) = self.victims.of_steps(&part.merge, config.budget, &config.victims);
                 (config.victims, choice_due) = (victims, step + steps);
             }
-            let stepped = match self.stepper.step(&mut part.merge, &config) {
+            let stepped = match self.step(&mut part.merge, &config) {
                 // Without what is copied it may fit.
                 Err(StoreError::Full) if config.cleans && config.victims.any() => {
                     config.victims = Victims::default();
-                    self.stepper.step(&mut part.merge, &config)
+                    self.step(&mut part.merge, &config)
                 }
                 stepped => stepped,
-            }?;
+            };
+            let stepped = match stepped {
+                Err(error) if self.runtime.health.is_of_a_read(&error) => {
+                    tracing::error!(%error, "what a merge can't read is left as it is");
+                    // What it separates is another part.
+                    part.is_all = false;
+                    return Ok(true);
+                }
+                stepped => stepped?,
+            };
             if config.cleans && config.victims.any() {
                 self.victims.note_step_emptying();
                 self.runtime.progress.notify();
@@ -116,6 +126,7 @@ impl Merger {
         let view = self.live.view();
         let all = view.version.runs(keyspace);
         let runs = &all[all.iter().take_while(|run| run.age > age).count()..];
+        let runs = self.merging.readable(runs);
         if !is_worth_it(runs)? {
             return Ok(None);
         }

@@ -31,8 +31,8 @@ pub(crate) struct Pressure {
     merge: MergeOptions,
     bytes_full: u64,
     debt_bytes: AtomicU64,
-    /// Part of that for whose merges there is no space.
-    bytes_lacking_space: AtomicU64,
+    /// Part of that for whose merges there is no space, or that merges can't read.
+    bytes_unpayable: AtomicU64,
     /// Held while the debt is computed and kept.
     update: Mutex<(), class::KvdbPressureUpdate>,
 }
@@ -47,7 +47,7 @@ impl Pressure {
             merge: options.merge,
             bytes_full: options.memtable_bytes * TABLES_UNMERGED,
             debt_bytes: AtomicU64::new(0),
-            bytes_lacking_space: AtomicU64::new(0),
+            bytes_unpayable: AtomicU64::new(0),
             update: Mutex::default(),
         }
     }
@@ -57,14 +57,14 @@ impl Pressure {
         self.debt_bytes.load(Ordering::Relaxed)
     }
 
-    /// Bytes that merges owe and have space for. Writers that waited for others would wait for good.
+    /// Bytes that merges owe and can pay. Writers that waited for others would wait for good.
     pub(crate) fn payable_bytes(&self) -> u64 {
-        self.debt_bytes().saturating_sub(self.bytes_lacking_space.load(Ordering::Relaxed))
+        self.debt_bytes().saturating_sub(self.bytes_unpayable.load(Ordering::Relaxed))
     }
 
-    /// So many bytes are owed by merges for which there is no space.
-    pub(crate) fn note_lacking_space(&self, bytes: u64) {
-        self.bytes_lacking_space.store(bytes, Ordering::Relaxed);
+    /// So many bytes are owed by merges for which there is no space, or of what they can't read.
+    pub(crate) fn note_unpayable(&self, bytes: u64) {
+        self.bytes_unpayable.store(bytes, Ordering::Relaxed);
     }
 
     /// Debt of merges that makes the full price (bytes). A burst of half of it is written at full speed.

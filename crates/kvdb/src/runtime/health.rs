@@ -37,6 +37,11 @@ impl Health {
         result
     }
 
+    /// Whether `error`, which this has observed if a write had failed, tells of something that can't be read.
+    pub(crate) fn is_of_a_read(&self, error: &StoreError) -> bool {
+        matches!(error, StoreError::Io { .. } | StoreError::Corrupt { .. }) && self.check().is_ok()
+    }
+
     /// Why the store accepts no more writes, if so.
     pub(crate) fn reason(&self) -> Option<Arc<str>> {
         self.reason.get().cloned()

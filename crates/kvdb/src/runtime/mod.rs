@@ -143,6 +143,12 @@ impl Runtime {
         self.health.observe(flushed).or_else(|_| self.health.check())
     }
 
+    /// A write of a piece that failed is told to all. What could not be read is where it was: nothing is lost
+    /// yet.
+    pub(crate) fn observe_writes<T>(&self, result: Result<T>) -> Result<T> {
+        if self.ctx.has_write_failed() { self.health.observe(result) } else { result }
+    }
+
     #[track_caller]
     pub(crate) fn new_memtable(&self) -> MemTable {
         MemTable::new(&self.ctx.accountant)

@@ -112,10 +112,7 @@ impl DbTxn {
     fn add_clones(&self, keyspace: Keyspace, clones: Vec<LocatedClone>, last: Seqno) -> Result<()> {
         self.engine.live.announce(Feature::Clones)?;
         let written = self.engine.flusher.write_clones(self.id, keyspace, clones, last);
-        let spill = match written {
-            Err(StoreError::Corrupt { .. } | StoreError::Full) => written?,
-            other => self.engine.runtime.health.observe(other)?,
-        };
+        let spill = self.engine.runtime.observe_writes(written)?;
         self.with(|live| {
             self.change(&mut live.writes, |writes| writes.add_clones(spill));
             Ok(())
