@@ -44,6 +44,11 @@ impl State {
         self.lanes.len()
     }
 
+    /// Nothing is merged, and no pass has all runs, or waits for it.
+    fn is_quiet(&self) -> bool {
+        self.claims() == 0 && !self.is_exclusive && self.waiting == 0
+    }
+
     /// Returns the first lane that is free.
     fn take(&mut self, runs: &[RunId]) -> Lane {
         debug_assert!(runs.iter().all(|run| !self.busy.contains(run)), "a run belongs to one merge");
@@ -184,6 +189,11 @@ impl Registry {
         self.state.lock().claims()
     }
 
+    /// Whether no merge is under way, and no pass.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.state.lock().is_quiet()
+    }
+
     /// Claims and passes that have ended so far: look at this, then for a merge, then [`Self::wait_for_end`].
     pub(crate) fn ends(&self) -> u64 {
         self.state.lock().ends
@@ -196,7 +206,7 @@ impl Registry {
             if state.ends != seen {
                 return true;
             }
-            if state.claims() == 0 && !state.is_exclusive && state.waiting == 0 {
+            if state.is_quiet() {
                 return false;
             }
             self.ended.wait(&mut state);

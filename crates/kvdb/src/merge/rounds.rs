@@ -1,8 +1,8 @@
 //! Rounds of what empties zones or moves data, over what others may hold: merges under way, readers,
 //! transactions.
 //!
-//! Thread safety: for one thread. Invariant: while merges are under way nothing is given up: they end by
-//! themselves, and what they leave is another store.
+//! Thread safety: for one thread. Invariant: while merges or passes are under way nothing is given up: they
+//! end by themselves, and what they leave is another store.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ impl<'m> Rounds<'m> {
     pub(super) fn let_merges_end(merger: &Merger, mut goes_on: impl FnMut() -> bool) {
         let mut quiet = 0;
         for _ in 0..LOOKS_MAX {
-            quiet = if merger.claims() == 0 { quiet + 1 } else { 0 };
+            quiet = if merger.merging.is_quiet() { quiet + 1 } else { 0 };
             if !goes_on() || quiet == LOOKS_QUIET || merger.runtime.is_stopping() {
                 return;
             }
@@ -55,7 +55,7 @@ impl<'m> Rounds<'m> {
 
     /// A round got nowhere: waits for others. False: there has been enough of that.
     pub(super) fn wait_for_others(&mut self) -> bool {
-        let is_alone = self.merger.claims() == 0;
+        let is_alone = self.merger.merging.is_quiet();
         self.in_vain += u32::from(is_alone);
         let goes_on = self.in_vain < IN_VAIN_MAX;
         if goes_on {

@@ -17,6 +17,7 @@ use parking_lot::{Condvar, Mutex};
 use crate::compaction::Pace;
 use crate::format::{Extent, ZoneId};
 use crate::merge::reclaim::ReclaimReason;
+use crate::merge::rounds::Rounds;
 use crate::merge::step::Progress;
 use crate::merge::{Claim, Merge, StepConfig};
 use crate::space::{Budget, Lane, Stream};
@@ -593,6 +594,16 @@ fn clearing_up_at_leisure_leaves_new_runs_to_others() {
     db.parts.merger.background_reclaim(ReclaimReason::OldGarbage).expect("merges all");
     assert_eq!(db.parts.live.view().version.runs(rows.0).len(), 1);
     compare(&db, rows, &model).expect("the same");
+}
+
+#[test]
+fn a_round_beside_a_pass_that_has_all_runs_is_not_in_vain() {
+    let db = open();
+    let mut rounds = Rounds::of(&db.parts.merger);
+    let alone = db.parts.merger.claim_all();
+    assert!(rounds.wait_for_others() && !rounds.is_last_in_vain(), "the pass ends by itself");
+    drop(alone);
+    assert!(rounds.wait_for_others() && rounds.is_last_in_vain(), "nothing is under way");
 }
 
 #[test]
