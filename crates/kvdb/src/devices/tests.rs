@@ -451,6 +451,18 @@ fn a_device_with_unreadable_places_is_drained_as_far_as_it_reads() {
     check(&db, 1);
 }
 
+/// Nothing can be read there any more.
+fn lose(db: &Db, first: &FaultDevice<MemoryDevice>, slow: &FaultDevice<MemoryDevice>, extents: &[Extent]) {
+    let slow_from = u64::from(db.parts.runtime.ctx.zones.members()[1].zones.start) * ZONE_BYTES;
+    for extent in extents {
+        let end = |from: u64| from + u64::from(extent.len);
+        match extent.addr.checked_sub(slow_from) {
+            Some(within) => slow.lose(MEMBER_DATA_FROM + within..end(MEMBER_DATA_FROM + within)),
+            None => first.lose(extent.addr..end(extent.addr)),
+        }
+    }
+}
+
 #[test]
 fn a_device_is_drained_beside_runs_of_transactions_that_can_not_be_read() {
     let faulty = |inner: MemoryDevice| Arc::new(FaultDevice::new(inner));
@@ -490,14 +502,7 @@ fn a_device_is_drained_beside_runs_of_transactions_that_can_not_be_read() {
     };
     let (run, last) = adopted().pop().expect("the transaction has spilled");
     assert!(adopted().iter().filter(|(other, _)| *other == run).count() > 1, "the run has several pieces");
-    let slow_from = u64::from(db.parts.runtime.ctx.zones.members()[1].zones.start) * ZONE_BYTES;
-    for extent in &last {
-        let end = |from: u64| from + u64::from(extent.len);
-        match extent.addr.checked_sub(slow_from) {
-            Some(within) => slow.lose(MEMBER_DATA_FROM + within..end(MEMBER_DATA_FROM + within)),
-            None => first.lose(extent.addr..end(extent.addr)),
-        }
-    }
+    lose(&db, &first, &slow, &last);
     let before = live(&db, id);
     let error = db.drain_device(id, &mut |_| true).expect_err("does not read it");
     assert!(matches!(error, StoreError::Io { .. }), "{error}");

@@ -177,7 +177,8 @@ impl Count<'_> {
                     if !all.overlaps(lower, Some(&[&last[..], b"\0"].concat())) {
                         continue;
                     }
-                    let index = piece.index()?;
+                    // What can't be read counts as live.
+                    let Ok(index) = piece.index() else { continue };
                     for layer in index.layers() {
                         self.layer(layer, &all, lower);
                     }

@@ -10,6 +10,7 @@
 use kvfs_store::{BLOCK_BYTES, KeyspaceKind, Result, Tier};
 
 use super::Merger;
+use super::rewrite::pass_over;
 use crate::format::ZoneId;
 use crate::memtable::first_block_at_or_after;
 use crate::space::{Heat, MemberZones, STRETCH_BLOCKS, ZoneState, Zones};
@@ -232,6 +233,7 @@ pub(crate) fn heat_map(
     let zones = &merger.runtime.ctx.zones;
     let was_counted = zones.count_heat();
     let mut canvases = Canvases::new(zones, cells_max);
+    let mut unread = Ok(());
     let view = merger.live.view();
     for (keyspace, runs) in view.version.keyspaces() {
         if merger.keyspaces.kind(keyspace)? != KeyspaceKind::Block {
@@ -242,9 +244,13 @@ pub(crate) fn heat_map(
                 if merger.runtime.is_stopping() || !goes_on() {
                     return Ok(None);
                 }
-                canvases.count_piece(zones.heat(), run, piece)?;
+                let counted = canvases.count_piece(zones.heat(), run, piece);
+                pass_over(&mut unread, counted, &merger.runtime.health)?;
             }
         }
+    }
+    if let Err(error) = unread {
+        tracing::warn!(%error, "what lies in a piece is not in the heat map");
     }
     let hot_from = canvases.hot_from;
     let devices = canvases.list.into_iter().map(Canvas::finish).collect();

@@ -87,6 +87,12 @@ struct Found {
     is_cold: bool,
 }
 
+/// What a look has found, and the first thing that it could not read.
+struct Looked {
+    found: Vec<Found>,
+    unread: Result<()>,
+}
+
 /// How long the background waits before it goes over the pieces again, and before it does after an opening.
 const LOOK_WAIT_MIN: Duration = Duration::from_secs(30);
 /// It waits so many times as long as going over them has taken.
@@ -224,13 +230,13 @@ impl Migrator {
     }
 
     /// What a migration would move. Reads the indexes of all pieces that may have blocks of files with a
-    /// wish.
+    /// wish; those that can't be read count for nothing.
     ///
     /// # Errors
-    /// I/O errors, corruption.
+    /// Failures of the store.
     pub(crate) fn plan(&self) -> Result<MigrationPlan> {
         let mut plan = MigrationPlan::default();
-        for Found { plan: of_piece, .. } in self.find_misplaced()? {
+        for Found { plan: of_piece, .. } in self.find_misplaced()?.found {
             plan.bytes_to_fast += of_piece.bytes_to_fast;
             plan.bytes_to_slow += of_piece.bytes_to_slow;
         }
@@ -244,8 +250,9 @@ impl Migrator {
         &self.merger.runtime.ctx.zones
     }
 
-    fn find_misplaced(&self) -> Result<Vec<Found>> {
-        let mut found = Vec::new();
+    /// What can't be read is passed over.
+    fn find_misplaced(&self) -> Result<Looked> {
+        let (mut found, mut unread) = (Vec::new(), Ok(()));
         let live = &self.merger.live;
         let view = live.view();
         let placed_by: HashMap<u32, u32> = live.placed_by().into_iter().collect();
@@ -260,16 +267,19 @@ impl Migrator {
             for run in runs {
                 for piece in &run.pieces {
                     if self.merger.runtime.is_stopping() {
-                        return Ok(found);
+                        return Ok(Looked { found, unread });
                     }
                     let layers = || Layers { view: view.clone(), seqno: Seqno::MAX, own: None };
                     let has_wishes = |rows| has_wishes_for(layers(), rows, piece.desc());
-                    if !has_levels && !rows.map_or(Ok(false), has_wishes)? {
-                        continue;
-                    }
+                    let may_wish =
+                        || -> Result<bool> { Ok(has_levels || rows.map_or(Ok(false), has_wishes)?) };
+                    let misplaced = || self.misplaced_in(run, piece, wishes.as_deref());
+                    let of_piece = may_wish().and_then(|may| if may { misplaced() } else { Ok(None) });
                     let target = Target { keyspace, run: run.id, piece: piece.desc().id };
-                    let of_piece = self.misplaced_in(run, piece, wishes.as_deref())?;
-                    found.extend(of_piece.map(|(plan, is_cold)| Found { target, plan, is_cold }));
+                    let of_piece = of_piece.map(|of_piece| {
+                        found.extend(of_piece.map(|(plan, is_cold)| Found { target, plan, is_cold }));
+                    });
+                    pass_over(&mut unread, of_piece, &self.merger.runtime.health)?;
                 }
             }
         }
@@ -277,7 +287,7 @@ impl Migrator {
         self.bytes_left.store(left, Ordering::Relaxed);
         let now = self.merger.runtime.clock.monotonic().as_micros() as u64;
         self.looked_at.store(now.saturating_add(1), Ordering::Relaxed);
-        Ok(found)
+        Ok(Looked { found, unread })
     }
 
     /// Of what the run still has of the piece; whether all of it is there because it is cold. `None`:
@@ -351,14 +361,14 @@ impl Migrator {
         Ok(self.move_all(self.find_misplaced()?, goes_on)? == Moved::All)
     }
 
-    fn move_all(&self, mut found: Vec<Found>, goes_on: &mut dyn FnMut(u64) -> bool) -> Result<Moved> {
+    fn move_all(&self, mut looked: Looked, goes_on: &mut dyn FnMut(u64) -> bool) -> Result<Moved> {
         let runtime = &self.merger.runtime;
         let (mut rounds, mut has_moved) = (Rounds::of(&self.merger), false);
-        while !found.is_empty() {
-            let before = bytes_of(&found);
+        while !looked.found.is_empty() {
+            let before = bytes_of(&looked.found);
             let mut left = before;
             let (mut had_room, mut unread) = (false, Ok(()));
-            for Found { target, plan, is_cold } in &found {
+            for Found { target, plan, is_cold } in &looked.found {
                 if runtime.is_stopping() || !goes_on(left) {
                     return Ok(if has_moved { Moved::Some } else { Moved::Ended });
                 }
@@ -372,9 +382,9 @@ impl Migrator {
                 }
                 left -= plan.bytes();
             }
-            found = self.find_misplaced()?;
+            looked = self.find_misplaced()?;
             // What becomes hot meanwhile may be more than what was moved.
-            if bytes_of(&found) >= before {
+            if bytes_of(&looked.found) >= before {
                 unread?;
                 let gets_on = had_room && rounds.wait_for_others();
                 match (gets_on, has_moved, had_room) {
@@ -385,7 +395,7 @@ impl Migrator {
                 }
             }
         }
-        Ok(Moved::All)
+        looked.unread.map(|()| Moved::All)
     }
 
     /// Rewrites what `victims` names, at the pace of what moves between tiers.

@@ -402,7 +402,7 @@ impl Merger {
             let view = self.live.view();
             let merges = view.version.merges(keyspace);
             let runs = self.merging.readable(view.version.runs(keyspace));
-            if !is_worth_it(runs)? {
+            if !self.is_worth_it(runs) {
                 continue;
             }
             let is_tuple = self.keyspaces.kind(keyspace)? == KeyspaceKind::Tuple;
@@ -427,6 +427,17 @@ impl Merger {
             }
         }
         Ok(true)
+    }
+
+    /// Whether a merge of these runs, all that a keyspace has, may free anything. One of which that can't be
+    /// read is left out of merges.
+    pub(super) fn is_worth_it(&self, runs: &[Arc<Run>]) -> bool {
+        let [alone] = runs else { return !runs.is_empty() };
+        alone.has_garbage().unwrap_or_else(|error| {
+            tracing::error!(%error, "what deleted data a run has can't be read");
+            self.merging.leave_out(&[alone.id]);
+            false
+        })
     }
 
     /// Merges all runs of a keyspace beside other merges. False when it ended early.
@@ -483,13 +494,4 @@ fn is_deleted_of(runs: &[Arc<Run>]) -> bool {
         .split_last()
         .map_or(runs, |(oldest, newer)| if newer.is_empty() { std::slice::from_ref(oldest) } else { newer });
     newer.iter().flat_map(|run| &run.pieces).any(|piece| piece.desc().tombstones > 0)
-}
-
-/// Whether a merge of all runs of a keyspace may free anything.
-pub(super) fn is_worth_it(runs: &[Arc<Run>]) -> Result<bool> {
-    match runs {
-        [] => Ok(false),
-        [alone] => alone.has_garbage(),
-        _ => Ok(true),
-    }
 }

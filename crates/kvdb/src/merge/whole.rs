@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use kvfs_store::{Result, Seqno, StoreError};
 
-use super::reclaim::is_worth_it;
 use super::step::Progress;
 use super::{Claim, Merge, Merger, StepConfig};
 use crate::compaction::Victims;
@@ -38,7 +37,7 @@ impl Merger {
     pub(super) fn merge_whole(&self, keyspace: u32, config: &StepConfig) -> Result<bool> {
         let Some(age) = self.newest_age(keyspace) else { return Ok(true) };
         let ends = || self.runtime.is_stopping() || self.has_enough_space(config);
-        while let Some(mut part) = self.next_part(keyspace, age)? {
+        while let Some(mut part) = self.next_part(keyspace, age) {
             if !self.finish(&mut part, config, ends)? || self.runtime.is_stopping() {
                 return Ok(false);
             }
@@ -55,7 +54,7 @@ impl Merger {
         let Some(age) = self.newest_age(keyspace) else { return Ok(true) };
         loop {
             let alone = self.claim_all();
-            let Some(mut part) = self.next_part(keyspace, age)? else { return Ok(true) };
+            let Some(mut part) = self.next_part(keyspace, age) else { return Ok(true) };
             let claim: Claim<'_> = alone.narrow(part.merge.runs());
             self.runtime.work.notify();
             let config = StepConfig { lane: claim.lane(), ..config.clone() };
@@ -122,20 +121,20 @@ impl Merger {
 
     /// What is next to be merged of the runs that are no newer than `age`: what has begun, else all. `None`:
     /// nothing is worth it.
-    fn next_part(&self, keyspace: u32, age: Seqno) -> Result<Option<Part>> {
+    fn next_part(&self, keyspace: u32, age: Seqno) -> Option<Part> {
         let view = self.live.view();
         let all = view.version.runs(keyspace);
         let runs = &all[all.iter().take_while(|run| run.age > age).count()..];
         let runs = self.merging.readable(runs);
-        if !is_worth_it(runs)? {
-            return Ok(None);
+        if !self.is_worth_it(runs) {
+            return None;
         }
         let units = units_of(runs, view.version.merges(keyspace));
         let begun = units.iter().find_map(|unit| unit.merge);
-        Ok(Some(match begun {
+        Some(match begun {
             Some(state) => Part { merge: Merge::resumed(keyspace, state), is_all: false },
             None => Part { merge: self.stepper.merge_of(keyspace, runs), is_all: true },
-        }))
+        })
     }
 
     /// Whether a merge that no caller waits for is to end behind its step.

@@ -336,6 +336,46 @@ fn migration_moves_what_a_changed_wish_or_a_new_device_asks_for() {
 }
 
 #[test]
+fn migration_moves_the_rest_beside_an_index_that_can_not_be_read() {
+    let faulty = |inner: MemoryDevice| Arc::new(FaultDevice::new(inner));
+    let first_device = faulty(MemoryDevice::growable(0, FIRST_ZONES * ZONE_BYTES));
+    let slow = faulty(MemoryDevice::new(SLOW_BYTES));
+    let shared = Arc::clone(&first_device) as Arc<dyn Device>;
+    let others = [Arc::clone(&slow) as Arc<dyn Device>];
+    create(&shared);
+    let db = open(&shared, &[], options()).expect("opens");
+    db.add_device(Arc::clone(&others[0]), Tier::Slow).expect("adds");
+    for file in 0..FILES {
+        write(&db, file, 1).expect("writes");
+        db.flush().expect("flushes");
+    }
+    (0..FILES).for_each(|file| set(&db, file, Some(Tier::Fast)));
+    db.close().expect("closes");
+    drop(db);
+
+    // No metadata stays in memory.
+    let db = open(&shared, &others, Options { memory_bytes: 1, ..options() }).expect("opens");
+    wishes(&db);
+    let view = db.parts.live.view();
+    let pieces: Vec<_> = view.version.runs(files(&db).0).iter().flat_map(|run| &run.pieces).collect();
+    assert!(pieces.len() > 2, "{} pieces", pieces.len());
+    lose(&db, &first_device, &slow, &pieces[1].metadata_places());
+    let blocks = pieces[1].desc().data_bytes / BLOCK_BYTES as u64;
+    drop(view);
+    let before = on_slow(&db);
+    assert!(db.migration_plan().expect("plans the rest").bytes() > 0);
+    db.heat_map(64, &mut || true).expect("shows the rest");
+    let migrated = db.migrate(&mut |_| true);
+    assert!(matches!(migrated, Err(StoreError::Io { .. })), "{migrated:?}");
+    assert!(on_slow(&db) <= before / 8 + 2 * blocks, "{} of {before} blocks are left", on_slow(&db));
+    assert_eq!(db.failure(), None);
+    first_device.clear();
+    slow.clear();
+    assert!(db.migrate(&mut |_| true).expect("reads it again"));
+    check(&db, 1);
+}
+
+#[test]
 fn migration_ends_where_the_tier_is_full_and_goes_on_where_it_has_room() {
     let (db, ..) = store(options());
     // More than the first device holds.

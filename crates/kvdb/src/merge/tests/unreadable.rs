@@ -103,6 +103,30 @@ fn a_merge_that_meets_what_can_not_be_read_ends_no_store_and_is_not_begun_again(
 }
 
 #[test]
+fn a_pass_goes_on_behind_a_run_whose_index_can_not_be_read() {
+    let device = faulty();
+    let db = open_on(Arc::clone(&device) as Arc<dyn Device>);
+    let lost = db.open_keyspace("lost", KeyspaceKind::Tuple, None).expect("opens");
+    let rows = db.open_keyspace("rows", KeyspaceKind::Tuple, None).expect("opens");
+    assert!(lost.0 < rows.0, "it comes first");
+    write_run(&db, lost, 1, 500);
+    (1..=3).for_each(|value| write_run(&db, rows, value, 500));
+    db.close().expect("closes");
+    drop(db);
+
+    // No metadata stays in memory.
+    let db = open_with(Arc::clone(&device) as Arc<dyn Device>, Options { memory_bytes: 1, ..options() });
+    let places: Vec<_> = db.parts.live.view().version.runs(lost.0)[0].pieces[0].metadata_places();
+    lose(&device, &places);
+    db.parts.merger.background_reclaim(ReclaimReason::OldGarbage).expect("goes on");
+    assert_eq!(runs(&db, rows), 1);
+    assert_eq!(db.parts.merger.merging.left_pass(), None, "it is not done again at once");
+    db.parts.merger.reclaim(Budget::Deleting).expect("goes on");
+    assert_eq!(db.failure(), None);
+    holds(&db, rows, 3);
+}
+
+#[test]
 fn a_clone_of_what_can_not_be_read_ends_no_store() {
     let device = faulty();
     let db = open_on(Arc::clone(&device) as Arc<dyn Device>);
