@@ -28,8 +28,8 @@ struct Part {
 
 impl Merger {
     /// Merges all runs of a keyspace, all of which the caller has, but for those that can't be read, and what
-    /// they separate. False when it ended early: the store is
-    /// being closed, or there is enough space for the writer that waits.
+    /// they separate. False when it ended early: the store is being closed, or there is enough space for the
+    /// writer that waits.
     ///
     /// # Errors
     /// `Full`: not even two runs could be merged, or too little would be left for deletions; failures of the
