@@ -100,12 +100,17 @@ impl Snapshots {
 
     /// Whether a named snapshot is shown to root and the store's owner alone.
     pub fn is_private(&self, name: &str) -> bool {
-        self.are_all_private || self.is_renewing.load(Ordering::Acquire) || self.private.read().contains(name)
+        self.are_all_private || self.are_renewing() || self.private.read().contains(name)
     }
 
     /// Makes all private until [`Self::renew`]: another state is about to be shown, with names of its own.
     pub(crate) fn expect_others(&self) {
         self.is_renewing.store(true, Ordering::Release);
+    }
+
+    /// Whether all are private until [`Self::renew`].
+    pub(crate) fn are_renewing(&self) -> bool {
+        self.is_renewing.load(Ordering::Acquire)
     }
 
     /// Takes note which are private in the state that is shown. The list of names may be older than the

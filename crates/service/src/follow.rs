@@ -90,7 +90,7 @@ fn run(fs: &FileSystem, asked: &Asked, shown: &dyn Fn(bool)) {
             }
             // Once, until it works again.
             Err(error) if !std::mem::replace(&mut is_failing, true) => {
-                tracing::warn!(%error, "no newer state of the store is found; the last one is shown until one is");
+                tracing::warn!(%error, "the store can't be followed; the state that was found last is shown until it can");
             }
             Err(_) => {}
         }

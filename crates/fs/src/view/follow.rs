@@ -37,16 +37,29 @@ pub fn hold_state(fs: &FileSystem) -> impl Sized + '_ {
     fs.follows.then(|| fs.shared.shown.read())
 }
 
-/// Looks for a newer state of the store, and shows it. Returns whether there was one. Blocks.
+/// Looks for a newer state of the store, and shows it. Returns whether there was one, now or at a call that
+/// failed behind it. Blocks.
 ///
 /// # Errors
-/// Store errors: the state that was shown stays, or what quotas say.
+/// Store errors: the state that was shown stays, or what quotas and snapshots say, until the next call.
 pub fn show_newer(fs: &FileSystem) -> Result<bool> {
     let Some(follow) = fs.store.follow().filter(|_| fs.follows) else { return Ok(false) };
-    if !follow.find_newer()? {
+    if follow.find_newer()? {
+        fs.shared.snapshots.expect_others();
+        publish(fs, follow);
+    } else if !fs.shared.snapshots.are_renewing() {
         return Ok(false);
     }
-    fs.shared.snapshots.expect_others();
+    // What other parts of the file system remember of rows; snapshots last, which say that it is done.
+    if let Some(keyspace) = quota::find_keyspace(&*fs.store)? {
+        fs.shared.quotas.renew(keyspace)?;
+    }
+    fs.shared.snapshots.renew()?;
+    Ok(true)
+}
+
+/// Shows the state that was found.
+fn publish(fs: &FileSystem, follow: &dyn Follow) {
     {
         let _shown = fs.shared.shown.write();
         let _settled = fs.nodes.settle();
@@ -55,12 +68,6 @@ pub fn show_newer(fs: &FileSystem) -> Result<bool> {
     }
     // Another process reaps what had no name.
     drop(fs.nodes.take_dead(usize::MAX));
-    // What other parts of the file system remember of rows.
-    fs.shared.snapshots.renew()?;
-    if let Some(keyspace) = quota::find_keyspace(&*fs.store)? {
-        fs.shared.quotas.renew(keyspace)?;
-    }
-    Ok(true)
 }
 
 /// Looks which files have changed of those that a front end may have content of, as `is_cached` says. O(files

@@ -1,6 +1,8 @@
 //! A file system whose store is written to elsewhere: it shows each state as it is, whatever it knew before.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -13,8 +15,8 @@ use kvfs_kv::{KeyChange, KeyspaceOwner};
 use kvfs_store::clock::ManualClock;
 use kvfs_store::model::ModelStore;
 use kvfs_store::{
-    Batch, Durability, Follow, NamedSnapshots, Position, Read, Result, Snapshot, SnapshotInfo, Store,
-    StoreError,
+    Batch, Cursor, Durability, Follow, KeyRange, Keyspace, NamedSnapshots, Position, Read, Result, Snapshot,
+    SnapshotInfo, Store, StoreError,
 };
 
 use crate::driver::Driver;
@@ -27,13 +29,15 @@ struct Following {
     coming: Mutex<(VecDeque<Batch>, Rng)>,
     shown: Mutex<Arc<dyn Snapshot>>,
     found: Mutex<Option<Arc<dyn Snapshot>>>,
+    is_unreadable: AtomicBool,
 }
 
 impl Following {
     fn new(written: &Arc<dyn Store>, coming: VecDeque<Batch>, seed: u64) -> Arc<Self> {
         let shown = Mutex::new(written.snapshot().unwrap());
         let (coming, found) = (Mutex::new((coming, Rng::new(seed))), Mutex::default());
-        Arc::new(Self { written: Arc::clone(written), coming, shown, found })
+        let (written, is_unreadable) = (Arc::clone(written), AtomicBool::new(false));
+        Arc::new(Self { written, coming, shown, found, is_unreadable })
     }
 
     fn shown(&self) -> Arc<dyn Snapshot> {
@@ -42,7 +46,14 @@ impl Following {
 }
 
 impl Read for Following {
-    kvfs_store::pass_on!(shown(): get, multi_get, cursor, read_blocks, next_extent);
+    kvfs_store::pass_on!(shown(): get, multi_get, read_blocks, next_extent);
+
+    fn cursor(&self, keyspace: Keyspace, range: KeyRange) -> Result<Box<dyn Cursor>> {
+        if self.is_unreadable.load(Ordering::Relaxed) {
+            return Err(StoreError::io("reading", io::Error::other("there is no answer")));
+        }
+        self.shown().cursor(keyspace, range)
+    }
 }
 
 impl Store for Following {
@@ -363,4 +374,23 @@ fn snapshot_that_became_private_elsewhere_is_hidden_by_a_follower_from_its_first
     writer.snapshots().create("secret", false).unwrap();
     touch(b"c");
     assert_eq!(shown(1000), ["secret"]);
+}
+
+#[test]
+fn what_a_follower_could_not_read_of_a_state_is_read_at_its_next_look() {
+    let writer = Setup::new(100);
+    let following = Following::new(&writer.store, VecDeque::new(), 1);
+    let follower = open(Arc::clone(&following) as Arc<dyn Store>);
+    let shown = || follower.snapshots().shown_to(1000).len();
+    writer.snapshots().create("public", false).unwrap();
+    writer.file(NodeId::ROOT, "a");
+    following.is_unreadable.store(true, Ordering::Relaxed);
+    for _ in 0..2 {
+        assert!(show_newer(&follower).is_err());
+        assert_eq!(shown(), 0, "it is not known whether it is private");
+    }
+    following.is_unreadable.store(false, Ordering::Relaxed);
+    assert!(show_newer(&follower).unwrap(), "its writer has written nothing since");
+    assert_eq!(shown(), 1);
+    assert!(!show_newer(&follower).unwrap());
 }
