@@ -76,10 +76,12 @@ run_stage() {
     suites) beside tools tests/suites/tools.sh ;;
     lint) cargo fmt --all -- --check && check_locks && with_lints test_all --no-run ;;
     unit)
-      # Tests of stores in object storage wait for clocks: more of them at a time than there are processors.
-      local status=0
-      $linted test_all --no-fail-fast -- --skip slatedb:: || status=1
-      RUST_TEST_THREADS=8 $linted test_all --no-fail-fast --test it slatedb:: || status=1
+      # Tests wait for daemons and disks: more of them at a time than there are processors. Those of stores in
+      # object storage wait for clocks, too.
+      local status=0 processors
+      processors=$(nproc)
+      RUST_TEST_THREADS=$((2 * processors)) $linted test_all --no-fail-fast -- --skip slatedb:: || status=1
+      RUST_TEST_THREADS=$((4 * processors)) $linted test_all --no-fail-fast --test it slatedb:: || status=1
       return "$status"
       ;;
     docs) if [ -n "${jobs[docs]:-}" ]; then joined docs; else "${make_docs[@]}"; fi ;;
