@@ -101,7 +101,13 @@ impl Caller {
 
     /// Whether the connection that it has come by, if any, is still open at the other end.
     pub fn is_there(&self) -> bool {
-        self.connection.as_ref().is_none_or(|connection| connection.is_there())
+        self.watch()()
+    }
+
+    /// As [`Self::is_there`], to be asked by others.
+    pub(crate) fn watch(&self) -> impl Fn() -> bool + Send + Sync + use<> {
+        let connection = self.connection.clone();
+        move || connection.as_ref().is_none_or(|connection| connection.is_there())
     }
 
     /// Whether it may use the keys of a keyspace of the store with this owner.

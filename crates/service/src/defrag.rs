@@ -1,8 +1,8 @@
 //! Defragmenting a store.
 //!
 //! Thread safety: for threads that may block. Invariant: one runs at a time, beside all other requests. It
-//! ends behind the piece that is being copied when the store is to be closed, the caller has gone, or the
-//! process is told to end.
+//! ends behind the piece that is being copied, without a limit, when the store is to be closed, the caller has
+//! gone, or the process is told to end.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -64,8 +64,9 @@ impl ServedStore<'_> {
         };
         tracing::info!(?request, "defragmenting");
         let DefragRequest { rewrite, bytes_per_second, .. } = request;
-        let is_stopping = Arc::clone(&self.defrag.is_stopping);
-        let order = DefragOrder { rewrite, bytes_per_second, is_stopping };
+        let (is_stopping, is_there) = (Arc::clone(&self.defrag.is_stopping), caller.watch());
+        let is_to_end = Arc::new(move || is_stopping.load(Ordering::Relaxed) || !is_there());
+        let order = DefragOrder { rewrite, bytes_per_second, is_to_end };
         let clock = SystemClock::new();
         let (mut bytes_all, mut bytes_told) = (0, 0);
         let done = control.defragment(&order, &mut |now| {
@@ -75,7 +76,7 @@ impl ServedStore<'_> {
             }
             progress::advance(now.bytes_done.saturating_sub(bytes_told));
             bytes_told = bytes_told.max(now.bytes_done);
-            !order.is_stopping.load(Ordering::Relaxed) && caller.is_there()
+            !(order.is_to_end)()
         })?;
         let done = DefragmentedLine { took: clock.monotonic(), ..done };
         tracing::info!(

@@ -4,8 +4,8 @@
 //! Thread safety: shared by all callers, for threads that may block. Invariant: no rule of the product is
 //! behind it; who may ask, and within which limits, is decided by the operations.
 
+use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use kvfs_fs::repair::DamagedKeys;
@@ -158,14 +158,22 @@ pub trait SpaceControl: Send + Sync {
 }
 
 /// A defragmentation, as the engine is told of it.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct DefragOrder {
     /// All zones with data, not only those of which much is dead or that hold short stretches.
     pub rewrite: bool,
     /// Most bytes that are copied each second; 0: no limit.
     pub bytes_per_second: u64,
-    /// There is no limit from when it is set.
-    pub is_stopping: Arc<AtomicBool>,
+    /// Whether it is to end, which is asked often. There is no limit then.
+    pub is_to_end: Arc<dyn Fn() -> bool + Send + Sync>,
+}
+
+impl fmt::Debug for DefragOrder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { rewrite, bytes_per_second, .. } = self;
+        let mut order = f.debug_struct("DefragOrder");
+        order.field("rewrite", rewrite).field("bytes_per_second", bytes_per_second).finish_non_exhaustive()
+    }
 }
 
 /// How far a defragmentation has come.

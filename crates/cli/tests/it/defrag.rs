@@ -68,7 +68,7 @@ fn begin_slowly(store: &str, dir: &str) -> Child {
     let begun = || fs::read_to_string(format!("{store}/kvfs.log")).unwrap().matches("defragmenting").count();
     let before = begun();
     let child = Command::new(KVFS)
-        .args(["defrag", "--policy", "rewrite", "--limit", "256K", dir])
+        .args(["defrag", "--policy", "rewrite", "--limit", "64K", dir])
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn();

@@ -10,8 +10,8 @@
 //! once, whatever comes to lie in it then.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use kvfs_store::Result;
 
@@ -53,21 +53,30 @@ pub enum DefragPolicy {
 }
 
 /// Most bytes that are copied each second, until it is lifted.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 pub struct DefragLimit {
     bytes_per_second: u64,
-    is_lifted: Arc<AtomicBool>,
+    is_lifted: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
 }
 
 impl DefragLimit {
-    /// So many bytes; 0: no limit. When `is_lifted` becomes true there is none, also for the piece that is
-    /// being copied: a defragmentation that is told to end does so soon.
-    pub fn new(bytes_per_second: u64, is_lifted: Arc<AtomicBool>) -> Self {
-        Self { bytes_per_second, is_lifted }
+    /// So many bytes; 0: no limit. When `is_lifted` says so there is none, also for the piece that is being
+    /// copied: a defragmentation that is told to end does so soon. It is asked often.
+    pub fn new(bytes_per_second: u64, is_lifted: Arc<dyn Fn() -> bool + Send + Sync>) -> Self {
+        Self { bytes_per_second, is_lifted: Some(is_lifted) }
     }
 
     fn bytes_per_second(&self) -> u64 {
-        if self.is_lifted.load(Ordering::Relaxed) { 0 } else { self.bytes_per_second }
+        let is_lifted = || self.is_lifted.as_ref().is_some_and(|is_lifted| is_lifted());
+        if self.bytes_per_second == 0 || is_lifted() { 0 } else { self.bytes_per_second }
+    }
+}
+
+impl fmt::Debug for DefragLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DefragLimit")
+            .field("bytes_per_second", &self.bytes_per_second)
+            .finish_non_exhaustive()
     }
 }
 
