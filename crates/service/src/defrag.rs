@@ -1,8 +1,8 @@
 //! Defragmenting a store.
 //!
 //! Thread safety: for threads that may block. Invariant: one runs at a time, beside all other requests. It
-//! ends behind the piece that is being copied, without a limit, when the store is to be closed, the caller has
-//! gone, or the process is told to end.
+//! ends behind the piece that is being copied, without a limit, when the store is to be closed, the caller
+//! has gone, or the process is told to end.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
