@@ -35,6 +35,12 @@ impl DefragGate {
         self.is_stopping.store(true, Ordering::Relaxed);
     }
 
+    /// Whether long work of `caller` is to go on: the gate is not stopped, and the caller is there.
+    pub(crate) fn goes_on(&self, caller: &Caller) -> impl Fn() -> bool + Send + Sync + use<> {
+        let (is_stopping, is_there) = (Arc::clone(&self.is_stopping), caller.watch());
+        move || !is_stopping.load(Ordering::Relaxed) && is_there()
+    }
+
     /// Set, it ends the one that runs, and lets none run after it.
     pub fn flag(&self) -> &Arc<AtomicBool> {
         &self.is_stopping
@@ -64,9 +70,8 @@ impl ServedStore<'_> {
         };
         tracing::info!(?request, "defragmenting");
         let DefragRequest { rewrite, bytes_per_second, .. } = request;
-        let (is_stopping, is_there) = (Arc::clone(&self.defrag.is_stopping), caller.watch());
-        let is_to_end = Arc::new(move || is_stopping.load(Ordering::Relaxed) || !is_there());
-        let order = DefragOrder { rewrite, bytes_per_second, is_to_end };
+        let goes_on = Arc::new(self.defrag.goes_on(caller));
+        let order = DefragOrder { rewrite, bytes_per_second, goes_on };
         let clock = SystemClock::new();
         let (mut bytes_all, mut bytes_told) = (0, 0);
         let done = control.defragment(&order, &mut |now| {
@@ -76,7 +81,7 @@ impl ServedStore<'_> {
             }
             progress::advance(now.bytes_done.saturating_sub(bytes_told));
             bytes_told = bytes_told.max(now.bytes_done);
-            !(order.is_to_end)()
+            (order.goes_on)()
         })?;
         let done = DefragmentedLine { took: clock.monotonic(), ..done };
         tracing::info!(

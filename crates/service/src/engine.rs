@@ -164,8 +164,8 @@ pub struct DefragOrder {
     pub rewrite: bool,
     /// Most bytes that are copied each second; 0: no limit.
     pub bytes_per_second: u64,
-    /// Whether it is to end, which is asked often. There is no limit then.
-    pub is_to_end: Arc<dyn Fn() -> bool + Send + Sync>,
+    /// Whether it goes on, which is asked often. There is no limit when it does not.
+    pub goes_on: Arc<dyn Fn() -> bool + Send + Sync>,
 }
 
 impl fmt::Debug for DefragOrder {

@@ -4,8 +4,6 @@
 //! has mounted the store; what has begun to leave goes on in the background, waited for or not; waiting ends
 //! when the store is to be closed, the caller has gone, or the process is told to end.
 
-use std::sync::atomic::Ordering;
-
 use kvfs_store::progress::{self, Unit};
 
 use crate::authority::{authorize, authorize_server};
@@ -78,8 +76,7 @@ impl<'s> Tiers<'s> {
     /// The caller may not; the store is to be closed; store errors.
     pub fn heat(&self, caller: &Caller, cells_max: u32) -> Result<HeatLines> {
         authorize(self.store.fs, caller, "see what is hot on its devices")?;
-        let is_stopping = self.store.defrag.flag();
-        let mut goes_on = || !is_stopping.load(Ordering::Relaxed) && caller.is_there();
+        let mut goes_on = self.store.defrag.goes_on(caller);
         let heat = self.control()?.heat(cells_max.clamp(1, HEAT_CELLS_MAX) as usize, &mut goes_on)?;
         heat.ok_or_else(|| ServiceError::new(ErrorKind::NotMounted, "the store is being closed"))
     }
@@ -142,7 +139,7 @@ impl<'s> Tiers<'s> {
 
     /// Whether it is empty.
     fn drain(&self, caller: &Caller, id: u32) -> Result<bool> {
-        let is_stopping = self.store.defrag.flag();
+        let goes_on = self.store.defrag.goes_on(caller);
         let mut left_before = None;
         let drained = self.control()?.drain_device(id, &mut |left| {
             let before = left_before.unwrap_or_else(|| {
@@ -151,7 +148,7 @@ impl<'s> Tiers<'s> {
             });
             progress::advance(before.saturating_sub(left));
             left_before = Some(left.min(before));
-            !is_stopping.load(Ordering::Relaxed) && caller.is_there()
+            goes_on()
         });
         drained.map_err(ServiceError::of_order)
     }

@@ -155,7 +155,7 @@ impl SpaceControl for OpenEngine {
         order: &DefragOrder,
         goes_on: &mut dyn FnMut(DefragStep) -> bool,
     ) -> Result<DefragmentedLine, StoreError> {
-        let limit = DefragLimit::new(order.bytes_per_second, Arc::clone(&order.is_to_end));
+        let limit = DefragLimit::new(order.bytes_per_second, Arc::clone(&order.goes_on));
         let done = self.db.defragment(policy(order.rewrite), &limit, &mut |now| {
             goes_on(DefragStep { bytes_done: now.bytes_done, bytes: now.bytes })
         })?;

@@ -56,19 +56,19 @@ pub enum DefragPolicy {
 #[derive(Clone, Default)]
 pub struct DefragLimit {
     bytes_per_second: u64,
-    is_lifted: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
+    holds: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
 }
 
 impl DefragLimit {
-    /// So many bytes; 0: no limit. When `is_lifted` says so there is none, also for the piece that is being
+    /// So many bytes; 0: no limit. When `holds` says no there is none, also for the piece that is being
     /// copied: a defragmentation that is told to end does so soon. It is asked often.
-    pub fn new(bytes_per_second: u64, is_lifted: Arc<dyn Fn() -> bool + Send + Sync>) -> Self {
-        Self { bytes_per_second, is_lifted: Some(is_lifted) }
+    pub fn new(bytes_per_second: u64, holds: Arc<dyn Fn() -> bool + Send + Sync>) -> Self {
+        Self { bytes_per_second, holds: Some(holds) }
     }
 
     fn bytes_per_second(&self) -> u64 {
-        let is_lifted = || self.is_lifted.as_ref().is_some_and(|is_lifted| is_lifted());
-        if self.bytes_per_second == 0 || is_lifted() { 0 } else { self.bytes_per_second }
+        let holds = || self.holds.as_ref().is_none_or(|holds| holds());
+        if self.bytes_per_second > 0 && holds() { self.bytes_per_second } else { 0 }
     }
 }
 
