@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use kvfs_store::{Result, Seqno, StoreError};
 
+use super::reclaim::is_worth_it;
 use super::step::Progress;
 use super::{Claim, Merge, Merger, StepConfig};
 use crate::compaction::Victims;
@@ -126,7 +127,7 @@ impl Merger {
         let all = view.version.runs(keyspace);
         let runs = &all[all.iter().take_while(|run| run.age > age).count()..];
         let runs = self.merging.readable(runs);
-        if !self.is_worth_it(runs) {
+        if !is_worth_it(runs, &self.merging) {
             return None;
         }
         let units = units_of(runs, view.version.merges(keyspace));
