@@ -11,6 +11,7 @@ use kvfs_fs::FileSystem;
 use kvfs_kv::{Access, KeyspaceOwner, KeyspaceUser};
 
 use crate::authority::is_master;
+use crate::error::{ErrorKind, Result, ServiceError};
 
 /// Set in the numbers of connections to the key-value socket, which has numbers of its own.
 const KEYS_BIT: u64 = 1 << 63;
@@ -126,9 +127,12 @@ impl Caller {
 
     /// The connection stays as long as its owner lives, whatever passes on it. Returns it, if cutting it is
     /// for us to do.
-    pub(crate) fn keep(&self) -> io::Result<Option<Arc<dyn Connection>>> {
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub(crate) fn keep(&self) -> Result<Option<Arc<dyn Connection>>> {
         let Some(connection) = &self.connection else { return Ok(None) };
-        connection.keep()?;
+        connection.keep().map_err(|error| ServiceError::new(ErrorKind::Failed, error.to_string()))?;
         Ok(Some(Arc::clone(connection)))
     }
 }

@@ -127,7 +127,7 @@ impl Comparisons {
         let (lines, more) = rest.next_page(lines_max.max(1), bytes_max)?;
         if more {
             // A pager may keep the reader waiting for hours.
-            caller.keep().map_err(|error| ServiceError::new(ErrorKind::Failed, error.to_string()))?;
+            caller.keep()?;
             let given = from + lines.len() as u64;
             let mut kept = self.kept.lock();
             let mine: Vec<u64> =

@@ -229,7 +229,7 @@ impl ServedStore<'_> {
         authorize(self.fs, caller, "trace operations")?;
         self.transactions()?;
         // A reader may pause for as long as it likes.
-        caller.keep().map_err(|error| ServiceError::new(ErrorKind::Failed, error.to_string()))?;
+        caller.keep()?;
         self.operations.readers.open(caller.number, Filter::new(request, caller.pid)?)?;
         self.operations.look_again();
         Ok(())

@@ -168,13 +168,7 @@ impl Transactions {
             owner: Owner { uid: caller.uid, pid: caller.pid, name: cut_label(begin.label) },
             ..BeginOptions::default()
         };
-        let line = if begin.tied {
-            let kept =
-                caller.keep().map_err(|error| ServiceError::new(ErrorKind::Failed, error.to_string()))?;
-            Some((caller.number, kept))
-        } else {
-            None
-        };
+        let line = if begin.tied { Some((caller.number, caller.keep()?)) } else { None };
         let slot = self.open_slots.take(caller.uid)?;
         self.enter(&options, line, Use::Free, slot).map(|(id, _)| id.0)
     }
