@@ -27,6 +27,20 @@ fn source(repository: &Repository) -> Source {
     source
 }
 
+/// As [`source`], with the snapshot "long", of which a push has more frames than these tests have days.
+fn long_source(repository: &Repository) -> Source {
+    let source = source(repository);
+    source.write("larger", 0, &noise(3, 15 << 20));
+    source.snapshot("long");
+    source
+}
+
+/// A little more, for all clocks.
+fn pass_a_day(service: &Service, source: &Source) {
+    service.pass(25);
+    source.clock.advance(Duration::from_hours(25));
+}
+
 fn prune(repository: &Repository) -> crate::Pruned {
     repository.prune(&Policy::default(), false, false).unwrap()
 }
@@ -154,14 +168,11 @@ fn a_push_that_takes_days_ends_though_it_is_pruned_daily() {
 fn a_push_that_takes_weeks_ends_though_it_is_pruned_daily() {
     let service = Service::new();
     let one = repository(&service);
-    let source = source(&one);
-    source.write("larger", 0, &noise(3, 15 << 20));
-    source.snapshot("long");
+    let source = long_source(&one);
     let mut push = UnderWay::begin(&source, &one, "long").unwrap();
     for _ in 0..20 {
         assert!(push.step(), "more frames than days");
-        service.pass(25);
-        source.clock.advance(Duration::from_hours(25));
+        pass_a_day(&service, &source);
         let pruned = prune(&one);
         assert_eq!((pruned.marked, pruned.removed), (0, 0), "{pruned:?}");
     }
@@ -175,24 +186,18 @@ fn a_push_that_takes_weeks_ends_though_it_is_pruned_daily() {
 fn a_push_that_goes_on_from_a_killed_one_of_weeks_ends_though_it_is_pruned_daily() {
     let service = Service::new();
     let one = repository(&service);
-    let source = source(&one);
-    source.write("larger", 0, &noise(3, 15 << 20));
-    source.snapshot("long");
-    let a_day = || {
-        service.pass(25);
-        source.clock.advance(Duration::from_hours(25));
-    };
+    let source = long_source(&one);
     let mut killed = UnderWay::begin(&source, &one, "long").unwrap();
     for _ in 0..10 {
         assert!(killed.step(), "more frames than days");
-        a_day();
+        pass_a_day(&service, &source);
         prune(&one);
     }
     drop(killed);
     let mut push = UnderWay::begin(&source, &one, "long").unwrap();
     for _ in 0..5 {
         push.step();
-        a_day();
+        pass_a_day(&service, &source);
         let pruned = prune(&one);
         assert_eq!((pruned.marked, pruned.removed), (0, 0), "{pruned:?}");
     }
@@ -206,14 +211,11 @@ fn a_push_that_goes_on_from_a_killed_one_of_weeks_ends_though_it_is_pruned_daily
 fn what_a_killed_push_of_weeks_has_left_goes() {
     let service = Service::new();
     let one = repository(&service);
-    let source = source(&one);
-    source.write("larger", 0, &noise(3, 15 << 20));
-    source.snapshot("long");
+    let source = long_source(&one);
     let mut push = UnderWay::begin(&source, &one, "long").unwrap();
     for _ in 0..20 {
         push.step();
-        service.pass(25);
-        source.clock.advance(Duration::from_hours(25));
+        pass_a_day(&service, &source);
     }
     drop(push);
     assert_eq!(prune(&one).marked, 0);

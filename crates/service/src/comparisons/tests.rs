@@ -21,6 +21,15 @@ fn names(lines: &[Difference]) -> Vec<String> {
     lines.iter().map(|line| String::from_utf8_lossy(&line.place[1..]).into_owned()).collect()
 }
 
+/// A snapshot, and the files that were made after it.
+fn since_monday(world: &World) -> Compared {
+    world.mounted().create_snapshot(&Caller::own(), "monday", false, false).expect("is made");
+    for name in NAMES {
+        make_file(&world.fs, name, 0);
+    }
+    Compared::Snapshots(Some("monday".to_owned()), None)
+}
+
 /// Reads a comparison in pages of two lines, with `work` behind each.
 fn read_all(
     comparisons: &Comparisons,
@@ -46,11 +55,7 @@ fn read_all(
 fn comparison_with_now_is_of_one_moment_whatever_is_compared_and_changed_meanwhile() {
     let world = World::new(false);
     let store = world.mounted();
-    store.create_snapshot(&Caller::own(), "monday", false, false).expect("is made");
-    for name in NAMES {
-        make_file(&world.fs, name, 0);
-    }
-    let (comparisons, what) = (Comparisons::default(), Compared::Snapshots(Some("monday".to_owned()), None));
+    let (comparisons, what) = (Comparisons::default(), since_monday(&world));
     let begin = || store.compare_snapshots(&Caller::own(), Some("monday"), None);
     let told = read_all(&comparisons, &what, begin, |page| {
         make_file(&world.fs, &format!("a{page}"), 0);
@@ -89,11 +94,7 @@ impl Connection for Line {
 fn connection_stays_while_a_comparison_has_more_however_slowly_it_is_read() {
     let world = World::new(false);
     let store = world.mounted();
-    store.create_snapshot(&Caller::own(), "monday", false, false).expect("is made");
-    for name in NAMES {
-        make_file(&world.fs, name, 0);
-    }
-    let (comparisons, what) = (Comparisons::default(), Compared::Snapshots(Some("monday".to_owned()), None));
+    let (comparisons, what) = (Comparisons::default(), since_monday(&world));
     let begin = || store.compare_snapshots(&Caller::own(), Some("monday"), None);
     let line = Arc::new(Line::default());
     let caller = Caller::on(Arc::clone(&line) as Arc<dyn Connection>, 1, Caller::own().uid, 0);
@@ -130,11 +131,7 @@ fn comparison_of_a_transaction_is_of_one_moment_while_the_transaction_goes_on() 
 fn comparison_that_was_given_up_is_refused_and_not_gone_on_with_at_another_moment() {
     let world = World::new(false);
     let store = world.mounted();
-    store.create_snapshot(&Caller::own(), "monday", false, false).expect("is made");
-    for name in NAMES {
-        make_file(&world.fs, name, 0);
-    }
-    let (comparisons, what) = (Comparisons::default(), Compared::Snapshots(Some("monday".to_owned()), None));
+    let (comparisons, what) = (Comparisons::default(), since_monday(&world));
     let begin = || store.compare_snapshots(&Caller::own(), Some("monday"), None);
     let page =
         |number, from| comparisons.page(&on_connection(number), what.clone(), (from, 2, usize::MAX), begin);
