@@ -10,6 +10,7 @@ use kvfs_txn::{Admission, LockOptions};
 
 use crate::attr::{AccessTimes, LazyTimes};
 use crate::detached::Detached;
+use crate::dir::Habits;
 use crate::fair_lock::FairLock;
 use crate::file::AccessLog;
 use crate::node::NodeTable;
@@ -38,6 +39,7 @@ pub struct FileSystem {
     pub(crate) shared: Arc<Shared>,
     pub(crate) origin: Origin,
     pub(crate) scans: Scans,
+    pub(crate) habits: Habits,
     /// What the kernel is told of privileges.
     pub(crate) shows: ShownPrivileges,
     /// The store is written to elsewhere, and goes on to newer states.
@@ -116,6 +118,7 @@ impl FileSystem {
             }),
             origin: Origin::Main(Arc::clone(&store)),
             scans: Scans::default(),
+            habits: Habits::default(),
             shows: ShownPrivileges::Everything,
             follows: store.follow().is_some(),
             store,

@@ -461,8 +461,8 @@ pub struct DirEntry<'a> {
     pub kind: FileType,
     /// Pass this to the next call to go on *after* this entry.
     pub offset: u64,
-    /// With `readdirplus`: what a lookup of the name would answer. `None` for `.` and `..` (their lookup
-    /// count does not change), and in a plain `readdir`.
+    /// With `readdirplus`: what a lookup of the name would answer. `None` for `.` and `..`, for files that
+    /// the caller is taken not to look at (no lookup count changes), and in a plain `readdir`.
     pub entry: Option<Entry>,
 }
 

@@ -200,6 +200,7 @@ classes! {
     FsAttrAtimePending "fs/attr/atime.pending",
     FsFileAccesses "fs/file/accesses",
     FsScanState "fs/scan.state",
+    FsDirHabits "fs/dir/habits",
     FsSnapshotsPrivate "fs/snapshots.private",
     FsNodeNamesKept "fs/node/names.kept",
     FsViewAuthors "fs/view/authors",

@@ -2,9 +2,11 @@
 
 mod ascent;
 mod cookies;
+mod habits;
 
 pub(crate) use ascent::Ascent;
 pub(crate) use cookies::{CookieTable, Resume};
+pub(crate) use habits::Habits;
 
 use kvfs_store::{Keyspace, Read};
 use kvfs_txn::{LockName, Want};
@@ -27,8 +29,8 @@ type Sink<'a> = &'a mut dyn FnMut(&DirEntry<'_>) -> Fill;
 enum Nodes {
     /// They are not looked at.
     Unread,
-    /// Each counts a lookup, and the sink is told its [`Entry`].
-    Counted,
+    /// Each counts a lookup, and the sink is told its [`Entry`]: all but so many files.
+    Counted { withheld: usize },
     /// They are kept with their names, where names are kept.
     Kept,
 }
@@ -42,6 +44,7 @@ struct Listing<'v> {
     meta: Keyspace,
     nodes: &'v NodeTable,
     foresight: Foresight<'v>,
+    habits: &'v Habits,
     shows: ShownPrivileges,
 }
 
@@ -55,6 +58,7 @@ impl<'v> Listing<'v> {
             meta: fs.keyspaces.meta,
             nodes: &fs.nodes,
             foresight: Foresight::new(fs),
+            habits: &fs.habits,
             shows: fs.shows,
         }
     }
@@ -76,15 +80,20 @@ impl<'v> Listing<'v> {
         let resume = resume.ok_or(FsError::Invalid("a directory offset that was not given out"))?;
         // Attributes are locked one by one, when the caller looks at them.
         let nodes = if self.origin.locks_reads() { Nodes::Unread } else { nodes };
-        let (mut has_entries, mut files) = (false, Vec::new());
+        let (mut has_entries, mut has_withheld, mut files) = (false, false, Vec::new());
         let result = self.list_entries(&node, (offset, &resume), nodes, &mut |entry, file| {
             let filled = sink(entry);
             if filled != Fill::Full {
                 has_entries = true;
+                has_withheld |= entry.entry.is_none();
                 files.extend(file);
             }
             filled
         });
+        if has_withheld && matches!(nodes, Nodes::Counted { .. }) {
+            directory.set_withheld(caller.pid);
+            self.habits.note_withheld(caller.pid);
+        }
         self.foresight.listed(node.inode, offset == 0, &files);
         {
             let mut book = directory.cookies.lock();
@@ -109,6 +118,10 @@ impl<'v> Listing<'v> {
         let (mut offset, resume) = from;
         let prefix_len = directory.placement.prefix_len();
         let listed = if nodes == Nodes::Kept { self.nodes.begin_listing() } else { None };
+        let (is_counted, mut withheld) = match nodes {
+            Nodes::Counted { withheld } => (true, withheld),
+            Nodes::Unread | Nodes::Kept => (false, 0),
+        };
         let epoch = self.nodes.epoch();
         let mut cursor =
             self.origin.read().cursor(self.meta, directory.placement.entries_after(&resume.after))?;
@@ -127,12 +140,14 @@ impl<'v> Listing<'v> {
                 Row::Inode(header, _) => ListedFile::new(header),
                 Row::Directory { .. } | Row::Link { .. } => None,
             };
-            let is_counted = nodes == Nodes::Counted;
+            let is_withheld = withheld > 0 && kind != FileType::Directory;
+            let is_counted = is_counted && !is_withheld;
             if !is_counted && listed.is_none() {
                 offset = directory.cookies.lock().offset_of(name, offset);
                 if sink(&DirEntry { name, inode, kind, offset, entry: None }, file) == Fill::Full {
                     return Ok(());
                 }
+                withheld = withheld.saturating_sub(1);
                 continue;
             }
             let Some((pin, attr)) = self.listed_node(node, name, row, epoch)? else { continue };
@@ -187,12 +202,14 @@ impl FileSystem {
         Listing::new(self).list(caller, node, offset, Nodes::Unread, sink)
     }
 
-    /// As [`Self::readdir`], with an [`Entry`] each whose lookup count goes up. Never parks.
+    /// As [`Self::readdir`], with an [`Entry`] each whose lookup count goes up. Never parks. Files come
+    /// without one for programs that do not look at files; one at a time to find out ([`Caller::pid`]).
     ///
     /// # Errors
     /// As [`Self::readdir`].
     pub fn readdirplus(&self, caller: &Caller, node: NodeId, offset: u64, sink: Sink<'_>) -> Result<()> {
-        Listing::new(self).list(caller, node, offset, Nodes::Counted, sink)
+        let withheld = self.habits.begin_listing(caller.pid, offset == 0);
+        Listing::new(self).list(caller, node, offset, Nodes::Counted { withheld }, sink)
     }
 }
 

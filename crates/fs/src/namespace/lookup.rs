@@ -58,7 +58,13 @@ impl FileSystem {
     /// # Errors
     /// `NotFound`, `NotDirectory`, `NameTooLong`, `Stale`, store errors.
     pub fn lookup(&self, caller: &Caller, parent: NodeId, name: &[u8]) -> Result<Entry> {
-        let node = find(self, caller, &*self.locker().pin(parent)?, name)?;
+        let parent = self.locker().pin(parent)?;
+        let node = find(self, caller, &parent, name)?;
+        if node.directory.is_none()
+            && let Some(pid) = parent.directory.as_ref().and_then(|listed| listed.take_withheld())
+        {
+            self.habits.note_seen(pid);
+        }
         let entry = answer(&node);
         Ok(Entry { attr: self.shows.attr(entry.attr), ..entry })
     }

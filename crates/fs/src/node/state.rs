@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use kvfs_locks::{Mutex, MutexGuard, class};
@@ -167,6 +167,8 @@ pub(crate) struct DirectoryPart {
     pub(crate) lookups: AtomicU64,
     /// See [`DirectoryPart::note_removed`].
     names_removed: AtomicU64,
+    /// See [`DirectoryPart::set_withheld`].
+    withheld_from: AtomicU32,
 }
 
 impl DirectoryPart {
@@ -177,12 +179,24 @@ impl DirectoryPart {
             cookies: Mutex::default(),
             lookups: AtomicU64::new(0),
             names_removed: AtomicU64::new(0),
+            withheld_from: AtomicU32::new(0),
         }
     }
 
     /// So many names have been removed from it.
     pub(crate) fn note_removed(&self, names: u64) {
         self.names_removed.fetch_add(names, Ordering::Relaxed);
+    }
+
+    /// Files of it came without their nodes when this program listed it.
+    pub(crate) fn set_withheld(&self, pid: u32) {
+        self.withheld_from.store(pid, Ordering::Relaxed);
+    }
+
+    /// The last program that [`Self::set_withheld`] was told of, once.
+    pub(crate) fn take_withheld(&self) -> Option<u32> {
+        let is_set = self.withheld_from.load(Ordering::Relaxed) != 0;
+        is_set.then(|| self.withheld_from.swap(0, Ordering::Relaxed)).filter(|&pid| pid != 0)
     }
 
     /// Whether so many names have been removed, as far as is remembered, that one range delete is worth more

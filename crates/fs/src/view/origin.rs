@@ -19,6 +19,7 @@ use super::idle::OpenViews;
 use super::processes::Processes;
 use crate::attr::LazyTimes;
 use crate::detached::Detached;
+use crate::dir::Habits;
 use crate::fair_lock::FairLock;
 use crate::file::AccessLog;
 use crate::node::NodeTable;
@@ -94,6 +95,7 @@ impl Origin {
             shared: Arc::clone(&main.shared),
             origin: self,
             scans: Scans::default(),
+            habits: Habits::default(),
             shows,
             follows: false,
         });

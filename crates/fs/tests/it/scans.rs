@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use kvfs_fs::{MountOptions, NodeId};
+use kvfs_fs::{FileType, MountOptions, NodeId};
 use kvfs_store::model::ModelStore;
 use kvfs_store::{Batch, BlockRange, Durability, Keyspace, Position, Read, Result, Store};
 
@@ -101,4 +101,55 @@ fn each_view_has_scans_of_its_own() {
     assert_eq!(store.take(), [], "no file was read there");
     setup.read_all(files[1]);
     assert_eq!(store.take(), [(files[2].0, 2)]);
+}
+
+/// The names of a directory's files that come without nodes.
+fn without_nodes(setup: &Setup, directory: NodeId) -> Vec<String> {
+    let listed = setup.list(directory, 100, true);
+    assert!(
+        listed
+            .iter()
+            .filter(|entry| entry.kind == FileType::Directory)
+            .skip(2)
+            .all(|entry| entry.entry.is_some())
+    );
+    let withheld = listed.iter().filter(|entry| entry.kind != FileType::Directory && entry.entry.is_none());
+    withheld.map(|entry| String::from_utf8(entry.name.clone()).unwrap()).collect()
+}
+
+#[test]
+fn programs_that_look_at_no_file_get_no_nodes_of_files() {
+    let mut setup = Setup::new(1000);
+    let directories: Vec<NodeId> = (0..60).map(|number| setup.dir(ROOT, &format!("dir-{number}"))).collect();
+    for &directory in &directories {
+        setup.dir(directory, "below");
+        grow(&setup, directory, &[1, 2, 3]);
+    }
+    let all = ["file-0", "file-1", "file-2"];
+    assert_eq!(without_nodes(&setup, directories[0]), [""; 0], "it is not known who lists");
+
+    setup.caller.pid = 77;
+    for &directory in &directories[..8] {
+        assert_eq!(without_nodes(&setup, directory), ["file-0"], "it is asked");
+    }
+    assert_eq!(without_nodes(&setup, directories[8]), all, "it goes by names");
+    let nodes = setup.nodes().stats().nodes;
+    assert_eq!(without_nodes(&setup, directories[9]), all);
+    assert_eq!(setup.nodes().stats().nodes, nodes, "none is made for them");
+
+    // Another program takes up the names that it has told.
+    setup.caller.pid = 78;
+    assert!(setup.lookup(&setup.caller, directories[9], b"none").is_err());
+    setup.lookup(&setup.caller, directories[9], b"below").unwrap();
+    setup.caller.pid = 77;
+    assert_eq!(without_nodes(&setup, directories[10]), all, "a directory is no file");
+    setup.caller.pid = 78;
+    setup.lookup(&setup.caller, directories[9], b"file-1").unwrap();
+    setup.caller.pid = 77;
+    for &directory in &directories[11..27] {
+        assert_eq!(without_nodes(&setup, directory), [""; 0], "it looks at files");
+    }
+    assert_eq!(without_nodes(&setup, directories[27]), ["file-0"], "it is asked again");
+    setup.lookup(&setup.caller, directories[27], b"file-0").unwrap();
+    assert_eq!(without_nodes(&setup, directories[28]), [""; 0]);
 }
