@@ -125,7 +125,8 @@ fn run(directory: i32, path: u64, argv: u64, envp: u64, flags: i32, depth: usize
     let length = read_at(fd, &mut head, 0);
     let head = &head[..length];
     let name = if path < 4096 { &b""[..] } else { sys::string(path).unwrap_or(b"") };
-    if linkage(fd, head).is_some_and(|l| l != Linkage::Dynamic) && !is_loader(name) && refuses(name) {
+    if linkage(fd, head).is_some_and(|l| l != Linkage::Dynamic) && !is_loader(name) && refuses(name, FOREIGN)
+    {
         close(fd);
         return fail(libc::ENOEXEC);
     }
@@ -263,9 +264,12 @@ fn is_loader(name: &[u8]) -> bool {
     base.starts_with(b"ld-linux") || base.starts_with(b"ld-2.") || base == b"ld.so"
 }
 
-/// Tells of an executable that will not see the store; returns whether it is not to run.
+/// Why an executable does not load the library.
+const FOREIGN: &[u8] = b"it is static or written in Go";
+
+/// Tells of a program that will not see the store, and why; returns whether it is not to run.
 #[inline(never)]
-fn refuses(name: &[u8]) -> bool {
+pub(crate) fn refuses(name: &[u8], reason: &[u8]) -> bool {
     let mode = STATIC.get().copied().unwrap_or(Static::Warn);
     if mode == Static::Allow {
         return false;
@@ -275,7 +279,9 @@ fn refuses(name: &[u8]) -> bool {
     let verb: &[u8] = if mode == Static::Refuse { b"kvfs: cannot run " } else { b"kvfs: warning: " };
     let is_whole = message.push(verb)
         && message.push(&name[..name.len().min(1024)])
-        && message.push(b": it is static or written in Go, and does not see ")
+        && message.push(b": ")
+        && message.push(reason)
+        && message.push(b", and it does not see ")
         && message.push(state::prefix(&mut prefix))
         && message.push(b"; mount the store for it\n");
     if is_whole {

@@ -1,13 +1,17 @@
-//! What happens before the program begins: read the environment, set the hints, patch.
+//! What happens before the program begins: read the environment, set the hints, patch, and look whether calls
+//! of libc arrive.
 //!
-//! Thread safety: runs once, on the first thread. Invariant: without a prefix and a server nothing is
-//! patched.
+//! Thread safety: runs once, on the first thread. Invariant: a program that was given a prefix and does not
+//! see the store is treated as an executable that does not load the library.
 
 use crate::{client, entry, exec, patch, slow, state, sys};
 use std::os::unix::ffi::OsStrExt;
 
 /// Where the store appears: `KVFS_EXEC_PREFIX`.
 const PREFIX: &str = "KVFS_EXEC_PREFIX";
+
+/// A number that no descriptor has. The library answers a read of it with EBADFD, the kernel with EBADF.
+pub(crate) const PROBE: i32 = i32::MAX - 1;
 
 // SAFETY: ld.so calls it once, after it has initialized libc.
 #[unsafe(link_section = ".init_array")]
@@ -16,10 +20,24 @@ static START: extern "C" fn() = start;
 
 extern "C" fn start() {
     let Some(prefix) = std::env::var_os(PREFIX) else { return };
-    if !state::set_prefix(prefix.as_bytes()) || !client::set_up() {
-        return;
-    }
     exec::set_up();
+    let name = std::env::args_os().next().unwrap_or_default();
+    let outcome = if state::set_prefix(prefix.as_bytes()) && client::set_up() {
+        set_up()
+    } else {
+        Err("its environment is not that of `kvfs exec`, or the kernel refuses memory")
+    };
+    if let Err(reason) = outcome
+        && exec::refuses(name.as_bytes(), reason.as_bytes())
+    {
+        sys::call(libc::SYS_exit_group as u64, &[CANNOT_RUN, 0, 0, 0, 0, 0]);
+    }
+}
+
+/// The status of shells for what was found and cannot be executed.
+const CANNOT_RUN: u64 = 126;
+
+fn set_up() -> Result<(), &'static str> {
     entry::set_up();
     mark_descriptors();
     slow::note_directory();
@@ -32,6 +50,11 @@ extern "C" fn start() {
             }
             Ok(_) | Err(_) => {}
         }
+    }
+    if sys::error_of_read(PROBE) == libc::EBADFD {
+        Ok(())
+    } else {
+        Err("calls of its C library cannot be intercepted")
     }
 }
 

@@ -84,6 +84,13 @@ pub(crate) fn at_fork(child: extern "C" fn()) -> bool {
     unsafe { libc::pthread_atfork(None, None, Some(child)) == 0 }
 }
 
+/// The error number of libc's `read` from a descriptor that is not open.
+pub(crate) fn error_of_read(fd: i32) -> i32 {
+    // SAFETY: nothing is read.
+    unsafe { libc::read(fd, std::ptr::null_mut(), 0) };
+    std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
+}
+
 /// Words of a mapping of the library's own.
 pub(crate) fn words<'a>(address: u64, count: usize) -> &'a mut [u64] {
     // SAFETY: the caller has mapped `count` words at `address` for itself alone.

@@ -37,6 +37,7 @@ use crate::buffer::PathBuffer;
 use crate::call::Call;
 use crate::place::Place;
 use crate::slow::Verdict;
+use crate::start::PROBE;
 use crate::state;
 use crate::sys;
 
@@ -78,6 +79,9 @@ pub(crate) fn set_up() -> bool {
 
 /// Serves a call, or says that the kernel is to.
 pub(crate) fn serve(call: &Call<'_>) -> Verdict {
+    if call.nr as i64 == libc::SYS_read && call.fds[0] == Some(PROBE) {
+        return fail(libc::EBADFD);
+    }
     if call.fds.iter().flatten().any(|fd| is_hidden(*fd)) {
         return fail(libc::EBADF);
     }

@@ -117,6 +117,39 @@ fn static_executable_is_told_of_or_refused() {
     }
 }
 
+/// Executes what it is told to where no memory that was written to becomes code.
+const WITHOUT_NEW_CODE: &str = r"
+#include <sys/prctl.h>
+#include <unistd.h>
+int main(int c, char **v) { (void)c; if (prctl(65, 1, 0, 0, 0)) return 99; execvp(v[1], v + 1); return 98; }
+";
+
+#[test]
+fn program_whose_calls_cannot_be_intercepted_is_told_of_or_refused() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let Some(program) = compiled(directory.path(), WITHOUT_NEW_CODE, &[]) else { return };
+    let served = Served::new();
+    for (mode, status, has_message) in [("warn", 0, true), ("allow", 0, false), ("refuse", 126, true)] {
+        let commands = [
+            (served.command(program.to_str().expect("text")), "calls of its C library cannot be intercepted"),
+            (served.command("env"), "its environment is not that of `kvfs exec`"),
+        ];
+        for (at, (mut command, reason)) in commands.into_iter().enumerate() {
+            if at == 1 {
+                command.env_remove("KVFS_EXEC_RUN");
+            }
+            let run = command.arg("true").env("KVFS_EXEC_STATIC", mode).output().expect("runs");
+            if run.status.code() == Some(99) {
+                eprintln!("skipped: the kernel has no PR_SET_MDWE");
+                continue;
+            }
+            let message = String::from_utf8_lossy(&run.stderr).into_owned();
+            assert_eq!(run.status.code(), Some(status), "{mode}: {message}");
+            assert_eq!(message.contains(reason), has_message, "{mode}: {message}");
+        }
+    }
+}
+
 #[test]
 fn static_executable_is_refused_an_open_file_of_the_store_that_it_inherits() {
     let directory = tempfile::tempdir().expect("a directory");
