@@ -66,8 +66,8 @@ pub(crate) enum Form {
     /// By so many bytes, which the trampoline has instead: what lies beside the `syscall` may lie anywhere.
     Moved(usize),
     /// In `__syscall_cancel_arch`. The handler of a cancellation looks whether its thread is between the
-    /// first byte and the `syscall`, which stays where it is. A served call returns from the trampoline; any other
-    /// one goes back into what was the function, where the thread's state is looked at.
+    /// first byte and the `syscall`, which stays where it is. A served call returns from the trampoline; any
+    /// other one goes back into what was the function, where the thread's state is looked at.
     Cancel,
 }
 
