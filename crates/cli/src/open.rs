@@ -61,7 +61,7 @@ pub(crate) fn wait_closed(store: &StoreDir, client: Client) -> Result<()> {
         Ok(true) => Ok(()),
         Ok(false) => Err(CliError::new(
             Code::InUse,
-            format!("{} was unmounted, and its daemon is still writing to it", store.path().display()),
+            format!("{} was unmounted, and its daemon still has it open", store.path().display()),
         )),
         // However that daemon ended: opening the store tells what is left.
         Err(error) => {

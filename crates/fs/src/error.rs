@@ -260,6 +260,7 @@ impl FsError {
                     errno::ENOENT
                 }
                 StoreError::CheckpointOpen(_) => errno::EBUSY,
+                StoreError::GivenUp => errno::EINTR,
                 StoreError::SnapshotName { .. } => errno::EINVAL,
                 _ => errno::EIO,
             },

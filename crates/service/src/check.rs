@@ -3,6 +3,9 @@
 //! Thread safety: for threads that may block, beside all other requests. Invariant: the owner of a store that
 //! another user's process serves has one check of it read the disk at a time.
 
+use kvfs_fs::FsError;
+use kvfs_store::StoreError;
+
 use crate::authority::{authorize, is_server};
 use crate::caller::Caller;
 use crate::error::{ErrorKind, Result, ServiceError};
@@ -19,10 +22,11 @@ pub struct Checked {
 }
 
 impl ServedStore<'_> {
-    /// Verifies everything.
+    /// Verifies everything. It is given up when the caller has gone, and when the store is to be closed.
     ///
     /// # Errors
-    /// The caller may not; one for the store's owner runs already; the engine can't be read at all.
+    /// The caller may not; one for the store's owner runs already; the engine can't be read at all; it was
+    /// given up.
     pub fn check(&self, caller: &Caller) -> Result<Checked> {
         authorize(self.fs, caller, "check the store")?;
         let turn = self.checks.try_lock();
@@ -30,6 +34,10 @@ impl ServedStore<'_> {
             let message = "the store is being checked already; wait until that has ended";
             return Err(ServiceError::new(ErrorKind::InUse, message));
         }
+        self.defrag.while_wanted(caller, || self.checked())
+    }
+
+    fn checked(&self) -> Result<Checked> {
         let engine = self.engine.check()?;
         let mut findings: Vec<FindingLine> = engine.findings.into_iter().map(FindingLine::from).collect();
         let mut counts = engine.counts;
@@ -46,6 +54,9 @@ impl ServedStore<'_> {
                     ("extended attributes", files.xattrs),
                 ];
                 counts.extend(seen.map(|(name, count)| (name.to_owned(), count)));
+            }
+            Err(FsError::Store(error)) if matches!(*error, StoreError::GivenUp) => {
+                return Err((*error).clone().into());
             }
             // What the file system can't be read behind is a finding, too.
             Err(error) => {

@@ -4,8 +4,10 @@
 //! ends behind the piece that is being copied, without a limit, when the store is to be closed, the caller
 //! has gone, or the process is told to end.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use kvfs_fs::FileSystem;
 use kvfs_locks::{Mutex, class};
@@ -22,7 +24,10 @@ use crate::served::ServedStore;
 /// What an engine may lack.
 const DEFRAGMENTATION: &str = "defragmentation";
 
-/// Admits one defragmentation at a time, and ends it, and the waiting for other long work.
+/// Between two looks whether work of short steps goes on: a look may cost more than a step.
+const LOOK_PERIOD: Duration = Duration::from_millis(50);
+
+/// Admits one defragmentation at a time, and ends it, other long work, and the waiting for it.
 #[derive(Debug, Default)]
 pub struct DefragGate {
     running: Mutex<(), class::ServiceDefragRunning>,
@@ -39,6 +44,21 @@ impl DefragGate {
     pub(crate) fn goes_on(&self, caller: &Caller) -> impl Fn() -> bool + Send + Sync + use<> {
         let (is_stopping, is_there) = (Arc::clone(&self.is_stopping), caller.watch());
         move || !is_stopping.load(Ordering::Relaxed) && is_there()
+    }
+
+    /// Carries out long work of `caller` of which nothing stays when it is given up.
+    pub(crate) fn while_wanted<T>(&self, caller: &Caller, work: impl FnOnce() -> T) -> T {
+        let (goes_on, clock) = (self.goes_on(caller), SystemClock::new());
+        let (due, is_wanted) = (Cell::new(Duration::ZERO), Cell::new(true));
+        let look = move || {
+            let now = clock.monotonic();
+            if is_wanted.get() && now >= due.get() {
+                due.set(now + LOOK_PERIOD);
+                is_wanted.set(goes_on());
+            }
+            is_wanted.get()
+        };
+        progress::while_wanted(look, work)
     }
 
     /// Set, it ends the one that runs, and lets none run after it.

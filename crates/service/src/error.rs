@@ -223,6 +223,7 @@ fn kind_of_store(error: &StoreError) -> ErrorKind {
         StoreError::Corrupt { .. } => ErrorKind::Damaged,
         StoreError::Full => ErrorKind::NoSpace,
         StoreError::SnapshotName { .. } => ErrorKind::Usage,
+        StoreError::GivenUp => ErrorKind::NotMounted,
         _ => ErrorKind::Failed,
     }
 }

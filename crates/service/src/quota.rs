@@ -26,11 +26,12 @@ impl ServedStore<'_> {
             authorize_server(caller, "abort the transactions of all users")?;
         }
         self.clear_for_quotas(abort_open)?;
-        self.fs.quotas().turn_on(&|rows| {
+        let told = |rows: u64| {
             if rows.is_multiple_of(LOGGED_ROWS) {
                 tracing::info!(rows, "counting for quotas");
             }
-        })?;
+        };
+        self.defrag.while_wanted(caller, || self.fs.quotas().turn_on(&told))?;
         tracing::info!("quotas are on");
         Ok(())
     }
@@ -92,7 +93,7 @@ impl ServedStore<'_> {
     /// The caller may not; store errors.
     pub fn project_trees(&self, caller: &Caller) -> Result<Vec<(u32, Vec<u8>)>> {
         authorize(self.fs, caller, "list the trees of projects")?;
-        Ok(Project::trees(self.fs)?)
+        Ok(self.defrag.while_wanted(caller, || Project::trees(self.fs))?)
     }
 
     /// What open transactions and branches change is not counted: without them, or with a refusal that names

@@ -7,14 +7,14 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use kvfs_fs::{Durability, FileSystem, TxnId};
+use kvfs_fs::{Difference, Durability, FileSystem, TxnId};
 use kvfs_locks::{Mutex, RwLock, class};
 use kvfs_store::StoreError;
 
 use crate::authority::{authorize_server, authorize_user_of, masters};
 use crate::branches::Branches;
 use crate::caller::Caller;
-use crate::comparisons::Comparisons;
+use crate::comparisons::{Compared, Comparison, Comparisons};
 use crate::defrag::DefragGate;
 use crate::engine::Engine;
 use crate::error::{ErrorKind, Result, ServiceError};
@@ -62,8 +62,7 @@ pub struct Service {
     store: RwLock<Option<Opened>, class::ServiceServiceStore>,
     /// No mount shows it any more, or its daemon was told to end.
     is_ending: AtomicBool,
-    /// The comparisons under way.
-    pub comparisons: Comparisons,
+    comparisons: Comparisons,
     /// The streams that are being made.
     pub streams: Streams,
     operations: Arc<Operations>,
@@ -196,6 +195,21 @@ impl Service {
     /// The caller may not.
     pub fn check_may_leave(&self, caller: &Caller) -> Result<()> {
         authorize_server(caller, "unmount it")
+    }
+
+    /// The next page of a comparison, as [`Comparisons::page`]. It is given up when the caller has gone, and
+    /// when the store is to be closed.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn compare(
+        &self,
+        caller: &Caller,
+        what: Compared,
+        bounds: (u64, usize, usize),
+        begin: impl FnOnce() -> Result<Comparison>,
+    ) -> Result<(Vec<Difference>, bool)> {
+        self.defrag.while_wanted(caller, || self.comparisons.page(caller, what, bounds, begin))
     }
 
     /// The connection of this number has ended, and with it what is kept for it.

@@ -1,17 +1,18 @@
 //! A store in memory, without a kernel side, for tests.
 
+use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use kvfs_fs::{FileSystem, FsError, KnownNode, MkfsOptions, MountOptions, NodeId, settled};
 use kvfs_store::clock::SystemClock;
 use kvfs_store::model::ModelStore;
-use kvfs_store::{Store, StoreError};
+use kvfs_store::{Store, StoreError, progress};
 use parking_lot::Mutex;
 
 use crate::branches::Branches;
-use crate::caller::Caller;
+use crate::caller::{Caller, Connection};
 use crate::defrag::DefragGate;
 use crate::engine::{DefragOrder, DefragStep, Engine, EngineCheck, SpaceControl};
 use crate::error::{ErrorKind, Result};
@@ -32,6 +33,8 @@ pub(crate) struct TestEngine {
     pub(crate) room: u64,
     pub(crate) is_block_device: bool,
     pub(crate) findings: Vec<String>,
+    /// A check reads on until it is given up, and says here that it has begun.
+    pub(crate) endless_check: Option<Arc<AtomicBool>>,
     pub(crate) failure: Option<String>,
     /// Pieces that a defragmentation has copied.
     pub(crate) pieces: AtomicU64,
@@ -59,6 +62,11 @@ impl Engine for TestEngine {
     }
 
     fn check(&self) -> Result<EngineCheck, StoreError> {
+        while let Some(has_begun) = &self.endless_check {
+            progress::check_wanted()?;
+            has_begun.store(true, Ordering::Relaxed);
+            std::thread::yield_now();
+        }
         let counts = vec![("runs".to_owned(), 7)];
         Ok(EngineCheck { findings: self.findings.clone(), counts, damaged: Vec::new() })
     }
@@ -163,8 +171,7 @@ impl SpaceControl for TestEngine {
     }
 
     fn drain_device(&self, id: u32, goes_on: &mut dyn FnMut(u64) -> bool) -> Result<bool, StoreError> {
-        let no_device =
-            || std::io::Error::new(std::io::ErrorKind::InvalidInput, "the store has no such device");
+        let no_device = || io::Error::new(io::ErrorKind::InvalidInput, "the store has no such device");
         let mut devices = self.devices.lock();
         let device = devices.iter_mut().find(|device| device.id == id);
         let device = device.ok_or_else(|| StoreError::io("draining", no_device()))?;
@@ -198,6 +205,41 @@ impl SpaceControl for TestEngine {
 
     fn charges(&self) -> ChargeLines {
         ChargeLines::default()
+    }
+}
+
+/// A connection that goes when the test says so, and counts how often it was told to stay.
+#[derive(Debug, Default)]
+pub(crate) struct Line {
+    pub(crate) kept: AtomicUsize,
+    pub(crate) is_gone: AtomicBool,
+}
+
+impl Line {
+    /// This process, at its other end.
+    pub(crate) fn caller(line: &Arc<Self>) -> Caller {
+        Caller::on(Arc::clone(line) as Arc<dyn Connection>, 1, Caller::own().uid, 0)
+    }
+}
+
+impl Connection for Line {
+    fn gid(&self) -> Option<u32> {
+        None
+    }
+
+    fn groups(&self) -> Vec<u32> {
+        Vec::new()
+    }
+
+    fn keep(&self) -> io::Result<()> {
+        self.kept.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn cut(&self) {}
+
+    fn is_there(&self) -> bool {
+        !self.is_gone.load(Ordering::Relaxed)
     }
 }
 

@@ -7,7 +7,7 @@
 
 use bytes::Bytes;
 
-use crate::{Cursor, KeyRange, Keyspace, Read, Result, Seqno};
+use crate::{Cursor, KeyRange, Keyspace, Read, Result, Seqno, progress};
 
 /// A walk over ranges of keys, ascending and disjoint; two may touch. See
 /// [`crate::TrackChanges::changed_ranges`].
@@ -71,6 +71,7 @@ impl<'r> Differences<'r> {
     /// I/O errors and corruption.
     pub fn next_touched(&mut self) -> Result<Option<KeyDifference>> {
         loop {
+            progress::check_wanted()?;
             if let Some((older, newer)) = &mut self.open {
                 if let Some(touched) = next_in(&mut **older, &mut **newer)? {
                     return Ok(Some(touched));

@@ -146,6 +146,9 @@ pub enum StoreError {
     /// A caller has it open.
     #[error("transaction {0} is open already")]
     CheckpointOpen(TxnId),
+    /// It is not wanted any more ([`crate::progress::while_wanted`]).
+    #[error("given up: the store is being closed, or the caller has gone")]
+    GivenUp,
     /// The engine lacks an optional ability.
     #[error(
         "the store is kept by {engine}, which has no {what}; kvdb, the engine of `kvfs mkfs` unless told otherwise, has"

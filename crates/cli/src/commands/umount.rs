@@ -78,7 +78,7 @@ fn still_open(mount: &MountedStore, mut closing: Closing) -> Result<Option<Strin
     if let Ok(Daemon::Serving { .. }) = daemon {
         return Ok(Some(format!("{store} stays open: another mount namespace shows it as well")));
     }
-    Ok((!wait(CLOSE_TIME_MAX)?).then(|| format!("the daemon is still writing to {store}")))
+    Ok((!wait(CLOSE_TIME_MAX)?).then(|| format!("the daemon still has {store} open")))
 }
 
 /// The daemon of a store that no mount shows.
@@ -102,7 +102,7 @@ fn end((store, mut client): (StoreDir, Client), args: &UmountArgs) -> Result<Exi
         client.call(&Request::End)?;
     }
     if !closing.wait(CLOSE_TIME_MAX)? {
-        eprintln!("kvfs: ended, but the daemon is still writing to {}", store.path().display());
+        eprintln!("kvfs: ended, but the daemon still has {} open", store.path().display());
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -41,7 +41,7 @@ impl RequestHandler {
         begin: impl FnOnce() -> Result<Comparison>,
     ) -> Result<Response> {
         let bounds = (from, usize::try_from(limit).unwrap_or(usize::MAX), PAGE_BYTES_MAX);
-        let (page, more) = self.service.comparisons.page(caller, what, bounds, begin)?;
+        let (page, more) = self.service.compare(caller, what, bounds, begin)?;
         Ok(Response::Diff { lines: page.iter().map(change_line).collect(), more })
     }
 }

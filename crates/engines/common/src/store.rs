@@ -274,6 +274,7 @@ impl<D: Database> EngineStore for DatabaseStore<D> {
         for space in &spaces {
             // Every block that is read is compared with its checksum.
             let walked = pin.view().walk(space, &KeyRange::all(), &mut |key, value| {
+                kvfs_store::progress::check_wanted()?;
                 keys += 1;
                 bytes += (key.len() + value.len()) as u64;
                 Ok(true)

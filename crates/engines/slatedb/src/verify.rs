@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
+use kvfs_store::progress;
 use kvfs_store::{BLOCK_BYTES, KeyRange, Result, StoreError, Verified};
 use slatedb::VersionedManifest;
 
@@ -68,6 +69,7 @@ fn walk(pin: &Pin, of: &str, referred: &mut Referred, findings: &mut Vec<String>
         // Every block that is read is compared with its checksum, and every table that there should be is
         // read.
         let walked = pin.view().walk(space, &KeyRange::all(), usize::MAX, &mut |key, value| {
+            progress::check_wanted()?;
             keys += 1;
             bytes += key.len() as u64;
             match space.reference(value) {

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use kvfs_store::{KeyRange, Keyspace, Read};
+use kvfs_store::{KeyRange, Keyspace, Read, progress};
 
 use crate::Result;
 use crate::repair::DamagedKeys;
@@ -95,6 +95,7 @@ fn walk(cursor: &mut dyn kvfs_store::Cursor, see: &mut impl FnMut(&[u8], &[u8]))
 /// From where the cursor is, to the end.
 fn walk_on(cursor: &mut dyn kvfs_store::Cursor, see: &mut impl FnMut(&[u8], &[u8])) -> Result<()> {
     while let Some((key, value)) = cursor.entry() {
+        progress::check_wanted()?;
         see(key, value);
         cursor.next()?;
     }

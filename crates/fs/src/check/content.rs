@@ -91,6 +91,7 @@ fn for_each_block<R: Read + ?Sized>(
     let mut cursor = read.cursor(keyspace, KeyRange::all())?;
     cursor.next()?;
     while let Some((key, value)) = cursor.entry() {
+        progress::check_wanted()?;
         see(key, value);
         let Some((inode, block)) = inode_and_block(key) else {
             cursor.next()?;

@@ -187,6 +187,7 @@ pub(super) fn each_header(
             if let Row::Inode(header, _) = Row::decode(key, bytes)? {
                 each(&header);
             }
+            progress::check_wanted()?;
             rows += 1;
             if rows.is_multiple_of(PROGRESS_ROWS) {
                 progress::advance(PROGRESS_ROWS);

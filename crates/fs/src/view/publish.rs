@@ -225,6 +225,7 @@ pub(crate) fn each_change(
 ) -> Result<()> {
     while let Some(change) = changes.next()? {
         progress::advance(1);
+        progress::check_wanted()?;
         each(change)?;
     }
     Ok(())

@@ -69,19 +69,19 @@ pub(crate) fn check(parts: &Parts) -> Result<Checked> {
         let meta = parts.keyspaces.get(keyspace)?;
         for run in runs {
             tally.runs += 1;
-            check_run(run, (keyspace, &meta.name, true), &mut tally);
+            check_run(run, (keyspace, &meta.name, true), &mut tally)?;
         }
     }
     // Those of commits that wait for older memtables.
     let waiting = || view.sealed.iter().flat_map(Sealed::all_runs);
     for (keyspace, run) in waiting() {
         tally.runs += 1;
-        check_run(run, (keyspace, &parts.keyspaces.get(keyspace)?.name, true), &mut tally);
+        check_run(run, (keyspace, &parts.keyspaces.get(keyspace)?.name, true), &mut tally)?;
     }
     let checkpointed = parts.checkpoints.runs();
     for (keyspace, run) in &checkpointed {
         tally.runs += 1;
-        check_run(run, (*keyspace, &parts.keyspaces.get(*keyspace)?.name, false), &mut tally);
+        check_run(run, (*keyspace, &parts.keyspaces.get(*keyspace)?.name, false), &mut tally)?;
     }
     let in_version = view.version.keyspaces().flat_map(|(_, runs)| runs);
     let others = waiting().map(|(_, run)| run).chain(checkpointed.iter().map(|(_, run)| run));
@@ -142,13 +142,14 @@ fn check_zones<'a>(zones: &Zones, runs: impl Iterator<Item = &'a Arc<Run>>, tall
 }
 
 /// Of a run that is not of a transaction the parts that can't be read are noted.
-fn check_run(run: &Run, (keyspace, name, is_main): (u32, &str, bool), tally: &mut Tally) {
+fn check_run(run: &Run, (keyspace, name, is_main): (u32, &str, bool), tally: &mut Tally) -> Result<()> {
     for pair in run.pieces.windows(2) {
         if pair[0].desc().last_key > pair[1].desc().first_key {
             tally.findings.push(format!("keyspace {name}, run {}: pieces overlap", run.id.0));
         }
     }
     for piece in &run.pieces {
+        progress::check_wanted()?;
         tally.pieces += 1;
         tally.records += piece.desc().records;
         let verified = piece.verify().and_then(|bytes| Ok((bytes, piece.has_damaged_copy()?)));
@@ -175,6 +176,7 @@ fn check_run(run: &Run, (keyspace, name, is_main): (u32, &str, bool), tally: &mu
             }
         }
     }
+    Ok(())
 }
 
 #[cfg(test)]

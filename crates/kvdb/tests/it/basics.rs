@@ -1,5 +1,7 @@
 //! Writing, reading, reopening and merging in small configurations.
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -8,6 +10,7 @@ use bytes::Bytes;
 use kvfs_device::{CrashDevice, CrashMode, Device, MemoryDevice};
 use kvfs_kvdb::{Background, CreateOptions, Db, Options};
 use kvfs_store::clock::{Clock, ManualClock, SystemClock};
+use kvfs_store::progress::{self, Step};
 use kvfs_store::{
     BLOCK_BYTES, Batch, Durability, Extent, ExtentKind, KeyRange, Keyspace, KeyspaceKind, MergeFunction,
     Read, Result, Store, StoreError,
@@ -137,6 +140,25 @@ fn what_was_written_is_there_after_reopen_from_journal_and_from_runs() {
     assert_eq!(db.position(), last);
     assert_eq!(scan(&db, rows), ["a", "b"]);
     assert!(db.check().expect("checks").findings.is_empty());
+}
+
+#[test]
+fn check_that_is_not_wanted_any_more_ends_behind_the_piece() {
+    let device = make(200);
+    let db = open(&device, |_| {});
+    let rows = rows(&db);
+    for key in ["a", "b"] {
+        put(&db, rows, key, "1");
+        db.flush().expect("flushes");
+    }
+    assert!(db.check().expect("checks").counts.contains(&("pieces".to_owned(), 2)));
+    let verified = Rc::new(Cell::new(0));
+    let (seen, asked) = (Rc::clone(&verified), Rc::clone(&verified));
+    let watcher = move |step: Step| seen.set(seen.get() + u64::from(step.done > 0));
+    let checked =
+        progress::watched(watcher, || progress::while_wanted(move || asked.get() < 1, || db.check()));
+    assert!(matches!(checked, Err(StoreError::GivenUp)), "{checked:?}");
+    assert_eq!(verified.get(), 1);
 }
 
 #[test]

@@ -1,7 +1,11 @@
 //! Who verifies a store, and what of.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use super::*;
-use crate::testing::{TestEngine, World, assert_denied, stranger};
+use crate::lines::SelectionLine;
+use crate::testing::{Line, TestEngine, World, assert_denied, has_file, make_file, stranger};
 
 #[test]
 fn owner_of_a_store_that_another_user_serves_has_one_check_at_a_time() {
@@ -27,4 +31,52 @@ fn check_tells_findings_of_the_engine_and_counts_of_both() {
     assert_eq!(places, ["run 3", "store"]);
     let names: Vec<&str> = checked.counts.iter().map(|(name, _)| &**name).collect();
     assert_eq!(names, ["runs", "directories", "files", "names", "orphans", "extended attributes"]);
+}
+
+#[test]
+fn check_whose_caller_has_gone_is_given_up_and_lets_the_next_one_begin() {
+    let mut world = World::new(false);
+    let (has_begun, line) = (Arc::new(AtomicBool::new(false)), Arc::new(Line::default()));
+    world.engine = TestEngine { endless_check: Some(Arc::clone(&has_begun)), ..TestEngine::default() };
+    let caller = Line::caller(&line);
+    std::thread::scope(|scope| {
+        let check = scope.spawn(|| world.mounted().check(&caller));
+        while !has_begun.load(Ordering::Relaxed) {
+            std::thread::yield_now();
+        }
+        line.is_gone.store(true, Ordering::Relaxed);
+        let error = check.join().expect("returns").expect_err("is given up");
+        assert_eq!(error.kind(), ErrorKind::NotMounted);
+    });
+    assert!(world.checks.try_lock().is_some());
+}
+
+#[test]
+fn long_work_whose_caller_has_gone_is_given_up_and_nothing_of_it_stays() {
+    let world = World::new(false);
+    let (store, own) = (world.mounted(), Caller::own());
+    store.create_snapshot(&own, "monday", false, false).expect("is made");
+    let txn = world.transactions.carry_out(&kvfs_fs::BeginOptions::default(), |view| {
+        make_file(view, "new", own.uid);
+        Ok(())
+    });
+    let txn = txn.expect("commits");
+    let line = Arc::new(Line::default());
+    let caller = Line::caller(&line);
+    line.is_gone.store(true, Ordering::Relaxed);
+    let given_up = |what, error: Option<ServiceError>| {
+        let error = error.unwrap_or_else(|| panic!("{what} is given up"));
+        assert_eq!(error.kind(), ErrorKind::NotMounted, "{what}: {error}");
+    };
+    given_up("a check", store.check(&caller).err());
+    given_up("a count", store.turn_quotas_on(&caller, false).err());
+    given_up("a search for projects", store.project_trees(&caller).err());
+    given_up("a restore", store.restore_snapshot(&caller, "monday", &[]).err());
+    let selection = SelectionLine::default;
+    given_up("a look at an undo", store.undo_obstacles(&caller, txn, selection()).err());
+    given_up("an undo", store.take_back(&caller, txn, selection()).err());
+    assert!(has_file(&world.fs, "new") && !world.fs.quotas().are_on());
+    assert!(world.transactions.list(&own).is_empty());
+    store.restore_snapshot(&own, "monday", &[]).expect("restores");
+    assert!(!has_file(&world.fs, "new"));
 }

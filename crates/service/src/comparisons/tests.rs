@@ -1,12 +1,10 @@
 //! What the pages of a comparison come to while what is compared changes.
 
-use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 
 use super::*;
-use crate::caller::Connection;
-use crate::testing::{World, make_file};
+use crate::testing::{Line, World, make_file};
 use crate::transactions::Begin;
 
 const NAMES: [&str; 6] = ["b1", "b2", "b3", "b4", "b5", "b6"];
@@ -65,31 +63,6 @@ fn comparison_with_now_is_of_one_moment_whatever_is_compared_and_changed_meanwhi
     assert_eq!(told, NAMES);
 }
 
-/// Counts how often it was told to stay.
-#[derive(Debug, Default)]
-struct Line(AtomicUsize);
-
-impl Connection for Line {
-    fn gid(&self) -> Option<u32> {
-        None
-    }
-
-    fn groups(&self) -> Vec<u32> {
-        Vec::new()
-    }
-
-    fn keep(&self) -> io::Result<()> {
-        self.0.fetch_add(1, Ordering::Relaxed);
-        Ok(())
-    }
-
-    fn cut(&self) {}
-
-    fn is_there(&self) -> bool {
-        true
-    }
-}
-
 #[test]
 fn connection_stays_while_a_comparison_has_more_however_slowly_it_is_read() {
     let world = World::new(false);
@@ -97,12 +70,12 @@ fn connection_stays_while_a_comparison_has_more_however_slowly_it_is_read() {
     let (comparisons, what) = (Comparisons::default(), since_monday(&world));
     let begin = || store.compare_snapshots(&Caller::own(), Some("monday"), None);
     let line = Arc::new(Line::default());
-    let caller = Caller::on(Arc::clone(&line) as Arc<dyn Connection>, 1, Caller::own().uid, 0);
+    let caller = Line::caller(&line);
     let page = |from, lines_max| {
         let bounds = (from, lines_max, usize::MAX);
         comparisons.page(&caller, what.clone(), bounds, begin).expect("is compared").1
     };
-    let kept = || line.0.load(Ordering::Relaxed);
+    let kept = || line.kept.load(Ordering::Relaxed);
     assert!(!page(0, NAMES.len() + 1));
     assert_eq!(kept(), 0, "it is told whole");
     assert!(page(0, 4));

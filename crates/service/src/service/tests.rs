@@ -1,14 +1,18 @@
 //! What front ends share of a store, from opening to closing.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
 use crate::testing::{TestEngine, World, assert_denied, make_file, stranger};
 use crate::transactions::Begin;
 
 fn service(world: &World) -> Service {
+    service_on(world, TestEngine::default())
+}
+
+fn service_on(world: &World, engine: TestEngine) -> Service {
     let undo = UndoLimits { count_max: 10, age_max: std::time::Duration::from_mins(1) };
-    let engine = TestEngine { is_closed: Arc::clone(&world.engine.is_closed), ..TestEngine::default() };
+    let engine = TestEngine { is_closed: Arc::clone(&world.engine.is_closed), ..engine };
     Service::new(Opened { fs: Arc::clone(&world.fs), engine: Box::new(engine), undo })
 }
 
@@ -60,4 +64,32 @@ fn store_is_left_by_those_that_may_and_as_they_say() {
     let id = world.transactions.begin(&own, Begin::default()).expect("begins");
     let kept = service.leave(&own, Leave::Keep).expect("keeps");
     assert_eq!(kept, [format!("txn-{id}")]);
+}
+
+#[test]
+fn store_that_is_being_checked_and_compared_is_closed_at_once() {
+    let world = World::new(false);
+    let (has_begun, compares) = (Arc::new(AtomicBool::new(false)), AtomicBool::new(false));
+    let engine = TestEngine { endless_check: Some(Arc::clone(&has_begun)), ..TestEngine::default() };
+    let (service, own) = (service_on(&world, engine), Caller::own());
+    let endless = || {
+        let begin = || loop {
+            kvfs_store::progress::check_wanted()?;
+            compares.store(true, Ordering::Relaxed);
+            std::thread::yield_now();
+        };
+        let compared = Compared::Snapshots(None, None);
+        service.with(|_| service.compare(&own, compared, (0, 1, 1), begin)).expect("is open")
+    };
+    std::thread::scope(|scope| {
+        let check = scope.spawn(|| service.with(|store| store.check(&own)).expect("is open"));
+        let compared = scope.spawn(endless);
+        while !has_begun.load(Ordering::Relaxed) || !compares.load(Ordering::Relaxed) {
+            std::thread::yield_now();
+        }
+        service.close().expect("closes");
+        let errors = [check.join().expect("returns").err(), compared.join().expect("returns").err()];
+        assert!(errors.into_iter().all(|error| error.is_some_and(|e| e.kind() == ErrorKind::NotMounted)));
+    });
+    assert!(world.engine.is_closed.load(Ordering::Relaxed));
 }

@@ -79,7 +79,7 @@ impl ServedStore<'_> {
     /// store. Returns the transaction that did.
     ///
     /// # Errors
-    /// The caller may not; there is no such snapshot or path; nothing was restored.
+    /// The caller may not, or has gone; there is no such snapshot or path; nothing was restored.
     pub fn restore_snapshot(
         &self,
         caller: &Caller,
@@ -91,11 +91,13 @@ impl ServedStore<'_> {
         let _pause = Pause::of(self.fs);
         let mut restored = Restored::default();
         let work = |view: &FileSystem| -> Result<(), FsError> {
-            restored = if paths.is_empty() {
-                kvfs_fs::restore(view, &then)?
-            } else {
-                kvfs_fs::restore_paths(view, &then, paths)?
-            };
+            restored = self.defrag.while_wanted(caller, || {
+                if paths.is_empty() {
+                    kvfs_fs::restore(view, &then)
+                } else {
+                    kvfs_fs::restore_paths(view, &then, paths)
+                }
+            })?;
             Ok(())
         };
         let done = self.carry_out(&begin_for(caller, format!("snapshot restore {name}")), work);

@@ -98,11 +98,13 @@ impl ServedStore<'_> {
         id: TxnId,
         selection: SelectionLine,
     ) -> Result<Vec<UndoObstacle>> {
-        let (undo, selection) = self.undoable(caller, id, selection)?;
-        let view = self.fs.begin(&undoing(caller, id))?;
-        let planned = undo.plan(&view, &selection)?;
-        self.check_effects(caller, &view, &planned)?;
-        Ok(told(planned.into_obstacles()))
+        self.defrag.while_wanted(caller, || {
+            let (undo, selection) = self.undoable(caller, id, selection)?;
+            let view = self.fs.begin(&undoing(caller, id))?;
+            let planned = undo.plan(&view, &selection)?;
+            self.check_effects(caller, &view, &planned)?;
+            Ok(told(planned.into_obstacles()))
+        })
     }
 
     /// Takes back a transaction of the caller's, in one of its own.
@@ -110,9 +112,10 @@ impl ServedStore<'_> {
     /// # Errors
     /// As [`Self::undo_obstacles`], and as a commit.
     pub fn take_back(&self, caller: &Caller, id: TxnId, selection: SelectionLine) -> Result<Undone> {
-        let (undo, selection) = self.undoable(caller, id, selection)?;
+        let undoable = || self.undoable(caller, id, selection);
+        let (undo, selection) = self.defrag.while_wanted(caller, undoable)?;
         let (mut obstacles, mut denied, mut done) = (Vec::new(), None, Restored::default());
-        let committed = self.transactions()?.carry_out(&undoing(caller, id), |view| {
+        let mut work = |view: &FileSystem| -> Result<(), FsError> {
             let planned = undo.plan(view, &selection)?;
             if let Err(error) = self.check_effects(caller, view, &planned) {
                 denied = Some(error);
@@ -128,7 +131,10 @@ impl ServedStore<'_> {
                     Err(FsError::NotPermitted("something was built on it"))
                 }
             }
-        });
+        };
+        let committed = self
+            .transactions()?
+            .carry_out(&undoing(caller, id), |view| self.defrag.while_wanted(caller, || work(view)));
         if let Some(error) = denied {
             return Err(error);
         }

@@ -205,6 +205,7 @@ impl<'f> Restore<'f> {
 
     fn set_files(&mut self) -> Result<()> {
         for (inode, place) in std::mem::take(&mut self.plan.touched) {
+            progress::check_wanted()?;
             self.set_file(inode, &place)?;
             progress::advance(1);
         }

@@ -72,6 +72,7 @@ impl Restore<'_> {
             }
         }
         for (place, target) in &wrong {
+            progress::check_wanted()?;
             let directory = NodeId(self.know_own(place.0)?);
             let is_directory = target.kind == FileType::Directory;
             if self.plan.is_kept(*target) && self.staged.insert(target.inode) {
@@ -104,6 +105,7 @@ impl Restore<'_> {
         }
         missing.sort_by_key(|&(depth, ..)| depth);
         for (_, place, target) in missing {
+            progress::check_wanted()?;
             self.put(&place, target)?;
             self.done.names += 1;
             progress::advance(1);

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
 
-use kvfs_store::{EngineStore, StoreError};
+use kvfs_store::{EngineStore, StoreError, progress};
 use tempfile::TempDir;
 
 use super::*;
@@ -40,6 +40,8 @@ fn reopened_store_has_its_keyspaces_values_merges_and_position() {
         verified.findings.is_empty() && verified.counts.contains(&("keys".to_owned(), 3)),
         "{verified:?}"
     );
+    let given_up = progress::while_wanted(|| false, || store.verify());
+    assert!(matches!(given_up, Err(StoreError::GivenUp)), "{given_up:?}");
 }
 
 #[test]
