@@ -4,8 +4,9 @@
 //! asks, the server answers, one message at a time; everything else goes through lanes.
 //!
 //! A *placeholder* is a descriptor that stands for an open file in the tables of the client, its children,
-//! and the programs that it sends it to. The client opens it: an empty file that the server has named to it.
-//! The kernel counts its copies: when the last one is closed, it tells the server, and the open file ends.
+//! and the programs that it sends it to. The client opens it, an empty file that the server has named to it,
+//! and takes a shared lock on it (`flock`), which all copies have. The kernel counts them: when the last one
+//! is closed, it tells the server and ends the lock, and the open file ends.
 //! Its number is its inode's, so every process that has a copy can tell. The file is as long as can be, and
 //! open for appending: a write that reaches it fails.
 //!
@@ -63,7 +64,8 @@ pub enum Request {
     },
     /// A lane.
     Lane,
-    /// Placeholders: the directory in which a file for each is to be opened for appending alone, once.
+    /// Placeholders: the directory in which a file for each is to be opened for appending alone,
+    /// once, and locked.
     Placeholders {
         /// At most [`PLACEHOLDERS_MAX`].
         count: u32,

@@ -1,8 +1,10 @@
 //! Placeholders: what stands for an open file in the tables of clients ([`kvfs_lane::greeting`]).
 //!
-//! Each user has a directory of empty files. A client opens one for an open file; the kernel reports when
-//! that was opened, and when the last copy of the descriptor was closed (inotify). The directory goes when no
-//! file of it is in use and the user has no connection.
+//! Each user has a directory of empty files. A client opens one for an open file, and takes a shared lock
+//! (`flock`) on it, which all copies of the descriptor have. The kernel reports that it was opened, and that
+//! the last copy was closed (inotify), or that of another program, which has opened it a second time: it is
+//! closed when there is no lock any more. The directory goes when no file of it is in use and the user has no
+//! connection.
 //!
 //! Thread safety: a lock for the table, held for a few instructions, and one around it while closed files
 //! end; a thread of its own waits for reports. Images of files that have ended, which take long, end after
@@ -23,12 +25,14 @@ use kvfs_locks::{Condvar, Mutex, class};
 use kvfs_posix::SharedFile;
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::inotify::{ReadFlags, Reader};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::time::Timespec;
 
 use crate::images::Image;
-use crate::places::{Directory, Places};
+use crate::places::{Directory, Links, Places};
 use crate::session::Session;
 use crate::shares::{Share, Shares};
 
@@ -37,6 +41,9 @@ const REPORT_BYTES: usize = 16 << 10;
 
 /// How long reports gather.
 const PAUSE: Duration = Duration::from_millis(1);
+
+/// When what was reported as closed and has a lock is looked at again: the kernel reports before it unlocks.
+const AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 struct Placeholder {
     _share: Share,
@@ -76,9 +83,8 @@ impl Table {
         self.of(handle, by).and_then(|one| if one.file.is_none() { Ok(one) } else { Err(Errno::BADF) })
     }
 
-    /// Takes the reports of the kernel; returns what was closed.
-    fn take_reports(&mut self, buffer: &mut [MaybeUninit<u8>]) -> Vec<(u64, Placeholder)> {
-        let mut closed = Vec::new();
+    /// Takes the reports of the kernel.
+    fn take_reports(&mut self, Ending { buffer, reported }: &mut Ending) {
         for (uid, places) in &self.users {
             let mut reader = Reader::new(places.reports(), buffer);
             loop {
@@ -99,12 +105,19 @@ impl Table {
                 if report.events().contains(ReadFlags::OPEN) {
                     found.is_open = true;
                 } else if found.is_open {
-                    closed.extend(self.known.remove_entry(&handle));
+                    reported.entry(handle).or_insert_with(|| places.links());
                 }
             }
         }
-        closed
     }
+}
+
+/// See [`Placeholders::ending`].
+struct Ending {
+    /// What reports are read into.
+    buffer: Vec<MaybeUninit<u8>>,
+    /// Those that were reported as closed: whether they are is to be seen.
+    reported: HashMap<u64, Arc<Links>>,
 }
 
 /// What placeholders that have ended leave: it takes long, and ends when no lock is held.
@@ -125,9 +138,11 @@ pub(crate) struct Placeholders {
     table: Mutex<Table, class::ServePlaceholdersTable>,
     /// One for each placeholder.
     shares: Shares,
-    /// Held while closed files end; what reports are read into.
-    ending: Mutex<Vec<MaybeUninit<u8>>, class::ServePlaceholdersEnding>,
+    /// Held while closed files end.
+    ending: Mutex<Ending, class::ServePlaceholdersEnding>,
     epoll: OwnedFd,
+    /// Wakes the thread.
+    nudge: OwnedFd,
     /// Closed to end the thread.
     stop: Mutex<Option<OwnedFd>, class::ServePlaceholdersStop>,
     stopped: Condvar,
@@ -142,11 +157,17 @@ impl Placeholders {
         let (stop, stopped) =
             socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
         epoll::add(&epoll, &stopped, EventData::new_u64(0), EventFlags::HUP)?;
+        let nudge = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        epoll::add(&epoll, &nudge, EventData::new_u64(0), EventFlags::IN | EventFlags::ET)?;
         Ok(Self {
             table: Mutex::default(),
             shares,
-            ending: Mutex::new(vec![MaybeUninit::uninit(); REPORT_BYTES]),
+            ending: Mutex::new(Ending {
+                buffer: vec![MaybeUninit::uninit(); REPORT_BYTES],
+                reported: HashMap::new(),
+            }),
             epoll,
+            nudge,
             stop: Mutex::new(Some(stop)),
             stopped: Condvar::new(),
             _stop_end: stopped,
@@ -246,10 +267,12 @@ impl Placeholders {
     /// after the other end together: a thread that wakes for each takes the processor from those that call.
     pub(crate) fn watch(&self) {
         let mut events: Vec<Event> = Vec::with_capacity(16);
+        let mut is_settled = true;
         loop {
             events.clear();
-            match epoll::wait(&self.epoll, spare_capacity(&mut events), None) {
-                Ok(_) => self.settle(),
+            let again = (!is_settled).then_some(&AGAIN);
+            match epoll::wait(&self.epoll, spare_capacity(&mut events), again) {
+                Ok(_) => is_settled = self.end_closed(|_, _| false),
                 Err(Errno::INTR) => {}
                 Err(errno) => {
                     tracing::error!(%errno, "closed files of clients are no longer noticed");
@@ -266,13 +289,13 @@ impl Placeholders {
 
     /// Ends open files whose last placeholder is closed by now.
     pub(crate) fn settle(&self) {
-        self.end_with(|_| false);
+        self.end_with(|_, _| false);
     }
 
     /// A connection ends, and with it what it was given and has not opened. What it has opened others may
     /// have, too.
     pub(crate) fn leave(&self, session: &Arc<Session>) {
-        self.end_with(|one| std::ptr::eq(one.giver.as_ptr(), Arc::as_ptr(session)));
+        self.end_with(|_, one| std::ptr::eq(one.giver.as_ptr(), Arc::as_ptr(session)));
     }
 
     /// A client could not open what it was given, for which a file is open already.
@@ -284,28 +307,34 @@ impl Placeholders {
     }
 
     fn end_one(&self, handle: u64) {
-        let mut buffer = self.ending.lock();
-        let mut table = self.table.lock();
-        let mut ended = table.take_reports(&mut buffer);
-        if table.known.get(&handle).is_some_and(|one| !one.is_open) {
-            ended.extend(table.known.remove_entry(&handle));
-        }
-        drop(table);
-        let left = self.end(ended);
-        drop(buffer);
-        left.end();
+        self.end_with(|number, _| number == handle);
     }
 
-    /// Ends what is closed, and of those that no client has opened what is so.
-    fn end_with(&self, is_so: impl Fn(&Placeholder) -> bool) {
-        let mut buffer = self.ending.lock();
+    fn end_with(&self, is_so: impl Fn(u64, &Placeholder) -> bool) {
+        if !self.end_closed(is_so) {
+            // One that fails is one of many: the thread wakes.
+            let _ = rustix::io::write(&self.nudge, &1_u64.to_ne_bytes());
+        }
+    }
+
+    /// Ends what is closed, and of those that no client has opened what is so. `false`: some were reported as
+    /// closed and are not.
+    fn end_closed(&self, is_so: impl Fn(u64, &Placeholder) -> bool) -> bool {
+        let mut ending = self.ending.lock();
         let mut table = self.table.lock();
-        let mut ended = table.take_reports(&mut buffer);
-        ended.extend(table.known.extract_if(|_, one| !one.is_open && is_so(one)));
+        table.take_reports(&mut ending);
+        let mut ended: Vec<_> =
+            table.known.extract_if(|handle, one| !one.is_open && is_so(*handle, one)).collect();
         drop(table);
+        // None is given out meanwhile, and a client opens what it was given once.
+        for (handle, _) in ending.reported.extract_if(|handle, links| links.is_closed(*handle)) {
+            ended.extend(self.table.lock().known.remove_entry(&handle));
+        }
         let left = self.end(ended);
-        drop(buffer);
+        let is_settled = ending.reported.is_empty();
+        drop(ending);
         left.end();
+        is_settled
     }
 
     fn end(&self, ended: Vec<(u64, Placeholder)>) -> Left {

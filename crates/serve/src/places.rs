@@ -5,6 +5,9 @@
 //! they are given, whose name is never used again. Each file is as long as its file system lets one be,
 //! without a block: a program that knows nothing of placeholders and writes into one that it inherits gets
 //! EFBIG.
+//!
+//! Each file has a second name in a directory that is not watched, by which the server looks whether a client
+//! still has its lock.
 
 use std::ffi::CStr;
 use std::fs::{self, DirBuilder, File, Permissions};
@@ -18,7 +21,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use kvfs_lane::NUMBERED;
 use kvfs_lane::greeting::{PLACEHOLDER_MODE, placeholder_name};
-use rustix::fs::{FlockOperation, Mode, OFlags, fchmod, flock, fstat, ftruncate, inotify, openat, renameat};
+use rustix::fs::{
+    AtFlags, FlockOperation, Mode, OFlags, fchmod, flock, fstat, ftruncate, inotify, linkat, mkdirat, openat,
+    renameat,
+};
 use rustix::io::Errno;
 
 /// Where it lies, if it is there.
@@ -32,6 +38,9 @@ const TRIES: usize = 100;
 
 /// What a file is called until its number is known.
 const NEW: &CStr = c"new";
+
+/// In the directory of a user: the second names.
+const LINKS: &CStr = c"links";
 
 /// See the module.
 pub(crate) struct Directory {
@@ -85,9 +94,13 @@ impl Directory {
         fs::set_permissions(&path.0, Permissions::from_mode(0o711))?;
         let (kind, new) = (OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, inotify::CreateFlags::CLOEXEC);
         let directory = Arc::new(rustix::fs::open(&path.0, kind, Mode::empty())?);
+        mkdirat(&*directory, LINKS, Mode::RWXU)?;
+        let links =
+            Links { directory: openat(&*directory, LINKS, kind, Mode::empty())?, len_max: self.len_max };
         let reports = inotify::init(new | inotify::CreateFlags::NONBLOCK)?;
         inotify::add_watch(&reports, &path.0, inotify::WatchFlags::OPEN | inotify::WatchFlags::CLOSE_WRITE)?;
-        Ok(Places { directory, reports, len_max: self.len_max, free: Vec::new(), in_use: 0, _path: path })
+        let links = Arc::new(links);
+        Ok(Places { directory, links, reports, free: Vec::new(), in_use: 0, _path: path })
     }
 }
 
@@ -148,11 +161,33 @@ fn remove_left_behind(base: &Path) {
     }
 }
 
+/// The second names of a user's files.
+pub(crate) struct Links {
+    directory: OwnedFd,
+    len_max: u64,
+}
+
+impl Links {
+    /// Whether no client has a file by the name that it was given. What another program has done to its
+    /// length is undone.
+    pub(crate) fn is_closed(&self, handle: u64) -> bool {
+        let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+        let Ok(file) = openat(&self.directory, &placeholder_name(handle)[..16], flags, Mode::empty()) else {
+            // Without descriptors it can't be said.
+            return false;
+        };
+        if let Err(errno) = ftruncate(&file, self.len_max) {
+            tracing::warn!(%errno, "what programs write to an open file of a client may be lost unnoticed");
+        }
+        flock(&file, FlockOperation::NonBlockingLockExclusive) != Err(Errno::WOULDBLOCK)
+    }
+}
+
 /// The files of a user. They go with this.
 pub(crate) struct Places {
     directory: Arc<OwnedFd>,
+    links: Arc<Links>,
     reports: OwnedFd,
-    len_max: u64,
     free: Vec<u64>,
     in_use: usize,
     _path: Removed,
@@ -162,6 +197,11 @@ impl Places {
     /// In which they are opened.
     pub(crate) fn directory(&self) -> Arc<OwnedFd> {
         Arc::clone(&self.directory)
+    }
+
+    /// By which they are looked at.
+    pub(crate) fn links(&self) -> Arc<Links> {
+        Arc::clone(&self.links)
     }
 
     /// Which of them are opened and closed.
@@ -180,12 +220,14 @@ impl Places {
         let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
         let file = openat(&*self.directory, NEW, flags, Mode::RUSR)?;
         fchmod(&file, Mode::from_raw_mode(PLACEHOLDER_MODE & 0o7777))?;
-        ftruncate(&file, self.len_max)?;
+        ftruncate(&file, self.links.len_max)?;
         let handle = fstat(&file)?.st_ino;
         if handle & NUMBERED != 0 {
             return Err(Errno::OVERFLOW.into());
         }
-        renameat(&*self.directory, NEW, &*self.directory, &placeholder_name(handle)[..16])?;
+        let name = placeholder_name(handle);
+        renameat(&*self.directory, NEW, &*self.directory, &name[..16])?;
+        linkat(&*self.directory, &name[..16], &self.links.directory, &name[..16], AtFlags::empty())?;
         Ok(handle)
     }
 

@@ -109,7 +109,11 @@ fn route(call: &Call<'_>) -> Done {
 
 fn by_path(call: &Call<'_>) -> Done {
     if call.paths.iter().flatten().all(|(_, place)| *place == Place::Outside) {
-        return if opening::leads_to_placeholder(call) { error(libc::ENXIO) } else { Err(Verdict::Native) };
+        return if opening::leads_to_placeholder(call.nr, call.args) {
+            error(libc::ENXIO)
+        } else {
+            Err(Verdict::Native)
+        };
     }
     match call.nr as i64 {
         libc::SYS_open | libc::SYS_openat | libc::SYS_openat2 | libc::SYS_creat => opening::open(call),
@@ -250,6 +254,9 @@ fn outside(call: &Call<'_>, path: u64) -> Verdict {
     let [Some((index, _)), None] = call.paths else { return fail(libc::EXDEV) };
     let mut args = *call.args;
     args[index] = path;
+    if opening::leads_to_placeholder(call.nr, &args) {
+        return fail(libc::ENXIO);
+    }
     Verdict::Done(sys::call(call.nr, &args))
 }
 

@@ -10,7 +10,7 @@ use super::server::{Who, spare, who};
 use super::{Done, UMASK, ask, at, error, fail};
 use crate::call::Call;
 use crate::state;
-use crate::sys::{self, word};
+use crate::sys::{self, Args, Number, word};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// open, openat, openat2, creat.
@@ -52,18 +52,19 @@ pub(super) fn open(call: &Call<'_>) -> Done {
     }
 }
 
-/// Whether a path elsewhere is opened that leads to a placeholder: `/proc/PID/fd/N`. What is written there is
-/// lost.
-pub(super) fn leads_to_placeholder(call: &Call<'_>) -> bool {
-    let which = match call.nr as i64 {
+/// Whether a path elsewhere is opened that leads to a placeholder: `/proc/PID/fd/N`, or what links to
+/// `/dev/stdout`. What is written there is lost.
+pub(super) fn leads_to_placeholder(nr: Number, args: &Args) -> bool {
+    let which = match nr as i64 {
         libc::SYS_open | libc::SYS_creat => 0,
         libc::SYS_openat | libc::SYS_openat2 => 1,
         _ => return false,
     };
-    let address = call.args[which];
+    let address = args[which];
+    let is_name = |path: &[u8]| path.starts_with(b"/proc/") || path.starts_with(b"/dev/");
     let mut found = sys::Stat::new();
     address >= 4096
-        && sys::string(address).is_some_and(|path| path.starts_with(b"/proc/"))
+        && sys::string(address).is_some_and(is_name)
         && found.of_path(address)
         && found.mode() == PLACEHOLDER_MODE
 }

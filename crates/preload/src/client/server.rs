@@ -271,6 +271,9 @@ impl Spare {
             let _ = exchange(&Call::Close { handle: self.handle }, |_| 0, |_, _| ());
             return Err(Verdict::Done(opened));
         }
+        // All copies have it; while there are some, the file stays open.
+        let lock = [opened as u64, libc::LOCK_SH as u64, 0, 0, 0, 0];
+        while sys::call(libc::SYS_flock as u64, &lock) == -(libc::EINTR as isize) {}
         Ok(opened as i32)
     }
 

@@ -68,6 +68,15 @@ fn open_file_of_another_process_is_not_opened_by_its_number() {
 }
 
 #[test]
+fn link_of_the_store_to_standard_output_does_not_open_what_stands_for_an_open_file() {
+    let script = "ln -s /dev/stdout /kvfs/log; bash -c 'echo lost > /kvfs/log && echo written >&2' > /kvfs/out; cat /kvfs/out";
+    let ran = run(&Served::new(), script);
+    assert_eq!(String::from_utf8_lossy(&ran.stdout), "");
+    let message = String::from_utf8_lossy(&ran.stderr);
+    assert!(message.contains("No such device or address") && !message.contains("written"), "{message}");
+}
+
+#[test]
 fn program_whose_first_failed_call_was_an_open_opens_files_at_a_new_server() {
     let mut served = Served::new();
     let script =

@@ -1,5 +1,7 @@
 //! When open files, waits and connections end.
 
+use std::fs::OpenOptions;
+use std::os::fd::AsRawFd;
 use std::sync::mpsc::channel;
 
 use kvfs_lane::greeting::PLACEHOLDER_MODE;
@@ -49,6 +51,27 @@ fn an_open_file_ends_with_the_last_copy_of_its_placeholder() {
     drop(copy);
     world.until(|server| server.open_files() == 0);
     assert_eq!(client.read(handle, 100, Some(0)), Err(Errno::BADF));
+}
+
+#[test]
+fn an_open_file_outlives_a_second_opening_of_its_placeholder_which_stays_as_long_as_it_was() {
+    let world = World::new();
+    let client = world.connect();
+    let (handle, descriptor) = placeholder(&client);
+    client.open("/file", OFlags::CREATE | OFlags::RDWR, Some(handle)).expect("opens");
+    client.write(handle, b"still there").expect("writes");
+    // As `> /dev/fd/N` does it in a program that knows nothing of placeholders.
+    let again = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
+    drop(OpenOptions::new().write(true).truncate(true).open(again).expect("opens"));
+    // Reports come in their order.
+    let (other, marker) = placeholder(&client);
+    client.open("/other", OFlags::CREATE | OFlags::RDWR, Some(other)).expect("opens");
+    drop(marker);
+    world.until(|server| server.open_files() == 1);
+    assert_eq!(client.read(handle, 100, Some(0)).expect("is open"), b"still there");
+    assert_eq!(rustix::io::write(&descriptor, b"lost"), Err(Errno::FBIG));
+    drop(descriptor);
+    world.until(|server| server.open_files() == 0);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use kvfs_lane::{At, Bytes, Call, Connection, Greeting, Reply};
 use kvfs_posix::{Process, Transaction, Volume};
 use kvfs_serve::{Server, Visitor};
 use kvfs_store::{Store, clock::SystemClock};
-use rustix::fs::{Mode, OFlags, openat};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, openat};
 use rustix::io::Errno;
 use tempfile::TempDir;
 
@@ -114,7 +114,9 @@ pub(crate) fn given(client: &Client) -> (u64, OwnedFd) {
 pub(crate) fn open(directory: &OwnedFd, handle: u64) -> OwnedFd {
     let name = placeholder_name(handle);
     let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CLOEXEC;
-    openat(directory, &name[..16], flags, Mode::empty()).expect("opens")
+    let opened = openat(directory, &name[..16], flags, Mode::empty()).expect("opens");
+    flock(&opened, FlockOperation::LockShared).expect("locks");
+    opened
 }
 
 pub(crate) struct Client(pub(crate) Connection);
