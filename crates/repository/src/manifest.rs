@@ -110,6 +110,7 @@ impl Manifest {
             id: self.begin().stream(),
             name: self.name.clone(),
             store: self.store.clone(),
+            position: self.position,
             created: Duration::from_nanos(self.created),
             pushed: Duration::from_secs(self.pushed),
             records: self.records,
@@ -127,7 +128,9 @@ pub struct Summary {
     pub name: String,
     /// The store in which it was made (16 bytes, in hexadecimal digits).
     pub store: String,
-    /// When it was made (time since 1970).
+    /// How far that store had come; what is newer in it has a greater one.
+    pub position: u64,
+    /// When it was made (time since 1970), by the clock of its machine.
     pub created: Duration,
     /// When it was pushed (time since 1970).
     pub pushed: Duration,

@@ -1,8 +1,11 @@
 //! Which snapshots are kept.
 //!
 //! Thread safety: a plain value. Invariants: a snapshot is kept where one rule keeps it; the newest one of a
-//! store is always kept where there is a rule at all; stores do not count against each other.
+//! store is always kept where there is a rule at all, by the clock of its machine and by its position in the
+//! store: the one may have been wrong, and the other goes back where a disk is put back; stores do not count
+//! against each other.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, Datelike, Utc};
@@ -49,13 +52,21 @@ impl Policy {
         let kept: BTreeSet<StreamId> = stores.into_values().flat_map(|all| self.kept(all)).collect();
         let mut goes: Vec<_> =
             snapshots.iter().filter(|summary| !kept.contains(&summary.id)).cloned().collect();
-        goes.sort_by_key(|summary| (summary.created, summary.id));
+        goes.sort_by_key(|summary| (summary.created, summary.position));
         goes
     }
 
     /// Those of one store that are kept.
     fn kept(&self, mut all: Vec<&Summary>) -> BTreeSet<StreamId> {
-        all.sort_by_key(|summary| std::cmp::Reverse((summary.created, summary.id)));
+        all.sort_by_key(|summary| Reverse((summary.created, summary.position)));
+        let mut kept = self.kept_in(&all);
+        all.sort_by_key(|summary| Reverse((summary.position, summary.created)));
+        kept.extend(self.kept_in(&all));
+        kept
+    }
+
+    /// Those of one store that are kept where this is their order, newest first.
+    fn kept_in(&self, all: &[&Summary]) -> BTreeSet<StreamId> {
         let mut kept: BTreeSet<_> = all.iter().take(self.last.max(1)).map(|summary| summary.id).collect();
         let rules: [(usize, SpanOf); 5] = [
             (self.hourly, |time| time.timestamp().div_euclid(3600)),
@@ -69,7 +80,7 @@ impl Policy {
         ];
         for (count, span_of) in rules {
             let mut spans = BTreeSet::new();
-            for summary in &all {
+            for summary in all {
                 let time = DateTime::from_timestamp_nanos(summary.created.as_nanos() as i64);
                 let is_new = spans.insert(span_of(&time));
                 if spans.len() > count {
@@ -102,6 +113,7 @@ mod tests {
             id: StreamId(id),
             name: String::new(),
             store,
+            position: seconds,
             created,
             pushed: created,
             records: 0,
@@ -133,6 +145,25 @@ mod tests {
         assert_eq!(kept(Policy { yearly: 5, ..Policy::default() }, &snapshots), [last_of(59)]);
         let hourly = kept(Policy { hourly: 2, last: 1, ..Policy::default() }, &snapshots);
         assert_eq!(hourly, times[178..]);
+    }
+
+    #[test]
+    fn the_newest_one_is_kept_whatever_the_clock_was() {
+        let day = |day: u64| 1_767_225_600 + day * DAY;
+        let made = |position: u64, seconds: u64| Summary { position, ..at("a", seconds) };
+        // Once ten years ahead, and once at the beginning of time.
+        let ahead = [made(1, day(0)), made(2, day(3650)), made(3, day(1)), made(4, day(2))];
+        let behind = [made(1, day(0)), made(2, day(1)), made(3, 77)];
+        for rule in [
+            Policy { last: 1, ..Policy::default() },
+            Policy { daily: 1, ..Policy::default() },
+            Policy { yearly: 1, ..Policy::default() },
+        ] {
+            assert_eq!(kept(rule, &ahead), [day(3650), day(2)], "{rule:?}");
+            assert_eq!(kept(rule, &behind), [day(1), 77], "{rule:?}");
+        }
+        let two = Policy { daily: 2, ..Policy::default() };
+        assert_eq!(kept(two, &ahead), [day(3650), day(1), day(2)]);
     }
 
     #[test]

@@ -3,8 +3,8 @@
 //! What a push of more than a week wrote first is older than a week, and nothing refers to it before the push
 //! ends. So a push writes an object when it begins and again twice a day, and removes them when it has ended.
 //! As long as the last of them is fresh, `prune` counts the week from the first one. What a push that was
-//! killed leaves counts for two days, and for as long as one is under way that began in these and relies on
-//! it. They are no lock: nothing that is removed relies on them.
+//! killed leaves counts for two days, and for a month as long as one is under way that began in these two
+//! days and relies on it. They are no lock: nothing that is removed relies on them.
 //!
 //! Thread safety: belongs to a push; functions. Invariant: ages are told by the clock of the service.
 
@@ -24,6 +24,10 @@ const INTERVAL: Duration = Duration::from_hours(12);
 
 /// So long after its last object a push counts as under way.
 const FRESH: Duration = Duration::from_hours(48);
+
+/// So long after its last object a push counts at most that another one relies on. Where many machines push,
+/// one is killed every other day, and each of them may rely on the one before.
+const RELIED_ON_MAX: Duration = Duration::from_hours(30 * 24);
 
 /// Monotonic, and since 1970.
 pub(crate) type Moment = (Duration, Duration);
@@ -102,7 +106,9 @@ impl Pushes {
         let mut pushes = Self { since: None, ended: Vec::new() };
         for objects in objects {
             let fresh_at = pushes.since.map_or(now, |since| since.min(now));
-            if last_of(&objects).is_some_and(|last| fresh_at.saturating_sub(last) < FRESH) {
+            let counts =
+                |last| fresh_at.saturating_sub(last) < FRESH && now.saturating_sub(last) < RELIED_ON_MAX;
+            if last_of(&objects).is_some_and(counts) {
                 let times = objects.iter().map(|(written, _)| *written);
                 pushes.since = pushes.since.into_iter().chain(times).min();
             } else {

@@ -208,7 +208,8 @@ impl Repository {
             Ok(())
         })?;
         manifests.sort_by_cached_key(|(id, manifest)| {
-            (manifest.as_ref().map_or(Duration::MAX, |manifest| manifest.summary().created), *id)
+            let summary = manifest.as_ref().map(Manifest::summary);
+            (summary.map_or((Duration::MAX, u64::MAX), |summary| (summary.created, summary.position)), *id)
         });
         Ok(manifests)
     }
@@ -242,14 +243,21 @@ fn pick<'e>(all: &'e [Entry], name: Option<&str>) -> Result<&'e Entry> {
     }
 }
 
-fn pick_newest(all: &[Entry]) -> Result<Option<&Entry>> {
+/// That of the last time, if it is the last one in its store as well: a clock may have been wrong.
+pub(crate) fn pick_newest(all: &[Entry]) -> Result<Option<&Entry>> {
     let mut newest: Option<(&Entry, &Summary)> = None;
     for entry in all.iter().rev() {
         // A damaged one may be the newest.
         let summary = entry.1.as_ref().map_err(|error| RepositoryError::NewestUnknown(error.to_string()))?;
         match newest {
             None => newest = Some((entry, summary)),
-            Some((_, newest)) if newest.store == summary.store => {}
+            Some((_, newest)) if newest.store == summary.store && newest.position >= summary.position => {}
+            Some((_, newest)) if newest.store == summary.store => {
+                return Err(RepositoryError::NewestUnknown(format!(
+                    "\"{}\" ({}) has the later time, and \"{}\" ({}) was made behind it",
+                    newest.name, newest.id, summary.name, summary.id
+                )));
+            }
             Some((_, newest)) => {
                 return Err(RepositoryError::Ambiguous {
                     name: "of more than one store".to_owned(),

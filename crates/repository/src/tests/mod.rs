@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use kvfs_fs::transfer::{Begin, SendStream, StreamReader};
+use kvfs_fs::transfer::{Begin, SendStream, StreamId, StreamReader};
 use kvfs_fs::{Caller, FileSystem, MkfsOptions, MountOptions, NodeId, WriteFlags};
 use kvfs_store::Store;
 use kvfs_store::clock::{Clock, ManualClock};
@@ -20,12 +20,12 @@ use crate::chunks::ChunkStore;
 use crate::config::Passphrase;
 use crate::error::{RepositoryError, Result};
 use crate::layout::manifest_object;
-use crate::manifest::Manifest;
+use crate::manifest::{Manifest, Summary};
 use crate::policy::Policy;
 use crate::pull::Pull;
 use crate::push::{Push, Pushed};
 use crate::remote::Remote;
-use crate::repository::Repository;
+use crate::repository::{Repository, pick_newest};
 use service::Service;
 
 /// A store whose snapshots are pushed.
@@ -461,6 +461,30 @@ fn a_repository_is_made_where_nothing_is_and_opened_where_one_is() {
     service.replace(&Path::from("backups/one/some/file"), None);
     drop(Repository::create_at(remote(&service), None).unwrap());
     assert!(matches!(Repository::create_at(remote(&service), None), Err(RepositoryError::Occupied { .. })));
+}
+
+#[test]
+fn the_newest_one_is_not_guessed_where_a_clock_was_wrong() {
+    let summary = |position: u64, created: u64| Summary {
+        id: StreamId([position as u8; 16]),
+        name: format!("at {position}"),
+        store: "a".to_owned(),
+        position,
+        created: Duration::from_secs(created),
+        pushed: Duration::ZERO,
+        records: 0,
+        bytes: 0,
+    };
+    let newest = |all: &[(u64, u64)]| {
+        let all: Vec<_> = all.iter().map(|&(position, created)| summary(position, created)).collect();
+        let entries: Vec<_> = all.into_iter().map(|summary| (summary.id, Ok(summary))).collect();
+        pick_newest(&entries).map(|found| found.map(|(id, _)| id.0[0]))
+    };
+    assert_eq!(newest(&[]).unwrap(), None);
+    assert_eq!(newest(&[(1, 10), (2, 20), (3, 30)]).unwrap(), Some(3));
+    assert_eq!(newest(&[(2, 10), (1, 20), (3, 30)]).unwrap(), Some(3), "what was wrong once is past");
+    let unknown = newest(&[(2, 20), (3, 30), (1, 1000)]).unwrap_err().to_string();
+    assert!(unknown.contains("\"at 1\"") && unknown.contains("\"at 3\""), "{unknown}");
 }
 
 #[test]

@@ -231,6 +231,24 @@ fn what_a_killed_push_of_weeks_has_left_goes() {
 }
 
 #[test]
+fn what_nothing_needs_goes_though_a_push_is_killed_daily() {
+    let service = Service::new();
+    let one = repository(&service);
+    let source = long_source(&one);
+    source.push(&one, "one").unwrap();
+    one.delete(one.find(Some("one")).unwrap().id).unwrap();
+    let mut removed = 0;
+    for _ in 0..45 {
+        UnderWay::begin(&source, &one, "long").unwrap().step();
+        pass_a_day(&service, &source);
+        removed += prune(&one).removed;
+    }
+    assert!(removed > 2, "{removed}");
+    source.push(&one, "long").unwrap();
+    assert_sound(&one);
+}
+
+#[test]
 fn a_damaged_mark_is_named_and_goes_where_nothing_is_pushed() {
     let service = Service::new();
     let one = repository(&service);
