@@ -28,7 +28,8 @@ pub(crate) fn remove(dir: &Path, before: Duration) -> Result<()> {
     Ok(())
 }
 
-fn is_half_written(name: &str) -> bool {
+/// Whether a file of that name is no object yet.
+pub(crate) fn is_half_written(name: &str) -> bool {
     let number = name.split_once('#').map(|(_, number)| number);
     number.is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
 }

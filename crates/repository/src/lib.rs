@@ -26,6 +26,7 @@
 mod chunks;
 mod config;
 mod error;
+mod files;
 mod layout;
 mod leftovers;
 mod manifest;

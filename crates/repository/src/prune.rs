@@ -79,14 +79,18 @@ impl Repository {
     /// # Errors
     /// The repository can't be read or written; damage, and then nothing is removed.
     pub fn prune(&self, policy: &Policy, is_alone: bool, only_tells: bool) -> Result<Pruned> {
-        let manifests = self.whole_manifests()?;
-        let summaries: Vec<_> = manifests.iter().map(Manifest::summary).collect();
+        let mut summaries = Vec::new();
+        self.each_manifest(|_, manifest| {
+            summaries.push(manifest?.summary());
+            Ok(())
+        })?;
         let mut pruned = Pruned { snapshots: policy.goes(&summaries), ..Pruned::default() };
         let mut gone: HashSet<_> = pruned.snapshots.iter().map(|summary| summary.id).collect();
         if !gone.is_empty() {
             // Were one that stays damaged, those that go could be the last whole ones.
-            let mut stay = manifests.iter().filter(|manifest| !gone.contains(&manifest.summary().id));
-            stay.try_for_each(|manifest| self.each_reference(manifest, |_| {}))?;
+            self.each_manifest(|id, manifest| {
+                if gone.contains(&id) { Ok(()) } else { self.each_reference(&manifest?, |_| {}) }
+            })?;
         }
         if !only_tells {
             self.remote().delete(pruned.snapshots.iter().map(|summary| manifest_object(summary.id)))?;
@@ -124,16 +128,18 @@ impl Repository {
         each_chunk(self.remote(), |id, written| {
             chunks.insert(id, written);
         })?;
-        for manifest in self.whole_manifests()? {
-            if !gone.contains(&manifest.summary().id) {
-                self.each_reference(&manifest, |id| {
-                    chunks.remove(&id);
-                    if marked.contains(&id) {
-                        relied_on.insert(id);
-                    }
-                })?;
+        self.each_manifest(|id, manifest| {
+            let manifest = manifest?;
+            if gone.contains(&id) {
+                return Ok(());
             }
-        }
+            self.each_reference(&manifest, |id| {
+                chunks.remove(&id);
+                if marked.contains(&id) {
+                    relied_on.insert(id);
+                }
+            })
+        })?;
         Ok(Unused { now, pushes, marks, chunks, relied_on, damaged })
     }
 

@@ -18,6 +18,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
 
 use crate::error::{RepositoryError, Result};
+use crate::files;
 use crate::layout::bytes_max;
 use crate::seal::{SEAL_BYTES_MAX, Sealer};
 
@@ -28,6 +29,10 @@ const REQUESTS_MAX: usize = 16;
 /// Mbit/s.
 const PATIENCE: Patience =
     Patience { request_time_max: Duration::from_mins(10), retries_max: 12, age_max: Duration::from_mins(30) };
+
+/// How often an object that must not be there is written where no answer comes; the question whether it is
+/// there, in between, waits for the network.
+const NEW_TRIES_MAX: u32 = 3;
 
 /// See the module.
 pub(crate) struct Remote {
@@ -80,13 +85,21 @@ impl Remote {
         self.runtime.block_on(get(Arc::clone(&self.service), self.path(object), object.to_owned()))
     }
 
-    /// Writes an object that must not be there. Returns whether it was not.
+    /// Writes an object that must not be there. Returns whether it was not. No client asks again for that
+    /// where no answer has come, so what is there then tells.
     pub(crate) fn put_new(&self, object: &str, content: Vec<u8>) -> Result<bool> {
-        let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
-        match self.runtime.block_on(self.service.put_opts(&self.path(object), content.into(), options)) {
-            Ok(_) => Ok(true),
-            Err(object_store::Error::AlreadyExists { .. }) => Ok(false),
-            Err(error) => Err(error_of(format!("writing {object}"), &error)),
+        let (path, content) = (self.path(object), Bytes::from(content));
+        let mut tries_left = NEW_TRIES_MAX;
+        loop {
+            let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
+            let put = self.service.put_opts(&path, content.clone().into(), options);
+            let Err(error) = self.runtime.block_on(put) else { return Ok(true) };
+            tries_left -= 1;
+            match self.get(object) {
+                Ok(Some(there)) => return Ok(there == content),
+                Ok(None) if tries_left > 0 => {}
+                _ => return Err(error_of(format!("writing {object}"), &error)),
+            }
         }
     }
 
@@ -119,8 +132,12 @@ impl Remote {
     }
 
     /// Calls `each` with the name of every object below `dir` (empty: the whole place), and when it was
-    /// written by the clock of the service.
+    /// written by the clock of the service. No object is left out: in directories the client would pass over
+    /// files that can't be looked at.
     pub(crate) fn list(&self, dir: &str, mut each: impl FnMut(&str, Duration) -> Result<()>) -> Result<()> {
+        if let Some(place) = self.directory() {
+            return files::list(&place.join(dir), &mut each);
+        }
         let at = if dir.is_empty() { self.prefix.clone() } else { self.path(dir) };
         let failed = |error: object_store::Error| error_of(format!("listing {at}"), &error);
         let mut objects = self.service.list(Some(&at));

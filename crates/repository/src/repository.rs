@@ -167,9 +167,18 @@ impl Repository {
         Ok(self.remote.written(&manifest_object(id))?.map(|_| id))
     }
 
+    /// Oldest first; behind them those that can't be read.
     fn entries(&self) -> Result<Vec<Entry>> {
-        let all = self.manifests()?.into_iter();
-        Ok(all.map(|(id, manifest)| (id, manifest.map(|manifest| manifest.summary()))).collect())
+        let mut entries: Vec<Entry> = Vec::new();
+        self.each_manifest(|id, manifest| {
+            entries.push((id, manifest.map(|manifest| manifest.summary())));
+            Ok(())
+        })?;
+        entries.sort_by_key(|(id, summary)| {
+            let place = summary.as_ref().map(|summary| (summary.created, summary.position));
+            (place.unwrap_or((Duration::MAX, u64::MAX)), *id)
+        });
+        Ok(entries)
     }
 
     /// Takes a snapshot away. Its space comes back with [`Self::prune`].
@@ -180,11 +189,6 @@ impl Repository {
         self.remote.delete([manifest_object(id)])
     }
 
-    /// All manifests, none of which may be damaged.
-    pub(crate) fn whole_manifests(&self) -> Result<Vec<Manifest>> {
-        self.manifests()?.into_iter().map(|(_, manifest)| manifest).collect()
-    }
-
     /// What a snapshot says of itself.
     pub(crate) fn manifest(&self, id: StreamId) -> Result<Manifest> {
         let object = manifest_object(id);
@@ -192,26 +196,21 @@ impl Repository {
         self.open_manifest(id, &sealed)
     }
 
-    /// All manifests, that of the oldest snapshot first, and what is wrong with those that are damaged.
-    pub(crate) fn manifests(&self) -> Result<Vec<(StreamId, Result<Manifest>)>> {
+    /// Calls `each` with every manifest, or with what is wrong with it. A few are in memory at a time.
+    pub(crate) fn each_manifest(
+        &self,
+        mut each: impl FnMut(StreamId, Result<Manifest>) -> Result<()>,
+    ) -> Result<()> {
         let mut ids = Vec::new();
         self.remote.list(SNAPSHOTS, |name, _| {
             ids.extend(from_hex(name).map(StreamId));
             Ok(())
         })?;
-        let mut manifests = Vec::new();
         self.remote.get_all(ids.into_iter().map(|id| (id, manifest_object(id))), |id, sealed| {
             // One that was taken away meanwhile is none.
-            if let Some(sealed) = sealed.transpose() {
-                manifests.push((id, sealed.and_then(|sealed| self.open_manifest(id, &sealed))));
-            }
-            Ok(())
-        })?;
-        manifests.sort_by_cached_key(|(id, manifest)| {
-            let summary = manifest.as_ref().map(Manifest::summary);
-            (summary.map_or((Duration::MAX, u64::MAX), |summary| (summary.created, summary.position)), *id)
-        });
-        Ok(manifests)
+            let Some(sealed) = sealed.transpose() else { return Ok(()) };
+            each(id, sealed.and_then(|sealed| self.open_manifest(id, &sealed)))
+        })
     }
 
     fn open_manifest(&self, id: StreamId, sealed: &[u8]) -> Result<Manifest> {

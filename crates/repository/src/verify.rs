@@ -3,7 +3,9 @@
 //! Thread safety: functions. Invariant: nothing is changed but that what is damaged is marked where that is
 //! asked for.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+
+use kvfs_fs::transfer::StreamId;
 
 use crate::chunks::{each_chunk, marks};
 use crate::error::{RepositoryError, Result};
@@ -33,58 +35,41 @@ impl Repository {
     /// The repository can't be read.
     pub fn verify(&self, reads_all: bool, at: &mut dyn FnMut(u64, u64)) -> Result<Verification> {
         let mut found = Verification::default();
-        let mut needed: HashMap<ChunkId, Vec<usize>> = HashMap::new();
-        let mut names = Vec::new();
-        for (_, manifest) in self.manifests()? {
+        let (mut needed, mut incomplete) = (HashSet::new(), BTreeMap::new());
+        self.each_manifest(|id, manifest| {
             found.snapshots += 1;
-            let manifest = match manifest {
-                Ok(manifest) => manifest,
-                Err(error) => {
-                    found.findings.push(error.to_string());
-                    continue;
-                }
+            let mut need = |id| {
+                needed.insert(id);
             };
-            let number = names.len();
-            names.push(format!("\"{}\"", manifest.name));
-            let references = self.each_reference(&manifest, |id| {
-                let by = needed.entry(id).or_default();
-                if by.last() != Some(&number) {
-                    by.push(number);
-                }
-            });
-            match references {
-                Ok(()) => {}
-                Err(error @ (RepositoryError::Missing(_) | RepositoryError::Damaged { .. })) => {
-                    found.findings.push(format!("{error} (needed by {})", names[number]));
-                }
-                Err(error) => return Err(error),
+            match manifest.map(|manifest| self.each_reference(&manifest, &mut need)) {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => drop(incomplete.insert(id, as_finding(error)?)),
+                Err(error) => found.findings.push(error.to_string()),
             }
-        }
+            Ok(())
+        })?;
         found.chunks = needed.len() as u64;
-        let who = |by: &[usize]| by.iter().map(|&n| names[n].as_str()).collect::<Vec<_>>().join(", ");
-        let mut missing: BTreeMap<_, _> = needed.iter().map(|(id, by)| (*id, by)).collect();
+        let mut missing = needed.clone();
         each_chunk(self.remote(), |id, _| {
             missing.remove(&id);
         })?;
-        for (id, by) in &missing {
-            let error = RepositoryError::Missing(id.object());
-            found.findings.push(format!("{error} (needed by {})", who(by)));
-        }
+        let mut unsound: BTreeMap<_, _> =
+            missing.iter().map(|id| (*id, RepositoryError::Missing(id.object()).to_string())).collect();
         marks(self.remote(), self.sealer(), |_, error| {
             found.findings.push(error.to_string());
             Ok(())
         })?;
         if reads_all {
-            let there = needed.iter().filter(|(id, _)| !missing.contains_key(id));
+            let there = needed.iter().filter(|id| !missing.contains(id));
             let mut read = 0;
-            self.remote().get_all(there.map(|(id, by)| ((id, by), id.object())), |(id, by), sealed| {
+            self.remote().get_all(there.map(|id| (id, id.object())), |id, sealed| {
                 match sealed.and_then(|sealed| id.open(self.sealer(), sealed.as_ref())) {
                     Ok(content) => found.bytes_read += content.len() as u64,
                     Err(error) => {
                         if matches!(error, RepositoryError::Damaged { .. }) {
                             found.damaged.push(*id);
                         }
-                        found.findings.push(format!("{error} (needed by {})", who(by)));
+                        unsound.insert(*id, error.to_string());
                     }
                 }
                 read += 1;
@@ -92,9 +77,40 @@ impl Repository {
                 Ok(())
             })?;
         }
+        self.name_who_needs(&incomplete, &unsound, &mut found)?;
         found.findings.sort();
-        found.findings.dedup();
         Ok(found)
+    }
+
+    /// Adds what is wrong with snapshots and chunks, if snapshots that are there now need it: what goes with
+    /// one that is removed meanwhile is no damage.
+    fn name_who_needs<'f>(
+        &self,
+        incomplete: &'f BTreeMap<StreamId, String>,
+        unsound: &'f BTreeMap<ChunkId, String>,
+        found: &mut Verification,
+    ) -> Result<()> {
+        if incomplete.is_empty() && unsound.is_empty() {
+            return Ok(());
+        }
+        let mut needed_by: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
+        self.each_manifest(|id, manifest| {
+            let Ok(manifest) = manifest else { return Ok(()) };
+            let name = format!("\"{}\"", manifest.name);
+            let mut needs = |what: Option<&'f String>| {
+                if let Some(what) = what {
+                    needed_by.entry(what).or_default().insert(name.clone());
+                }
+            };
+            needs(incomplete.get(&id));
+            let references = self.each_reference(&manifest, |id| needs(unsound.get(&id)));
+            references.or_else(|error| as_finding(error).map(drop))
+        })?;
+        let lines = needed_by.into_iter().map(|(what, by)| {
+            format!("{what} (needed by {})", by.into_iter().collect::<Vec<_>>().join(", "))
+        });
+        found.findings.extend(lines);
+        Ok(())
     }
 
     /// Marks the chunks that were found to be damaged, so that no push that begins from now on relies on
@@ -106,5 +122,13 @@ impl Repository {
     pub fn mark_damaged(&self, found: &Verification) -> Result<u64> {
         self.mark(&found.damaged)?;
         Ok(found.damaged.len() as u64)
+    }
+}
+
+/// What is said of a snapshot's list of chunks that can't be read; what is not its fault is the error.
+fn as_finding(error: RepositoryError) -> Result<String> {
+    match error {
+        RepositoryError::Missing(_) | RepositoryError::Damaged { .. } => Ok(error.to_string()),
+        error => Err(error),
     }
 }

@@ -366,7 +366,13 @@ fn a_prune_removes_no_snapshot_where_one_that_stays_is_damaged() {
         source.push(&repository, name).unwrap();
     }
     let newest = Policy { last: 1, ..Policy::default() };
-    let manifests = repository.whole_manifests().unwrap();
+    let mut manifests = Vec::new();
+    repository
+        .each_manifest(|_, manifest| {
+            manifests.push(manifest.unwrap());
+            Ok(())
+        })
+        .unwrap();
     let goes = newest.goes(&manifests.iter().map(Manifest::summary).collect::<Vec<_>>());
     let stays = manifests.iter().find(|manifest| manifest.summary().id != goes[0].id).unwrap();
     for chunk in &stays.contents {

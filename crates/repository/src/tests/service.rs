@@ -41,6 +41,8 @@ pub(super) struct Service {
     pub(super) bytes_read: AtomicU64,
     /// In the n-th request of the kind from now on whose object has that in its name (n counts from 0).
     meanwhile: Mutex<Option<(Request, &'static str, usize, Meanwhile)>>,
+    /// Of the next object with that in its name no answer comes.
+    lost: Mutex<Option<&'static str>>,
 }
 
 impl Service {
@@ -87,6 +89,11 @@ impl Service {
         then: impl FnOnce() + Send + 'static,
     ) {
         *self.meanwhile.lock().unwrap() = Some((kind, part, skipped, Box::new(then)));
+    }
+
+    /// The next object of such a name is written, and no answer comes.
+    pub(super) fn lose_answer(&self, part: &'static str) {
+        *self.lost.lock().unwrap() = Some(part);
     }
 
     /// Whether what is to happen has happened.
@@ -149,7 +156,10 @@ impl ObjectStore for Service {
         self.happen(Request::Put, at);
         let put = self.objects.put_opts(at, payload, options).await?;
         self.written.lock().unwrap().insert(at.clone(), self.now.load(Ordering::SeqCst));
-        Ok(put)
+        match self.lost.lock().unwrap().take_if(|part| at.as_ref().contains(*part)) {
+            None => Ok(put),
+            Some(_) => Err(Error::Generic { store: "test", source: "no answer has come".into() }),
+        }
     }
 
     async fn put_multipart_opts(

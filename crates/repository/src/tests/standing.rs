@@ -249,6 +249,40 @@ fn what_nothing_needs_goes_though_a_push_is_killed_daily() {
 }
 
 #[test]
+fn a_snapshot_that_goes_while_it_is_verified_is_no_damage() {
+    for skipped in 0..8 {
+        let service = Service::new();
+        let one = repository(&service);
+        let source = source(&one);
+        source.push(&one, "one").unwrap();
+        let other = Arc::clone(&service);
+        service.meanwhile((Request::Get, "/chunks/", skipped), move || {
+            let two = repository(&other);
+            two.delete(two.find(Some("one")).unwrap().id).unwrap();
+            assert!(two.prune(&Policy::default(), true, false).unwrap().removed > 2);
+        });
+        let verified = one.verify(true, &mut |_, _| {}).unwrap();
+        assert!(service.is_over());
+        assert!(verified.findings.is_empty(), "{skipped}: {:?}", verified.findings);
+    }
+}
+
+#[test]
+fn a_push_ends_though_the_answer_to_an_object_of_its_own_is_lost() {
+    for part in ["/pushing/", "/snapshots/"] {
+        let service = Service::new();
+        let one = repository(&service);
+        let source = source(&one);
+        service.lose_answer(part);
+        assert!(source.push(&one, "again").unwrap().objects_new > 1, "{part}");
+        assert!(!service.names().iter().any(|name| name.as_ref().contains("/pushing/")), "{part}");
+        let again = source.push(&one, "again");
+        assert!(matches!(again, Err(RepositoryError::Present(_))), "{again:?}");
+        assert_whole(&one, &source, "again");
+    }
+}
+
+#[test]
 fn a_damaged_mark_is_named_and_goes_where_nothing_is_pushed() {
     let service = Service::new();
     let one = repository(&service);

@@ -25,13 +25,14 @@ pub(crate) fn run(args: &SnapshotArgs) -> Result<ExitCode> {
     match &args.command {
         Receive(receive) => return receive::run(store, receive),
         Pull(pull) => return pull::run(store, pull),
+        Push(push) => return push::run(store, push),
         Send(send) => send::check(send)?,
         Create { .. } => expect_main_line(store, "a snapshot is one of the main line")?,
         Restore { .. } => expect_main_line(store, "a snapshot is restored on the main line")?,
         _ => {}
     }
     let only_reads =
-        matches!(args.command, List { .. } | Diff { .. } | Restore { dry_run: true, .. } | Send(_) | Push(_));
+        matches!(args.command, List { .. } | Diff { .. } | Restore { dry_run: true, .. } | Send(_));
     Endpoint::with(args.store.as_deref(), only_reads, |endpoint| answer(endpoint, &args.command))?;
     Ok(ExitCode::SUCCESS)
 }
@@ -57,9 +58,8 @@ fn answer(endpoint: &mut Endpoint, command: &SnapshotCommand) -> Result<()> {
             restore(endpoint, name, paths, *json)
         }
         SnapshotCommand::Send(args) => send::run(endpoint, args),
-        SnapshotCommand::Push(args) => push::run(endpoint, args),
-        SnapshotCommand::Receive(_) | SnapshotCommand::Pull(_) => {
-            Err(CliError::new(Code::Usage, "a store receives by itself"))
+        SnapshotCommand::Push(_) | SnapshotCommand::Receive(_) | SnapshotCommand::Pull(_) => {
+            Err(CliError::new(Code::Usage, "this command reaches the store by itself"))
         }
     }
 }

@@ -1,5 +1,7 @@
 //! `kvfs snapshot push`: a snapshot from the store to a repository.
 
+use std::path::Path;
+use std::process::ExitCode;
 use std::sync::Arc;
 
 use kvfs_fs::transfer::{Frame, StreamId, StreamReader};
@@ -16,13 +18,14 @@ use crate::error::Result;
 use crate::progress::Bar;
 use crate::units::human_bytes;
 
-pub(super) fn run(endpoint: &mut Endpoint, args: &PushArgs) -> Result<()> {
+pub(super) fn run(store: Option<&Path>, args: &PushArgs) -> Result<ExitCode> {
+    // The passphrase may take longer than a daemon waits for a request.
     let repository = open(&args.repository)?;
-    let pushed = match push(endpoint, &repository, &args.name) {
-        Err(Refused::Present) => None,
-        Err(Refused::Error(error)) => return Err(error),
-        Ok(pushed) => Some(pushed),
-    };
+    let pushed = Endpoint::with(store, true, |endpoint| match push(endpoint, &repository, &args.name) {
+        Err(Refused::Present) => Ok(None),
+        Err(Refused::Error(error)) => Err(error),
+        Ok(pushed) => Ok(Some(pushed)),
+    })?;
     if args.json {
         let counts = pushed.map(|Pushed { bytes, records, objects_new, bytes_new }| {
             serde_json::json!({
@@ -42,7 +45,7 @@ pub(super) fn run(endpoint: &mut Endpoint, args: &PushArgs) -> Result<()> {
     } else {
         println!("\"{}\" is in the repository already", args.name);
     }
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Why nothing was pushed.
