@@ -203,7 +203,8 @@ impl Canvases {
                 if blocks == 0 {
                     continue;
                 }
-                let counted = Heat::stretches_of(first, blocks)
+                let counted = heat
+                    .stretches_of(first, blocks)
                     .map(|stretch| (stretch.clone(), heat.count(region.prefix, stretch.start)));
                 if region.unit.is_some() {
                     // Packed blocks lie nowhere one by one.

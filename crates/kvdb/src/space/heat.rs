@@ -12,16 +12,19 @@
 //! devices; cold, where these are crowded, what is asked for half as often.
 //!
 //! Thread safety: atomics without order: a count that is lost among threads makes no difference. Memory: one
-//! byte for each cell, from when it is turned on.
+//! byte for each cell, from when it is turned on. Invariant: there are cells for all that the fast devices
+//! hold, else what was never asked for would have the counts of others: where there would be too many,
+//! stretches are longer, and where fast devices have come, counting begins anew.
 
 use std::ops::Range;
-use std::sync::OnceLock;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 
+use arc_swap::ArcSwapOption;
 use kvfs_store::{BLOCK_BYTES, Tier};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// Blocks of a stretch: of 256 KiB (nDiskFS 3.3).
+/// Blocks of a stretch: of 256 KiB (nDiskFS 3.3), or of a multiple where fast devices hold very much.
 pub(crate) const STRETCH_BLOCKS: u64 = 64;
 
 /// A stretch has so many cells.
@@ -48,7 +51,7 @@ pub(crate) const SHARE_LEFT_FREE: u64 = 4;
 /// See the module.
 #[derive(Default)]
 pub(crate) struct Heat {
-    sketch: OnceLock<Sketch>,
+    sketch: ArcSwapOption<Sketch>,
     /// From this count on a stretch is hot; 0: none is.
     hot_from: AtomicU8,
     /// Up to this count, not with it, a stretch is cold; 0: none is.
@@ -58,6 +61,8 @@ pub(crate) struct Heat {
 }
 
 struct Sketch {
+    /// Blocks of a stretch.
+    stretch_blocks: u64,
     cells: Box<[AtomicU8]>,
     /// Until the next halving.
     accesses_left: AtomicU64,
@@ -72,16 +77,27 @@ pub(crate) struct FastSpace {
 }
 
 impl Heat {
-    /// Counts from now on; the fast devices hold so many bytes.
+    /// Counts from now on; the fast devices hold so many bytes. Where these are many more than before, it
+    /// begins anew.
     pub(crate) fn turn_on(&self, fast_bytes: u64) {
-        self.sketch.get_or_init(|| Sketch::for_stretches(stretches_in(fast_bytes)));
+        self.renew(fast_bytes);
+    }
+
+    /// Whether it has begun anew.
+    fn renew(&self, fast_bytes: u64) -> bool {
+        let is_new = !self.sketch.load().as_ref().is_some_and(|sketch| sketch.is_enough_for(fast_bytes));
+        if is_new {
+            self.forget_levels();
+            self.sketch.store(Some(Arc::new(Sketch::for_bytes(fast_bytes))));
+        }
+        is_new
     }
 
     /// Blocks were asked for.
     pub(crate) fn note(&self, prefix: &[u8], first: u64, blocks: u64) {
-        let Some(sketch) = self.sketch.get() else { return };
-        let last = first.saturating_add(blocks.saturating_sub(1));
-        for stretch in first / STRETCH_BLOCKS..=last / STRETCH_BLOCKS {
+        let sketch = self.sketch.load();
+        let Some(sketch) = &*sketch else { return };
+        for stretch in sketch.stretches(first, blocks) {
             sketch.note(hash(prefix, stretch));
         }
         self.unsettled.fetch_add(1, Relaxed);
@@ -89,23 +105,23 @@ impl Heat {
 
     /// Whether it counts.
     pub(crate) fn is_on(&self) -> bool {
-        self.sketch.get().is_some()
+        self.sketch.load().is_some()
     }
 
     /// How often the stretch with this block was asked for.
     pub(crate) fn count(&self, prefix: &[u8], block: u64) -> u8 {
-        self.sketch.get().map_or(0, |sketch| sketch.count(hash(prefix, block / STRETCH_BLOCKS)))
+        let sketch = self.sketch.load();
+        sketch.as_ref().map_or(0, |sketch| sketch.count(hash(prefix, block / sketch.stretch_blocks)))
     }
 
     /// Where these blocks belong, if they are hot, or cold.
     pub(crate) fn wish_of(&self, prefix: &[u8], first: u64, blocks: u64) -> Option<Tier> {
         let (hot_from, cold_below) = (self.hot_from.load(Relaxed), self.cold_below.load(Relaxed));
-        let sketch = self.sketch.get().filter(|_| hot_from > 0)?;
-        let last = first.saturating_add(blocks.saturating_sub(1));
-        let stretches = first / STRETCH_BLOCKS..=last / STRETCH_BLOCKS;
+        let sketch = self.sketch.load();
+        let sketch = sketch.as_ref().filter(|_| hot_from > 0)?;
         // What is moved is moved as a whole: its hottest part decides.
-        let count = stretches.map(|stretch| sketch.count(hash(prefix, stretch))).max().unwrap_or(0);
-        match count {
+        let counts = sketch.stretches(first, blocks).map(|stretch| sketch.count(hash(prefix, stretch)));
+        match counts.max().unwrap_or(0) {
             count if count >= hot_from => Some(Tier::Fast),
             count if count < cold_below => Some(Tier::Slow),
             _ => None,
@@ -114,12 +130,16 @@ impl Heat {
 
     /// Parts of these blocks that may belong on different tiers.
     pub(crate) fn parts_of(&self, first: u64, blocks: u64) -> impl Iterator<Item = Range<u64>> + use<> {
-        parts(first, blocks, if self.hot_from.load(Relaxed) > 0 { STRETCH_BLOCKS } else { u64::MAX })
+        parts(first, blocks, if self.has_levels() { self.stretch_blocks() } else { u64::MAX })
     }
 
     /// The stretches that these blocks are of, as far as they are.
-    pub(crate) fn stretches_of(first: u64, blocks: u64) -> impl Iterator<Item = Range<u64>> {
-        parts(first, blocks, STRETCH_BLOCKS)
+    pub(crate) fn stretches_of(&self, first: u64, blocks: u64) -> impl Iterator<Item = Range<u64>> + use<> {
+        parts(first, blocks, self.stretch_blocks())
+    }
+
+    fn stretch_blocks(&self) -> u64 {
+        self.sketch.load().as_ref().map_or(STRETCH_BLOCKS, |sketch| sketch.stretch_blocks)
     }
 
     /// Whether anything is hot or cold by now.
@@ -144,10 +164,17 @@ impl Heat {
 
     /// Decides what is hot and cold from now on.
     pub(crate) fn settle(&self, fast: FastSpace) {
-        let Some(sketch) = self.sketch.get() else { return };
+        if !self.is_on() {
+            return;
+        }
         self.unsettled.store(0, Relaxed);
+        if self.renew(fast.bytes_total) {
+            return;
+        }
+        let sketch = self.sketch.load();
+        let Some(sketch) = &*sketch else { return };
         let usable = fast.bytes_total - fast.bytes_total / SHARE_LEFT_FREE;
-        let hot_from = sketch.count_that_fits(stretches_in(usable)).max(HOT_MIN);
+        let hot_from = sketch.count_that_fits(stretches_in(usable, sketch.stretch_blocks)).max(HOT_MIN);
         self.hot_from.store(hot_from, Relaxed);
         self.note_space(fast);
     }
@@ -176,8 +203,8 @@ fn parts(first: u64, blocks: u64, len: u64) -> impl Iterator<Item = Range<u64>> 
     })
 }
 
-fn stretches_in(bytes: u64) -> u64 {
-    bytes / (STRETCH_BLOCKS * BLOCK_BYTES as u64)
+fn stretches_in(bytes: u64, stretch_blocks: u64) -> u64 {
+    bytes / (stretch_blocks * BLOCK_BYTES as u64)
 }
 
 fn hash(prefix: &[u8], stretch: u64) -> u64 {
@@ -185,15 +212,38 @@ fn hash(prefix: &[u8], stretch: u64) -> u64 {
 }
 
 impl Sketch {
-    fn for_stretches(stretches: u64) -> Self {
-        let cells =
-            (stretches.saturating_mul(CELLS_PER_STRETCH)).clamp(CELLS_MIN, CELLS_MAX).next_power_of_two();
+    /// Where fast devices hold so many bytes: the blocks of a stretch, the stretches that fit there, and the
+    /// cells.
+    fn shape(fast_bytes: u64) -> (u64, u64, u64) {
+        let mut stretch_blocks = STRETCH_BLOCKS;
+        while stretches_in(fast_bytes, stretch_blocks) > CELLS_MAX / CELLS_PER_STRETCH {
+            stretch_blocks *= 2;
+        }
+        let stretches = stretches_in(fast_bytes, stretch_blocks);
+        (stretch_blocks, stretches, (stretches * CELLS_PER_STRETCH).max(CELLS_MIN).next_power_of_two())
+    }
+
+    fn is_enough_for(&self, fast_bytes: u64) -> bool {
+        let (stretch_blocks, _, cells) = Self::shape(fast_bytes);
+        self.stretch_blocks > stretch_blocks
+            || (self.stretch_blocks == stretch_blocks && self.cells.len() as u64 >= cells)
+    }
+
+    fn for_bytes(fast_bytes: u64) -> Self {
+        let (stretch_blocks, stretches, cells) = Self::shape(fast_bytes);
         let accesses_per_halving = stretches.saturating_mul(ACCESSES_PER_STRETCH).max(ACCESSES_MIN);
         Self {
+            stretch_blocks,
             cells: (0..cells).map(|_| AtomicU8::new(0)).collect(),
             accesses_left: AtomicU64::new(accesses_per_halving),
             accesses_per_halving,
         }
+    }
+
+    /// The numbers of the stretches that these blocks are of.
+    fn stretches(&self, first: u64, blocks: u64) -> impl Iterator<Item = u64> + use<> {
+        let last = first.saturating_add(blocks.saturating_sub(1));
+        first / self.stretch_blocks..=last / self.stretch_blocks
     }
 
     fn cells_of(&self, hash: u64) -> impl Iterator<Item = &AtomicU8> {

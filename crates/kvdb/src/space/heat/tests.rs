@@ -83,3 +83,41 @@ fn a_hot_set_that_moves_is_found_again_and_no_more_is_hot_than_fits() {
     let hot = wishing(&heat, 0..files, Tier::Fast);
     assert!(hot <= 1600, "{hot} fit");
 }
+
+#[test]
+fn fast_devices_of_any_size_have_cells_for_all_that_they_hold() {
+    for fast_bytes in [1 << 20, 1 << 30, 1 << 38, (1 << 38) + (1 << 30), 1 << 40, 5 << 40, 1 << 46] {
+        let heat = Heat::default();
+        heat.turn_on(fast_bytes);
+        let sketch = heat.sketch.load_full().expect("is on");
+        let (cells, stretches) = (sketch.cells.len() as u64, stretches_in(fast_bytes, sketch.stretch_blocks));
+        assert!(cells <= CELLS_MAX && stretches * CELLS_PER_STRETCH <= cells, "{fast_bytes}: {cells}");
+        // What is longer is counted as one.
+        heat.note(b"file", sketch.stretch_blocks - 1, 1);
+        let counts = [0, sketch.stretch_blocks].map(|block| heat.count(b"file", block));
+        assert_eq!(counts, [1, 0], "{fast_bytes}");
+        let parts: Vec<_> = heat.stretches_of(1, sketch.stretch_blocks).collect();
+        let end = sketch.stretch_blocks;
+        assert_eq!(parts, [1..end, end..end + 1], "{fast_bytes}");
+    }
+}
+
+#[test]
+fn counting_begins_anew_when_a_much_larger_fast_device_has_come() {
+    let (files, seed) = (2000, 11);
+    let (heat, mut rng) = (Heat::default(), Rng::new(seed));
+    heat.turn_on(space(1600, 10).bytes_total);
+    ask(&heat, &mut rng, 0..50, files, 40_000);
+    heat.settle(space(1600, 10));
+    assert!(heat.has_levels());
+    let fast = space(16_000, 14_000);
+    heat.settle(fast);
+    assert!(!heat.has_levels() && heat.is_on(), "nothing is known yet");
+    // As long as it counts, less is no other matter.
+    ask(&heat, &mut rng, 0..files, files, 600_000);
+    heat.settle(space(15_000, 100));
+    assert!(heat.has_levels());
+    heat.settle(fast);
+    let hot = wishing(&heat, 0..files, Tier::Fast);
+    assert!(hot <= 12_000, "{hot} of 12000 that fit are hot");
+}
