@@ -149,7 +149,8 @@ pub fn is_connected(socket: impl AsFd) -> bool {
     let mut sockets = [PollFd::new(&socket, PollFlags::RDHUP)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     let asked = poll(&mut sockets, Some(&now));
-    let is_gone = sockets[0].revents().intersects(PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR);
+    let gone = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL;
+    let is_gone = sockets[0].revents().intersects(gone);
     asked.is_err() || !is_gone
 }
 

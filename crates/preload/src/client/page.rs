@@ -47,6 +47,8 @@ pub(super) struct Page {
 
 struct Slot {
     state: AtomicU32,
+    /// Of the connection that the lane is of; changed while the slot is busy.
+    generation: AtomicU32,
     lane: UnsafeCell<MaybeUninit<ClientLane>>,
 }
 
@@ -81,15 +83,20 @@ pub(super) fn page() -> Option<&'static Page> {
 }
 
 impl Page {
-    /// A lane that is idle, or room for one; `None`: all are busy.
-    pub(super) fn claim(&self) -> Option<Claimed<'_>> {
-        [IDLE, EMPTY].into_iter().find_map(|state| {
+    /// A lane of a connection that is idle, or room for one; `None`: all are busy. One of a connection that
+    /// has ended makes room.
+    pub(super) fn claim(&self, generation: u32) -> Option<Claimed<'_>> {
+        let mut claimed = [IDLE, EMPTY].into_iter().find_map(|state| {
             let mut slots = self.lanes.iter();
             slots.find_map(|slot| {
                 let claimed = slot.state.compare_exchange(state, BUSY, Ordering::Acquire, Ordering::Relaxed);
                 claimed.ok().map(|_| Claimed { slot, has_lane: state == IDLE })
             })
-        })
+        })?;
+        if claimed.slot.generation.swap(generation, Ordering::Relaxed) != generation {
+            claimed.lose();
+        }
+        Some(claimed)
     }
 }
 
@@ -114,12 +121,12 @@ impl Claimed<'_> {
         unsafe { (*self.slot.lane.get()).write(lane) }
     }
 
-    /// Ends the lane, whose server is gone.
+    /// Ends the lane.
     pub(super) fn lose(&mut self) {
         if self.has_lane {
             self.has_lane = false;
             // SAFETY: the slot is busy by this claim, and had a lane until now.
-            unsafe { (*self.slot.lane.get()).assume_init_drop() };
+            unsafe { (*self.slot.lane.get()).assume_init_read() }.end();
         }
     }
 }

@@ -6,11 +6,12 @@
 //!
 //! Thread safety: any thread, signal handler, or child of vfork; nothing is allocated.
 //!
-//! Invariant: requests on the connection follow each other, with signals blocked, so that a handler can't
-//! meet one half-done.
+//! Invariants: requests on the connection follow each other, with signals blocked, so that a handler can't
+//! meet one half-done. A connection has a generation, and what was given to it (lanes, placeholders) is used
+//! with that one alone.
 
 use std::ffi::CStr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
@@ -126,32 +127,79 @@ fn connect() -> Result<OwnedFd, Errno> {
     Ok(socket)
 }
 
-/// The connection that is kept; `None`: a child of vfork has to make one for itself.
-fn connection(page: &Page) -> Result<Option<BorrowedFd<'static>>, Errno> {
-    // A fork has emptied it.
-    if page.socket.load(Acquire) == 0 {
-        if who(page) == Who::Child {
-            return Ok(None);
-        }
-        let _alone = Asking::begin(page);
-        if page.socket.load(Acquire) == 0 {
-            page.socket.store(hidden::hide(connect()?) + 1, Release);
-        }
-    }
-    Ok(Some(sys::borrow(page.socket.load(Acquire) - 1)))
+/// The connection that is kept.
+#[derive(Clone, Copy)]
+struct Kept {
+    socket: BorrowedFd<'static>,
+    generation: u32,
 }
 
-/// The server behind the connection is gone: the next call looks for another one.
-fn disconnect(page: &Page, socket: RawFd) {
-    let is_own = who(page) == Who::Own;
-    if is_own && page.socket.compare_exchange(socket + 1, 0, Release, Relaxed).is_ok() {
-        page.generation.fetch_add(1, SeqCst);
+impl Kept {
+    /// The one that there is.
+    fn of(page: &Page) -> Option<Self> {
+        loop {
+            let generation = page.generation.load(SeqCst);
+            let socket = page.socket.load(SeqCst);
+            // Another one may have come in between.
+            if page.generation.load(SeqCst) == generation {
+                return (socket != 0).then(|| Self { socket: sys::borrow(socket - 1), generation });
+            }
+        }
+    }
+
+    /// The same one with the number that it has by now, if it is kept still.
+    fn now(self, page: &Page) -> Option<Self> {
+        Self::of(page).filter(|now| now.generation == self.generation)
+    }
+
+    fn lives(self, page: &Page) -> bool {
+        self.now(page).is_some_and(|now| greeting::is_connected(now.socket))
+    }
+
+    /// Asks for something.
+    fn ask(self, alone: &Asking<'_>, request: &Request) -> Result<Answer, Errno> {
+        let now = self.now(alone.page).ok_or(libc::EIO)?;
+        greeting::ask(now.socket, request).map_err(|error| {
+            if greeting::is_connected(now.socket) {
+                return errno(&error);
+            }
+            alone.disconnect(self.generation);
+            libc::EIO
+        })
+    }
+}
+
+/// The connection that is kept; `None`: a child of vfork has to make one for itself.
+fn connection(page: &Page) -> Result<Option<Kept>, Errno> {
+    // A fork has emptied the page.
+    if let Some(kept) = Kept::of(page) {
+        return Ok(Some(kept));
+    }
+    if who(page) == Who::Child {
+        return Ok(None);
+    }
+    let _alone = Asking::begin(page);
+    if page.socket.load(SeqCst) == 0 {
+        page.socket.store(hidden::hide(connect()?) + 1, SeqCst);
+    }
+    Ok(Kept::of(page))
+}
+
+impl Asking<'_> {
+    /// The server behind the connection is gone: the next call looks for another one.
+    fn disconnect(&self, generation: u32) {
+        let page = self.page;
+        if who(page) != Who::Own || page.generation.load(SeqCst) != generation {
+            return;
+        }
+        let socket = page.socket.swap(0, SeqCst);
+        page.generation.store(generation.wrapping_add(1), SeqCst);
         page.spares.iter().for_each(|spare| spare.store(0, SeqCst));
         let directory = page.directory.swap(0, Acquire);
-        if directory != 0 {
-            hidden::end(directory - 1);
-        }
-        hidden::end(socket);
+        [directory, socket]
+            .into_iter()
+            .filter(|number| *number != 0)
+            .for_each(|number| hidden::end(number - 1));
     }
 }
 
@@ -159,12 +207,11 @@ fn disconnect(page: &Page, socket: RawFd) {
 pub(super) fn has_moved(from: i32, to: i32) {
     let Some(page) = page() else { return };
     // What it was not, it stays.
-    let _ = page.socket.compare_exchange(from + 1, to + 1, Release, Relaxed);
+    let _ = page.socket.compare_exchange(from + 1, to + 1, SeqCst, Relaxed);
     let _ = page.directory.compare_exchange(from + 1, to + 1, Release, Relaxed);
 }
 
-fn new_lane(socket: BorrowedFd<'_>) -> Result<ClientLane, Errno> {
-    let mut granted = greeting::ask(socket, &Request::Lane).map_err(|error| errno(&error))?;
+fn lane_of(mut granted: Answer) -> Result<ClientLane, Errno> {
     let memory = granted.descriptors.pop().ok_or(libc::EIO)?;
     ClientLane::attach(memory).map_err(|_| libc::ENOMEM)
 }
@@ -177,36 +224,35 @@ pub(super) fn exchange<T>(
     read: impl FnOnce(Reply, &mut [u8]) -> T,
 ) -> Result<T, Errno> {
     let page = page().ok_or(libc::EIO)?;
-    let Some(socket) = connection(page)? else {
+    let Some(kept) = connection(page)? else {
         if matches!(call, Call::Lock { lock: LockRange { of_file: false, .. }, .. }) {
             // It would end with the connection.
             return Err(libc::ENOLCK);
         }
         let socket = connect()?;
-        let mut lane = new_lane(socket.as_fd())?;
-        return converse(&mut lane, socket.as_fd(), call, fill, read).map_err(Lost::errno);
+        let mut lane = lane_of(greeting::ask(&socket, &Request::Lane).map_err(|error| errno(&error))?)?;
+        return converse(&mut lane, || greeting::is_connected(&socket), call, fill, read)
+            .map_err(Lost::errno);
     };
-    let new_lane = || {
-        let _alone = Asking::begin(page);
-        new_lane(socket)
-    };
-    let done = if let Some(mut claimed) = page.claim() {
+    let new_lane = || lane_of(kept.ask(&Asking::begin(page), &Request::Lane)?);
+    let lives = || kept.lives(page);
+    let done = if let Some(mut claimed) = page.claim(kept.generation) {
         if claimed.lane().is_none() {
             claimed.put(new_lane()?);
         }
-        let done = converse(claimed.lane().ok_or(libc::EIO)?, socket, call, fill, read);
+        let done = converse(claimed.lane().ok_or(libc::EIO)?, lives, call, fill, read);
         if matches!(done, Err(Lost::Server)) {
             claimed.lose();
         }
         done
     } else {
         let mut lane = new_lane()?;
-        let done = converse(&mut lane, socket, call, fill, read);
+        let done = converse(&mut lane, lives, call, fill, read);
         lane.end();
         done
     };
     if matches!(done, Err(Lost::Server)) {
-        disconnect(page, socket.as_raw_fd());
+        Asking::begin(page).disconnect(kept.generation);
     }
     done.map_err(Lost::errno)
 }
@@ -229,7 +275,7 @@ impl Lost {
 
 fn converse<T>(
     lane: &mut ClientLane,
-    socket: BorrowedFd<'_>,
+    server_lives: impl Fn() -> bool,
     call: &Call<'_>,
     fill: impl FnOnce(&mut [u8]) -> isize,
     read: impl FnOnce(Reply, &mut [u8]) -> T,
@@ -238,7 +284,7 @@ fn converse<T>(
     let filled = fill(&mut lane.space()[head..]);
     let Ok(filled) = usize::try_from(filled) else { return Err(Lost::Nothing(-filled as Errno)) };
     let lost = |_: LaneError| Lost::Server;
-    let len = lane.call(head + filled, || greeting::is_connected(socket)).map_err(lost)?.len();
+    let len = lane.call(head + filled, server_lives).map_err(lost)?.len();
     let answer = lane.space();
     let (reply, payload) = decode::<Reply>(&answer[..len]).map_err(lost)?;
     let start = len - payload.len();
@@ -317,24 +363,25 @@ fn kept(page: &Page) -> Option<Spare> {
 /// A placeholder. EMFILE: the user, or the process, has too many.
 pub(super) fn spare() -> Result<Spare, Errno> {
     let page = page().ok_or(libc::EIO)?;
-    let generation = page.generation.load(SeqCst);
-    let Some(socket) = connection(page)? else {
+    let request = |count| Request::Placeholders { count };
+    let Some(kept_connection) = connection(page)? else {
         let socket = lifted(connect()?);
-        let mut given = ask(&socket, 1)?;
+        let mut given = greeting::ask(&socket, &request(1)).map_err(|error| errno(&error))?;
         return alone(&mut given, None, Some(socket));
     };
     if let Some(spare) = kept(page) {
         return Ok(spare);
     }
-    let _alone = Asking::begin(page);
+    let asking = Asking::begin(page);
     // Another thread may have asked meanwhile.
     if let Some(spare) = kept(page) {
         return Ok(spare);
     }
+    let generation = kept_connection.generation;
     // A program that opens many is given many at a time.
     let count = (page.batch.load(Relaxed) * 2).clamp(SPARES_MIN, SPARES as u32);
     page.batch.store(count, Relaxed);
-    let mut given = ask(socket, count)?;
+    let mut given = kept_connection.ask(&asking, &request(count))?;
     let is_shared = page.directory.load(Relaxed) == 0 && who(page) == Who::Child;
     let spare = if is_shared {
         alone(&mut given, Some(generation), None)?
@@ -349,10 +396,6 @@ pub(super) fn spare() -> Result<Spare, Errno> {
     };
     given.handles.iter().for_each(|handle| keep(page, *handle, generation));
     Ok(spare)
-}
-
-fn ask(socket: impl AsFd, count: u32) -> Result<Answer, Errno> {
-    greeting::ask(socket, &Request::Placeholders { count }).map_err(|error| errno(&error))
 }
 
 /// A descriptor out of the way of the program's.
@@ -373,11 +416,9 @@ pub(super) fn memory(handle: u64) -> Result<OwnedFd, Errno> {
     let request = Request::Memory { handle };
     let page = page().ok_or(libc::EIO)?;
     let given = match connection(page)? {
-        Some(socket) => {
-            let _alone = Asking::begin(page);
-            greeting::ask(socket, &request)
-        }
-        None => greeting::ask(&connect()?, &request),
+        Some(kept) => kept.ask(&Asking::begin(page), &request)?,
+        None => greeting::ask(&connect()?, &request).map_err(|error| errno(&error))?,
     };
-    given.map_err(|error| errno(&error))?.descriptors.pop().ok_or(libc::EIO)
+    let Answer { mut descriptors, .. } = given;
+    descriptors.pop().ok_or(libc::EIO)
 }

@@ -4,6 +4,7 @@
 mod descriptors;
 mod locks;
 mod mapped;
+mod outlive;
 mod programs;
 mod run;
 mod signals;

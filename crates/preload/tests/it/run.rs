@@ -28,19 +28,30 @@ pub(crate) struct Served {
     server: Option<Server>,
     volume: Volume,
     _db: Arc<Db>,
-    run: TempDir,
+    run: PathBuf,
+    _removed: Option<TempDir>,
 }
 
 impl Served {
     pub(crate) fn new() -> Self {
         let run = tempfile::tempdir().expect("a directory");
-        std::fs::create_dir(run.path().join("cwd")).expect("another one");
-        let db = Db::builder().capacity_bytes(1 << 28).open(run.path().join("store")).expect("opens");
+        let served = Self::at(run.path());
+        Self { _removed: Some(run), ..served }
+    }
+
+    /// In a directory that stays; a store that is there is served.
+    pub(crate) fn at(run: &Path) -> Self {
+        let is_new = !run.join("cwd").exists();
+        let run = run.canonicalize().expect("is there");
+        let db = Db::builder().capacity_bytes(1 << 28).open(run.join("store")).expect("opens");
         let (store, clock) = (Arc::clone(&db) as Arc<dyn Store>, Arc::new(SystemClock::new()));
-        FileSystem::mkfs(&store, &*clock, &MkfsOptions::default()).expect("makes");
+        if is_new {
+            std::fs::create_dir(run.join("cwd")).expect("another one");
+            FileSystem::mkfs(&store, &*clock, &MkfsOptions::default()).expect("makes");
+        }
         let fs = FileSystem::open(store, clock, MountOptions::default()).expect("opens");
         let volume = Volume::over(Arc::new(fs)).expect("starts");
-        let mut served = Self { server: None, volume, _db: db, run };
+        let mut served = Self { server: None, volume, _db: db, run, _removed: None };
         served.start();
         served
     }
@@ -61,19 +72,24 @@ impl Served {
 
     /// Where it is served.
     pub(crate) fn socket(&self) -> PathBuf {
-        self.run.path().join("socket")
+        self.run.join("socket")
     }
 
     /// A command under the library.
     pub(crate) fn command(&self, program: &str) -> Command {
-        let mut command = Command::new(program);
-        command
-            .env("LD_PRELOAD", library())
-            .env("KVFS_EXEC_PREFIX", PREFIX)
-            .env("KVFS_EXEC_SOCKET", self.socket())
-            .env("KVFS_EXEC_RUN", self.run.path().canonicalize().expect("is there"));
-        command
+        under(program, &self.run)
     }
+}
+
+/// A command under the library, with the server and the session in a directory.
+pub(crate) fn under(program: &str, run: &Path) -> Command {
+    let mut command = Command::new(program);
+    command
+        .env("LD_PRELOAD", library())
+        .env("KVFS_EXEC_PREFIX", PREFIX)
+        .env("KVFS_EXEC_SOCKET", run.join("socket"))
+        .env("KVFS_EXEC_RUN", run.canonicalize().expect("is there"));
+    command
 }
 
 /// Whether a program can be found.
