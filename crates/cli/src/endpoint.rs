@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use kvfs_open::OpenOptions;
-use kvfs_service::ErrorKind;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
@@ -184,27 +183,17 @@ impl Endpoint {
     /// Answers one request; a failure becomes an error. When the store is unmounted meanwhile, it is opened.
     pub(crate) fn call(&mut self, request: &Request) -> Result<Response> {
         if let Via::Daemon(client) = &mut self.via {
-            match client.call(request) {
-                Ok(Response::Closing) => {
+            match client.ask(request) {
+                Ok(Ok(Response::Closing)) => {
                     if let Via::Daemon(client) = std::mem::replace(&mut self.via, Via::Gone)
                         && let Some(store) = &self.store
                     {
                         open::wait_closed(store, client)?;
                     }
                 }
-                // It ended. Once more does no harm; only a request that names something would no longer be
-                // told what was there, and one that takes long would keep a store that was just unmounted.
-                Err(error)
-                    if error.kind() == ErrorKind::NotMounted
-                        && !matches!(
-                            request,
-                            Request::Snapshot(_)
-                                | Request::Defrag(_)
-                                | Request::Tier(_)
-                                | Request::RemoveTrees { .. }
-                                | Request::CloneTree { .. }
-                        ) => {}
-                answer => return Ok(answer?),
+                Err(_) if is_repeated(request) => {}
+                Err(error) => return Err(Client::lost(&error).into()),
+                Ok(answer) => return Ok(answer?),
             }
             self.via = match &self.store {
                 Some(store) => Via::open(store, self.read_only)?,
@@ -228,6 +217,21 @@ impl Endpoint {
             Via::Daemon(_) | Via::Gone => Ok(()),
         }
     }
+}
+
+/// Whether a request whose daemon has ended is made once more. That does no harm; only one that names
+/// something would no longer be told what was there, and one that takes long would keep a store that was just
+/// unmounted.
+fn is_repeated(request: &Request) -> bool {
+    !matches!(
+        request,
+        Request::Snapshot(_)
+            | Request::Check
+            | Request::Defrag(_)
+            | Request::Tier(_)
+            | Request::RemoveTrees { .. }
+            | Request::CloneTree { .. }
+    )
 }
 
 /// Whether it takes long, and what is done stays where it is ended.

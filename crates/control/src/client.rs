@@ -136,6 +136,12 @@ impl Client {
         }
     }
 
+    /// At the other end of `stream`, whatever is there.
+    #[cfg(test)]
+    pub(crate) fn on(stream: UnixStream) -> Self {
+        Self { stream, is_public: false, bars: |_| Box::new(|_, _, _, _| ()) }
+    }
+
     /// Whether the store of the daemon behind `stream` works; `None`: it is closing it.
     ///
     /// # Errors
@@ -177,22 +183,36 @@ impl Client {
         }
     }
 
-    /// Sends one request and waits for its answer; a failure that the daemon reports becomes an error.
-    /// [`Response::Closing`]: nothing was done.
+    /// As [`Self::ask`]; that the daemon is gone is an error as any other.
     ///
     /// # Errors
     /// The daemon refuses, or is gone.
     pub fn call(&mut self, request: &Request) -> Result<Response> {
+        self.ask(request).map_err(|error| Self::lost(&error))?
+    }
+
+    /// Sends one request and waits for its answer; a failure that the daemon reports becomes an error.
+    /// [`Response::Closing`]: nothing was done.
+    ///
+    /// # Errors
+    /// The daemon is gone: it has not answered, and what became of the request is not known.
+    pub fn ask(&mut self, request: &Request) -> io::Result<Result<Response>> {
         let show = (self.bars)("waiting for the daemon");
-        write_request(&mut self.stream, request).map_err(|error| Self::lost(&error))?;
+        match write_request(&mut self.stream, request) {
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+                return Ok(Err(ServiceError::new(ErrorKind::Usage, error.to_string())));
+            }
+            written => written?,
+        }
         self.answered(&*show)
     }
 
     /// The answer to what was asked.
-    fn answered(&mut self, show: &Show) -> Result<Response> {
-        match read_answer(&mut self.stream, show).map_err(|error| Self::lost(&error))? {
-            Some(answer) => answer.or_failure(),
-            None => Err(ServiceError::new(ErrorKind::NotMounted, "the daemon ended before it answered")),
+    fn answered(&mut self, show: &Show) -> io::Result<Result<Response>> {
+        let ended = || io::Error::new(io::ErrorKind::UnexpectedEof, "it ended before it answered");
+        match read_answer(&mut self.stream, show) {
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => Ok(Err(Self::confused())),
+            answer => Ok(answer?.ok_or_else(ended)?.or_failure()),
         }
     }
 
@@ -205,7 +225,7 @@ impl Client {
             .and_then(|()| crate::descriptor::send(&self.stream, device))
             .map_err(|error| Self::lost(&error))?;
         let show = (self.bars)("waiting for the daemon");
-        match self.answered(&*show)? {
+        match self.answered(&*show).map_err(|error| Self::lost(&error))?? {
             Response::Done => Ok(()),
             _ => Err(Self::confused()),
         }
@@ -227,7 +247,8 @@ impl Client {
         Ok(Closing { stream: self.stream, process, bars: self.bars })
     }
 
-    fn lost(error: &io::Error) -> ServiceError {
+    /// What [`Self::ask`] has failed with, as an error of the service.
+    pub fn lost(error: &io::Error) -> ServiceError {
         ServiceError::new(ErrorKind::NotMounted, format!("lost the daemon: {error}"))
     }
 

@@ -23,8 +23,9 @@ use kvfs_service::lines::{
 };
 use kvfs_service::{ErrorKind, ServiceError};
 
-/// Longest frame either side accepts (bytes): a page of what a transaction changes fits.
-const FRAME_LEN_MAX: usize = 8 << 20;
+/// Longest answer (bytes): some millions of findings of a check fit. What grows with ordinary use is told in
+/// pages.
+const ANSWER_LEN_MAX: usize = 1 << 30;
 
 /// Longest request (bytes): what it is decoded to is not counted for its user.
 const REQUEST_LEN_MAX: usize = 128 << 10;
@@ -510,15 +511,16 @@ pub(crate) fn write_request(stream: &mut impl Write, request: &Request) -> io::R
 
 pub(crate) fn frame(message: &impl Serialize) -> io::Result<Vec<u8>> {
     let body = postcard::to_stdvec(message).map_err(io::Error::other)?;
-    if body.len() > FRAME_LEN_MAX {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "message is too long"));
+    if body.len() > ANSWER_LEN_MAX {
+        let message = format!("{} bytes are too long for an answer", body.len());
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
     }
     Ok([&(body.len() as u32).to_le_bytes()[..], &body].concat())
 }
 
 /// The next frame, or `None` when the peer has closed the connection between frames.
 pub(crate) fn read_frame<T: DeserializeOwned>(stream: &mut impl Read) -> io::Result<Option<T>> {
-    read_frame_within(stream, FRAME_LEN_MAX)
+    read_frame_within(stream, ANSWER_LEN_MAX)
 }
 
 /// As [`read_frame`], for requests.

@@ -286,7 +286,10 @@ fn converse(mut stream: UnixStream, peer: &Peer, shared: &Shared) -> io::Result<
 
 /// Sends an answer. It counts against its user until it is taken, for which there is a bounded time.
 fn answer(stream: &mut UnixStream, peer: &Peer, shared: &Shared, response: &Response) -> io::Result<()> {
-    let bytes = frame(response)?;
+    let bytes = frame(response).or_else(|error| {
+        let message = format!("the daemon has done it, and can't tell what came of it: {error}");
+        frame(&Response::failed(&ServiceError::new(ErrorKind::Failed, message)))
+    })?;
     let Some(_share) = shared.shares.answer(peer.caller.uid, bytes.len()) else {
         let message = format!("user {} has not taken earlier answers; try again later", peer.caller.uid);
         return write_frame(stream, &Response::failed(&ServiceError::new(ErrorKind::InUse, message)));
@@ -300,3 +303,6 @@ fn answer(stream: &mut UnixStream, peer: &Peer, shared: &Shared, response: &Resp
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

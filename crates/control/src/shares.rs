@@ -9,8 +9,10 @@ use kvfs_socket::{Exempt, Share};
 const CONNECTIONS_PER_USER_MAX: usize = 64;
 const CONNECTIONS_MAX: usize = 256;
 
-/// Bytes of answers of one user, and of all but root. The longest frame fits.
+/// Bytes of answers of one user, and of all but root. A longer answer counts as [`BYTES_COUNTED_MAX`]: a user
+/// has few of those at a time.
 const BYTES_PER_USER_MAX: usize = 16 << 20;
+const BYTES_COUNTED_MAX: usize = 8 << 20;
 const BYTES_MAX: usize = 48 << 20;
 
 const ROOT: Exempt = Exempt::Unbounded(0);
@@ -39,7 +41,7 @@ impl Shares {
 
     /// So many bytes of an answer; `None`: too many others were not taken.
     pub(super) fn answer(&self, uid: u32, bytes: usize) -> Option<Share> {
-        self.bytes.take(uid, bytes)
+        self.bytes.take(uid, bytes.min(BYTES_COUNTED_MAX))
     }
 }
 
@@ -64,7 +66,7 @@ mod tests {
     #[test]
     fn answers_of_a_user_that_are_not_taken_are_bounded() {
         let shares = Shares::default();
-        let held = [shares.answer(1000, 8 << 20), shares.answer(1000, 8 << 20)];
+        let held = [shares.answer(1000, 8 << 20), shares.answer(1000, 800 << 20)];
         assert!(held.iter().all(Option::is_some) && shares.answer(1000, 1).is_none());
         assert!(shares.answer(1001, 8 << 20).is_some() && shares.answer(0, 8 << 20).is_some());
     }

@@ -305,6 +305,10 @@ fn an_ordinary_user_serves_a_store_without_fuse_and_what_was_synced_stays() {
     as_nobody(&["kv", "put", "-s", &store, "tags", "a", "1"]).ok();
     as_nobody(&["snapshot", "create", "-s", &store, "before"]).ok();
     as_nobody(&["txn", "run", "-s", &store, "--", "true"]).fails(NOT_MOUNTED, &["kvfs serve", "kvfs mount"]);
+    as_nobody(&["branch", "create", "-s", &store, "side"]).ok();
+    as_nobody(&["branch", "mount", "-s", &store, "side", &home])
+        .fails(NOT_MOUNTED, &["the store is served without a mount", "kvfs mount"]);
+    as_nobody(&["branch", "delete", "-s", &store, "side"]).ok();
     let id: u64 = as_nobody(&["txn", "begin", "-s", &store]).ok().trim().parse().unwrap();
     let inside = Client::connect(&store, id);
     inside.write("/c", "inside");

@@ -262,4 +262,4 @@ fn raw(path: PathBuf) -> Vec<u8> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

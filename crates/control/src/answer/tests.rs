@@ -19,8 +19,11 @@ use kvfs_store::{Store, StoreError};
 use super::*;
 use crate::protocol::{Begin, BranchRequest, SnapshotRequest, UndoRequest};
 
-/// An engine of nothing.
-struct NoEngine;
+/// An engine of nothing, with findings.
+#[derive(Default)]
+struct NoEngine {
+    findings: Vec<String>,
+}
 
 impl Engine for NoEngine {
     fn name(&self) -> &'static str {
@@ -32,7 +35,7 @@ impl Engine for NoEngine {
     }
 
     fn check(&self) -> Result<EngineCheck, StoreError> {
-        Ok(EngineCheck::default())
+        Ok(EngineCheck { findings: self.findings.clone(), ..EngineCheck::default() })
     }
 
     fn health(&self) -> HealthLine {
@@ -127,14 +130,28 @@ impl SpaceControl for NoEngine {
 }
 
 /// A mounted store of user `owner_uid`, with a transaction of `other`'s.
-struct World {
-    handler: RequestHandler,
+pub(crate) struct World {
+    handler: Arc<RequestHandler>,
     transactions: Arc<Transactions>,
     branches: Arc<Branches>,
 }
 
 impl World {
-    fn owned_by(owner_uid: u32) -> Self {
+    pub(crate) fn owned_by(owner_uid: u32) -> Self {
+        Self::over(NoEngine::default(), owner_uid)
+    }
+
+    /// Of root's, whose engine has found this.
+    pub(crate) fn with_findings(findings: &[String]) -> Self {
+        Self::over(NoEngine { findings: findings.to_vec() }, 0)
+    }
+
+    /// What answers; transactions are closed.
+    pub(crate) fn into_handler(self) -> Arc<RequestHandler> {
+        Arc::clone(&self.handler)
+    }
+
+    fn over(engine: NoEngine, owner_uid: u32) -> Self {
         let model = ModelStore::new();
         model.keep_for_undo(10);
         let store: Arc<dyn Store> = Arc::new(model);
@@ -146,9 +163,10 @@ impl World {
         let branches = Branches::new(main.clone()).expect("starts");
         let transactions = Transactions::new(main, &branches).expect("starts");
         let undo = UndoLimits { count_max: 10, age_max: Duration::from_mins(1) };
-        let service = Arc::new(Service::new(Opened { fs, engine: Box::new(NoEngine), undo }));
+        let service = Arc::new(Service::new(Opened { fs, engine: Box::new(engine), undo }));
         service.serve_transactions(&transactions, &branches);
-        Self { handler: RequestHandler::new(service, Mounted::default()), transactions, branches }
+        let handler = Arc::new(RequestHandler::new(service, Mounted::default()));
+        Self { handler, transactions, branches }
     }
 
     /// Whether the request is refused to the user.

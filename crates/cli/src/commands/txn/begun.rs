@@ -59,7 +59,14 @@ impl Begun {
 }
 
 pub(super) fn commit(client: &mut Client, id: u64, durable: bool) -> Result<ExitCode> {
-    let answer = client.call(&Request::Commit { id, durable });
+    let answer = client.ask(&Request::Commit { id, durable }).map_err(|error| {
+        CliError::new(
+            Code::Failed,
+            format!(
+                "lost the daemon during the commit of transaction {id}: look whether it took place ({error})"
+            ),
+        )
+    })?;
     match answer.map_err(CliError::from) {
         Ok(Response::TxnCommitted { has_changes, is_kept }) => {
             tell(&match (has_changes, is_kept) {
@@ -73,12 +80,6 @@ pub(super) fn commit(client: &mut Client, id: u64, durable: bool) -> Result<Exit
         Err(error) if error.code == Code::Conflict => {
             Err(CliError::new(Code::Conflict, format!("{error}; nothing happened, try again")))
         }
-        Err(error) if error.code == Code::NotMounted => Err(CliError::new(
-            Code::Failed,
-            format!(
-                "lost the daemon during the commit of transaction {id}: look whether it took place ({error})"
-            ),
-        )),
         Err(error) => Err(error),
     }
 }
