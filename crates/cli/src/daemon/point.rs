@@ -95,7 +95,8 @@ pub(super) fn detach_dead_views(store: &StoreDir) -> Result<()> {
     Ok(())
 }
 
-/// The daemon must never need its own mount: neither for the store directory nor for the device.
+/// The daemon must never need its own mount: neither for the store directory, nor for a device, nor for
+/// objects that are files.
 pub(super) fn check_apart(store: &StoreDir, dir: &Path) -> Result<()> {
     let nested = |what: &str| {
         let message = format!("{what} {} lie inside each other; mount somewhere else", dir.display());
@@ -106,9 +107,15 @@ pub(super) fn check_apart(store: &StoreDir, dir: &Path) -> Result<()> {
     }
     let others = store.other_devices().map_err(|error| CliError::io("look into", store.path(), &error))?;
     let targets = std::iter::once(store.device()).chain(others).map(|device| device.target());
-    match targets.into_iter().find(|target| target.starts_with(dir)) {
-        Some(device) => nested(&format!("the device {} and the mount point", device.display())),
-        None => Ok(()),
+    if let Some(device) = targets.into_iter().find(|target| target.starts_with(dir)) {
+        return nested(&format!("the device {} and the mount point", device.display()));
+    }
+    match store.objects_directory()? {
+        // Also those of other objects are listed on the way.
+        Some(objects) if objects.starts_with(dir) || dir.starts_with(&objects) => {
+            nested(&format!("the objects in {} and the mount point", objects.display()))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -18,7 +18,8 @@ use kvfs_locks::{Mutex, class};
 use kvfs_service::{ErrorKind, Mounts, Result, ServiceError, ViewMount};
 
 use super::explain_mount;
-use super::point::{options_now, view_options};
+use super::point::{check_apart, options_now, view_options};
+use crate::error::CliError;
 use crate::store_dir::StoreDir;
 
 /// The kernel sides of views that are mounted, by the number of the transaction.
@@ -143,10 +144,8 @@ impl Mounts for MainMount {
     }
 
     fn check_free(&self, dir: &Path) -> Result<()> {
-        if dir.starts_with(self.store.path()) {
-            let message = format!("{} lies inside the store; mount somewhere else", dir.display());
-            return Err(ServiceError::new(ErrorKind::MountPoint, message));
-        }
+        let refused = |error: CliError| ServiceError::new(error.code.kind(), error.message);
+        check_apart(&self.store, dir).map_err(refused)?;
         if !self.is_free(dir) {
             let message = format!("something is mounted on {}; choose another directory", dir.display());
             return Err(ServiceError::new(ErrorKind::MountPoint, message));

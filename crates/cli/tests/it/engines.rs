@@ -16,6 +16,8 @@ const FAILED: i32 = 1;
 const USAGE: i32 = 2;
 const IN_USE: i32 = 3;
 const NOT_A_STORE: i32 = 4;
+#[cfg(feature = "slatedb")]
+const MOUNT_POINT: i32 = 8;
 const NOT_MOUNTED: i32 = 9;
 
 fn memory_store(world: &World) -> (String, String) {
@@ -223,18 +225,23 @@ fn object_storage_that_the_build_lacks_is_refused_with_its_feature() {
 #[test]
 fn slatedb_store_keeps_files_and_keys_and_refuses_what_it_lacks() {
     let world = World::new();
-    let (store, dir, objects) = (world.text("store"), world.dir("mnt"), world.text("objects"));
+    let (store, dir, objects) = (world.text("store"), world.dir("mnt"), world.text("data/objects"));
     kvfs(&["mkfs", &store, "--engine", "slatedb"]).fails(USAGE, &["--url"]);
     kvfs(&["mkfs", &store, "--engine", "slatedb", "--url", "ftp://x/y"]).fails(USAGE, &["no object storage"]);
     kvfs(&["mkfs", &store, "--engine", "slatedb", "--url", &objects, "--size", "1G"])
         .fails(USAGE, &["--size"]);
-    assert!(!world.path("store").exists() && !world.path("objects").exists(), "nothing is left behind");
+    assert!(!world.path("store").exists() && !world.path("data").exists(), "nothing is left behind");
     kvfs(&["mkfs", &store, "--engine", "slatedb", "--url", &objects]).ok();
     let other = world.text("other");
     kvfs(&["mkfs", &other, "--engine", "slatedb", "--url", &objects]).fails(IN_USE, &["objects already"]);
-    assert!(!world.path("other").exists() && world.path("objects/kvfs-store").exists());
+    assert!(!world.path("other").exists() && world.path("data/objects/kvfs-store").exists());
     kvfs(&["kv", "put", "-s", &store, "k", "a", "b"]).ok();
     assert!(kvfs(&["check", &store]).ok().starts_with("clean"));
+    fs::create_dir(world.path("data/objects/empty")).unwrap();
+    for near in ["data", "data/objects", "data/objects/empty"] {
+        kvfs(&["mount", "-o", "nonempty", &store, &world.text(near)])
+            .fails(MOUNT_POINT, &["objects", "lie inside each other"]);
+    }
     if !can_mount("slatedb_store_keeps_files_and_keys_and_refuses_what_it_lacks") {
         return;
     }

@@ -14,6 +14,7 @@ mod slatedb;
 
 use std::fmt;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use kvfs_engine_memory::MemoryStore;
@@ -208,6 +209,20 @@ pub(crate) fn name_of(objects: &Objects<'_>) -> Result<String> {
     return slatedb::name_of(objects);
     #[cfg(not(feature = "slatedb"))]
     unreachable!("{} is refused", objects.url)
+}
+
+impl StoreDir {
+    /// Where the objects of the store are, if they are files that are there: without symbolic links.
+    ///
+    /// # Errors
+    /// The directory does not say; I/O errors.
+    pub fn objects_directory(&self) -> Result<Option<PathBuf>> {
+        #[cfg(feature = "slatedb")]
+        if self.engine()? == EngineKind::SlateDb {
+            return slatedb::objects_directory(self);
+        }
+        Ok(None)
+    }
 }
 
 /// Refuses a place at which there is no store; the build has object storage.

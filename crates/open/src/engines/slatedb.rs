@@ -134,6 +134,15 @@ fn place_of(objects: &Objects<'_>) -> Result<ObjectPlace> {
     place.map_err(|message| Error::new(ErrorKind::Usage, message))
 }
 
+/// The directory of the objects, if they are files.
+pub(super) fn objects_directory(dir: &StoreDir) -> Result<Option<PathBuf>> {
+    let Some(objects) = read_place(dir)?.and_then(|place| place.directory()) else { return Ok(None) };
+    match objects.canonicalize() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        found => found.map(Some).map_err(|error| Error::io("find the objects in", &objects, &error)),
+    }
+}
+
 /// What tells the place apart from all others, in one word.
 pub(super) fn name_of(objects: &Objects<'_>) -> Result<String> {
     let place = place_of(objects)?;
