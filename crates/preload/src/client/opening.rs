@@ -7,8 +7,9 @@ use kvfs_lane::Reply;
 use kvfs_lane::greeting::PLACEHOLDER_MODE;
 
 use super::server::{Who, spare, who};
-use super::{Done, UMASK, ask, at, error, fail};
+use super::{Done, UMASK, ask, at, error, fail, hidden};
 use crate::call::Call;
+use crate::slow::Verdict;
 use crate::state;
 use crate::sys::{self, Args, Number, word};
 use std::sync::atomic::Ordering::Relaxed;
@@ -39,13 +40,34 @@ pub(super) fn open(call: &Call<'_>) -> Done {
         umask: UMASK.load(Relaxed),
         handle: Some(spare.handle),
     };
-    match ask(call, &asked, |reply, _| matches!(reply, Reply::Opened { .. }).then_some(())) {
-        Ok(()) => {
-            let fd = spare.take(flags & libc::O_CLOEXEC != 0)?;
+    let closes_on_exec = flags & libc::O_CLOEXEC != 0;
+    let is_full = |failed: &Verdict| [fail(libc::EMFILE), fail(libc::ENFILE)].contains(failed);
+    // An open that finds no number makes and truncates nothing. Of what else fails here the server tells.
+    let taken = if flags & (libc::O_CREAT | libc::O_TRUNC) == 0 {
+        Ok(None)
+    } else {
+        spare.open(closes_on_exec).map(Some)
+    };
+    let taken = match taken {
+        Err(verdict) if is_full(&verdict) => {
+            spare.give_back();
+            return Err(verdict);
+        }
+        taken => taken.ok().flatten(),
+    };
+    let opened = ask(call, &asked, |reply, _| matches!(reply, Reply::Opened { .. }).then_some(()));
+    match (opened, taken) {
+        (Ok(()), taken) => {
+            let fd = taken.map_or_else(|| spare.take(closes_on_exec), Ok)?;
             state::mark(fd);
             Ok(fd as isize)
         }
-        Err(verdict) => {
+        (Err(verdict), Some(fd)) => {
+            // It goes back to the server.
+            hidden::close(fd);
+            Err(verdict)
+        }
+        (Err(verdict), None) => {
             spare.give_back();
             Err(verdict)
         }

@@ -36,6 +36,8 @@ pub(super) struct Page {
     pub(super) has_locks: AtomicBool,
     /// The number of the directory of placeholders and one; 0: there is none.
     pub(super) directory: AtomicI32,
+    /// A number and one that is kept for the memory of a lane; 0: none is.
+    pub(super) reserve: AtomicI32,
     /// Counts connections that have ended: what they had is not the next one's.
     pub(super) generation: AtomicU32,
     /// How many placeholders were asked for at last.

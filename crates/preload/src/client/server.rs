@@ -181,6 +181,7 @@ fn connection(page: &Page) -> Result<Option<Kept>, Errno> {
     let _alone = Asking::begin(page);
     if page.socket.load(SeqCst) == 0 {
         page.socket.store(hidden::hide(connect()?) + 1, SeqCst);
+        reserve(page);
     }
     Ok(Kept::of(page))
 }
@@ -209,6 +210,36 @@ pub(super) fn has_moved(from: i32, to: i32) {
     // What it was not, it stays.
     let _ = page.socket.compare_exchange(from + 1, to + 1, SeqCst, Relaxed);
     let _ = page.directory.compare_exchange(from + 1, to + 1, Release, Relaxed);
+    let _ = page.reserve.compare_exchange(from + 1, to + 1, Relaxed, Relaxed);
+}
+
+/// Keeps a number for the memory of the next lane: a program that has used up its own must be able to call.
+/// An event descriptor is at hand without a path. Where there is none left, there is no reserve.
+fn reserve(page: &Page) {
+    if page.reserve.load(Relaxed) == 0 {
+        let made = sys::call(libc::SYS_eventfd2 as u64, &[0, libc::EFD_CLOEXEC as u64, 0, 0, 0, 0]) as i32;
+        if made >= 0 {
+            page.reserve.store(hidden::hide(sys::own(made)) + 1, Relaxed);
+        }
+    }
+}
+
+/// A lane of the connection that is kept. EMFILE: the kernel would drop its memory on the way, and the server
+/// would keep the lane.
+fn new_lane(page: &Page, kept: Kept) -> Result<ClientLane, Errno> {
+    let asking = Asking::begin(page);
+    if who(page) == Who::Child {
+        return lane_of(kept.ask(&asking, &Request::Lane)?);
+    }
+    reserve(page);
+    let number = page.reserve.swap(0, Relaxed);
+    if number == 0 {
+        return Err(libc::EMFILE);
+    }
+    hidden::end(number - 1);
+    let lane = kept.ask(&asking, &Request::Lane).and_then(lane_of);
+    reserve(page);
+    lane
 }
 
 fn lane_of(mut granted: Answer) -> Result<ClientLane, Errno> {
@@ -234,11 +265,10 @@ pub(super) fn exchange<T>(
         return converse(&mut lane, || greeting::is_connected(&socket), call, fill, read)
             .map_err(Lost::errno);
     };
-    let new_lane = || lane_of(kept.ask(&Asking::begin(page), &Request::Lane)?);
     let lives = || kept.lives(page);
     let done = if let Some(mut claimed) = page.claim(kept.generation) {
         if claimed.lane().is_none() {
-            claimed.put(new_lane()?);
+            claimed.put(new_lane(page, kept)?);
         }
         let done = converse(claimed.lane().ok_or(libc::EIO)?, lives, call, fill, read);
         if matches!(done, Err(Lost::Server)) {
@@ -246,7 +276,7 @@ pub(super) fn exchange<T>(
         }
         done
     } else {
-        let mut lane = new_lane()?;
+        let mut lane = new_lane(page, kept)?;
         let done = converse(&mut lane, lives, call, fill, read);
         lane.end();
         done
@@ -307,20 +337,26 @@ pub(super) struct Spare {
 
 impl Spare {
     /// Opens it for the program: the descriptor with the lowest number.
-    pub(super) fn take(self, closes_on_exec: bool) -> Result<i32, Verdict> {
+    pub(super) fn open(&self, closes_on_exec: bool) -> Result<i32, Verdict> {
         let name = greeting::placeholder_name(self.handle);
         let flags = libc::O_WRONLY | libc::O_APPEND | if closes_on_exec { libc::O_CLOEXEC } else { 0 };
         let args = [self.directory as u64, name.as_ptr() as u64, flags as u64, 0, 0, 0];
         let opened = sys::call(libc::SYS_openat as u64, &args);
         if opened < 0 {
-            // Without it the file can't stay open. If there is no server any more, it does not.
-            let _ = exchange(&Call::Close { handle: self.handle }, |_| 0, |_, _| ());
             return Err(Verdict::Done(opened));
         }
         // All copies have it; while there are some, the file stays open.
         let lock = [opened as u64, libc::LOCK_SH as u64, 0, 0, 0, 0];
         while sys::call(libc::SYS_flock as u64, &lock) == -(libc::EINTR as isize) {}
         Ok(opened as i32)
+    }
+
+    /// Opens it for the program, behind a call that has opened the file.
+    pub(super) fn take(self, closes_on_exec: bool) -> Result<i32, Verdict> {
+        self.open(closes_on_exec).inspect_err(|_| {
+            // Without it the file can't stay open. If there is no server any more, it does not.
+            let _ = exchange(&Call::Close { handle: self.handle }, |_| 0, |_, _| ());
+        })
     }
 
     /// Nothing was opened.

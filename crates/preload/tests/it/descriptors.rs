@@ -44,6 +44,52 @@ fn descriptors_that_arrive_in_several_messages_are_those_of_the_store() {
     );
 }
 
+/// A thread waits for a lock that a child has, so that another call needs a lane; then all numbers are used.
+const USES_ALL_NUMBERS: &str = r#"
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+static int fd; static volatile int tid;
+static int lock(int fd, int command) { struct flock l = {.l_type = F_WRLCK, .l_whence = SEEK_SET}; return fcntl(fd, command, &l); }
+static void *work(void *d) { (void)d; tid = syscall(SYS_gettid); return (void *)(long)lock(fd, F_SETLKW); }
+static int sleeps(void) {
+  char p[64], b[256] = {0}; snprintf(p, sizeof p, "/proc/self/task/%d/stat", tid); FILE *f = fopen(p, "r"); if (!f) return 0;
+  fread(b, 1, sizeof b - 1, f); fclose(f); char *state = strrchr(b, ')'); return state && state[2] == 'S';
+}
+int main(int c, char **v) {
+  (void)c; char p[4096], q[4096], b[8] = {0}; snprintf(p, sizeof p, "%s/f", v[1]); snprintf(q, sizeof q, "%s/x.lock", v[1]);
+  struct rlimit few = {64, 64}; if (setrlimit(RLIMIT_NOFILE, &few)) return 1;
+  fd = open(p, O_CREAT | O_RDWR, 0600); if (write(fd, "kept", 4) != 4) return 2; int ready[2], done[2]; if (pipe(ready) || pipe(done)) return 3;
+  if (!fork()) { close(done[1]); int own = open(p, O_RDWR); if (lock(own, F_SETLK)) _exit(1); write(ready[1], "x", 1); read(done[0], b, 1); _exit(0); }
+  if (read(ready[0], b, 1) != 1) return 4;
+  pthread_t th; pthread_create(&th, 0, work, 0); while (!tid || !sleeps()) sched_yield();
+  while (dup(0) >= 0) ;
+  printf("%d\n", errno == EMFILE); printf("%d\n", (int)pread(fd, b, 4, 0));
+  printf("%d %d\n", open(p, O_WRONLY | O_TRUNC), errno == EMFILE); printf("%d %d\n", open(q, O_CREAT | O_EXCL | O_WRONLY, 0600), errno == EMFILE);
+  struct stat st; printf("%d %d\n", fstat(fd, &st), (int)st.st_size); printf("%d\n", access(q, F_OK));
+  close(ready[0]); printf("%d\n", open(q, O_CREAT | O_EXCL | O_WRONLY, 0600) >= 0); close(ready[1]); printf("%d %d\n", open(q, O_CREAT | O_EXCL | O_WRONLY, 0600), errno == EEXIST);
+  close(done[1]); void *r; pthread_join(th, &r); printf("%d\n", (int)(long)r); return 0;
+}
+"#;
+
+#[test]
+fn program_without_a_free_number_calls_on_and_makes_and_truncates_nothing() {
+    compare(
+        &["gcc"],
+        &format!(
+            "gcc -w -pthread -o $D/prog -x c - <<'C_END'\n{USES_ALL_NUMBERS}\nC_END\n$D/prog $D; cat $D/f; rm $D/prog"
+        ),
+    );
+}
+
 fn run(served: &Served, script: &str) -> Output {
     served.command("bash").args(["-c", script]).output().expect("bash runs")
 }
