@@ -251,6 +251,13 @@ impl Scope {
     fn open_or_make(&self, place: Place<'_>, flags: OFlags, mode: u32) -> Result<Opened> {
         let is_exclusive = flags.contains(OFlags::EXCL);
         let follows = place.follows && !is_exclusive && !flags.contains(OFlags::NOFOLLOW);
+        if place.path.is_none() && !is_exclusive {
+            let found = self.find(place)?;
+            // What is open is opened anew: there is no name to be made.
+            if found.attr.kind != FileType::Directory {
+                return Ok(Opened::There(found));
+            }
+        }
         // A name may be gone that was there, and the other way round.
         for _ in 0..LINKS_MAX {
             let walked = self.walk(place, if follows { End::Made } else { End::Name })?;

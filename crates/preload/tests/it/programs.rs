@@ -16,6 +16,16 @@ fn coreutils_work_as_on_a_real_directory() {
 }
 
 #[test]
+fn descriptors_are_opened_anew_by_their_names() {
+    compare(
+        &["tee"],
+        r"(echo one; echo two >> /dev/stdout; echo three > /dev/stderr; echo four >> /dev/fd/2) > $D/out 2> $D/err; cat $D/out $D/err
+        echo five | tee /dev/stderr > $D/o2 2> $D/e2; cat $D/o2 $D/e2; echo six | dd of=/dev/stdout conv=notrunc 2>/dev/null > $D/o3; cat $D/o3
+        exec 7> $D/long; echo 123456 >&7; echo 8 > /proc/self/fd/7; echo 9 >&7; wc -c < $D/long",
+    );
+}
+
+#[test]
 fn path_through_the_parent_of_the_prefix_is_found() {
     compare(&["ls"], "echo x > $D/f; cat /.$D/f /../$D/f /$D/f $D//f; ls -d $D/..; cd $D/..; cat ${D##*/}/f");
 }
