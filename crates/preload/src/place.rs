@@ -49,7 +49,7 @@ fn sort<'a>(directory: i32, path: &'a [u8], prefix: &[u8]) -> Place<'a> {
             .filter(|_| is_parent(directory, prefix))
             .unwrap_or(Place::At(directory, path));
     }
-    if CWD.load(Relaxed) == state::CWD_OUTSIDE {
+    if CWD.load(Relaxed) == state::CWD_OUTSIDE && !path.starts_with(b"..") {
         return Place::Outside;
     }
     let mut buffer = [0; sys::PATH_MAX];
@@ -57,9 +57,22 @@ fn sort<'a>(directory: i32, path: &'a [u8], prefix: &[u8]) -> Place<'a> {
     if client::owns(here) {
         return Place::At(libc::AT_FDCWD, path);
     }
-    let last = prefix.iter().rposition(|b| *b == b'/').map_or(0, |at| at + 1);
-    let is_parent = here == state::parent(prefix);
-    below(path, &prefix[last..], prefix).filter(|_| is_parent).unwrap_or(Place::Outside)
+    // One that is gone has no name.
+    if here.starts_with(b"/") { from_here(here, path, prefix) } else { None }.unwrap_or(Place::Outside)
+}
+
+/// Where a path leads from a directory outside of the store. The kernel has resolved that one, so `..` in
+/// front is what lies above it.
+fn from_here<'a>(mut here: &[u8], mut path: &'a [u8], prefix: &[u8]) -> Option<Place<'a>> {
+    while let Some(rest) = skip(path, false).strip_prefix(b"..")
+        && rest.first().is_none_or(|b| *b == b'/')
+    {
+        here = &here[..here.iter().rposition(|b| *b == b'/').unwrap_or(0)];
+        path = rest;
+    }
+    let here = here.strip_suffix(b"/").unwrap_or(here);
+    let from = prefix.strip_prefix(here).filter(|from| from.starts_with(b"/"))?;
+    below(skip(path, false), from, prefix)
 }
 
 /// Where a path leads that begins with `from`: the prefix, or its last part if the path is relative to its
@@ -103,7 +116,7 @@ fn skip(mut path: &[u8], at_root: bool) -> &[u8] {
 }
 
 /// Whether a descriptor is of the directory that holds the prefix.
-fn is_parent(fd: i32, prefix: &[u8]) -> bool {
+pub(crate) fn is_parent(fd: i32, prefix: &[u8]) -> bool {
     let (mut found, mut parent) = (sys::Stat::new(), sys::Stat::new());
     let mut path = [0; state::PREFIX_MAX];
     let name = state::parent(prefix);

@@ -7,7 +7,7 @@ use crate::call::Call;
 use crate::client;
 use crate::exec;
 use crate::kinds::{Kind, kind};
-use crate::place::{Place, resolve};
+use crate::place::{self, Place, resolve};
 use crate::state::{self, CWD};
 use crate::sys::{self, Args, Number, PATH_MAX, word};
 use std::sync::atomic::Ordering::Relaxed;
@@ -43,20 +43,24 @@ pub(crate) fn slow(nr: Number, args: &Args) -> Verdict {
             state::mark(result as i32);
             Verdict::Done(result)
         }
-        libc::SYS_open | libc::SYS_openat if opens_parent(nr, args) => {
-            let result = sys::call(nr, args);
-            state::mark(result as i32);
-            Verdict::Done(result)
-        }
+        libc::SYS_open | libc::SYS_openat => open(&sort(nr, args)),
         _ => client::serve(&sort(nr, args)),
     }
 }
 
-/// Whether the directory that holds the prefix is opened: a path from it may lead below the prefix.
-fn opens_parent(nr: Number, args: &Args) -> bool {
-    let path = args[usize::from(nr as i64 == libc::SYS_openat)];
+/// Where a file elsewhere is opened it may be the directory that holds the prefix: a path from it may lead
+/// below the prefix.
+fn open(call: &Call<'_>) -> Verdict {
+    let verdict = client::serve(call);
+    if verdict != Verdict::Native {
+        return verdict;
+    }
+    let result = sys::call(call.nr, call.args);
     let mut prefix = [0; state::PREFIX_MAX];
-    path >= 4096 && sys::string(path).is_some_and(|path| path == state::parent(state::prefix(&mut prefix)))
+    if result >= 0 && place::is_parent(result as i32, state::prefix(&mut prefix)) {
+        state::mark(result as i32);
+    }
+    Verdict::Done(result)
 }
 
 /// Makes a call that did not come from the entry, as the program would.
@@ -120,7 +124,9 @@ pub(crate) fn note_directory() {
     let mut buffer = [0; PATH_MAX];
     let path = sys::current_directory(&mut buffer);
     let mut prefix = [0; state::PREFIX_MAX];
-    if client::owns(path) || path == state::parent(state::prefix(&mut prefix)) {
+    let above = path.strip_suffix(b"/").unwrap_or(path);
+    let leads_there = |prefix: &[u8]| prefix.strip_prefix(above).is_some_and(|from| from.starts_with(b"/"));
+    if client::owns(path) || leads_there(state::prefix(&mut prefix)) {
         CWD.store(state::CWD_NEAR, Relaxed);
     }
 }

@@ -14,7 +14,7 @@ pub(crate) const PREFIX_MAX: usize = 256;
 
 /// The working directory is elsewhere.
 pub(crate) const CWD_OUTSIDE: u8 = 0;
-/// The working directory may belong to the store, or be the one that holds the prefix.
+/// The working directory may belong to the store, or lie above the prefix.
 pub(crate) const CWD_NEAR: u8 = 1;
 
 /// A bit for each descriptor that may belong to the store.

@@ -1,4 +1,4 @@
-use super::{Place, sort};
+use super::{Place, from_here, sort};
 
 const OUTSIDE: Place<'static> = Place::Outside;
 
@@ -24,4 +24,23 @@ fn absolute_path_is_below_only_behind_a_whole_prefix() {
 fn deep_prefix_is_compared_by_components() {
     assert_eq!(sort(-100, b"/mnt//kv/a", b"/mnt/kv"), Place::Below(b"a"));
     assert_eq!(sort(-100, b"/mnt/a", b"/mnt/kv"), OUTSIDE);
+}
+
+#[test]
+fn path_from_a_directory_outside_of_the_store_is_followed_upwards() {
+    let from = |here: &str, path: &'static str| {
+        from_here(here.as_bytes(), path.as_bytes(), b"/home/u/store").unwrap_or(OUTSIDE)
+    };
+    assert_eq!(from("/home/u/work", "../store/f"), Place::Below(b"f"));
+    assert_eq!(from("/home/u/work", ".././store"), Place::Below(b""));
+    assert_eq!(from("/home/u", "store//f"), Place::Below(b"f"));
+    assert_eq!(from("/home", "u/./store/f"), Place::Below(b"f"));
+    assert_eq!(from("/", "home/u/store/f"), Place::Below(b"f"));
+    assert_eq!(from("/tmp", "../../../home/u/store/f"), Place::Below(b"f"));
+    assert_eq!(from("/tmp", "../home/u/store/../x"), Place::Above(b"x"));
+    assert_eq!(from("/home/u/work", "../store2/f"), OUTSIDE);
+    assert_eq!(from("/home/us", "../u"), OUTSIDE);
+    assert_eq!(from("/home/us", "store"), OUTSIDE);
+    assert_eq!(from("/home/u/work", "..store/f"), OUTSIDE);
+    assert_eq!(from("/home/u/store2", "store/f"), OUTSIDE);
 }

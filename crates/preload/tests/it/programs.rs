@@ -31,6 +31,15 @@ fn path_through_the_parent_of_the_prefix_is_found() {
 }
 
 #[test]
+fn path_that_leads_up_from_elsewhere_is_found() {
+    compare(
+        &["python3"],
+        r#"echo x > $D/f; cd /usr/bin; cat ../..$D/f ../.././$D/f; echo y > ../../$D/g; cat $D/g; cd /; cat .$D/f
+        python3 -c "import os; d = os.open('.', os.O_RDONLY); print(os.read(os.open('.' + os.environ['D'] + '/f', 0, dir_fd=d), 9))""#,
+    );
+}
+
+#[test]
 fn tar_packs_and_unpacks() {
     compare(
         &["tar"],
