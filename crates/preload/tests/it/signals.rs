@@ -169,6 +169,14 @@ fn static_executable_is_refused_an_open_file_of_the_store_that_it_inherits() {
 }
 
 #[test]
+fn working_directory_of_a_program_without_the_library_takes_no_files() {
+    let served = Served::new();
+    let script = "cd /kvfs; exec env -u LD_PRELOAD stat -c %a .";
+    let run = served.command("bash").args(["-c", script]).output().expect("bash runs");
+    assert_eq!(String::from_utf8_lossy(&run.stdout), "500\n");
+}
+
+#[test]
 fn dropped_preload_is_respected_and_lost_variables_are_kept() {
     let served = Served::new();
     let run = |script: &str| {
