@@ -67,6 +67,11 @@ impl Health {
         }
     }
 
+    /// How long calls wait for an answer; `None`: for ever.
+    pub(crate) fn timeout(&self) -> Option<Duration> {
+        self.timeout
+    }
+
     /// Answers so far, of any kind but failures.
     pub(crate) fn answers(&self) -> u64 {
         self.answers.load(Ordering::Relaxed)

@@ -23,10 +23,15 @@ use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
 
 use crate::error::of_objects;
+use crate::health::Health;
 use crate::shared::Shared;
+use crate::wait_limit::while_answered;
 
 /// The object, beside those of `SlateDB`.
 const HOLDER: &str = "kvfs-holder";
+
+/// For messages.
+const LOOKING: &str = "looking who has the store open";
 
 /// Records are written, and looked for, so often within a lease.
 const BEATS: u32 = 4;
@@ -97,7 +102,7 @@ impl Place {
     }
 
     async fn read(&self) -> Result<Option<String>> {
-        let failed = |error: &object_store::Error| of_objects("looking who has the store open", error);
+        let failed = |error: &object_store::Error| of_objects(LOOKING, error);
         let found = match self.service.get(&self.object).await {
             Err(object_store::Error::NotFound { .. }) => return Ok(None),
             found => found.map_err(|error| failed(&error))?,
@@ -110,9 +115,10 @@ impl Place {
     /// it open. Whether that may be alive, cut off, and have a journal.
     ///
     /// # Errors
-    /// Another one has it open, and is alive.
-    pub(crate) async fn wait(&self, claimant: &Claimant) -> Result<bool> {
-        let Some(known) = self.read().await? else { return Ok(false) };
+    /// Another one has it open, and is alive; a look is not answered within the limit of `health`.
+    pub(crate) async fn wait(&self, claimant: &Claimant, health: &Health) -> Result<bool> {
+        let look = || while_answered(LOOKING, health, self.read());
+        let Some(known) = look().await? else { return Ok(false) };
         let mut lines = known.lines();
         let (name, identity) = (lines.next().unwrap_or_default(), lines.next().unwrap_or_default());
         let is_own = !identity.is_empty() && identity == claimant.identity;
@@ -122,7 +128,7 @@ impl Place {
         let lease = lease_of(&known).unwrap_or(claimant.lease);
         for _ in 0..BEATS {
             tokio::time::sleep(lease / BEATS).await;
-            match self.read().await? {
+            match look().await? {
                 None => return Ok(false),
                 Some(record) if record == known => {}
                 Some(_) => {
@@ -131,7 +137,7 @@ impl Place {
                         shown(name)
                     );
                     let error = std::io::Error::new(std::io::ErrorKind::ResourceBusy, text);
-                    return Err(StoreError::io("looking who has the store open", error));
+                    return Err(StoreError::io(LOOKING, error));
                 }
             }
         }

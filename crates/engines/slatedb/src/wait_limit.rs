@@ -7,10 +7,12 @@ use std::io;
 use std::pin::pin;
 use std::time::Duration;
 
-use futures::future::select;
-use kvfs_store::StoreError;
+use futures::future::{Either, select};
+use kvfs_store::{Result, StoreError};
 use tokio::sync::watch;
 use tokio::time::Instant;
+
+use crate::health::Health;
 
 /// Who waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,7 +65,7 @@ impl WaitLimit {
     }
 
     /// An error if the wait has been too long. `what` was waited for.
-    pub(crate) fn check(&self, what: &str) -> Result<(), StoreError> {
+    pub(crate) fn check(&self, what: &str) -> Result<()> {
         let is_over = self.limit.is_some_and(|limit| self.begun.elapsed() >= limit)
             || self.end.as_ref().is_some_and(|end| *end.borrow());
         if is_over { Err(self.error(what)) } else { Ok(()) }
@@ -83,4 +85,30 @@ impl WaitLimit {
 /// Whether a call has failed because object storage did not answer: it may be made again.
 pub(crate) fn is_unanswered(error: &StoreError) -> bool {
     matches!(error, StoreError::Io { source, .. } if source.kind() == io::ErrorKind::TimedOut)
+}
+
+/// Work during which nothing was answered for a limit fails, and work that has taken this many times as long:
+/// requests that are answered may still lead nowhere, where a writer that has been taken over goes on
+/// compacting.
+const LIMITS_MAX: u32 = 10;
+
+/// Drives `work`, of many requests, which would try for ever. `what` it is.
+pub(crate) async fn while_answered<T>(
+    what: &str,
+    health: &Health,
+    work: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    let mut work = pin!(work);
+    for _ in 0..LIMITS_MAX {
+        let limit = WaitLimit::begin(health.timeout());
+        let answers = health.answers();
+        match select(&mut work, pin!(limit.run_out())).await {
+            Either::Left((done, _)) => return done,
+            Either::Right(_) if health.answers() == answers => return Err(limit.error(what)),
+            Either::Right(_) => {}
+        }
+    }
+    let text =
+        "it has taken too long; another mount that was taken over may still be at work there: try again";
+    Err(StoreError::io(what, io::Error::new(io::ErrorKind::TimedOut, text)))
 }

@@ -3,16 +3,14 @@
 //! Thread safety: see the crate. Invariant: a store that is opened to be written to has everything that a
 //! journal of this machine holds, or is refused.
 
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::{Either, select};
 use kvfs_engine_common::Syncer;
 use kvfs_locks::Mutex;
 use kvfs_objects::ObjectPlace;
+use kvfs_store::Result;
 use kvfs_store::clock::SystemClock;
-use kvfs_store::{Result, StoreError};
 use object_store::ObjectStore;
 use object_store::path::Path;
 use slatedb::{Db, SstBlockSize, WriteBatch};
@@ -37,7 +35,7 @@ use crate::segments::{Gate, Segments, Sweeper};
 use crate::shared::{Database, Parts, Shared};
 use crate::traffic::Traffic;
 use crate::view::View;
-use crate::wait_limit::{WaitLimit, Waiter};
+use crate::wait_limit::{Waiter, while_answered};
 
 impl SlateStore {
     /// Claims the place for a new store: it is removed again where the store does not come to be.
@@ -86,7 +84,7 @@ impl SlateStore {
             db.write(write).await.map_err(failed)?;
             db.close().await.map_err(failed)
         };
-        executor.wait(open_within("making a store", options.timeout, &observer.health, making))
+        executor.wait(while_answered("making a store", &observer.health, making))
     }
 
     /// Whether a store was made at the place; that it can be reached, too.
@@ -145,12 +143,21 @@ impl SlateStore {
         let opener = Arc::new(opener);
         let segments = Segments::new(Arc::clone(&opener.service), &opener.prefix, options, executor.handle());
         let segments = Arc::new(segments);
+        // To wait for the lease of another mount is no request: each look at its record is.
+        let holder = async {
+            if options.read_only {
+                Ok(false)
+            } else {
+                holder_place.wait(&options.claimant, &observer.health).await
+            }
+        };
+        let is_cut_off = executor.wait(holder)?;
         let opening = async {
             if options.read_only {
                 let follower = Follower::new(opener.open().await?, Arc::clone(&opener));
                 return Ok(Database::Reader(Box::new(follower)));
             }
-            if holder_place.wait(&options.claimant).await? {
+            if is_cut_off {
                 journal::expect_here(&opener, options.journal.as_ref()).await?;
             }
             let (clock, ahead) = forward::for_opening(&opener, options.wall).await?;
@@ -164,8 +171,7 @@ impl SlateStore {
             let db = builder.build().await.map_err(|error| of_slatedb("opening a store", &error))?;
             Ok(Database::Writer(db))
         };
-        let database =
-            executor.wait(open_within("opening a store", options.timeout, &observer.health, opening))?;
+        let database = executor.wait(while_answered("opening a store", &observer.health, opening))?;
         let newest = newest_of(&database)?;
         let backlog_bytes = options.backlog_bytes();
         let timeout = options.timeout;
@@ -206,11 +212,6 @@ impl SlateStore {
     }
 }
 
-/// An opening during which nothing was answered for `timeout` fails, and one that has taken this many times
-/// as long: requests that are answered may still lead nowhere, where a writer that has been taken over goes
-/// on compacting.
-const OPENINGS_MAX: u32 = 10;
-
 /// Where objects are.
 struct Objects {
     service: Arc<dyn ObjectStore>,
@@ -225,28 +226,6 @@ fn observed(service: Arc<dyn ObjectStore>, options: &SlateOptions) -> (Arc<dyn O
     let observer = Observer { health, traffic: Traffic::default(), request_time: options.request_time };
     let observer = Arc::new(observer);
     (Arc::new(ObservedStore::new(service, Arc::clone(&observer))), observer)
-}
-
-/// Drives an opening, which would try for ever.
-async fn open_within<T>(
-    what: &str,
-    timeout: Option<Duration>,
-    health: &Health,
-    opening: impl Future<Output = Result<T>>,
-) -> Result<T> {
-    let mut opening = pin!(opening);
-    for _ in 0..OPENINGS_MAX {
-        let limit = WaitLimit::begin(timeout);
-        let answers = health.answers();
-        match select(&mut opening, pin!(limit.run_out())).await {
-            Either::Left((opened, _)) => return opened,
-            Either::Right(_) if health.answers() == answers => return Err(limit.error(what)),
-            Either::Right(_) => {}
-        }
-    }
-    let text =
-        "it has taken too long; another mount that was taken over may still be at work there: try again";
-    Err(StoreError::io(what, std::io::Error::new(std::io::ErrorKind::TimedOut, text)))
 }
 
 /// Of tables: what one request brings at least.

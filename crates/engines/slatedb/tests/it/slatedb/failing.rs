@@ -170,3 +170,12 @@ fn dead_holder_is_taken_over_after_its_lease_and_one_of_the_same_store_directory
     own.claimant.lease = Duration::from_hours(1);
     SlateStore::open(&place(dir.path()), &own).unwrap().close().unwrap();
 }
+
+#[test]
+fn dead_holder_is_taken_over_however_much_longer_its_lease_is_than_the_timeout() {
+    let dir = TempDir::new().unwrap();
+    create(dir.path());
+    std::fs::write(dir.path().join("kvfs-holder"), "host a\n1\n7\n13000\n").unwrap();
+    let options = SlateOptions { timeout: Some(Duration::from_millis(1500)), ..claimed_by("host b", "2") };
+    SlateStore::open(&place(dir.path()), &options).unwrap().close().unwrap();
+}
