@@ -44,7 +44,8 @@ pub(crate) struct Health {
     outages: [Mutex<Option<Outage>, class::EngineSlatedbOutage>; 2],
     /// There is an outage, or the begin of one, by direction.
     is_failing: [AtomicBool; 2],
-    answers: AtomicU64,
+    /// By direction.
+    answers: [AtomicU64; 2],
     told: AtomicU64,
 }
 
@@ -62,7 +63,7 @@ impl Health {
             clock,
             outages: Default::default(),
             is_failing: Default::default(),
-            answers: AtomicU64::new(0),
+            answers: Default::default(),
             told: AtomicU64::new(0),
         }
     }
@@ -74,7 +75,12 @@ impl Health {
 
     /// Answers so far, of any kind but failures.
     pub(crate) fn answers(&self) -> u64 {
-        self.answers.load(Ordering::Relaxed)
+        self.answers_to(Direction::Reads) + self.answers_to(Direction::Writes)
+    }
+
+    /// Those to requests of this kind.
+    pub(crate) fn answers_to(&self, direction: Direction) -> u64 {
+        self.answers[direction as usize].load(Ordering::Relaxed)
     }
 
     /// Outages so far that were told of.
@@ -89,7 +95,7 @@ impl Health {
 
     /// The storage has answered. What is to be told.
     pub(crate) fn answered(&self, direction: Direction) -> Option<String> {
-        self.answers.fetch_add(1, Ordering::Relaxed);
+        self.answers[direction as usize].fetch_add(1, Ordering::Relaxed);
         if !self.is_failing(direction) {
             return None;
         }

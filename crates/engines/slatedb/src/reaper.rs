@@ -95,8 +95,9 @@ fn reap(shared: &Shared, dead: &DeadRange, ends: &dyn Fn() -> bool) -> Result<()
         let txn = shared.writer()?.begin(IsolationLevel::Snapshot);
         let txn = txn.map_err(|error| of_slatedb("deleting a range", &error))?;
         let space = shared.space(Keyspace(dead.space))?;
+        // The first entry may be behind any number of those that were deleted.
         let looked =
-            shared.read(Waiter::Background, "deleting a range", look(&txn, &space, dead, from.clone()))?;
+            shared.read_on(Waiter::Background, "deleting a range", look(&txn, &space, dead, from.clone()))?;
         let Looked { last, deleted, mut bytes, suspects } = looked;
         if last.is_none() {
             let record = keys::full(keys::META, &dead.key());

@@ -32,7 +32,7 @@ use crate::ranges::{DeadRange, DeadRanges};
 use crate::runtime::Executor;
 use crate::segments::{Held, Segments};
 use crate::space::Space;
-use crate::wait_limit::{WaitLimit, Waiter};
+use crate::wait_limit::{WaitLimit, Waiter, drive};
 use crate::write::Write;
 
 /// So many deleted ranges may wait for the reaper; then a batch with another one waits for it.
@@ -209,6 +209,23 @@ impl Shared {
         read: impl Future<Output = Result<T, slatedb::Error>>,
     ) -> Result<T> {
         self.within_limit(waiter, what, async { read.await.map_err(|error| of_slatedb(what, &error)) })
+    }
+
+    /// As [`Shared::read`], of what may take many requests: it goes on as long as reads are answered.
+    pub(crate) fn read_on<T>(
+        &self,
+        waiter: Waiter,
+        what: &str,
+        read: impl Future<Output = Result<T, slatedb::Error>>,
+    ) -> Result<T> {
+        self.wait(async {
+            let mut read = pin!(async { read.await.map_err(|error| of_slatedb(what, &error)) });
+            if let std::task::Poll::Ready(read) = poll!(&mut read) {
+                return read;
+            }
+            let answers = || self.observer.health.answers_to(Direction::Reads);
+            drive(what, || self.limit_of(waiter), answers, read).await
+        })
     }
 
     /// As [`Shared::read`], of anything that object storage is asked for.

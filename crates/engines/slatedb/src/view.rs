@@ -7,7 +7,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::future::try_join_all;
 use kvfs_store::blocks::{block_key, block_of, blocks_from, extent};
-use kvfs_store::{BLOCK_BYTES, BlockRange, Extent, ExtentKind, KeyRange, KeyspaceKind, Result, StoreError};
+use kvfs_store::{
+    BLOCK_BYTES, BlockRange, Extent, ExtentKind, KeyRange, KeyspaceKind, Result, StoreError, progress,
+};
 use slatedb::config::{ReadOptions, ScanOptions};
 use slatedb::{Db, DbIterator, DbSnapshot, IterationOrder, KeyValue};
 
@@ -156,14 +158,13 @@ impl<'a> View<'a> {
 
     /// The next entry of `scan` that the view shows.
     pub(crate) fn next(&self, space: &Space, scan: &mut DbIterator) -> Result<Option<KeyValue>> {
-        self.shared.read(self.waiter, "scanning", async {
-            loop {
-                match scan.next().await? {
-                    Some(entry) if self.hides(space, &entry) => {}
-                    next => return Ok(next),
-                }
+        loop {
+            match self.shared.read_on(self.waiter, "scanning", scan.next())? {
+                // There may be any number.
+                Some(entry) if self.hides(space, &entry) => progress::check_wanted()?,
+                next => return Ok(next),
             }
-        })
+        }
     }
 
     pub(crate) fn read_blocks(&self, space: &Space, prefix: &[u8], first: u64, buf: &mut [u8]) -> Result<()> {

@@ -64,10 +64,14 @@ impl WaitLimit {
         select(pin!(time), pin!(end)).await;
     }
 
+    /// Whether it was told to end.
+    fn is_ended(&self) -> bool {
+        self.end.as_ref().is_some_and(|end| *end.borrow())
+    }
+
     /// An error if the wait has been too long. `what` was waited for.
     pub(crate) fn check(&self, what: &str) -> Result<()> {
-        let is_over = self.limit.is_some_and(|limit| self.begun.elapsed() >= limit)
-            || self.end.as_ref().is_some_and(|end| *end.borrow());
+        let is_over = self.limit.is_some_and(|limit| self.begun.elapsed() >= limit) || self.is_ended();
         if is_over { Err(self.error(what)) } else { Ok(()) }
     }
 
@@ -98,17 +102,28 @@ pub(crate) async fn while_answered<T>(
     health: &Health,
     work: impl Future<Output = Result<T>>,
 ) -> Result<T> {
+    drive(what, || WaitLimit::begin(health.timeout()), || health.answers(), work).await
+}
+
+/// As [`while_answered`]: within limits that `begin` begins, each of which ends it unless `answers` has
+/// grown. A thread of the store goes on until it is told to end.
+pub(crate) async fn drive<T>(
+    what: &str,
+    begin: impl Fn() -> WaitLimit,
+    answers: impl Fn() -> u64,
+    work: impl Future<Output = Result<T>>,
+) -> Result<T> {
     let mut work = pin!(work);
-    for _ in 0..LIMITS_MAX {
-        let limit = WaitLimit::begin(health.timeout());
-        let answers = health.answers();
+    for count in 1.. {
+        let (limit, before) = (begin(), answers());
         match select(&mut work, pin!(limit.run_out())).await {
             Either::Left((done, _)) => return done,
-            Either::Right(_) if health.answers() == answers => return Err(limit.error(what)),
+            Either::Right(_) if answers() == before || limit.is_ended() => return Err(limit.error(what)),
+            Either::Right(_) if limit.end.is_none() && count == LIMITS_MAX => break,
             Either::Right(_) => {}
         }
     }
-    let text =
-        "it has taken too long; another mount that was taken over may still be at work there: try again";
+    let text = "it has taken too long: object storage answers slowly, or another mount that was taken over is still \
+                at work there; try again";
     Err(StoreError::io(what, io::Error::new(io::ErrorKind::TimedOut, text)))
 }

@@ -1,6 +1,7 @@
 //! Object storage that can't be reached, or refuses: what goes on, what waits and for how long, and what is
 //! there afterwards.
 
+use kvfs_device::Rng;
 use kvfs_engine_slatedb::seam::object_store::ObjectStore;
 use kvfs_store::{EngineStore, StoreError};
 
@@ -182,5 +183,36 @@ fn store_without_a_timeout_waits_for_as_long_as_the_outage_takes() {
         cloud.set(Outage::None);
         sync.join().unwrap().unwrap();
     });
+    store.close().unwrap();
+}
+
+#[test]
+fn deleted_range_that_takes_longer_than_the_timeout_to_read_is_passed_over_and_goes_while_storage_answers() {
+    const KEYS: u64 = 768;
+    let cloud = Cloud::new(6, 0);
+    let (f, store) = made(&cloud, &options());
+    let key = |number: u64| number.to_be_bytes().to_vec();
+    let mut rng = Rng::new(6);
+    for number in 0..=KEYS {
+        let mut value = vec![0; 8 << 10];
+        rng.fill(&mut value);
+        f.apply(|b| b.put(f.plain, key(number), value));
+    }
+    store.close().unwrap();
+    drop((f, store));
+    // What deletes the keys of the range does not get to it.
+    let (f, store) = open_over(cloud.crash(), &options());
+    cloud.set_latency(Duration::from_secs(2));
+    store.sync(f.apply(|b| b.delete_range(f.plain, key(0), key(KEYS)))).unwrap();
+    assert_eq!(f.stat("slatedb.deleted_ranges"), 1);
+    cloud.set_latency(Duration::from_millis(400));
+    let slow = SlateOptions { timeout: Some(Duration::from_secs(2)), ..options() };
+    let (reader, _) = open_over(cloud.crash(), &SlateOptions { read_only: true, ..slow.clone() });
+    let listed: Vec<_> = entries(&*reader.store, reader.plain).into_keys().collect();
+    assert_eq!(listed, [key(KEYS)]);
+    drop((f, store, reader));
+    let (f, store) = open_over(cloud.crash(), &slow);
+    wait_until("its keys are gone", || f.stat("slatedb.deleted_ranges") == 0);
+    cloud.set_latency(Duration::ZERO);
     store.close().unwrap();
 }
