@@ -170,9 +170,7 @@ impl<'v> Maker<'v> {
         })?;
         let (parent, directory) = self.locker.pin_directory(parent)?;
         let mut guard = self.locker.latch(caller, &entry_wants(parent.inode, name))?;
-        if parent.is_orphan() {
-            return Err(FsError::NotFound);
-        }
+        self.resolver.expect_there(self.origin, caller, &parent)?;
         let key = directory.placement.key(name);
         if self.origin.read().get(self.keyspaces.meta, &key)?.is_some() {
             if exclusive {

@@ -40,9 +40,7 @@ impl FileSystem {
         let mut wants = entry_wants(parent.inode, new_name).to_vec();
         wants.extend(row_wants(node.inode));
         let mut guard = self.locker().latch(caller, &wants)?;
-        if parent.is_orphan() {
-            return Err(FsError::NotFound);
-        }
+        self.resolver().expect_there(&self.origin, caller, &parent)?;
         let new_key = directory.placement.key(new_name);
         if self.origin.read().get(self.keyspaces.meta, &new_key)?.is_some() {
             return Err(FsError::Exists);

@@ -121,10 +121,11 @@ fn move_between(
     let mut wants = entry_wants(source.parent.inode, source.name).to_vec();
     wants.extend(entry_wants(target.parent.inode, target.name));
     let mut guard = fs.locker().latch(caller, &wants)?;
-    if source.parent.is_orphan() || target.parent.is_orphan() {
+    if source.parent.is_orphan() {
         return Err(FsError::NotFound);
     }
     let mover = Mover::new(fs);
+    mover.resolver.expect_there(&fs.origin, caller, target.parent)?;
     let (moving, replaced) = mover.find_both(source, target, mode)?;
     if replaced.as_ref().is_some_and(|replaced| replaced.node.inode == moving.node.inode) {
         return Ok(());

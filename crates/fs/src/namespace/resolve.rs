@@ -8,9 +8,9 @@ use kvfs_store::Read;
 
 use crate::dir::Ascent;
 use crate::node::{DirectoryPart, Intern, Location, Node, NodeTable, Pin};
-use crate::schema::{Header, Keyspaces, Placement, ROOT_INODE, Row};
+use crate::schema::{DETACHED_INODE, Header, Keyspaces, Placement, ROOT_INODE, Row};
 use crate::view::{Origin, Renewal};
-use crate::{FileSystem, FileType, FsError, Result};
+use crate::{Caller, FileSystem, FileType, FsError, Result};
 
 /// How often a reference to a row that isn't there is read again before it counts as damage; the other
 /// explanation is that another operation removed both meanwhile.
@@ -93,6 +93,15 @@ impl<'v> Resolver<'v> {
             header = above.header();
         }
         Ok((path, Ok(())))
+    }
+
+    /// Refuses a directory that has gone, where a name is about to be made. An operation that has waited
+    /// comes behind what it waited for, which may have taken a tree with the directory off the main line.
+    pub(super) fn expect_there(&self, origin: &Origin, caller: &Caller, directory: &Pin<'_>) -> Result<()> {
+        let may_have_gone = caller.ticket.is_some() && origin.is_main() && directory.inode != DETACHED_INODE;
+        let has_gone =
+            directory.is_orphan() || may_have_gone && self.ancestors(directory)?.0.contains(&DETACHED_INODE);
+        if has_gone { Err(FsError::NotFound) } else { Ok(()) }
     }
 
     /// The node under `name`, which is kept where names are.

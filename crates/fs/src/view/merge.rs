@@ -26,7 +26,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use kvfs_store::progress::{self, Unit};
 use kvfs_store::{Change, Keyspace, Records, Seqno, Touch};
-use kvfs_txn::{Fields, LockNameBuf, LockOwner, Mode, Owner, Refused, Rival, TxnTraits, Want};
+use kvfs_txn::{Admission, Fields, LockNameBuf, LockOwner, Mode, Owner, Refused, Rival, TxnTraits, Want};
 
 use super::TxnView;
 use super::branch::Opened;
@@ -45,11 +45,40 @@ pub(super) const CONFLICTS_MAX: usize = 100;
 /// Longest wait for the lock of a transaction.
 pub(super) const LOCK_WAIT_MAX: Duration = Duration::from_secs(1);
 
+/// How a merge takes its locks.
+#[derive(Clone, Copy)]
+pub(super) struct Claims<'f> {
+    admission: &'f Admission,
+    owner: &'f LockOwner,
+}
+
+impl Claims<'_> {
+    /// Locks all names, which may mean to wait for other transactions.
+    pub(super) fn claim(self, wants: &[(LockNameBuf, Mode)]) -> Result<()> {
+        if wants.is_empty() {
+            return Ok(());
+        }
+        let wants: Vec<Want<'_>> =
+            wants.iter().map(|(name, mode)| Want { name: name.as_name(), mode: *mode }).collect();
+        let mut again = None;
+        loop {
+            match self.admission.try_lock(self.owner, &wants, again.as_ref()) {
+                Ok(()) => return Ok(()),
+                Err(Refused::Wait(ticket)) => {
+                    ticket.wait();
+                    again = Some(ticket);
+                }
+                Err(refused) => return Err(refused.into()),
+            }
+        }
+    }
+}
+
 /// What a merge has found so far.
 struct Merge<'f> {
     fs: &'f FileSystem,
     view: &'f TxnView,
-    owner: &'f LockOwner,
+    claims: Claims<'f>,
     /// Directories that were there before the branch, and where it has moved them.
     moved: BTreeMap<u64, u64>,
     conflicts: Vec<String>,
@@ -106,8 +135,8 @@ pub(super) fn check_directory(main: &FileSystem, branch: &FileSystem) -> Result<
 impl Merge<'_> {
     fn claim_and_validate(fs: &FileSystem) -> Result<()> {
         let Some(view) = fs.origin.txn() else { return Err(FsError::Invalid("not a branch")) };
-        let owner: &LockOwner = view.lock_owner()?;
-        let mut merge = Merge { fs, view, owner, moved: BTreeMap::new(), conflicts: Vec::new(), more: 0 };
+        let claims = Claims { admission: &fs.shared.admission, owner: view.lock_owner()? };
+        let mut merge = Merge { fs, view, claims, moved: BTreeMap::new(), conflicts: Vec::new(), more: 0 };
         progress::stage("locking what the branch has changed", Unit::Items, 0);
         merge.claim_all()?;
         progress::stage("looking for what is in the way", Unit::Items, 0);
@@ -141,24 +170,8 @@ impl Merge<'_> {
         Ok(())
     }
 
-    /// Locks all names, which may mean to wait for other transactions.
     fn claim(&self, wants: &[(LockNameBuf, Mode)]) -> Result<()> {
-        if wants.is_empty() {
-            return Ok(());
-        }
-        let wants: Vec<Want<'_>> =
-            wants.iter().map(|(name, mode)| Want { name: name.as_name(), mode: *mode }).collect();
-        let mut again = None;
-        loop {
-            match self.fs.shared.admission.try_lock(self.owner, &wants, again.as_ref()) {
-                Ok(()) => return Ok(()),
-                Err(Refused::Wait(ticket)) => {
-                    ticket.wait();
-                    again = Some(ticket);
-                }
-                Err(refused) => return Err(refused.into()),
-            }
-        }
+        self.claims.claim(wants)
     }
 
     /// What an operation that makes this change needs of what the main line has.
@@ -298,10 +311,10 @@ impl Merge<'_> {
         })
     }
 
-    /// What others have changed in trees that the branch has removed as a whole.
+    /// What others have changed in trees that the branch has removed as a whole, which is locked by this.
     fn validate_detached(&mut self) -> Result<()> {
         let root = self.fs.nodes.root().0;
-        each_change_by_others((self.fs, self.view), |changed| {
+        each_change_by_others((self.fs, self.view), self.claims, |changed| {
             self.note(|merge| {
                 let author = author(&*merge.fs.store, changed.seqno);
                 let path = match place_of(changed) {
@@ -409,7 +422,7 @@ pub(super) fn changed_outside(place: &str, author: Option<Rival>) -> String {
     format!("{place} was changed outside of the branch, {by}")
 }
 
-fn all_attributes(inode: u64) -> LockNameBuf {
+pub(super) fn all_attributes(inode: u64) -> LockNameBuf {
     LockNameBuf::Attributes { inode, fields: Fields::ALL }
 }
 

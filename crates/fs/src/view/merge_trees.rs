@@ -1,6 +1,7 @@
 //! What others have changed in the trees that a branch has removed as a whole: that has touched nothing below
 //! their tops, so a merge looks there. O(names in those trees), where what is older than the branch's
-//! snapshot is not read of the main line.
+//! snapshot is not read of the main line. What was looked at is locked, so that it stays so until the commit:
+//! directories with the names in them, and each file.
 //!
 //! Thread safety: plain functions.
 
@@ -8,8 +9,10 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use kvfs_store::{Change, Changed, Records, Touch};
+use kvfs_txn::{LockNameBuf, Mode};
 
 use super::TxnView;
+use super::merge::{Claims, all_attributes};
 use super::publish::each_change;
 use crate::schema::{DETACHED_INODE, Placement, Row};
 use crate::{FileSystem, Result};
@@ -18,6 +21,7 @@ use crate::{FileSystem, Result};
 struct Walk<'f> {
     fs: &'f FileSystem,
     view: &'f TxnView,
+    claims: Claims<'f>,
     /// Directories to be looked at.
     todo: Vec<u64>,
     /// Files with several names: how many of them were met.
@@ -31,9 +35,10 @@ struct Walk<'f> {
 /// Those of `found`; store errors.
 pub(super) fn each_change_by_others(
     (fs, view): (&FileSystem, &TxnView),
+    claims: Claims<'_>,
     mut found: impl FnMut(&Changed) -> Result<()>,
 ) -> Result<()> {
-    let mut walk = Walk { fs, view, todo: Vec::new(), linked: BTreeMap::new() };
+    let mut walk = Walk { fs, view, claims, todo: Vec::new(), linked: BTreeMap::new() };
     each_change(view.txn.changes(fs.keyspaces.meta)?, |change| {
         if let Change::Put { key, value } = &change
             && Placement::parse_key(key)
@@ -59,9 +64,12 @@ pub(super) fn each_change_by_others(
     for (&inode, &count) in &walk.linked {
         let key = Placement::own_subtree(inode).own_key();
         let Some(row) = fs.rows().get(&key)? else { continue };
-        if Row::decode_own(inode, &row)?.0.nlink <= count
-            && let Some(changed) = walk.changed(inode, Records::Key { key, touch: Touch::ALL })?
-        {
+        // One that has a name elsewhere stays, and may be written to.
+        if Row::decode_own(inode, &row)?.0.nlink > count {
+            continue;
+        }
+        walk.claim(inode, &[all_attributes(inode)])?;
+        if let Some(changed) = walk.changed(inode, Records::Key { key, touch: Touch::ALL })? {
             found(&changed)?;
         }
     }
@@ -69,8 +77,19 @@ pub(super) fn each_change_by_others(
 }
 
 impl Walk<'_> {
-    /// Notes what is in a directory of the branch.
+    /// Keeps others from changing what these are, in a file or directory that there was before the branch.
+    fn claim(&self, inode: u64, names: &[LockNameBuf]) -> Result<()> {
+        if self.view.created.contains(inode) {
+            return Ok(());
+        }
+        let wants: Vec<_> = names.iter().map(|name| (name.clone(), Mode::Shared)).collect();
+        self.claims.claim(&wants)
+    }
+
+    /// Locks a directory and the files in it, and notes what is there in the branch.
     fn enter(&mut self, directory: u64) -> Result<()> {
+        let counters = LockNameBuf::Counters { directory };
+        self.claim(directory, &[LockNameBuf::Entries { directory }, counters, all_attributes(directory)])?;
         let range = Placement::own_subtree(directory).entries_after(b"");
         let mut cursor = self.fs.origin.read().cursor(self.fs.keyspaces.meta, range)?;
         loop {
@@ -79,7 +98,8 @@ impl Walk<'_> {
             match Row::decode(key, bytes)? {
                 Row::Directory { inode, .. } => self.todo.push(inode),
                 Row::Link { inode, .. } => *self.linked.entry(inode).or_default() += 1,
-                Row::Inode(..) => {}
+                // Every write of content changes times.
+                Row::Inode(header, _) => self.claim(header.inode, &[all_attributes(header.inode)])?,
             }
         }
     }

@@ -119,3 +119,64 @@ fn a_tree_that_a_branch_removed_and_others_changed_is_a_conflict() {
         }
     }
 }
+
+/// A branch that has removed `tree`, and its merge before the commit.
+fn merging_a_removal(main: &Setup) -> std::sync::Arc<kvfs_fs::FileSystem> {
+    planted(main);
+    main.fs.branches().create("b", 1000).unwrap();
+    let branch = main.through(main.fs.open_branch("b").unwrap(), main.options);
+    remove_tree(&branch.fs, &Caller::default(), (ROOT, b"tree"), &All).unwrap();
+    branch.branches().checkpoint().unwrap();
+    drop(branch);
+    kvfs_fs::begin_merge(&main.fs, "b", 1).unwrap()
+}
+
+/// What others do in a directory of a tree.
+type Done = fn(&Setup, &Caller, NodeId) -> kvfs_fs::Result<()>;
+
+const IN_A_TREE: [(&str, Done); 6] = [
+    ("create", |main, caller, a| main.create(caller, a, b"new", 0o644, true).map(drop)),
+    ("mkdir", |main, caller, a| main.mkdir(caller, a, b"new", 0o755).map(drop)),
+    ("link", |main, caller, a| main.link(caller, look(main, ROOT, "outside"), a, b"new").map(drop)),
+    ("rename", |main, caller, a| main.rename(caller, ROOT, b"keep", a, b"new", kvfs_fs::RenameMode::Replace)),
+    ("write", |main, caller, a| {
+        let more = bytes::Bytes::from_static(b"more");
+        main.write(caller, look(main, a, "003"), 0, more, kvfs_fs::WriteFlags::default()).map(drop)
+    }),
+    ("chmod", |main, caller, a| {
+        let mode = kvfs_fs::SetAttr { mode: Some(0o700), ..kvfs_fs::SetAttr::default() };
+        main.setattr(caller, a, &mode).map(drop)
+    }),
+];
+
+#[test]
+fn nothing_changes_in_a_tree_between_the_look_of_a_merge_and_its_commit() {
+    for (what, change) in IN_A_TREE {
+        for gives_way in [true, false] {
+            let main = over_the_engine(1 << 20);
+            let merging = merging_a_removal(&main);
+            let a = look(&main, look(&main, ROOT, "tree"), "a");
+            // A file with a name elsewhere stays, and is written to meanwhile.
+            assert_eq!(main.write_at(look(&main, ROOT, "outside"), 0, b"more").unwrap(), 4);
+            let Err(FsError::Parked(ticket)) = change(&main, &main.caller, a) else {
+                panic!("{what}: beside the merge")
+            };
+            let again = Caller { ticket: Some(ticket.clone()), ..main.caller.clone() };
+            if gives_way {
+                crate::interleaved::in_time(&main, || ticket.wait());
+                change(&main, &again, a).unwrap();
+                assert!(matches!(commit(&merging), Err(FsError::Canceled(_))), "{what}: lost");
+                assert_eq!(look(&main, ROOT, "tree"), look(&main, a, ".."));
+                continue;
+            }
+            commit(&merging).unwrap();
+            // Names are not made where they would go.
+            let done = change(&main, &again, a);
+            assert_eq!(done.is_ok(), ["write", "chmod"].contains(&what), "{what}: {done:?}");
+            assert!(matches!(done, Ok(()) | Err(FsError::NotFound)), "{what}: {done:?}");
+            assert!(main.lookup(&main.caller, ROOT, b"keep").is_ok());
+            finish(&main);
+            main.assert_sound(what);
+        }
+    }
+}
