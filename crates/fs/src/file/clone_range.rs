@@ -14,7 +14,7 @@ use super::{BLOCK, Contents, all_blocks, block_count, blocks_name};
 use crate::attr::{PrivilegeLoss, Privileges};
 use crate::node::Pin;
 use crate::schema::{ContentPatch, NumberPatch, RowFlags, RowPatch, block_prefix};
-use crate::view::Names;
+use crate::view::{Names, TxnView};
 use crate::{Caller, FileSystem, NodeId, Result, Written};
 
 /// Fewer bytes are copied: a clone on the main line is a commit by a run of its own.
@@ -64,6 +64,10 @@ impl<'v> RangeCloner<'v> {
         let fs = self.0;
         fs.locker().check_writable()?;
         let (from, to) = (fs.locker().pin_file(source)?, fs.locker().pin_file(target)?);
+        // A checkpoint of a branch must not come between the clone and the row of its target. A commit waits
+        // for the names.
+        let branch = fs.origin.txn().filter(|_| fs.origin.is_branch());
+        let _under_way = branch.map(TxnView::begin_long_operation).transpose()?;
         let clones = OnceCell::new();
         let mut gate = fs.gate();
         let blocks = blocks_name(from.inode, ranges.source, ranges.source + ranges.len);

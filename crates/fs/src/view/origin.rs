@@ -235,7 +235,7 @@ impl Origin {
     }
 
     /// Whether this is a branch.
-    pub(super) fn is_branch(&self) -> bool {
+    pub(crate) fn is_branch(&self) -> bool {
         self.txn().is_some_and(|view| view.branch.get().is_some())
     }
 

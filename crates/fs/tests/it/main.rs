@@ -10,6 +10,7 @@ mod areas;
 mod bare;
 mod branches;
 mod branches_of_directories;
+mod checkpointed_copies;
 mod clones;
 mod compression;
 mod copy;

@@ -228,7 +228,7 @@ impl TxnView {
     pub(super) fn between_long_operations(
         &self,
     ) -> Result<RwLockWriteGuard<'_, (), class::FsViewTxnLongOperations>> {
-        self.long_operations.try_write().ok_or(FsError::Busy("a tree is being cloned there"))
+        self.long_operations.try_write().ok_or(FsError::Busy("something is being cloned there"))
     }
 
     /// `Closed` → `Ended`; see [`PlannedCommit::commit`].
