@@ -15,6 +15,7 @@ use kvfs_store::TxnId;
 use kvfs_txn::{Doom, DoomReason, Rival};
 
 use super::TxnView;
+use super::commit::Phase;
 use crate::detached::DetachedTrees;
 use crate::{Caller, FileSystem, FsError};
 
@@ -76,18 +77,24 @@ impl OpenViews {
         self.views.lock().values().filter_map(Weak::upgrade).collect()
     }
 
-    /// Ends those half of the idle transactions, `own` left out, that have been idle for longest. True: one
-    /// has ended.
+    /// Ends the transactions that are doomed, `own` left out; where there are none, those half of the idle
+    /// ones that have been idle for longest. True: one has ended.
     fn end_idle(&self, own: Option<TxnId>, pid: u32) -> bool {
         let mut idle: Vec<(Duration, Arc<FileSystem>)> = Vec::new();
+        let mut has_ended = false;
         for view in self.all() {
             // One that brings something back is at work, also while it only compares.
             let may_end = |txn: &&TxnView| Some(txn.id()) != own && !txn.restores();
-            let locks = view.txn().filter(may_end).and_then(|txn| txn.locks.as_ref());
-            let time = locks.filter(|locks| locks.doomed().is_none()).map(|locks| locks.idle());
-            if let Some(time) = time.filter(|&time| time >= IDLE_MIN) {
-                idle.push((time, view));
+            let Some(txn) = view.txn().filter(may_end) else { continue };
+            let Some(locks) = &txn.locks else { continue };
+            if locks.doomed().is_some() {
+                has_ended |= txn.end_doomed();
+            } else if locks.idle() >= IDLE_MIN {
+                idle.push((locks.idle(), view));
             }
+        }
+        if has_ended {
+            return true;
         }
         idle.sort_by_key(|(time, _)| std::cmp::Reverse(*time));
         let count = idle.len().div_ceil(2);
@@ -100,8 +107,8 @@ impl OpenViews {
 
 impl FileSystem {
     /// Runs `operation`; again while space that it lacks is made: detached trees go first, then orphans, then
-    /// those half of the idle transactions that have been idle for longest. May block, and works on a full
-    /// store.
+    /// transactions that are doomed, then those half of the idle ones that have been idle for longest. May
+    /// block, and works on a full store.
     ///
     /// # Errors
     /// Those of `operation`.
@@ -137,6 +144,17 @@ impl FileSystem {
 }
 
 impl TxnView {
+    /// Ends the transaction, which is doomed: nothing is left to be tried, and its owner may never abort it.
+    /// False: it has ended before, or is in the middle of its commit.
+    fn end_doomed(&self) -> bool {
+        let has_ended = || self.phase.now() == Phase::Ended;
+        if has_ended() {
+            return false;
+        }
+        self.abort();
+        has_ended()
+    }
+
     /// Ends the transaction, which has been idle for so long, unless it is being committed.
     fn end_for_space(&self, idle: Duration, pid: u32) -> bool {
         let Some(locks) = &self.locks else { return false };

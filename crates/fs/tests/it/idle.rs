@@ -102,6 +102,19 @@ fn full_store_leaves_a_transaction_at_work_alone() {
     commit(&view.fs).unwrap();
 }
 
+/// Whether its owner ever comes to abort it or not.
+#[test]
+fn full_store_ends_a_doomed_transaction_that_its_owner_has_left() {
+    let (setup, view, file) = filled();
+    view.txn().unwrap().give_way(7, file);
+    rewrite(&setup, file).expect("what is doomed gives way");
+    let error = commit(&view.fs).expect_err("it has ended");
+    let FsError::Canceled(doom) = &error else { panic!("{error}") };
+    assert_eq!(doom.reason, DoomReason::Conflict, "it is told why");
+    drop(view);
+    setup.assert_sound("after it gave way");
+}
+
 /// It is at work while it compares, which is no operation of its view.
 #[test]
 fn restore_and_undo_and_preferring_merge_are_never_idle() {
