@@ -105,6 +105,16 @@ pub(crate) fn human_value(name: &str, value: u64) -> String {
     if name.contains("bytes") { human_bytes(value) } else { group_digits(value) }
 }
 
+/// "1 name", "2 names": so many of what has that name.
+pub(crate) fn counted(count: u64, one: &str) -> String {
+    format!("{count} {one}{}", if count == 1 { "" } else { "s" })
+}
+
+/// What a restore or an undo has changed.
+pub(crate) fn changed(names: u64, files: u64, keys: u64) -> String {
+    [counted(names, "name"), counted(files, "file"), counted(keys, "key")].join(", ")
+}
+
 /// `1234567` as `1 234 567`.
 pub(crate) fn group_digits(value: u64) -> String {
     let digits = value.to_string();
@@ -121,6 +131,11 @@ pub(crate) fn group_digits(value: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_is_no_plural() {
+        assert_eq!(changed(1, 0, 2), "1 name, 0 files, 2 keys");
+    }
 
     #[test]
     fn times_are_written_as_dates() {

@@ -17,6 +17,7 @@ use crate::error::{CliError, Code, Result};
 use crate::keys::Keys;
 use crate::names::Table;
 use crate::output::{Object, get_bytes, print, put_bytes};
+use crate::units::counted;
 
 /// Entries asked for at a time in a scan.
 const PAGE_ENTRIES: u64 = 1000;
@@ -60,7 +61,7 @@ fn answer(keys: &mut Keys, command: &KvCommand) -> Result<ExitCode> {
         KvCommand::Export { keyspace, range } => export(keys, keyspace, range_of(range))?,
         KvCommand::Import { keyspace } => {
             let count = keys.import(keyspace, &mut read_entries())?;
-            eprintln!("{count} keys");
+            eprintln!("{}", counted(count, "key"));
         }
         KvCommand::Keyspaces { form } => keyspaces(&keys.keyspaces()?, *form)?,
         KvCommand::Chmod { mode, keyspace } => {

@@ -17,7 +17,7 @@ use crate::endpoint::{Endpoint, expect_main_line};
 use crate::error::{CliError, Code, Result};
 use crate::places::{self, Limits};
 use crate::progress::tell_none;
-use crate::units::{date_time, human_duration};
+use crate::units::{changed, date_time, human_duration};
 
 pub(crate) fn run(args: &SnapshotArgs) -> Result<ExitCode> {
     use SnapshotCommand::{Create, Diff, List, Pull, Push, Receive, Restore, Send};
@@ -134,7 +134,7 @@ fn restore(endpoint: &mut Endpoint, name: &str, paths: &[String], json: bool) ->
     } else if (names, inodes, keys) == (0, 0, 0) {
         format!("nothing has changed since \"{name}\"")
     } else {
-        format!("restored \"{name}\" as transaction {txn}: {names} names, {inodes} files, {keys} keys")
+        format!("restored \"{name}\" as transaction {txn}: {}", changed(names, inodes, keys))
     };
     std::io::Write::write_all(&mut std::io::stdout(), format!("{line}\n").as_bytes())
         .map_err(|error| CliError::io("write", Path::new("standard output"), &error))

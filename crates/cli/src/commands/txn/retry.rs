@@ -4,12 +4,13 @@ use std::io::Read;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::{Command, ExitCode};
+use std::time::Duration;
 
 use rustix::io::{FdFlags, fcntl_setfd};
 
 use super::run::CONFLICT_MARK;
 use super::supervise::{Ended, Watch};
-use crate::args::RunArgs;
+use crate::args::{BeginArgs, RunArgs};
 use crate::error::{CliError, Code, Result};
 use crate::progress;
 
@@ -58,16 +59,58 @@ fn attempt(store: Option<&Path>, args: &RunArgs, watch: &Watch) -> Result<(Ended
 /// The options, without `--retry`.
 fn words(args: &RunArgs) -> Vec<String> {
     use clap::ValueEnum;
+    // Whole, so that no option is forgotten.
+    let RunArgs { begin, retry: _, review, kill_children, is_async, conflict_to: _, command: _ } = args;
+    let BeginArgs { isolation, timeout, idle_timeout, nice } = begin;
+    let time =
+        |time: Duration| if time == Duration::MAX { "0".to_owned() } else { time.as_secs_f64().to_string() };
     let mut words = Vec::new();
-    if let Some(isolation) = args.begin.isolation.to_possible_value() {
+    if let Some(isolation) = isolation.to_possible_value() {
         words.push(format!("--isolation={}", isolation.get_name()));
     }
-    if let Some(timeout) = args.begin.timeout {
-        words.push(format!("--timeout={}ms", timeout.as_millis()));
-    }
-    words.push(format!("--nice={}", args.begin.nice));
-    words.extend(args.review.then(|| "--review".to_owned()));
-    words.extend(args.is_async.then(|| "--async".to_owned()));
-    words.extend(args.kill_children.then(|| "--kill-children".to_owned()));
+    words.extend(timeout.map(|timeout| format!("--timeout={}", time(timeout))));
+    words.extend(idle_timeout.map(|timeout| format!("--idle-timeout={}", time(timeout))));
+    words.push(format!("--nice={nice}"));
+    words.extend(review.then(|| "--review".to_owned()));
+    words.extend(is_async.then(|| "--async".to_owned()));
+    words.extend(kill_children.then(|| "--kill-children".to_owned()));
     words
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::args::{self, Cli, TxnCommand};
+
+    fn parsed(options: &[String]) -> RunArgs {
+        let line = ["kvfs", "txn", "run"].into_iter().chain(options.iter().map(String::as_str));
+        let cli = Cli::try_parse_from(line.chain(["--", "true"])).unwrap();
+        match cli.command {
+            args::Command::Txn(args) => match args.command {
+                TxnCommand::Run(args) => args,
+                other => panic!("{other:?}"),
+            },
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn each_try_is_given_all_options() {
+        for idle in ["0", "250ms", "8h"] {
+            let options = [
+                "--isolation=serializable",
+                "--timeout=0.5ms",
+                &format!("--idle-timeout={idle}"),
+                "--nice=-3",
+                "--review",
+                "--async",
+                "--kill-children",
+            ];
+            let args = parsed(&options.map(str::to_owned));
+            let again = parsed(&words(&args));
+            assert_eq!(format!("{again:?}"), format!("{args:?}"));
+        }
+    }
 }

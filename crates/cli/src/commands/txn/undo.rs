@@ -15,7 +15,7 @@ use crate::error::{Code, Result};
 use crate::names::{self, Table};
 use crate::places::{self, Limits};
 use crate::progress::tell_none;
-use crate::units::{date_time, human_bytes, human_duration};
+use crate::units::{changed, date_time, human_bytes, human_duration};
 
 /// Most obstacles that a message names.
 const SHOWN_MAX: usize = 20;
@@ -55,9 +55,8 @@ pub(super) fn run(
                 });
                 println!("{counts}");
             } else {
-                println!(
-                    "took back transaction {id} as transaction {txn}: {names} names, {inodes} files, {keys} keys"
-                );
+                let what = changed(names, inodes, keys);
+                println!("took back transaction {id} as transaction {txn}: {what}");
             }
             Ok(ExitCode::SUCCESS)
         }
