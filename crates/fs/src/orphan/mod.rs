@@ -26,7 +26,7 @@ use crate::node::{DeadOrphan, Location, NodeTable, Pin};
 use crate::quota::{Gate, Quotas};
 use crate::schema::{Header, Keyspaces, Row, RowFlags, encode_row, inode_key, parse_inode_key};
 use crate::tiers::TierWishes;
-use crate::view::{Names, NodeWriter, Origin};
+use crate::view::{Names, NodeWriter, Origin, TxnView};
 use crate::{FileSystem, Result};
 
 /// Orphans that are reaped by one batch.
@@ -100,10 +100,16 @@ impl Orphans<'_> {
         }
     }
 
-    /// Reaps what is queued. The caller must hold no gate.
+    /// Reaps what is queued. The caller must hold no gate. Nothing of a view that is being committed: the main
+    /// line is told of what is left then.
     pub(crate) fn reap_all(&self) -> Result<()> {
         while self.nodes.dead_count() > 0 {
-            self.reap_some(&self.quotas.gate(self.writer))?;
+            let gate = self.quotas.gate(self.writer);
+            let open = self.origin.txn().map(TxnView::stay_open);
+            if matches!(open, Some(None)) {
+                return Ok(());
+            }
+            self.reap_some(&gate)?;
         }
         Ok(())
     }

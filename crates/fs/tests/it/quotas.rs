@@ -236,6 +236,27 @@ fn a_transactions_usage_counts_at_its_commit() {
 }
 
 #[test]
+fn files_that_ended_in_a_transaction_are_counted_off_once_though_it_is_committed_meanwhile() {
+    let main = Setup::new(100);
+    on(&main);
+    let before = report(&main);
+    let view = begin(&main, Isolation::Snapshot);
+    let file = view.file(ROOT, "temporary");
+    view.write_at(file, 0, &[1; 12288]).unwrap();
+    view.unlink(&view.caller, ROOT, b"temporary").unwrap();
+    view.forget(file, 1);
+    let queued = || view.nodes().stats().orphans_queued;
+    assert_eq!(queued(), 1);
+    let frozen = view.expect_txn().unwrap().freeze().unwrap();
+    view.housekeep().unwrap();
+    assert_eq!(queued(), 1, "it goes to the main line");
+    drop(frozen.plan().unwrap().commit(|| ()).unwrap());
+    main.housekeep().unwrap();
+    assert_eq!(report(&main), before);
+    main.assert_sound("committed");
+}
+
+#[test]
 fn what_a_branch_has_used_counts_whenever_it_is_opened() {
     let main = Setup::new(100);
     on(&main);

@@ -164,6 +164,11 @@ impl TxnView {
         self.phase.admit(phase_max).ok_or_else(|| self.ended())
     }
 
+    /// Keeps the view open for what is done without its user; `None`: it is not.
+    pub(crate) fn stay_open(&self) -> Option<ReadGuard<'_, Phase, class::FsViewCommitPhase>> {
+        self.phase.admit(Phase::Open)
+    }
+
     /// `Stale` after the end, `Canceled` after a doom. Called by each operation of the view, and by none that
     /// happens without its user: so it tells when the transaction was used.
     pub(crate) fn check_alive(&self) -> Result<()> {
