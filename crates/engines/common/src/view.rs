@@ -12,6 +12,10 @@ use crate::database::{Database, Entries};
 use crate::shared::Shared;
 use crate::space::Space;
 
+/// Longest extent of data that one call looks for (blocks): an entry comes with its content, so that each
+/// block costs as much as to read it.
+const EXTENT_BLOCKS_MAX: usize = 64;
+
 /// Called with a key and its value; says whether to go on.
 pub(crate) type Visit<'v> = &'v mut dyn FnMut(&[u8], &[u8]) -> Result<bool>;
 
@@ -100,7 +104,10 @@ impl<'a, D: Database> View<'a, D> {
                 }
             }
         });
-        let found = extent(from, kind, &mut blocks);
+        let found = match kind {
+            ExtentKind::Data => extent(from, kind, &mut blocks.by_ref().take(EXTENT_BLOCKS_MAX)),
+            ExtentKind::Hole => extent(from, kind, &mut blocks),
+        };
         entries.check()?;
         Ok(found)
     }

@@ -22,6 +22,9 @@ use crate::store::SlateStore;
 /// A scan asks for so much at once (bytes).
 const READ_AHEAD_BYTES: usize = 1 << 20;
 
+/// So many keys that were written are one range.
+const RANGE_KEYS_MAX: usize = 1024;
+
 /// The positions that callers hold.
 #[derive(Default)]
 pub(crate) struct Pins {
@@ -105,9 +108,14 @@ impl Changes {
 
 impl ChangedRanges for Changes {
     fn next(&mut self) -> Result<Option<KeyRange>> {
-        // Neighbours that were all written are one range.
+        // Neighbours that were all written are one range, up to a bound: who sends it in parts asks anew for
+        // the rest, each time.
         let mut range: Option<(Bytes, Bytes)> = None;
-        while let Some(passed) = self.step()? {
+        let mut keys_left = RANGE_KEYS_MAX;
+        while keys_left > 0
+            && let Some(passed) = self.step()?
+        {
+            keys_left -= usize::from(matches!(passed, Passed::Written(_)));
             match (passed, &mut range) {
                 (Passed::Written(key), Some((_, last))) => *last = key,
                 (Passed::Written(key), None) => range = Some((key.clone(), key)),

@@ -211,7 +211,7 @@ impl RecordIter for BlockIter {
             Access::Sequential | Access::Crowded { .. } => self.read_window(index.layers(), layer, at),
             Access::Random => {
                 let region = index.layers()[layer].region(at.region);
-                self.piece.data_block(&region, at.block)
+                self.piece.walked_block(&region, at.block)
             }
         }
     }

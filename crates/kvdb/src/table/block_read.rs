@@ -192,6 +192,24 @@ impl Piece {
         Ok(self.storage().cache_copy(addr, buf.as_ref()))
     }
 
+    /// As [`Self::data_block`], for a walk over many: out of what was read ahead where blocks follow one
+    /// another on the device, and the cache is left alone then.
+    pub(super) fn walked_block(&self, region: &Region<'_>, block: u64) -> Result<Bytes> {
+        let addr = region.addr_of(block);
+        if region.unit.is_none() && self.storage().cached(addr).is_none() {
+            let window = self.storage().blocks_ahead(addr, BLOCK_BYTES);
+            if let Some((window, bytes)) = window.as_ref().and_then(|window| Some((window, window.bytes()?)))
+            {
+                let data = bytes.at(addr, BLOCK_BYTES);
+                if is_intact(data, region.crc_of(block)) {
+                    return Ok(Bytes::copy_from_slice(data));
+                }
+                self.storage().discard_window(window);
+            }
+        }
+        self.data_block(region, block)
+    }
+
     /// Fills `buf` with the blocks of `region` from `first` on.
     pub(super) fn read_verified(&self, region: &Region<'_>, first: u64, buf: &mut [u8]) -> Result<()> {
         let end = first + (buf.len() / BLOCK_BYTES) as u64;

@@ -162,7 +162,7 @@ impl<'a, 'f> LayerFill<'a, 'f> {
                     continue;
                 }
                 let len = (end - position) * BLOCK_BYTES;
-                if let Some(window) = self.blocks_ahead(addr, len) {
+                if let Some(window) = self.storage.blocks_ahead(addr, len) {
                     let count = (window.bytes_from(addr) / BLOCK_BYTES).min(end - position);
                     let part = Stretch { position, count, region: stretch.region };
                     if self.copy_window(&window, addr, &[part]) {
@@ -193,19 +193,6 @@ impl<'a, 'f> LayerFill<'a, 'f> {
             }
         }
         Ok(())
-    }
-
-    /// As [`Storage::ahead`], forward; plans what lies behind it in the same zone.
-    fn blocks_ahead(&self, addr: u64, len: usize) -> Option<Arc<Window>> {
-        let window = self.storage.ahead(addr, (BLOCK_BYTES, len), || None, Direction::Forward)?;
-        let next = window.range().end;
-        if window.note_use(addr, len, Direction::Forward)
-            && self.storage.can_plan()
-            && self.storage.zone_extent(addr).is_some_and(|own| own.end > next)
-        {
-            self.storage.plan(&window, next..next + BLOCK_BYTES as u64, None, Direction::Forward);
-        }
-        Some(window)
     }
 }
 

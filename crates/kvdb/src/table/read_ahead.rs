@@ -12,6 +12,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use kvfs_locks::{Mutex, class};
+use kvfs_store::BLOCK_BYTES;
 
 use super::storage::Storage;
 use super::upcoming::ZoneHold;
@@ -188,6 +189,19 @@ impl Storage {
         let window = self.window_around(addr..addr + len as u64, jump().as_ref(), None, direction)?;
         let (owner, len) = (self.read_ahead().owner, (window.end - window.start) as usize);
         self.ctx().windows.load(owner, window.start, len, |buf, addr| self.read(buf, addr))
+    }
+
+    /// As [`Self::ahead`] for `len` bytes of blocks, forward; plans what lies behind them in the same zone.
+    pub(super) fn blocks_ahead(&self, addr: u64, len: usize) -> Option<Arc<Window>> {
+        let window = self.ahead(addr, (BLOCK_BYTES, len), || None, Direction::Forward)?;
+        let next = window.range().end;
+        if window.note_use(addr, len, Direction::Forward)
+            && self.can_plan()
+            && self.zone_extent(addr).is_some_and(|own| own.end > next)
+        {
+            self.plan(&window, next..next + BLOCK_BYTES as u64, None, Direction::Forward);
+        }
+        Some(window)
     }
 
     /// The window that a walk needs, all in one zone.

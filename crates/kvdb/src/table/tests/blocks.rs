@@ -406,6 +406,37 @@ fn walks_over_small_files_read_ahead() {
     assert!(reads <= requests_min * 2 + 16, "{reads} requests for two walks at once");
 }
 
+/// A walk over records, as two states are compared by: few requests, and the cache is left alone.
+#[test]
+fn walks_over_records_of_blocks_read_ahead() {
+    const FILES: u64 = 40;
+    const BLOCKS: u64 = 100;
+    let mut rng = Rng::new(21);
+    let rig = Rig::new(8 << 20, RunOptions::default());
+    let mut writer = rig.writer(KeyspaceKind::Block, 1);
+    let mut written = Vec::new();
+    for number in 0..FILES {
+        let blocks: Vec<Vec<u8>> = (0..BLOCKS).map(|_| random_block(&mut rng)).collect();
+        let span = SeqnoSpan { count: BLOCKS as u32, seqno: number + 1 };
+        let data: Vec<&[u8]> = blocks.iter().map(Vec::as_slice).collect();
+        writer.add_blocks(0, &number.to_be_bytes(), 0, &[span], &data, Compression::None).expect("space");
+        written.extend(blocks);
+    }
+    let (desc, piece) = writer.finish().expect("space");
+    let reads_before = rig.device.counts().of(Call::Read);
+    let mut iter = Arc::new(piece).iter(Access::Random);
+    iter.first().expect("readable");
+    for block in &written {
+        assert!(iter.record().is_some() && iter.value().expect("readable") == block[..]);
+        iter.next().expect("readable");
+    }
+    assert!(iter.record().is_none());
+    let reads = rig.device.counts().of(Call::Read) - reads_before;
+    let windows = desc.data_bytes.div_ceil(rig.ctx.windows.window_bytes_max());
+    assert!(reads <= windows * 3 + 16, "{reads} requests, {windows} windows");
+    assert!(rig.ctx.cache.bytes() <= 64 << 10, "{} bytes cached", rig.ctx.cache.bytes());
+}
+
 /// Requests past the cache: the next one is read while one is in use, and nothing where they are scattered.
 #[test]
 fn large_reads_one_behind_the_other_are_read_ahead() {

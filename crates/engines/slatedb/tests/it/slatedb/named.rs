@@ -599,6 +599,13 @@ fn differences_of_named_snapshots_and_the_newest_state_are_what_was_written_what
     let live = store.snapshot().unwrap();
     assert_eq!(changed(&*older, &*live), expected);
     assert_eq!(changed(&*newer, &*live), []);
+    // A long run of new keys comes in parts, in order.
+    f.apply(|b| (2000..5000).for_each(|n| b.put(f.plain, key(n), "new")));
+    let later = store.snapshot().unwrap();
+    let parts = changed(&*newer, &*later);
+    assert_eq!(parts.len(), 3);
+    assert!(parts.is_sorted_by(|a, b| a.end.as_ref().is_some_and(|end| *end <= b.start)));
+    assert!((2000..5000).all(|n| parts.iter().any(|part| part.contains(&key(n)))));
     // Of a position that nothing holds all may have been written.
     let seqno = older.seqno() - 1;
     let mut ranges =
