@@ -84,6 +84,10 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
+        if self.session.is_none() {
+            // The connection has ended, and another one may have its number by now.
+            self.point.forget();
+        }
         // Only after a failed test: nothing may be left behind.
         let _ = self.point.unmount(Unmount::Abort);
         let _ = fs::remove_dir(&self.dir);
