@@ -100,8 +100,8 @@ impl Orphans<'_> {
         }
     }
 
-    /// Reaps what is queued. The caller must hold no gate. Nothing of a view that is being committed: the main
-    /// line is told of what is left then.
+    /// Reaps what is queued. The caller must hold no gate. Nothing of a view that is being committed: the
+    /// main line is told of what is left then.
     pub(crate) fn reap_all(&self) -> Result<()> {
         while self.nodes.dead_count() > 0 {
             let gate = self.quotas.gate(self.writer);
