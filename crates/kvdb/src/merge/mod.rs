@@ -149,11 +149,7 @@ impl Merger {
     /// A step of a merge whose runs the caller has. Where something can't be read it ends, and no other one
     /// begins with these runs before the next opening.
     fn step(&self, merge: &mut Merge, config: &StepConfig) -> Result<Progress> {
-        let inputs = merge.inputs.len();
         let stepped = self.stepper.step(merge, config);
-        if merge.inputs.len() < inputs {
-            self.merging.narrow_whole(merge.keyspace, merge.output);
-        }
         if let Err(error) = &stepped
             && self.runtime.health.is_of_a_read(error)
         {

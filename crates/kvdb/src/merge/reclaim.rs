@@ -13,7 +13,7 @@ use kvfs_store::{BLOCK_BYTES, KeyspaceKind, Result, Seqno, StoreError};
 
 use crate::compaction::Victims;
 use crate::format::PieceDesc;
-use crate::merge::registry::Exclusive;
+use crate::merge::registry::{Exclusive, Registry};
 use crate::merge::{Merger, StepConfig};
 use crate::runtime::ok_unless_full;
 use crate::space::passes::{Outcome, PassEnd};
@@ -402,7 +402,7 @@ impl Merger {
             let view = self.live.view();
             let merges = view.version.merges(keyspace);
             let runs = self.merging.readable(view.version.runs(keyspace));
-            if !self.is_worth_it(keyspace, runs) {
+            if !is_worth_it(runs, &self.merging) {
                 continue;
             }
             let is_tuple = self.keyspaces.kind(keyspace)? == KeyspaceKind::Tuple;
@@ -427,18 +427,6 @@ impl Merger {
             }
         }
         Ok(true)
-    }
-
-    /// Whether a merge of these runs, all that a keyspace has, may free anything. One of which that can't be
-    /// read is left out of merges.
-    pub(super) fn is_worth_it(&self, keyspace: u32, runs: &[Arc<Run>]) -> bool {
-        let [alone] = runs else { return !runs.is_empty() };
-        let has_garbage = alone.has_garbage().unwrap_or_else(|error| {
-            tracing::error!(%error, "what deleted data a run has can't be read");
-            self.merging.leave_out(&[alone.id]);
-            false
-        });
-        has_garbage && !self.merging.is_whole(keyspace, alone, &self.history.boundaries())
     }
 
     /// Merges all runs of a keyspace beside other merges. False when it ended early.
@@ -495,4 +483,15 @@ fn is_deleted_of(runs: &[Arc<Run>]) -> bool {
         .split_last()
         .map_or(runs, |(oldest, newer)| if newer.is_empty() { std::slice::from_ref(oldest) } else { newer });
     newer.iter().flat_map(|run| &run.pieces).any(|piece| piece.desc().tombstones > 0)
+}
+
+/// Whether a merge of these runs, all that a keyspace has, may free anything. One of which that can't be read
+/// is left out of merges.
+pub(super) fn is_worth_it(runs: &[Arc<Run>], merging: &Registry) -> bool {
+    let [alone] = runs else { return !runs.is_empty() };
+    alone.has_garbage().unwrap_or_else(|error| {
+        tracing::error!(%error, "what deleted data a run has can't be read");
+        merging.leave_out(&[alone.id]);
+        false
+    })
 }

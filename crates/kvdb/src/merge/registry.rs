@@ -7,11 +7,11 @@
 //! [`Exclusive`] no other has a claim; while a thread waits for it no new claim is made, so those that are
 //! there end, and it gets it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use kvfs_locks::{Condvar, Mutex, class};
-use kvfs_store::{Result, Seqno};
+use kvfs_store::Result;
 
 use crate::merge::reclaim::ReclaimReason;
 use crate::space::Lane;
@@ -37,15 +37,6 @@ struct State {
     left_pass: Option<ReclaimReason>,
     /// Claims and passes that have ended.
     ends: u64,
-    /// By keyspace.
-    whole: BTreeMap<u32, Whole>,
-}
-
-/// A merge of all runs that a keyspace had, ended or not.
-struct Whole {
-    output: RunId,
-    /// The positions that were pinned when it began.
-    boundaries: Vec<Seqno>,
 }
 
 impl State {
@@ -169,31 +160,6 @@ impl Registry {
         let state = self.state.lock();
         let stretches = runs.split(|run| state.unread.contains(&run.id));
         stretches.max_by_key(|runs| bytes_of(runs)).unwrap_or_default()
-    }
-
-    /// All runs of a keyspace become `output`, and these positions are pinned.
-    pub(crate) fn begin_whole(&self, keyspace: u32, output: RunId, boundaries: Vec<Seqno>) {
-        self.state.lock().whole.insert(keyspace, Whole { output, boundaries });
-    }
-
-    /// A merge has left runs out.
-    pub(crate) fn narrow_whole(&self, keyspace: u32, output: RunId) {
-        let mut state = self.state.lock();
-        if state.whole.get(&keyspace).is_some_and(|whole| whole.output == output) {
-            state.whole.remove(&keyspace);
-        }
-    }
-
-    /// Whether a merge of all runs of a keyspace has left `alone`, its only run now, and another one would
-    /// leave the same: what was pinned when it began, and lies below the newest of the run, is still among
-    /// the `boundaries`, those pinned now. One that is new lies above all that is in runs.
-    pub(crate) fn is_whole(&self, keyspace: u32, alone: &Run, boundaries: &[Seqno]) -> bool {
-        let seqno_max = alone.pieces.iter().map(|piece| piece.seqno_max()).max().unwrap_or(0);
-        let is_kept =
-            |&boundary: &Seqno| boundary >= seqno_max || boundaries.binary_search(&boundary).is_ok();
-        let state = self.state.lock();
-        let whole = state.whole.get(&keyspace).filter(|whole| whole.output == alone.id);
-        whole.is_some_and(|whole| whole.boundaries.iter().all(is_kept))
     }
 
     /// Waits until all claims have ended; [`Registry::is_wanted`] asks them to. `tell` is called once a merge

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use kvfs_store::{Result, Seqno, StoreError};
 
+use super::reclaim::is_worth_it;
 use super::step::Progress;
 use super::{Claim, Merge, Merger, StepConfig};
 use crate::compaction::{Victims, picker};
@@ -124,9 +125,9 @@ impl Merger {
     fn next_part(&self, keyspace: u32, age: Seqno) -> Option<Part> {
         let view = self.live.view();
         let all = view.version.runs(keyspace);
-        let all = &all[all.iter().take_while(|run| run.age > age).count()..];
-        let runs = self.merging.readable(all);
-        if !self.is_worth_it(keyspace, runs) {
+        let runs = &all[all.iter().take_while(|run| run.age > age).count()..];
+        let runs = self.merging.readable(runs);
+        if !is_worth_it(runs, &self.merging) {
             return None;
         }
         let units = units_of(runs, view.version.merges(keyspace));
@@ -136,11 +137,7 @@ impl Merger {
         let bytes: Vec<u64> = units.iter().map(|unit| bytes_of(unit.runs)).collect();
         let part = picker::first_part(&bytes, self.stepper.inputs_max(runs));
         let is_all = part.len() == units.len();
-        let merge = self.stepper.merge_of(keyspace, runs_within(runs, &units, part));
-        if is_all && runs.len() == all.len() {
-            self.merging.begin_whole(keyspace, merge.output, self.history.boundaries());
-        }
-        Some(Part { merge, is_all })
+        Some(Part { merge: self.stepper.merge_of(keyspace, runs_within(runs, &units, part)), is_all })
     }
 
     /// Whether a merge that no caller waits for is to end behind its step.

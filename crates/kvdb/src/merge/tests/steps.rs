@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kvfs_device::{CrashMode, Device, Rng};
-use kvfs_store::{BLOCK_BYTES, Batch, Durability, Keyspace, KeyspaceKind, NamedSnapshots, Store, StoreError};
+use kvfs_store::{Batch, Durability, Keyspace, KeyspaceKind, Store, StoreError};
 
 use crate::Db;
 use crate::format::Extent;
@@ -321,42 +321,6 @@ fn at_leisure_rows_are_left_alone_of_which_hardly_any_have_changed() {
         assert_eq!(runs(&db, rows), left, "{changed} rows changed, {why:?}");
     }
     same(&db, rows, &model, "in the end");
-}
-
-#[test]
-fn what_a_snapshot_holds_is_not_copied_again_by_each_pass() {
-    let db = open_with_long_pieces(memory());
-    let (rows, model) = four_runs(&db, 1);
-    let data = db.open_keyspace("data", KeyspaceKind::Block, None).expect("opens");
-    let other = db.open_keyspace("other", KeyspaceKind::Tuple, None).expect("opens");
-    let write = |block: u8| {
-        let mut batch = Batch::new();
-        batch.put_blocks(data, b"file".to_vec(), 0, vec![block; 64 * BLOCK_BYTES]);
-        db.apply(batch, Durability::Buffered).expect("applies");
-    };
-    write(1);
-    db.create_snapshot("held").expect("makes");
-    let mut model_then = model.clone();
-    change_and_flush(&db, rows, &mut model_then, &mut Rng::new(3));
-    write(2);
-    let written = || {
-        let before = bytes_copied(&db);
-        let mut batch = Batch::new();
-        batch.put(other, key(1), vec![9; 100]);
-        db.apply(batch, Durability::Buffered).expect("applies");
-        db.parts.merger.background_reclaim(ReclaimReason::OldGarbage).expect("merges");
-        bytes_copied(&db) - before
-    };
-    assert!(written() > 100 << 10, "everything is merged");
-    for pass in 0..3 {
-        assert!(written() < 16 << 10, "pass {pass} copies what it can't drop");
-    }
-    let bytes_held = bytes(&db, rows);
-    same(&db, rows, &model_then, "while it is held");
-    db.delete_snapshot("held").expect("deletes");
-    db.parts.merger.background_reclaim(ReclaimReason::OldGarbage).expect("merges");
-    assert!(bytes(&db, rows) < bytes_held, "what only it held is dropped");
-    same(&db, rows, &model_then, "in the end");
 }
 
 #[test]
