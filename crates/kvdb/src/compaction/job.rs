@@ -3,14 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use bytes::Bytes;
 use kvfs_store::{KeyspaceKind, Result};
 
 use super::output::{OutputSpec, Sink, Totals};
 use super::{MergeOptions, Sharing, blocks, tuples};
-use crate::cache::{Charge, Pool};
 use crate::format::{Extent, PieceDesc, ZoneId};
-use crate::iter::{KeepRules, surviving_tombstones};
+use crate::iter::KeepRules;
 use crate::memtable::TombstoneSet;
 use crate::version::Run;
 
@@ -23,18 +21,6 @@ pub(crate) struct MergeJob {
     pub(crate) options: MergeOptions,
     /// What lies there is copied, however contiguous.
     pub(crate) victims: Victims,
-    /// Keys from here on are left for later; `None`: none are.
-    pub(crate) end: Option<Bytes>,
-}
-
-/// A step takes about so many range tombstones of its inputs, which it has in memory together: there may be
-/// more of them than records, since each one above a snapshot stays.
-const TOMBSTONES_MAX: usize = 1 << 14;
-
-/// Where a step over `inputs` has to end: see [`TOMBSTONES_MAX`]. O(pieces).
-pub(crate) fn end_of_step(inputs: &[Arc<Run>]) -> Option<Bytes> {
-    let share = TOMBSTONES_MAX / inputs.len().max(1);
-    inputs.iter().filter_map(|run| run.start_of_tombstone(share)).min().cloned()
 }
 
 /// Zones to empty, by number, ascending; or what lies on another tier than it wishes.
@@ -139,19 +125,9 @@ impl MergeJob {
         self.victims.contain(extent) && (!self.victims.leaves_rest || has_room())
     }
 
-    /// The range tombstones of all inputs, those that live on, and what both take.
-    pub(super) fn tombstones(&self) -> (TombstoneSet, TombstoneSet, Charge) {
-        let sets: Vec<_> =
-            self.inputs.iter().flat_map(|run| run.tombstones_before(self.end.as_ref())).collect();
-        let all = TombstoneSet::union(sets.iter().map(AsRef::as_ref));
-        let survivors = surviving_tombstones(&all, &self.rules);
-        let bytes = (all.bytes() + survivors.bytes()) as u64;
-        let charge = self.spec.ctx.accountant.charge(Pool::Io, bytes);
-        (all, survivors, charge)
-    }
-
-    /// Whether `key` is left for later.
-    pub(super) fn is_behind(&self, key: &[u8]) -> bool {
-        self.end.as_ref().is_some_and(|end| *key >= end[..])
+    /// The range tombstones of all inputs.
+    pub(crate) fn tombstones(&self) -> TombstoneSet {
+        let sets: Vec<_> = self.inputs.iter().flat_map(|run| run.tombstones()).collect();
+        TombstoneSet::union(sets.iter().map(AsRef::as_ref))
     }
 }

@@ -18,9 +18,7 @@ use bytes::Bytes;
 use kvfs_store::{KeyspaceKind, Result, StoreError};
 
 use super::Merge;
-use crate::compaction::{
-    Copies, Finished, MergeJob, MergeOptions, OutputSpec, Pace, Rest, Sink, Victims, end_of_step,
-};
+use crate::compaction::{Copies, Finished, MergeJob, MergeOptions, OutputSpec, Pace, Rest, Sink, Victims};
 use crate::flush::Flusher;
 use crate::flush::headroom::Space;
 use crate::format::{Feature, PieceDesc};
@@ -237,14 +235,12 @@ impl Stepper {
             ..self.runtime.options.merge
         };
         let (boundaries, merger) = (self.history.boundaries(), meta.merger.clone());
-        let end = end_of_step(&inputs);
         let job = MergeJob {
             spec: spec.clone(),
             inputs: inputs.clone(),
             rules: KeepRules { boundaries, bottom, merger },
             options,
             victims: config.victims.clone(),
-            end,
         };
         let releases = size.is_tight;
         let mut install = Install {

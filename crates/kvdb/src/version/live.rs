@@ -184,40 +184,13 @@ impl Run {
 
     /// The range tombstones at or above the bound.
     pub(crate) fn tombstones(&self) -> impl Iterator<Item = Arc<TombstoneSet>> {
-        self.tombstones_before(None)
-    }
-
-    /// As [`Self::tombstones`], as far as they lie before `end`; `None`: all.
-    pub(crate) fn tombstones_before<'a>(
-        &'a self,
-        end: Option<&'a Bytes>,
-    ) -> impl Iterator<Item = Arc<TombstoneSet>> + 'a {
-        let begins = move |piece: &&Arc<Piece>| end.is_none_or(|end| piece.desc().first_key < *end);
-        let pieces = self.pieces[self.piece_at(&self.lower_bound)..].iter().take_while(begins);
-        pieces.filter(|piece| !piece.tombstones().is_empty()).map(move |piece| {
-            let desc = piece.desc();
-            if desc.first_key >= self.lower_bound && end.is_none_or(|end| desc.last_key <= *end) {
+        self.pieces.iter().filter(|piece| !piece.tombstones().is_empty()).map(|piece| {
+            if piece.desc().first_key >= self.lower_bound {
                 Arc::clone(piece.tombstones())
             } else {
-                Arc::new(piece.tombstones().clip(&self.lower_bound, end.map(|end| &end[..])))
+                Arc::new(piece.tombstones().clip(&self.lower_bound, None))
             }
         })
-    }
-
-    /// Where the range tombstone begins that comes behind `count` of those that begin behind the first key.
-    /// `None`: there are no more of them. O(pieces).
-    pub(crate) fn start_of_tombstone(&self, count: usize) -> Option<&Bytes> {
-        let first_key = self.first_key()?;
-        let mut left = count;
-        for piece in &self.pieces[self.piece_at(&self.lower_bound)..] {
-            let list = piece.tombstones().list();
-            let begun = list.partition_point(|tombstone| tombstone.start <= *first_key);
-            if let Some(next) = list.get(begun + left) {
-                return Some(&next.start);
-            }
-            left = left.saturating_sub(list.len() - begun);
-        }
-        None
     }
 }
 
