@@ -46,12 +46,6 @@ const SHARE_OF_WRITERS: u64 = 16;
 /// In the reserve readers may hold no more zones than this.
 const ZONES_OF_READERS: u64 = 4;
 
-/// More are not merged at once: all of them are looked at for each stretch of keys.
-const INPUTS_MAX: usize = 64;
-/// The part of the share of indexes and filters that those of a merge's inputs may hold: several merges run
-/// at once.
-const SHARE_OF_INPUTS: u64 = 4;
-
 /// On whose behalf a merge advances, and how.
 #[derive(Clone)]
 pub(crate) struct StepConfig {
@@ -121,16 +115,6 @@ impl Stepper {
     pub(crate) fn merge_of(&self, keyspace: u32, inputs: &[Arc<Run>]) -> Merge {
         let inputs = inputs.iter().map(|run| run.id).collect();
         Merge { keyspace, inputs, output: self.live.new_run_id() }
-    }
-
-    /// How many of these runs are merged at once: an index of each is held meanwhile.
-    pub(super) fn inputs_max(&self, runs: &[Arc<Run>]) -> usize {
-        let of_pieces = runs.iter().flat_map(|run| &run.pieces).map(|piece| piece.index_bytes());
-        let room = self.runtime.ctx.accountant.index_budget() / SHARE_OF_INPUTS;
-        let fitting = room / of_pieces.max().unwrap_or(0).max(1);
-        // A class that is due, and the oldest run.
-        let least = self.runtime.options.merge.class_runs.max(2) + 1;
-        usize::try_from(fitting).unwrap_or(usize::MAX).min(INPUTS_MAX).max(least)
     }
 
     /// How many bytes are merged as if space were plenty: the whole of it could be copied beside its inputs.

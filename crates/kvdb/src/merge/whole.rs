@@ -11,9 +11,9 @@ use kvfs_store::{Result, Seqno, StoreError};
 use super::reclaim::is_worth_it;
 use super::step::Progress;
 use super::{Claim, Merge, Merger, StepConfig};
-use crate::compaction::{Victims, picker};
+use crate::compaction::Victims;
 use crate::space::Budget;
-use crate::version::{bytes_of, runs_within, units_of};
+use crate::version::units_of;
 
 /// How often, and how long, readers are waited for before a merge gives way for what they hold: most are done
 /// at once.
@@ -23,7 +23,7 @@ const WAIT_FOR_READERS: Duration = Duration::from_millis(25);
 /// One merge on the way to a single run.
 struct Part {
     merge: Merge,
-    /// It leaves none out, as one of too many runs does; no more so once it was narrowed.
+    /// It leaves none out; no more so once it was narrowed.
     is_all: bool,
 }
 
@@ -120,8 +120,8 @@ impl Merger {
         self.live.view().version.runs(keyspace).first().map(|run| run.age)
     }
 
-    /// What is next to be merged of the runs that are no newer than `age`: what has begun, else all, or as
-    /// many as are merged at once. `None`: nothing is worth it.
+    /// What is next to be merged of the runs that are no newer than `age`: what has begun, else all. `None`:
+    /// nothing is worth it.
     fn next_part(&self, keyspace: u32, age: Seqno) -> Option<Part> {
         let view = self.live.view();
         let all = view.version.runs(keyspace);
@@ -131,13 +131,11 @@ impl Merger {
             return None;
         }
         let units = units_of(runs, view.version.merges(keyspace));
-        if let Some(begun) = units.iter().find_map(|unit| unit.merge) {
-            return Some(Part { merge: Merge::resumed(keyspace, begun), is_all: false });
-        }
-        let bytes: Vec<u64> = units.iter().map(|unit| bytes_of(unit.runs)).collect();
-        let part = picker::first_part(&bytes, self.stepper.inputs_max(runs));
-        let is_all = part.len() == units.len();
-        Some(Part { merge: self.stepper.merge_of(keyspace, runs_within(runs, &units, part)), is_all })
+        let begun = units.iter().find_map(|unit| unit.merge);
+        Some(match begun {
+            Some(state) => Part { merge: Merge::resumed(keyspace, state), is_all: false },
+            None => Part { merge: self.stepper.merge_of(keyspace, runs), is_all: true },
+        })
     }
 
     /// Whether a merge that no caller waits for is to end behind its step.
