@@ -60,6 +60,8 @@ pub(crate) struct TicketState {
     locks: OnceLock<Weak<dyn Queues>>,
     /// Waiters before it no longer count in the lock table: it would be a deadlock to wait for them.
     passes_queues: AtomicBool,
+    /// The operation was stopped at one of its guards, and has not been tried again yet.
+    parked: AtomicBool,
     inner: Mutex<Inner, class::TxnTicketInner>,
     changed: Condvar,
 }
@@ -79,6 +81,7 @@ impl Ticket {
             latches,
             locks: OnceLock::new(),
             passes_queues: AtomicBool::new(false),
+            parked: AtomicBool::new(false),
             inner: Mutex::default(),
             changed: Condvar::new(),
         };
@@ -156,6 +159,20 @@ impl TicketState {
 
     pub(crate) fn passes_queues(&self) -> bool {
         self.passes_queues.load(Ordering::Relaxed)
+    }
+
+    /// The operation is stopped: it keeps its places until it is tried again.
+    pub(crate) fn park(&self) {
+        self.parked.store(true, Ordering::Relaxed);
+    }
+
+    /// The operation is tried again.
+    pub(crate) fn go_on(&self) {
+        self.parked.store(false, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_parked(&self) -> bool {
+        self.parked.load(Ordering::Relaxed)
     }
 
     pub(crate) fn pass_queues(&self) {

@@ -480,6 +480,35 @@ fn large_copies_are_clones() {
     }
 }
 
+#[test]
+fn large_copy_that_waits_for_one_transaction_after_another_is_called_again() {
+    let main = over_the_engine(1 << 20);
+    let (source, target) = (main.file(ROOT, "source"), main.file(ROOT, "target"));
+    for at in 0..17 {
+        main.write_at(source, at << 20, &vec![3; 1 << 20]).unwrap();
+    }
+    let changing = |name| {
+        let view = begin(&main, Isolation::Snapshot);
+        let node = look(&view, ROOT, name);
+        let size = SetAttr { size: Some(1 << 30), ..SetAttr::default() };
+        view.setattr(&view.caller, node, &size).unwrap();
+        view
+    };
+    let (first, second) = (changing("source"), changing("target"));
+    let copy = |caller: &Caller| main.fs.copy_file_range(caller, source, 0, target, 0, 17 << 20);
+    let Err(FsError::Parked(ticket)) = copy(&main.caller) else { panic!("the source is changed") };
+    assert!(!ticket.is_ready());
+    commit(&first.fs).unwrap();
+    assert!(ticket.is_ready());
+    let again = Caller { ticket: Some(ticket), ..main.caller.clone() };
+    let Err(FsError::Parked(ticket)) = copy(&again) else { panic!("the target is changed") };
+    assert!(!ticket.is_ready());
+    second.txn().unwrap().abort();
+    assert!(ticket.is_ready(), "the copy waits for nothing");
+    assert_eq!(copy(&again).unwrap().bytes, 17 << 20);
+    main.assert_sound("copied");
+}
+
 /// Before and after a commit are not mixed.
 #[test]
 fn a_large_copy_waits_for_a_transaction_that_has_changed_its_source() {

@@ -82,8 +82,10 @@ impl Latches {
         again: Option<&Ticket>,
     ) -> Result<Guard<'_>, Ticket> {
         let owner = self.next_owner.fetch_add(1, Ordering::Relaxed);
-        let mut guard =
-            Guard { latches: self, owner, ticket: again.cloned(), places: Places::default(), parked: false };
+        if let Some(ticket) = again {
+            ticket.state().go_on();
+        }
+        let mut guard = Guard { latches: self, owner, ticket: again.cloned(), places: Places::default() };
         guard.try_extend(wants)?;
         Ok(guard)
     }
@@ -166,7 +168,6 @@ pub struct Guard<'l> {
     owner: u64,
     ticket: Option<Ticket>,
     places: Places,
-    parked: bool,
 }
 
 impl fmt::Debug for Guard<'_> {
@@ -229,7 +230,7 @@ impl Guard<'_> {
 
     /// Gives up what is held, but not the places of the ticket: the operation will be called again.
     pub(crate) fn park(&mut self) {
-        self.parked = true;
+        self.ticket().state().park();
         self.release_all();
     }
 
@@ -244,8 +245,9 @@ impl Guard<'_> {
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
         self.release_all();
-        // The operation is done (or failed for good): its places in queues must stop no other.
-        if let (Some(ticket), false) = (&self.ticket, self.parked) {
+        // The operation is done (or failed for good): its places in queues must stop no other. If it was
+        // stopped, at this guard or at another one, it will be called again.
+        if let Some(ticket) = self.ticket.as_ref().filter(|ticket| !ticket.state().is_parked()) {
             ticket.state().leave_all();
         }
     }

@@ -73,6 +73,26 @@ fn a_failed_operation_holds_nothing_and_an_owner_never_stops_itself() {
 }
 
 #[test]
+fn operation_that_is_stopped_at_its_second_guard_keeps_its_place() {
+    let latches = Arc::new(Latches::new());
+    let (first, second) = ([Want::shared(entry(1, b"a"))], [Want::exclusive(entry(1, b"b"))]);
+    let held = latches.try_acquire(&[Want::exclusive(entry(1, b"a"))], None).unwrap();
+    let ticket = latches.try_acquire(&first, None).unwrap_err();
+    drop(held);
+    let held = latches.try_acquire(&second, None).unwrap();
+    let guard = latches.try_acquire(&first, Some(&ticket)).unwrap();
+    let again = latches.try_acquire(&second, Some(&ticket)).unwrap_err();
+    drop(guard);
+    assert!(!again.is_ready());
+    drop(held);
+    assert!(again.is_ready(), "it is called");
+    let guard = latches.try_acquire(&first, Some(&ticket)).unwrap();
+    drop(latches.try_acquire(&second, Some(&ticket)).unwrap());
+    drop(guard);
+    assert_eq!(latches.held_count() + latches.waiting_count(), 0);
+}
+
+#[test]
 fn tickets_are_served_by_age_and_newcomers_stand_behind_them() {
     let latches = Arc::new(Latches::new());
     let want = [Want::exclusive(entry(1, b"a"))];
