@@ -17,7 +17,7 @@ use super::DiffKind;
 use super::compare::{Place, Sides, key_of};
 use super::diff::{Difference, Found, differ, difference, found, key_line};
 use super::paths::Paths;
-use crate::schema::{DETACHED_INODE, Placement, ROOT_INODE, Row};
+use crate::schema::{Placement, ROOT_INODE, Row};
 use crate::{FileSystem, Result};
 
 /// Inodes of names that come, and of names that go, that are looked for on the other side.
@@ -137,7 +137,7 @@ impl<F: Deref<Target = FileSystem> + Clone> DiffStream<F> {
         let At::Names(start) = &self.at else { return Ok(()) };
         let range = KeyRange { start: start.clone(), end: None };
         if self.moved.is_none() {
-            self.moved = Some(find_moved(sides)?);
+            self.moved = Some(self.find_moved(sides)?);
         }
         let mut rows = sides.differences(sides.after.keyspaces.meta, range)?;
         while !page.is_full() {
@@ -179,13 +179,68 @@ impl<F: Deref<Target = FileSystem> + Clone> DiffStream<F> {
         Ok(())
     }
 
+    /// Of the rows under a name on the two sides, those that are there: in a detached tree there are none.
+    fn attached(&mut self, place: &Place, [older, newer]: [Option<Bytes>; 2]) -> Result<[Option<Bytes>; 2]> {
+        let is_older = older.is_some() && !self.then.is_detached(place)?;
+        let is_newer = newer.is_some() && !self.now.is_detached(place)?;
+        Ok([older.filter(|_| is_older), newer.filter(|_| is_newer)])
+    }
+
+    /// Calls `each` for every name that leads to another inode on the two sides.
+    fn each_name(&mut self, sides: Sides<'_>, mut each: impl FnMut(Place, [Option<u64>; 2])) -> Result<()> {
+        sides.each_touched_row(|KeyDifference { key, older, newer }| {
+            let Some((directory, name)) = Placement::parse_key(&key).filter(|(_, name)| !name.is_empty())
+            else {
+                return Ok(());
+            };
+            let place = (directory, Bytes::copy_from_slice(name));
+            let [older, newer] = self.attached(&place, [older, newer])?;
+            let inode = |bytes: Option<Bytes>| -> Result<Option<u64>> {
+                bytes.map(|bytes| Ok(Row::decode(&key, &bytes)?.inode())).transpose()
+            };
+            let inodes = [inode(older)?, inode(newer)?];
+            if inodes[0] != inodes[1] {
+                each(place, inodes);
+            }
+            Ok(())
+        })
+    }
+
+    fn find_moved(&mut self, sides: Sides<'_>) -> Result<Moved> {
+        let mut seen = [HashSet::new(), HashSet::new()];
+        self.each_name(sides, |_, inodes| {
+            for (inode, seen) in inodes.into_iter().zip(&mut seen) {
+                if seen.len() < INODES_MAX {
+                    seen.extend(inode);
+                }
+            }
+        })?;
+        let [gone, mut come] = seen;
+        come.retain(|inode| gone.contains(inode));
+        let mut moved = Moved::default();
+        if come.is_empty() {
+            return Ok(moved);
+        }
+        let mut bytes = 0;
+        self.each_name(sides, |place, inodes| {
+            for (side, inode) in inodes.into_iter().enumerate() {
+                let Some(inode) = inode.filter(|inode| come.contains(inode)) else { continue };
+                let names = &mut moved.0.entry(inode).or_default()[side];
+                if names.len() < NAMES_MAX && bytes < MOVED_BYTES_MAX {
+                    bytes += NAME_BYTES + place.1.len();
+                    names.push(place.clone());
+                }
+            }
+        })?;
+        Ok(moved)
+    }
+
     /// What there is to say of a row.
     fn line(&mut self, sides: Sides<'_>, row: KeyDifference) -> Result<Option<Difference>> {
         let KeyDifference { key, older, newer } = row;
         let Some((directory, name)) = Placement::parse_key(&key) else { return Ok(None) };
         let place = (directory, Bytes::copy_from_slice(name));
-        let older = if self.then.is_detached(&place)? { None } else { older };
-        let newer = if self.now.is_detached(&place)? { None } else { newer };
+        let [older, newer] = self.attached(&place, [older, newer])?;
         match (found(sides.before, &key, older)?, found(sides.after, &key, newer)?) {
             (Some(old), Some(new)) if old.inode == new.inode => {
                 if !differ(&old, &new) && !sides.differ_inside(&old, &new)? {
@@ -287,51 +342,4 @@ fn directory_at(side: &FileSystem, path: &[u8]) -> Result<Option<u64>> {
         at = inode;
     }
     Ok(Some(at))
-}
-
-/// Calls `each` for every name that leads to another inode on the two sides.
-fn each_name(
-    sides: Sides<'_>,
-    mut each: impl FnMut(u64, &[u8], [Option<u64>; 2]) -> Result<()>,
-) -> Result<()> {
-    sides.each_touched_row(|KeyDifference { key, older, newer }| {
-        let is_name = |(directory, name): &(u64, &[u8])| *directory != DETACHED_INODE && !name.is_empty();
-        let Some((directory, name)) = Placement::parse_key(&key).filter(is_name) else { return Ok(()) };
-        let inode = |bytes: Option<Bytes>| -> Result<Option<u64>> {
-            bytes.map(|bytes| Ok(Row::decode(&key, &bytes)?.inode())).transpose()
-        };
-        let inodes = [inode(older)?, inode(newer)?];
-        if inodes[0] == inodes[1] { Ok(()) } else { each(directory, name, inodes) }
-    })
-}
-
-fn find_moved(sides: Sides<'_>) -> Result<Moved> {
-    let mut seen = [HashSet::new(), HashSet::new()];
-    each_name(sides, |_, _, inodes| {
-        for (inode, seen) in inodes.into_iter().zip(&mut seen) {
-            if seen.len() < INODES_MAX {
-                seen.extend(inode);
-            }
-        }
-        Ok(())
-    })?;
-    let [gone, mut come] = seen;
-    come.retain(|inode| gone.contains(inode));
-    let mut moved = Moved::default();
-    if come.is_empty() {
-        return Ok(moved);
-    }
-    let mut bytes = 0;
-    each_name(sides, |directory, name, inodes| {
-        for (side, inode) in inodes.into_iter().enumerate() {
-            let Some(inode) = inode.filter(|inode| come.contains(inode)) else { continue };
-            let names = &mut moved.0.entry(inode).or_default()[side];
-            if names.len() < NAMES_MAX && bytes < MOVED_BYTES_MAX {
-                bytes += NAME_BYTES + name.len();
-                names.push((directory, Bytes::copy_from_slice(name)));
-            }
-        }
-        Ok(())
-    })?;
-    Ok(moved)
 }

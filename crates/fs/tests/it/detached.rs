@@ -93,6 +93,21 @@ pub(crate) fn grown(main: &Setup, random: &mut Random) -> NodeId {
 }
 
 #[test]
+fn file_that_goes_with_a_tree_it_was_moved_into_is_told_as_removed() {
+    let main = keeping(100);
+    main.file(ROOT, "a");
+    main.dir(ROOT, "trash");
+    main.store.create_snapshot("one").unwrap();
+    rename(&main, (ROOT, "a"), (look(&main, ROOT, "trash"), "a"));
+    remove(&main, ROOT, "trash");
+    main.store.create_snapshot("two").unwrap();
+    let (one, two) = (view_of(&main, "one").fs, view_of(&main, "two").fs);
+    let told = |after, before| lines(&snapshots::diff_from(after, before).unwrap());
+    assert_eq!(told(&two, &one), ["- /a", "- /trash"]);
+    assert_eq!(told(&one, &two), ["+ /a", "+ /trash"]);
+}
+
+#[test]
 fn a_tree_goes_by_one_operation_and_is_removed_behind_it() {
     for main in [keeping(100), over_the_engine(16 << 10)] {
         let top = planted(&main);
