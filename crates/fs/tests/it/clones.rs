@@ -11,7 +11,7 @@ use kvfs_fs::{
 use kvfs_store::Isolation;
 
 use crate::privileges::OUTSIDER;
-use crate::setup::{Random, Setup};
+use crate::setup::{Random, Setup, patiently};
 use crate::snapshots::{Seen, Tree, tree};
 use crate::undo::{keeping, look, mess, over_the_engine, same, txn, undone, write};
 use crate::views::{begin, commit};
@@ -363,6 +363,61 @@ fn a_commit_comes_before_a_clone_or_behind_it() {
         assert_eq!(tree(&main).0.contains_key("/copy/d/zz"), cloned, "round {round}");
         main.assert_sound(&format!("round {round}"));
     }
+}
+
+/// Tries to commit its view while a clone is under way, and others work there.
+struct Committing<'v> {
+    view: &'v Setup,
+    was_asked: Cell<bool>,
+}
+
+impl CloneRights for Committing<'_> {
+    fn is_everything(&self) -> bool {
+        false
+    }
+
+    fn check_source(&self, _: NodeId, _: &Attr) -> Result<()> {
+        if self.was_asked.replace(true) {
+            return Ok(());
+        }
+        let (fs, caller) = (&*self.view.fs, &self.view.caller);
+        let work = |number: u32| {
+            for round in 0..500 {
+                let name = format!("{number}-{round}");
+                patiently(caller, |caller| fs.create(caller, ROOT, name.as_bytes(), 0o644, true)).unwrap();
+            }
+        };
+        thread::scope(|scope| {
+            let workers = [0, 1].map(|number| scope.spawn(move || work(number)));
+            while workers.iter().any(|worker| !worker.is_finished()) {
+                let refused = commit(fs);
+                assert!(matches!(refused, Err(FsError::Busy(_))), "{refused:?}");
+            }
+        });
+        Ok(())
+    }
+
+    fn owner_of(&self, attr: &Attr) -> (u32, u32) {
+        (attr.uid, attr.gid)
+    }
+
+    fn is_alone(&self) -> bool {
+        false
+    }
+}
+
+#[test]
+fn commit_that_a_clone_is_in_the_way_of_disturbs_nothing() {
+    let main = over_the_engine(256 << 10);
+    write(&main, main.dir(ROOT, "tree"), "file", "text");
+    let view = begin(&main, Isolation::Snapshot);
+    let rights = Committing { view: &view, was_asked: Cell::new(false) };
+    clone_tree(&view.fs, &Caller::default(), (ROOT, b"tree"), (ROOT, b"copy"), &rights).unwrap();
+    commit(&view.fs).unwrap();
+    drop(view);
+    let all = tree(&main).0;
+    assert!(["/copy/file", "/0-499", "/1-499"].iter().all(|path| all.contains_key(*path)));
+    main.assert_sound("committed");
 }
 
 /// Checkpoints its branch while a clone is under way.

@@ -201,13 +201,14 @@ impl TxnView {
     /// operation of several batches is.
     pub fn freeze(self: &Arc<Self>) -> Result<FrozenView> {
         self.check_alive()?;
+        // Before the phase changes: nothing is turned away for a commit that is refused. None begins from
+        // here on until the view is frozen, and then none is admitted.
+        let _between = self.between_long_operations()?;
         self.phase.freeze().map_err(|phase| match phase {
             Phase::Ended => self.ended(),
             _ => FsError::Invalid("the transaction is being committed already"),
         })?;
-        let frozen = FrozenView { txn: Arc::clone(self) };
-        // None begins from here on; the view is open again when it is dropped.
-        self.between_long_operations().map(|_| frozen)
+        Ok(FrozenView { txn: Arc::clone(self) })
     }
 
     /// Keeps the view from being committed and checkpointed until what is returned is dropped. Waits for a
@@ -229,11 +230,13 @@ impl TxnView {
     /// Until what is returned is dropped, no operation of several batches begins.
     ///
     /// # Errors
-    /// `Busy`: one is under way.
+    /// `Busy`: one is under way, or another caller keeps them away.
     pub(super) fn between_long_operations(
         &self,
     ) -> Result<RwLockWriteGuard<'_, (), class::FsViewTxnLongOperations>> {
-        self.long_operations.try_write().ok_or(FsError::Busy("something is being cloned there"))
+        self.long_operations
+            .try_write()
+            .ok_or(FsError::Busy("a clone, a checkpoint or a commit is under way there"))
     }
 
     /// `Closed` → `Ended`; see [`PlannedCommit::commit`].
