@@ -11,6 +11,7 @@ use kvfs_fs::{Attr, Caller, Credentials, FileSystem, FileType, FsError, NodeId};
 use rustix::io::Errno;
 
 use crate::error::{Result, refuse};
+use crate::held::settled;
 
 pub(crate) const READ: u32 = 4;
 pub(crate) const WRITE: u32 = 2;
@@ -123,7 +124,9 @@ impl Actor {
             return Err(FsError::ReadOnly.into());
         }
         if !self.is_root() {
-            return Ok(fs.check_access(&self.caller, self.groups(), node, attr, access)?);
+            return settled(&self.caller, |caller| {
+                fs.check_access(caller, self.groups(), node, attr, access)
+            });
         }
         let runs = access & EXECUTE != 0 && attr.kind != FileType::Directory;
         if runs && attr.mode & S_IXUGO == 0 { refuse(Errno::ACCESS, "no user may run it") } else { Ok(()) }

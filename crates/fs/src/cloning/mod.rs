@@ -38,7 +38,7 @@ pub trait CloneRights {
     fn is_everything(&self) -> bool;
 
     /// Refuses to read this file, or to list and search this directory. Asked for the top, and for everything
-    /// below it.
+    /// below it. May park, and is asked again then.
     ///
     /// # Errors
     /// `AccessDenied`, `NotPermitted` for what the caller may not make, or whatever ends the clone.
@@ -91,7 +91,7 @@ pub fn clone_tree(
     job.fs.locker().check_writable().map_err(failed)?;
     let top = job.found(source).map_err(failed)?;
     let parent = job.place_for(&top, target).map_err(failed)?;
-    rights.check_source(NodeId(top.inode), &top.attr()).map_err(failed)?;
+    job.settled(|_| rights.check_source(NodeId(top.inode), &top.attr())).map_err(failed)?;
     let mut copier = Copier::new(job, Project::of_new(&parent.header(), top.kind));
     match make(&mut copier, &top, (&parent, target.1)) {
         Ok(cloned) => Ok((cloned, told(&parent, target.1))),

@@ -30,7 +30,8 @@ pub trait TreeRights {
     /// Whether nothing is refused anywhere, so that nothing needs to be asked.
     fn is_everything(&self) -> bool;
 
-    /// Refuses to remove anything from this directory. Asked once for each that is not empty.
+    /// Refuses to remove anything from this directory. Asked for each that is not empty. May park, and is
+    /// asked again then.
     ///
     /// # Errors
     /// `AccessDenied`, or whatever ends the removal.
@@ -222,7 +223,11 @@ impl<'v> Search<'v, '_> {
     fn enter(&mut self, name: Box<[u8]>, pin: Pin<'v>) -> Result<()> {
         let attr = pin.attr();
         self.levels.push(Level { name, pin, after: Box::default(), directories: VecDeque::new() });
-        if attr.size == 0 { Ok(()) } else { self.rights.check_directory(NodeId(attr.inode), &attr) }
+        if attr.size == 0 {
+            return Ok(());
+        }
+        let wait = |ticket: &Ticket| self.rights.wait(ticket);
+        settled_by(&Caller::default(), wait, |_| self.rights.check_directory(NodeId(attr.inode), &attr))
     }
 
     /// Notes the directories of the next page of the last one, and asks for its entries where that matters.

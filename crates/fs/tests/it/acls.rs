@@ -1,10 +1,14 @@
 //! Access-control lists: they and permission bits follow each other, are inherited, and go through
 //! transactions, snapshots and undo like everything else.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use kvfs_fs::{AclKind, Caller, FileType, FsError, MountOptions, NodeId, Result, SetAttr, XattrMode, check};
+use kvfs_fs::{
+    AclKind, Attr, Caller, CloneRights, DetachedTrees, FileType, FsError, MountOptions, NodeId, Result,
+    SetAttr, Ticket, TreeRights, XattrMode, check, clone_tree, remove_tree,
+};
 use kvfs_kvdb::Background;
 use kvfs_store::{Batch, Durability, Isolation, KeyspaceKind};
 
@@ -421,6 +425,95 @@ fn lists_and_modes_behave_like_the_model_over_the_engine() {
     for seed in 21..=24 {
         let db = engine::open(&engine::create(), 1 << 14, Background::Manual);
         behaves_like_the_model(&Setup::with(db, 200, MountOptions::default()), seed);
+    }
+}
+
+/// What user 1 may do, who waits for a transaction that has changed a list.
+struct Asking<'v> {
+    view: &'v Setup,
+    changed: &'v Setup,
+    waits: Cell<u32>,
+}
+
+impl Asking<'_> {
+    fn check(&self, node: NodeId, attr: &Attr) -> Result<()> {
+        self.view.check_access(&Caller { uid: 1, ..Caller::default() }, &[100], node, attr, 5)
+    }
+
+    fn await_the_end(&self, ticket: &Ticket) -> bool {
+        self.changed.txn().unwrap().abort();
+        self.waits.set(self.waits.get() + 1);
+        ticket.wait();
+        true
+    }
+}
+
+impl TreeRights for Asking<'_> {
+    fn is_everything(&self) -> bool {
+        false
+    }
+
+    fn check_directory(&self, directory: NodeId, attr: &Attr) -> Result<()> {
+        self.check(directory, attr)
+    }
+
+    fn depends_on_entries(&self, _: &Attr) -> bool {
+        false
+    }
+
+    fn check_entry(&self, _: &Attr, _: &Attr) -> Result<()> {
+        Ok(())
+    }
+
+    fn wait(&self, ticket: &Ticket) -> bool {
+        self.await_the_end(ticket)
+    }
+}
+
+impl CloneRights for Asking<'_> {
+    fn is_everything(&self) -> bool {
+        false
+    }
+
+    fn check_source(&self, node: NodeId, attr: &Attr) -> Result<()> {
+        self.check(node, attr)
+    }
+
+    fn owner_of(&self, attr: &Attr) -> (u32, u32) {
+        (attr.uid, attr.gid)
+    }
+
+    fn is_alone(&self) -> bool {
+        false
+    }
+
+    fn wait(&self, ticket: &Ticket) -> bool {
+        self.await_the_end(ticket)
+    }
+}
+
+#[test]
+fn tree_is_removed_and_cloned_when_a_list_in_it_is_no_longer_being_changed() {
+    for is_removed in [true, false] {
+        let main = Setup::new(4096);
+        DetachedTrees::of(&main.fs).prepare().unwrap();
+        let top = main.dir(ROOT, "top");
+        main.dir(top, "below");
+        let changes = SetAttr { mode: Some(0o777), ..SetAttr::default() };
+        main.setattr(&main.caller, top, &changes).unwrap();
+        let [changed, view] =
+            [Isolation::Snapshot, Isolation::Serializable].map(|isolation| begin(&main, isolation));
+        changed.lookup(&changed.caller, ROOT, b"top").unwrap();
+        changed.setxattr(&changed.caller, top, b"user.note", b"text", XattrMode::Set).unwrap();
+        let rights = Asking { view: &view, changed: &changed, waits: Cell::new(0) };
+        let (caller, place) = (Caller::default(), (ROOT, &b"top"[..]));
+        if is_removed {
+            remove_tree(&view.fs, &caller, place, &rights).unwrap();
+        } else {
+            clone_tree(&view.fs, &caller, place, (ROOT, b"copy"), &rights).unwrap();
+        }
+        assert!(rights.waits.get() > 0);
+        commit(&view.fs).unwrap();
     }
 }
 

@@ -246,7 +246,8 @@ fn directory_at<'v>(
     };
     for depth in 0..=names.len() {
         let access = if depth == names.len() { last } else { SEARCH };
-        rights.check(at.node(), &rights.settled(|caller| at.attr(caller))?, access)?;
+        let attr = rights.settled(|caller| at.attr(caller))?;
+        rights.settled(|_| rights.check(at.node(), &attr, access))?;
         if let Some(name) = names.get(depth) {
             at = rights.settled(|caller| at.lookup(caller, name))?;
         }
