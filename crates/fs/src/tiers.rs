@@ -9,6 +9,7 @@
 //!
 //! Thread safety: any thread.
 
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
@@ -68,5 +69,12 @@ impl TierWishes {
     /// Adds the end of an inode's wish to the batch, if it has one.
     pub(crate) fn stage_end(&self, batch: &mut Batch, header: &Header) -> Result<()> {
         if header.flags.tier().is_some() { self.stage(batch, header.inode, None) } else { Ok(()) }
+    }
+
+    /// Adds the end of the wishes of all inodes with these numbers to the batch.
+    pub(crate) fn stage_end_of_all(&self, batch: &mut Batch, inodes: &Range<u64>) {
+        if let Some(keyspace) = self.keyspace.get() {
+            batch.delete_range(*keyspace, inode_key(inodes.start), inode_key(inodes.end));
+        }
     }
 }

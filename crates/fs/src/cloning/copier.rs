@@ -276,6 +276,7 @@ impl<'v, 'c> Copier<'v, 'c> {
             batch.delete_range(xattr, inode_key(numbers.start), inode_key(numbers.end));
             let block = |inode| [block_prefix(inode), [0; 8]].concat();
             batch.delete_range(data, block(numbers.start), block(numbers.end));
+            self.job.fs.shared.tiers.stage_end_of_all(&mut batch, numbers);
         }
         if batch.is_empty() { Ok(()) } else { self.job.fs.gate().apply_discard(batch, &self.charges) }
     }

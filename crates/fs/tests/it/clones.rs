@@ -6,13 +6,14 @@ use std::thread;
 
 use kvfs_fs::{
     Attr, Caller, CloneRights, Cloned, FallocateMode, FileSystem, FileType, FsError, Limits, NodeId,
-    QuotaKind, Result, SetAttr, TreeError, WriteFlags, XattrMode, clone_tree,
+    QuotaKind, Result, SetAttr, TIER_ATTRIBUTE, TreeError, WriteFlags, XattrMode, clone_tree,
 };
 use kvfs_store::Isolation;
 
 use crate::privileges::OUTSIDER;
 use crate::setup::{Random, Setup, patiently};
 use crate::snapshots::{Seen, Tree, tree};
+use crate::tiers::told;
 use crate::undo::{keeping, look, mess, over_the_engine, same, txn, undone, write};
 use crate::views::{begin, commit};
 
@@ -418,6 +419,27 @@ fn commit_that_a_clone_is_in_the_way_of_disturbs_nothing() {
     let all = tree(&main).0;
     assert!(["/copy/file", "/0-499", "/1-499"].iter().all(|path| all.contains_key(*path)));
     main.assert_sound("committed");
+}
+
+#[test]
+fn clone_that_fails_leaves_no_wish_for_a_tier() {
+    let main = over_the_engine(16 << 10);
+    let top = main.dir(ROOT, "tree");
+    main.setxattr(&main.caller, top, TIER_ATTRIBUTE, b"slow", XattrMode::Set).unwrap();
+    for number in 0..600 {
+        write(&main, top, &format!("{number:03}"), "text");
+    }
+    write(&main, top, "zz", "the last one of them");
+    let wishes = told(&main.store);
+    assert_eq!(wishes.len(), 601);
+    let caller = Caller { uid: 1000, gid: 100, ..Caller::default() };
+    let user = User { asked: RefCell::default(), refuses: "the last one of them" };
+    let view = begin(&main, Isolation::Snapshot);
+    clone_tree(&view.fs, &caller, (ROOT, b"tree"), (ROOT, b"copy"), &user).unwrap_err();
+    commit(&view.fs).unwrap();
+    drop(view);
+    assert_eq!(told(&main.store), wishes);
+    main.assert_sound("refused");
 }
 
 /// Checkpoints its branch while a clone is under way.
