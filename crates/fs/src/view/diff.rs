@@ -99,6 +99,8 @@ pub(super) struct Found {
     pub(super) inode: u64,
     kind: FileType,
     header: Option<Header>,
+    /// The row leads to the inode's own row, which tells what it is.
+    pub(super) is_reference: bool,
     /// What the row itself holds.
     content: Bytes,
 }
@@ -341,7 +343,8 @@ pub(super) fn found(side: &FileSystem, key: &[u8], bytes: Option<Bytes>) -> Resu
     let Some(bytes) = bytes else { return Ok(None) };
     let row = Row::decode(key, &bytes)?;
     let (inode, kind) = (row.inode(), row.kind());
-    let mut found = Found { inode, kind, header: None, content: Bytes::new() };
+    let is_reference = !matches!(row, Row::Inode(..));
+    let mut found = Found { inode, kind, header: None, is_reference, content: Bytes::new() };
     match row {
         Row::Inode(header, content) => {
             found.header = Some(header);

@@ -243,7 +243,8 @@ impl<F: Deref<Target = FileSystem> + Clone> DiffStream<F> {
         let [older, newer] = self.attached(&place, [older, newer])?;
         match (found(sides.before, &key, older)?, found(sides.after, &key, newer)?) {
             (Some(old), Some(new)) if old.inode == new.inode => {
-                if !differ(&old, &new) && !sides.differ_inside(&old, &new)? {
+                let is_told = old.is_reference && new.is_reference;
+                if is_told || !differ(&old, &new) && !sides.differ_inside(&old, &new)? {
                     return Ok(None);
                 }
                 let facts = (old.facts(sides.before)?, new.facts(sides.after)?);

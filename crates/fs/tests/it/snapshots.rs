@@ -251,6 +251,24 @@ fn snapshots_are_compared_by_path_and_key() {
     assert!(matches!(refused, Err(FsError::Invalid(_))), "{refused:?}");
 }
 
+#[test]
+fn what_was_renamed_to_and_fro_and_changed_is_told_once() {
+    let main = Setup::new(100);
+    let (dir, file) = (main.dir(ROOT, "d"), main.file(ROOT, "f"));
+    main.link(&main.caller, file, dir, b"g").unwrap();
+    main.store.create_snapshot("one").unwrap();
+    for name in ["d", "f"] {
+        rename(&main, (ROOT, name), (ROOT, "other"));
+        rename(&main, (ROOT, "other"), (ROOT, name));
+    }
+    for node in [dir, file] {
+        main.setxattr(&main.caller, node, b"user.note", b"text", XattrMode::Set).unwrap();
+    }
+    main.write_at(file, 0, b"text").unwrap();
+    let told = diff(&view_of(&main, "one"), &now(&main));
+    assert!(told.len() == 2 && told.contains(&"~ /d".to_owned()), "{told:?}");
+}
+
 /// All pages of a comparison.
 fn in_pages(
     before: &Arc<FileSystem>,
