@@ -96,8 +96,11 @@ pub fn clone_tree(
     match make(&mut copier, &top, (&parent, target.1)) {
         Ok(cloned) => Ok((cloned, told(&parent, target.1))),
         Err(error) => {
-            // What was made is in the transaction, and has no name.
-            if let Err(left) = copier.discard() {
+            // What was made is in the transaction, and has no name. One that is over or doomed takes it
+            // along.
+            if let Err(left) = copier.discard()
+                && job.fs.origin.check_alive().is_ok()
+            {
                 tracing::error!(%left, "a clone that failed can't be taken away: its transaction is given up");
                 job.give_up();
             }
