@@ -1,6 +1,6 @@
 //! Extended attributes and access-control lists.
 
-use kvfs_fs::{AclKind, COMPRESSION_ATTRIBUTE, FileType, FsError, PROJECT_ATTRIBUTE, XattrMode};
+use kvfs_fs::{AclKind, FileType, FsError, PROJECT_ATTRIBUTE, XattrMode};
 use rustix::io::Errno;
 
 use super::{Process, Scope};
@@ -16,6 +16,8 @@ const USER: &[u8] = b"user.";
 /// Root's; others don't see it.
 const TRUSTED: &[u8] = b"trusted.";
 const SECURITY: &[u8] = b"security.";
+/// Lists.
+const SYSTEM: &[u8] = b"system.";
 
 impl Process {
     /// The value of an extended attribute.
@@ -27,10 +29,10 @@ impl Process {
         if name.starts_with(TRUSTED) && !self.scope.actor.is_root() {
             return Err(FsError::NoAttribute.into());
         }
-        if name.starts_with(USER) {
-            if !can_have(&found) {
-                return Err(FsError::NoAttribute.into());
-            }
+        if name.starts_with(USER) && !can_have(&found) {
+            return Err(FsError::NoAttribute.into());
+        }
+        if ![TRUSTED, SECURITY, SYSTEM].iter().any(|namespace| name.starts_with(namespace)) {
             self.scope.check(&found, READ)?;
         }
         let node = found.held.node();
@@ -99,7 +101,7 @@ impl Scope {
         if (is_of_root || name == PROJECT_ATTRIBUTE) && !self.actor.is_root() {
             return refuse(Errno::PERM, "only root changes these attributes");
         }
-        if name.starts_with(USER) && name != COMPRESSION_ATTRIBUTE {
+        if name.starts_with(USER) {
             if !can_have(found) {
                 return refuse(Errno::PERM, "only files and directories have attributes of users");
             }

@@ -122,6 +122,21 @@ fn extended_attributes_belong_to_those_who_may_read_and_write() {
 }
 
 #[test]
+fn attributes_of_the_store_are_told_to_those_who_may_read_the_file() {
+    let volume = volume();
+    let root = volume.process(&kvfs_posix::Identity::root());
+    let other = user(&volume, 1000, &[]);
+    root.mknod("/file", 0o100_600, 0).expect("is made");
+    for name in [&b"kvfs.accesses"[..], b"kvfs.compression", b"kvfs.tier", b"kvfs.project"] {
+        let told = |process: &kvfs_posix::Process| process.getxattr("/file", name);
+        assert_eq!(errno(told(&other)), Some(Errno::ACCESS), "{}", name.escape_ascii());
+        root.chmod("/file", 0o604).expect("is set");
+        assert_eq!(told(&other).expect("may read"), told(&root).expect("may all"));
+        root.chmod("/file", 0o600).expect("is set");
+    }
+}
+
+#[test]
 fn lists_count_where_bits_alone_would_not_allow_it() {
     let volume = volume();
     let root = volume.process(&kvfs_posix::Identity::root());
