@@ -209,15 +209,16 @@ fn tell_nameless(state: &ManifestState, named: &BTreeSet<u32>, repaired: &mut Re
     repaired.findings.extend(nameless.map(finding));
 }
 
-/// Gives the keyspaces among `nameless` their kinds, as their pieces tell them. `pieces` are all that were
-/// found.
+/// Gives the keyspaces among `nameless` their kinds, as their pieces tell them, above all those that an edit
+/// names. `pieces` are all that were found.
 fn settle_kinds(state: &mut ManifestState, nameless: &BTreeSet<u32>, pieces: &[salvage::Found]) {
     let named: HashMap<_, _> = all_pieces(state).map(|desc| (desc.id, desc.meta_crc)).collect();
-    for piece in pieces.iter().filter(|piece| nameless.contains(&piece.keyspace)) {
-        if named.get(&piece.desc.id) == Some(&piece.desc.meta_crc)
-            && let Some(keyspace) = state.keyspaces.get_mut(&piece.keyspace)
-        {
-            keyspace.kind = piece.kind;
+    let is_named = |piece: &salvage::Found| named.get(&piece.desc.id) == Some(&piece.desc.meta_crc);
+    let (told, others): (Vec<_>, Vec<_>) =
+        pieces.iter().filter(|piece| nameless.contains(&piece.keyspace)).partition(|piece| is_named(piece));
+    for piece in others.into_iter().chain(told) {
+        if let (Some(kind), Some(keyspace)) = (piece.kind, state.keyspaces.get_mut(&piece.keyspace)) {
+            keyspace.kind = kind;
         }
     }
     // Of one that holds nothing, the journal may tell the kind.
@@ -242,13 +243,21 @@ fn adopt_strays(
     let of_others = ctx.zones.members().into_iter().skip(1).map(|member| member.zones);
     let zones: Vec<_> = std::iter::once(of_first).chain(of_others).flatten().map(ZoneId).collect();
     progress::stage("looking for pieces in all zones", Unit::Items, zones.len() as u64);
-    let found = salvage::find_pieces(ctx, zones.into_iter(), superblock.has_stamps, || progress::advance(1));
+    let mut found =
+        salvage::find_pieces(ctx, zones.into_iter(), superblock.has_stamps, || progress::advance(1));
     settle_kinds(state, nameless, &found);
+    // What does not tell the kind of its keyspace comes when that is known.
+    found.sort_by_key(|stray| stray.kind.is_none());
     for stray in found.into_iter().filter(|stray| is_lost(stray.desc.id.0)) {
-        enter_nameless(state, stray.keyspace, stray.kind);
+        if let Some(kind) = stray.kind {
+            enter_nameless(state, stray.keyspace, kind);
+        }
         let (keyspace, run) = (stray.keyspace, RunId(stray.desc.id.0));
         if !pieces::is_possible(&stray.desc, superblock, &ctx.zones.members())
-            || state.keyspaces.get(&keyspace).is_none_or(|known| known.kind != stray.kind)
+            || state
+                .keyspaces
+                .get(&keyspace)
+                .is_none_or(|known| stray.kind.is_some_and(|kind| kind != known.kind))
         {
             continue;
         }

@@ -597,3 +597,46 @@ fn whichever_group_of_a_manifest_is_damaged_each_keyspace_is_there() {
     }
     assert_eq!(renamed, 2);
 }
+
+/// A run that is nothing but range tombstones does not tell of which kind its keyspace is.
+#[test]
+fn whichever_group_of_a_manifest_is_damaged_deleted_ranges_stay_deleted() {
+    let medium = Arc::new(MemoryDevice::growable(0, ZONES * ZONE_BYTES as u64));
+    let device = Arc::clone(&medium) as Arc<dyn Device>;
+    create(&device, ZONES);
+    let names = ALL_SPACES.map(|(name, _)| name.to_owned());
+    (0..2).for_each(|round| write_everywhere(&device, &names, round));
+    let db = open(&device, |_| {});
+    for (name, kind) in ALL_SPACES {
+        let keyspace = db.open_keyspace(name, kind, None).expect("opens");
+        let mut batch = Batch::new();
+        let first = if kind == KeyspaceKind::Tuple { b'k' } else { b'f' };
+        batch.delete_range(keyspace, vec![first, 0], vec![first, 1]);
+        db.apply(batch, Durability::Synced).expect("applies");
+        db.flush().expect("flushes");
+    }
+    db.close().expect("closes");
+    drop(db);
+    for group in groups_of(&medium) {
+        let (medium, repaired) = repaired_without(&medium, group);
+        let what = format!("without the group in sector {group}");
+        assert!(repaired.lost.is_empty(), "{what}: {repaired:?}");
+        let db = open(&(medium as Arc<dyn Device>), |_| {});
+        assert!(db.check().expect("checks").findings.is_empty(), "{what}");
+        let mut id = 0;
+        for (name, kind) in ALL_SPACES {
+            id += 1;
+            let is_named = db.keyspaces().iter().any(|space| *space.name == *name);
+            let name = if is_named { name.to_owned() } else { format!("recovered-{id}") };
+            let keyspace = db.open_keyspace(&name, kind, None).expect("opens");
+            let mut cursor = db.cursor(keyspace, KeyRange::all()).expect("opens");
+            let mut rounds = Vec::new();
+            cursor.next().expect("reads");
+            while let Some((key, _)) = cursor.entry() {
+                rounds.push(key[1]);
+                cursor.next().expect("reads");
+            }
+            assert_eq!(rounds, [1], "{what}: {name}");
+        }
+    }
+}

@@ -180,11 +180,12 @@ impl Parts {
 
 /// All pieces in `zone` whose index is whole, by keyspace and number, with the address of a blob; one that
 /// has its fingerprints comes before one that has not. With `salt`, those with a stamp alone: others may be
-/// content of files, or what another store has left on the device.
+/// content of files, or what another store has left on the device. A piece of range tombstones alone may be
+/// of either kind: it has none.
 pub(super) fn strays(
     zone: &SalvageStream<'_>,
     salt: Option<u32>,
-    all: &mut HashMap<(u32, u64), (u64, KeyspaceKind, FoundMeta)>,
+    all: &mut HashMap<(u32, u64), (u64, Option<KeyspaceKind>, FoundMeta)>,
 ) {
     for (addr, header) in zone.all_frames(|_, sector| PieceMetaHeader::peek(sector)) {
         if salt.is_some_and(|salt| !is_stamped(zone, addr, &header, salt)) {
@@ -195,6 +196,8 @@ pub(super) fn strays(
         // Pieces of tuples have fingerprints, those of blocks have none.
         let kind = if header.fingerprints.is_empty() { KeyspaceKind::Block } else { KeyspaceKind::Tuple };
         let Some(found) = parts.decode(kind, true) else { continue };
+        let has_data = !matches!(&found.content, Some(Content::Blocks(layers)) if layers.is_empty());
+        let kind = has_data.then_some(kind);
         let is_better = all
             .get(&header.owner())
             .is_none_or(|(.., known)| known.fingerprints.is_none() && found.fingerprints.is_some());

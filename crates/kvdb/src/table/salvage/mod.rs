@@ -140,7 +140,8 @@ fn put_together(
 /// A piece that no manifest names.
 pub(crate) struct Found {
     pub(crate) keyspace: u32,
-    pub(crate) kind: KeyspaceKind,
+    /// `None`: it has no data that tells.
+    pub(crate) kind: Option<KeyspaceKind>,
     pub(crate) desc: PieceDesc,
 }
 
@@ -164,7 +165,7 @@ pub(crate) fn find_pieces(
 }
 
 /// What the manifest said of a piece whose longest blob lies at `addr`; `None` for a piece of nothing.
-fn describe(ctx: &RunContext, addr: u64, kind: KeyspaceKind, stray: FoundMeta) -> Option<Found> {
+fn describe(ctx: &RunContext, addr: u64, kind: Option<KeyspaceKind>, stray: FoundMeta) -> Option<Found> {
     let FoundMeta { header, content, tombstones, fingerprints, .. } = stray;
     let ((keyspace, piece), content, tombstones) = (header.owner(), content?, tombstones?);
     let mut keys: Vec<Bytes> = Vec::new();
@@ -198,7 +199,7 @@ fn describe(ctx: &RunContext, addr: u64, kind: KeyspaceKind, stray: FoundMeta) -
         keys.extend([first.clone(), last.clone()]);
         seqnos.extend([min, max]);
     }
-    if fingerprints.is_none() && kind == KeyspaceKind::Tuple {
+    if fingerprints.is_none() && kind == Some(KeyspaceKind::Tuple) {
         // Only the copy is left, which ends before them.
         extents[0].len = meta::padded(header.meta_len() - header.fingerprints.len() as u32);
     }
