@@ -33,15 +33,14 @@ pub(crate) fn blocks_of(
     (part, place): (&LostPart, (Seqno, RunId)),
 ) -> Result<LostKeys> {
     let mut found = LostKeys::default();
-    let ends = (split_block_key(&part.first), split_block_key(&part.last));
-    let (Some((prefix, first)), Some((prefix_last, last))) = ends else { return Ok(found) };
-    if prefix != prefix_last {
-        // A whole piece: which blocks it had is not known.
+    if !part.is_hole {
         return Ok(found);
     }
+    let ends = (split_block_key(&part.first), split_block_key(&part.last));
+    let (Some((prefix, first)), Some((_, last))) = ends else { return Ok(found) };
     let prefix = Bytes::copy_from_slice(prefix);
     let mut from = first;
-    while from <= last && last - first < 1 << 40 {
+    while from <= last {
         let count = (last - from + 1).min(BLOCKS_AT_ONCE);
         let states = undecided_above(view, keyspace, (&prefix, from, count), seqno, place)?;
         for (block, is_lost) in (from..).zip(states) {

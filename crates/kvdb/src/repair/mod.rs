@@ -26,7 +26,7 @@ pub use lost::Lost;
 
 use crate::cache::Policy;
 use crate::devices::Found;
-use crate::format::{Member, PieceDesc, SECTOR_BYTES, Superblock, ZoneId};
+use crate::format::{Member, PieceDesc, PieceId, SECTOR_BYTES, Superblock, ZoneId};
 use crate::runtime::options::Options;
 use crate::space::{MemberZones, Zones};
 use crate::table::{Piece, RunContext, RunOptions, salvage};
@@ -121,9 +121,10 @@ pub fn repair_joined(
     superblock.write_both(device.as_ref())?;
     repaired.findings.extend(devices.mend_labels(superblock.uuid, superblock.zone_bytes)?);
 
+    let mut adopted = BTreeSet::new();
     if found.damage.is_some() {
-        let is_lost = |id| id >= found.strays_from && !found.known.contains(&crate::format::PieceId(id));
-        adopt_strays(&ctx, &superblock, first, &mut state, &found.nameless, is_lost)?;
+        let is_lost = |id| id >= found.strays_from && !found.known.contains(&PieceId(id));
+        adopted = adopt_strays(&ctx, &superblock, first, &mut state, &found.nameless, is_lost)?;
     }
     let zones_end = |zone| ctx.zones.zone_addr(zone) + ctx.zone_bytes();
     let zones_end = last_zone_of_first(&state, &superblock).map_or(0, zones_end);
@@ -134,7 +135,7 @@ pub fn repair_joined(
 
     let next_id = Arc::new(AtomicU64::new(next_id(&state)));
     let bound = replay::hold_places(&ctx, &superblock, &state);
-    let mut repair = pieces::Repair::new(&ctx, &superblock, &next_id);
+    let mut repair = pieces::Repair::new(&ctx, &superblock, &next_id, &adopted);
     repair.all(&mut state)?;
     // Their space is in use until the new manifest stands.
     let (is_mended, mut kept) = repair.take(&mut repaired);
@@ -229,7 +230,8 @@ fn settle_kinds(state: &mut ManifestState, nameless: &BTreeSet<u32>, pieces: &[s
     });
 }
 
-/// Enters pieces whose edits are lost, each as a run of its own. Gives `nameless` keyspaces their kinds.
+/// Enters pieces whose edits are lost, each as a run of its own, and says which. Gives `nameless` keyspaces
+/// their kinds.
 fn adopt_strays(
     ctx: &Arc<RunContext>,
     superblock: &Superblock,
@@ -237,7 +239,7 @@ fn adopt_strays(
     state: &mut ManifestState,
     nameless: &BTreeSet<u32>,
     is_lost: impl Fn(u64) -> bool,
-) -> Result<()> {
+) -> Result<BTreeSet<PieceId>> {
     let present = (first.len_bytes() / u64::from(superblock.zone_bytes)) as u32;
     let of_first = superblock.first_data_zone().0..present;
     let of_others = ctx.zones.members().into_iter().skip(1).map(|member| member.zones);
@@ -246,6 +248,7 @@ fn adopt_strays(
     let mut found =
         salvage::find_pieces(ctx, zones.into_iter(), superblock.has_stamps, || progress::advance(1));
     settle_kinds(state, nameless, &found);
+    let mut adopted = BTreeSet::new();
     // What does not tell the kind of its keyspace comes when that is known.
     found.sort_by_key(|stray| stray.kind.is_none());
     for stray in found.into_iter().filter(|stray| is_lost(stray.desc.id.0)) {
@@ -262,9 +265,10 @@ fn adopt_strays(
             continue;
         }
         state.apply(&Edit::AddRun { keyspace, run, age: stray.desc.seqno_max })?;
+        adopted.insert(stray.desc.id);
         state.apply(&Edit::AddPiece { keyspace, run, piece: stray.desc })?;
     }
-    Ok(())
+    Ok(adopted)
 }
 
 fn all_pieces(state: &ManifestState) -> impl Iterator<Item = &PieceDesc> {

@@ -1,6 +1,6 @@
 //! All pieces of a state, verified and mended.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -50,6 +50,8 @@ pub(super) struct Repair<'a> {
     ctx: &'a Arc<RunContext>,
     superblock: &'a Superblock,
     next_id: &'a Arc<AtomicU64>,
+    /// Pieces that no manifest names.
+    adopted: &'a BTreeSet<PieceId>,
     kept: Kept,
     findings: Vec<String>,
     lost: Vec<Lost>,
@@ -61,9 +63,10 @@ impl<'a> Repair<'a> {
         ctx: &'a Arc<RunContext>,
         superblock: &'a Superblock,
         next_id: &'a Arc<AtomicU64>,
+        adopted: &'a BTreeSet<PieceId>,
     ) -> Self {
         let (kept, findings, lost) = (Vec::new(), Vec::new(), Vec::new());
-        Self { ctx, superblock, next_id, kept, findings, lost, is_mended: false }
+        Self { ctx, superblock, next_id, adopted, kept, findings, lost, is_mended: false }
     }
 
     /// Verifies every piece of `state`, and puts mended ones in the places of damaged ones.
@@ -135,7 +138,13 @@ impl<'a> Repair<'a> {
             progress::advance(desc.data_bytes);
             let next_id = Arc::clone(self.next_id);
             let mut id = || PieceId(next_id.fetch_add(1, Ordering::Relaxed));
-            match salvage(self.ctx, owner.keyspace, owner.kind, &desc, &mut id)? {
+            match salvage(
+                self.ctx,
+                owner.keyspace,
+                owner.kind,
+                (&desc, self.adopted.contains(&desc.id)),
+                &mut id,
+            )? {
                 Salvaged::Headless => {
                     headless.push(desc.id);
                     pieces.push(desc);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use kvfs_device::{AlignedBuf, Device, MemoryDevice, SECTOR_BYTES};
 use kvfs_kvdb::repair;
-use kvfs_store::{Batch, Durability, Read, Store, StoreError};
+use kvfs_store::{BLOCK_BYTES, Batch, Durability, Read, Store, StoreError};
 
 use super::basics::{create, open, put, rows};
 use super::repair::{SPACES, content_of, sample, used_sectors};
@@ -139,4 +139,44 @@ fn damaged_copy_of_an_index_is_told_by_a_check_and_written_anew_by_a_repair() {
         assert!(again.findings.is_empty(), "{sector}: {again:?}");
     }
     assert!(told > 3, "{told} copies were told");
+}
+
+#[test]
+fn repair_without_the_index_of_overwritten_blocks_tells_that_they_may_be_older() {
+    let medium = Arc::new(MemoryDevice::growable(0, 160 * (256 << 10)));
+    let device = Arc::clone(&medium) as Arc<dyn Device>;
+    create(&device, 160);
+    let db = open(&device, |_| {});
+    let data = db.open_keyspace(SPACES[1].0, SPACES[1].1, None).expect("opens");
+    let mut batch = Batch::new();
+    batch.put_blocks(data, &b"f"[..], 0, vec![1; 10 * BLOCK_BYTES]);
+    db.apply(batch, Durability::Buffered).expect("applies");
+    db.flush().expect("flushes");
+    let old = metadata_of(&medium);
+    // From the one end of a sparse file to the other, and a hole in between.
+    let mut batch = Batch::new();
+    let key = |block: u64| [&b"f"[..], &block.to_be_bytes()].concat();
+    batch.delete_range(data, key(5), key(7));
+    batch.put_blocks(data, &b"f"[..], 0, vec![2; BLOCK_BYTES]);
+    batch.put_blocks(data, &b"f"[..], 1 << 41, vec![2; BLOCK_BYTES]);
+    db.apply(batch, Durability::Buffered).expect("applies");
+    db.flush().expect("flushes");
+    db.close().expect("closes");
+    drop(db);
+    let new = metadata_of(&medium);
+    let sectors: Vec<usize> =
+        new.into_iter().filter(|(header, _)| !old.contains_key(header)).flat_map(|(_, at)| at).collect();
+    assert_eq!(sectors.len(), 2, "one piece, and the copy of its index");
+    for sector in sectors {
+        damage(&medium, sector, false);
+    }
+    let repaired = repair(&device, &SPACES).expect("ends");
+    assert_eq!(repaired.lost.len(), 1, "{repaired:?}");
+    let db = open(&device, |_| {});
+    let told = db.lost_keys(&repaired.lost[0]).expect("reads");
+    assert_eq!((told.gone_max, told.blocks), (None, Vec::new()), "any block in the range");
+    let found = content_of(&db);
+    let expected = [0, 1, 2, 3, 4, 7, 8, 9].map(|block| (key(block), vec![1; BLOCK_BYTES]));
+    let found: Vec<_> = found[1].iter().map(|(key, value)| (key.to_vec(), value.to_vec())).collect();
+    assert!(found == expected, "what was deleted stays deleted");
 }

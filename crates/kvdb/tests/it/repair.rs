@@ -178,16 +178,18 @@ impl Told {
                 told.keys[space].extend((first..first + count).map(|block| block_key(&prefix, block)));
             }
             // Of a lost block only its keys are listed, of a whole piece the range.
-            let prefix_of = |key: &Bytes| key.slice(..key.len().saturating_sub(8));
-            if space == 0 || prefix_of(&lost.part.first) != prefix_of(&lost.part.last) {
+            if space == 0 || keys.gone_max.is_none() {
                 told.ranges[space].push(lost.clone());
             }
         }
         told
     }
 
+    /// A key that may be there as it was earlier.
     fn names(&self, space: usize, key: &Bytes) -> bool {
-        self.keys[space].contains(key)
+        // Of rows those that are there are listed.
+        let in_range = || self.ranges[space].iter().any(|lost| lost.part.may_hold(key));
+        self.keys[space].contains(key) || space == 1 && in_range()
     }
 
     /// A key that is gone altogether.
@@ -637,6 +639,54 @@ fn whichever_group_of_a_manifest_is_damaged_deleted_ranges_stay_deleted() {
                 cursor.next().expect("reads");
             }
             assert_eq!(rounds, [1], "{what}: {name}");
+        }
+    }
+}
+
+/// Zones that dead pieces lay in were written anew, while indexes of such pieces are still found elsewhere.
+#[test]
+fn repair_without_a_manifest_takes_nothing_that_is_there_for_lost() {
+    const FEW_ZONES: u64 = 56;
+    for seed in 0..4 {
+        let mut rng = Rng::new(seed);
+        let medium = Arc::new(MemoryDevice::growable(0, FEW_ZONES * ZONE_BYTES as u64));
+        let device = Arc::clone(&medium) as Arc<dyn Device>;
+        create(&device, FEW_ZONES);
+        let db = open(&device, |options| {
+            options.merge.piece_bytes = 128 << 10;
+            options.merge.class_runs = 3;
+            options.merge.class_bytes_min = 32 << 10;
+        });
+        let spaces = handles(&db);
+        for _ in 0..30 {
+            for _ in 0..60 {
+                let mut batch = Batch::new();
+                let mut data = vec![0; BLOCK_BYTES * rng.range(1, 6) as usize];
+                rng.fill(&mut data);
+                batch.put_blocks(spaces[1], vec![b'f', rng.below(6) as u8], rng.below(60), data);
+                let mut value = vec![0; rng.range(10, 400) as usize];
+                rng.fill(&mut value);
+                batch.put(spaces[0], format!("key{:04}", rng.below(300)).into_bytes(), value);
+                db.apply(batch, Durability::Buffered).expect("applies");
+            }
+            db.flush().expect("flushes");
+            if rng.chance(1, 2) {
+                db.compact().expect("merges");
+            }
+        }
+        let expected = content_of(&db);
+        db.close().expect("closes");
+        drop(db);
+        for sector in groups_of(&medium) {
+            spoil(&medium, sector * SECTOR_BYTES, SECTOR_BYTES, &mut rng);
+        }
+        let repaired = run_repair(&device);
+        assert!(repaired.is_uncertain, "seed {seed}");
+        let found = content_of(&open(&device, |_| {}));
+        for space in 0..2 {
+            let gone = expected[space].keys().filter(|key| !found[space].contains_key(*key));
+            let gone: Vec<_> = gone.map(|key| key.escape_ascii().to_string()).collect();
+            assert!(gone.is_empty(), "seed {seed}: {gone:?} of {}", expected[space].len());
         }
     }
 }

@@ -27,13 +27,16 @@ pub(super) struct FoundMeta {
     pub(super) fingerprints: Option<Fingerprints>,
     /// The blob that the manifest names is whole.
     pub(super) is_whole: bool,
+    /// No manifest names the piece.
+    pub(super) is_adopted: bool,
 }
 
 impl FoundMeta {
     /// Of a piece of which nothing but the data is left.
     pub(super) fn nothing(keyspace: u32, desc: &PieceDesc) -> Self {
         let header = PieceMetaHeader::new(keyspace, desc.id.0, [Section::of(&[]); 3]);
-        Self { header, content: None, tombstones: None, fingerprints: None, is_whole: false }
+        let (content, tombstones, fingerprints) = (None, None, None);
+        Self { header, content, tombstones, fingerprints, is_whole: false, is_adopted: false }
     }
 
     /// `None` when the index is lost.
@@ -174,6 +177,7 @@ impl Parts {
             tombstones: self.tombstones.and_then(|bytes| tombstones_of(&bytes).ok()),
             fingerprints: self.fingerprints.and_then(|bytes| decode_fingerprints(&bytes, blocks?).ok()),
             is_whole,
+            is_adopted: false,
         })
     }
 }

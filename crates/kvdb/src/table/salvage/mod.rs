@@ -43,6 +43,9 @@ pub struct LostPart {
     pub seqno_min: Seqno,
     /// Fingerprints of the keys that are gone, sorted; `None`: any key in the range may be.
     pub keys: Option<Vec<u32>>,
+    /// These are blocks all of which are gone, and older versions of them are hidden. Else any block in the
+    /// range may be gone, or be there as it was earlier.
+    pub is_hole: bool,
 }
 
 impl LostPart {
@@ -64,7 +67,8 @@ pub(crate) enum Salvaged {
     Headless,
 }
 
-/// Verifies all of `desc`, and mends it. `id` gives a number for a new piece.
+/// Verifies all of `desc`, and mends it. `id` gives a number for a new piece. `is_adopted`: no manifest names
+/// the piece, so it may be dead, and what is damaged of it be whole in a run below: it hides nothing then.
 ///
 /// # Errors
 /// Failed writes; `Full`. Damage is no error.
@@ -72,13 +76,14 @@ pub(crate) fn salvage(
     ctx: &Arc<RunContext>,
     keyspace: u32,
     kind: KeyspaceKind,
-    desc: &PieceDesc,
+    (desc, is_adopted): (&PieceDesc, bool),
     id: &mut dyn FnMut() -> PieceId,
 ) -> Result<Salvaged> {
     let found = meta::find(ctx, keyspace, kind, desc);
     let Some((found, content)) = found.and_then(FoundMeta::with_content) else {
         return Ok(Salvaged::Headless);
     };
+    let found = FoundMeta { is_adopted, ..found };
     put_together(ctx, (keyspace, kind), desc, found, content, Vec::new(), id)
 }
 
@@ -95,24 +100,25 @@ pub(crate) fn rebuild(
     claimed: &HashSet<u64>,
     id: &mut dyn FnMut() -> PieceId,
 ) -> Result<Salvaged> {
-    let nothing = || Salvaged::Mended { piece: None, lost: vec![everything(desc)], old: None };
-    if kind == KeyspaceKind::Block {
-        return Ok(nothing());
-    }
     let found = meta::find(ctx, keyspace, kind, desc).unwrap_or_else(|| FoundMeta::nothing(keyspace, desc));
-    let known = found.fingerprints.as_ref().map(blocks::by_block);
-    let rebuilt = blocks::rebuild(ctx, desc, known.as_deref(), claimed);
-    if rebuilt.blocks.is_empty() {
-        return Ok(nothing());
-    }
-    let lost = if rebuilt.is_exact { Vec::new() } else { vec![everything(desc)] };
-    let mut fingerprints = Fingerprints::default();
-    for block in &rebuilt.blocks {
-        fingerprints.values.extend_from_slice(&block.fingerprints);
-        fingerprints.end_block();
-    }
-    let content = Content::Tuples(rebuilt.blocks.into_iter().map(|block| block.entry).collect());
-    let (tombstones, fingerprints) = (found.tombstones, Some(fingerprints));
+    let (mut lost, mut fingerprints) = (vec![everything(desc)], None);
+    let content = match kind {
+        KeyspaceKind::Block => Content::Blocks(Vec::new()),
+        KeyspaceKind::Tuple => {
+            let known = found.fingerprints.as_ref().map(blocks::by_block);
+            let rebuilt = blocks::rebuild(ctx, desc, known.as_deref(), claimed);
+            if rebuilt.is_exact {
+                lost.clear();
+            }
+            let made = fingerprints.insert(Fingerprints::default());
+            for block in &rebuilt.blocks {
+                made.values.extend_from_slice(&block.fingerprints);
+                made.end_block();
+            }
+            Content::Tuples(rebuilt.blocks.into_iter().map(|block| block.entry).collect())
+        }
+    };
+    let tombstones = found.tombstones;
     let found = FoundMeta { tombstones, fingerprints, ..FoundMeta::nothing(keyspace, desc) };
     put_together(ctx, (keyspace, kind), desc, found, content, lost, id)
 }
@@ -127,14 +133,15 @@ fn put_together(
     mut lost: Vec<LostPart>,
     id: &mut dyn FnMut() -> PieceId,
 ) -> Result<Salvaged> {
-    let FoundMeta { header, tombstones, fingerprints, is_whole, .. } = found;
+    let FoundMeta { header, tombstones, fingerprints, is_whole, is_adopted, .. } = found;
     if lost.is_empty() && tombstones.is_none() && desc.tombstones > 0 {
         lost.push(everything(desc));
     }
     let tombstones = tombstones.unwrap_or_else(|| TombstoneSet::new([]));
     let parts = Parts { keyspace, kind, header, content, tombstones };
     let source = if is_whole { Source::Device } else { Source::Memory };
-    mend(Piece::new(Arc::clone(ctx), desc.clone(), 0, parts, None, source), fingerprints, is_whole, lost, id)
+    let piece = Piece::new(Arc::clone(ctx), desc.clone(), 0, parts, None, source);
+    mend(piece, fingerprints, (is_whole, is_adopted), lost, id)
 }
 
 /// A piece that no manifest names.
@@ -243,13 +250,17 @@ pub(crate) fn unreadable(piece: &Arc<Piece>) -> Vec<LostPart> {
 fn mend(
     piece: Arc<Piece>,
     fingerprints: Option<Fingerprints>,
-    is_whole: bool,
+    (is_whole, is_adopted): (bool, bool),
     mut lost: Vec<LostPart>,
     id: &mut dyn FnMut() -> PieceId,
 ) -> Result<Salvaged> {
     let index = piece.index()?;
     let tuples = good_tuples(&piece, &index, fingerprints.as_ref(), &mut lost);
     let holes = lost_blocks(&piece, &index, &mut lost);
+    let hides = !is_adopted || lost.is_empty();
+    for part in &mut lost {
+        part.is_hole &= hides;
+    }
     let is_whole = is_whole && !piece.metadata().has_damaged_copy()?;
     if is_whole && tuples.fingerprints.is_none() && lost.is_empty() {
         return Ok(Salvaged::Sound(Arc::clone(&piece)));
@@ -266,10 +277,10 @@ fn mend(
     for range in tuples.good {
         writer.stitch_tuples(&piece, range)?;
     }
-    for tombstone in piece.tombstones().list() {
+    for tombstone in piece.tombstones().list().iter().filter(|_| hides) {
         writer.add_tombstone(&tombstone.start, &tombstone.end, tombstone.seqno);
     }
-    stitch_around(&piece, &index, &holes, &mut writer)?;
+    stitch_around(&piece, &index, (&holes, hides), &mut writer)?;
     let new = if writer.is_empty() { None } else { Some(writer.finish()?) };
     drop(index);
     Ok(Salvaged::Mended { piece: new, lost, old: Some(piece) })
@@ -337,6 +348,7 @@ fn lost_entry(entry: &TupleEntry, fingerprints: Option<&[u32]>) -> LostPart {
         seqno_min: entry.seqno_min,
         seqno_max: entry.seqno_max,
         keys,
+        is_hole: false,
     }
 }
 
@@ -347,6 +359,7 @@ fn everything(desc: &PieceDesc) -> LostPart {
         seqno_min: desc.seqno_min,
         seqno_max: desc.seqno_max,
         keys: None,
+        is_hole: false,
     }
 }
 
@@ -394,13 +407,19 @@ fn lost_blocks(piece: &Arc<Piece>, index: &Index, lost: &mut Vec<LostPart>) -> V
             seqno_min: seqnos().min().unwrap_or_default(),
             seqno_max: seqnos().max().unwrap_or_default(),
             keys: None,
+            is_hole: true,
         });
     }
     holes
 }
 
-/// Takes over all blocks of a block piece but the lost ones, which hide what is older.
-fn stitch_around(piece: &Arc<Piece>, index: &Index, holes: &[Hole], writer: &mut PieceWriter) -> Result<()> {
+/// Takes over all blocks of a block piece but the lost ones, which hide what is older if `hides`.
+fn stitch_around(
+    piece: &Arc<Piece>,
+    index: &Index,
+    (holes, hides): (&[Hole], bool),
+    writer: &mut PieceWriter,
+) -> Result<()> {
     let mut holes = holes.iter().peekable();
     for (at, layer) in index.layers().iter().enumerate() {
         for (index, region) in layer.regions().enumerate() {
@@ -409,7 +428,9 @@ fn stitch_around(piece: &Arc<Piece>, index: &Index, holes: &[Hole], writer: &mut
                 if from < hole.first {
                     writer.stitch_region(at, piece, at, index, from, (hole.first - from) as u32)?;
                 }
-                hide(&region, hole, writer);
+                if hides {
+                    hide(&region, hole, writer);
+                }
                 from = hole.end;
             }
             if from < region.end() {
