@@ -540,15 +540,15 @@ pub fn encode_fingerprints(out: &mut Vec<u8>, fingerprints: &Fingerprints) {
     }
 }
 
-/// Decodes what [`encode_fingerprints`] wrote for so many blocks.
+/// Decodes what [`encode_fingerprints`] wrote, of as many blocks as add up to its length.
 ///
 /// # Errors
 /// What is malformed.
-pub fn decode_fingerprints(bytes: &[u8], blocks: usize) -> Result<Fingerprints, DecodeError> {
+pub fn decode_fingerprints(bytes: &[u8]) -> Result<Fingerprints, DecodeError> {
     let mut decoder = Decoder::new(bytes);
-    let mut ends = Vec::with_capacity(blocks);
-    let mut end = 0_u32;
-    for _ in 0..blocks {
+    let (mut ends, mut end) = (Vec::new(), 0_u32);
+    // With each number of a block less is left and more is needed, so at most one count of blocks adds up.
+    while decoder.len() > end as usize * 4 {
         let count = decoder.varint_u32()?;
         end = end.checked_add(count).ok_or(DecodeError("too many fingerprints"))?;
         ends.push(end);

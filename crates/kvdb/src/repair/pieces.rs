@@ -11,7 +11,7 @@ use crate::format::{PieceDesc, PieceId, SECTOR_BYTES, Superblock};
 use crate::repair::{Kept, Lost, Repaired, all_pieces};
 use crate::space::MemberZones;
 use crate::table::salvage::{Salvaged, rebuild, salvage};
-use crate::table::{LostPart, RunContext};
+use crate::table::{LostPart, Piece, RunContext};
 use crate::version::{KeyspaceState, ManifestState, RunState};
 
 /// Whether such a piece can be at all: damage must not lead outside of the data zones.
@@ -93,12 +93,12 @@ impl<'a> Repair<'a> {
                 }
             }
         }
-        let claimed = if headless.is_empty() { HashSet::new() } else { self.claimed()? };
+        let mut claimed = if headless.is_empty() { HashSet::new() } else { self.claimed()? };
         for (keyspace, txn, id) in headless {
             let Some((_, name, kind)) = names.iter().find(|(id, ..)| *id == keyspace) else { continue };
             let owner = Owner { keyspace, name, kind: *kind, txn };
             if let Some(run) = run_of(state, owner, id) {
-                self.headless(owner, run, id, &claimed)?;
+                self.headless(owner, run, id, &mut claimed)?;
             }
         }
         Ok(())
@@ -161,13 +161,16 @@ impl<'a> Repair<'a> {
         owner: Owner<'_>,
         run: &mut RunState,
         id: PieceId,
-        claimed: &HashSet<u64>,
+        claimed: &mut HashSet<u64>,
     ) -> Result<()> {
         let Some(at) = run.pieces.iter().position(|desc| desc.id == id) else { return Ok(()) };
         let desc = run.pieces.remove(at);
         let next_id = Arc::clone(self.next_id);
         let mut number = || PieceId(next_id.fetch_add(1, Ordering::Relaxed));
         let salvaged = rebuild(self.ctx, owner.keyspace, owner.kind, &desc, claimed, &mut number)?;
+        if let Salvaged::Mended { piece: Some((_, piece)), .. } = &salvaged {
+            claimed.extend(addresses_of(piece)?);
+        }
         if let Some(desc) = self.settle(owner, run, desc, salvaged) {
             run.pieces.insert(at, desc);
         }
@@ -219,10 +222,15 @@ impl<'a> Repair<'a> {
     fn claimed(&self) -> Result<HashSet<u64>> {
         let mut claimed = HashSet::new();
         for piece in &self.kept {
-            claimed.extend(piece.index()?.tuple_entries().iter().map(|entry| entry.extent.addr));
+            claimed.extend(addresses_of(piece)?);
         }
         Ok(claimed)
     }
+}
+
+/// Where the blocks of a tuple piece lie.
+fn addresses_of(piece: &Piece) -> Result<Vec<u64>> {
+    Ok(piece.index()?.tuple_entries().iter().map(|entry| entry.extent.addr).collect())
 }
 
 fn run_of<'s>(state: &'s mut ManifestState, owner: Owner<'_>, id: PieceId) -> Option<&'s mut RunState> {

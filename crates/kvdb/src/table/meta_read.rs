@@ -91,7 +91,13 @@ impl MetaReader {
         let header = &front.header;
         let from = PieceMetaHeader::BYTES + header.index.len() + header.tombstones.len();
         let section = self.section("fingerprints", front, header.fingerprints, from)?;
-        decode_fingerprints(&section.bytes, blocks).map_err(|error| self.corrupt("fingerprints", error))
+        let found =
+            decode_fingerprints(&section.bytes).map_err(|error| self.corrupt("fingerprints", error))?;
+        if found.ends.len() == blocks {
+            Ok(found)
+        } else {
+            Err(self.corrupt("fingerprints", DecodeError("they are of another number of blocks")))
+        }
     }
 
     fn section(&self, what: &str, front: &Front, section: Section, from: usize) -> Result<Stretch> {

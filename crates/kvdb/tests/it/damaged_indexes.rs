@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use kvfs_device::{AlignedBuf, Device, MemoryDevice, SECTOR_BYTES};
 use kvfs_kvdb::repair;
-use kvfs_store::{BLOCK_BYTES, Batch, Durability, Read, Store, StoreError};
+use kvfs_store::{BLOCK_BYTES, Batch, Durability, KeyspaceKind, Read, Store, StoreError};
 
 use super::basics::{create, open, put, rows};
 use super::repair::{SPACES, content_of, sample, used_sectors};
@@ -179,4 +179,37 @@ fn repair_without_the_index_of_overwritten_blocks_tells_that_they_may_be_older()
     let expected = [0, 1, 2, 3, 4, 7, 8, 9].map(|block| (key(block), vec![1; BLOCK_BYTES]));
     let found: Vec<_> = found[1].iter().map(|(key, value)| (key.to_vec(), value.to_vec())).collect();
     assert!(found == expected, "what was deleted stays deleted");
+}
+
+#[test]
+fn rows_that_have_lost_their_index_are_told_from_dead_ones_of_another_keyspace() {
+    let medium = Arc::new(MemoryDevice::growable(0, 160 * (256 << 10)));
+    let device = Arc::clone(&medium) as Arc<dyn Device>;
+    create(&device, 160);
+    let db = open(&device, |_| {});
+    let notes = db.open_keyspace("notes", KeyspaceKind::Tuple, None).expect("opens");
+    // In one zone, and with keys between those of the rows.
+    let mut batch = Batch::new();
+    for number in 0..400 {
+        for first in ['a', 'z'] {
+            batch.put(rows(&db), format!("{first}{number:03}").into_bytes(), vec![number as u8; 100]);
+        }
+        batch.put(notes, format!("m{number:03}").into_bytes(), vec![number as u8; 100]);
+    }
+    db.apply(batch, Durability::Buffered).expect("applies");
+    db.flush().expect("flushes");
+    let mut batch = Batch::new();
+    batch.delete_range(notes, &b"m"[..], &b"n"[..]);
+    db.apply(batch, Durability::Buffered).expect("applies");
+    db.flush().expect("flushes");
+    db.compact().expect("merges");
+    let expected = content_of(&db);
+    db.close().expect("closes");
+    drop(db);
+    for sector in metadata_of(&medium).into_values().flatten() {
+        damage(&medium, sector, false);
+    }
+    let repaired = repair(&device, &SPACES).expect("ends");
+    assert!(!repaired.findings.is_empty() && repaired.lost.is_empty(), "{repaired:?}");
+    assert!(content_of(&open(&device, |_| {})) == expected);
 }

@@ -167,15 +167,16 @@ impl Parts {
     /// `None` without a header.
     fn decode(self, kind: KeyspaceKind, is_whole: bool) -> Option<FoundMeta> {
         let content = self.index.and_then(|index| Content::decode(kind, &index).ok());
-        let blocks = match &content {
-            Some(Content::Tuples(entries)) => Some(entries.len()),
-            _ => None,
+        let fits = |fingerprints: &Fingerprints| {
+            content.as_ref().is_none_or(|content| content.tuple_entries().len() == fingerprints.ends.len())
         };
+        let fingerprints = self.fingerprints.filter(|_| kind == KeyspaceKind::Tuple);
+        let fingerprints = fingerprints.and_then(|bytes| decode_fingerprints(&bytes).ok()).filter(fits);
         Some(FoundMeta {
             header: self.header?,
             content,
             tombstones: self.tombstones.and_then(|bytes| tombstones_of(&bytes).ok()),
-            fingerprints: self.fingerprints.and_then(|bytes| decode_fingerprints(&bytes, blocks?).ok()),
+            fingerprints,
             is_whole,
             is_adopted: false,
         })
