@@ -221,8 +221,8 @@ killed_group() {
   return $status
 }
 interrupted() {
-  # As the terminal does it: to the whole group.
-  setsid "$KVFS" txn run -- sh -c 'echo x > interrupted; sleep 60' &
+  # As the terminal does it: to the whole group. What bash starts with & ignores it.
+  env --default-signal=INT setsid "$KVFS" txn run -- sh -c 'echo x > interrupted; sleep 60' &
   local leader=$!
   until_ok has_open 1 && sleep 0.3
   local pid status=0

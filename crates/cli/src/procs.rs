@@ -68,6 +68,14 @@ pub(crate) fn opened(pid: u32) -> impl Iterator<Item = PathBuf> {
     entries.filter_map(|entry| fs::read_link(entry.path()).ok()).filter(|path| path.is_absolute())
 }
 
+/// The signals that this process ignores, as whatever has started it wanted.
+pub(crate) fn ignored_signals() -> Vec<i32> {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    (1..=64).filter(|signal| mask & (1 << (signal - 1)) != 0).collect()
+}
+
 /// When a process began (since 1970).
 pub(crate) fn began(pid: u32) -> Option<Duration> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;

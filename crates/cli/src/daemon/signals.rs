@@ -1,6 +1,7 @@
 //! SIGTERM, SIGINT and SIGHUP abort open transactions and unmount: cleanly the first time, lazily the second,
 //! by force the third, which also ends what other mounts show still. A mount that is in use when the first
-//! one comes is unmounted as soon as it is not. Where there is no mount, the first one ends the daemon.
+//! one comes is unmounted as soon as it is not. Where there is no mount, the first one ends the daemon. A
+//! signal that the daemon was started to ignore, as by nohup, does nothing.
 //!
 //! Thread safety: one thread takes the signals; it may wait for the kernel, which needs the workers to write
 //! dirty pages. Another one waits for what transactions are at work at, and until the mount is not in use.
@@ -44,9 +45,11 @@ pub(super) struct Unmounter {
 impl Signals {
     pub(super) fn catch() -> Result<Self> {
         let failed = |error| CliError::new(Code::Failed, format!("cannot catch signals: {error}"));
-        let signals = [SIGTERM, SIGINT, SIGHUP];
+        let ignored = procs::ignored_signals();
+        let signals: Vec<_> =
+            [SIGTERM, SIGINT, SIGHUP].into_iter().filter(|signal| !ignored.contains(signal)).collect();
         let is_opening = Arc::new(AtomicBool::new(true));
-        for signal in signals {
+        for &signal in &signals {
             flag::register_conditional_default(signal, Arc::clone(&is_opening)).map_err(failed)?;
         }
         Ok(Self { caught: signal_hook::iterator::Signals::new(signals).map_err(failed)?, is_opening })

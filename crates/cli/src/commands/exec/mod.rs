@@ -11,7 +11,7 @@ mod session;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path};
-use std::process::{Child, Command, ExitCode};
+use std::process::{Command, ExitCode};
 
 use super::txn::supervise::{Ended, SIGNALED, Watch};
 use super::txn::{Begun, STORE_VARIABLE, TXN_VARIABLE, cannot_run, init, processes};
@@ -32,12 +32,13 @@ pub(crate) fn run(args: &ExecArgs) -> Result<ExitCode> {
     let library = library::find()?;
     let watch = Watch::begin(&[])?;
     let server = Server::reach(args.store.as_deref(), args.create)?;
-    let session = Session::begin(server.socket())?;
     let mut txn =
         if args.txn { Some(Begun::begin(args.store.as_deref(), &args.begin, &args.command)?) } else { None };
+    let session = Session::begin(server.socket())?;
     let late = args.begin.timeout.filter(|_| args.txn).map(|timeout| watch.now() + timeout);
     processes::adopt_orphans()?;
-    let child = start(args, &library, &session, &server, txn.as_ref().map(Begun::id))?;
+    let mut command = command(args, &library, &session, &server, txn.as_ref().map(Begun::id));
+    let child = watch.spawn(&mut command).map_err(|error| cannot_run(command.get_program(), &error))?;
     let ended = watch.wait(&child, txn.as_ref().map(Begun::line), late)?;
     // Above the command of a transaction is a process that may have been killed.
     let is_ended = |code: u8| txn.is_none() || i32::from(code) <= SIGNALED;
@@ -60,10 +61,7 @@ fn finish(txn: &mut Begun, ended: Ended, args: &ExecArgs) -> Result<ExitCode> {
         Ended::Exit(code) => txn.drop_after(code),
         Ended::Told(signal) => txn.drop_told(signal),
         Ended::Late => Err(txn.timed_out(args.begin.timeout)),
-        Ended::Cut => {
-            let message = format!("transaction {} was ended from outside; nothing happened", txn.id());
-            Err(CliError::new(Code::Conflict, message))
-        }
+        Ended::Cut => Err(txn.cut()),
     }
 }
 
@@ -96,13 +94,7 @@ fn check_place(place: &Path) -> Result<()> {
     Err(CliError::new(Code::Usage, message))
 }
 
-fn start(
-    args: &ExecArgs,
-    library: &Path,
-    session: &Session,
-    server: &Server,
-    txn: Option<u64>,
-) -> Result<Child> {
+fn command(args: &ExecArgs, library: &Path, session: &Session, server: &Server, txn: Option<u64>) -> Command {
     let starter = STARTER.map(OsString::from).into_iter();
     let words: Vec<OsString> = starter.chain(args.command.iter().cloned()).collect();
     let mut command = if txn.is_some() {
@@ -131,7 +123,7 @@ fn start(
         command.env("KVFS_EXEC_TXN", id.to_string());
         command.env(TXN_VARIABLE, id.to_string()).env(STORE_VARIABLE, server.store());
     }
-    command.spawn().map_err(|error| cannot_run(command.get_program(), &error))
+    command
 }
 
 /// The libraries to be loaded first, ours in front of those that are set already.

@@ -4,30 +4,34 @@
 
 use std::ffi::OsString;
 use std::os::fd::BorrowedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
+
+use kvfs_service::ErrorKind;
 
 use super::supervise::SIGNALED;
 use super::{begin, connect_to_main, label};
 use crate::args::BeginArgs;
-use crate::control::{self, Client, Request, Response};
+use crate::control::{self, Client, Daemon, Request, Response};
 use crate::error::{CliError, Code, Result};
 use crate::progress::tell;
+use crate::store_dir::StoreDir;
 use crate::units::human_duration;
 
 /// See the module.
 pub(crate) struct Begun {
     client: Client,
+    store: PathBuf,
     id: u64,
 }
 
 impl Begun {
     /// Begins a transaction for `command`, without a view of its own.
     pub(crate) fn begin(store: Option<&Path>, args: &BeginArgs, command: &[OsString]) -> Result<Self> {
-        let (mut client, _) = connect_to_main(store)?;
+        let (mut client, mount) = connect_to_main(store)?;
         let (id, _) = begin(&mut client, args, label(command), true)?;
-        Ok(Self { client, id })
+        Ok(Self { client, store: mount.store, id })
     }
 
     pub(crate) fn id(&self) -> u64 {
@@ -55,6 +59,11 @@ impl Begun {
 
     pub(crate) fn timed_out(&self, timeout: Option<Duration>) -> CliError {
         timed_out(self.id, timeout)
+    }
+
+    /// The daemon has ended it.
+    pub(crate) fn cut(&self) -> CliError {
+        cut(&self.store, self.id)
     }
 }
 
@@ -114,4 +123,25 @@ pub(super) fn timed_out(id: u64, timeout: Option<Duration>) -> CliError {
     let message =
         format!("transaction {id} took longer than its time of {time} (--timeout); nothing happened");
     CliError::new(Code::TimedOut, message)
+}
+
+/// What is said of a transaction that the daemon of `store` has ended: the daemon knows why.
+pub(super) fn cut(store: &Path, id: u64) -> CliError {
+    // By the socket for users of the mount where the store's directory is closed.
+    let daemon = StoreDir::open(store).and_then(|store| control::connect(&store));
+    let (code, what) = match daemon.or_else(|_| control::connect_public(store)) {
+        Ok(Daemon::Serving { mut client, .. }) => {
+            let why = client.call(&Request::Abort { id }).err();
+            let why = why.filter(|error| error.kind() == ErrorKind::Conflict).map(|error| error.to_string());
+            (Code::Conflict, why.unwrap_or_else(|| format!("transaction {id} was aborted from outside")))
+        }
+        Ok(Daemon::Closing(_) | Daemon::Absent) => (
+            Code::NotMounted,
+            format!("transaction {id} was aborted: {} was unmounted, or its daemon died", store.display()),
+        ),
+        Err(error) => {
+            (Code::NotMounted, format!("transaction {id} was aborted, and why is not known ({error})"))
+        }
+    };
+    CliError::new(code, format!("{what}; nothing happened"))
 }

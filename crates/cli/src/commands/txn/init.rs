@@ -13,13 +13,11 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use rustix::io::Errno;
-use rustix::process::{
-    Pid, Signal, WaitOptions, getppid, kill_process, set_parent_process_death_signal, wait,
-};
+use rustix::process::{Pid, Signal, WaitOptions, getppid, set_parent_process_death_signal, wait};
 use signal_hook::consts::{SIGHUP, SIGTERM};
 
 use super::processes;
-use super::supervise::{ORPHANED, SIGNALED, Watch, number, stop_with};
+use super::supervise::{ORPHANED, SIGNALED, Watch, number, pass_on, stop_with};
 use crate::error::{CliError, Code, Result};
 
 /// After this time it is told what is waited for.
@@ -53,7 +51,7 @@ pub(super) fn run(parent: u32, kill_children: bool, command: &[OsString]) -> Res
     let [program, arguments @ ..] = command else {
         return Err(CliError::new(Code::Usage, "which command?"));
     };
-    let child = match Command::new(program).args(arguments).spawn() {
+    let child = match watch.spawn(Command::new(program).args(arguments)) {
         Ok(child) => Pid::from_child(&child),
         Err(error) => {
             eprintln!("kvfs: {}", super::join::cannot_run(program, &error));
@@ -89,8 +87,7 @@ fn supervise(watch: &Watch, child: Pid, kill_children: bool) -> Result<i32> {
                 ORPHANED => return Ok(SIGNALED + SIGTERM),
                 // Only what the command has left behind is still there.
                 _ if matches!(stage, Stage::Left { .. }) => return Ok(SIGNALED + signal),
-                SIGTERM => forward(child, Signal::TERM),
-                SIGHUP => forward(child, Signal::HUP),
+                SIGTERM | SIGHUP => pass_on(child, signal),
                 _ => {}
             }
         }
@@ -144,9 +141,4 @@ fn reap(child: Pid, status: &mut Option<i32>) -> bool {
             Err(_) => return true,
         }
     }
-}
-
-fn forward(child: Pid, signal: Signal) {
-    // It may have ended this very moment.
-    let _ = kill_process(child, signal);
 }

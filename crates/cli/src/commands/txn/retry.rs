@@ -19,7 +19,7 @@ pub(super) fn run(store: Option<&Path>, args: &RunArgs) -> Result<ExitCode> {
     for nth in 0..=args.retry {
         let (ended, conflict) = attempt(store, args, &watch)?;
         match ended {
-            Ended::Exit(_) if conflict && nth < args.retry => {
+            Ended::Exit(_) if conflict && nth < args.retry && !watch.has_heard() => {
                 eprintln!("kvfs: trying again ({} of {})", nth + 1, args.retry);
             }
             Ended::Exit(code) => return Ok(ExitCode::from(code)),
@@ -44,9 +44,10 @@ fn attempt(store: Option<&Path>, args: &RunArgs, watch: &Watch) -> Result<(Ended
     }
     command.args(["run", "--conflict-to", &writing.as_raw_fd().to_string()]);
     command.args(words(args)).arg("--").args(&args.command);
-    let child = command.spawn().map_err(failed)?;
+    let child = watch.spawn(&mut command).map_err(failed)?;
     drop(writing);
     let ended = watch.wait(&child, None, None)?;
+    watch.release();
     // A process that was left behind may still hold the other end: what there is, is there now.
     let mut mark = [0; CONFLICT_MARK.len()];
     let flags = rustix::fs::fcntl_getfl(&reading).map_err(|errno| failed(errno.into()))?;

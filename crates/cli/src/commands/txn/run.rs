@@ -8,7 +8,7 @@ use std::io::{BufRead, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ExitCode};
+use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use kvfs_fuse::mount::{MountOptions, mount_in_namespace, open_place};
@@ -22,15 +22,13 @@ use super::supervise::{Ended, SIGNALED, Watch};
 use super::{
     STORE_VARIABLE, TXN_VARIABLE, begin, cannot_run, connect_to_main, diff, expect_mount, init, label,
 };
-use kvfs_service::ErrorKind;
 
 use crate::args::RunArgs;
-use crate::control::{self, Client, Daemon, Request, Response};
+use crate::control::{self, Client, Request, Response};
 use crate::daemon::explain_mount;
 use crate::error::{CliError, Code, Result};
 use crate::mounts::{self, MountedStore};
 use crate::namespace;
-use crate::store_dir::StoreDir;
 
 /// What tells a conflict apart from a command's own exit status.
 pub(super) const CONFLICT_MARK: &[u8] = b"c";
@@ -46,15 +44,7 @@ pub(super) fn run(store: Option<&Path>, args: &RunArgs) -> Result<ExitCode> {
     expect_mount(&mount, "txn run")?;
     let (id, _) = begin(&mut client, &args.begin, label(&args.command), true)?;
     let late = args.begin.timeout.map(|timeout| watch.now() + timeout);
-    let mut run = Run { client: &mut client, mount: &mount, id, args, watch: &watch, late };
-    let done = run.attempt();
-    if let (Err(error), Some(mut listener)) = (&done, conflict_to)
-        && error.code == Code::Conflict
-        && let Err(error) = listener.write_all(CONFLICT_MARK)
-    {
-        eprintln!("kvfs: the conflict is not tried again: {error}");
-    }
-    done
+    Run { client: &mut client, mount: &mount, id, args, watch: &watch, late, conflict_to }.attempt()
 }
 
 /// A transaction that runs a command.
@@ -66,6 +56,8 @@ struct Run<'r> {
     watch: &'r Watch,
     /// When its time is over, by the watch's clock.
     late: Option<Duration>,
+    /// Is told of a conflict.
+    conflict_to: Option<fs::File>,
 }
 
 impl Run<'_> {
@@ -77,16 +69,21 @@ impl Run<'_> {
         // Whatever the view of a transaction whose time is over has failed with.
         self.show_view().map_err(|error| if self.is_late() { self.timed_out() } else { error })?;
         processes::adopt_orphans()?;
-        let child = start(self.mount, id, self.args)?;
+        let mut command = command(self.mount, id, self.args);
+        let child =
+            self.watch.spawn(&mut command).map_err(|error| cannot_run(command.get_program(), &error))?;
         let first = Process::of(Pid::from_child(&child));
         let ended = self.watch.wait(&child, Some(self.client.line()), self.late)?;
         if !matches!(ended, Ended::Exit(code) if i32::from(code) <= SIGNALED) {
             // The process above the command may have been killed; what it watched over is here then.
             processes::kill_all(first.as_ref());
         }
+        // What ends this process now aborts.
+        self.watch.release();
         match ended {
             Ended::Exit(0) => match self.review(main.as_ref())? {
                 Verdict::Commit => {
+                    self.watch.hold();
                     begun::commit(self.client, id, !self.args.is_async).map_err(|error| self.explain(error))
                 }
                 Verdict::Drop => {
@@ -101,13 +98,26 @@ impl Run<'_> {
             }
             Ended::Told(signal) => begun::drop_told(self.client, id, signal),
             Ended::Late => Err(self.timed_out()),
-            Ended::Cut => Err(self.explain(cut(self.mount, id))),
+            Ended::Cut if self.is_late() => Err(self.timed_out()),
+            Ended::Cut => Err(begun::cut(&self.mount.store, id)),
         }
     }
 
-    /// What has failed after the transaction's time was over, has failed for that.
-    fn explain(&self, error: CliError) -> CliError {
-        if self.is_late() && error.code == Code::Conflict { self.timed_out() } else { error }
+    /// What has failed after the transaction's time was over, has failed for that. A conflict with another
+    /// writer is told to the process that tries again, unless a signal was to end the command.
+    fn explain(&mut self, error: CliError) -> CliError {
+        if error.code != Code::Conflict {
+            return error;
+        }
+        if self.is_late() {
+            return self.timed_out();
+        }
+        if let Some(listener) = self.conflict_to.as_mut().filter(|_| !self.watch.has_heard())
+            && let Err(error) = listener.write_all(CONFLICT_MARK)
+        {
+            eprintln!("kvfs: the conflict is not tried again: {error}");
+        }
+        error
     }
 
     fn is_late(&self) -> bool {
@@ -179,31 +189,15 @@ enum Verdict {
     Drop,
 }
 
-/// What is said of a transaction that was ended from outside: the daemon knows why.
-fn cut(mount: &MountedStore, id: u64) -> CliError {
-    let connected = StoreDir::open(&mount.store).and_then(|store| control::connect(&store));
-    let why = match connected {
-        Ok(Daemon::Serving { mut client, .. }) => {
-            client.call(&Request::View { id }).err().filter(|error| error.kind() == ErrorKind::Conflict)
-        }
-        _ => None,
-    };
-    let what = why.map_or_else(
-        || format!("transaction {id} was aborted from outside (`kvfs txn abort`, or unmount)"),
-        |error| error.to_string(),
-    );
-    CliError::new(Code::Conflict, format!("{what}; nothing happened"))
-}
-
 /// The root of what is mounted on `dir`, for a comparison; also after its mount has gone from this namespace.
 fn open_root(dir: &Path) -> Result<OwnedFd> {
     open_place(dir).map_err(|error| CliError::io("look at", dir, &error))
 }
 
-fn start(mount: &MountedStore, id: u64, args: &RunArgs) -> Result<Child> {
+fn command(mount: &MountedStore, id: u64, args: &RunArgs) -> Command {
     let mut command = init::command(args.kill_children, &args.command);
     command.env(TXN_VARIABLE, id.to_string()).env(STORE_VARIABLE, &mount.store);
-    command.spawn().map_err(|error| cannot_run(command.get_program(), &error))
+    command
 }
 
 /// Descriptors that were opened before lead around the transaction.

@@ -4,4 +4,5 @@ mod entrances;
 mod histories;
 mod leaks;
 mod limits;
+mod signals;
 mod sizes;
