@@ -159,9 +159,11 @@ fn print_begun(store: Option<&Path>, args: &BeginArgs) -> Result<ExitCode> {
     } else {
         format!("{}\n", view.display())
     };
-    std::io::stdout()
-        .write_all(format!("{id}\n{view}").as_bytes())
-        .map_err(|error| CliError::io("write", Path::new("standard output"), &error))?;
+    if let Err(error) = std::io::stdout().write_all(format!("{id}\n{view}").as_bytes()) {
+        // Its number is known to no other process, so none would end it.
+        begun::abort(&mut client, id)?;
+        return Err(CliError::io("write", Path::new("standard output"), &error));
+    }
     Ok(ExitCode::SUCCESS)
 }
 

@@ -40,6 +40,19 @@ fn idle_transaction_is_aborted_by_its_timeout_and_its_owner_told() {
 }
 
 #[test]
+fn begin_that_cannot_print_its_number_leaves_no_transaction() {
+    if !can_mount("begin_that_cannot_print_its_number_leaves_no_transaction") {
+        return;
+    }
+    let world = World::new();
+    let (_, dir) = world.mounted();
+    let full = fs::File::options().write(true).open("/dev/full").unwrap();
+    let begun = Command::new(KVFS).args(["txn", "-s", &dir, "begin"]).stdout(full).status().unwrap();
+    assert!(!begun.success());
+    assert_eq!(kvfs(&["txn", "-s", &dir, "list", "--json"]).ok().trim(), "[]");
+}
+
+#[test]
 fn umount_and_quota_on_name_the_owners_of_open_transactions_and_end_them_on_request() {
     let test = "umount_and_quota_on_name_the_owners_of_open_transactions_and_end_them_on_request";
     if !can_mount(test) {
