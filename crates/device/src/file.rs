@@ -189,7 +189,7 @@ impl FileDevice {
         while done < buf.len() {
             match rustix::io::pwrite(&self.file, &buf[done..], offset + done as u64) {
                 Err(Errno::INTR) => {}
-                Err(errno) => return Err(errno.into()),
+                Err(errno) => return Err(io_error(errno)),
                 Ok(len) => match self.progress(len) {
                     0 => return Err(io::ErrorKind::WriteZero.into()),
                     len => done += len,
@@ -309,7 +309,7 @@ impl Device for FileDevice {
         request::check_grow(len)?;
         let _one_at_a_time = self.grow_lock.lock();
         if len > self.len_bytes() {
-            fs::ftruncate(&self.file, len)?;
+            fs::ftruncate(&self.file, len).map_err(io_error)?;
             self.len_bytes.store(len, Ordering::Release);
         }
         Ok(())
@@ -376,6 +376,11 @@ impl Debug for FileDevice {
             .field("read_only", &self.read_only)
             .finish_non_exhaustive()
     }
+}
+
+/// A file that may not become longer (EFBIG, as by `ulimit -f`) has no space.
+fn io_error(errno: Errno) -> io::Error {
+    if errno == Errno::FBIG { Errno::NOSPC.into() } else { errno.into() }
 }
 
 #[cfg(test)]

@@ -27,14 +27,13 @@ pub fn adjust_oom_score(adjustment: i16) -> io::Result<()> {
     fs::write("/proc/self/oom_score_adj", adjustment.to_string())
 }
 
-/// Lets this process have as many descriptors as its hard limit allows. Returns how many.
+/// Lets this process take as much of something as its hard limit allows.
 ///
 /// # Errors
 /// The kernel refuses.
-pub fn raise_descriptor_limit() -> io::Result<Option<u64>> {
-    let limit = rustix::process::getrlimit(Resource::Nofile);
-    rustix::process::setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })?;
-    Ok(limit.maximum)
+pub fn raise_limit(resource: Resource) -> io::Result<()> {
+    let limit = rustix::process::getrlimit(resource);
+    Ok(rustix::process::setrlimit(resource, Rlimit { current: limit.maximum, ..limit })?)
 }
 
 /// The CPU on which a thread runs or ran last. O(1): what is read is of one thread, however many its process

@@ -30,6 +30,7 @@ pub(crate) use point::explain_mount;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -42,6 +43,8 @@ use kvfs_open::OpenOptions;
 use kvfs_service::follow::{CACHE_TIME_MAX, Follower};
 use kvfs_service::operations::SlowLog;
 use kvfs_service::{LockLog, Service, ServiceError};
+use rustix::process::Resource;
+use signal_hook::consts::SIGXFSZ;
 
 use crate::allocator;
 use crate::commands::mkfs::make_plain;
@@ -266,10 +269,16 @@ fn protect_process() {
     if let Err(error) = kvfs_memory::huge_pages_only_where_asked_for() {
         tracing::debug!(%error, "the kernel may give huge pages unasked, which take more memory");
     }
-    // Connections of users and kernel sides of views have one or more each. Commands have the limit of their
-    // caller.
-    if let Err(error) = process::raise_descriptor_limit() {
-        tracing::debug!(%error, "the limit of descriptors stays as it was");
+    // Connections of users and kernel sides of views have one or more descriptors each. Commands have the
+    // limits of their caller.
+    for resource in [Resource::Nofile, Resource::Fsize] {
+        if let Err(error) = process::raise_limit(resource) {
+            tracing::debug!(?resource, %error, "a limit stays as it was");
+        }
+    }
+    // A file that would become longer than it may is then refused with EFBIG, and ends no process.
+    if let Err(error) = signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false))) {
+        tracing::debug!(%error, "a file that becomes too long ends the daemon");
     }
     if let Err(error) = process::adjust_oom_score(OOM_SCORE_ADJUSTMENT) {
         tracing::debug!(%error, "not protected from the out-of-memory killer");

@@ -55,6 +55,33 @@ fn cycles_leave_no_daemon_and_no_mount() {
 }
 
 #[test]
+fn mount_under_a_limit_of_file_sizes_works_and_a_file_that_is_too_long_ends_no_daemon() {
+    if !can_mount("mount_under_a_limit_of_file_sizes_works_and_a_file_that_is_too_long_ends_no_daemon") {
+        return;
+    }
+    let world = World::new();
+    let (store, dir) = (world.store("store"), world.dir("mnt"));
+    // Longer than the store (KiB).
+    run(Command::new("bash").args([
+        "-c",
+        "ulimit -f 2000000; exec \"$@\"",
+        "bash",
+        KVFS,
+        "mount",
+        &store,
+        &dir,
+    ]))
+    .ok();
+    let daemon = daemon_of(&store);
+    let limits = fs::read_to_string(format!("/proc/{}/limits", daemon.as_raw_nonzero())).unwrap();
+    assert!(limits.lines().any(|line| line.starts_with("Max file size") && line.contains("2048000000")));
+    fs::write(format!("{dir}/file"), "content").unwrap();
+    kill_process(daemon, Signal::XFSZ).unwrap();
+    assert_eq!(fs::read_to_string(format!("{dir}/file")).unwrap(), "content");
+    kvfs(&["umount", &dir]).ok();
+}
+
+#[test]
 fn the_daemon_in_the_background_depends_on_nothing() {
     if !can_mount("the_daemon_in_the_background_depends_on_nothing") {
         return;

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use rustix::fs::{self, FallocateFlags, SeekFrom};
 use rustix::io::Errno;
 
-use super::{BOUNCE_BYTES, FileDevice};
+use super::{BOUNCE_BYTES, FileDevice, io_error};
 use crate::{AlignedBuf, Device, SECTOR_BYTES, request};
 
 /// Unit of `st_blocks` (bytes).
@@ -35,7 +35,7 @@ impl FileDevice {
         let len = len.max(len_now);
         let reserved = self.set_aside(0, len).and_then(|is_set_aside| {
             if !is_set_aside && len > len_now {
-                fs::ftruncate(&self.file, len)?;
+                fs::ftruncate(&self.file, len).map_err(io_error)?;
             }
             Ok(is_set_aside)
         });
@@ -113,7 +113,7 @@ impl FileDevice {
                 Ok(()) => return Ok(true),
                 Err(Errno::INTR) => {}
                 Err(Errno::OPNOTSUPP | Errno::NOSYS) => self.sets_space_aside.store(false, Ordering::Relaxed),
-                Err(errno) => return Err(errno.into()),
+                Err(errno) => return Err(io_error(errno)),
             }
         }
         Ok(false)
