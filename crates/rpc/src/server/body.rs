@@ -16,20 +16,23 @@ use tonic::Status;
 
 use super::users::Hold;
 
-/// What a request holds, from its first byte to its answer.
-pub(super) type RequestHold = Arc<Mutex<Hold, class::RpcServerBody>>;
+/// What a request holds from its first byte to its answer, and a scan from its first page on.
+pub(super) type GrowingHold = Arc<Mutex<Hold, class::RpcServerBody>>;
+
+/// What is kept until the last byte of an answer is written, or its stream is dropped.
+pub(super) type AnswerHold = Arc<dyn Send + Sync>;
 
 /// The body of a request: it comes within a time, and its bytes count.
 pub(super) struct Metered {
     inner: Incoming,
-    hold: RequestHold,
+    hold: GrowingHold,
     time_max: Duration,
     /// Made when the body first keeps us waiting.
     timer: Option<Pin<Box<Sleep>>>,
 }
 
 impl Metered {
-    pub(super) fn new(inner: Incoming, hold: RequestHold, time_max: Duration) -> Self {
+    pub(super) fn new(inner: Incoming, hold: GrowingHold, time_max: Duration) -> Self {
         Self { inner, hold, time_max, timer: None }
     }
 }
@@ -79,13 +82,13 @@ impl Body for Metered {
 /// The body of an answer. Its bytes count until they are written, also those in buffers of the connection.
 pub(super) struct Held {
     pub(super) inner: tonic::body::Body,
-    pub(super) hold: Option<Arc<Hold>>,
+    pub(super) hold: Option<AnswerHold>,
 }
 
 /// Bytes that take what they count with them.
 struct Counted {
     bytes: Bytes,
-    _hold: Arc<Hold>,
+    _hold: AnswerHold,
 }
 
 impl AsRef<[u8]> for Counted {

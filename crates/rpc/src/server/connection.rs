@@ -26,7 +26,7 @@ use tonic::Status;
 use tower_service::Service as _;
 
 use super::Shared;
-use super::body::{Held, Metered};
+use super::body::{AnswerHold, Held, Metered};
 use super::call::Call;
 use super::peer::Peer;
 use super::report::kind_of;
@@ -186,7 +186,7 @@ async fn answer(
     };
     drop(hold);
     let Ok(mut answered) = answered;
-    let hold = answered.extensions_mut().remove::<Arc<Hold>>();
+    let hold = answered.extensions_mut().remove::<AnswerHold>();
     Ok(answered.map(|inner| Held { inner, hold }))
 }
 

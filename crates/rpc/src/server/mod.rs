@@ -68,7 +68,7 @@ pub struct Limits {
     pub bytes_max: usize,
     /// The same of one user.
     pub bytes_per_user_max: usize,
-    /// Scans at once, of all users: each pins the moment that it shows, and has two pages in memory.
+    /// Scans at once, of all users: each pins the moment that it shows, and its pages count as answers do.
     pub scans_max: usize,
     /// The same of one user.
     pub scans_per_user_max: usize,

@@ -1,8 +1,8 @@
 //! Scans: pages of one moment, as fast as their reader takes them.
 //!
-//! Thread safety: each scan is a task of its own, with two pages in hand at most. Invariants: the moment that
+//! Thread safety: each scan is a task of its own, with [`PAGES_IN_HAND`] at most. Invariants: the moment that
 //! a scan shows is pinned for a bounded time; a scan that did not come to its end says so, however late its
-//! reader hears of it.
+//! reader hears of it; a scan and its pages count until the reader has them, also when the task has ended.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,15 +11,17 @@ use std::task::{Context, Poll};
 use kvfs_fs::FileSystem;
 use kvfs_locks::{Mutex, class};
 use kvfs_store::{Cursor, KeyRange};
+use prost::Message;
 use tokio::sync::mpsc::{self, Receiver, Sender};
 use tokio_stream::Stream;
 use tonic::Status;
 
 use super::Shared;
+use super::body::GrowingHold;
 use super::call::Call;
 use super::failure::{Failure, of_store};
 use super::keys::{check_doom, range_of};
-use super::users::ScanSlot;
+use super::users::{Hold, ScanSlot};
 use crate::proto;
 
 /// Bytes of keys and values after which a page is full.
@@ -27,6 +29,9 @@ const PAGE_BYTES: usize = 64 << 10;
 
 /// Entries after which a page is full.
 const PAGE_ENTRIES: usize = 1000;
+
+/// Pages that a scan has in memory: one that waits, one being encoded, and one in the connection's buffers.
+const PAGES_IN_HAND: usize = 3;
 
 /// How a scan has ended: nothing is wrong, or what is. Until then: it broke.
 type Ending = Arc<Mutex<Option<Status>, class::RpcServerScanEnding>>;
@@ -63,7 +68,7 @@ impl Shared {
         self: &Arc<Self>,
         call: Call,
         request: proto::ScanRequest,
-    ) -> Result<Pages, Status> {
+    ) -> Result<(Pages, GrowingHold), Status> {
         let slot = ScanSlot::try_take(&call.user).ok_or_else(|| {
             Status::resource_exhausted("too many scans are open; read some to their end, or drop them")
         })?;
@@ -82,18 +87,19 @@ impl Shared {
             })
             .await?;
         let ending = Ending::default();
+        let hold = Arc::new(Mutex::new(Hold::of_scan(slot)));
         if let Some(scan) = begun {
             *ending.lock() = Some(Status::internal("the scan broke off"));
-            let (shared, ended) = (Arc::clone(self), Arc::clone(&ending));
+            let (shared, ended, counted) = (Arc::clone(self), Arc::clone(&ending), Arc::clone(&hold));
             tokio::spawn(async move {
-                let walked = shared.walk(&call, scan, &sender).await;
-                drop(slot);
+                let walked = shared.walk(&call, scan, &sender, &counted).await;
+                drop(counted);
                 // Before the sender goes, by which the reader learns of the end.
                 *ended.lock() = walked.err();
                 drop(sender);
             });
         }
-        Ok(Pages { pages: receiver, ending })
+        Ok((Pages { pages: receiver, ending }, hold))
     }
 
     /// To the end, or as far as time and reader allow.
@@ -102,10 +108,11 @@ impl Shared {
         call: &Call,
         scan: Scan,
         sender: &Sender<proto::ScanPage>,
+        hold: &GrowingHold,
     ) -> Result<(), Status> {
         let time_max = self.options.limits.scan_time_max;
         let own = call.timeout.filter(|&own| own < time_max);
-        let walked = tokio::time::timeout(own.unwrap_or(time_max), self.send(call, scan, sender)).await;
+        let walked = tokio::time::timeout(own.unwrap_or(time_max), self.send(call, scan, sender, hold)).await;
         walked.unwrap_or_else(|_| match own {
             Some(_) => Err(Status::deadline_exceeded("the deadline of the scan is over")),
             None => Err(Status::aborted("the scan took too long: scan again from behind the last key")),
@@ -118,7 +125,9 @@ impl Shared {
         call: &Call,
         mut scan: Scan,
         sender: &Sender<proto::ScanPage>,
+        hold: &GrowingHold,
     ) -> Result<(), Status> {
+        let mut counted = 0;
         loop {
             let room = tokio::time::timeout(self.options.limits.stall_time_max, sender.reserve()).await;
             let room = room.map_err(|_| {
@@ -128,6 +137,13 @@ impl Shared {
             })?;
             let Ok(room) = room else { return Ok(()) };
             let (page, rest) = self.run(call, move |_, _| scan.page()).await??;
+            let wanted = PAGES_IN_HAND * page.encoded_len();
+            if !hold.lock().try_grow(wanted.saturating_sub(counted)) {
+                return Err(Status::resource_exhausted(
+                    "too many bytes of answers and scans were not taken yet; take them first",
+                ));
+            }
+            counted = counted.max(wanted);
             if !page.entries.is_empty() {
                 room.send(page);
             }

@@ -6,6 +6,7 @@ use prost::Message;
 use tonic::{Request, Response, Status};
 
 use super::Shared;
+use super::body::AnswerHold;
 use super::call::Call;
 use super::failure::Failure;
 use super::peer::Peer;
@@ -44,10 +45,14 @@ impl Service {
 
 /// An answer that counts until it is taken.
 fn held<T>(call: &Call, bytes: usize, answer: T) -> Answer<T> {
-    let hold = call.hold(bytes)?;
+    Ok(kept(call.hold(bytes)?, answer))
+}
+
+/// An answer with what is kept until it is taken.
+fn kept<T>(hold: AnswerHold, answer: T) -> Response<T> {
     let mut response = Response::new(answer);
     response.extensions_mut().insert(hold);
-    Ok(response)
+    response
 }
 
 #[tonic::async_trait]
@@ -120,7 +125,8 @@ impl Store for Service {
         let call = Call::of(&request)?;
         let request = request.into_inner();
         call.report.about(&request.keyspace, &request.prefix, request.txn);
-        Ok(Response::new(self.0.scan(call, request).await?))
+        let (pages, hold) = self.0.scan(call, request).await?;
+        Ok(kept(hold, pages))
     }
 
     async fn list_keyspaces(&self, request: Request<ListKeyspacesRequest>) -> Answer<ListKeyspacesResponse> {

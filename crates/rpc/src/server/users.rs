@@ -50,7 +50,7 @@ impl ConnectionSlot {
 /// A scan of a user.
 #[derive(Debug)]
 pub(super) struct ScanSlot {
-    _user: Arc<User>,
+    user: Arc<User>,
     _share: Share,
 }
 
@@ -58,7 +58,7 @@ impl ScanSlot {
     /// For another scan, if there are not too many.
     pub(super) fn try_take(user: &Arc<User>) -> Option<Self> {
         let share = user.scans.take(user.uid, 1)?;
-        Some(Self { _user: Arc::clone(user), _share: share })
+        Some(Self { user: Arc::clone(user), _share: share })
     }
 }
 
@@ -69,17 +69,25 @@ pub(super) struct Hold {
     share: Option<Share>,
     /// Of an answer: since when it waits.
     _mark: Option<Mark>,
+    /// Of a scan.
+    _slot: Option<ScanSlot>,
 }
 
 impl Hold {
     /// Nothing yet.
     pub(super) fn new(user: &Arc<User>) -> Self {
-        Self { user: Arc::clone(user), share: None, _mark: None }
+        Self { user: Arc::clone(user), share: None, _mark: None, _slot: None }
     }
 
     /// The same for an answer.
     pub(super) fn of_answer(user: &Arc<User>, mark: Mark) -> Self {
-        Self { user: Arc::clone(user), share: None, _mark: Some(mark) }
+        Self { _mark: Some(mark), ..Self::new(user) }
+    }
+
+    /// The same for the pages of a scan.
+    pub(super) fn of_scan(slot: ScanSlot) -> Self {
+        let user = Arc::clone(&slot.user);
+        Self { _slot: Some(slot), ..Self::new(&user) }
     }
 
     /// Takes more. False: there is no more.

@@ -360,6 +360,63 @@ fn answers_not_taken_in_time_end_their_connection() {
     drop(answers);
 }
 
+#[track_caller]
+fn is_refused(scan: Result<Option<kvfs_rpc::proto::KeyValue>, ClientError>, word: &str) {
+    let error = scan.map(drop).unwrap_err();
+    let is_exhausted =
+        matches!(&error, ClientError::Refused(status) if status.code() == Code::ResourceExhausted);
+    assert!(is_exhausted && error.to_string().contains(word), "{error}");
+}
+
+#[test]
+fn stalled_scans_count_until_their_answers_are_dropped() {
+    let world = World::with(Limits { scans_per_user_max: 3, ..short_limits() });
+    fill(&world, 16);
+    let mut store = world.connect();
+    let mut open: Vec<_> = (0..2).map(|_| store.scan("big", Range::default()).unwrap()).collect();
+    for scan in &mut open {
+        scan.next().unwrap().unwrap();
+    }
+    wait_for_stall(&world);
+    let mut other = world.connect();
+    let third = loop {
+        if let Ok(mut scan) = other.scan("big", Range::default())
+            && scan.next().is_some_and(|entry| entry.is_ok())
+        {
+            break scan;
+        }
+    };
+    let mut more = world.connect();
+    is_refused(
+        more.scan("big", Range::default()).and_then(|mut scan| scan.next().transpose()),
+        "too many scans",
+    );
+    drop((open, third));
+}
+
+#[test]
+fn pages_of_scans_count_against_their_user() {
+    let world = World::with(Limits { bytes_per_user_max: 5 << 20, ..Limits::default() });
+    let mut store = world.connect();
+    for key in 0..8_u8 {
+        store.put("big", &[key], &vec![0; 1 << 20]).unwrap();
+    }
+    let mut scan = store.scan("big", Range::default()).unwrap();
+    scan.next().unwrap().unwrap();
+    let mut other = world.connect();
+    is_refused(
+        other.scan("big", Range::default()).and_then(|mut scan| scan.next().transpose()),
+        "bytes of answers",
+    );
+    drop((scan, store));
+    while other
+        .scan("big", Range::default())
+        .is_ok_and(|mut scan| scan.next().is_none_or(|entry| entry.is_err()))
+    {
+        std::thread::yield_now();
+    }
+}
+
 #[test]
 fn scans_of_a_user_are_bounded() {
     let world = World::with(Limits { scans_per_user_max: 2, ..Limits::default() });
@@ -371,12 +428,7 @@ fn scans_of_a_user_are_bounded() {
     }
     let mut other = world.connect();
     let refused = other.scan("big", Range::default()).and_then(|mut scan| scan.next().transpose());
-    let error = refused.map(drop).unwrap_err();
-    assert!(
-        matches!(&error, ClientError::Refused(status) if status.code() == Code::ResourceExhausted),
-        "{error}"
-    );
-    assert!(error.to_string().contains("too many scans"), "{error}");
+    is_refused(refused, "too many scans");
     drop(open);
     drop(store);
     while other.scan("big", Range::default()).map(Iterator::count).is_err() {
