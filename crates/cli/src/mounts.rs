@@ -95,6 +95,13 @@ impl MountedStore {
         self.options.split(',').any(|option| option == "ro")
     }
 
+    /// Whether it was mounted by this user or by root.
+    pub(crate) fn is_trusted(&self) -> bool {
+        let own = rustix::process::geteuid().as_raw();
+        let uid = self.fs_options.split(',').find_map(|option| option.strip_prefix("user_id="));
+        uid.and_then(|uid| uid.parse().ok()).is_some_and(|uid: u32| uid == 0 || uid == own)
+    }
+
     /// What `path`, on this mount and without symbolic links above its name, is from the root of the store,
     /// as raw bytes.
     pub(crate) fn path_in_store(&self, path: &Path) -> Vec<u8> {

@@ -11,19 +11,48 @@ use std::time::Duration;
 use kvfs_service::lines::HealthLine;
 use kvfs_service::{ErrorKind, Result, ServiceError};
 use kvfs_socket::{peer_credentials, public};
+use kvfs_store::clock::{Clock, SystemClock};
 use kvfs_store::progress::Unit;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
 use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
 
 use crate::SOCKET_NAME;
-use crate::protocol::{Request, Response, read_frame, write_request};
+use crate::protocol::{Request, Response, read_frame, read_frame_within, write_request};
 
-/// A daemon that is asked how it is, is given this time to answer.
+/// A daemon that is asked how it is, is given this time to answer, and may say so much (bytes).
 const HEALTH_TIME_MAX: Duration = Duration::from_secs(2);
+const HEALTH_LEN_MAX: usize = 64 << 10;
 
 /// A process that has closed its connection is given this time to be gone.
 const EXIT_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// A connection that is read until a moment, however slowly bytes come.
+struct Until<'s> {
+    stream: &'s UnixStream,
+    clock: SystemClock,
+    end: Duration,
+}
+
+impl Read for Until<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let left = self.end.saturating_sub(self.clock.monotonic());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        self.stream.set_read_timeout(Some(left))?;
+        self.stream.read(buf)
+    }
+}
+
+/// A daemon that turns a client away answers before it is asked, and hangs up.
+fn answer_to(written: io::Result<()>, read: io::Result<Option<Response>>) -> io::Result<Option<Response>> {
+    match (read, written) {
+        (Ok(Some(answer)), _) => Ok(Some(answer)),
+        (_, Err(error)) => Err(error),
+        (read, Ok(())) => read,
+    }
+}
 
 /// The first words of a connection.
 fn hello() -> Request {
@@ -146,12 +175,20 @@ impl Client {
     ///
     /// # Errors
     /// `WouldBlock`, `TimedOut`: the daemon does not answer within a moment. It is gone.
-    pub fn health(stream: UnixStream) -> io::Result<Option<HealthLine>> {
-        stream.set_read_timeout(Some(HEALTH_TIME_MAX))?;
-        stream.set_write_timeout(Some(HEALTH_TIME_MAX))?;
-        let mut client = Self { stream, is_public: false, bars: |_| Box::new(|_, _, _, _| ()) };
-        let Some(Response::Serving { .. }) = client.exchange(&hello())? else { return Ok(None) };
-        match client.exchange(&Request::Health)? {
+    pub fn health(stream: &UnixStream) -> io::Result<Option<HealthLine>> {
+        Self::health_within(stream, HEALTH_TIME_MAX)
+    }
+
+    fn health_within(stream: &UnixStream, time_max: Duration) -> io::Result<Option<HealthLine>> {
+        stream.set_write_timeout(Some(time_max))?;
+        let clock = SystemClock::new();
+        let mut answers = Until { stream, end: clock.monotonic() + time_max, clock };
+        let mut ask = |request: &Request| {
+            let written = write_request(&mut &*stream, request);
+            answer_to(written, read_frame_within(&mut answers, HEALTH_LEN_MAX))
+        };
+        let Some(Response::Serving { .. }) = ask(&hello())? else { return Ok(None) };
+        match ask(&Request::Health)? {
             Some(Response::Health(health)) => Ok(Some(health)),
             _ => Ok(None),
         }
@@ -175,12 +212,7 @@ impl Client {
 
     fn exchange(&mut self, request: &Request) -> io::Result<Option<Response>> {
         let written = write_request(&mut self.stream, request);
-        // A daemon that turns a client away answers before it is asked, and hangs up.
-        match (read_frame(&mut self.stream), written) {
-            (Ok(Some(answer)), _) => Ok(Some(answer)),
-            (_, Err(error)) => Err(error),
-            (read, Ok(())) => read,
-        }
+        answer_to(written, read_frame(&mut self.stream))
     }
 
     /// As [`Self::ask`]; that the daemon is gone is an error as any other.
@@ -337,4 +369,36 @@ fn read_answer(stream: &mut UnixStream, show: &Show) -> io::Result<Option<Respon
 
 fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    const TIME_MAX: Duration = Duration::from_millis(200);
+
+    #[test]
+    fn peer_that_answers_byte_by_byte_is_given_up_in_time() {
+        let (own, mut peer) = UnixStream::pair().unwrap();
+        let drips = std::thread::spawn(move || {
+            let mut bytes = (HEALTH_LEN_MAX as u32).to_le_bytes().into_iter().chain(std::iter::repeat(0));
+            while bytes.next().is_some_and(|byte| peer.write_all(&[byte]).is_ok()) {
+                std::thread::park_timeout(TIME_MAX / 20);
+            }
+        });
+        let error = Client::health_within(&own, TIME_MAX).map(drop).unwrap_err();
+        assert!(matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock), "{error}");
+        drop(own);
+        drips.join().unwrap();
+    }
+
+    #[test]
+    fn long_answer_about_health_is_refused_unread() {
+        let (own, mut peer) = UnixStream::pair().unwrap();
+        peer.write_all(&(HEALTH_LEN_MAX as u32 + 1).to_le_bytes()).unwrap();
+        let error = Client::health_within(&own, TIME_MAX).map(drop).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{error}");
+    }
 }

@@ -528,7 +528,11 @@ pub(crate) fn read_request(stream: &mut impl Read) -> io::Result<Option<Request>
     read_frame_within(stream, REQUEST_LEN_MAX)
 }
 
-fn read_frame_within<T: DeserializeOwned>(stream: &mut impl Read, len_max: usize) -> io::Result<Option<T>> {
+/// As [`read_frame`], of at most so many bytes.
+pub(crate) fn read_frame_within<T: DeserializeOwned>(
+    stream: &mut impl Read,
+    len_max: usize,
+) -> io::Result<Option<T>> {
     let mut len = [0; 4];
     let first = loop {
         match stream.read(&mut len) {

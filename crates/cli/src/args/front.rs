@@ -35,10 +35,11 @@ pub(crate) struct SyncArgs {
         \n\
         All mounts that this user can see; root sees those of other mount namespaces,\n\
         too. Then the stores that this user and root serve without a mount. States:\n\
-        serving, read-only, elsewhere (in another mount namespace), silent (the daemon\n\
-        does not answer), dead (it has died; `kvfs umount` takes the mount away),\n\
-        failing (the device has refused reads or writes), failed (no more writes are\n\
-        accepted until the store is mounted again). For the last four a line says why,\n\
+        serving, read-only, elsewhere (in another mount namespace), - (another user's,\n\
+        whose daemon is out of reach here), silent (the daemon does not answer), dead\n\
+        (it has died; `kvfs umount` takes the mount away), failing (the device has\n\
+        refused reads or writes), failed (no more writes are accepted until the store\n\
+        is mounted again). For the last four a line says why,\n\
         and the exit code is 1.")]
 pub(crate) struct StatusArgs {
     /// How it is shown

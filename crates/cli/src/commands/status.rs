@@ -116,17 +116,22 @@ fn served_by(pid: u32) -> Option<PathBuf> {
 fn line(mount: MountedStore, elsewhere: Option<u32>) -> Line {
     let stream = connect(&mount);
     let daemon = daemon_of(&mount, stream.as_ref());
-    let health = stream.map_or(Ok(None), Client::health);
+    let health = stream.as_ref().map_or(Ok(None), Client::health);
     // Nor would it answer what a look at the mount asks.
     let is_silent = health
         .as_ref()
         .is_err_and(|error| matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut));
     let health = health.ok().flatten().unwrap_or_default();
     let is_mounted = !mount.dir.as_os_str().is_empty();
-    let point = if is_mounted && !is_silent { mounts::state(&mount.dir) } else { PointState::Free };
+    // A mount of another user whose daemon does not answer here may answer nothing at all. A directory of
+    // another namespace is another one here.
+    let may_ask = elsewhere.is_none() && (stream.is_some() || mount.is_trusted());
+    let point =
+        if is_mounted && may_ask && !is_silent { mounts::state(&mount.dir) } else { PointState::Free };
     let state = match (elsewhere, point) {
         _ if is_silent => "silent",
         (Some(_), _) => "elsewhere",
+        (None, _) if is_mounted && !may_ask => "-",
         (None, PointState::Stale) => "dead",
         (None, _) if health.failure.is_some() => "failed",
         (None, _) if health.device_failures > 0 => "failing",
