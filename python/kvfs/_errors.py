@@ -26,7 +26,7 @@ class NotMounted(KvfsError):
 
 
 class TransactionEnded(KvfsError):
-    """The transaction was committed or aborted before."""
+    """The transaction was committed or aborted before, or the daemon has ended it, and the message says why."""
 
 
 class Conflict(KvfsError):

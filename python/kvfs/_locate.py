@@ -27,14 +27,18 @@ def socket_of(store: str) -> Tuple[str, Optional[int]]:
     """The socket of a mounted store, and the owner of its directory, whose daemon is to be behind it; that of a mount of root's
     for all users, where the store's directory is closed."""
     path = os.path.join(store, SOCKET_NAME)
-    directory = os.path.join(PUBLIC, hashlib.sha256(os.fsencode(store)).hexdigest())
-    public = os.path.join(directory, SOCKET_NAME)
+    directory, public = _public_of(store)
     if not os.path.lexists(path) and os.path.lexists(public):
         found = os.lstat(directory)
         if not stat.S_ISDIR(found.st_mode) or not _is_root(found.st_uid) or found.st_mode & 0o022:
             raise PermissionError(errno.EACCES, "not root's alone", directory)
         return public, found.st_uid
     return path, os.stat(store).st_uid if os.path.exists(store) else None
+
+
+def _public_of(store: str) -> Tuple[str, str]:
+    directory = os.path.join(PUBLIC, hashlib.sha256(os.fsencode(store)).hexdigest())
+    return directory, os.path.join(directory, SOCKET_NAME)
 
 
 def expect_daemon_of(path: str, owner: Optional[int]) -> None:
@@ -62,7 +66,8 @@ def _is_root(uid: int) -> bool:
 def locate(path: Union[str, "os.PathLike[str]"]) -> str:
     """The directory of the mounted store that ``path`` means: itself, or that of the mount that it is on."""
     resolved = os.path.realpath(path)
-    if os.path.lexists(os.path.join(resolved, SOCKET_NAME)):
+    # A store that root serves without a mount may be closed to this user.
+    if os.path.lexists(os.path.join(resolved, SOCKET_NAME)) or os.path.lexists(_public_of(resolved)[1]):
         return resolved
     found = ("", "")
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as table:

@@ -106,7 +106,7 @@ def _idle_ms(idle: Optional[float]) -> int:
     """0: as the mount says; the greatest number: never."""
     if idle is None:
         return 0
-    return _MS_MAX if math.isinf(idle) else max(1, round(idle * 1000))
+    return _MS_MAX if idle == 0 or math.isinf(idle) else max(1, round(idle * 1000))
 
 
 class _Connection:
@@ -121,7 +121,11 @@ class _Connection:
             # Too long for an address: through a descriptor of the directory.
             self._directory = os.open(store, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             socket = f"/proc/self/fd/{self._directory}/{SOCKET_NAME}"
-        expect_daemon_of(socket, owner)
+        try:
+            expect_daemon_of(socket, owner)
+        except BaseException:
+            self._close_directory()
+            raise
         options = [
             ("grpc.max_receive_message_length", _MESSAGE_LEN_MAX),
             ("grpc.enable_http_proxy", 0),
@@ -141,6 +145,9 @@ class _Connection:
 
     def close(self) -> None:
         self._channel.close()
+        self._close_directory()
+
+    def _close_directory(self) -> None:
         if self._directory is not None:
             os.close(self._directory)
             self._directory = None
@@ -503,7 +510,7 @@ class Store(_Keys):
 
         ``isolation``: ``"snapshot"`` or ``"serializable"``. ``nice``: of two in each other's way the one with the
         greater number gives way. ``timeout``: it is given up when it takes longer (seconds). ``idle``: it is
-        given up when it goes without an operation for longer (seconds; ``math.inf``: never; without it as the mount says).
+        given up when it goes without an operation for longer (seconds; 0 or ``math.inf``: never; without it as the mount says).
         ``durable``: the
         commit survives a power cut when it returns. ``tied``: it ends with this connection, however the process
         ends; else it stays until it is committed or aborted.
@@ -669,13 +676,18 @@ class Transaction(_Keys):
             finally:
                 if not self._ended:
                     self._abort_quietly()
-        self._abort_quietly()
+        doomed = self._abort_quietly()
+        # What fails in a transaction that has met another one, a write to a file for instance, has met a conflict.
+        if doomed and isinstance(error, Exception) and not isinstance(error, Conflict):
+            raise Conflict(pb.Conflict(message=doomed, txn=self._txn)) from error
 
-    def _abort_quietly(self) -> None:
+    def _abort_quietly(self) -> str:
+        """Why it could not have been committed any more, if so."""
+        self._ended = True
         try:
-            self.abort()
+            return self._connection.call("Abort", pb.AbortRequest(txn=self._txn), self._txn).doomed
         except KvfsError:
-            pass  # It has ended by itself; what is under way says why.
+            return ""  # It has ended by itself; what is under way says why.
 
 
 class _BatchContext:

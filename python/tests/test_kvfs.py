@@ -5,16 +5,20 @@ usage: KVFS_DIR=… KVFS=… python3 -m unittest discover -s python/tests
 
 import io
 import json
+import math
 import os
 import re
 import subprocess
 import sys
+import tempfile
 import threading
 import unittest
+from unittest import mock
 
 import grpc
 
 import kvfs
+from kvfs import _locate, _store
 from kvfs._proto import store_pb2 as pb
 
 DIR = os.environ.get("KVFS_DIR", "")
@@ -35,6 +39,22 @@ class Generated(unittest.TestCase):
             for name, message in pb.DESCRIPTOR.message_types_by_name.items()
         }
         self.assertEqual(found, known)
+
+
+class Located(unittest.TestCase):
+    def test_a_closed_store_that_root_serves_without_a_mount_is_found_by_its_path(self):
+        with tempfile.TemporaryDirectory() as base, mock.patch.object(_locate, "PUBLIC", base):
+            store = os.path.realpath(os.path.join(base, "store"))
+            with self.assertRaises(kvfs.NotMounted):
+                kvfs.connect(store)
+            directory, socket = _locate._public_of(store)
+            os.mkdir(directory)
+            open(socket, "wb").close()
+            self.assertEqual(_locate.locate(store), store)
+
+    def test_no_time_means_that_a_transaction_is_never_idle(self):
+        self.assertEqual({_store._idle_ms(never) for never in (0, 0.0, math.inf)}, {(1 << 64) - 1})
+        self.assertEqual([_store._idle_ms(idle) for idle in (None, 0.00001, 2)], [0, 1, 2000])
 
 
 @unittest.skipUnless(DIR, "KVFS_DIR names no mounted store")
@@ -127,6 +147,23 @@ class OnMount(unittest.TestCase):
         self.assertEqual((caught.exception.keyspace, caught.exception.key), (self.name, b"fought"))
         self.assertIn("fought", str(caught.exception))
         self.assertEqual(dict(self.keys.items()), {b"fought": b"theirs"})
+
+    def test_what_fails_in_a_transaction_that_met_another_one_is_a_conflict_and_tried_again(self):
+        self.keys[b"fought"] = b"0"
+        tries = []
+
+        def work(txn):
+            tries.append(txn.id)
+            if len(tries) == 1:
+                self.keys[b"fought"] = b"theirs"
+                with self.assertRaises(kvfs.Conflict):
+                    txn[self.name][b"fought"] = b"mine"
+                raise OSError("as a write to a file of it fails")
+
+        self.store.run(work)
+        self.assertEqual(len(tries), 2)
+        with self.assertRaises(ZeroDivisionError):
+            self.store.run(lambda txn: 1 / 0)
 
     def test_locks_keep_others_away_and_tell_who_is_late(self):
         self.keys[b"song/a"] = b"1"

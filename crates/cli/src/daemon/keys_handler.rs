@@ -30,7 +30,7 @@ fn txn_error(error: ServiceError) -> TxnError {
         ServiceError::NotYours { id, .. } => return TxnError::NotYours(id),
         ServiceError::Busy { .. } => return TxnError::Busy(error.to_string()),
         ServiceError::NotCommitted { view, error, .. } => return TxnError::of(&view, &error),
-        ServiceError::Ended { .. } => GrpcCode::Aborted,
+        ServiceError::Ended { id, .. } => return TxnError::Ended { txn: id, message: error.to_string() },
         _ => match kind {
             ErrorKind::NotMounted => return TxnError::Closing,
             ErrorKind::NoSpace => GrpcCode::ResourceExhausted,
@@ -83,5 +83,21 @@ impl server::Transactions for KeysHandler {
 
     fn gone(&self, connection: u64) {
         self.0.line_gone(Caller::keys_line(connection));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kvfs_rpc::client::Status;
+
+    use super::*;
+
+    #[test]
+    fn transaction_that_the_daemon_has_ended_is_told_as_ended_with_the_reason() {
+        let ended = ServiceError::Ended { id: 7, why: "the idle time-out".into() };
+        let status = Status::from(txn_error(ended));
+        assert_eq!(status.code(), GrpcCode::Aborted);
+        assert!(status.message().contains("idle time-out"), "{status}");
+        assert!(status.metadata().contains_key(kvfs_rpc::ENDED_TRAILER));
     }
 }

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use tokio::runtime::{Builder, Runtime};
 
 use super::{BeginOptions, Client, ClientError, ImportedPart, LockOn, Range, Result};
-use crate::proto::{KeyValue, KeyspaceInfo, Operation};
+use crate::proto::{Conflict, KeyValue, KeyspaceInfo, Operation};
 
 /// What an import sends at a time: keys and values (bytes), and their number.
 const IMPORT_BYTES: usize = 1 << 20;
@@ -236,7 +236,8 @@ impl Store {
         Ok(Transaction { keys: self.map(|client| client.in_txn(txn)), root: None, is_open: true })
     }
 
-    /// Runs `work` in a transaction and commits it; on a conflict again, at most `retries` times.
+    /// Runs `work` in a transaction and commits it; on a conflict again, at most `retries` times. What fails
+    /// in a transaction that has met another one, an operation on its files for instance, met a conflict.
     ///
     /// # Errors
     /// Those of `work`: nothing happened. The last conflict.
@@ -244,7 +245,8 @@ impl Store {
         let mut left = retries;
         loop {
             let mut txn = self.begin(BeginOptions { tied: true, ..BeginOptions::default() })?;
-            match work(&mut txn).and_then(|done| txn.commit().map(|()| done)) {
+            let worked = work(&mut txn).map_err(|error| txn.drop_after(error));
+            match worked.and_then(|done| txn.commit().map(|()| done)) {
                 Err(ClientError::Conflict(_)) if left > 0 => left -= 1,
                 done => return done,
             }
@@ -298,6 +300,19 @@ impl Transaction {
     pub fn abort(&mut self) -> Result<()> {
         self.is_open = false;
         self.keys.runtime.block_on(self.keys.client.abort()).map(drop)
+    }
+
+    /// Drops it because of `error`, which is a conflict if the transaction could not have been committed.
+    fn drop_after(&mut self, error: ClientError) -> ClientError {
+        if matches!(error, ClientError::Conflict(_)) || !std::mem::take(&mut self.is_open) {
+            return error;
+        }
+        match self.keys.runtime.block_on(self.keys.client.abort()) {
+            Ok(Some(message)) => {
+                ClientError::Conflict(Box::new(Conflict { message, txn: self.id(), ..Conflict::default() }))
+            }
+            _ => error,
+        }
     }
 }
 

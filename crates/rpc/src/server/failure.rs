@@ -53,6 +53,14 @@ pub enum TxnError {
     /// The store is being unmounted.
     #[error("the store is being unmounted")]
     Closing,
+    /// The daemon or an administrator has ended it.
+    #[error("{message}")]
+    Ended {
+        /// Its number.
+        txn: u64,
+        /// Why.
+        message: String,
+    },
     /// It met another one, and is gone.
     #[error("{}", .0.message)]
     Conflict(Box<proto::Conflict>),
@@ -79,7 +87,8 @@ impl TxnError {
 impl From<TxnError> for Status {
     fn from(error: TxnError) -> Self {
         let code = match &error {
-            TxnError::Unknown(txn) => return ended(&error, *txn),
+            TxnError::Unknown(txn) => return ended(Code::NotFound, &error, *txn),
+            TxnError::Ended { txn, .. } => return ended(Code::Aborted, &error, *txn),
             TxnError::NotYours(_) => Code::PermissionDenied,
             TxnError::Busy(_) => Code::FailedPrecondition,
             TxnError::Closing => Code::Unavailable,
@@ -158,8 +167,8 @@ fn conflict(fs: &FileSystem, doom: &Doom) -> proto::Conflict {
     conflict
 }
 
-fn ended(error: &TxnError, txn: u64) -> Status {
-    let mut status = Status::not_found(error.to_string());
+fn ended(code: Code, error: &TxnError, txn: u64) -> Status {
+    let mut status = Status::new(code, error.to_string());
     status.metadata_mut().insert(ENDED_TRAILER, txn.into());
     status
 }

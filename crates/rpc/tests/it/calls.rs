@@ -265,6 +265,32 @@ fn a_conflict_names_the_other_party_and_the_key() {
 }
 
 #[test]
+fn failure_in_a_transaction_that_met_another_one_is_a_conflict_and_tried_again() {
+    let world = World::new();
+    let (mut store, mut other) = (world.connect(), world.connect());
+    store.put("k", b"fought", b"0").unwrap();
+    let mut tries = 0;
+    let mut fails = |txn: &mut kvfs_rpc::client::blocking::Transaction, tries: u32| {
+        if tries == 1 {
+            other.put("k", b"fought", b"theirs").unwrap();
+            txn.put("k", b"fought", b"mine").unwrap_err();
+            // As an operation on a file of it fails.
+            return Err(ClientError::Io(io::ErrorKind::Other.into()));
+        }
+        Ok(())
+    };
+    store
+        .run(1, |txn| {
+            tries += 1;
+            fails(txn, tries)
+        })
+        .unwrap();
+    assert_eq!(tries, 2);
+    let failed = store.run(3, |_| Err::<(), _>(ClientError::Io(io::ErrorKind::Other.into()))).unwrap_err();
+    assert!(matches!(failed, ClientError::Io(_)), "{failed}");
+}
+
+#[test]
 fn retries_lose_no_update() {
     let world = World::new();
     let socket = world.socket();
