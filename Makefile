@@ -23,7 +23,7 @@ VERSION   := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 MAJOR     := $(word 1,$(subst ., ,$(VERSION)))
 MINOR     := $(word 2,$(subst ., ,$(VERSION)))
 
-.PHONY: help run stop demo-dashboards build build-rocksdb build-leveldb build-engines build-cloud build-slatedb test test-engines test-beyond test-unit test-mount realwork fuzz torture bench-quick bench bench-aged profile bench-txn bench-papers bench-db bench-tiers bench-beyond lint lint-build docs install install-files install-library-files uninstall uninstall-library deb clean setup
+.PHONY: help run stop demo-dashboards build build-rocksdb build-leveldb build-engines build-cloud build-slatedb test test-engines test-beyond test-unit test-mount realwork fuzz torture bench-quick bench bench-aged profile bench-txn bench-papers bench-db bench-tiers bench-beyond lint lint-build advisories docs install install-files install-library-files uninstall uninstall-library deb clean setup
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -162,6 +162,9 @@ lint: ## rustfmt and clippy, no warning allowed
 
 lint-build: ## clippy of what `make build` builds, which has fewer features than the tests
 	@cargo clippy $(BUILT) -- -D warnings
+
+advisories: ## known weaknesses of the dependencies, from a database that is fetched; builds cargo-deny
+	@PATH=$$(tests/suites/tools.sh cargo-deny):$$PATH cargo deny --log-level error check
 
 docs: ## the API pages, no warning allowed
 	@RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked

@@ -28,12 +28,6 @@ with_lints() {
 test_all() { cargo test --workspace --locked --features kvfs-cli/slatedb "$@"; }
 # The benchmarks are workspaces of their own, which are not compiled here: a new dependency of kvfs must be in their
 # lock files, too.
-check_dependencies() {
-  local tools arguments=(--log-level error check bans licenses sources)
-  tools=$(tests/suites/tools.sh cargo-deny) || return 1
-  # The database of advisories is fetched, which not every machine may.
-  PATH=$tools:$PATH cargo deny "${arguments[@]}"
-}
 check_locks() {
   local dir
   for dir in bench bench/engines; do
@@ -88,7 +82,6 @@ run_stage() {
     mount)
       joined tools || return 1
       local status=0
-      check_dependencies || status=1
       # With the unit tests nothing is left to compile: the examples are theirs.
       $linted test_all --no-run || return 1
       test_block_devices || status=1

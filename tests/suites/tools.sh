@@ -9,7 +9,7 @@ root=${KVFS_SUITES:-${XDG_CACHE_HOME:-$HOME/.cache}/kvfs-suites}
 mkdir -p "$root"
 exec 9>"$root/.building"
 flock 9
-wanted=${*:-fsx pjdfstest cargo-deny}
+wanted=${*:-fsx pjdfstest}
 # install NAME VERSION [OPTION...]
 install() {
   local name=$1 version=$2
@@ -17,9 +17,9 @@ install() {
   [[ " $wanted " == *" $name "* ]] || return 0
   [ -x "$root/bin/$name" ] || cargo install --quiet --locked --root "$root" --version "$version" "$@" "$name" 9>&- >&2
 }
-install fsx 0.3.2
-install pjdfstest 0.2.2
 # They are quick enough unoptimized, and slow to optimize.
+install fsx 0.3.2 --debug
+install pjdfstest 0.2.2 --debug
 install cargo-fuzz 0.13.2 --debug
 install cargo-deny 0.20.2 --debug
 # with_go NAME: whether it is wanted and missing; Go builds it.

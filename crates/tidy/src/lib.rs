@@ -4,6 +4,7 @@
 //! can be tried on a snippet. `tests/it` applies them to the repository. No state, no threads.
 
 pub mod calls;
+pub mod dependencies;
 pub mod layers;
 pub mod locks;
 pub mod modules;

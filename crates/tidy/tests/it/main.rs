@@ -2,8 +2,10 @@
 
 mod generated;
 
-use kvfs_tidy::source::{files, is_rust, production, read};
-use kvfs_tidy::{Finding, calls, layers, locks, modules, owners, papers, sizes, unsafety, words};
+use kvfs_tidy::source::{files, is_rust, production, read, root};
+use kvfs_tidy::{
+    Finding, calls, dependencies, layers, locks, modules, owners, papers, sizes, unsafety, words,
+};
 
 /// Fails with all findings, so that one run shows everything.
 fn expect_none(findings: &[Finding]) {
@@ -24,6 +26,19 @@ fn dependencies_follow_the_layers() {
         }
     }
     expect_none(&findings);
+}
+
+#[test]
+fn dependencies_are_from_the_registry_and_of_allowed_licences() {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut metadata = std::process::Command::new(cargo);
+    metadata.args(["metadata", "--format-version=1", "--locked", "--all-features"]);
+    // Others would be fetched, which no build here needs.
+    metadata.arg(format!("--filter-platform={}-unknown-linux-gnu", std::env::consts::ARCH));
+    let told = metadata.current_dir(root()).output().unwrap();
+    assert!(told.status.success(), "cargo metadata: {}", String::from_utf8_lossy(&told.stderr));
+    let licences = dependencies::Licences::parse(&read("deny.toml").unwrap()).unwrap();
+    expect_none(&dependencies::check(&String::from_utf8(told.stdout).unwrap(), &licences).unwrap());
 }
 
 #[test]
