@@ -169,7 +169,8 @@ full_disk() {
 full_of_small_files() {
   "$KVFS" mkfs "$work/tiny" --size 256M && mkdir -p "$work/tiny.mnt" && "$KVFS" mount "$work/tiny" "$work/tiny.mnt" || return
   local status=0
-  timeout 100 python3 - "$work/tiny.mnt" <<'EOF' || status=1
+  # The binary of the tests takes half a minute for it alone; another suite and a slow machine may be beside it.
+  timeout 400 python3 - "$work/tiny.mnt" <<'EOF' || { status=1; [ $? != 124 ] || echo "not through in 400 s"; }
 import errno, itertools, os, random, sys
 def fill():
     made = []
