@@ -32,10 +32,7 @@ pub fn run(data: &[u8]) {
         TUPLES => drop(decode_tuples(data)),
         LAYERS => drop(decode_layers(data)),
         TOMBSTONES => drop(decode_tombstones(data)),
-        FINGERPRINTS => {
-            let Some((&blocks, data)) = data.split_first() else { return };
-            drop(decode_fingerprints(data, blocks.into()));
-        }
+        FINGERPRINTS => drop(decode_fingerprints(data)),
         HEADER => drop(PieceMetaHeader::peek(data)),
         _ => read_block(data.to_vec()),
     }
