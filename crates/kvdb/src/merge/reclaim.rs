@@ -16,7 +16,7 @@ use crate::format::PieceDesc;
 use crate::merge::registry::{Exclusive, Registry};
 use crate::merge::{Merger, StepConfig};
 use crate::runtime::ok_unless_full;
-use crate::space::passes::{Outcome, PassEnd};
+use crate::space::passes::{Now, Outcome, PassEnd, PassStart};
 use crate::space::{Budget, Lane};
 use crate::version::{MergeState, Run, Version, bytes_of};
 
@@ -113,8 +113,20 @@ impl Merger {
     /// too.
     #[cfg(test)]
     pub(crate) fn operations_since_reclaim(&self, budget: Budget) -> u64 {
+        let now = self.now();
+        self.pressure.passes().operations_since(budget, &now)
+    }
+
+    /// What passes that have ended are held against.
+    pub(crate) fn now(&self) -> Now {
         let is_read = self.live.is_old_version_read();
-        self.pressure.passes().operations_since(budget, self.history.position().0, is_read)
+        Now { last: self.history.position().0, pins: self.history.boundaries(), is_read }
+    }
+
+    /// Taken when the merges of a pass begin, and later than `mark`: see [`Merger::begin_reclaim`].
+    fn pass_start(&self, mark: Seqno) -> PassStart {
+        let pins = self.history.boundaries();
+        self.pressure.passes().begin(mark, pins)
     }
 
     /// Frees what deleted and overwritten data still holds: flushes all memtables and merges all runs of
@@ -178,6 +190,7 @@ impl Merger {
 
     /// False when it ended early.
     fn background_merge(&self, mark: Seqno, why: ReclaimReason, cleans: bool) -> Result<bool> {
+        let start = self.pass_start(mark);
         let mut has_skipped = false;
         let before = self.runtime.ctx.zones.free_bytes(Budget::Reserve);
         let merged = self.merge_each(why, cleans, &mut has_skipped);
@@ -189,7 +202,7 @@ impl Merger {
         if !matches!(result, Ok(false)) {
             let is_complete = !has_skipped && result.is_ok() && !self.victims.are_left();
             let is_read = self.live.is_old_version_read();
-            self.pressure.passes().note_background_end(mark, is_complete, is_read);
+            self.pressure.passes().note_background_end(start, is_complete, is_read);
         }
         result
     }
@@ -219,8 +232,8 @@ impl Merger {
     /// As [`Merger::reclaim_wanted`], for a reclaim at leisure, which passes over what needs more space than
     /// there is.
     pub(crate) fn background_wanted(&self) -> bool {
-        let is_read = self.live.is_old_version_read();
-        self.pressure.passes().is_background_wanted(self.history.position().0, is_read)
+        let now = self.now();
+        self.pressure.passes().is_background_wanted(&now)
     }
 
     /// Whether rows may have much garbage. Which merges are due goes by bytes, of which deletions have few.
@@ -268,6 +281,7 @@ impl Merger {
         if alone.is_needless(passes) {
             return Ok(());
         }
+        let start = self.pass_start(mark);
         self.runtime.ctx.zones.close_other_lanes();
         let before = self.runtime.ctx.zones.free_bytes(Budget::Ordinary);
         // One pass over all that is stored does both.
@@ -288,7 +302,7 @@ impl Merger {
         let result = merged.map(drop).and(emptied);
         let is_read = self.live.is_old_version_read();
         // Before the runs are given back: a thread that then finds nothing to be done has to know of it.
-        self.pressure.passes().note_end(&PassEnd { mark, budget, outcome, is_read });
+        self.pressure.passes().note_end(PassEnd { start, budget, outcome, is_read });
         if is_through {
             alone.complete();
         }

@@ -2,14 +2,11 @@
 //!
 //! Thread safety: a plain value; its owner locks it for a few instructions. Invariant: a pass is worth it
 //! again only after something has changed since one that could do as much; what is not known counts as
-//! changed.
+//! changed. Operations, garbage that is noted, and pins that go are changes, also while a pass is under way.
 
 use kvfs_store::Seqno;
 
 use super::Budget;
-
-/// No pass knew of anything.
-const NEVER: Seqno = 0;
 
 /// Most operations that ordinary writes on a full store wait for before the next pass.
 pub(crate) const PAUSE_MAX: u64 = 64;
@@ -29,29 +26,53 @@ pub(crate) enum Outcome {
     Failed,
 }
 
+/// What a pass knew of when it began.
+#[derive(Debug, Clone)]
+pub(crate) struct PassStart {
+    /// The last operation.
+    mark: Seqno,
+    /// How often garbage had been noted.
+    garbage: u64,
+    /// The pinned positions below `mark`: what only they see, the pass keeps. What the others see was
+    /// replaced by later operations.
+    pins: Vec<Seqno>,
+}
+
 /// The end of a pass that a caller waited for.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct PassEnd {
-    /// The last operation that it knew of.
-    pub(crate) mark: Seqno,
+    pub(crate) start: PassStart,
     pub(crate) budget: Budget,
     pub(crate) outcome: Outcome,
     /// A reader holds what was there before it.
     pub(crate) is_read: bool,
 }
 
+/// What the passes that have ended are held against.
+#[derive(Debug, Clone)]
+pub(crate) struct Now {
+    /// The newest operation.
+    pub(crate) last: Seqno,
+    /// What is pinned, ascending.
+    pub(crate) pins: Vec<Seqno>,
+    /// A reader holds what was there before a pass.
+    pub(crate) is_read: bool,
+}
+
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Passes {
-    /// The last operation that a pass knew of which left nothing. Deletions may go further than one for
-    /// ordinary writes that has failed, which is not meant.
-    complete: Seqno,
-    /// As `complete`, of the last pass for ordinary writes, whatever came of it.
-    for_writes: Seqno,
+    /// The last pass that left nothing. Deletions may go further than one for ordinary writes that has
+    /// failed, which is not meant.
+    complete: Option<PassStart>,
+    /// The last pass for ordinary writes, whatever came of it.
+    for_writes: Option<PassStart>,
     /// As `complete`, of the last pass of any kind, as long as a reader holds what was there before one.
-    while_read: Seqno,
-    /// As `complete`, of the last pass in the background.
-    background: Seqno,
+    while_read: Option<PassStart>,
+    /// The last pass in the background.
+    background: Option<PassStart>,
+    /// How often garbage was noted.
+    garbage: u64,
     is_stuck: bool,
     /// Operations that ordinary writes wait for before the next one.
     pause: u64,
@@ -63,7 +84,14 @@ pub(crate) struct Passes {
 impl Passes {
     /// Something that is no operation has left garbage.
     pub(crate) fn note_garbage(&mut self) {
-        (self.complete, self.for_writes, self.while_read, self.background) = (NEVER, NEVER, NEVER, NEVER);
+        self.garbage += 1;
+    }
+
+    /// A pass begins, which knows of the operations up to `mark`. `pins`: what is pinned, ascending, looked
+    /// at after `mark`.
+    pub(crate) fn begin(&self, mark: Seqno, mut pins: Vec<Seqno>) -> PassStart {
+        pins.truncate(pins.partition_point(|pin| *pin < mark));
+        PassStart { mark, garbage: self.garbage, pins }
     }
 
     /// A range was deleted: there may be much to be found.
@@ -72,19 +100,19 @@ impl Passes {
     }
 
     /// A pass that a caller waited for has ended.
-    pub(crate) fn note_end(&mut self, end: &PassEnd) {
-        let PassEnd { mark, budget, outcome, is_read } = *end;
+    pub(crate) fn note_end(&mut self, end: PassEnd) {
+        let PassEnd { start, budget, outcome, is_read } = end;
         self.ended += 1;
         let is_for_write = budget == Budget::Ordinary;
         if !is_for_write {
             self.is_stuck = outcome == Outcome::Stuck;
         } else if outcome != Outcome::Enough {
-            self.for_writes = mark;
+            self.for_writes = Some(start.clone());
         }
         match outcome {
-            Outcome::Complete => self.note_complete(mark, is_read),
+            Outcome::Complete => self.note_complete(start, is_read),
             // It would fail again.
-            Outcome::Stuck | Outcome::Failed if !is_for_write => self.complete = mark,
+            Outcome::Stuck | Outcome::Failed if !is_for_write => self.complete = Some(start),
             _ => {}
         }
     }
@@ -92,17 +120,24 @@ impl Passes {
     /// A pass in the background has ended. One that failed would only fail again before anything has changed;
     /// one that is waited for may go further, since it may take the reserve. `is_complete`: as
     /// [`Outcome::Complete`].
-    pub(crate) fn note_background_end(&mut self, mark: Seqno, is_complete: bool, is_read: bool) {
+    pub(crate) fn note_background_end(&mut self, start: PassStart, is_complete: bool, is_read: bool) {
         self.ended += 1;
-        self.background = mark;
         if is_complete {
-            self.note_complete(mark, is_read);
+            self.note_complete(start.clone(), is_read);
         }
+        self.background = Some(start);
     }
 
-    fn note_complete(&mut self, mark: Seqno, is_read: bool) {
+    fn note_complete(&mut self, start: PassStart, is_read: bool) {
         // Readers may hide what there is.
-        *(if is_read { &mut self.while_read } else { &mut self.complete }) = mark;
+        *(if is_read { &mut self.while_read } else { &mut self.complete }) = Some(start);
+    }
+
+    /// Whether there is no garbage that a pass has passed over, as far as its operations go: none was noted
+    /// since it began, and the positions that it kept something for are all pinned.
+    fn counts(&self, start: &PassStart, now: &Now) -> bool {
+        let is_pinned = |pin| now.pins.binary_search(pin).is_ok();
+        start.garbage == self.garbage && start.pins.iter().all(is_pinned)
     }
 
     /// Passes for an ordinary write have freed so many bytes, of zones of so many: where that was nothing,
@@ -112,28 +147,23 @@ impl Passes {
     }
 
     /// Operations since the last pass that has done what one within `budget` can; `u64::MAX`: there is
-    /// something that no operation tells of. `last` is the newest operation, `is_read`: a reader holds what
-    /// was there before a pass.
-    pub(crate) fn operations_since(&self, budget: Budget, last: Seqno, is_read: bool) -> u64 {
-        let mut known = self.complete;
-        if is_read {
-            known = known.max(self.while_read);
-        }
-        if budget == Budget::Ordinary {
-            known = known.max(self.for_writes);
-        }
-        // What readers have hidden may be found when they are gone.
-        if known == NEVER || (!is_read && self.had_reader_timeout()) {
-            u64::MAX
-        } else {
-            last.saturating_sub(known)
+    /// something that no operation tells of.
+    pub(crate) fn operations_since(&self, budget: Budget, now: &Now) -> u64 {
+        let while_read = self.while_read.as_ref().filter(|_| now.is_read);
+        let for_writes = self.for_writes.as_ref().filter(|_| budget == Budget::Ordinary);
+        let passes = [self.complete.as_ref(), while_read, for_writes].into_iter().flatten();
+        match passes.map(|start| (start.mark, self.counts(start, now))).max() {
+            // What readers have hidden may be found when they are gone.
+            Some((mark, true)) if now.is_read || !self.had_reader_timeout() => now.last.saturating_sub(mark),
+            _ => u64::MAX,
         }
     }
 
     /// As [`Passes::operations_since`], for a pass in the background, which passes over what needs more space
     /// than there is.
-    pub(crate) fn is_background_wanted(&self, last: Seqno, is_read: bool) -> bool {
-        self.operations_since(Budget::Ordinary, last, is_read) > 0 && last > self.background
+    pub(crate) fn is_background_wanted(&self, now: &Now) -> bool {
+        let has_been = |start: &PassStart| now.last <= start.mark && self.counts(start, now);
+        self.operations_since(Budget::Ordinary, now) > 0 && !self.background.as_ref().is_some_and(has_been)
     }
 
     /// Operations that ordinary writes wait for before the next pass, since the last ones freed nothing.
@@ -169,49 +199,91 @@ mod tests {
     const ORDINARY: Budget = Budget::Ordinary;
     const DELETING: Budget = Budget::Deleting;
 
-    fn end(mark: Seqno, budget: Budget, outcome: Outcome) -> PassEnd {
-        PassEnd { mark, budget, outcome, is_read: false }
+    fn end(passes: &Passes, mark: Seqno, budget: Budget, outcome: Outcome) -> PassEnd {
+        PassEnd { start: passes.begin(mark, Vec::new()), budget, outcome, is_read: false }
+    }
+
+    fn now(last: Seqno, is_read: bool) -> Now {
+        Now { last, pins: Vec::new(), is_read }
     }
 
     #[test]
     fn complete_pass_is_worth_it_again_after_an_operation() {
         let mut passes = Passes::default();
-        assert_eq!(passes.operations_since(ORDINARY, 9, false), u64::MAX, "none knew of anything");
-        passes.note_end(&end(9, DELETING, Outcome::Complete));
+        assert_eq!(passes.operations_since(ORDINARY, &now(9, false)), u64::MAX, "none knew of anything");
+        passes.note_end(end(&passes, 9, DELETING, Outcome::Complete));
         for (last, operations) in [(9, 0), (12, 3)] {
-            assert_eq!(passes.operations_since(ORDINARY, last, false), operations);
-            assert_eq!(passes.operations_since(DELETING, last, false), operations);
+            assert_eq!(passes.operations_since(ORDINARY, &now(last, false)), operations);
+            assert_eq!(passes.operations_since(DELETING, &now(last, false)), operations);
         }
         passes.note_garbage();
-        assert_eq!(passes.operations_since(DELETING, 9, false), u64::MAX);
+        assert_eq!(passes.operations_since(DELETING, &now(9, false)), u64::MAX);
+    }
+
+    #[test]
+    fn garbage_noted_while_a_pass_is_under_way_is_for_the_next_one() {
+        let mut passes = Passes::default();
+        let start = passes.begin(9, Vec::new());
+        passes.note_garbage();
+        passes.note_background_end(start.clone(), true, false);
+        assert!(passes.is_background_wanted(&now(9, false)));
+        passes.note_end(PassEnd { start, budget: DELETING, outcome: Outcome::Complete, is_read: false });
+        assert_eq!(passes.operations_since(DELETING, &now(9, false)), u64::MAX);
+        passes.note_end(end(&passes, 9, DELETING, Outcome::Complete));
+        assert_eq!(passes.operations_since(DELETING, &now(9, false)), 0);
+    }
+
+    #[test]
+    fn pin_that_goes_makes_a_pass_that_kept_something_for_it_worth_it_again() {
+        let at = |pins: &[Seqno]| Now { pins: pins.to_vec(), ..now(9, false) };
+        for outcome in [Outcome::Complete, Outcome::Stuck] {
+            let mut passes = Passes::default();
+            let start = passes.begin(9, vec![3, 5, 9]);
+            passes.note_background_end(start.clone(), false, false);
+            passes.note_end(PassEnd { start, budget: DELETING, outcome, is_read: false });
+            for (pins, operations) in [
+                (&[3, 5, 9][..], 0),
+                (&[3, 5], 0),
+                (&[3, 5, 12], 0),
+                (&[3, 9], u64::MAX),
+                (&[5, 9], u64::MAX),
+                (&[], u64::MAX),
+            ] {
+                assert_eq!(passes.operations_since(DELETING, &at(pins)), operations, "{pins:?}");
+                assert_eq!(passes.is_background_wanted(&at(pins)), operations > 0, "{pins:?}");
+            }
+            passes
+                .note_end(PassEnd { start: passes.begin(9, vec![3]), ..end(&passes, 9, DELETING, outcome) });
+            assert_eq!(passes.operations_since(DELETING, &at(&[3])), 0, "it was made without the others");
+        }
     }
 
     #[test]
     fn pass_for_a_write_that_failed_says_nothing_of_deletions() {
         let mut passes = Passes::default();
-        passes.note_end(&end(9, ORDINARY, Outcome::Stuck));
-        assert_eq!(passes.operations_since(ORDINARY, 9, false), 0);
-        assert_eq!(passes.operations_since(DELETING, 9, false), u64::MAX);
-        passes.note_end(&end(9, DELETING, Outcome::Stuck));
-        assert_eq!(passes.operations_since(DELETING, 9, false), 0, "it would fail again");
+        passes.note_end(end(&passes, 9, ORDINARY, Outcome::Stuck));
+        assert_eq!(passes.operations_since(ORDINARY, &now(9, false)), 0);
+        assert_eq!(passes.operations_since(DELETING, &now(9, false)), u64::MAX);
+        passes.note_end(end(&passes, 9, DELETING, Outcome::Stuck));
+        assert_eq!(passes.operations_since(DELETING, &now(9, false)), 0, "it would fail again");
         assert!(passes.is_stuck());
-        passes.note_end(&end(10, DELETING, Outcome::ZonesLeft));
+        passes.note_end(end(&passes, 10, DELETING, Outcome::ZonesLeft));
         assert!(!passes.is_stuck());
     }
 
     #[test]
     fn pass_that_ended_with_enough_goes_on_for_the_next_write() {
         let mut passes = Passes::default();
-        passes.note_end(&end(9, ORDINARY, Outcome::Enough));
-        assert_eq!(passes.operations_since(ORDINARY, 9, false), u64::MAX);
+        passes.note_end(end(&passes, 9, ORDINARY, Outcome::Enough));
+        assert_eq!(passes.operations_since(ORDINARY, &now(9, false)), u64::MAX);
     }
 
     #[test]
     fn complete_pass_beside_a_reader_counts_as_long_as_that_reads() {
         let mut passes = Passes::default();
-        passes.note_end(&PassEnd { is_read: true, ..end(9, DELETING, Outcome::Complete) });
-        assert_eq!(passes.operations_since(DELETING, 9, true), 0);
-        assert_eq!(passes.operations_since(DELETING, 9, false), u64::MAX);
+        passes.note_end(PassEnd { is_read: true, ..end(&passes, 9, DELETING, Outcome::Complete) });
+        assert_eq!(passes.operations_since(DELETING, &now(9, true)), 0);
+        assert_eq!(passes.operations_since(DELETING, &now(9, false)), u64::MAX);
     }
 
     #[test]
@@ -219,12 +291,12 @@ mod tests {
         let mut passes = Passes::default();
         passes.note_reader_timeout(passes.ended());
         assert!(!passes.had_reader_timeout(), "there was no pass");
-        passes.note_end(&end(9, DELETING, Outcome::Complete));
+        passes.note_end(end(&passes, 9, DELETING, Outcome::Complete));
         passes.note_reader_timeout(passes.ended());
         assert!(passes.had_reader_timeout());
-        assert_eq!(passes.operations_since(DELETING, 9, true), 0);
-        assert_eq!(passes.operations_since(DELETING, 9, false), u64::MAX, "what it has hidden");
-        passes.note_background_end(9, false, false);
+        assert_eq!(passes.operations_since(DELETING, &now(9, true)), 0);
+        assert_eq!(passes.operations_since(DELETING, &now(9, false)), u64::MAX, "what it has hidden");
+        passes.note_background_end(passes.begin(9, Vec::new()), false, false);
         assert!(!passes.had_reader_timeout());
         passes.note_reader_timeout(1);
         assert!(!passes.had_reader_timeout(), "of an earlier one");
@@ -233,12 +305,12 @@ mod tests {
     #[test]
     fn background_pass_that_skipped_something_is_not_repeated_and_says_nothing_of_others() {
         let mut passes = Passes::default();
-        assert!(passes.is_background_wanted(9, false));
-        passes.note_background_end(9, false, false);
-        assert!(!passes.is_background_wanted(9, false) && passes.is_background_wanted(10, false));
-        assert_eq!(passes.operations_since(ORDINARY, 9, false), u64::MAX);
-        passes.note_background_end(10, true, false);
-        assert_eq!(passes.operations_since(ORDINARY, 10, false), 0);
+        assert!(passes.is_background_wanted(&now(9, false)));
+        passes.note_background_end(passes.begin(9, Vec::new()), false, false);
+        assert!(!passes.is_background_wanted(&now(9, false)) && passes.is_background_wanted(&now(10, false)));
+        assert_eq!(passes.operations_since(ORDINARY, &now(9, false)), u64::MAX);
+        passes.note_background_end(passes.begin(10, Vec::new()), true, false);
+        assert_eq!(passes.operations_since(ORDINARY, &now(10, false)), 0);
     }
 
     #[test]

@@ -145,11 +145,11 @@ impl Admission {
             is_stuck: !zones.has_zones_for_merges(),
             ..Known::default()
         };
-        let is_read = self.live.is_old_version_read();
+        let now = self.merger.now();
         // After the look at space: a pass that has just ended is not repeated, but what it has freed is
         // looked for again.
         let passes = self.pressure.passes();
-        let operations = |budget| passes.operations_since(budget, self.merger.history.position().0, is_read);
+        let operations = |budget| passes.operations_since(budget, &now);
         known.operations = operations(budget);
         known.operations_for_deletions = operations(Budget::Deleting);
         known.pause = passes.pause();

@@ -1,7 +1,7 @@
 //! Tables of single cases, and simulated stores of all sizes.
 
 use super::*;
-use crate::space::passes::{Outcome, PassEnd, Passes};
+use crate::space::passes::{Now, Outcome, PassEnd, Passes};
 
 const ALL: [Budget; 3] = [Budget::Ordinary, Budget::Deleting, Budget::Reserve];
 
@@ -231,6 +231,11 @@ struct Store {
     dead_of_snapshot: u64,
     /// As `dead`, but it is kept for undo.
     dead_of_undo: u64,
+    /// As `dead`, but a position sees it that is pinned without a name: nothing tells when that has gone.
+    dead_of_pin: u64,
+    pin: Option<u64>,
+    /// The newest operation when the last pass began.
+    last_pass: u64,
     /// Freed by a pass; a reader holds it.
     held_by_reader: u64,
     is_read: bool,
@@ -260,6 +265,9 @@ impl Store {
             dead: 0,
             dead_of_snapshot: 0,
             dead_of_undo: 0,
+            dead_of_pin: 0,
+            pin: None,
+            last_pass: 0,
             held_by_reader: 0,
             is_read: false,
             unwritten: 0,
@@ -273,8 +281,8 @@ impl Store {
     }
 
     fn free(&self) -> u64 {
-        let held = self.dead + self.dead_of_snapshot + self.dead_of_undo + self.held_by_reader;
-        let taken = self.live + held + self.unwritten + self.of_steps + self.emptying;
+        let held = self.dead_of_snapshot + self.dead_of_undo + self.dead_of_pin + self.held_by_reader;
+        let taken = self.live + self.dead + held + self.unwritten + self.of_steps + self.emptying;
         self.capacity.saturating_sub(taken)
     }
 
@@ -291,7 +299,8 @@ impl Store {
     }
 
     fn known(&self, bytes: u64, budget: Budget) -> Known {
-        let operations = |budget| self.passes.operations_since(budget, self.last, self.is_read);
+        let now = Now { last: self.last, pins: self.pin.into_iter().collect(), is_read: self.is_read };
+        let operations = |budget| self.passes.operations_since(budget, &now);
         Known {
             fits: self.fits(bytes, budget),
             fits_reserve: self.fits(bytes, Budget::Reserve),
@@ -319,13 +328,10 @@ impl Store {
             let freed = std::mem::replace(&mut self.dead, hidden) - hidden;
             self.held_by_reader += if self.is_read { freed } else { 0 };
         }
-        let (mark, is_read) = (self.last, self.is_read);
-        self.passes.note_end(&PassEnd {
-            mark,
-            budget,
-            outcome: if has_failed { Outcome::Stuck } else { Outcome::Complete },
-            is_read,
-        });
+        self.last_pass = self.last;
+        let start = self.passes.begin(self.last, self.pin.into_iter().collect());
+        let outcome = if has_failed { Outcome::Stuck } else { Outcome::Complete };
+        self.passes.note_end(PassEnd { start, budget, outcome, is_read: self.is_read });
     }
 
     /// As the engine does: acts until there is space, or the caller is refused.
@@ -372,6 +378,12 @@ impl Store {
         (self.is_read, self.held_by_reader) = (false, 0);
     }
 
+    /// Whether a pass may have kept something for it.
+    fn end_pin(&mut self) -> bool {
+        self.dead += std::mem::take(&mut self.dead_of_pin);
+        self.pin.take().is_some_and(|pin| pin < self.last_pass)
+    }
+
     /// What passes can free, and nothing holds.
     fn can_be_freed(&self) -> u64 {
         self.dead + self.dead_of_undo + self.held_by_reader + self.unwritten + self.of_steps + self.emptying
@@ -392,6 +404,8 @@ impl Store {
         self.live -= bytes;
         *(if has_snapshot {
             &mut self.dead_of_snapshot
+        } else if self.pin.is_some() {
+            &mut self.dead_of_pin
         } else if keeps_undo {
             &mut self.dead_of_undo
         } else {
@@ -403,7 +417,7 @@ impl Store {
 /// One operation, or one thing that happens beside. A snapshot is held while `has_snapshot`.
 fn happen(store: &mut Store, has_snapshot: &mut bool, random: &mut Random) {
     let most = store.zone_bytes * 2;
-    match random.below(16) {
+    match random.below(17) {
         0..8 => {
             let bytes = random.below(most);
             if store.write(bytes, random) {
@@ -438,6 +452,8 @@ fn happen(store: &mut Store, has_snapshot: &mut bool, random: &mut Random) {
         }
         12 => store.is_read |= random.is_one_in(4),
         13 => store.end_reader(),
+        15 if store.pin.is_none() => store.pin = random.is_one_in(4).then_some(store.last),
+        15 => drop(store.end_pin()),
         14 => {
             // What waits has been admitted; steps may take of the reserve what passes for deletions leave.
             let bytes = random.below(most);
@@ -455,16 +471,18 @@ fn happen(store: &mut Store, has_snapshot: &mut bool, random: &mut Random) {
     }
 }
 
-/// What was refused gets the space as soon as what holds it has gone: at once if that is a reader, else
+/// What was refused gets the space as soon as what holds it has gone: at once if that is a reader, or a pin
+/// that a pass has heeded, else
 /// within the pause between passes.
 fn assert_refusal_is_right(store: &mut Store, bytes: u64, budget: Budget, random: &mut Random) {
     let missing = (store.left_by(budget) + bytes).saturating_sub(store.free());
-    if store.can_be_freed() < missing {
+    if store.can_be_freed() + store.dead_of_pin < missing {
         return;
     }
     let was_read = store.is_read;
     store.end_reader();
-    let attempts_max = if was_read { 1 } else { 2 + PAUSE_MAX };
+    let was_held = store.end_pin();
+    let attempts_max = if was_read || was_held { 1 } else { 2 + PAUSE_MAX };
     for _ in 0..attempts_max {
         if store.find_space(bytes, budget, random) {
             return;

@@ -88,6 +88,12 @@ fn tables_are_small_enough_for_the_journal() {
 
 /// A store full of one file, which is deleted then: what a pass gives back.
 fn full_of_what_is_deleted() -> (Arc<Db>, Keyspace) {
+    let (db, data, ()) = full_of_what_is_deleted_beside(|_| ());
+    (db, data)
+}
+
+/// As [`full_of_what_is_deleted`], beside what is made before the deletion.
+fn full_of_what_is_deleted_beside<T>(make: impl FnOnce(&Db) -> T) -> (Arc<Db>, Keyspace, T) {
     let db = open_of(16 << 20, 1 << 20, 4 << 20);
     let data = db.open_keyspace("data", KeyspaceKind::Block, None).expect("opens");
     let mut block = 0;
@@ -95,13 +101,14 @@ fn full_of_what_is_deleted() -> (Arc<Db>, Keyspace) {
         block += BLOCKS;
     }
     assert!(block >= 20 * BLOCKS, "{block} blocks fill it");
+    let made = make(&db);
     // No other thread looks for space from now on.
     let tending = db.parts.merger.lock_tending();
     let mut batch = Batch::new();
     batch.delete_range(data, Vec::new(), vec![u8::MAX]);
     db.apply(batch, Durability::Buffered).expect("deletes on a full store");
     std::mem::forget(tending);
-    (db, data)
+    (db, data, made)
 }
 
 const BLOCKS: u64 = 64;
@@ -135,6 +142,16 @@ fn refused_writer_does_not_wait_for_readers_that_read_on() {
     assert!(matches!(fill(&db, data, 0), Err(StoreError::Full)));
     assert!(!db.parts.merger.reclaim_wanted(Budget::Ordinary), "there was a pass");
     drop(reader);
+    fill(&db, data, 0).expect("there is space");
+    db.close().expect("closes");
+}
+
+#[test]
+fn refused_writer_finds_what_a_snapshot_held_when_that_has_gone_without_an_operation() {
+    let (db, data, snapshot) = full_of_what_is_deleted_beside(|db| db.snapshot().expect("pins"));
+    assert!(matches!(fill(&db, data, 0), Err(StoreError::Full)), "it is held");
+    assert!(!db.parts.merger.reclaim_wanted(Budget::Deleting), "there was a pass");
+    drop(snapshot);
     fill(&db, data, 0).expect("there is space");
     db.close().expect("closes");
 }
