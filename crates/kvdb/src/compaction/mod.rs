@@ -42,10 +42,18 @@ pub struct MergeOptions {
     pub piece_bytes: u64,
     /// Runs below this share the smallest class (bytes).
     pub class_bytes_min: u64,
+    /// Most runs that are merged at once, at least 2: all of them are looked at for each stretch of keys.
+    pub inputs_max: usize,
 }
 
 impl Default for MergeOptions {
     fn default() -> Self {
-        Self { stitch_bytes_min: 32 << 10, class_runs: 4, piece_bytes: 64 << 20, class_bytes_min: 4 << 20 }
+        Self {
+            stitch_bytes_min: 32 << 10,
+            class_runs: 4,
+            piece_bytes: 64 << 20,
+            class_bytes_min: 4 << 20,
+            inputs_max: 64,
+        }
     }
 }

@@ -65,6 +65,20 @@ pub(crate) fn pick_small(
     Some(start..start + due)
 }
 
+/// Of a merge of runs of these sizes, the neighbours that are merged first where no more than `inputs_max`
+/// may be merged at once: so many that all merges behind it take as many as they may, and of these the ones
+/// of the fewest bytes, the oldest of equals. So as little as possible is copied twice.
+pub(crate) fn first_part(run_bytes: &[u64], inputs_max: usize) -> Range<usize> {
+    let (count, max) = (run_bytes.len(), inputs_max.max(2));
+    if count <= max {
+        return 0..count;
+    }
+    let taken = (count - 2) % (max - 1) + 2;
+    let bytes_from = |start: &usize| run_bytes[*start..start + taken].iter().sum::<u64>();
+    let start = (0..=count - taken).rev().min_by_key(bytes_from).unwrap_or(0);
+    start..start + taken
+}
+
 /// The newest stretch of at least `due` neighbours whose class is at most `class`.
 fn neighbours_up_to(
     run_bytes: &[Option<u64>],
@@ -102,8 +116,13 @@ pub(crate) fn debt_bytes(run_bytes: &[u64], options: &MergeOptions) -> u64 {
 mod tests {
     use super::*;
 
-    const OPTIONS: MergeOptions =
-        MergeOptions { stitch_bytes_min: 0, class_runs: 4, piece_bytes: 1, class_bytes_min: 10 };
+    const OPTIONS: MergeOptions = MergeOptions {
+        stitch_bytes_min: 0,
+        class_runs: 4,
+        piece_bytes: 1,
+        class_bytes_min: 10,
+        inputs_max: 64,
+    };
 
     fn pick(run_bytes: &[u64], kind: KeyspaceKind, options: &MergeOptions) -> Option<Range<usize>> {
         let run_bytes: Vec<_> = run_bytes.iter().map(|&bytes| Some(bytes)).collect();
@@ -130,6 +149,36 @@ mod tests {
         assert_eq!(picked(&[small, small, small, small, other], 20), Some(0..4));
         assert_eq!(picked(&piled, 19), None, "even K are too much");
         assert_eq!(picked(&[small, small, small, busy], 20), None, "none is due");
+    }
+
+    /// How much all parts of a merge copy, and the most inputs of one.
+    fn merge_in_parts(mut run_bytes: Vec<u64>, inputs_max: usize) -> (u64, usize) {
+        let (mut copied, mut most) = (0, 0);
+        while run_bytes.len() > 1 {
+            let part = first_part(&run_bytes, inputs_max);
+            let bytes: u64 = run_bytes[part.clone()].iter().sum();
+            (copied, most) = (copied + bytes, most.max(part.len()));
+            run_bytes.splice(part, [bytes]);
+        }
+        (copied, most)
+    }
+
+    #[test]
+    fn too_many_runs_are_merged_in_parts_that_copy_little_twice() {
+        for count in 2..300 {
+            let (copied, most) = merge_in_parts((0..count).map(|_| 1).collect(), 8);
+            assert!(most <= 8, "{count}: {most}");
+            let passes = (1..9).find(|&passes| 8_u64.pow(passes) >= count).unwrap_or(0);
+            assert!(copied <= count * u64::from(passes), "{count}: {copied}");
+        }
+        assert_eq!(merge_in_parts(vec![1; 8], 8), (8, 8), "as many as may be");
+        assert_eq!(merge_in_parts(vec![1; 9], 8), (11, 8), "two, and then all");
+        assert_eq!(
+            merge_in_parts([[1; 14].as_slice(), &[1000]].concat(), 8),
+            (1022, 8),
+            "the large one once"
+        );
+        assert_eq!(first_part(&[5, 1, 1, 1], 3), 2..4, "the oldest of equals");
     }
 
     #[test]

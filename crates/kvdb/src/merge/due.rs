@@ -15,7 +15,7 @@ use kvfs_store::{KeyspaceKind, Result};
 use super::{Busy, Claim, Merge, Merger};
 use crate::compaction::picker;
 use crate::space::{Budget, Lane};
-use crate::version::{MergeState, Run, RunId, Unit, Version, bytes_of, of_one_age, units_of};
+use crate::version::{MergeState, Run, RunId, Unit, Version, bytes_of, of_one_age, runs_within, units_of};
 
 /// A merge that may go on, or begin.
 struct Candidate<'a> {
@@ -112,10 +112,7 @@ impl Merger {
         let new_bytes =
             |unit: &Unit<'_>| (unit.merge.is_none() && !is_busy(unit)).then(|| bytes_of(unit.runs));
         let unit_bytes: Vec<Option<u64>> = units.iter().map(new_bytes).collect();
-        let runs_of = |range: Range<usize>| {
-            let runs_in = |units: &[Unit<'_>]| units.iter().map(|unit| unit.runs.len()).sum::<usize>();
-            &runs[runs_in(&units[..range.start])..runs_in(&units[..range.end])]
-        };
+        let runs_of = |range: Range<usize>| runs_within(runs, &units, range);
         let mut candidates: Vec<Candidate<'a>> = units
             .iter()
             .filter(|unit| unit.merge.is_some() && !is_busy(unit))
@@ -123,7 +120,9 @@ impl Merger {
             .collect();
         let options = &self.runtime.options.merge;
         if let Some(due) = picker::pick(&unit_bytes, kind, options) {
-            let all = Candidate::new(runs_of(due), None);
+            let bytes: Vec<u64> = unit_bytes[due.clone()].iter().flatten().copied().collect();
+            let part = picker::first_part(&bytes, self.stepper.inputs_max(runs_of(due.clone())));
+            let all = Candidate::new(runs_of(due.start + part.start..due.start + part.end), None);
             let bytes_max = self.stepper.room_for_merge(kind);
             if all.bytes > bytes_max
                 && let Some(small) = picker::pick_small(&unit_bytes, bytes_max, options)

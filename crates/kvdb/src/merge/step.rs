@@ -30,7 +30,7 @@ use crate::live::pinned_garbage::PinnedGarbage;
 use crate::runtime::Runtime;
 use crate::space::{Budget, Lane};
 use crate::table::Piece;
-use crate::version::{Edit, Run, RunId};
+use crate::version::{Edit, Run, RunId, bytes_of};
 
 /// With shorter pieces, metadata would take a large part of the space (bytes).
 const PIECE_BYTES_MIN: u64 = 256 << 10;
@@ -45,6 +45,10 @@ const ZONES_OF_OUTPUT: u64 = 3;
 const SHARE_OF_WRITERS: u64 = 16;
 /// In the reserve readers may hold no more zones than this.
 const ZONES_OF_READERS: u64 = 4;
+
+/// The part of the share of indexes and filters that those of a merge's inputs may hold: several merges run
+/// at once.
+const SHARE_OF_INPUTS: u64 = 4;
 
 /// On whose behalf a merge advances, and how.
 #[derive(Clone)]
@@ -117,6 +121,17 @@ impl Stepper {
         Merge { keyspace, inputs, output: self.live.new_run_id() }
     }
 
+    /// How many of these runs are merged at once: an index of each is held meanwhile.
+    pub(super) fn inputs_max(&self, runs: &[Arc<Run>]) -> usize {
+        let options = &self.runtime.options.merge;
+        let of_pieces = runs.iter().flat_map(|run| &run.pieces).map(|piece| piece.index_bytes());
+        let room = self.runtime.ctx.accountant.index_budget() / SHARE_OF_INPUTS;
+        let fitting = room / of_pieces.max().unwrap_or(0).max(1);
+        // A class that is due, and the oldest run.
+        let least = options.class_runs.max(2) + 1;
+        usize::try_from(fitting).unwrap_or(usize::MAX).max(least).min(options.inputs_max).max(2)
+    }
+
     /// How many bytes are merged as if space were plenty: the whole of it could be copied beside its inputs.
     /// Blocks are stitched, as a rule; and where no merge can do with less, it is tried.
     pub(super) fn room_for_merge(&self, kind: KeyspaceKind) -> u64 {
@@ -144,7 +159,8 @@ impl Stepper {
         }
     }
 
-    /// Advances `merge` by one piece; narrows it where there is too little space for all its inputs.
+    /// Advances `merge` by one piece; narrows it where there is too little space, or memory, for all its
+    /// inputs.
     ///
     /// # Errors
     /// `Full`: not even two inputs fit; I/O errors, corruption: sticky, but for what can't be read. What came
@@ -152,15 +168,15 @@ impl Stepper {
     pub(crate) fn step(&self, merge: &mut Merge, config: &StepConfig) -> Result<Progress> {
         let view = self.live.view();
         let runs = view.version.runs(merge.keyspace).iter();
-        let bytes_of_inputs = runs.filter(|run| merge.inputs.contains(&run.id)).map(|run| run.data_bytes());
-        let (count, bytes) = bytes_of_inputs.fold((0, 0), |(count, sum), bytes| (count + 1, sum + bytes));
-        drop(view);
+        let inputs: Vec<Arc<Run>> = runs.filter(|run| merge.inputs.contains(&run.id)).cloned().collect();
+        let (count, bytes, inputs_max) = (inputs.len(), bytes_of(&inputs), self.inputs_max(&inputs));
+        drop((inputs, view));
         if count == 0 {
             return Ok(Progress::Done);
         }
         let kind = self.keyspaces.kind(merge.keyspace)?;
         let size = self.size_of_step(kind, count, bytes, config).ok_or(StoreError::Full)?;
-        merge.inputs.truncate(size.inputs);
+        merge.inputs.truncate(size.inputs.min(inputs_max));
         loop {
             match self.advance(merge, size, config) {
                 // Fewer need less. At once: nothing knows yet that it is narrowed.

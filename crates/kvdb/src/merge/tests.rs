@@ -26,6 +26,7 @@ use crate::{Background, CreateOptions, Db, Options};
 
 mod defrag;
 mod emptying;
+mod many_runs;
 mod steps;
 mod unreadable;
 

@@ -11,9 +11,9 @@ use kvfs_store::{Result, Seqno, StoreError};
 use super::reclaim::is_worth_it;
 use super::step::Progress;
 use super::{Claim, Merge, Merger, StepConfig};
-use crate::compaction::Victims;
+use crate::compaction::{Victims, picker};
 use crate::space::Budget;
-use crate::version::units_of;
+use crate::version::{bytes_of, runs_within, units_of};
 
 /// How often, and how long, readers are waited for before a merge gives way for what they hold: most are done
 /// at once.
@@ -23,7 +23,7 @@ const WAIT_FOR_READERS: Duration = Duration::from_millis(25);
 /// One merge on the way to a single run.
 struct Part {
     merge: Merge,
-    /// It leaves none out; no more so once it was narrowed.
+    /// It leaves none out, as one of too many runs does; no more so once it was narrowed.
     is_all: bool,
 }
 
@@ -38,7 +38,7 @@ impl Merger {
     pub(super) fn merge_whole(&self, keyspace: u32, config: &StepConfig) -> Result<bool> {
         let Some(age) = self.newest_age(keyspace) else { return Ok(true) };
         let ends = || self.runtime.is_stopping() || self.has_enough_space(config);
-        while let Some(mut part) = self.next_part(keyspace, age) {
+        while let Some(mut part) = self.next_part(keyspace, age, config) {
             if !self.finish(&mut part, config, ends)? || self.runtime.is_stopping() {
                 return Ok(false);
             }
@@ -55,7 +55,7 @@ impl Merger {
         let Some(age) = self.newest_age(keyspace) else { return Ok(true) };
         loop {
             let alone = self.claim_all();
-            let Some(mut part) = self.next_part(keyspace, age) else { return Ok(true) };
+            let Some(mut part) = self.next_part(keyspace, age, config) else { return Ok(true) };
             let claim: Claim<'_> = alone.narrow(part.merge.runs());
             self.runtime.work.notify();
             let config = StepConfig { lane: claim.lane(), ..config.clone() };
@@ -120,9 +120,10 @@ impl Merger {
         self.live.view().version.runs(keyspace).first().map(|run| run.age)
     }
 
-    /// What is next to be merged of the runs that are no newer than `age`: what has begun, else all. `None`:
-    /// nothing is worth it.
-    fn next_part(&self, keyspace: u32, age: Seqno) -> Option<Part> {
+    /// What is next to be merged of the runs that are no newer than `age`: what has begun, else all, or as
+    /// many as are merged at once. A tight merge is narrowed to these, as it is for want of space: its newest
+    /// inputs come first. `None`: nothing is worth it.
+    fn next_part(&self, keyspace: u32, age: Seqno, config: &StepConfig) -> Option<Part> {
         let view = self.live.view();
         let all = view.version.runs(keyspace);
         let runs = &all[all.iter().take_while(|run| run.age > age).count()..];
@@ -131,11 +132,17 @@ impl Merger {
             return None;
         }
         let units = units_of(runs, view.version.merges(keyspace));
-        let begun = units.iter().find_map(|unit| unit.merge);
-        Some(match begun {
-            Some(state) => Part { merge: Merge::resumed(keyspace, state), is_all: false },
-            None => Part { merge: self.stepper.merge_of(keyspace, runs), is_all: true },
-        })
+        if let Some(begun) = units.iter().find_map(|unit| unit.merge) {
+            return Some(Part { merge: Merge::resumed(keyspace, begun), is_all: false });
+        }
+        let part = if config.is_tight {
+            0..units.len()
+        } else {
+            let bytes: Vec<u64> = units.iter().map(|unit| bytes_of(unit.runs)).collect();
+            picker::first_part(&bytes, self.stepper.inputs_max(runs))
+        };
+        let is_all = part.len() == units.len();
+        Some(Part { merge: self.stepper.merge_of(keyspace, runs_within(runs, &units, part)), is_all })
     }
 
     /// Whether a merge that no caller waits for is to end behind its step.

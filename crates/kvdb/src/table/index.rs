@@ -90,6 +90,8 @@ pub(super) struct Facts {
     pub(super) is_droppable: bool,
     /// Bytes of the data before it was packed.
     pub(super) raw_bytes: u64,
+    /// What the index takes in memory (bytes).
+    pub(super) index_bytes: u64,
 }
 
 impl Facts {
@@ -106,6 +108,7 @@ impl Facts {
             layers: layers.len(),
             is_droppable: layers.len() > 1 || entries.iter().any(|entry| entry.flags & DROPPABLE != 0),
             raw_bytes: entries.iter().map(raw).sum::<u64>() + in_layers,
+            index_bytes: content.memory_bytes() as u64,
         }
     }
 }

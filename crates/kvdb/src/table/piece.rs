@@ -18,6 +18,9 @@ use crate::cache::{Charge, Pool};
 use crate::format::{Fingerprints, PieceDesc, PieceMetaHeader, crc32c};
 use crate::memtable::{Lookup, TombstoneSet};
 
+/// An index of single blocks takes so many times as much in memory as on the device.
+const INDEX_GROWTH: u64 = 6;
+
 /// What a piece consists of besides its descriptor.
 pub(super) struct Parts {
     pub(super) keyspace: u32,
@@ -242,6 +245,13 @@ impl Piece {
                 self.metadata.known_facts().map_or(self.desc().data_bytes, |facts| facts.raw_bytes)
             }
         }
+    }
+
+    /// What its index takes in memory (bytes); where that has not been in memory since it was opened, about
+    /// the most.
+    pub(crate) fn index_bytes(&self) -> u64 {
+        let bytes_max = u64::from(self.desc().meta_len) * INDEX_GROWTH;
+        self.metadata.known_facts().map_or(bytes_max, |facts| facts.index_bytes)
     }
 
     /// What it has on the device.

@@ -21,7 +21,7 @@ pub(crate) use state::{
     COMMITTED_MAX, CheckpointState, KeyspaceState, ManifestState, MemberState, MergeState, RunState,
     SnapshotState, UndoState,
 };
-pub(crate) use units::{Unit, bytes_of, of_one_age, units_of};
+pub(crate) use units::{Unit, bytes_of, of_one_age, runs_within, units_of};
 
 #[cfg(test)]
 mod tests;

@@ -1,5 +1,6 @@
 //! Runs that belong together.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::{MergeState, Run};
@@ -28,6 +29,16 @@ pub(crate) fn units_of<'a>(runs: &'a [Arc<Run>], merges: &'a [MergeState]) -> Ve
         rest = behind;
     }
     units
+}
+
+/// The runs of these of the `units`, which are all of `runs`.
+pub(crate) fn runs_within<'a>(
+    runs: &'a [Arc<Run>],
+    units: &[Unit<'_>],
+    range: Range<usize>,
+) -> &'a [Arc<Run>] {
+    let runs_in = |units: &[Unit<'_>]| units.iter().map(|unit| unit.runs.len()).sum::<usize>();
+    &runs[runs_in(&units[..range.start])..runs_in(&units[..range.end])]
 }
 
 /// Runs of one age, which count as one run where sizes are compared.

@@ -132,6 +132,21 @@ fn rows_of_a_full_store_can_be_deleted_one_by_one_in_any_order() {
     delete_one_by_one(1, 400, |options| options.memtable_bytes = 8 << 20);
 }
 
+#[test]
+fn rows_of_a_full_store_can_be_deleted_one_by_one_where_few_runs_are_merged_at_once() {
+    for (seed, inputs_max) in [(0, 2), (1, 3), (2, 3), (4, 2)] {
+        delete_one_by_one(seed, 400, |options| {
+            options.memtable_bytes = 2 << 20;
+            options.merge.inputs_max = inputs_max;
+        });
+    }
+    delete_one_by_one(3, 400, |options| {
+        options.memtable_bytes = 2 << 20;
+        options.merge.inputs_max = 2;
+        options.background = Background::Threads;
+    });
+}
+
 /// Where it ends, deletions have taken the reserve down to what merges of two runs need, or nearly so.
 #[test]
 fn what_was_deleted_can_be_written_though_less_is_left_of_the_reserve_than_merges_need() {

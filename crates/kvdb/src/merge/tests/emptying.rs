@@ -244,6 +244,32 @@ fn a_pass_in_the_background_empties_zones_where_space_is_short_until_none_are_wo
 }
 
 #[test]
+fn background_pass_that_merges_few_runs_at_once_empties_the_zones_that_they_share() {
+    let mut few = options();
+    few.merge.inputs_max = 2;
+    let db = open_with(crate::merge::tests::memory(), few);
+    let (data, mut fills) = known_half_dead_zones(&db, 4);
+    flush(&db);
+    for run in 0..7_u8 {
+        for (file, fills) in (0..).zip(&mut fills) {
+            let first = u64::from(run) * 8;
+            let piece = &mut fills[first as usize..][..4];
+            piece.fill(100 + run);
+            write(&db, data, file, first, piece);
+        }
+        flush(&db);
+    }
+    let (merger, zones) = (&db.parts.merger, &db.parts.runtime.ctx.zones);
+    let _taken = leave(&db, 24);
+    let before = zones.space().zones_free;
+    merger.background_reclaim(ReclaimReason::ShortSpace).expect("empties zones");
+    let after = zones.space().zones_free;
+    assert!(after > before + 2, "{before} zones were free, {after} are");
+    assert!(!merger.victims.background_victims().any());
+    same(&db, data, &fills, "after the pass");
+}
+
+#[test]
 fn a_pass_in_the_background_ends_where_a_reader_holds_what_it_has_emptied() {
     let db = open_on(crate::merge::tests::memory());
     let (data, fills) = known_half_dead_zones(&db, 5);
