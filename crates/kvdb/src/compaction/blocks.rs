@@ -18,7 +18,6 @@ use super::job::MergeJob;
 use super::output::{Output, Sink, Totals};
 use super::sweep::{Hiding, Interval, Span, Stripes, Sweep};
 use crate::format::{Layer, Region, SeqnoSpan};
-use crate::iter::surviving_tombstones;
 use crate::memtable::{TombstoneSet, block_key, first_block_at_or_after};
 use crate::table::{Index, Piece};
 use crate::version::Run;
@@ -113,9 +112,8 @@ impl Group {
 }
 
 pub(super) fn merge(job: &MergeJob, sink: &mut dyn Sink) -> Result<Totals> {
-    let tombstones = job.tombstones();
-    let survivors = surviving_tombstones(&tombstones, &job.rules);
-    let hiding = BlockTombstones(&tombstones);
+    let (tombstones, survivors, _charge) = job.tombstones();
+    let hiding = BlockTombstones { set: &tombstones, end: job.end.as_ref() };
     let sources = sources(job)?;
     let sweep = Sweep::new(sources, &hiding, Stripes { boundaries: &job.rules.boundaries })?;
     let mut mover = Mover {
@@ -129,10 +127,14 @@ pub(super) fn merge(job: &MergeJob, sink: &mut dyn Sink) -> Result<Totals> {
         units_here: HashMap::new(),
     };
     for interval in sweep {
-        mover.take(&interval?)?;
+        let interval = interval?;
+        if job.is_behind(&block_key(&interval.prefix, interval.first)) {
+            break;
+        }
+        mover.take(&interval)?;
     }
     mover.flush_groups()?;
-    mover.output.finish()
+    mover.output.finish_at(job.end.as_ref())
 }
 
 /// One sorted walk for each layer of each input.
@@ -472,20 +474,24 @@ fn is_remnant(part: &Region<'_>) -> bool {
 }
 
 /// Range tombstones, asked by block.
-struct BlockTombstones<'a>(&'a TombstoneSet);
+struct BlockTombstones<'a> {
+    set: &'a TombstoneSet,
+    /// Those that lie behind it are not known.
+    end: Option<&'a Bytes>,
+}
 
 impl Hiding for BlockTombstones<'_> {
     fn covering(&self, prefix: &[u8], block: u64, at: Seqno) -> Option<Seqno> {
-        if self.0.is_empty() { None } else { self.0.covering(&block_key(prefix, block), at) }
+        if self.set.is_empty() { None } else { self.set.covering(&block_key(prefix, block), at) }
     }
 
     fn next_change(&self, prefix: &[u8], block: u64) -> u64 {
-        if self.0.is_empty() {
+        if self.set.is_empty() && self.end.is_none() {
             return u64::MAX;
         }
         let key = block_key(prefix, block);
-        let ends = self.0.fragments_from(&key).take(2).flat_map(|fragment| [fragment.start, fragment.end]);
-        let beyond = ends.filter_map(|end: &Bytes| first_block_at_or_after(prefix, end));
+        let ends = self.set.fragments_from(&key).take(2).flat_map(|fragment| [fragment.start, fragment.end]);
+        let beyond = ends.chain(self.end).filter_map(|end: &Bytes| first_block_at_or_after(prefix, end));
         beyond.filter(|&next| next > block).min().unwrap_or(u64::MAX)
     }
 }
@@ -503,7 +509,7 @@ mod tests {
             seqno: 5,
         };
         let set = TombstoneSet::new([range(3, 6), range(8, 9)]);
-        let hiding = BlockTombstones(&set);
+        let hiding = BlockTombstones { set: &set, end: None };
         let changes: Vec<u64> =
             [0, 3, 5, 6, 8, 9].iter().map(|&block| hiding.next_change(b"p", block)).collect();
         assert_eq!(changes, [3, 6, 6, 8, 9, u64::MAX]);

@@ -3,13 +3,15 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use bytes::Bytes;
 use kvfs_store::{KeyspaceKind, Result};
 
 use super::output::{OutputSpec, Sink, Totals};
 use super::{MergeOptions, Sharing, blocks, tuples};
+use crate::cache::{Charge, Pool};
 use crate::format::{Extent, PieceDesc, ZoneId};
-use crate::iter::KeepRules;
-use crate::memtable::TombstoneSet;
+use crate::iter::{KeepRules, surviving_tombstones};
+use crate::memtable::{RangeTombstone, TombstoneSet};
 use crate::version::Run;
 
 /// Runs that are neighbours in age, newest first, and how to merge them.
@@ -21,6 +23,32 @@ pub(crate) struct MergeJob {
     pub(crate) options: MergeOptions,
     /// What lies there is copied, however contiguous.
     pub(crate) victims: Victims,
+    /// Keys from here on are left for later; `None`: none are.
+    pub(crate) end: Option<Bytes>,
+}
+
+/// Where a step over `inputs` has to end for the sake of their range tombstones, of which it passes more than
+/// half of `tombstones_max` then, however they lie, and no more but for those that begin at one key.
+/// Those that begin at or before the first key of an input don't count. O(pieces · log n + n²) for n inputs.
+pub(crate) fn end_of_step(inputs: &[Arc<Run>], tombstones_max: usize) -> Option<Bytes> {
+    let lists: Vec<Vec<&[RangeTombstone]>> =
+        inputs.iter().map(|run| run.tombstones_behind_first_key().collect()).collect();
+    if lists.iter().flatten().map(|list| list.len()).sum::<usize>() <= tombstones_max {
+        return None;
+    }
+    // Between neighbours of the ends that come into question lie no more than half as many.
+    let stride = (tombstones_max / (2 * inputs.len())).max(1);
+    let starts = |lists: &Vec<&[RangeTombstone]>| -> Vec<_> {
+        let all = lists.iter().copied().flatten().map(|tombstone| &tombstone.start);
+        all.step_by(stride).skip(1).take(tombstones_max / stride + 1).cloned().collect()
+    };
+    let mut ends: Vec<Bytes> = lists.iter().flat_map(starts).collect();
+    ends.sort_unstable();
+    let begun_before = |end: &Bytes| -> usize {
+        lists.iter().flatten().map(|list| list.partition_point(|tombstone| tombstone.start < *end)).sum()
+    };
+    let fitting = ends.partition_point(|end| begun_before(end) <= tombstones_max);
+    ends.into_iter().nth(fitting.saturating_sub(1))
 }
 
 /// Zones to empty, by number, ascending; or what lies on another tier than it wishes.
@@ -125,9 +153,19 @@ impl MergeJob {
         self.victims.contain(extent) && (!self.victims.leaves_rest || has_room())
     }
 
-    /// The range tombstones of all inputs.
-    pub(crate) fn tombstones(&self) -> TombstoneSet {
-        let sets: Vec<_> = self.inputs.iter().flat_map(|run| run.tombstones()).collect();
-        TombstoneSet::union(sets.iter().map(AsRef::as_ref))
+    /// The range tombstones of all inputs, those that live on, and what both take.
+    pub(super) fn tombstones(&self) -> (TombstoneSet, TombstoneSet, Charge) {
+        let sets: Vec<_> =
+            self.inputs.iter().flat_map(|run| run.tombstones_before(self.end.as_ref())).collect();
+        let all = TombstoneSet::union(sets.iter().map(AsRef::as_ref));
+        let survivors = surviving_tombstones(&all, &self.rules);
+        let bytes = (all.bytes() + survivors.bytes()) as u64;
+        let charge = self.spec.ctx.accountant.charge(Pool::Io, bytes);
+        (all, survivors, charge)
+    }
+
+    /// Whether `key` is left for later.
+    pub(super) fn is_behind(&self, key: &[u8]) -> bool {
+        self.end.as_ref().is_some_and(|end| *key >= end[..])
     }
 }

@@ -24,7 +24,7 @@ mod sweep;
 mod tuples;
 
 pub(crate) use copies::{Copies, Sharing};
-pub(crate) use job::{MergeJob, Victims};
+pub(crate) use job::{MergeJob, Victims, end_of_step};
 pub(crate) use output::{CopyBound, Finished, Output, OutputSpec, Sink, Totals};
 pub(crate) use pace::Pace;
 pub(crate) use rest::Rest;
@@ -44,6 +44,9 @@ pub struct MergeOptions {
     pub class_bytes_min: u64,
     /// Most runs that are merged at once, at least 2: all of them are looked at for each stretch of keys.
     pub inputs_max: usize,
+    /// A step takes about so many range tombstones of its inputs, which it has in memory together: there may
+    /// be more of them than records, since each one above a snapshot stays.
+    pub tombstones_max: usize,
 }
 
 impl Default for MergeOptions {
@@ -54,6 +57,7 @@ impl Default for MergeOptions {
             piece_bytes: 64 << 20,
             class_bytes_min: 4 << 20,
             inputs_max: 64,
+            tombstones_max: 1 << 14,
         }
     }
 }

@@ -189,9 +189,14 @@ impl<'a> Output<'a> {
     }
 
     /// Hands the last piece over.
-    pub(crate) fn finish(mut self) -> Result<Totals> {
-        let piece = self.finish_piece(None)?;
-        self.sink.piece(piece, None)?;
+    pub(crate) fn finish(self) -> Result<Totals> {
+        self.finish_at(None)
+    }
+
+    /// Hands over the last piece of the keys before `end`; `None`: of all.
+    pub(crate) fn finish_at(mut self, end: Option<&Bytes>) -> Result<Totals> {
+        let piece = self.finish_piece(end)?;
+        self.sink.piece(piece, end)?;
         Ok(self.totals)
     }
 }

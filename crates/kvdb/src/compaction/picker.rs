@@ -122,6 +122,7 @@ mod tests {
         piece_bytes: 1,
         class_bytes_min: 10,
         inputs_max: 64,
+        tombstones_max: 16,
     };
 
     fn pick(run_bytes: &[u64], kind: KeyspaceKind, options: &MergeOptions) -> Option<Range<usize>> {

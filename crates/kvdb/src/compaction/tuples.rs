@@ -21,7 +21,7 @@ use super::output::{Output, Sink, Totals};
 use super::pace::PacedRecords;
 use super::pruning::Pruning;
 use crate::format::{RecordIter, TupleEntry};
-use crate::iter::{CompactionIter, MergingIter, run_records_but, surviving_tombstones};
+use crate::iter::{CompactionIter, MergingIter, run_records_but};
 use crate::memtable::TombstoneSet;
 use crate::table::{Access, Index, Piece};
 use crate::version::Run;
@@ -42,8 +42,8 @@ impl Block {
 }
 
 pub(super) fn merge(job: &MergeJob, sink: &mut dyn Sink) -> Result<Totals> {
-    let tombstones = Arc::new(job.tombstones());
-    let survivors = surviving_tombstones(&tombstones, &job.rules);
+    let (tombstones, survivors, _charge) = job.tombstones();
+    let tombstones = Arc::new(tombstones);
     let mut output = Output::new(job.spec.clone(), survivors, sink);
     let pruning = Pruning::new(&tombstones, &job.rules);
     let mut copier = Copier::new(job, Arc::clone(&tombstones), &pruning);
@@ -59,11 +59,11 @@ pub(super) fn merge(job: &MergeJob, sink: &mut dyn Sink) -> Result<Totals> {
             copier.skip_to_after(&stretch.last_key);
         }
         if !stretches.leaves_blocks {
-            return output.finish();
+            return output.finish_at(job.end.as_ref());
         }
     }
-    copier.copy_until(None, &mut output)?;
-    output.finish()
+    copier.copy_until(job.end.as_deref(), &mut output)?;
+    output.finish_at(job.end.as_ref())
 }
 
 /// The blocks of one input that count, in key order. Has the index of one piece in memory.
@@ -133,7 +133,10 @@ impl<'a> Blocks<'a> {
     fn next(&mut self) -> Result<Option<Block>> {
         let Some(at) = self.least()? else { return Ok(None) };
         let walk = &mut self.walks[at];
-        let Some((index, _)) = walk.peek()? else { return Ok(None) };
+        let Some((index, entry)) = walk.peek()? else { return Ok(None) };
+        if self.job.is_behind(&entry.first_key) {
+            return Ok(None);
+        }
         let index = index.clone();
         let piece = Arc::clone(&walk.run.pieces[walk.piece]);
         let (lower_bound, number) = (&walk.run.lower_bound, walk.number);
@@ -167,7 +170,10 @@ fn may_stitch(job: &MergeJob, entry: &TupleEntry, tombstones: &TombstoneSet) -> 
     let droppable = entry.flags & reasons != 0;
     // The exclusive upper end of the question is the key's successor.
     let after = [&entry.last_key[..], b"\0"].concat();
-    !droppable && !job.empties(entry.extent) && !tombstones.overlaps(&entry.first_key, Some(&after))
+    !droppable
+        && !job.is_behind(&entry.last_key)
+        && !job.empties(entry.extent)
+        && !tombstones.overlaps(&entry.first_key, Some(&after))
 }
 
 /// Isolated blocks that lie one behind the other on the device.

@@ -69,6 +69,8 @@ impl KeyAt {
 pub(crate) struct TombstoneSet {
     /// Sorted by (start, seqno descending), without duplicates and empty ranges.
     list: Vec<RangeTombstone>,
+    /// For each of them the one that reaches furthest of it and those before it.
+    furthest: Vec<u32>,
     cuts: Vec<Cut>,
     /// The ends of the cuts, for the search.
     ends: KeyHeads,
@@ -116,7 +118,12 @@ impl TombstoneSet {
         let ends = KeyHeads::new(cuts.iter().map(|cut| &cut.end.key(&list)[..]));
         let starts = KeyHeads::new(cuts.iter().map(|cut| &cut.start.key(&list)[..]));
         let seqno_max = list.iter().map(|tombstone| tombstone.seqno).max().unwrap_or(0);
-        Self { list, cuts, ends, starts, seqnos, seqno_max }
+        let mut furthest: Vec<u32> = Vec::with_capacity(list.len());
+        for (at, tombstone) in list.iter().enumerate() {
+            let before = furthest.last().copied().filter(|&at| list[at as usize].end >= tombstone.end);
+            furthest.push(before.unwrap_or(at as u32));
+        }
+        Self { list, furthest, cuts, ends, starts, seqnos, seqno_max }
     }
 
     /// All tombstones of several sets.
@@ -168,7 +175,7 @@ impl TombstoneSet {
     /// Memory that the set takes, keys counted once (bytes).
     pub(crate) fn bytes(&self) -> usize {
         let keys: usize = self.list.iter().map(|t| t.start.len() + t.end.len()).sum();
-        keys + self.list.len() * size_of::<RangeTombstone>()
+        keys + self.list.len() * (size_of::<RangeTombstone>() + size_of::<u32>())
             + self.cuts.len() * (size_of::<Cut>() + 2 * size_of::<u64>())
             + self.seqnos.bytes()
     }
@@ -239,10 +246,15 @@ impl TombstoneSet {
         false
     }
 
-    /// The part of the set inside `[start, end)`; `end = None` is unbounded. O(n log n).
+    /// The part of the set inside `[start, end)`; `end = None` is unbounded. O(log n + m log m) for the m
+    /// tombstones from the first one that reaches beyond `start` on to the last one that begins before `end`.
     #[must_use]
     pub(crate) fn clip(&self, start: &[u8], end: Option<&[u8]>) -> Self {
-        Self::new(self.list.iter().map(|tombstone| RangeTombstone {
+        let first = self.furthest.partition_point(|&at| self.list[at as usize].end[..] <= *start);
+        let begun = end.map_or(self.list.len(), |end| self.list.partition_point(|t| t.start[..] < *end));
+        let near = self.list.get(first..begun).unwrap_or_default();
+        let inside = near.iter().filter(|tombstone| tombstone.end[..] > *start);
+        Self::new(inside.map(|tombstone| RangeTombstone {
             start: if tombstone.start[..] < *start {
                 Bytes::copy_from_slice(start)
             } else {

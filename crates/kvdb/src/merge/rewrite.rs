@@ -261,7 +261,7 @@ impl Stepper {
         // All is stitched that can be.
         let options =
             MergeOptions { stitch_bytes_min: 0, piece_bytes: u64::MAX, ..self.runtime.options.merge };
-        let job = MergeJob { spec, inputs: vec![part], rules, options, victims };
+        let job = MergeJob { spec, inputs: vec![part], rules, options, victims, end: None };
         let mut made = Pieces::default();
         self.runtime.observe_writes(job.run(&mut made))?;
         let count = |Finished { piece, totals }| {

@@ -18,7 +18,9 @@ use bytes::Bytes;
 use kvfs_store::{KeyspaceKind, Result, StoreError};
 
 use super::Merge;
-use crate::compaction::{Copies, Finished, MergeJob, MergeOptions, OutputSpec, Pace, Rest, Sink, Victims};
+use crate::compaction::{
+    Copies, Finished, MergeJob, MergeOptions, OutputSpec, Pace, Rest, Sink, Victims, end_of_step,
+};
 use crate::flush::Flusher;
 use crate::flush::headroom::Space;
 use crate::format::{Feature, PieceDesc};
@@ -235,12 +237,15 @@ impl Stepper {
             ..self.runtime.options.merge
         };
         let (boundaries, merger) = (self.history.boundaries(), meta.merger.clone());
+        let end = end_of_step(&inputs, options.tombstones_max);
+        debug_assert!(end.as_ref().is_none_or(|end| inputs.iter().any(|run| run.lower_bound < *end)));
         let job = MergeJob {
             spec: spec.clone(),
             inputs: inputs.clone(),
             rules: KeepRules { boundaries, bottom, merger },
             options,
             victims: config.victims.clone(),
+            end,
         };
         let releases = size.is_tight;
         let mut install = Install {
@@ -406,7 +411,8 @@ impl Sink for Install<'_> {
 }
 
 impl Install<'_> {
-    /// What the manifest is to know of the merge, if it knows something else.
+    /// What the manifest is to know of the merge, if it knows something else: nothing, as long as it has made
+    /// nothing. Then its inputs are merely shorter, and any merge may follow.
     fn record(&mut self, is_to_go_on: bool, edits: &mut Vec<Edit>) {
         let (keyspace, output) = (self.merge.keyspace, self.merge.output);
         let is_known = self.recorded.as_ref() == Some(&self.merge.inputs);

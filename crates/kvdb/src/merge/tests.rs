@@ -28,6 +28,7 @@ mod defrag;
 mod emptying;
 mod many_runs;
 mod steps;
+mod tombstones;
 mod unreadable;
 
 const ZONE_BYTES: u32 = 256 << 10;

@@ -16,7 +16,8 @@ use kvfs_store::{KeyspaceKind, Result, Seqno};
 use super::{ManifestState, MergeState, RunId, RunState};
 use crate::format::{PieceDesc, PieceId};
 use crate::memtable::{
-    BlockFill, ChangeVisitor, ChangeWalk, Lookup, TombstoneSet, block_key, first_block_at_or_after,
+    BlockFill, ChangeVisitor, ChangeWalk, Lookup, RangeTombstone, TombstoneSet, block_key,
+    first_block_at_or_after,
 };
 use crate::table::{Piece, RunContext};
 
@@ -184,12 +185,34 @@ impl Run {
 
     /// The range tombstones at or above the bound.
     pub(crate) fn tombstones(&self) -> impl Iterator<Item = Arc<TombstoneSet>> {
-        self.pieces.iter().filter(|piece| !piece.tombstones().is_empty()).map(|piece| {
-            if piece.desc().first_key >= self.lower_bound {
+        self.tombstones_before(None)
+    }
+
+    /// As [`Self::tombstones`], as far as they lie before `end`; `None`: all.
+    pub(crate) fn tombstones_before<'a>(
+        &'a self,
+        end: Option<&'a Bytes>,
+    ) -> impl Iterator<Item = Arc<TombstoneSet>> + 'a {
+        let begins = move |piece: &&Arc<Piece>| end.is_none_or(|end| piece.desc().first_key < *end);
+        let pieces = self.pieces[self.piece_at(&self.lower_bound)..].iter().take_while(begins);
+        pieces.filter(|piece| !piece.tombstones().is_empty()).map(move |piece| {
+            let desc = piece.desc();
+            if desc.first_key >= self.lower_bound && end.is_none_or(|end| desc.last_key <= *end) {
                 Arc::clone(piece.tombstones())
             } else {
-                Arc::new(piece.tombstones().clip(&self.lower_bound, None))
+                Arc::new(piece.tombstones().clip(&self.lower_bound, end.map(|end| &end[..])))
             }
+        })
+    }
+
+    /// The range tombstones that begin behind the first key, by where they begin: those of each piece with
+    /// any. O(log n) for each piece.
+    pub(crate) fn tombstones_behind_first_key(&self) -> impl Iterator<Item = &[RangeTombstone]> {
+        let first_key = self.first_key();
+        self.pieces[self.piece_at(&self.lower_bound)..].iter().filter_map(move |piece| {
+            let list = piece.tombstones().list();
+            let begun = list.partition_point(|tombstone| Some(&tombstone.start) <= first_key);
+            list.get(begun..).filter(|behind| !behind.is_empty())
         })
     }
 }

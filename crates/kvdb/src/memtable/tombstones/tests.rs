@@ -61,10 +61,13 @@ fn clip_keeps_the_inside_and_nothing_else() {
         let (start, end) = (rng.below(40), rng.below(40));
         let set = TombstoneSet::new(list.clone());
         let clipped = set.clip(&start.to_be_bytes(), Some(&end.to_be_bytes()));
+        let behind = set.clip(&start.to_be_bytes(), None);
         for key in 0..40_u64 {
             let inside = (start..end).contains(&key);
             let expected = naive(&list, &key.to_be_bytes(), 99).filter(|_| inside);
             assert_eq!(clipped.covering(&key.to_be_bytes(), 99), expected);
+            let expected = naive(&list, &key.to_be_bytes(), 99).filter(|_| start <= key);
+            assert_eq!(behind.covering(&key.to_be_bytes(), 99), expected);
         }
         let meets = (start..end).any(|key| naive(&list, &key.to_be_bytes(), 99).is_some());
         assert_eq!(start < end && set.overlaps(&start.to_be_bytes(), Some(&end.to_be_bytes())), meets);
