@@ -189,13 +189,15 @@ path = os.path.join(mnt, "file")
 open(path, "wb").write(b"-" * 16384)
 file = open(path, "r+b")
 committed = refused = 0
+# The change comes within this time (s): about as long as a commit takes here, or all of them would come before.
+width = 0.01
 for round in range(rounds):
     mark = b"%06d" % round
     before = open(path, "rb").read(8)
     txn, view = run("txn", "begin", "-s", mnt).stdout.split("\n")[:2]
     with open(os.path.join(view, "file"), "r+b") as inside:
         inside.write(b"T:" + mark)
-    go, delay = threading.Event(), random.random() * 0.01
+    go, delay = threading.Event(), random.random() * width
     def touch():
         pages = mmap.mmap(file.fileno(), 0)
         if round % 2:
@@ -226,6 +228,7 @@ for round in range(rounds):
     assert page[:8] == expected, (seed, round, delay, done.returncode, page[:8], expected)
     assert page[200:208] == b"M:" + mark, (seed, round, "a write of the main line is lost")
     committed, refused = committed + (done.returncode == 0), refused + (done.returncode == 75)
+    width = min(1.25 * width, 2) if done.returncode else max(width / 1.25, 0.01)
 print(f"# {rounds} rounds: {committed} committed, {refused} gave way; seed {seed}")
 assert committed
 PY
