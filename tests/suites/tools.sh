@@ -17,8 +17,8 @@ install() {
   [[ " $wanted " == *" $name "* ]] || return 0
   [ -x "$root/bin/$name" ] || cargo install --quiet --locked --root "$root" --version "$version" "$@" "$name" 9>&- >&2
 }
+install fsx 0.3.2
 # They are quick enough unoptimized, and slow to optimize.
-install fsx 0.3.2 --debug
 install pjdfstest 0.2.2 --debug
 install cargo-fuzz 0.13.2 --debug
 install cargo-deny 0.20.2 --debug
