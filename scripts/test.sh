@@ -50,7 +50,7 @@ test_block_devices() {
 beside() {
   local name=$1
   shift
-  nice -n 19 "$@" >"$logs/beside-$name" 2>&1 </dev/null &
+  chrt --idle 0 "$@" >"$logs/beside-$name" 2>&1 </dev/null &
   jobs[$name]=$!
 }
 # joined NAME: waits for it, if there is one, and says what it said; whether it ended well.

@@ -2,7 +2,7 @@
 # Every suite: most make stores of their own, the POSIX suites share a mount, which is checked after them.
 # usage: tests/suites/all.sh
 #
-# They wait for disks and clocks more than they compute, so there are two lanes side by side. What a suite has to say
+# They wait for disks and clocks more than they compute, so there are three lanes side by side. What a suite has to say
 # comes when it ends.
 #
 # tests/suites/all.sh --lane DIR: one of the lanes.
@@ -69,7 +69,7 @@ if [ "${1:-}" = --lane ]; then
 fi
 
 work_dir suites
-lane=''
+lanes=()
 
 # With all that it has started, which takes down its own mounts.
 end() {
@@ -79,26 +79,27 @@ end() {
 }
 finish() {
   local status=$?
-  if [ -n "$lane" ]; then
-    end "$lane"
-    wait "$lane"
-  fi
+  local lane
+  for lane in "${lanes[@]}"; do end "$lane"; done
+  wait "${lanes[@]}"
   (exit "$status")
   cleanup
 }
 trap finish EXIT
 
-# Both lanes take the next one from here. The longest come first, so that both end at about the same time.
-all=(realwork posix beyond load torture lifecycle privileges txn rpc install transfer repository snapshot differential kernel container branch acl hostile calls hidden
+# The lanes take the next one from here. The longest come first, so that all end at about the same time.
+all=(beyond realwork posix load lifecycle privileges torture txn rpc install transfer repository snapshot differential kernel container branch acl hostile calls hidden
   quota fair formats writeback compress examples)
 printf '%s\n' "${all[@]}" >"$work/waiting"
-# What is unmounted in one lane may be mounted still in a mount namespace that the other has made meanwhile: they don't see
+# What is unmounted in one lane may be mounted still in a mount namespace that another has made meanwhile: they don't see
 # each other's mounts.
 apart=()
 [ "$(id -u)" != 0 ] || apart=(unshare --mount --propagation private)
-"${apart[@]}" "$here/all.sh" --lane "$work" &
-lane=$!
+for _ in 2 3; do
+  "${apart[@]}" "$here/all.sh" --lane "$work" &
+  lanes+=($!)
+done
 run_lane
-wait "$lane"
-lane=''
+wait "${lanes[@]}"
+lanes=()
 [ ! -s "$work/failed" ]
