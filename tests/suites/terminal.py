@@ -232,6 +232,8 @@ def told(kvfs, mnt, _):
     terminal.type(f"{kvfs} txn run --review sh -c 'echo lost-line >reviewed'\n")
     terminal.expect(r"\[y\]es, \[N\]o, \[d\]iff ")
     terminal.type("\x03")
+    # A shell whose command a signal has ended forgets what was typed meanwhile.
+    terminal.expect(r"\^C\s*P> ")
     terminal.type("printf '<%s>\\n' \"status=$?\"\n")
     text = terminal.expect(r"<status=\d+>")
     check("<status=130>" in text, text)
