@@ -366,35 +366,19 @@ fn a_commit_comes_before_a_clone_or_behind_it() {
     }
 }
 
-/// Tries to commit its view while a clone is under way, and others work there.
-struct Committing<'v> {
-    view: &'v Setup,
-    was_asked: Cell<bool>,
+/// Root's, whose clone meets other work whenever a source is asked for.
+struct Beside<F> {
+    work: F,
+    is_alone: bool,
 }
 
-impl CloneRights for Committing<'_> {
+impl<F: Fn()> CloneRights for Beside<F> {
     fn is_everything(&self) -> bool {
         false
     }
 
     fn check_source(&self, _: NodeId, _: &Attr) -> Result<()> {
-        if self.was_asked.replace(true) {
-            return Ok(());
-        }
-        let (fs, caller) = (&*self.view.fs, &self.view.caller);
-        let work = |number: u32| {
-            for round in 0..500 {
-                let name = format!("{number}-{round}");
-                patiently(caller, |caller| fs.create(caller, ROOT, name.as_bytes(), 0o644, true)).unwrap();
-            }
-        };
-        thread::scope(|scope| {
-            let workers = [0, 1].map(|number| scope.spawn(move || work(number)));
-            while workers.iter().any(|worker| !worker.is_finished()) {
-                let refused = commit(fs);
-                assert!(matches!(refused, Err(FsError::Busy(_))), "{refused:?}");
-            }
-        });
+        (self.work)();
         Ok(())
     }
 
@@ -403,8 +387,26 @@ impl CloneRights for Committing<'_> {
     }
 
     fn is_alone(&self) -> bool {
-        false
+        self.is_alone
     }
+}
+
+/// Two others work in a view, and all the time a commit of it is tried.
+fn work_and_commit(view: &Setup) {
+    let (fs, caller) = (&*view.fs, &view.caller);
+    let work = |number: u32| {
+        for round in 0..500 {
+            let name = format!("{number}-{round}");
+            patiently(caller, |caller| fs.create(caller, ROOT, name.as_bytes(), 0o644, true)).unwrap();
+        }
+    };
+    thread::scope(|scope| {
+        let workers = [0, 1].map(|number| scope.spawn(move || work(number)));
+        while workers.iter().any(|worker| !worker.is_finished()) {
+            let refused = commit(fs);
+            assert!(matches!(refused, Err(FsError::Busy(_))), "{refused:?}");
+        }
+    });
 }
 
 #[test]
@@ -412,7 +414,13 @@ fn commit_that_a_clone_is_in_the_way_of_disturbs_nothing() {
     let main = over_the_engine(256 << 10);
     write(&main, main.dir(ROOT, "tree"), "file", "text");
     let view = begin(&main, Isolation::Snapshot);
-    let rights = Committing { view: &view, was_asked: Cell::new(false) };
+    let was_asked = Cell::new(false);
+    let work = || {
+        if !was_asked.replace(true) {
+            work_and_commit(&view);
+        }
+    };
+    let rights = Beside { work, is_alone: false };
     clone_tree(&view.fs, &Caller::default(), (ROOT, b"tree"), (ROOT, b"copy"), &rights).unwrap();
     commit(&view.fs).unwrap();
     drop(view);
@@ -442,33 +450,6 @@ fn clone_that_fails_leaves_no_wish_for_a_tier() {
     main.assert_sound("refused");
 }
 
-/// Checkpoints its branch while a clone is under way.
-struct Checkpointing<'v> {
-    branch: &'v Setup,
-    asked: Cell<u32>,
-}
-
-impl CloneRights for Checkpointing<'_> {
-    fn is_everything(&self) -> bool {
-        false
-    }
-
-    fn check_source(&self, _: NodeId, _: &Attr) -> Result<()> {
-        self.asked.set(self.asked.get() + 1);
-        let done = self.branch.branches().checkpoint();
-        assert!(matches!(done, Err(FsError::Busy(_))), "{done:?}");
-        Ok(())
-    }
-
-    fn owner_of(&self, attr: &Attr) -> (u32, u32) {
-        (attr.uid, attr.gid)
-    }
-
-    fn is_alone(&self) -> bool {
-        false
-    }
-}
-
 #[test]
 fn checkpoint_of_a_branch_comes_before_a_clone_or_behind_it() {
     for is_kept in [false, true] {
@@ -478,10 +459,16 @@ fn checkpoint_of_a_branch_comes_before_a_clone_or_behind_it() {
         let branch = main.through(main.fs.open_branch("b").unwrap(), main.options);
         write(&branch, ROOT, "beside", "text");
         branch.branches().checkpoint().unwrap();
-        let rights = Checkpointing { branch: &branch, asked: Cell::new(0) };
+        let asked = Cell::new(0);
+        let work = || {
+            asked.set(asked.get() + 1);
+            let done = branch.branches().checkpoint();
+            assert!(matches!(done, Err(FsError::Busy(_))), "{done:?}");
+        };
+        let rights = Beside { work, is_alone: false };
         let (source, target) = ((ROOT, &b"tree"[..]), (ROOT, &b"copy"[..]));
         clone_tree(&branch.fs, &Caller::default(), source, target, &rights).unwrap();
-        assert!(rights.asked.get() > 100);
+        assert!(asked.get() > 100);
         if is_kept {
             branch.branches().checkpoint().unwrap();
         }
@@ -653,31 +640,6 @@ fn small_directories_are_cloned_many_at_once() {
     }
 }
 
-/// Root's, which looks at what the transaction has got so far.
-struct Watching<'v> {
-    view: &'v FileSystem,
-    bytes_written: Cell<u64>,
-}
-
-impl CloneRights for Watching<'_> {
-    fn is_everything(&self) -> bool {
-        false
-    }
-
-    fn check_source(&self, _: NodeId, _: &Attr) -> Result<()> {
-        self.bytes_written.set(self.view.txn().unwrap().stats().bytes_written);
-        Ok(())
-    }
-
-    fn owner_of(&self, attr: &Attr) -> (u32, u32) {
-        (attr.uid, attr.gid)
-    }
-
-    fn is_alone(&self) -> bool {
-        true
-    }
-}
-
 #[test]
 fn content_of_files_with_several_names_is_not_kept_in_memory() {
     const FILES: u64 = 2000;
@@ -693,9 +655,11 @@ fn content_of_files_with_several_names_is_not_kept_in_memory() {
         }
     }
     let view = begin(&main, Isolation::Snapshot);
-    let rights = Watching { view: &view, bytes_written: Cell::new(0) };
+    let bytes_written = Cell::new(0);
+    let work = || bytes_written.set(view.fs.txn().unwrap().stats().bytes_written);
+    let rights = Beside { work, is_alone: true };
     clone_tree(&view.fs, &Caller::default(), (ROOT, b"tree"), (ROOT, b"copy"), &rights).unwrap();
-    let before_the_end = rights.bytes_written.get();
+    let before_the_end = bytes_written.get();
     assert!(before_the_end > FILES / 2 * BYTES as u64, "{before_the_end} bytes written before the end");
     commit(&view.fs).unwrap();
     drop(view);
