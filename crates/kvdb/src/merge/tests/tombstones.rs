@@ -40,6 +40,11 @@ fn mark(read: &dyn Read, [rows, data]: [Keyspace; 2], file: u64) -> [u8; 2] {
     [row.map_or(0, |row| row[0]), block[0]]
 }
 
+fn keyspaces(db: &Db) -> [Keyspace; 2] {
+    [("rows", KeyspaceKind::Tuple), ("data", KeyspaceKind::Block)]
+        .map(|(name, kind)| db.open_keyspace(name, kind, None).expect("opens"))
+}
+
 /// Of each piece with any, how many.
 fn tombstones<const N: usize>(db: &Db, keyspaces: [Keyspace; N]) -> Vec<u64> {
     let view = db.parts.live.view();
@@ -51,9 +56,7 @@ fn tombstones<const N: usize>(db: &Db, keyspaces: [Keyspace; N]) -> Vec<u64> {
 #[test]
 fn range_tombstones_above_a_snapshot_are_merged_a_part_at_a_time() {
     let db = open();
-    let rows = db.open_keyspace("rows", KeyspaceKind::Tuple, None).expect("opens");
-    let data = db.open_keyspace("data", KeyspaceKind::Block, None).expect("opens");
-    let both = [rows, data];
+    let both = keyspaces(&db);
     let kept = || (0..FILES).filter(|file| file % KEPT == 0);
     write(&db, both, kept(), 1);
     flush(&db);
@@ -120,11 +123,6 @@ fn few_at_once(tombstones_max: usize) -> Options {
     let mut options = options();
     options.merge.tombstones_max = tombstones_max;
     options
-}
-
-fn keyspaces(db: &Db) -> [Keyspace; 2] {
-    [("rows", KeyspaceKind::Tuple), ("data", KeyspaceKind::Block)]
-        .map(|(name, kind)| db.open_keyspace(name, kind, None).expect("opens"))
 }
 
 #[test]
