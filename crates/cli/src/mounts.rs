@@ -95,11 +95,20 @@ impl MountedStore {
         self.options.split(',').any(|option| option == "ro")
     }
 
-    /// Whether it was mounted by this user or by root.
+    /// Whether this user has mounted it. Another user's daemon may call its mounts what it likes, and answer
+    /// nothing that it is asked.
+    pub(crate) fn is_own(&self) -> bool {
+        self.is_of(rustix::process::geteuid().as_raw())
+    }
+
+    /// Whether this user or root has mounted it.
     pub(crate) fn is_trusted(&self) -> bool {
-        let own = rustix::process::geteuid().as_raw();
-        let uid = self.fs_options.split(',').find_map(|option| option.strip_prefix("user_id="));
-        uid.and_then(|uid| uid.parse().ok()).is_some_and(|uid: u32| uid == 0 || uid == own)
+        self.is_of(0) || self.is_own()
+    }
+
+    fn is_of(&self, uid: u32) -> bool {
+        let owner = self.fs_options.split(',').find_map(|option| option.strip_prefix("user_id="));
+        owner.is_some_and(|owner| owner.parse() == Ok(uid))
     }
 
     /// What `path`, on this mount and without symbolic links above its name, is from the root of the store,

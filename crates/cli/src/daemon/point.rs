@@ -70,12 +70,9 @@ fn detach_stale(dir: &Path) -> Result<()> {
 /// the store, so that no other daemon serves them.
 pub(super) fn detach_dead_views(store: &StoreDir) -> Result<()> {
     let views = mounts::list_all()?.into_iter().filter(|mount| mount.is_view && mount.store == store.path());
-    // Any user's daemon may call its mounts what it likes, and answer nothing that it is asked.
-    let own = format!("user_id={}", rustix::process::geteuid().as_raw());
     // What was mounted last lies on top.
     for view in views.collect::<Vec<_>>().into_iter().rev() {
-        let is_own = view.fs_options.split(',').any(|option| option == own);
-        if !is_own || mount::state(&view.dir) != PointState::Stale {
+        if !view.is_own() || mount::state(&view.dir) != PointState::Stale {
             continue;
         }
         match mount::unmount(&view.dir, Unmount::Lazy) {
