@@ -84,7 +84,7 @@ impl Run<'_> {
             Ended::Exit(0) => match self.review(main.as_ref())? {
                 Verdict::Commit => {
                     self.watch.hold();
-                    begun::commit(self.client, id, !self.args.is_async).map_err(|error| self.explain(error))
+                    begun::commit(self.client, id, !self.args.is_async).map_err(|error| self.failed(error))
                 }
                 Verdict::Drop => {
                     begun::abort(self.client, id)?;
@@ -93,9 +93,7 @@ impl Run<'_> {
                     Ok(ExitCode::FAILURE)
                 }
             },
-            Ended::Exit(code) => {
-                begun::drop_after(self.client, id, code).map_err(|error| self.explain(error))
-            }
+            Ended::Exit(code) => begun::drop_after(self.client, id, code).map_err(|error| self.failed(error)),
             Ended::Told(signal) => begun::drop_told(self.client, id, signal),
             Ended::Late => Err(self.timed_out()),
             Ended::Cut if self.is_late() => Err(self.timed_out()),
@@ -103,9 +101,10 @@ impl Run<'_> {
         }
     }
 
-    /// What has failed after the transaction's time was over, has failed for that. A conflict with another
-    /// writer is told to the process that tries again, unless a signal was to end the command.
-    fn explain(&mut self, error: CliError) -> CliError {
+    /// Tells the process that tries again of a conflict with another writer, unless a signal was to end the
+    /// command. Gives what the user is told: what has failed after the transaction's time was over, has
+    /// failed for that.
+    fn failed(&mut self, error: CliError) -> CliError {
         if error.code != Code::Conflict {
             return error;
         }
