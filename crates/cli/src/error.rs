@@ -148,7 +148,9 @@ impl From<RepositoryError> for CliError {
             E::Place(_) | E::NotEncrypted => Code::Usage,
             E::NoRepository(_) | E::OtherVersion(_) => Code::NotAStore,
             E::NeedsPassphrase | E::WrongPassphrase => Code::Denied,
-            E::Missing(_) | E::Damaged { .. } | E::DamagedMark { .. } => Code::Damaged,
+            E::Missing(_) | E::Damaged { .. } | E::DamagedMark { .. } | E::NameUnknown { .. } => {
+                Code::Damaged
+            }
             E::TooSlow => Code::Conflict,
             E::Stream(error) => return error.clone().into(),
             _ => Code::Failed,

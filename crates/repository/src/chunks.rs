@@ -87,8 +87,7 @@ impl<'r> ChunkStore<'r> {
         random(&mut generation)?;
         // Marks first: what is marked later is not gone for a day. What was marked once is so for as long as
         // it is there.
-        let marked: HashSet<_> =
-            marks(remote, sealer, |_, error| Err(error))?.into_values().flatten().collect();
+        let marked = marked(remote, sealer)?;
         let mut known = HashMap::new();
         each_chunk(remote, |id, _| {
             if !marked.contains(&id) {
@@ -123,14 +122,14 @@ impl<'r> ChunkStore<'r> {
         self.uploads.bytes
     }
 
-    /// Whether all that was used is still there, and is not about to go.
-    pub(crate) fn is_sound(&self) -> Result<bool> {
-        let marked = marks(self.remote, &self.sealer, |_, error| Err(error))?;
-        let mut missing = self.used.clone();
-        each_chunk(self.remote, |id, _| {
-            missing.remove(&id);
-        })?;
-        Ok(missing.is_empty() && !marked.values().flatten().any(|id| self.used.contains(id)))
+    /// Whether nothing of what was used is about to go.
+    pub(crate) fn is_unmarked(&self) -> Result<bool> {
+        Ok(marked(self.remote, &self.sealer)?.is_disjoint(&self.used))
+    }
+
+    /// Whether all that was used is still there.
+    pub(crate) fn is_there(&self) -> Result<bool> {
+        Ok(missing(self.remote, self.used.clone())?.is_empty())
     }
 }
 
@@ -192,6 +191,19 @@ pub(crate) fn each_chunk(remote: &Remote, mut each: impl FnMut(ChunkId, Duration
         }
         Ok(())
     })
+}
+
+/// Those of the chunks that are not there.
+pub(crate) fn missing(remote: &Remote, mut needed: HashSet<ChunkId>) -> Result<HashSet<ChunkId>> {
+    each_chunk(remote, |id, _| {
+        needed.remove(&id);
+    })?;
+    Ok(needed)
+}
+
+/// Chunks that are marked. A mark that can't be read is an error.
+pub(crate) fn marked(remote: &Remote, sealer: &Sealer) -> Result<HashSet<ChunkId>> {
+    Ok(marks(remote, sealer, |_, error| Err(error))?.into_values().flatten().collect())
 }
 
 /// All chunks that are marked, by the objects that mark them. `damaged` hears of each mark that can't be

@@ -3,6 +3,8 @@
 //! Thread safety: plain values. Invariant: a message says what is wrong with what, and what to do where that
 //! is known.
 
+use std::borrow::Cow;
+
 use kvfs_fs::transfer::StreamError;
 
 /// What a call returns.
@@ -52,6 +54,16 @@ pub enum RepositoryError {
         /// Their ids, with commas.
         ids: String,
     },
+    /// No snapshot that can be read has the name, and others can't be read.
+    #[error(
+        "no snapshot that can be read is \"{name}\", and {damaged}; `kvfs repository list` shows their ids"
+    )]
+    NameUnknown {
+        /// Name.
+        name: String,
+        /// What is wrong with them.
+        damaged: String,
+    },
     /// What can't be read may be the newest snapshot.
     #[error("which snapshot is the newest is not known, so say which one: {0}")]
     NewestUnknown(String),
@@ -61,10 +73,10 @@ pub enum RepositoryError {
     /// A stream that leads from another snapshot.
     #[error("only whole snapshots are pushed, and this is what leads to one from another")]
     NotWhole,
-    /// The push lasted so long that what it relies on may be gone.
+    /// What the push relies on is gone, or may be: it took long, or a prune did not respect it.
     #[error(
-        "the push took more than half a day, and something that it relies on has been marked as unused meanwhile, or is gone; \
-         push again: hardly more than that is written anew"
+        "something that the push relies on is gone, or marked as unused, since it took more than half a day or \
+         `kvfs repository prune --now` ran beside it; push again: hardly more than that is written anew"
     )]
     TooSlow,
     /// An object is not there.
@@ -76,7 +88,7 @@ pub enum RepositoryError {
         /// Object.
         object: String,
         /// What is wrong.
-        what: &'static str,
+        what: Cow<'static, str>,
     },
     /// A list of chunks that are not to be used is not as it was written.
     #[error(
@@ -87,7 +99,7 @@ pub enum RepositoryError {
         /// Object.
         object: String,
         /// What is wrong.
-        what: &'static str,
+        what: Cow<'static, str>,
     },
     /// Object storage could not do it.
     #[error("{what} failed: {message}")]
@@ -106,8 +118,13 @@ pub enum RepositoryError {
 }
 
 impl RepositoryError {
-    pub(crate) fn damaged(object: impl Into<String>, what: &'static str) -> Self {
-        Self::Damaged { object: object.into(), what }
+    pub(crate) fn damaged(object: impl Into<String>, what: impl Into<Cow<'static, str>>) -> Self {
+        Self::Damaged { object: object.into(), what: what.into() }
+    }
+
+    /// Whether an object is at fault, and not what it was asked of.
+    pub(crate) fn is_damage(&self) -> bool {
+        matches!(self, Self::Missing(_) | Self::Damaged { .. })
     }
 }
 

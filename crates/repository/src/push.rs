@@ -55,6 +55,8 @@ pub struct Push<'r> {
     looked: Moment,
     pushing: Pushing<'r>,
     object: String,
+    /// The snapshot is in the repository, and something of it is not as it was written.
+    is_there: bool,
     manifest: Manifest,
     chunks: ChunkStore<'r>,
     recipe: Cutter,
@@ -68,13 +70,15 @@ impl<'r> Push<'r> {
     /// repository).
     ///
     /// # Errors
-    /// [`RepositoryError::Present`], [`RepositoryError::NotWhole`]; the repository can't be read.
+    /// [`RepositoryError::Present`]: it is there, and so is all that it needs; [`RepositoryError::NotWhole`];
+    /// the repository can't be read.
     pub fn new(repository: &'r Repository, begin: &Begin, clock: &Arc<dyn Clock>) -> Result<Self> {
         if begin.from.is_some() {
             return Err(RepositoryError::NotWhole);
         }
         let object = manifest_object(begin.stream());
-        if repository.remote().written(&object)?.is_some() {
+        let is_there = repository.remote().written(&object)?.is_some();
+        if is_there && repository.is_whole(begin.stream())? {
             return Err(RepositoryError::Present(begin.to.1.clone()));
         }
         let clock = Arc::clone(clock);
@@ -87,6 +91,7 @@ impl<'r> Push<'r> {
             looked,
             pushing,
             object,
+            is_there,
             manifest: Manifest::new(begin, looked.1),
             clock,
             chunks: ChunkStore::new(repository.remote(), sealer)?,
@@ -201,16 +206,23 @@ impl<'r> Push<'r> {
 
     /// Makes sure that nothing of what is used is about to go. What was not marked at the last look is there
     /// for as long as the grace lasts, so this looks again where that is long ago.
-    fn expect_sound(&mut self) -> Result<()> {
+    fn expect_unmarked(&mut self) -> Result<()> {
         let now = moment(&*self.clock);
         if age(self.looked, now) <= GRACE / 2 {
             return Ok(());
         }
-        if !self.chunks.is_sound()? {
+        if !self.chunks.is_unmarked()? {
             return Err(RepositoryError::TooSlow);
         }
         self.looked = now;
         Ok(())
+    }
+
+    /// The same behind the manifest, which each prune sees from now on; and that nothing has gone, whatever
+    /// the clocks say, and though a prune believed that nothing was pushed.
+    fn expect_sound(&mut self) -> Result<()> {
+        self.expect_unmarked()?;
+        if self.chunks.is_there()? { Ok(()) } else { Err(RepositoryError::TooSlow) }
     }
 
     /// The stream is through: the snapshot is in the repository when it returns.
@@ -228,10 +240,13 @@ impl<'r> Push<'r> {
         self.manifest.recipe.extend(recipe);
         self.manifest.contents.extend(contents);
         let (objects_new, bytes_new) = self.chunks.finish()?;
-        self.expect_sound()?;
+        self.expect_unmarked()?;
         let sealed = self.repository.sealer().seal(&self.object, &self.manifest.encode()?)?;
         let bytes_new = bytes_new + sealed.len() as u64;
-        if !self.repository.remote().put_new(&self.object, sealed)? {
+        let remote = self.repository.remote();
+        if self.is_there {
+            remote.replace(&self.object, sealed)?;
+        } else if !remote.put_new(&self.object, sealed)? {
             return Err(RepositoryError::Present(self.manifest.name));
         }
         // It may have stood still while it wrote, and a prune has looked for snapshots meanwhile.

@@ -82,7 +82,7 @@ impl Remote {
 
     /// What an object holds; `None`: there is none.
     pub(crate) fn get(&self, object: &str) -> Result<Option<Bytes>> {
-        self.runtime.block_on(get(Arc::clone(&self.service), self.path(object), object.to_owned()))
+        self.runtime.block_on(self.reading(object.to_owned()))
     }
 
     /// Writes an object that must not be there. Returns whether it was not. No client asks again for that
@@ -172,8 +172,37 @@ impl Remote {
 
     /// Begins to read an object.
     pub(crate) fn start_get(&self, object: String) -> Pending<Option<Bytes>> {
+        Pending(self.runtime.spawn(self.reading(object)))
+    }
+
+    /// Reads an object. One that is there and can't be read is damaged, as by a bad sector: all others may be
+    /// sound.
+    fn reading(&self, object: String) -> impl Future<Output = Result<Option<Bytes>>> + use<> {
         let (service, path) = (Arc::clone(&self.service), self.path(&object));
-        Pending(self.runtime.spawn(get(service, path, object)))
+        let file = self.directory().map(|dir| dir.join(&object));
+        async move {
+            let read = match service.get(&path).await {
+                Ok(found) if found.meta.size > (bytes_max(&object) + SEAL_BYTES_MAX) as u64 => {
+                    return Err(RepositoryError::damaged(object, "it is longer than any such object"));
+                }
+                Ok(found) => found.bytes().await,
+                Err(error) => Err(error),
+            };
+            let error = match read {
+                Ok(content) => return Ok(Some(content)),
+                Err(object_store::Error::NotFound { .. }) => return Ok(None),
+                Err(error) => error,
+            };
+            // The client of directories opens a file to look at it.
+            let is_there = match file {
+                Some(file) => std::fs::metadata(file).is_ok(),
+                None => service.head(&path).await.is_ok(),
+            };
+            if !is_there {
+                return Err(error_of(format!("reading {object}"), &error));
+            }
+            Err(RepositoryError::damaged(object, format!("it can't be read: {}", brief(&error.to_string()))))
+        }
     }
 
     /// Begins to seal and write an object; its length is what comes of it (bytes).
@@ -246,18 +275,6 @@ impl Uploads {
             self.objects += 1;
         }
         Ok(())
-    }
-}
-
-async fn get(service: Arc<dyn ObjectStore>, path: Path, object: String) -> Result<Option<Bytes>> {
-    let failed = |error: object_store::Error| error_of(format!("reading {object}"), &error);
-    match service.get(&path).await {
-        Ok(found) if found.meta.size > (bytes_max(&object) + SEAL_BYTES_MAX) as u64 => {
-            Err(RepositoryError::damaged(object, "it is longer than any such object"))
-        }
-        Ok(found) => found.bytes().await.map(Some).map_err(failed),
-        Err(object_store::Error::NotFound { .. }) => Ok(None),
-        Err(error) => Err(failed(error)),
     }
 }
 

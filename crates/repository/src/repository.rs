@@ -3,6 +3,7 @@
 //! Thread safety: belongs to one thread. Invariant: nothing is read or written before the key is known to be
 //! the right one.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,6 +11,7 @@ use std::time::Duration;
 use kvfs_fs::transfer::StreamId;
 use kvfs_objects::ObjectPlace;
 
+use crate::chunks::{marked, missing};
 use crate::config::{Config, Passphrase};
 use crate::error::{RepositoryError, Result};
 use crate::layout::{CONFIG, SNAPSHOTS, from_hex, manifest_object};
@@ -213,6 +215,21 @@ impl Repository {
         })
     }
 
+    /// Whether a snapshot and all that it needs is there, as far as that is told without reading its content,
+    /// and nothing of it is marked as damaged.
+    pub(crate) fn is_whole(&self, id: StreamId) -> Result<bool> {
+        let mut needed = HashSet::new();
+        let mut need = |id| {
+            needed.insert(id);
+        };
+        match self.manifest(id).and_then(|manifest| self.each_reference(&manifest, &mut need)) {
+            Err(error) if error.is_damage() => Ok(false),
+            Err(error) => Err(error),
+            Ok(()) if !marked(&self.remote, &self.sealer)?.is_disjoint(&needed) => Ok(false),
+            Ok(()) => Ok(missing(&self.remote, needed)?.is_empty()),
+        }
+    }
+
     fn open_manifest(&self, id: StreamId, sealed: &[u8]) -> Result<Manifest> {
         let object = manifest_object(id);
         let manifest = Manifest::decode(&object, &self.sealer.open(&object, sealed)?)?;
@@ -233,7 +250,12 @@ fn pick<'e>(all: &'e [Entry], name: Option<&str>) -> Result<&'e Entry> {
         found = all.iter().filter(|(id, _)| is_id_of(name, *id)).collect();
     }
     match found[..] {
-        [] => Err(missing()),
+        [] => match all.iter().find_map(|(_, summary)| summary.as_ref().err()) {
+            Some(error) => {
+                Err(RepositoryError::NameUnknown { name: name.to_owned(), damaged: error.to_string() })
+            }
+            None => Err(missing()),
+        },
         [only] => Ok(only),
         _ => {
             let ids: Vec<_> = found.iter().map(|(id, _)| id.to_string()).collect();

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use kvfs_fs::transfer::StreamId;
 
-use crate::chunks::{each_chunk, marks};
+use crate::chunks::{marks, missing};
 use crate::error::{RepositoryError, Result};
 use crate::layout::ChunkId;
 use crate::repository::Repository;
@@ -49,10 +49,7 @@ impl Repository {
             Ok(())
         })?;
         found.chunks = needed.len() as u64;
-        let mut missing = needed.clone();
-        each_chunk(self.remote(), |id, _| {
-            missing.remove(&id);
-        })?;
+        let missing = missing(self.remote(), needed.clone())?;
         let mut unsound: BTreeMap<_, _> =
             missing.iter().map(|id| (*id, RepositoryError::Missing(id.object()).to_string())).collect();
         marks(self.remote(), self.sealer(), |_, error| {
@@ -127,8 +124,5 @@ impl Repository {
 
 /// What is said of a snapshot's list of chunks that can't be read; what is not its fault is the error.
 fn as_finding(error: RepositoryError) -> Result<String> {
-    match error {
-        RepositoryError::Missing(_) | RepositoryError::Damaged { .. } => Ok(error.to_string()),
-        error => Err(error),
-    }
+    if error.is_damage() { Ok(error.to_string()) } else { Err(error) }
 }

@@ -112,9 +112,9 @@ pub(crate) enum RepositoryCommand {
         kvfs repository verify --data s3://bucket/kvfs     reads all of it\n\
         \n\
         A push relies on what is there, also where it is damaged, unless that is marked\n\
-        with --mark-damaged: then the next push writes its content anew. Snapshots that\n\
-        were there before are not mended by that: remove them, and push again those that\n\
-        the store still has. One whose manifest is damaged is removed by its id.")]
+        with --mark-damaged: then the next push writes its content anew. A snapshot that\n\
+        the store still has is mended by pushing it again; remove the others. One whose\n\
+        manifest is damaged is removed by its id.")]
     Verify {
         /// Where
         #[command(flatten)]

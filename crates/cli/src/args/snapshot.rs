@@ -114,9 +114,10 @@ Examples:
 A snapshot there is complete by itself; what it shares with others there, of
 whatever store, is written once. A push that was broken off is gone on with by
 the same command: what is there is not written again. Pushing what is there
-already does nothing.
-Exit code 75: it took more than half a day beside a `repository prune`, and
-is to be pushed again.";
+already does nothing, but where something of it is missing, or was found to be
+damaged by `repository verify --mark-damaged`: that is written anew.
+Exit code 75: a `repository prune` beside it has taken something away that it
+relies on (`prune --now`; any, if it took more than half a day): push again.";
 
 const PULL_EXAMPLES: &str = "\
 Examples:

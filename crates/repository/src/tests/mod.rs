@@ -1,5 +1,6 @@
 //! Pushing, pulling, verifying and pruning, over object storage that stops, loses and damages.
 
+mod damage;
 mod histories;
 mod service;
 mod standing;

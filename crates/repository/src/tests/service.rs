@@ -41,6 +41,8 @@ pub(super) struct Service {
     pub(super) bytes_read: AtomicU64,
     /// In the n-th request of the kind from now on whose object has that in its name (n counts from 0).
     meanwhile: Mutex<Option<(Request, &'static str, usize, Meanwhile)>>,
+    /// This object, or the whole service where it is empty, is there and can't be read.
+    unreadable: Mutex<Option<Path>>,
     /// Of the next object with that in its name no answer comes.
     lost: Mutex<Option<&'static str>>,
 }
@@ -94,6 +96,11 @@ impl Service {
     /// The next object of such a name is written, and no answer comes.
     pub(super) fn lose_answer(&self, part: &'static str) {
         *self.lost.lock().unwrap() = Some(part);
+    }
+
+    /// From now on this object alone can't be read; with an empty name nothing can; `None`: all can.
+    pub(super) fn make_unreadable(&self, name: Option<Path>) {
+        *self.unreadable.lock().unwrap() = name;
     }
 
     /// Whether what is to happen has happened.
@@ -172,6 +179,10 @@ impl ObjectStore for Service {
 
     async fn get_opts(&self, at: &Path, options: GetOptions) -> Result<GetResult> {
         let is_head = options.head;
+        let unreadable = self.unreadable.lock().unwrap().clone();
+        if unreadable.is_some_and(|name| name.as_ref().is_empty() || name == *at && !is_head) {
+            return Err(Error::Generic { store: "tests", source: "Input/output error (os error 5)".into() });
+        }
         let mut found = self.objects.get_opts(at, options).await?;
         self.bytes_read.fetch_add(found.range.end - found.range.start, Ordering::SeqCst);
         self.date(&mut found.meta);
