@@ -31,6 +31,7 @@ pub(crate) struct SyncArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
         kvfs status\n  \
+        kvfs status ~/mnt\n  \
         kvfs status --json\n\
         \n\
         All mounts that this user can see; root sees those of other mount namespaces,\n\
@@ -40,8 +41,13 @@ pub(crate) struct SyncArgs {
         (it has died; `kvfs umount` takes the mount away), failing (the device has\n\
         refused reads or writes), failed (no more writes are accepted until the store\n\
         is mounted again). For the last four a line says why,\n\
-        and the exit code is 1.")]
+        and the exit code is 1. A STORE that is neither mounted nor served: 9.")]
 pub(crate) struct StatusArgs {
+    /// Only this store, or the one with a mount at this directory
+    pub(crate) target: Option<PathBuf>,
+    /// The same
+    #[arg(short = 's', long = "store", value_name = "STORE|DIR", conflicts_with = "target")]
+    pub(crate) store: Option<PathBuf>,
     /// How it is shown
     #[command(flatten)]
     pub(crate) form: TableForm,

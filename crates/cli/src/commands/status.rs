@@ -17,7 +17,8 @@ use kvfs_store::clock::{Clock, SystemClock};
 use crate::args::StatusArgs;
 use crate::control::Client;
 use crate::daemon::background;
-use crate::error::{Code, Result};
+use crate::endpoint;
+use crate::error::{CliError, Code, Result};
 use crate::mounts::{self, MountedStore};
 use crate::names::Table;
 use crate::output::{print, printable, printable_path, with_bytes};
@@ -54,19 +55,43 @@ impl Line {
 }
 
 pub(crate) fn run(args: &StatusArgs) -> Result<ExitCode> {
-    let lines = all()?;
+    let lines = match args.store.as_deref().or(args.target.as_deref()) {
+        Some(target) => of(target)?,
+        None => lines(all()?),
+    };
     print(&if args.form.json { as_json(&lines) } else { as_text(&lines, args.form.numeric) })?;
     let has_failed = lines.iter().any(|line| line.trouble.is_some());
     Ok(if has_failed { ExitCode::from(Code::Failed as u8) } else { ExitCode::SUCCESS })
 }
 
-/// Those that this process sees, and those of other mount namespaces that it may look into.
-fn all() -> Result<Vec<Line>> {
+/// Those of the store at `target`, or of the one that is mounted there.
+fn of(target: &Path) -> Result<Vec<Line>> {
+    let store = match endpoint::mounted_at(Some(target))? {
+        Some(mounted) => mounted.store,
+        None => mounts::resolve(target)?,
+    };
+    let found: Vec<_> = all()?.into_iter().filter(|(mount, _)| mount.store == store).collect();
+    if found.is_empty() {
+        let message =
+            format!("{} is neither mounted nor served, as far as this user can see", target.display());
+        return Err(CliError::new(Code::NotMounted, message));
+    }
+    Ok(lines(found))
+}
+
+/// Asks the daemon of each.
+fn lines(found: Vec<(MountedStore, Option<u32>)>) -> Vec<Line> {
+    found.into_iter().map(|(mount, elsewhere)| line(mount, elsewhere)).collect()
+}
+
+/// What is mounted or served: what this process sees, and, with a process of each, what it sees of other
+/// mount namespaces.
+fn all() -> Result<Vec<(MountedStore, Option<u32>)>> {
     let mut seen = BTreeSet::new();
-    let mut lines = Vec::new();
+    let mut found = Vec::new();
     for mount in mounts::list()? {
         if seen.insert((mount.dir.clone(), mount.store.clone())) {
-            lines.push(line(mount, None));
+            found.push((mount, None));
         }
     }
     let own = fs::metadata("/proc/self/ns/mnt").map_or(0, |namespace| namespace.ino());
@@ -78,15 +103,13 @@ fn all() -> Result<Vec<Line>> {
         }
         for mount in mounts::list_of(pid) {
             if seen.insert((mount.dir.clone(), mount.store.clone())) {
-                lines.push(line(mount, Some(pid)));
+                found.push((mount, Some(pid)));
             }
         }
     }
-    lines.extend(procs::pids().filter_map(served_by).map(|store| {
-        let mount = MountedStore { store, ..MountedStore::default() };
-        line(mount, None)
-    }));
-    Ok(lines)
+    let served = procs::pids().filter_map(served_by);
+    found.extend(served.map(|store| (MountedStore { store, ..MountedStore::default() }, None)));
+    Ok(found)
 }
 
 /// The store that a process serves without a mount, as far as this process may look.

@@ -123,8 +123,18 @@ fn status_tells_what_is_mounted_where_by_whom_since_when() {
     assert!(line["since"].as_f64().unwrap() > 1e9);
     let text = String::from_utf8(kvfs(&["status"]).stdout).unwrap();
     assert!(text.contains(&format!("{store} on {dir}")) && text.contains("root"), "{text}");
+    // Of one store, by its directory or by what is below its mount; not of another one.
+    for target in [&store, &dir, &format!("{dir}/.kvfs")] {
+        let told = String::from_utf8(kvfs(&["status", target]).stdout).unwrap();
+        assert!(told.lines().skip(1).all(|line| line.contains(&format!("{store} on "))), "{told}");
+        assert!(told.contains(&format!("{store} on {dir}")), "{told}");
+    }
+    let other = world.store("other");
+    kvfs(&["status", "--store", &other]).fails(NOT_MOUNTED, &[&other, "neither mounted nor served"]);
     kill_process(daemon_of(&store), Signal::KILL).unwrap();
     wait_until("the mount to be dead", || of(&list()).is_some_and(|line| line["state"] == "dead"));
+    let told = kvfs(&["status", &dir]);
+    assert!(told.code == Some(1) && String::from_utf8_lossy(&told.stdout).contains("has died"));
     let told = kvfs(&["status"]);
     assert!(told.code == Some(1) && String::from_utf8_lossy(&told.stdout).contains("has died"));
     kvfs(&["umount", &dir]).ok();
