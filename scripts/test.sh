@@ -11,7 +11,7 @@ stages=("$@")
 logs=$(mktemp -d)
 declare -A jobs=()
 cleanup() {
-  [ ${#jobs[@]} = 0 ] || kill "${jobs[@]}" 2>/dev/null
+  [ ${#jobs[@]} = 0 ] || kill -- "${jobs[@]/#/-}" 2>/dev/null
   rm -rf "$logs"
 }
 trap cleanup EXIT
@@ -20,12 +20,11 @@ trap 'exit 143' TERM
 
 # What `cargo clippy` sets for `cargo check`, for a compilation that makes machine code as well: so the tests are
 # compiled once, and not once for clippy and once to be run.
-linted=''
-with_lints() {
-  RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__ "$@"
-}
+with_lints=(env RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__)
+# Empty where they were not compiled so.
+linted=()
 # With the engine slatedb, which needs nothing of the system that is not here.
-test_all() { cargo test --workspace --locked --features kvfs-cli/slatedb "$@"; }
+test_all=(cargo test --workspace --locked --features kvfs-cli/slatedb)
 # The benchmarks are workspaces of their own, which are not compiled here: a new dependency of kvfs must be in their
 # lock files, too.
 check_locks() {
@@ -43,16 +42,18 @@ test_block_devices() {
   [ "$(id -u)" = 0 ] || { echo 'block-devices: 0 passed, 0 failed, 1 skipped'; return; }
   # Of the whole workspace, as everywhere here: for one crate its dependencies would be compiled once more, with
   # fewer features.
-  $linted test_all --test it block_devices -- --ignored
+  "${linted[@]}" "${test_all[@]}" --test it block_devices -- --ignored
 }
 
-# beside NAME COMMAND...: with what the stages leave of the processors, until a stage needs it.
-beside() {
+# alongside NAME COMMAND...: until a stage needs it, with processes of a group of their own.
+alongside() {
   local name=$1
   shift
-  chrt --idle 0 "$@" >"$logs/beside-$name" 2>&1 </dev/null &
+  setsid "$@" >"$logs/beside-$name" 2>&1 </dev/null &
   jobs[$name]=$!
 }
+# beside NAME COMMAND...: the same with what the stages leave of the processors.
+beside() { alongside "$1" chrt --idle 0 "${@:2}"; }
 # joined NAME: waits for it, if there is one, and says what it said; whether it ended well.
 joined() {
   local status=0
@@ -68,14 +69,15 @@ run_stage() {
   case $1 in
     # What takes minutes to compile and is not needed yet; only once per machine.
     suites) beside tools tests/suites/tools.sh ;;
-    lint) cargo fmt --all -- --check && check_locks && with_lints test_all --no-run ;;
+    lint) cargo fmt --all -- --check && check_locks && "${with_lints[@]}" "${test_all[@]}" --no-run ;;
     unit)
       # Tests wait for daemons and disks: more of them at a time than there are processors. Those of stores in
-      # object storage wait for clocks, too.
+      # object storage wait for clocks, and hardly compute.
       local status=0 processors
       processors=$(nproc)
-      RUST_TEST_THREADS=$((2 * processors)) $linted test_all --no-fail-fast -- --skip slatedb:: || status=1
-      RUST_TEST_THREADS=$((4 * processors)) $linted test_all --no-fail-fast --test it slatedb:: || status=1
+      alongside slatedb env RUST_TEST_THREADS=$((4 * processors)) "${linted[@]}" "${test_all[@]}" --no-fail-fast --test it slatedb::
+      RUST_TEST_THREADS=$((2 * processors)) "${linted[@]}" "${test_all[@]}" --no-fail-fast -- --skip slatedb:: || status=1
+      joined slatedb || status=1
       return "$status"
       ;;
     docs) if [ -n "${jobs[docs]:-}" ]; then joined docs; else "${make_docs[@]}"; fi ;;
@@ -83,7 +85,7 @@ run_stage() {
       joined tools || return 1
       local status=0
       # With the unit tests nothing is left to compile: the examples are theirs.
-      $linted test_all --no-run || return 1
+      "${linted[@]}" "${test_all[@]}" --no-run || return 1
       test_block_devices || status=1
       # The suites wait more than they compute. Not before: two cargos wait for each other.
       ! has_stage docs || beside docs "${make_docs[@]}"
@@ -119,7 +121,7 @@ for stage in "${stages[@]}"; do
   run_stage "$stage" >&4 2>&1 4>&- </dev/null
   status=$?
   exec 4>&-
-  [ "$stage-$status" != lint-0 ] || linted=with_lints
+  [ "$stage-$status" != lint-0 ] || linted=("${with_lints[@]}")
   wait "$tee" 2>/dev/null # it has written its last line
   read -r p f s <<<"$(counts "$logs/$stage")"
   # A stage without a runner's summary counts as one; one that ended badly counts as a failure in any case.
