@@ -12,6 +12,7 @@ use kvfs_store::{
 
 use super::*;
 use crate::format::Extent;
+use crate::memtable::block_key;
 use crate::{Background, CreateOptions, Db, Options};
 
 mod clone_histories;
@@ -281,6 +282,7 @@ fn without_its_slow_device_a_store_that_was_not_closed_shows_no_older_blocks() {
     (0..40).for_each(|at| batch.patch_block(files(&db), key(0), 0, at, vec![1]));
     batch.delete_range(files(&db), key(2), key(3));
     batch.patch_block(files(&db), key(2), 0, 0, vec![7]);
+    batch.put_blocks(files(&db), key(0), 1, vec![9; BLOCK_BYTES]);
     db.apply(batch, Durability::Synced).expect("applies");
     let len = first.len_bytes();
     let cut_off = MemoryDevice::copy_of(first.as_ref(), len, len).expect("reads");
@@ -300,7 +302,23 @@ fn without_its_slow_device_a_store_that_was_not_closed_shows_no_older_blocks() {
         db.read_blocks(files(&db), &key(2), at, block.as_mut()).expect("was deleted, and written anew");
         assert!(block.as_ref()[0] == byte && block.as_ref()[1..].iter().all(|byte| *byte == 0), "{at}");
     }
-    drop(db);
+    let mut cursor = db.cursor(files(&db), KeyRange::all()).expect("begins");
+    for (file, at) in [(0, 0), (0, 2), (0, 63), (1, 5), (3, 0)] {
+        let at = block_key(&key(file), at);
+        for error in [cursor.seek(&at), cursor.seek_back(&at)].map(|moved| moved.expect_err("is missing")) {
+            assert!(error.to_string().contains("missing"), "{file}: {error}");
+        }
+    }
+    for (file, at, byte) in [(0, 1, 9), (2, 0, 7)] {
+        let at = block_key(&key(file), at);
+        for is_back in [false, true] {
+            if is_back { cursor.seek_back(&at) } else { cursor.seek(&at) }.expect("was written anew");
+            let (found, block) = cursor.entry().expect("is there");
+            assert_eq!((found, block.len(), block[0]), (&at[..], BLOCK_BYTES, byte));
+            if is_back { cursor.prev() } else { cursor.next() }.expect_err("its neighbours are missing");
+        }
+    }
+    drop((cursor, db));
 
     let whole = open(&cut_off, &[slow], options()).expect("opens");
     let mut blocks = AlignedBuf::zeroed(BLOCKS as usize * BLOCK_BYTES);

@@ -290,7 +290,8 @@ impl VisibleCursor {
         Ok(Resolved { value: self.merger.resolve(&self.key, base, &operands)?, hidden_by })
     }
 
-    /// From the oldest version of `self.key` to before all of them.
+    /// From the oldest version of `self.key` to before all of them. Whether one can be read matters if it
+    /// counts in the end.
     fn resolve_backward(&mut self) -> Result<Resolved> {
         let (mut base, mut operands, mut hidden_by) = (None, Vec::new(), None);
         let mut steps = 0;
@@ -308,18 +309,19 @@ impl VisibleCursor {
                 if hiding.is_some() || kind != RecordKind::Merge {
                     operands.clear();
                     base = match kind {
-                        RecordKind::Put if hiding.is_none() => Some(self.records.value()?),
+                        RecordKind::Put if hiding.is_none() => Some(self.records.value()),
                         _ => None,
                     };
                 } else {
-                    operands.push(self.records.value()?);
+                    operands.push(self.records.value());
                 }
             }
             self.records.prev()?;
             steps += 1;
         }
-        operands.reverse();
-        Ok(Resolved { value: self.merger.resolve(&self.key, base, &operands)?, hidden_by })
+        let operands = operands.into_iter().rev().collect::<Result<Vec<_>>>()?;
+        let value = self.merger.resolve(&self.key, base.transpose()?, &operands)?;
+        Ok(Resolved { value, hidden_by })
     }
 
     /// The newest layer, down to `layer`, whose tombstones hide the record at `seqno` of that layer.

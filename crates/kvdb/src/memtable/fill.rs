@@ -271,8 +271,7 @@ impl<'a> BlockFill<'a> {
     /// `Io` when a block is on a device that is missing.
     pub(crate) fn finish(mut self) -> Result<Vec<BlockState>> {
         if self.is_unreadable {
-            let detail = "blocks that the journal refers to are on a device that is missing";
-            return Err(StoreError::io("reading blocks", io::Error::new(io::ErrorKind::NotFound, detail)));
+            return Err(unreadable());
         }
         self.mark_absent(0..self.count());
         if let Some(buf) = &mut self.buf {
@@ -292,6 +291,12 @@ impl<'a> BlockFill<'a> {
         }
         Ok(self.states)
     }
+}
+
+/// A block that is on a device that is missing.
+pub(super) fn unreadable() -> StoreError {
+    let detail = "blocks that the journal refers to are on a device that is missing";
+    StoreError::io("reading blocks", io::Error::new(io::ErrorKind::NotFound, detail))
 }
 
 /// The key of a block: `prefix ‖ be64(block)`.

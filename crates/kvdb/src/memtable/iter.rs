@@ -5,22 +5,22 @@ use std::sync::Arc;
 use bytes::Bytes;
 use kvfs_store::{Result, Seqno};
 
-use super::{
-    MemTable,
-    skiplist::{Cursor, SkipList},
-};
+use super::{MemTable, UNREADABLE, fill::unreadable, keyspace::KeyspaceTable, skiplist::Cursor};
 use crate::format::{RecordIter, RecordRef};
 
 /// A walk that keeps its memtable (and the charge for it) alive.
 pub(super) struct MemTableIter {
     cursor: Cursor,
+    /// Whether there are blocks that can't be read; else an empty value is one.
+    has_unreadable: bool,
     _table: Arc<MemTable>,
 }
 
 impl MemTableIter {
-    /// `records` are of a keyspace of `table`.
-    pub(super) fn new(table: Arc<MemTable>, records: Arc<SkipList>) -> Self {
-        Self { cursor: Cursor::new(records), _table: table }
+    /// `keyspace` is one of `table`.
+    pub(super) fn new(table: Arc<MemTable>, keyspace: &KeyspaceTable) -> Self {
+        let cursor = Cursor::new(Arc::clone(&keyspace.records));
+        Self { cursor, has_unreadable: keyspace.has_unreadable(), _table: table }
     }
 }
 
@@ -60,7 +60,9 @@ impl RecordIter for MemTableIter {
     }
 
     fn value(&mut self) -> Result<Bytes> {
-        Ok(self.cursor.record().map(|at| at.value_owned()).unwrap_or_default())
+        let Some(at) = self.cursor.record() else { return Ok(Bytes::new()) };
+        let value = at.value_owned();
+        if self.has_unreadable && value == UNREADABLE { Err(unreadable()) } else { Ok(value) }
     }
 }
 

@@ -3,7 +3,10 @@
 //! Thread safety: readers and writers at once; see [`SkipList`] and [`GrowingTombstones`].
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
 
 use bytes::Bytes;
 use kvfs_locks::{RwLock, class};
@@ -40,6 +43,8 @@ pub(super) struct KeyspaceTable {
     /// See [`super::folds`].
     pub(super) folds: SkipList,
     tombstones: GrowingTombstones,
+    /// Whether any value is [`UNREADABLE`].
+    has_unreadable: AtomicBool,
     /// How blocks of a prefix are to be stored; empty where there are no wishes.
     wishes: RwLock<BTreeMap<Bytes, Compression>, class::KvdbMemtableKeyspaceWishes>,
 }
@@ -89,10 +94,16 @@ impl KeyspaceTable {
 
     /// One record per block that is there, but can't be read.
     pub(super) fn insert_unreadable(&self, prefix: &[u8], first: u64, blocks: u64, seqno: Seqno) -> Growth {
+        self.has_unreadable.store(true, Ordering::Release);
         (first..).zip(0..blocks).fold(Growth::default(), |mut growth, (block, _)| {
             growth += self.insert(&super::block_key(prefix, block), seqno, RecordKind::Put, &UNREADABLE);
             growth
         })
+    }
+
+    /// Whether there are blocks that can't be read.
+    pub(super) fn has_unreadable(&self) -> bool {
+        self.has_unreadable.load(Ordering::Acquire)
     }
 
     /// One record for a patch. More than it takes here its flush may have to write: a whole block, unless the

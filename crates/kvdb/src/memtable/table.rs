@@ -293,7 +293,7 @@ impl MemTable {
     /// records that come in meanwhile: ignore those above your snapshot.
     pub(crate) fn iter(self: &Arc<Self>, keyspace: u32) -> Box<dyn RecordIter> {
         match self.table(keyspace) {
-            Some(table) => Box::new(MemTableIter::new(Arc::clone(self), Arc::clone(&table.records))),
+            Some(table) => Box::new(MemTableIter::new(Arc::clone(self), &table)),
             None => Box::new(EmptyIter),
         }
     }
