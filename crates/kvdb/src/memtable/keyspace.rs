@@ -191,44 +191,51 @@ impl KeyspaceTable {
         let Some(mut node) = self.records.seek(&fill.key(range.start), fill.snapshot()) else {
             return growth;
         };
-        // The position whose version at the snapshot is already known.
-        let mut done = None;
         loop {
             let record = node.record();
             if record.key.get(..prefix.len()) != Some(prefix) {
                 return growth;
             }
+            let mut wanted = NO_VERSION;
             if let Ok(number) = record.key[prefix.len()..].try_into() {
                 let position = (u64::from_be_bytes(number).saturating_sub(fill.first())) as usize;
                 if position >= range.end {
                     return growth;
                 }
-                if record.seqno <= fill.snapshot() && done != Some(position) {
-                    done = Some(position);
-                    let hidden = hidden.get(position).copied().unwrap_or(0);
-                    if hidden > record.seqno {
-                        fill.mark_absent(position..position + 1);
-                    } else if record.kind == RecordKind::Merge {
-                        growth += self.fill_patched(fill, position, hidden);
-                        // Not step by step over all its patches.
-                        let next = position + 1;
-                        if next == range.end {
-                            return growth;
-                        }
-                        let Some(at) = self.records.seek(&fill.key(next), fill.snapshot()) else {
-                            return growth;
-                        };
-                        node = at;
-                        continue;
-                    } else {
-                        fill.set_data(position, node.value());
+                if record.seqno > fill.snapshot() {
+                    wanted = fill.snapshot();
+                } else {
+                    growth += self.fill_block(fill, position, node, hidden);
+                    if position + 1 == range.end {
+                        return growth;
                     }
                 }
             }
-            if !node.advance() {
+            if !self.pass(&mut node, wanted) {
                 return growth;
             }
         }
+    }
+
+    /// Takes the undecided block at `position`, of which `newest` is the newest version that the read sees,
+    /// through this table. Returns what [`Self::fill`] does.
+    fn fill_block(
+        &self,
+        fill: &mut BlockFill<'_>,
+        position: usize,
+        newest: Record<'_>,
+        hidden: &[Seqno],
+    ) -> Growth {
+        let record = newest.record();
+        let hidden = hidden.get(position).copied().unwrap_or(0);
+        if hidden > record.seqno {
+            fill.mark_absent(position..position + 1);
+        } else if record.kind == RecordKind::Merge {
+            return self.fill_patched(fill, position, hidden);
+        } else {
+            fill.set_data(position, newest.value());
+        }
+        Growth::default()
     }
 
     pub(super) fn walk_changes(&self, walk: &mut ChangeWalk<impl ChangeVisitor>) {
@@ -256,7 +263,7 @@ impl KeyspaceTable {
     }
 
     /// Moves to the next record that is not a version of the same key above `wanted`; false at the end. A few
-    /// steps, and then a search: a block may have any number of patches.
+    /// steps, and then a search: a block may have any number of versions.
     fn pass<'a>(&'a self, at: &mut Record<'a>, wanted: Seqno) -> bool {
         let key = at.record().key;
         for _ in 0..PASS_STEPS {

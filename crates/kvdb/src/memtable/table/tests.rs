@@ -251,6 +251,32 @@ fn a_block_that_is_patched_without_end_costs_a_read_no_more_than_the_last_patche
 }
 
 #[test]
+fn block_put_without_end_costs_a_read_no_more_than_its_last_puts() {
+    let (_, table) = new_table();
+    let count = 20_000;
+    let block = Bytes::from(vec![7; BLOCK_BYTES]);
+    let put = |seqno, number| {
+        let mut batch = Batch::new();
+        batch.put_blocks(BLOCKS, "f", number, block.clone());
+        table.apply(&batch, seqno, kind_of);
+    };
+    put(1, 6);
+    put(2, 8);
+    (3..=count).for_each(|seqno| put(seqno, 7));
+    let present = |first, blocks, snapshot| {
+        let mut buf = vec![0; blocks * BLOCK_BYTES];
+        let mut fill = BlockFill::new(b"f", first, snapshot, &mut buf);
+        table.fill(BLOCKS.0, &mut fill);
+        fill.finish().expect("reads").iter().filter(|&&state| state == BlockState::Data).count()
+    };
+    // Step by step these are 10^9 puts; the test would not come to its end.
+    for at in 0..20_000 {
+        assert_eq!([present(7, 1, count), present(6, 3, count)], [1, 3]);
+        assert_eq!([present(6, 2, 1), present(6, 3, 2), present(6, 3, 3 + at % 9)], [1, 2, 3]);
+    }
+}
+
+#[test]
 fn searches_pass_over_the_patches_of_a_block_that_they_do_not_want() {
     let (_, table) = new_table();
     let patch = |seqno, block| {
