@@ -33,9 +33,6 @@ pub(crate) enum Next {
 
 /// What a walk is for.
 pub(crate) trait ChangeVisitor {
-    /// The next changes come with ascending keys.
-    fn begin_sequence(&mut self) {}
-
     /// The keys from the first to the last, blocks of one prefix or one and the same, were written. `value`
     /// is that of the first.
     fn visit_records(
@@ -105,11 +102,6 @@ impl<V: ChangeVisitor> ChangeWalk<V> {
         self.is_over
     }
 
-    /// The next call of [`Self::visit`] begins with the first of keys that ascend.
-    pub(crate) fn begin_sequence(&mut self) {
-        self.visitor.begin_sequence();
-    }
-
     /// Takes in a record of `key`, which lies between start and end. Says whether older records of it are of
     /// interest; when the walk is over it does not matter.
     pub(crate) fn visit(
@@ -148,7 +140,6 @@ impl<V: ChangeVisitor> ChangeWalk<V> {
         if !self.concerns(0, set.seqno_max()) {
             return;
         }
-        self.begin_sequence();
         let start = self.start(bound).to_vec();
         for fragment in set.fragments_from(&start) {
             if self.is_over || self.is_beyond(fragment.start) {

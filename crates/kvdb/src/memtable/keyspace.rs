@@ -242,7 +242,6 @@ impl KeyspaceTable {
         for set in self.tombstones.sets() {
             walk.visit_tombstones(&set, &[]);
         }
-        walk.begin_sequence();
         let mut node = self.records.seek(walk.start(&[]), Seqno::MAX);
         while let Some(at) = &mut node {
             let record = at.record();

@@ -18,7 +18,6 @@ impl Piece {
             return Ok(());
         }
         walk.visit_tombstones(self.tombstones(), bound);
-        walk.begin_sequence();
         let index = self.index()?;
         let entries = index.tuple_entries();
         let first = entries.partition_point(|entry| entry.last_key[..] < *walk.start(bound));
@@ -65,7 +64,6 @@ impl Piece {
 
 fn walk_changed_blocks(layer: &Layer, walk: &mut ChangeWalk<impl ChangeVisitor>, bound: &[u8]) {
     let Some((first, _)) = layer.find_key(walk.start(bound)) else { return };
-    walk.begin_sequence();
     for index in first..layer.len() {
         let region = layer.region(index);
         let Some(from) = first_block_at_or_after(region.prefix, walk.start(bound)) else { continue };

@@ -1,7 +1,8 @@
 //! The question what changed between two positions, without reading what both see alike.
 //!
-//! Invariants: the walk covers one window of keys. A sequence that finds as much as the window may hold ends
-//! the window there, for all layers; so memory is bounded, and what was found is complete below the end.
+//! Invariants: the walk covers one window of keys. Where more is found than the window may hold, it ends
+//! before the greater half of that, for all layers; so memory is bounded, and what was found is complete
+//! below the end.
 
 use bytes::Bytes;
 use kvfs_store::{KeyRange, Seqno};
@@ -9,14 +10,13 @@ use kvfs_store::{KeyRange, Seqno};
 use super::{ChangeVisitor, ChangeWalk, Next};
 use crate::format::RecordKind;
 
-/// Most ranges that one sequence finds in a window.
-const FOUND_MAX: usize = 1024;
+/// Most ranges that a window holds.
+const FOUND_MAX: usize = 16 << 10;
 
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct ChangedRanges {
     found: Vec<(Bytes, Bytes)>,
-    in_sequence: usize,
 }
 
 /// What a window held.
@@ -36,19 +36,13 @@ impl ChangeWalk<ChangedRanges> {
 
     /// What was found, after all layers were asked.
     pub(crate) fn finish(self) -> Window {
-        let (limit, mut found) = (self.end, self.visitor.found);
-        found.sort_unstable();
-        let mut ranges: Vec<KeyRange> = Vec::new();
-        for (start, end) in found {
-            // Others were found before the window was cut.
-            if limit.as_ref().is_some_and(|limit| start >= *limit) {
-                continue;
-            }
+        let (limit, mut visitor) = (self.end, self.visitor);
+        visitor.join();
+        let mut ranges = Vec::with_capacity(visitor.found.len());
+        for (start, end) in visitor.found {
+            // A stretch of blocks may reach beyond it.
             let end = limit.as_ref().map_or(&end, |limit| limit.min(&end)).clone();
-            match ranges.last_mut().and_then(|last| last.end.as_mut()) {
-                Some(last_end) if *last_end >= start => *last_end = end.max(last_end.clone()),
-                _ => ranges.push(KeyRange { start, end: Some(end) }),
-            }
+            ranges.push(KeyRange { start, end: Some(end) });
         }
         Window { ranges, next: limit }
     }
@@ -56,17 +50,31 @@ impl ChangeWalk<ChangedRanges> {
 
 impl ChangedRanges {
     fn add(&mut self, start: &[u8], end: Bytes) -> Next {
-        self.found.push((Bytes::copy_from_slice(start), end.clone()));
-        self.in_sequence += 1;
-        if self.in_sequence < FOUND_MAX { Next::OtherKeys } else { Next::OtherKeysBefore(end) }
+        self.found.push((Bytes::copy_from_slice(start), end));
+        if self.found.len() < FOUND_MAX {
+            return Next::OtherKeys;
+        }
+        self.join();
+        let Some((start, _)) = self.found.get(FOUND_MAX / 2) else { return Next::OtherKeys };
+        let end = start.clone();
+        self.found.truncate(FOUND_MAX / 2);
+        Next::OtherKeysBefore(end)
+    }
+
+    /// Sorts what was found; what overlaps or touches becomes one.
+    fn join(&mut self) {
+        self.found.sort_unstable();
+        self.found.dedup_by(|(start, end), (_, last_end)| {
+            let is_joined = start <= last_end;
+            if is_joined && last_end < end {
+                last_end.clone_from(end);
+            }
+            is_joined
+        });
     }
 }
 
 impl ChangeVisitor for ChangedRanges {
-    fn begin_sequence(&mut self) {
-        self.in_sequence = 0;
-    }
-
     fn visit_records(
         &mut self,
         (first, last): (&[u8], &[u8]),
@@ -88,7 +96,7 @@ mod tests {
     use crate::memtable::{RangeTombstone, TombstoneSet};
 
     fn key(number: usize) -> Vec<u8> {
-        format!("{number:05}").into_bytes()
+        format!("{number:07}").into_bytes()
     }
 
     fn set(start: &[u8], end: &[u8]) -> TombstoneSet {
@@ -97,19 +105,58 @@ mod tests {
     }
 
     #[test]
-    fn a_full_sequence_cuts_the_window_for_all() {
+    fn full_window_is_cut_for_all_layers() {
         let mut walk = ChangeWalk::ranges(KeyRange::all(), 5, 9);
-        walk.visit_tombstones(&set(&key(FOUND_MAX - 1), &key(9 * FOUND_MAX)), b"");
-        walk.begin_sequence();
+        walk.visit_tombstones(&set(&key(FOUND_MAX / 4), &key(9 * FOUND_MAX)), b"");
         for number in 0..2 * FOUND_MAX {
             walk.visit(&key(number), 7, RecordKind::Put, Bytes::new);
         }
-        let end = [&key(FOUND_MAX - 1)[..], b"\0"].concat();
-        assert!(walk.is_beyond(&end) && !walk.is_beyond(&key(FOUND_MAX - 1)));
+        assert!(walk.finish().next.is_none(), "all but the first quarter is one range");
+
+        let mut walk = ChangeWalk::ranges(KeyRange::all(), 5, 9);
+        for number in 0..FOUND_MAX {
+            walk.visit(&key(number), 7, RecordKind::Put, Bytes::new);
+        }
+        let end = key(FOUND_MAX / 2);
+        assert!(walk.is_beyond(&end) && !walk.is_beyond(&key(FOUND_MAX / 2 - 1)));
+        walk.visit_blocks((&key(FOUND_MAX / 2 - 1), &key(FOUND_MAX)), 7);
         let window = walk.finish();
         assert_eq!(window.next.as_deref(), Some(&end[..]));
-        assert_eq!(window.ranges.len(), FOUND_MAX);
+        assert_eq!(window.ranges.len(), FOUND_MAX / 2);
         assert_eq!(window.ranges.last().and_then(|last| last.end.as_deref()), Some(&end[..]));
+    }
+
+    #[test]
+    fn windows_are_bounded_and_find_all_however_many_pieces_there_are() {
+        const PIECES: usize = 100;
+        const IN_PIECE: usize = 1000;
+        const LAYERS: usize = 3;
+        let keys: Vec<_> = (0..PIECES * IN_PIECE + LAYERS - 1).map(key).collect();
+        let (mut rest, mut found, mut windows) = (KeyRange::all(), 0, 0);
+        loop {
+            let mut walk = ChangeWalk::ranges(rest.clone(), 5, 9);
+            // None of the pieces has many changes.
+            for (layer, piece) in
+                (0..LAYERS).flat_map(|layer| (0..PIECES).rev().map(move |piece| (layer, piece)))
+            {
+                for key in &keys[layer + piece * IN_PIECE..][..IN_PIECE] {
+                    if key[..] >= rest.start[..] && !walk.is_beyond(key) {
+                        walk.visit(key, 7, RecordKind::Put, Bytes::new);
+                    }
+                }
+                assert!(walk.visitor.found.len() < FOUND_MAX);
+            }
+            let window = walk.finish();
+            for range in &window.ranges {
+                assert_eq!(range.start, keys[found]);
+                found += 1;
+            }
+            windows += 1;
+            let Some(next) = window.next else { break };
+            rest.start = next;
+        }
+        assert_eq!(found, keys.len());
+        assert!(windows <= 2 * found / FOUND_MAX + 1, "{windows} windows");
     }
 
     #[test]
