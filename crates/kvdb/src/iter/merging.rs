@@ -28,7 +28,8 @@ fn head_of(key: &[u8]) -> Head {
 }
 
 /// A heap-based merge. One step costs O(log k) comparisons for k children, and two in the common
-/// case that the same child goes on; a turn costs a seek in every child.
+/// case that the same child goes on. It walks on in the direction in which it was placed: forward from a
+/// seek or the first record, backward from [`RecordIter::seek_before`] or the last one.
 ///
 /// No two children hold the same (key, seqno).
 pub(crate) struct MergingIter {
@@ -161,25 +162,6 @@ impl MergingIter {
         self.sift_down(0);
         Ok(())
     }
-
-    /// Puts all children but the current one behind it in the other direction.
-    fn turn(&mut self, current: usize, direction: Direction) -> Result<()> {
-        let Some(record) = self.children[current].record() else { return Ok(()) };
-        let (key, seqno) = (record.key.to_vec(), record.seqno);
-        self.reposition(direction, |at, child| {
-            if at != current {
-                child.seek(&key, seqno)?;
-                if direction == Direction::Backward {
-                    if child.record().is_some() {
-                        child.prev()?;
-                    } else {
-                        child.last()?;
-                    }
-                }
-            }
-            Ok(())
-        })
-    }
 }
 
 impl RecordIter for MergingIter {
@@ -201,17 +183,13 @@ impl RecordIter for MergingIter {
 
     fn next(&mut self) -> Result<()> {
         let Some(current) = self.current_child() else { return Ok(()) };
-        if self.direction == Direction::Backward {
-            self.turn(current, Direction::Forward)?;
-        }
+        debug_assert_eq!(self.direction, Direction::Forward);
         self.step(current)
     }
 
     fn prev(&mut self) -> Result<()> {
         let Some(current) = self.current_child() else { return Ok(()) };
-        if self.direction == Direction::Forward {
-            self.turn(current, Direction::Backward)?;
-        }
+        debug_assert_eq!(self.direction, Direction::Backward);
         self.step(current)
     }
 

@@ -18,10 +18,17 @@ fn mixed_moves_agree_with_one_sorted_list() {
         let children = layers.iter().map(|layer| VecIter::boxed(layer.records.clone())).collect();
         let mut iter = MergingIter::new(children);
         let mut at: Option<usize> = None;
+        let mut is_forward = true;
         for _ in 0..80 {
             let key = random_key(rng, 17);
             let seqno = rng.below(70);
-            match rng.below(10) {
+            let moves = rng.below(10);
+            is_forward = match moves {
+                0 | 2 => true,
+                1 | 3 => false,
+                _ => is_forward,
+            };
+            match moves {
                 0 => {
                     iter.seek(&key, seqno).unwrap();
                     at = Some(all.partition_point(|r| r.key < key || r.key == key && r.seqno > seqno));
@@ -38,11 +45,11 @@ fn mixed_moves_agree_with_one_sorted_list() {
                     iter.last().unwrap();
                     at = all.len().checked_sub(1);
                 }
-                4..=6 if at.is_some() => {
+                4..=9 if is_forward && at.is_some() => {
                     iter.next().unwrap();
                     at = at.map(|at| at + 1);
                 }
-                7..=9 if at.is_some() => {
+                4..=9 if at.is_some() => {
                     iter.prev().unwrap();
                     at = at.and_then(|at| at.checked_sub(1));
                 }
