@@ -7,6 +7,7 @@ use kvfs_store::Read;
 use kvfs_store::progress::{self, Unit};
 
 use super::{CheckReport, Unread, or_root, path_of};
+use crate::namespace::check_name;
 use crate::schema::{
     Header, Keyspaces, NAMELESS_INODES, Placement, ROOT_INODE, Row, RowFlags, Superblock, decode_private,
     decode_received, decode_receiving, inode_key, is_keyspace_key, parse_private_key, parse_received_key,
@@ -147,6 +148,9 @@ impl Rows {
     fn see_entry(&mut self, parent: u64, name: &[u8], row: &Row<'_>, report: &mut CheckReport) {
         report.entries += 1;
         let place = format!("entry {} of directory inode {parent}", name.escape_ascii());
+        if let Err(error) = check_name(name) {
+            report.problem(&place, error.to_string());
+        }
         let above = self.directories.entry(parent).or_default();
         above.entries += 1;
         match row {

@@ -1,11 +1,14 @@
 //! The codec of records: what one frame puts and deletes in one keyspace.
 //!
 //! Thread safety: pure functions. Invariant: what decodes is fit for its keyspace: rows are rows with inode
-//! numbers that the stream's first frame covers, and nothing reaches the file system's own records.
+//! numbers that the stream's first frame covers and names that an entry may have, and nothing reaches the
+//! file system's own records.
 
 use bytes::Bytes;
 use kvfs_store::{BLOCK_BYTES, Batch, Compression, Keyspace, Op};
 
+use crate::FILE_SIZE_MAX;
+use crate::namespace::check_name;
 use crate::schema::{Placement, Row};
 
 /// Keyspaces of the file system by their numbers in a stream; users' keyspaces follow in the order in which
@@ -112,8 +115,9 @@ fn is_fit(keyspace: u32, op: &Op, inode_next: u64) -> bool {
     };
     match (keyspace, op) {
         (META, Op::Put { key, value, .. }) => {
-            let row = Placement::parse_key(key).and_then(|_| Row::parse(value));
-            is_inode(key, 9) && row.is_some_and(|row| row.inode() < inode_next)
+            let placed = Placement::parse_key(key).zip(Row::parse(value));
+            is_inode(key, 9)
+                && placed.is_some_and(|(place, row)| row.inode() < inode_next && is_fit_row(place, &row))
         }
         (META, Op::Delete { key, .. }) => is_inode(key, 9) && Placement::parse_key(key).is_some(),
         (DATA, Op::PutBlocks { prefix, data, .. }) => {
@@ -127,4 +131,19 @@ fn is_fit(keyspace: u32, op: &Op, inode_next: u64) -> bool {
         (USERS.., Op::Put { .. } | Op::Delete { .. }) => true,
         _ => false,
     }
+}
+
+/// Whether a row may stand under the name (empty: as own row) in the directory, and tells no program of what
+/// no file can be.
+fn is_fit_row((directory, name): (u64, &[u8]), row: &Row<'_>) -> bool {
+    let is_in_place = match row {
+        _ if !name.is_empty() => check_name(name).is_ok(),
+        Row::Inode(header, _) => header.inode == directory,
+        Row::Directory { .. } | Row::Link { .. } => false,
+    };
+    let is_possible = match row {
+        Row::Inode(header, _) => header.size <= FILE_SIZE_MAX && header.mode & !0o7777 == 0,
+        Row::Directory { .. } | Row::Link { .. } => true,
+    };
+    is_in_place && is_possible
 }

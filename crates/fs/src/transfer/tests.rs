@@ -135,6 +135,16 @@ fn records_that_make_no_sense_are_refused() {
     refused(META, put(Placement::own_subtree(INODE_NEXT).own_key(), row(77)));
     refused(META, put(Bytes::from_static(b"short"), row(77)));
     refused(META, range(inode_key(1), inode_key(2)));
+    // Names that lead elsewhere or that no entry has; rows under another number; attributes of no file.
+    let long = [b'n'; 256];
+    for name in [&b".."[..], b".", b"../up", b"a/b", b"nul\0", &long] {
+        refused(META, put(Placement::own_subtree(1).key(name), row(77)));
+    }
+    refused(META, put(Placement::own_subtree(78).own_key(), row(77)));
+    let header = Header::new(77, FileType::Regular, Timestamp { seconds: 1, nanos: 2 });
+    for header in [Header { size: u64::MAX, ..header }, Header { mode: 0o40755, ..header }] {
+        refused(META, put(name.clone(), encode_row(&header, b"content")));
+    }
     // Blocks are whole, under an inode.
     let blocks = |prefix: Bytes, data: Bytes| {
         let (keyspace, compression) = (Keyspace(0), Compression::None);
