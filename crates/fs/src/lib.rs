@@ -49,6 +49,7 @@ mod namespace;
 mod node;
 pub mod operations;
 mod orphan;
+mod packing;
 mod quota;
 pub mod repair;
 mod scan;

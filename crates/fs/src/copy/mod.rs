@@ -9,28 +9,26 @@
 //! Thread safety: functions; nothing may change the old store meanwhile, and nothing else may use the new
 //! one.
 //!
-//! Invariants: memory is bounded but for the numbers of files whose content is to be stored packed (16 bytes
-//! each); records about named snapshots are copied only where these are.
+//! Invariants: memory is bounded but for the files whose content is to be stored packed ([`Packing`]); records
+//! about named snapshots are copied only where these are.
 
 mod compare;
 
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
 use kvfs_store::progress::{self, Unit};
 use kvfs_store::{
-    Batch, Compression, Durability, KeyRange, Keyspace, KeyspaceKind, Op, Read, Snapshot, SnapshotInfo,
-    Store, StoreError,
+    Batch, Compression, Durability, KeyRange, Keyspace, KeyspaceKind, Read, Snapshot, SnapshotInfo, Store,
+    StoreError,
 };
 
+use crate::packing::{Packing, is_packed};
 use crate::quota;
-use crate::schema::{
-    Header, KEYSPACES, Keyspaces, Row, parse_private_key, parse_received_key, receiving_key,
-};
+use crate::schema::{KEYSPACES, Keyspaces, Row, parse_private_key, parse_received_key, receiving_key};
 use crate::tiers::TIER_KEYSPACE;
 use crate::transfer::{Stage, with_keyspace};
-use crate::{FileSystem, FileType, FsError};
+use crate::{FileSystem, FsError};
 pub use compare::compare;
 
 /// Names that a message lists at most.
@@ -186,10 +184,6 @@ fn listed<'n>(names: impl ExactSizeIterator<Item = &'n str>) -> String {
     if more > 0 { format!("{text} and {more} more") } else { text }
 }
 
-fn is_packed(header: &Header) -> bool {
-    header.flags.compression() != Compression::None
-}
-
 /// Whether anything is set to be stored packed. O(rows) where nothing is.
 fn wants_compression(fs: &FileSystem) -> Result<bool, FsError> {
     let is_set = |keyspace| fs.store.compression(keyspace) != Compression::None;
@@ -221,7 +215,7 @@ pub fn copy(from: &FileSystem, to: &dyn Store, goes_on: &dyn Fn() -> bool) -> Re
         snapshots: both.snapshots.len() as u64,
         ..Copied::default()
     };
-    let mut copy = Copy { both, may_pack: false, packed: HashMap::new(), copied };
+    let mut copy = Copy { both, packing: Packing::new(to), copied };
     let mut before = None;
     for info in copy.both.snapshots.clone() {
         let state = copy.both.open_snapshot(&info.name)?;
@@ -269,10 +263,7 @@ fn open_new<'s>(
 /// A copy under way.
 struct Copy<'s> {
     both: Both<'s>,
-    /// The new store was told that content may be packed.
-    may_pack: bool,
-    /// How the content of files is to be stored that have a wish.
-    packed: HashMap<u64, Compression>,
+    packing: Packing<'s>,
     copied: Copied,
 }
 
@@ -333,44 +324,14 @@ impl Copy<'_> {
         let mut mapped = Batch::new();
         for op in batch.into_ops() {
             if has_rows {
-                self.note_packed(&op)?;
+                self.packing.note(&op).map_err(CopyError::Target)?;
             }
-            mapped.push(match with_keyspace(op, to) {
-                Op::PutBlocks { keyspace, prefix, first, data, .. } => {
-                    let compression = self.compression_of(&prefix);
-                    Op::PutBlocks { keyspace, prefix, first, data, compression }
-                }
-                op => op,
-            });
+            mapped.push(self.packing.packed(with_keyspace(op, to)));
         }
         self.both.to.apply(mapped, Durability::Buffered).map_err(CopyError::Target)?;
         self.copied.records += records;
         self.copied.bytes += bytes;
         progress::advance(bytes);
         Ok(())
-    }
-
-    /// Takes note of how the content of the file is to be stored that a row is about.
-    fn note_packed(&mut self, op: &Op) -> Result<(), CopyError> {
-        let Op::Put { value, .. } = op else { return Ok(()) };
-        let Some(Row::Inode(header, _)) = Row::parse(value) else { return Ok(()) };
-        if is_packed(&header) && !self.may_pack && self.both.to.compress().is_some() {
-            self.both.to.allow_compression().map_err(CopyError::Target)?;
-            self.may_pack = true;
-        }
-        if header.kind != FileType::Regular || !self.may_pack {
-            return Ok(());
-        }
-        if is_packed(&header) {
-            self.packed.insert(header.inode, header.flags.compression());
-        } else {
-            self.packed.remove(&header.inode);
-        }
-        Ok(())
-    }
-
-    fn compression_of(&self, prefix: &[u8]) -> Compression {
-        let inode = prefix.try_into().ok().map(u64::from_be_bytes);
-        inode.and_then(|inode| self.packed.get(&inode).copied()).unwrap_or_default()
     }
 }

@@ -17,9 +17,10 @@ use kvfs_store::{
 };
 
 use super::changes::{Changes, is_by_reading, is_empty};
-use super::record::META;
+use super::record::{DATA, META};
 use super::tree;
 use super::{Begin, Frame, ReceiveError, StreamReader};
+use crate::packing::Packing;
 use crate::schema::{
     DETACHED_INODE, Keyspaces, Placement, ROOT_INODE, Receiving, Row, Superblock, decode_receiving,
     encode_received, encode_receiving, parse_received_key, received_key, received_keys, receiving_key, rows,
@@ -40,8 +41,9 @@ pub struct Received {
 }
 
 /// A transaction that takes a stream.
-struct Receipt {
+struct Receipt<'s> {
     txn: Arc<dyn Txn>,
+    packing: Packing<'s>,
     begin: Begin,
     /// Handles by the numbers of the stream.
     keyspaces: Vec<Keyspace>,
@@ -132,6 +134,7 @@ impl<'f> Receiver<'f> {
         }
         let mut receipt = Receipt {
             txn: self.store.begin(TxnOptions::default())?,
+            packing: Packing::new(self.store),
             keyspaces,
             done: Received { name: begin.to.1.clone(), records: 0, rolled_back: false },
             begin,
@@ -222,12 +225,12 @@ impl<'f> Receiver<'f> {
     }
 
     /// Gives up what was changed since the snapshot that the stream goes on from: access times at any rate.
-    fn go_back(&self, receipt: &mut Receipt, rollback: bool) -> Result<(), ReceiveError> {
-        let Some((_, name)) = &receipt.begin.from else { return Ok(()) };
+    fn go_back(&self, receipt: &mut Receipt<'_>, rollback: bool) -> Result<(), ReceiveError> {
+        let Some((_, name)) = receipt.begin.from.clone() else { return Ok(()) };
         let (owners, mut changes) = self.changes_back_to(&receipt.begin)?;
         if !owners.is_empty() {
             if !rollback {
-                return Err(ReceiveError::Changed(name.clone()));
+                return Err(ReceiveError::Changed(name));
             }
             receipt.done.rolled_back = true;
             receipt.txn.apply(owners)?;
@@ -235,7 +238,7 @@ impl<'f> Receiver<'f> {
         while let Some((part, batch)) = changes.next()? {
             if !self.is_reading_only(part, &batch)? {
                 if !rollback {
-                    return Err(ReceiveError::Changed(name.clone()));
+                    return Err(ReceiveError::Changed(name));
                 }
                 receipt.done.rolled_back = true;
             }
@@ -261,7 +264,7 @@ impl<'f> Receiver<'f> {
     }
 
     /// The file system's own records as they are after the commit.
-    fn stage_own_records(&self, receipt: &Receipt) -> Result<()> {
+    fn stage_own_records(&self, receipt: &Receipt<'_>) -> Result<()> {
         let Begin { to: (id, name), inline_len_max, inode_next, has_projects, .. } = &receipt.begin;
         let meta = self.own.meta;
         let superblock = self.store.get(meta, &superblock_key())?;
@@ -312,7 +315,7 @@ pub(crate) fn finish_receive(store: &dyn Store, meta: Keyspace) -> Result<()> {
     Ok(())
 }
 
-impl Receipt {
+impl Receipt<'_> {
     fn take(&mut self, frame: Frame, tiers: &TierWishes) -> Result<()> {
         let Frame::Records { keyspace, batch } = frame else { return Ok(()) };
         let handle = self.keyspaces.get(keyspace as usize).copied();
@@ -323,11 +326,20 @@ impl Receipt {
         self.apply(keyspace, mapped, tiers)
     }
 
-    /// Rows of files tell on which tier these are wished to lie, which is in no stream besides.
-    fn apply(&self, part: u32, mut batch: Batch, tiers: &TierWishes) -> Result<()> {
+    /// Rows of files tell how their blocks are to be packed and on which tier they are wished to lie, which is
+    /// in no stream besides.
+    fn apply(&mut self, part: u32, mut batch: Batch, tiers: &TierWishes) -> Result<()> {
+        if part == DATA {
+            let ops = batch.into_ops().into_iter();
+            batch = ops.fold(Batch::new(), |mut batch, op| {
+                batch.push(self.packing.packed(op));
+                batch
+            });
+        }
         if part == META {
             let mut wishes = Batch::new();
             for op in batch.ops() {
+                self.packing.note(op)?;
                 if let Op::Put { value, .. } = op
                     && let Some(Row::Inode(header, _)) = Row::parse(value)
                     && header.kind == FileType::Regular

@@ -8,6 +8,7 @@ use kvfs_store::Store;
 
 use crate::engine;
 use crate::setup::Setup;
+use crate::transfer::{model, pass_on};
 
 const ROOT: NodeId = NodeId::ROOT;
 
@@ -102,5 +103,29 @@ fn compressed_content_takes_less_space_and_reads_the_same() {
         assert!(db.check().unwrap().findings.is_empty());
         setup.assert_sound(words);
         db.close().unwrap();
+    }
+}
+
+/// A store of compressed content fits into one of the same size again, also by what leads to a later state.
+#[test]
+fn content_that_is_received_is_compressed_as_its_files_are_set() {
+    let (source, mut target) = (model(1), engine::setup([2; 16], 64 << 10, 200));
+    let dir = source.dir(ROOT, "packed");
+    set(&source, dir, "zstd:3").unwrap();
+    let (packed, plain) = (source.file(dir, "packed"), source.file(ROOT, "plain"));
+    let mut from = None;
+    for (name, offset) in [("one", 0), ("two", 1 << 20)] {
+        for file in [packed, plain] {
+            source.write_at(file, offset, &b"twice ".repeat((1 << 20) / 6)).unwrap();
+        }
+        source.store.create_snapshot(name).unwrap();
+        pass_on(&source, from, name, &mut target, false).unwrap();
+        from = Some(name);
+        let stats = target.store.stats();
+        let stat = |name: &str| stats.iter().find(|(known, _)| known == name).unwrap().1;
+        let (stored, raw) = (stat("keyspace.data.bytes"), stat("keyspace.data.raw_bytes"));
+        assert!(raw >= offset + (2 << 20) - 8192, "{name}: {raw}");
+        assert!(stored * 10 < raw * 6 && stored * 10 > raw * 4, "{name}: {stored} of {raw} bytes");
+        target.assert_sound(name);
     }
 }

@@ -1,0 +1,65 @@
+//! How the content of files is to be stored that comes as records: by the settings in the rows of the files,
+//! which come before their blocks.
+//!
+//! Thread safety: belongs to one thread. Invariants: the store was told that content may be packed before the
+//! first such block; memory is 16 bytes for each file with blocks and a setting.
+
+use std::collections::HashMap;
+
+use kvfs_store::{Compression, Op, Result, Store};
+
+use crate::FileType;
+use crate::schema::{Header, Row, RowFlags};
+
+/// See the module.
+pub(crate) struct Packing<'s> {
+    to: &'s dyn Store,
+    /// The store was told.
+    may_pack: bool,
+    wishes: HashMap<u64, Compression>,
+}
+
+/// Whether what the row is about is to be stored packed.
+pub(crate) fn is_packed(header: &Header) -> bool {
+    header.flags.compression() != Compression::None
+}
+
+impl<'s> Packing<'s> {
+    /// Of what comes into the store.
+    pub(crate) fn new(to: &'s dyn Store) -> Self {
+        Self { to, may_pack: false, wishes: HashMap::new() }
+    }
+
+    /// Takes note of how the content of the file is to be stored that a row is about, if the operation puts
+    /// one.
+    pub(crate) fn note(&mut self, op: &Op) -> Result<()> {
+        let Op::Put { value, .. } = op else { return Ok(()) };
+        let Some(Row::Inode(header, _)) = Row::parse(value) else { return Ok(()) };
+        if is_packed(&header)
+            && !self.may_pack
+            && let Some(compress) = self.to.compress()
+        {
+            compress.allow_compression()?;
+            self.may_pack = true;
+        }
+        let has_blocks = header.kind == FileType::Regular && header.flags.has(RowFlags::BLOCKS);
+        if self.may_pack && has_blocks && is_packed(&header) {
+            self.wishes.insert(header.inode, header.flags.compression());
+        } else {
+            self.wishes.remove(&header.inode);
+        }
+        Ok(())
+    }
+
+    /// The operation, with blocks as their file wishes.
+    pub(crate) fn packed(&self, op: Op) -> Op {
+        match op {
+            Op::PutBlocks { keyspace, prefix, first, data, .. } => {
+                let inode = prefix[..].try_into().ok().map(u64::from_be_bytes);
+                let wish = inode.and_then(|inode| self.wishes.get(&inode).copied());
+                Op::PutBlocks { keyspace, prefix, first, data, compression: wish.unwrap_or_default() }
+            }
+            op => op,
+        }
+    }
+}
