@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use kvfs_fs::FileType;
+use kvfs_fs::{FileType, FsError};
 use kvfs_locks::{Mutex, MutexGuard, class};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -112,6 +112,12 @@ impl OpenFile {
             return refuse(Errno::BADF, "not open for writing");
         }
         self.check_content(Errno::ISDIR)
+    }
+
+    /// # Errors
+    /// ENOTDIR: no directory.
+    pub(crate) fn check_directory(&self) -> Result<()> {
+        if self.kind == FileType::Directory { Ok(()) } else { Err(FsError::NotDirectory.into()) }
     }
 
     /// `errno` for a directory.

@@ -68,11 +68,6 @@ impl<'a> Place<'a> {
         self.is_named
     }
 
-    /// The descriptor whose open file is meant.
-    pub(crate) fn descriptor(&self) -> Option<Fd> {
-        self.base.filter(|_| !self.is_named && self.path.is_none())
-    }
-
     /// Whether a symbolic link in the end is followed.
     pub fn follows(&self) -> bool {
         self.follows

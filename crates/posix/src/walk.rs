@@ -15,6 +15,7 @@ use rustix::io::Errno;
 use crate::error::{PosixError, Result, refuse};
 use crate::held::{Held, settled};
 use crate::identity::{Actor, EXECUTE};
+use crate::open_file::OpenFile;
 
 /// Longest path (bytes), its end included.
 pub const PATH_LEN_MAX: usize = 4096;
@@ -27,6 +28,8 @@ pub const LINKS_MAX: u32 = 40;
 pub(crate) struct Found {
     pub(crate) held: Arc<Held>,
     pub(crate) attr: Attr,
+    /// The open file whose descriptor led to it; `None`: a name did.
+    pub(crate) file: Option<Arc<OpenFile>>,
 }
 
 /// Where a path leads.
@@ -200,11 +203,11 @@ impl Walker<'_> {
 
     fn lookup(&self, at: &Found, name: &[u8]) -> Result<Found> {
         let (held, attr) = at.held.lookup(&self.actor.caller, name)?;
-        Ok(Found { held, attr })
+        Ok(Found { held, attr, file: None })
     }
 
     pub(crate) fn described(&self, held: Arc<Held>) -> Result<Found> {
         let attr = held.attr(&self.actor.caller)?;
-        Ok(Found { held, attr })
+        Ok(Found { held, attr, file: None })
     }
 }

@@ -111,21 +111,16 @@ impl Process {
     /// # Errors
     /// EACCES; EISDIR; EINVAL: not a file, or not open for writing; EFBIG, ENOSPC; those of the walk.
     pub fn truncate<'a>(&self, place: impl Into<Place<'a>>, size: u64) -> Result<()> {
-        let place = place.into();
-        if let Some(fd) = place.descriptor() {
-            let file = self.scope.file(fd)?;
-            file.check_open()?;
-            if !file.is_writable() || file.kind != FileType::Regular {
-                return refuse(Errno::INVAL, "not a file that is open for writing");
-            }
+        let found = self.scope.find_open(place.into())?;
+        if found.file.as_ref().is_some_and(|file| !file.is_writable() || file.kind != FileType::Regular) {
+            return refuse(Errno::INVAL, "not a file that is open for writing");
         }
-        let found = self.scope.find(place)?;
         match found.attr.kind {
             FileType::Regular => {}
             FileType::Directory => return Err(FsError::IsDirectory.into()),
             _ => return refuse(Errno::INVAL, "not a regular file"),
         }
-        if place.descriptor().is_none() {
+        if found.file.is_none() {
             self.scope.check(&found, WRITE)?;
         }
         let kill_suidgid = !self.scope.actor.is_root();
@@ -146,10 +141,9 @@ impl Scope {
     /// What is at `place`. A descriptor must be open for more than its place (`O_PATH`), as the calls demand
     /// that take one alone.
     pub(super) fn find_open(&self, place: Place<'_>) -> Result<Found> {
-        if let Some(fd) = place.descriptor() {
-            self.file(fd)?.check_open()?;
-        }
-        self.find(place)
+        let found = self.find(place)?;
+        found.file.as_ref().map_or(Ok(()), |file| file.check_open())?;
+        Ok(found)
     }
 
     fn set(&self, found: &Found, changes: &SetAttr) -> Result<()> {

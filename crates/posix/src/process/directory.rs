@@ -108,10 +108,12 @@ impl Process {
 
 impl Scope {
     fn listable(&self, fd: Fd) -> Result<Arc<OpenFile>> {
-        if !self.file(fd)?.is_readable() {
+        let file = self.file(fd)?;
+        if !file.is_readable() {
             return refuse(Errno::BADF, "not open for reading");
         }
-        self.directory(fd)
+        file.check_directory()?;
+        Ok(file)
     }
 }
 

@@ -214,6 +214,8 @@ impl Scope {
         Caller { umask: self.umask.load(Ordering::Relaxed), ..self.actor.caller.clone() }
     }
 
+    /// What a call finds at a descriptor, once: another thread may put another open file there meanwhile, so
+    /// what was checked of one look-up says nothing of the next one.
     fn file(&self, fd: Fd) -> Result<Arc<OpenFile>> {
         self.descriptors.get(fd)
     }
@@ -221,7 +223,8 @@ impl Scope {
     /// An open directory.
     fn directory(&self, fd: Fd) -> Result<Arc<OpenFile>> {
         let file = self.file(fd)?;
-        if file.kind == FileType::Directory { Ok(file) } else { Err(FsError::NotDirectory.into()) }
+        file.check_directory()?;
+        Ok(file)
     }
 
     fn walker(&self) -> Walker<'_> {
@@ -248,7 +251,11 @@ impl Scope {
     /// What is at `place`.
     fn find(&self, place: Place<'_>) -> Result<Found> {
         match (place.base, place.path) {
-            (Some(fd), None) => self.walker().described(Arc::clone(&self.file(fd)?.held)),
+            (Some(fd), None) => {
+                let file = self.file(fd)?;
+                let found = self.walker().described(Arc::clone(&file.held))?;
+                Ok(Found { file: (!place.is_named).then_some(file), ..found })
+            }
             _ => self.walk(place, end_of(place))?.existing(),
         }
     }

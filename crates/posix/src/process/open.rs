@@ -245,7 +245,7 @@ impl Scope {
         let linkable = !flags.contains(OFlags::EXCL);
         let entry =
             with_space(self.fs(), &caller, |caller| self.fs().tmpfile(caller, parent, mode, linkable))?;
-        Ok(Found { held: Held::of(self.fs(), &entry), attr: entry.attr })
+        Ok(Found { held: Held::of(self.fs(), &entry), attr: entry.attr, file: None })
     }
 
     fn open_or_make(&self, place: Place<'_>, flags: OFlags, mode: u32) -> Result<Opened> {
@@ -292,7 +292,7 @@ impl Scope {
                 self.fs().create(caller, parent, &name, mode, is_exclusive)
             });
             let (entry, is_new) = made?;
-            let found = Found { held: Held::of(self.fs(), &entry), attr: entry.attr };
+            let found = Found { held: Held::of(self.fs(), &entry), attr: entry.attr, file: None };
             if is_new {
                 self.shared.tell(&[], &[(parent, &name)]);
                 return Ok(Opened::Made(found));

@@ -3,12 +3,12 @@
 use std::io::{IoSlice, IoSliceMut};
 
 use kvfs_fs::FallocateMode;
-use kvfs_posix::{Bounds, Fd, Identity, RangeLock, Whence};
+use kvfs_posix::{Bounds, Fd, Identity, Process, RangeLock, Whence};
 use kvfs_socket::{Exempt, Shares};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use crate::world::{errno, root, volume};
+use crate::world::{errno, root, user, volume};
 
 const NEW: OFlags = OFlags::CREATE.union(OFlags::EXCL).union(OFlags::RDWR);
 
@@ -37,6 +37,48 @@ fn copies_of_a_descriptor_share_offset_and_flags_and_another_open_does_not() {
     assert_eq!(process.dup(other, 0, false).expect("is copied"), Fd(0), "the lowest is given out");
     assert_eq!(process.dup_to(copy, Fd(40), false).expect("is copied"), Fd(40));
     assert_eq!(process.dup(copy, 40, false).expect("is copied"), Fd(41));
+}
+
+/// Has `number` refer to `one` and `other` in turn while `call` is done again and again.
+fn while_a_number_changes(process: &Process, (one, other, number): (Fd, Fd, Fd), call: impl Fn() + Send) {
+    std::thread::scope(|scope| {
+        let calls = scope.spawn(move || (0..20_000).for_each(|_| call()));
+        while !calls.is_finished() {
+            for file in [one, other] {
+                process.dup_to(file, number, false).expect("is copied");
+            }
+        }
+    });
+}
+
+#[test]
+fn call_on_a_number_that_changes_meanwhile_does_what_one_open_file_allows() {
+    let volume = volume();
+    let (root, other) = (volume.process(&Identity::root()), user(&volume, 1000, &[]));
+    let victim = root.open("/victim", NEW, 0o644).expect("is made");
+    root.write(victim, b"content").expect("writes");
+    root.mkdir("/closed", 0o711).expect("is made");
+    root.mknod("/closed/secret", 0o100_644, 0).expect("is made");
+    root.mkdir("/own", 0o777).expect("is made");
+    root.chown("/own", Some(1000), None).expect("is given");
+    let own = other.open("/own/file", NEW, 0o644).expect("is made");
+    let read_only = other.open("/victim", OFlags::RDONLY, 0).expect("all may read");
+    let number = Fd(40);
+    while_a_number_changes(&other, (own, read_only, number), || {
+        let refused = other.truncate(number, 0).err().map(|error| error.errno());
+        assert!([None, Some(Errno::INVAL), Some(Errno::BADF)].contains(&refused), "{refused:?}");
+    });
+    assert_eq!(root.stat(victim).expect("is open").size, 7);
+    let listable = other.open("/own", OFlags::RDONLY, 0).expect("opens");
+    let place = other.open("/closed", OFlags::PATH, 0).expect("it may be searched");
+    while_a_number_changes(&other, (listable, place, number), || {
+        let listed = other.list(number, Some(0), &mut |entry| {
+            assert_ne!(entry.name, b"secret");
+            true
+        });
+        let refused = listed.err().map(|error| error.errno());
+        assert!([None, Some(Errno::BADF)].contains(&refused), "{refused:?}");
+    });
 }
 
 #[test]
