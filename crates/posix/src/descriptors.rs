@@ -1,9 +1,12 @@
 //! The table of descriptors of a process.
 //!
 //! Thread safety: one lock, held for a few instructions. Invariants: the lowest free number is given out; a
-//! process that is bounded has as many descriptors as its user's share was taken for.
+//! process that is bounded has as many descriptors as its user's share was taken for. Those of the program
+//! have numbers below [`DESCRIPTORS_MAX`]; hidden ones, from there on, are reached by no number that the
+//! program gives, and end with the process.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use kvfs_locks::{Mutex, class};
@@ -15,8 +18,11 @@ use crate::error::{PosixError, Result, refuse};
 use crate::open_file::OpenFile;
 use crate::place::Fd;
 
-/// Most descriptors that a process has.
+/// Most descriptors that a process has. The numbers that its program names are smaller.
 pub const DESCRIPTORS_MAX: usize = 1 << 20;
+
+/// Those that a program names.
+const NUMBERS: Range<i32> = 0..DESCRIPTORS_MAX as i32;
 
 #[derive(Debug, Clone)]
 struct Slot {
@@ -58,13 +64,14 @@ impl Descriptors {
         Self { slots: Mutex::new(Slots { by_number: BTreeMap::new(), share: bounds.descriptors(0) }) }
     }
 
-    /// Those of a child: the same open files.
+    /// Those of a child: the same open files, but for hidden ones.
     ///
     /// # Errors
     /// EMFILE: the user has too many.
     pub(crate) fn forked(&self, bounds: Option<&Bounds>) -> Result<Self> {
         let slots = self.slots.lock();
-        let by_number = slots.by_number.clone();
+        let by_number: BTreeMap<_, _> =
+            slots.by_number.range(NUMBERS).map(|(number, slot)| (*number, slot.clone())).collect();
         let too_many = PosixError::new(Errno::MFILE, "too many open files of the user");
         let share = bounds.map(|bounds| bounds.descriptors(by_number.len()).ok_or(too_many)).transpose()?;
         Ok(Self { slots: Mutex::new(Slots { by_number, share }) })
@@ -86,18 +93,27 @@ impl Descriptors {
 
     /// Under the lowest number from `min` on.
     pub(crate) fn insert(&self, file: Arc<OpenFile>, min: i32, closes_on_exec: bool) -> Result<Fd> {
-        if min < 0 || min as usize >= DESCRIPTORS_MAX {
+        if !NUMBERS.contains(&min) {
             return refuse(Errno::INVAL, "no number of a descriptor");
         }
+        self.insert_within(file, min..NUMBERS.end, closes_on_exec)
+    }
+
+    /// Under a number that no call of the program names.
+    pub(crate) fn insert_hidden(&self, file: Arc<OpenFile>) -> Result<Fd> {
+        self.insert_within(file, NUMBERS.end..i32::MAX, false)
+    }
+
+    fn insert_within(&self, file: Arc<OpenFile>, numbers: Range<i32>, closes_on_exec: bool) -> Result<Fd> {
         let mut slots = self.slots.lock();
-        let mut free = min;
-        for (&number, _) in slots.by_number.range(min..) {
+        let mut free = numbers.start;
+        for (&number, _) in slots.by_number.range(numbers.clone()) {
             if number != free {
                 break;
             }
             free += 1;
         }
-        if free as usize >= DESCRIPTORS_MAX {
+        if !numbers.contains(&free) {
             return refuse(Errno::MFILE, "too many open files");
         }
         slots.take_share()?;
@@ -115,7 +131,7 @@ impl Descriptors {
         at: Fd,
         closes_on_exec: bool,
     ) -> Result<Option<Arc<OpenFile>>> {
-        if at.0 < 0 || at.0 as usize >= DESCRIPTORS_MAX {
+        if !NUMBERS.contains(&at.0) {
             return refuse(Errno::BADF, "no number of a descriptor");
         }
         let mut slots = self.slots.lock();
@@ -146,9 +162,14 @@ impl Descriptors {
         Ok(slot.file)
     }
 
-    /// All of them, ascending.
+    /// Those of the program, ascending.
     pub(crate) fn numbers(&self) -> Vec<Fd> {
-        self.slots.lock().by_number.keys().copied().map(Fd).collect()
+        self.slots.lock().by_number.range(NUMBERS).map(|(number, _)| Fd(*number)).collect()
+    }
+
+    /// The hidden ones.
+    pub(crate) fn hidden_numbers(&self) -> Vec<Fd> {
+        self.slots.lock().by_number.range(NUMBERS.end..).map(|(number, _)| Fd(*number)).collect()
     }
 
     /// # Errors

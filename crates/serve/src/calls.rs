@@ -11,12 +11,14 @@ use kvfs_fs::{FallocateMode, SetTime, Timestamp};
 use kvfs_lane::{
     At, Attributes, Bytes, Call, FsNumbers, LANE_DATA_BYTES, LockRange, Reply, Time, decode, encode,
 };
-use kvfs_posix::{Access, Fd, Place, PosixError, ProcessTrees, RangeLock, Result, Whence, close_all, linux};
+use kvfs_posix::{
+    Access, Fd, Place, PosixError, ProcessTrees, RangeLock, Result, SharedFile, Whence, close_all, linux,
+};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use crate::images::Image;
-use crate::session::{Session, refused};
+use crate::session::{Session, handle_of, refused};
 use crate::{keys, records, report};
 
 /// Bytes of an answer in front of its payload, at most.
@@ -206,20 +208,20 @@ impl Caller<'_> {
     fn open(&self, at: &At<'_>, flags: OFlags, mode: u32, handle: Option<u64>) -> Result<Answered> {
         let process = self.session.process();
         handle.map_or(Ok(()), |handle| self.session.check_unused(handle))?;
-        let fd = process.open(self.place(at)?, flags, mode)?;
+        let file = process.open_file(self.place(at)?, flags, mode)?;
         if flags.contains(OFlags::TRUNC)
-            && let Some(image) = self.session.images().of(process, fd)
+            && let Some(image) = self.session.images().of(&file)
         {
             image.hold().reload(0..0)?;
         }
-        let handle = self.session.name(fd, handle)?;
+        let handle = self.session.name(file, flags.contains(OFlags::CLOEXEC), handle)?;
         Ok(Answered::With(Reply::Opened { handle }))
     }
 
     /// Of what the process has: its working directory and its table of descriptors.
     fn own(&self, call: &Call<'_>) -> Result<Answered> {
         let process = self.session.process();
-        let opened = |fd| Ok(Answered::With(Reply::Opened { handle: self.session.name(fd, None)? }));
+        let opened = |fd| Ok(Answered::With(Reply::Opened { handle: handle_of(fd) }));
         match *call {
             Call::Chdir { at } => process.chdir(self.place(&at)?).map(done),
             Call::WorkingDirectory => process.getcwd().map(Answered::Bytes),
@@ -432,7 +434,7 @@ impl Caller<'_> {
         if images.is_empty() {
             return None;
         }
-        images.of(self.session.process(), self.descriptor(handle).ok()?)
+        images.of(&SharedFile::of(self.session.process(), self.descriptor(handle).ok()?).ok()?)
     }
 
     /// That of what is at a place.
@@ -440,11 +442,8 @@ impl Caller<'_> {
         if self.session.images().is_empty() {
             return Ok(None);
         }
-        let process = self.session.process();
-        let fd = process.open(place, OFlags::PATH, 0)?;
-        let image = self.session.images().of(process, fd);
-        process.close(fd)?;
-        Ok(image)
+        let file = self.session.process().open_file(place, OFlags::PATH, 0)?;
+        Ok(self.session.images().of(&file))
     }
 
     fn move_content(&self, call: &Call<'_>, payload: &[u8], space: &mut [u8]) -> Result<Answered> {

@@ -94,9 +94,8 @@ impl Images {
     }
 
     /// The image of a file that is open for reading and writing; made if there is none.
-    pub(crate) fn open(&self, process: &Process, fd: Fd, uid: u32) -> Result<Arc<Image>> {
-        let file = SharedFile::of(process, fd)?;
-        let image = self.find_or_make(process, &file, uid)?;
+    pub(crate) fn open(&self, process: &Process, file: &SharedFile, uid: u32) -> Result<Arc<Image>> {
+        let image = self.find_or_make(process, file, uid)?;
         // Only now: the others are not to wait until it is read.
         image.fill()?;
         Ok(image)
@@ -120,12 +119,11 @@ impl Images {
     }
 
     /// That of an open file.
-    pub(crate) fn of(&self, process: &Process, fd: Fd) -> Option<Arc<Image>> {
+    pub(crate) fn of(&self, file: &SharedFile) -> Option<Arc<Image>> {
         if self.is_empty() {
             return None;
         }
-        let identity = SharedFile::of(process, fd).ok()?.identity();
-        self.known.lock().get(&identity).and_then(Weak::upgrade)
+        self.known.lock().get(&file.identity()).and_then(Weak::upgrade)
     }
 
     /// Of all files. What fails of other users is not told to this one.

@@ -257,10 +257,20 @@ impl Placeholders {
         Ok(file)
     }
 
-    /// Keeps the image of a mapped file for as long as the placeholder is there.
-    pub(crate) fn keep_image(&self, handle: u64, image: Arc<Image>, by: &Session) -> Result<(), Errno> {
-        self.table.lock().of(handle, by)?.image = Some(image);
-        Ok(())
+    /// The open file of a placeholder, for a connection of the same user, which gets no descriptor of it.
+    pub(crate) fn file(&self, handle: u64, by: &Session) -> Result<SharedFile, Errno> {
+        self.table.lock().of(handle, by)?.file.clone().ok_or(Errno::BADF)
+    }
+
+    /// Keeps the image of a mapped file for as long as the placeholder is there. Returns the one that was
+    /// kept before, whose end takes long.
+    pub(crate) fn keep_image(
+        &self,
+        handle: u64,
+        image: &Arc<Image>,
+        by: &Session,
+    ) -> Result<Option<Arc<Image>>, Errno> {
+        Ok(self.table.lock().of(handle, by)?.image.replace(Arc::clone(image)))
     }
 
     /// Body of the thread: ends open files whose last placeholder was closed. Those that are closed one soon

@@ -2,14 +2,15 @@
 //!
 //! Thread safety: everything is `&self`; the table of handles is locked for a few instructions.
 //!
-//! Invariant: a handle of the table is a descriptor of the process, the same one as long as it is there.
+//! Invariant: a handle of the table is a descriptor of the process, the same one as long as it is there: a
+//! hidden one, which no client reaches by a number.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use kvfs_lane::{LaneEnd, NUMBERED};
 use kvfs_locks::{Mutex, class};
-use kvfs_posix::{Fd, Process, SharedFile, interrupt};
+use kvfs_posix::{DESCRIPTORS_MAX, Fd, Process, SharedFile, interrupt};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
@@ -83,37 +84,35 @@ impl Session {
 
     /// The descriptor of a handle; adopts the open file of a placeholder that came from elsewhere.
     pub(crate) fn descriptor(self: &Arc<Self>, handle: u64) -> kvfs_posix::Result<Fd> {
-        if handle & NUMBERED != 0 {
-            // The process refuses what is no descriptor.
-            return Ok(Fd((handle & !NUMBERED) as i32));
+        if let Some(fd) = numbered(handle) {
+            return Ok(fd);
         }
         let mut table = self.table.lock();
         if let Some(fd) = table.get(&handle) {
             return Ok(*fd);
         }
         let file = self.placeholders.adopt(handle, self).map_err(refused)?;
-        let fd = file.adopt(&self.process, true)?;
+        let fd = file.adopt_hidden(&self.process)?;
         table.insert(handle, fd);
         Ok(fd)
     }
 
     /// The descriptor of a handle that a call has used.
     pub(crate) fn opened(&self, handle: u64) -> Option<Fd> {
-        if handle & NUMBERED != 0 {
-            return Some(Fd((handle & !NUMBERED) as i32));
-        }
-        self.table.lock().get(&handle).copied()
+        numbered(handle).or_else(|| self.table.lock().get(&handle).copied())
     }
 
     /// The memory of an open file, for mappings that are shared.
     pub(crate) fn map(self: &Arc<Self>, handle: u64) -> kvfs_posix::Result<Arc<Image>> {
-        let fd = self.descriptor(handle)?;
-        let flags = self.process.flags(fd)?;
+        let file = self.placeholders.file(handle, self).map_err(refused)?;
+        let flags = file.flags();
         if flags.intersection(OFlags::RWMODE) != OFlags::RDWR || flags.contains(OFlags::APPEND) {
             return Err(refused(Errno::NODEV));
         }
-        let image = self.images.open(&self.process, fd, self.uid())?;
-        self.placeholders.keep_image(handle, Arc::clone(&image), self).map_err(refused)?;
+        file.check_view(&self.process)?;
+        let image = self.images.open(&self.process, &file, self.uid())?;
+        let before = self.placeholders.keep_image(handle, &image, self).map_err(refused)?;
+        before.into_iter().for_each(Image::leave);
         Ok(image)
     }
 
@@ -128,11 +127,16 @@ impl Session {
         self.placeholders.check_unused(handle, self).map_err(refused)
     }
 
-    /// Names what was opened.
-    pub(crate) fn name(self: &Arc<Self>, fd: Fd, handle: Option<u64>) -> kvfs_posix::Result<u64> {
-        let Some(handle) = handle else { return Ok(NUMBERED | fd.0 as u64) };
-        let file = SharedFile::of(&self.process, fd)?;
+    /// Names what was opened: by a number that it gets now, or by a placeholder.
+    pub(crate) fn name(
+        self: &Arc<Self>,
+        file: SharedFile,
+        closes_on_exec: bool,
+        handle: Option<u64>,
+    ) -> kvfs_posix::Result<u64> {
+        let Some(handle) = handle else { return Ok(handle_of(file.adopt(&self.process, closes_on_exec)?)) };
         let mut table = self.table.lock();
+        let fd = file.adopt_hidden(&self.process)?;
         let bound = self.placeholders.bind(handle, file, self).map_err(refused);
         match bound {
             Ok(()) => table.insert(handle, fd),
@@ -147,8 +151,8 @@ impl Session {
 
     /// The program has closed a descriptor.
     pub(crate) fn close(&self, handle: u64) -> kvfs_posix::Result<()> {
-        if handle & NUMBERED != 0 {
-            return self.process.close(Fd((handle & !NUMBERED) as i32));
+        if let Some(fd) = numbered(handle) {
+            return self.process.close(fd);
         }
         let fd = self.table.lock().remove(&handle);
         // Others may still have the open file; of this process the locks end.
@@ -185,6 +189,19 @@ impl Drop for Session {
         self.placeholders.exit(self.uid());
         tracing::debug!(uid = self.uid(), "a connection has ended");
     }
+}
+
+/// The handle of a descriptor that the client knows by its number.
+pub(crate) fn handle_of(fd: Fd) -> u64 {
+    NUMBERED | u64::from(fd.0 as u32)
+}
+
+/// The descriptor that a client names by its number; `None`: it names a placeholder. Those of placeholders
+/// have no such number.
+fn numbered(handle: u64) -> Option<Fd> {
+    let number = (handle & NUMBERED != 0).then_some(handle & !NUMBERED)?;
+    // The process refuses what is no descriptor.
+    Some(Fd(if number < DESCRIPTORS_MAX as u64 { number as i32 } else { -1 }))
 }
 
 /// A refusal of this crate.

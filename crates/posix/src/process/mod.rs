@@ -266,9 +266,13 @@ pub(crate) fn user_of(process: &Process) -> (&Arc<FileSystem>, &Caller, &[u32]) 
     (process.scope.fs(), process.scope.caller(), process.scope.actor.groups())
 }
 
-/// Closes all descriptors of a process, which ends its locks, too (`_exit`).
+/// Closes all descriptors that the program of a process names, which ends its locks, too (`_exit`).
 pub fn close_all(process: &Process) {
-    for fd in process.scope.descriptors.numbers() {
+    close_each(process, process.scope.descriptors.numbers());
+}
+
+fn close_each(process: &Process, descriptors: Vec<Fd>) {
+    for fd in descriptors {
         // Another thread may have been faster.
         let _ = process.close(fd);
     }
@@ -282,6 +286,7 @@ fn end_of(place: Place<'_>) -> End {
 impl Drop for Process {
     fn drop(&mut self) {
         close_all(self);
+        close_each(self, self.scope.descriptors.hidden_numbers());
         self.scope.shared.processes.fetch_sub(1, Ordering::AcqRel);
     }
 }

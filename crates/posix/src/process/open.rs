@@ -32,6 +32,20 @@ impl Process {
     /// # Errors
     /// ENOENT, EEXIST, EISDIR, ENOTDIR, ELOOP, EACCES, EPERM, EMFILE; ENXIO: a fifo, socket or device.
     pub fn open<'a>(&self, place: impl Into<Place<'a>>, flags: OFlags, mode: u32) -> Result<Fd> {
+        let file = self.open_file(place, flags, mode)?;
+        self.scope.descriptors.insert(file.0, 0, flags.contains(OFlags::CLOEXEC))
+    }
+
+    /// As [`Process::open`], without a descriptor: what is opened is reached by no number of this process.
+    ///
+    /// # Errors
+    /// As [`Process::open`].
+    pub fn open_file<'a>(
+        &self,
+        place: impl Into<Place<'a>>,
+        flags: OFlags,
+        mode: u32,
+    ) -> Result<SharedFile> {
         let place = place.into();
         self.scope.descriptors.check_room()?;
         let is_path = flags.contains(OFlags::PATH);
@@ -39,7 +53,7 @@ impl Process {
             self.scope.open_unnamed(place, flags, mode)?
         } else if !is_path && flags.contains(OFlags::CREATE) {
             match self.scope.open_or_make(place, flags, mode)? {
-                Opened::Made(found) => return self.scope.add(found, flags),
+                Opened::Made(found) => return Ok(self.scope.opened(found, flags)),
                 Opened::There(found) => found,
             }
         } else {
@@ -53,7 +67,7 @@ impl Process {
             return Err(FsError::NotDirectory.into());
         }
         if is_path || flags.contains(OFlags::TMPFILE) {
-            return self.scope.add(found, flags);
+            return Ok(self.scope.opened(found, flags));
         }
         self.scope.check_open(&found, flags)?;
         if flags.contains(OFlags::TRUNC) && found.attr.kind == FileType::Regular {
@@ -65,7 +79,7 @@ impl Process {
             })?;
             self.scope.shared.tell(&[(node, true)], &[]);
         }
-        self.scope.add(found, flags)
+        Ok(self.scope.opened(found, flags))
     }
 
     /// Closes a descriptor. Locks that the process has on ranges of the file end; those of the open file with
@@ -176,15 +190,41 @@ impl SharedFile {
         Ok(Self(process.scope.file(fd)?))
     }
 
+    /// Its flags, its access mode among them.
+    pub fn flags(&self) -> OFlags {
+        self.0.flags()
+    }
+
+    /// Whether it is of the file system, and in the transaction, of `process`.
+    ///
+    /// # Errors
+    /// EXDEV.
+    pub fn check_view(&self, process: &Process) -> Result<()> {
+        if self.0.held.is_of(process.scope.fs()) {
+            Ok(())
+        } else {
+            refuse(Errno::XDEV, "an open file of another file system or transaction")
+        }
+    }
+
     /// A descriptor of it for `process`: with its flags and the offset that both move.
     ///
     /// # Errors
     /// EMFILE; EXDEV: of another file system, or of another transaction.
     pub fn adopt(&self, process: &Process, closes_on_exec: bool) -> Result<Fd> {
-        if !self.0.held.is_of(process.scope.fs()) {
-            return refuse(Errno::XDEV, "an open file of another file system or transaction");
-        }
+        self.check_view(process)?;
         process.scope.descriptors.insert(Arc::clone(&self.0), 0, closes_on_exec)
+    }
+
+    /// As [`SharedFile::adopt`], for a part of the program that stands between the process and those who give
+    /// numbers: of [`DESCRIPTORS_MAX`](crate::DESCRIPTORS_MAX) or more, which no call gives out, replaces or
+    /// closes at an exec, and which no child has.
+    ///
+    /// # Errors
+    /// As [`SharedFile::adopt`].
+    pub fn adopt_hidden(&self, process: &Process) -> Result<Fd> {
+        self.check_view(process)?;
+        process.scope.descriptors.insert_hidden(Arc::clone(&self.0))
     }
 
     /// A process for the user of `process` that has this file alone, opened anew: with flags, an offset and
@@ -203,9 +243,9 @@ impl SharedFile {
 }
 
 impl Scope {
-    fn add(&self, found: Found, flags: OFlags) -> Result<Fd> {
+    fn opened(&self, found: Found, flags: OFlags) -> SharedFile {
         let file = OpenFile::new(found.held, found.attr.kind, flags.intersection(KEPT), &self.shared.locks);
-        self.descriptors.insert(Arc::new(file), 0, flags.contains(OFlags::CLOEXEC))
+        SharedFile(Arc::new(file))
     }
 
     /// Whether what is there may be opened so.

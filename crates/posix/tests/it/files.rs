@@ -3,7 +3,7 @@
 use std::io::{IoSlice, IoSliceMut};
 
 use kvfs_fs::FallocateMode;
-use kvfs_posix::{Bounds, Fd, Identity, Process, RangeLock, Whence};
+use kvfs_posix::{Bounds, DESCRIPTORS_MAX, Fd, Identity, Process, RangeLock, Whence, close_all};
 use kvfs_socket::{Exempt, Shares};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -79,6 +79,24 @@ fn call_on_a_number_that_changes_meanwhile_does_what_one_open_file_allows() {
         let refused = listed.err().map(|error| error.errno());
         assert!([None, Some(Errno::BADF)].contains(&refused), "{refused:?}");
     });
+}
+
+#[test]
+fn hidden_descriptors_are_those_of_no_program() {
+    let process = root();
+    let file = process.open_file("/file", NEW, 0o644).expect("is made");
+    let hidden = file.adopt_hidden(&process).expect("has room");
+    assert_eq!(hidden, Fd(DESCRIPTORS_MAX as i32));
+    let named = file.adopt(&process, false).expect("has room");
+    assert_eq!(named, Fd(0), "of those below it is the lowest");
+    assert_eq!(errno(process.dup_to(named, hidden, false)), Some(Errno::BADF));
+    assert_eq!(errno(process.dup(named, hidden.0, false)), Some(Errno::INVAL));
+    assert_eq!(errno(process.fork().expect("is made").stat(hidden)), Some(Errno::BADF));
+    process.set_closes_on_exec(hidden, true).expect("is open");
+    process.exec();
+    close_all(&process);
+    assert_eq!(errno(process.stat(named)), Some(Errno::BADF));
+    assert_eq!(process.stat(hidden).expect("is open").size, 0);
 }
 
 #[test]

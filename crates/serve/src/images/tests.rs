@@ -23,10 +23,14 @@ fn process() -> (TempDir, Volume, Process) {
     (directory, volume, process)
 }
 
+fn file_of(process: &Process, fd: Fd) -> SharedFile {
+    SharedFile::of(process, fd).expect("is open")
+}
+
 fn mapped(images: &Images, process: &Process, name: &str, uid: u32) -> (Fd, Arc<Image>) {
     let fd = process.open(name, OFlags::CREATE | OFlags::RDWR, 0o644).expect("opens");
     process.write(fd, b"content").expect("writes");
-    (fd, images.open(process, fd, uid).expect("is mapped"))
+    (fd, images.open(process, &file_of(process, fd), uid).expect("is mapped"))
 }
 
 #[test]
@@ -57,7 +61,10 @@ fn room_of_a_user_bounds_what_that_user_makes_longer_and_not_what_others_do() {
     process.truncate(fd, half + 1).expect("is longer");
     image.hold().reload(0..0).expect("is held as far as there is room");
     assert!(images.shares.take(ONE, 1).is_none());
-    assert_eq!(images.open(&process, fd, OTHER).err().map(|error| error.errno()), Some(Errno::NOMEM));
+    assert_eq!(
+        images.open(&process, &file_of(&process, fd), OTHER).err().map(|error| error.errno()),
+        Some(Errno::NOMEM)
+    );
     process.truncate(fd, 1).expect("is shorter");
     image.hold().reload(0..0).expect("goes on");
     assert!(images.shares.take(ONE, IMAGE_BYTES_MAX / 2 - PAGE).is_some());

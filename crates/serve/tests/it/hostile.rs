@@ -3,11 +3,12 @@
 use std::io::{Read, Write};
 
 use kvfs_lane::greeting::{self, Greeting, Request, VERSION};
-use kvfs_lane::{Call, ClientLane, Connection, LaneError, LockRange, Reply, decode};
+use kvfs_lane::{Call, ClientLane, Connection, LaneError, LockRange, NUMBERED, Reply, decode};
+use kvfs_posix::DESCRIPTORS_MAX;
 use rustix::fs::{FallocateFlags, OFlags, fstat};
-use rustix::io::Errno;
+use rustix::io::{Errno, pread};
 
-use crate::world::{World, at, of, placeholder};
+use crate::world::{Client, World, at, of, placeholder};
 
 #[test]
 fn another_version_and_transactions_that_are_not_there_are_refused() {
@@ -88,6 +89,40 @@ fn handles_that_were_not_given_are_refused() {
         assert_eq!(client.read(handle, 10, Some(0)), Err(Errno::BADF), "{handle:#x}");
         assert_eq!(client.open("/file", OFlags::CREATE, Some(handle)), Err(Errno::BADF));
     }
+}
+
+#[test]
+fn no_number_of_a_client_reaches_what_a_placeholder_stands_for() {
+    let world = World::new();
+    let socket = world.socket();
+    let again = socket.try_clone().expect("is copied");
+    let client = Client(Connection::greet(socket, Greeting::default()).expect("is greeted"));
+    let (handle, _descriptor) = placeholder(&client);
+    client.open("/file", OFlags::CREATE | OFlags::RDWR, Some(handle)).expect("opens");
+    client.write(handle, b"content").expect("writes");
+    let other = client.open("/other", OFlags::CREATE | OFlags::RDWR, None).expect("opens");
+    client.write(other, b"another").expect("writes");
+    let (end, closes_on_exec) = (DESCRIPTORS_MAX as i32, true);
+    for number in (0..8).chain(end..end + 8) {
+        let numbered = NUMBERED | number as u64;
+        if numbered != other {
+            assert_eq!(client.call(&Call::Close { handle: numbered }, &[]), Err(Errno::BADF), "{number}");
+        }
+        let put = client.call(&Call::DupTo { handle: other, new: number, closes_on_exec }, &[]);
+        assert_eq!(put.is_ok(), number < end, "{number}");
+    }
+    let beyond = |min| client.call(&Call::Dup { handle: other, min, closes_on_exec }, &[]).map(drop);
+    assert_eq!(beyond(end), Err(Errno::INVAL));
+    assert_eq!([(); 2].map(|()| beyond(end - 1)), [Ok(()), Err(Errno::MFILE)]);
+    client.call(&Call::SetClosesOnExec { handle, closes_on_exec }, &[]).expect("changes nothing");
+    for call in [Call::Exec, Call::Exit] {
+        client.call(&call, &[]).expect("is done");
+        assert_eq!(client.read(handle, 10, Some(0)).expect("is open"), b"content", "{call:?}");
+    }
+    let mut memory = greeting::ask(&again, &Request::Memory { handle }).expect("is mapped").descriptors;
+    let mut found = [0; 7];
+    pread(memory.pop().expect("one"), &mut found, 0).expect("reads");
+    assert_eq!(&found, b"content");
 }
 
 #[test]
