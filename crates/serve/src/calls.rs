@@ -12,7 +12,8 @@ use kvfs_lane::{
     At, Attributes, Bytes, Call, FsNumbers, LANE_DATA_BYTES, LockRange, Reply, Time, decode, encode,
 };
 use kvfs_posix::{
-    Access, Fd, Place, PosixError, ProcessTrees, RangeLock, Result, SharedFile, Whence, close_all, linux,
+    Access, Fd, NewMode, Place, PosixError, ProcessTrees, RangeLock, Result, SharedFile, Whence, close_all,
+    linux,
 };
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -126,17 +127,15 @@ impl Caller<'_> {
         let process = self.session.process();
         match *call {
             Call::Open { at, flags, mode, umask, handle } => {
-                process.umask(umask);
+                let mode = NewMode::masked(mode, umask);
                 self.open(&at, OFlags::from_bits_retain(flags), mode, handle)
             }
             Call::Close { handle } => self.session.close_or_abandon(handle).map(done),
             Call::Mkdir { at, mode, umask } => {
-                process.umask(umask);
-                process.mkdir(self.place(&at)?, mode).map(done)
+                process.mkdir(self.place(&at)?, NewMode::masked(mode, umask)).map(done)
             }
             Call::Mknod { at, mode, rdev, umask } => {
-                process.umask(umask);
-                process.mknod(self.place(&at)?, mode, rdev).map(done)
+                process.mknod(self.place(&at)?, NewMode::masked(mode, umask), rdev).map(done)
             }
             Call::Symlink { at } => process.symlink(payload, self.place(&at)?).map(done),
             Call::Link { old, new } => process.link(self.place(&old)?, self.place(&new)?).map(done),
@@ -205,7 +204,7 @@ impl Caller<'_> {
         }
     }
 
-    fn open(&self, at: &At<'_>, flags: OFlags, mode: u32, handle: Option<u64>) -> Result<Answered> {
+    fn open(&self, at: &At<'_>, flags: OFlags, mode: NewMode, handle: Option<u64>) -> Result<Answered> {
         let process = self.session.process();
         handle.map_or(Ok(()), |handle| self.session.check_unused(handle))?;
         let file = process.open_file(self.place(at)?, flags, mode)?;

@@ -52,6 +52,28 @@ pub struct Process {
     scope: Scope,
 }
 
+/// The permission bits of what a call makes. Those that are in the umask it does not get: in that of its
+/// process, where a call says no more than a number, or in one of the call's own, which no other thread of
+/// the process changes meanwhile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NewMode {
+    bits: u32,
+    umask: Option<u32>,
+}
+
+impl NewMode {
+    /// With a umask of the call's own.
+    pub fn masked(bits: u32, umask: u32) -> Self {
+        Self { bits, umask: Some(umask & 0o777) }
+    }
+}
+
+impl From<u32> for NewMode {
+    fn from(bits: u32) -> Self {
+        Self { bits, umask: None }
+    }
+}
+
 /// What the calls of a process see, and the steps that they share.
 #[derive(Debug)]
 struct Scope {
@@ -209,9 +231,10 @@ impl Scope {
         &self.actor.caller
     }
 
-    /// For what makes a file: with its umask.
-    fn maker(&self) -> Caller {
-        Caller { umask: self.umask.load(Ordering::Relaxed), ..self.actor.caller.clone() }
+    /// For what makes a file: with a umask.
+    fn maker(&self, umask: Option<u32>) -> Caller {
+        let umask = umask.unwrap_or_else(|| self.umask.load(Ordering::Relaxed));
+        Caller { umask, ..self.actor.caller.clone() }
     }
 
     /// What a call finds at a descriptor, once: another thread may put another open file there meanwhile, so

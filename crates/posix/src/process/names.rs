@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kvfs_fs::{Attr, Entry, FileType, FsError, NodeId, RenameMode};
 use rustix::io::Errno;
 
-use super::{Process, Scope};
+use super::{NewMode, Process, Scope};
 use crate::Place;
 use crate::error::{PosixError, Result, refuse};
 use crate::held::{Held, settled, with_space};
@@ -21,9 +21,10 @@ impl Process {
     ///
     /// # Errors
     /// EEXIST, ENOENT, EACCES, and those of the walk.
-    pub fn mkdir<'a>(&self, place: impl Into<Place<'a>>, mode: u32) -> Result<()> {
+    pub fn mkdir<'a>(&self, place: impl Into<Place<'a>>, mode: impl Into<NewMode>) -> Result<()> {
+        let NewMode { bits: mode, umask } = mode.into();
         let (directory, name) = self.scope.place_of_new(place.into(), true)?;
-        let (caller, node) = (self.scope.maker(), directory.held.node());
+        let (caller, node) = (self.scope.maker(umask), directory.held.node());
         let made = with_space(self.scope.fs(), &caller, |caller| {
             // Only the sticky bit is kept of the upper ones, as by mkdir(2).
             self.scope.fs().mkdir(caller, node, &name, mode & 0o1777)
@@ -35,7 +36,13 @@ impl Process {
     ///
     /// # Errors
     /// As [`Process::mkdir`]; EPERM: a device, and not by root; EINVAL: another type.
-    pub fn mknod<'a>(&self, place: impl Into<Place<'a>>, mode: u32, rdev: u32) -> Result<()> {
+    pub fn mknod<'a>(
+        &self,
+        place: impl Into<Place<'a>>,
+        mode: impl Into<NewMode>,
+        rdev: u32,
+    ) -> Result<()> {
+        let NewMode { bits: mode, umask } = mode.into();
         let is_device =
             matches!(FileType::from_mode(mode), Some(FileType::CharDevice | FileType::BlockDevice));
         if is_device && !self.scope.actor.is_root() {
@@ -45,7 +52,7 @@ impl Process {
             return refuse(Errno::PERM, "a directory is made by mkdir");
         }
         let (directory, name) = self.scope.place_of_new(place.into(), false)?;
-        let (caller, node) = (self.scope.maker(), directory.held.node());
+        let (caller, node) = (self.scope.maker(umask), directory.held.node());
         let mode = self.scope.actor.mode_of_new(&directory.attr, mode);
         let made = with_space(self.scope.fs(), &caller, |caller| {
             self.scope.fs().mknod(caller, node, &name, mode, rdev)
@@ -59,7 +66,7 @@ impl Process {
     /// As [`Process::mkdir`]; ENOENT: the content is empty; ENAMETOOLONG.
     pub fn symlink<'a>(&self, target: &[u8], place: impl Into<Place<'a>>) -> Result<()> {
         let (directory, name) = self.scope.place_of_new(place.into(), false)?;
-        let (caller, node) = (self.scope.maker(), directory.held.node());
+        let (caller, node) = (self.scope.maker(None), directory.held.node());
         let made = with_space(self.scope.fs(), &caller, |caller| {
             self.scope.fs().symlink(caller, node, &name, target)
         });

@@ -6,7 +6,7 @@ use kvfs_fs::{FileType, FsError, SetAttr};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use super::{Process, Scope};
+use super::{NewMode, Process, Scope};
 use crate::descriptors::Descriptors;
 use crate::error::{Result, refuse};
 use crate::held::{Held, with_space};
@@ -31,7 +31,12 @@ impl Process {
     ///
     /// # Errors
     /// ENOENT, EEXIST, EISDIR, ENOTDIR, ELOOP, EACCES, EPERM, EMFILE; ENXIO: a fifo, socket or device.
-    pub fn open<'a>(&self, place: impl Into<Place<'a>>, flags: OFlags, mode: u32) -> Result<Fd> {
+    pub fn open<'a>(
+        &self,
+        place: impl Into<Place<'a>>,
+        flags: OFlags,
+        mode: impl Into<NewMode>,
+    ) -> Result<Fd> {
         let file = self.open_file(place, flags, mode)?;
         self.scope.descriptors.insert(file.0, 0, flags.contains(OFlags::CLOEXEC))
     }
@@ -44,9 +49,9 @@ impl Process {
         &self,
         place: impl Into<Place<'a>>,
         flags: OFlags,
-        mode: u32,
+        mode: impl Into<NewMode>,
     ) -> Result<SharedFile> {
-        let place = place.into();
+        let (place, mode) = (place.into(), mode.into());
         self.scope.descriptors.check_room()?;
         let is_path = flags.contains(OFlags::PATH);
         let found = if !is_path && flags.contains(OFlags::TMPFILE) {
@@ -271,7 +276,7 @@ impl Scope {
     }
 
     /// A file without a name, in the directory `place`.
-    fn open_unnamed(&self, place: Place<'_>, flags: OFlags, mode: u32) -> Result<Found> {
+    fn open_unnamed(&self, place: Place<'_>, flags: OFlags, mode: NewMode) -> Result<Found> {
         if flags.intersection(OFlags::RWMODE) == OFlags::RDONLY {
             return refuse(Errno::INVAL, "a file without a name is opened to be written");
         }
@@ -280,15 +285,15 @@ impl Scope {
             return Err(FsError::NotDirectory.into());
         }
         self.check(&directory, WRITE | EXECUTE)?;
-        let (caller, parent) = (self.maker(), directory.held.node());
-        let mode = self.actor.mode_of_new(&directory.attr, mode & 0o7777);
+        let (caller, parent) = (self.maker(mode.umask), directory.held.node());
+        let mode = self.actor.mode_of_new(&directory.attr, mode.bits & 0o7777);
         let linkable = !flags.contains(OFlags::EXCL);
         let entry =
             with_space(self.fs(), &caller, |caller| self.fs().tmpfile(caller, parent, mode, linkable))?;
         Ok(Found { held: Held::of(self.fs(), &entry), attr: entry.attr, file: None })
     }
 
-    fn open_or_make(&self, place: Place<'_>, flags: OFlags, mode: u32) -> Result<Opened> {
+    fn open_or_make(&self, place: Place<'_>, flags: OFlags, mode: NewMode) -> Result<Opened> {
         let is_exclusive = flags.contains(OFlags::EXCL);
         let follows = place.follows && !is_exclusive && !flags.contains(OFlags::NOFOLLOW);
         if place.path.is_none() && !is_exclusive {
@@ -326,8 +331,8 @@ impl Scope {
             if flags.contains(OFlags::DIRECTORY) {
                 return refuse(Errno::INVAL, "a directory is not made by open");
             }
-            let (caller, parent) = (self.maker(), directory.held.node());
-            let mode = self.actor.mode_of_new(&directory.attr, mode & 0o7777);
+            let (caller, parent) = (self.maker(mode.umask), directory.held.node());
+            let mode = self.actor.mode_of_new(&directory.attr, mode.bits & 0o7777);
             let made = with_space(self.fs(), &caller, |caller| {
                 self.fs().create(caller, parent, &name, mode, is_exclusive)
             });

@@ -1,7 +1,7 @@
 //! Permission bits, owners, times, extended attributes.
 
 use kvfs_fs::{SetTime, Timestamp, XattrMode};
-use kvfs_posix::{Access, Place};
+use kvfs_posix::{Access, NewMode, Place};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
@@ -75,6 +75,19 @@ fn privileges_of_a_file_end_with_its_content_owner_and_group() {
     assert_eq!(errno(owner.chown("/dir/program", None, Some(61))), Some(Errno::PERM));
     owner.chown("/dir/program", Some(1000), Some(60)).expect("changes nothing");
     assert_eq!(errno(user(&volume, 1001, &[]).chmod("/dir/program", 0o777)), Some(Errno::PERM));
+}
+
+#[test]
+fn umask_of_a_call_is_that_of_no_other_one() {
+    let process = root();
+    process.umask(0o022);
+    process.mkdir("/own", NewMode::masked(0o777, 0o077)).expect("is made");
+    process.mknod("/all", NewMode::masked(0o100_666, 0), 0).expect("is made");
+    process.open("/group", OFlags::CREATE | OFlags::RDWR, NewMode::masked(0o666, 0o1007)).expect("is made");
+    process.open("/usual", OFlags::CREATE | OFlags::RDWR, 0o666).expect("is made");
+    let modes = ["/own", "/all", "/group", "/usual"].map(|path| process.stat(path).expect("is there").mode);
+    assert_eq!(modes, [0o700, 0o666, 0o660, 0o644]);
+    assert_eq!(process.umask(0), 0o022);
 }
 
 #[test]

@@ -28,6 +28,30 @@ fn names(mut records: &[u8]) -> Vec<(String, u8)> {
 }
 
 #[test]
+fn umask_of_a_call_counts_for_no_call_of_another_lane() {
+    let world = World::new();
+    let client = world.connect();
+    let make = |path: &str, umask| {
+        let flags = (OFlags::CREATE | OFlags::RDWR).bits();
+        client
+            .call(&Call::Open { at: at(path), flags, mode: 0o666, umask, handle: None }, &[])
+            .expect("opens");
+    };
+    std::thread::scope(|scope| {
+        let makes = scope.spawn(|| {
+            for round in 0..2000 {
+                let path = format!("/own{round}");
+                make(&path, 0o077);
+                assert_eq!(stat(&client, &path, true).expect("is there").mode & 0o777, 0o600, "{round}");
+            }
+        });
+        while !makes.is_finished() {
+            make("/all", 0);
+        }
+    });
+}
+
+#[test]
 fn files_are_made_written_read_and_removed() {
     let world = World::new();
     let client = world.connect();
