@@ -34,6 +34,9 @@ pub enum FsError {
     /// The directory has entries (ENOTEMPTY).
     #[error("directory not empty")]
     NotEmpty,
+    /// Another file has the name than the one that the caller has found there: look again (ESTALE).
+    #[error("another file has the name by now")]
+    NameChanged,
     /// A name longer than [`crate::NAME_LEN_MAX`], or a symbolic-link target longer than
     /// [`crate::SYMLINK_LEN_MAX`] (ENAMETOOLONG).
     #[error("name of {len} bytes is longer than {len_max}")]
@@ -243,7 +246,7 @@ impl FsError {
             Self::AttributeTooLarge { .. } => errno::E2BIG,
             Self::NotSupported(_) => errno::EOPNOTSUPP,
             Self::NoSuchOffset => errno::ENXIO,
-            Self::Stale(_) | Self::ViewEnded(_) => errno::ESTALE,
+            Self::Stale(_) | Self::ViewEnded(_) | Self::NameChanged => errno::ESTALE,
             Self::Canceled(_) | Self::MergeRefused { .. } | Self::DirectoryGone { .. } => errno::ECANCELED,
             Self::NoLocks(_) => errno::ENOLCK,
             Self::ReadOnly => errno::EROFS,

@@ -76,7 +76,9 @@ pub use kvfs_txn::{
     Admission, Doom, DoomReason, LockInfo, LockNameBuf, LockPage, LockPlace, LockStats, Rival, Ticket,
     TxnInfo, WaiterInfo,
 };
-pub use namespace::{TreeError, TreeRights, look_through, remove_tree};
+pub use namespace::{
+    FoundByNames, TreeError, TreeRights, look_through, remove_found, remove_tree, rename_found,
+};
 pub use node::{HeldNode, KnownNode, NodeTable};
 pub use orphan::Orphans;
 pub use quota::{GRACE_SECONDS, Limits, Project, QuotaKind, QuotaLine, Quotas, Usage};

@@ -14,7 +14,9 @@ mod tree;
 use kvfs_txn::{Fields, LockName, Want};
 
 pub(crate) use lookup::{attribute_wants, find};
+pub use remove::remove_found;
 pub(crate) use remove::{Remover, removal_wants};
+pub use rename::{FoundByNames, rename_found};
 pub(crate) use resolve::Resolver;
 pub use tree::{TreeError, TreeRights, look_through, remove_tree};
 

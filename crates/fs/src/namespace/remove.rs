@@ -16,7 +16,7 @@ impl FileSystem {
     /// # Errors
     /// `NotFound`, `IsDirectory`, …
     pub fn unlink(&self, caller: &Caller, parent: NodeId, name: &[u8]) -> Result<()> {
-        Remover::new(self).remove(&self.gate(), caller, (parent, name), false)
+        Remover::new(self).remove(&self.gate(), caller, (parent, name), None, false)
     }
 
     /// Removes an empty directory. One batch.
@@ -24,8 +24,23 @@ impl FileSystem {
     /// # Errors
     /// `NotFound`, `NotDirectory`, `NotEmpty`, …
     pub fn rmdir(&self, caller: &Caller, parent: NodeId, name: &[u8]) -> Result<()> {
-        Remover::new(self).remove(&self.gate(), caller, (parent, name), true)
+        Remover::new(self).remove(&self.gate(), caller, (parent, name), None, true)
     }
+}
+
+/// As [`FileSystem::unlink`], or [`FileSystem::rmdir`] of a directory, of what a caller has found under the
+/// name and may remove: `victim`.
+///
+/// # Errors
+/// `NameChanged`; as these.
+pub fn remove_found(
+    fs: &FileSystem,
+    caller: &Caller,
+    (parent, name): (NodeId, &[u8]),
+    victim: NodeId,
+    directory: bool,
+) -> Result<()> {
+    Remover::new(fs).remove(&fs.gate(), caller, (parent, name), Some(victim), directory)
 }
 
 /// Removes names of a view.
@@ -53,12 +68,14 @@ impl<'v> Remover<'v> {
         gate: &Gate<'_>,
         caller: &Caller,
         (parent, name): (NodeId, &[u8]),
+        expected: Option<NodeId>,
         directory: bool,
     ) -> Result<()> {
         check_name(name).map_err(|error| if name == b".." { FsError::NotEmpty } else { error })?;
         self.locker.check_writable()?;
         let (parent, _) = self.locker.pin_directory(parent)?;
         let check = &mut |_: &[u8], victim: &Attr| match (victim.kind == FileType::Directory, directory) {
+            _ if expected.is_some_and(|expected| expected.0 != victim.inode) => Err(FsError::NameChanged),
             (true, false) => Err(FsError::IsDirectory),
             (false, true) => Err(FsError::NotDirectory),
             _ => Ok(()),

@@ -42,6 +42,16 @@ impl Found<'_> {
     }
 }
 
+/// How what has a name is moved.
+#[derive(Clone, Copy)]
+struct Move {
+    mode: RenameMode,
+    /// What is to be under the names.
+    found: Option<FoundByNames>,
+    /// It may go into another project.
+    crosses_projects: bool,
+}
+
 /// What a move does to the inode.
 enum Moved {
     /// Its row went along.
@@ -76,15 +86,51 @@ impl FileSystem {
         new_name: &[u8],
         mode: RenameMode,
     ) -> Result<()> {
-        check_name(name)?;
-        check_name(new_name)?;
-        self.locker().check_writable()?;
-        let (source_pin, source_part) = self.locker().pin_directory(parent)?;
-        let (target_pin, target_part) = self.locker().pin_directory(new_parent)?;
-        let source = Side { parent: &source_pin, directory: &source_part, name };
-        let target = Side { parent: &target_pin, directory: &target_part, name: new_name };
-        move_between(self, caller, &source, &target, mode, self.origin.restores())
+        rename_in(self, caller, (parent, name), (new_parent, new_name), mode, None)
     }
+}
+
+/// What a caller has found under the two names of a rename, and may move and replace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FoundByNames {
+    /// Under the old name.
+    pub moved: NodeId,
+    /// Under the new one, if there was anything.
+    pub replaced: Option<NodeId>,
+}
+
+/// As [`FileSystem::rename`], of what a caller has found under both names.
+///
+/// # Errors
+/// `NameChanged`; as [`FileSystem::rename`].
+pub fn rename_found(
+    fs: &FileSystem,
+    caller: &Caller,
+    old: (NodeId, &[u8]),
+    new: (NodeId, &[u8]),
+    mode: RenameMode,
+    found: FoundByNames,
+) -> Result<()> {
+    rename_in(fs, caller, old, new, mode, Some(found))
+}
+
+fn rename_in(
+    fs: &FileSystem,
+    caller: &Caller,
+    (parent, name): (NodeId, &[u8]),
+    (new_parent, new_name): (NodeId, &[u8]),
+    mode: RenameMode,
+    found: Option<FoundByNames>,
+) -> Result<()> {
+    check_name(name)?;
+    check_name(new_name)?;
+    fs.locker().check_writable()?;
+    let (source_pin, source_part) = fs.locker().pin_directory(parent)?;
+    let (target_pin, target_part) = fs.locker().pin_directory(new_parent)?;
+    let source = Side { parent: &source_pin, directory: &source_part, name };
+    let target = Side { parent: &target_pin, directory: &target_part, name: new_name };
+    let how = Move { mode, found, crosses_projects: fs.origin.restores() };
+    move_between(fs, caller, &source, &target, how)
 }
 
 /// Takes what has a name out of the tree, with all that is below it, and puts it under `name_there` into the
@@ -103,17 +149,17 @@ pub(super) fn detach(
     };
     let source = Side { parent, directory: source, name };
     let target = Side { parent: trees, directory: target, name: name_there };
-    move_between(fs, caller, &source, &target, RenameMode::NoReplace, true)
+    let how = Move { mode: RenameMode::NoReplace, found: None, crosses_projects: true };
+    move_between(fs, caller, &source, &target, how)
 }
 
-/// As [`FileSystem::rename`]; into another project only if it `crosses_projects`.
+/// See [`FileSystem::rename`].
 fn move_between(
     fs: &FileSystem,
     caller: &Caller,
     source: &Side<'_, '_>,
     target: &Side<'_, '_>,
-    mode: RenameMode,
-    crosses_projects: bool,
+    Move { mode, found, crosses_projects }: Move,
 ) -> Result<()> {
     let is_elsewhere = source.parent.inode != target.parent.inode;
     let passage = (is_elsewhere && fs.origin.is_main()).then(|| fs.shared.detached.moves.begin());
@@ -127,6 +173,11 @@ fn move_between(
     let mover = Mover::new(fs);
     mover.resolver.expect_there(&fs.origin, caller, target.parent)?;
     let (moving, replaced) = mover.find_both(source, target, mode)?;
+    let inode = |found: &Found<'_>| NodeId(found.node.inode);
+    let now = FoundByNames { moved: inode(&moving), replaced: replaced.as_ref().map(inode) };
+    if found.is_some_and(|found| found != now) {
+        return Err(FsError::NameChanged);
+    }
     if replaced.as_ref().is_some_and(|replaced| replaced.node.inode == moving.node.inode) {
         return Ok(());
     }

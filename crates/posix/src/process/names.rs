@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kvfs_fs::{Attr, Entry, FileType, FsError, NodeId, RenameMode};
+use kvfs_fs::{Attr, Entry, FileType, FoundByNames, FsError, NodeId, RenameMode};
 use rustix::io::Errno;
 
 use super::{NewMode, Process, Scope};
@@ -10,7 +10,7 @@ use crate::Place;
 use crate::error::{PosixError, Result, refuse};
 use crate::held::{Held, settled, with_space};
 use crate::identity::{EXECUTE, READ, WRITE, lends_ids};
-use crate::walk::{End, Found};
+use crate::walk::{End, Found, LINKS_MAX};
 
 fn is_directory(attr: &Attr) -> bool {
     attr.kind == FileType::Directory
@@ -36,12 +36,7 @@ impl Process {
     ///
     /// # Errors
     /// As [`Process::mkdir`]; EPERM: a device, and not by root; EINVAL: another type.
-    pub fn mknod<'a>(
-        &self,
-        place: impl Into<Place<'a>>,
-        mode: impl Into<NewMode>,
-        rdev: u32,
-    ) -> Result<()> {
+    pub fn mknod<'a>(&self, place: impl Into<Place<'a>>, mode: impl Into<NewMode>, rdev: u32) -> Result<()> {
         let NewMode { bits: mode, umask } = mode.into();
         let is_device =
             matches!(FileType::from_mode(mode), Some(FileType::CharDevice | FileType::BlockDevice));
@@ -99,19 +94,16 @@ impl Process {
     /// # Errors
     /// EISDIR, ENOENT, EACCES; EPERM: in a sticky directory, another user's.
     pub fn unlink<'a>(&self, place: impl Into<Place<'a>>) -> Result<()> {
-        let (directory, name, found, is_slashed) =
-            self.scope.walk(place.into(), End::Name)?.named(Errno::ISDIR)?;
-        match &found {
-            Some(found) if is_slashed && is_directory(&found.attr) => return Err(FsError::IsDirectory.into()),
-            Some(_) if is_slashed => return Err(FsError::NotDirectory.into()),
-            _ => self.scope.check_removal(&directory, found.as_ref())?,
-        }
-        let node = directory.held.node();
-        with_space(self.scope.fs(), self.scope.caller(), |caller| {
-            self.scope.fs().unlink(caller, node, &name)
-        })?;
-        self.scope.removed(node, &name, found.as_ref());
-        Ok(())
+        let place = place.into();
+        as_found(|| {
+            let (directory, name, found, is_slashed) =
+                self.scope.walk(place, End::Name)?.named(Errno::ISDIR)?;
+            match &found {
+                Some(found) if is_slashed && is_directory(&found.attr) => Err(FsError::IsDirectory.into()),
+                Some(_) if is_slashed => Err(FsError::NotDirectory.into()),
+                _ => self.scope.remove(&directory, &name, found, false),
+            }
+        })
     }
 
     /// Removes an empty directory.
@@ -120,14 +112,11 @@ impl Process {
     /// ENOTDIR, ENOTEMPTY, ENOENT, EACCES; EINVAL: it ends in `.`; EBUSY: the root; EPERM: in a sticky
     /// directory, another user's.
     pub fn rmdir<'a>(&self, place: impl Into<Place<'a>>) -> Result<()> {
-        let (directory, name, found, _) = self.scope.removable(place.into())?;
-        self.scope.check_removal(&directory, found.as_ref())?;
-        let node = directory.held.node();
-        with_space(self.scope.fs(), self.scope.caller(), |caller| {
-            self.scope.fs().rmdir(caller, node, &name)
-        })?;
-        self.scope.removed(node, &name, found.as_ref());
-        Ok(())
+        let place = place.into();
+        as_found(|| {
+            let (directory, name, found, _) = self.scope.removable(place)?;
+            self.scope.remove(&directory, &name, found, true)
+        })
     }
 
     /// Removes a name or an empty directory (`remove(3)`).
@@ -153,53 +142,8 @@ impl Process {
         new: impl Into<Place<'b>>,
         mode: RenameMode,
     ) -> Result<()> {
-        let keeps = matches!(mode, RenameMode::NoReplace | RenameMode::WhiteoutNoReplace);
-        let swaps = mode == RenameMode::Exchange;
-        let (old, new) = (self.scope.walk(old.into(), End::Name)?, self.scope.walk(new.into(), End::Name)?);
-        let (from, old_name, file, old_slashed) = old.named(Errno::BUSY)?;
-        let (to, new_name, victim, new_slashed) =
-            new.named(if keeps { Errno::EXIST } else { Errno::BUSY })?;
-        let file = file.ok_or(FsError::NotFound)?;
-        match &victim {
-            Some(_) if keeps => return Err(FsError::Exists.into()),
-            None if swaps => return Err(FsError::NotFound.into()),
-            Some(victim) if swaps && new_slashed && !is_directory(&victim.attr) => {
-                return Err(FsError::NotDirectory.into());
-            }
-            _ => {}
-        }
-        if !is_directory(&file.attr) && (old_slashed || (new_slashed && !swaps)) {
-            return Err(FsError::NotDirectory.into());
-        }
-        if is_directory(&file.attr) && self.scope.is_beneath(&to, &file)? {
-            return refuse(Errno::INVAL, "into itself");
-        }
-        let replaced = victim.as_ref().filter(|victim| is_directory(&victim.attr));
-        if let Some(replaced) = replaced
-            && self.scope.is_beneath(&from, replaced)?
-        {
-            return if swaps { refuse(Errno::INVAL, "into itself") } else { Err(FsError::NotEmpty.into()) };
-        }
-        self.scope.check_removal(&from, Some(&file))?;
-        match &victim {
-            Some(victim) => self.scope.check_removal(&to, Some(victim))?,
-            None => self.scope.check(&to, WRITE | EXECUTE)?,
-        }
-        if from.held.node() != to.held.node() {
-            // Its `..` changes.
-            let moved = [Some(&file), victim.as_ref().filter(|_| swaps)];
-            for moved in moved.into_iter().flatten().filter(|moved| is_directory(&moved.attr)) {
-                self.scope.check(moved, WRITE)?;
-            }
-        }
-        let (from, to) = (from.held.node(), to.held.node());
-        with_space(self.scope.fs(), self.scope.caller(), |caller| {
-            self.scope.fs().rename(caller, from, &old_name, to, &new_name, mode)
-        })?;
-        // What has no other node is told of twice.
-        let moved = [&file, victim.as_ref().unwrap_or(&file)].map(|found| (found.held.node(), false));
-        self.scope.shared.tell(&moved, &[(from, &old_name), (to, &new_name)]);
-        Ok(())
+        let (old, new) = (old.into(), new.into());
+        as_found(|| self.scope.rename(old, new, mode))
     }
 
     /// The content of a symbolic link.
@@ -216,7 +160,67 @@ impl Process {
     }
 }
 
+/// Does `call`, which finds files by their names and changes the names of these alone: from the walk on once
+/// more if a name has become another file's meanwhile, to which what was checked does not apply.
+fn as_found(call: impl Fn() -> Result<()>) -> Result<()> {
+    let is_over = |done: &Result<()>| !matches!(done, Err(PosixError::Fs(FsError::NameChanged)));
+    (0..LINKS_MAX).map(|_| call()).find(is_over).unwrap_or_else(call)
+}
+
 impl Scope {
+    /// See [`Process::rename`].
+    fn rename(&self, old: Place<'_>, new: Place<'_>, mode: RenameMode) -> Result<()> {
+        let keeps = matches!(mode, RenameMode::NoReplace | RenameMode::WhiteoutNoReplace);
+        let swaps = mode == RenameMode::Exchange;
+        let (old, new) = (self.walk(old, End::Name)?, self.walk(new, End::Name)?);
+        let (from, old_name, file, old_slashed) = old.named(Errno::BUSY)?;
+        let (to, new_name, victim, new_slashed) =
+            new.named(if keeps { Errno::EXIST } else { Errno::BUSY })?;
+        let file = file.ok_or(FsError::NotFound)?;
+        match &victim {
+            Some(_) if keeps => return Err(FsError::Exists.into()),
+            None if swaps => return Err(FsError::NotFound.into()),
+            Some(victim) if swaps && new_slashed && !is_directory(&victim.attr) => {
+                return Err(FsError::NotDirectory.into());
+            }
+            _ => {}
+        }
+        if !is_directory(&file.attr) && (old_slashed || (new_slashed && !swaps)) {
+            return Err(FsError::NotDirectory.into());
+        }
+        if is_directory(&file.attr) && self.is_beneath(&to, &file)? {
+            return refuse(Errno::INVAL, "into itself");
+        }
+        let replaced = victim.as_ref().filter(|victim| is_directory(&victim.attr));
+        if let Some(replaced) = replaced
+            && self.is_beneath(&from, replaced)?
+        {
+            return if swaps { refuse(Errno::INVAL, "into itself") } else { Err(FsError::NotEmpty.into()) };
+        }
+        self.check_removal(&from, &file)?;
+        match &victim {
+            Some(victim) => self.check_removal(&to, victim)?,
+            None => self.check(&to, WRITE | EXECUTE)?,
+        }
+        if from.held.node() != to.held.node() {
+            // Its `..` changes.
+            let moved = [Some(&file), victim.as_ref().filter(|_| swaps)];
+            for moved in moved.into_iter().flatten().filter(|moved| is_directory(&moved.attr)) {
+                self.check(moved, WRITE)?;
+            }
+        }
+        let node = |found: &Found| found.held.node();
+        let (from, to) = (node(&from), node(&to));
+        let found = FoundByNames { moved: node(&file), replaced: victim.as_ref().map(node) };
+        with_space(self.fs(), self.caller(), |caller| {
+            kvfs_fs::rename_found(self.fs(), caller, (from, &old_name), (to, &new_name), mode, found)
+        })?;
+        // What has no other node is told of twice.
+        let moved = [&file, victim.as_ref().unwrap_or(&file)].map(|found| (found.held.node(), false));
+        self.shared.tell(&moved, &[(from, &old_name), (to, &new_name)]);
+        Ok(())
+    }
+
     /// The directory and the name of what is to be made.
     pub(super) fn place_of_new(&self, place: Place<'_>, is_directory: bool) -> Result<(Found, Vec<u8>)> {
         let (directory, name, found, is_slashed) = self.walk(place, End::Name)?.named(Errno::EXIST)?;
@@ -277,14 +281,26 @@ impl Scope {
         Ok(())
     }
 
-    /// Tells of a name that was removed.
-    fn removed(&self, directory: NodeId, name: &[u8], victim: Option<&Found>) {
-        self.shared.tell(victim.map(|victim| (victim.held.node(), false)).as_slice(), &[(directory, name)]);
+    /// Removes the name of what was found, a directory or not, and tells of it.
+    fn remove(
+        &self,
+        directory: &Found,
+        name: &[u8],
+        victim: Option<Found>,
+        is_directory: bool,
+    ) -> Result<()> {
+        let victim = victim.ok_or(FsError::NotFound)?;
+        self.check_removal(directory, &victim)?;
+        let (parent, node) = (directory.held.node(), victim.held.node());
+        with_space(self.fs(), self.caller(), |caller| {
+            kvfs_fs::remove_found(self.fs(), caller, (parent, name), node, is_directory)
+        })?;
+        self.shared.tell(&[(node, false)], &[(parent, name)]);
+        Ok(())
     }
 
     /// Whether `victim` may lose its name in `directory`.
-    pub(super) fn check_removal(&self, directory: &Found, victim: Option<&Found>) -> Result<()> {
-        let victim = victim.ok_or(FsError::NotFound)?;
+    pub(super) fn check_removal(&self, directory: &Found, victim: &Found) -> Result<()> {
         self.check(directory, WRITE | EXECUTE)?;
         self.actor.check_sticky(&directory.attr, &victim.attr)
     }

@@ -39,7 +39,7 @@ impl<'p> ProcessTrees<'p> {
         if is_slashed && found.attr.kind != FileType::Directory {
             return Err(FsError::NotDirectory.into());
         }
-        self.scope.check_removal(&directory, Some(&found))?;
+        self.scope.check_removal(&directory, &found)?;
         let at = TreePath { from: directory.held.node(), path: &name };
         self.change(TreeOperation::Remove(at))
     }

@@ -1,11 +1,16 @@
 //! Paths, and names that are made, removed and changed.
 
-use kvfs_fs::RenameMode;
-use kvfs_posix::{LINKS_MAX, PATH_LEN_MAX, Place};
+use std::sync::Arc;
+use std::time::Duration;
+
+use kvfs_fs::{BeginOptions, MountOptions, RenameMode};
+use kvfs_posix::{Identity, LINKS_MAX, PATH_LEN_MAX, Place, Process};
+use kvfs_store::clock::ManualClock;
+use kvfs_store::model::ModelStore;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use crate::world::{errno, root, user, volume};
+use crate::world::{at, errno, root, user, volume};
 
 #[test]
 fn paths_are_walked_as_posix_says() {
@@ -35,6 +40,63 @@ fn paths_are_walked_as_posix_says() {
     process.rmdir("/c/b").expect("is empty");
     assert_eq!(errno(process.getcwd()), Some(Errno::NOENT));
     assert_eq!(errno(process.mkdir("x", 0o755)), Some(Errno::NOENT), "the working directory was removed");
+}
+
+/// Begins `call` of a user in a sticky directory, where `/tmp/own` is that user's and `/tmp/name` as well, if
+/// it is there; while it waits for a transaction, `/tmp/name` becomes another user's. Returns its errno.
+fn errno_of_call_on_what_becomes_anothers(
+    make: fn(&Process),
+    call: &(dyn Fn(&Process) -> kvfs_posix::Result<()> + Sync),
+) -> Option<Errno> {
+    // Its time stands still: no transaction keeps others waiting too long.
+    let volume = at(
+        Arc::new(ModelStore::new()),
+        MountOptions::default(),
+        Arc::new(ManualClock::at(Duration::from_secs(1_000))),
+    );
+    let root = volume.process(&Identity::root());
+    root.umask(0);
+    root.mkdir("/tmp", 0o1777).expect("is made");
+    let caller = user(&volume, 1000, &[]);
+    caller.mknod("/tmp/own", 0o100_644, 0).expect("is made");
+    make(&caller);
+    let transaction = volume.begin(&BeginOptions::default()).expect("begins");
+    if root.stat("/tmp/name").is_ok() {
+        transaction.process(&Identity::root()).remove("/tmp/name").expect("is there");
+    }
+    let other = transaction.process(&Identity { uid: 1001, gid: 1001, groups: Vec::new() });
+    other.mknod("/tmp/name", 0o100_644, 0).expect("is made");
+    let refused = std::thread::scope(|scope| {
+        let called = scope.spawn(|| errno(call(&caller)));
+        let waits = || {
+            volume.file_system().admission().page(None, 100).locks.iter().any(|lock| lock.waiters_count > 0)
+        };
+        while !waits() {
+            assert!(!called.is_finished(), "it waits");
+            std::thread::yield_now();
+        }
+        transaction.commit().expect("is in no one's way");
+        called.join().expect("does not panic")
+    });
+    assert_eq!(root.stat("/tmp/name").expect("is there").uid, 1001);
+    assert_eq!(root.stat("/tmp/own").expect("is there").uid, 1000);
+    refused
+}
+
+#[test]
+fn name_that_becomes_another_users_in_a_sticky_directory_is_neither_removed_nor_replaced() {
+    let call = errno_of_call_on_what_becomes_anothers;
+    let file: fn(&Process) = |user| user.mknod("/tmp/name", 0o100_644, 0).expect("is made");
+    let directory: fn(&Process) = |user| user.mkdir("/tmp/name", 0o755).expect("is made");
+    assert_eq!(call(file, &|user| user.unlink("/tmp/name")), Some(Errno::PERM));
+    assert_eq!(call(directory, &|user| user.rmdir("/tmp/name")), Some(Errno::PERM));
+    for mode in [RenameMode::Replace, RenameMode::Exchange] {
+        assert_eq!(call(file, &|user| user.rename("/tmp/own", "/tmp/name", mode)), Some(Errno::PERM));
+        assert_eq!(call(file, &|user| user.rename("/tmp/name", "/tmp/own", mode)), Some(Errno::PERM));
+    }
+    let nothing: fn(&Process) = |_| ();
+    let replace = RenameMode::Replace;
+    assert_eq!(call(nothing, &|user| user.rename("/tmp/own", "/tmp/name", replace)), Some(Errno::PERM));
 }
 
 #[test]
@@ -100,7 +162,7 @@ fn removals_and_renames_are_refused_as_on_linux() {
 #[test]
 fn users_may_do_in_directories_what_their_bits_say() {
     let volume = volume();
-    let root = volume.process(&kvfs_posix::Identity::root());
+    let root = volume.process(&Identity::root());
     let (anna, bert) = (user(&volume, 1000, &[50]), user(&volume, 1001, &[50]));
     root.mkdir("/home", 0o755).expect("is made");
     root.umask(0);
@@ -132,7 +194,7 @@ fn users_may_do_in_directories_what_their_bits_say() {
 #[test]
 fn files_of_others_get_names_from_those_alone_who_may_read_and_write_them() {
     let volume = volume();
-    let root = volume.process(&kvfs_posix::Identity::root());
+    let root = volume.process(&Identity::root());
     let anna = user(&volume, 1000, &[]);
     root.mkdir("/hers", 0o755).expect("is made");
     root.chown("/hers", Some(1000), Some(1000)).expect("is given");
@@ -162,7 +224,7 @@ fn files_of_others_get_names_from_those_alone_who_may_read_and_write_them() {
 #[test]
 fn what_others_leave_in_a_sticky_directory_is_neither_followed_nor_opened_as_new() {
     let volume = volume();
-    let root = volume.process(&kvfs_posix::Identity::root());
+    let root = volume.process(&Identity::root());
     let (anna, bert) = (user(&volume, 1000, &[]), user(&volume, 1001, &[1000]));
     for process in [&root, &anna] {
         process.umask(0);
@@ -177,9 +239,8 @@ fn what_others_leave_in_a_sticky_directory_is_neither_followed_nor_opened_as_new
     anna.mknod("/tmp/file", 0o100_666, 0).expect("all may");
     anna.mknod("/tmp/fifo", 0o010_666, 0).expect("all may");
     let made = OFlags::CREATE | OFlags::WRONLY;
-    let open = |who: &kvfs_posix::Process, path: &str, flags| {
-        errno(who.open(path, flags, 0o666).and_then(|fd| who.close(fd)))
-    };
+    let open =
+        |who: &Process, path: &str, flags| errno(who.open(path, flags, 0o666).and_then(|fd| who.close(fd)));
     // What the bits of the directory protect: links; files and fifos.
     let cases = [(0o777, [false; 2]), (0o755, [false; 2]), (0o1775, [false, true]), (0o1777, [true; 2])];
     for (mode, [links, files]) in cases {

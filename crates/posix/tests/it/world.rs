@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kvfs_fs::{FileSystem, MkfsOptions, MountOptions};
 use kvfs_posix::{Identity, PosixError, Process, Volume};
 use kvfs_store::Store;
-use kvfs_store::clock::SystemClock;
+use kvfs_store::clock::{Clock, SystemClock};
 use kvfs_store::model::ModelStore;
 use rustix::io::Errno;
 
@@ -21,7 +21,11 @@ pub(crate) fn over(store: Arc<dyn Store>) -> Volume {
 
 /// As [`over`], with these options.
 pub(crate) fn with(store: Arc<dyn Store>, options: MountOptions) -> Volume {
-    let clock = Arc::new(SystemClock::new());
+    at(store, options, Arc::new(SystemClock::new()))
+}
+
+/// As [`with`], by this clock.
+pub(crate) fn at(store: Arc<dyn Store>, options: MountOptions, clock: Arc<dyn Clock>) -> Volume {
     FileSystem::mkfs(&store, &*clock, &MkfsOptions::default()).expect("makes a file system");
     let fs = FileSystem::open(store, clock, options).expect("opens");
     Volume::over(Arc::new(fs)).expect("starts a thread")
