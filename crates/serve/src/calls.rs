@@ -207,7 +207,7 @@ impl Caller<'_> {
     fn open(&self, at: &At<'_>, flags: OFlags, mode: NewMode, handle: Option<u64>) -> Result<Answered> {
         let process = self.session.process();
         handle.map_or(Ok(()), |handle| self.session.check_unused(handle))?;
-        let file = process.open_file(self.place(at)?, flags, mode)?;
+        let file = SharedFile::open(process, self.place(at)?, flags, mode)?;
         if flags.contains(OFlags::TRUNC)
             && let Some(image) = self.session.images().of(&file)
         {
@@ -441,7 +441,7 @@ impl Caller<'_> {
         if self.session.images().is_empty() {
             return Ok(None);
         }
-        let file = self.session.process().open_file(place, OFlags::PATH, 0)?;
+        let file = SharedFile::open(self.session.process(), place, OFlags::PATH, 0)?;
         Ok(self.session.images().of(&file))
     }
 

@@ -37,54 +37,8 @@ impl Process {
         flags: OFlags,
         mode: impl Into<NewMode>,
     ) -> Result<Fd> {
-        let file = self.open_file(place, flags, mode)?;
+        let file = SharedFile::open(self, place, flags, mode)?;
         self.scope.descriptors.insert(file.0, 0, flags.contains(OFlags::CLOEXEC))
-    }
-
-    /// As [`Process::open`], without a descriptor: what is opened is reached by no number of this process.
-    ///
-    /// # Errors
-    /// As [`Process::open`].
-    pub fn open_file<'a>(
-        &self,
-        place: impl Into<Place<'a>>,
-        flags: OFlags,
-        mode: impl Into<NewMode>,
-    ) -> Result<SharedFile> {
-        let (place, mode) = (place.into(), mode.into());
-        self.scope.descriptors.check_room()?;
-        let is_path = flags.contains(OFlags::PATH);
-        let found = if !is_path && flags.contains(OFlags::TMPFILE) {
-            self.scope.open_unnamed(place, flags, mode)?
-        } else if !is_path && flags.contains(OFlags::CREATE) {
-            match self.scope.open_or_make(place, flags, mode)? {
-                Opened::Made(found) => return Ok(self.scope.opened(found, flags)),
-                Opened::There(found) => found,
-            }
-        } else {
-            let follows = place.follows && !flags.contains(OFlags::NOFOLLOW);
-            self.scope.find(if follows { place } else { place.no_follow() })?
-        };
-        if flags.contains(OFlags::DIRECTORY)
-            && found.attr.kind != FileType::Directory
-            && !flags.contains(OFlags::TMPFILE)
-        {
-            return Err(FsError::NotDirectory.into());
-        }
-        if is_path || flags.contains(OFlags::TMPFILE) {
-            return Ok(self.scope.opened(found, flags));
-        }
-        self.scope.check_open(&found, flags)?;
-        if flags.contains(OFlags::TRUNC) && found.attr.kind == FileType::Regular {
-            let changes =
-                SetAttr { size: Some(0), kill_suidgid: !self.scope.actor.is_root(), ..SetAttr::default() };
-            let node = found.held.node();
-            with_space(self.scope.fs(), self.scope.caller(), |caller| {
-                self.scope.fs().setattr(caller, node, &changes)
-            })?;
-            self.scope.shared.tell(&[(node, true)], &[]);
-        }
-        Ok(self.scope.opened(found, flags))
     }
 
     /// Closes a descriptor. Locks that the process has on ranges of the file end; those of the open file with
@@ -185,6 +139,50 @@ impl SharedFile {
     /// The number of its inode. Reads nothing.
     pub fn inode(&self) -> u64 {
         self.0.held.node().0
+    }
+
+    /// As [`Process::open`], without a descriptor: what is opened is reached by no number of the process.
+    ///
+    /// # Errors
+    /// As [`Process::open`].
+    pub fn open<'a>(
+        process: &Process,
+        place: impl Into<Place<'a>>,
+        flags: OFlags,
+        mode: impl Into<NewMode>,
+    ) -> Result<Self> {
+        let (scope, place, mode) = (&process.scope, place.into(), mode.into());
+        scope.descriptors.check_room()?;
+        let is_path = flags.contains(OFlags::PATH);
+        let found = if !is_path && flags.contains(OFlags::TMPFILE) {
+            scope.open_unnamed(place, flags, mode)?
+        } else if !is_path && flags.contains(OFlags::CREATE) {
+            match scope.open_or_make(place, flags, mode)? {
+                Opened::Made(found) => return Ok(scope.opened(found, flags)),
+                Opened::There(found) => found,
+            }
+        } else {
+            let follows = place.follows && !flags.contains(OFlags::NOFOLLOW);
+            scope.find(if follows { place } else { place.no_follow() })?
+        };
+        if flags.contains(OFlags::DIRECTORY)
+            && found.attr.kind != FileType::Directory
+            && !flags.contains(OFlags::TMPFILE)
+        {
+            return Err(FsError::NotDirectory.into());
+        }
+        if is_path || flags.contains(OFlags::TMPFILE) {
+            return Ok(scope.opened(found, flags));
+        }
+        scope.check_open(&found, flags)?;
+        if flags.contains(OFlags::TRUNC) && found.attr.kind == FileType::Regular {
+            let changes =
+                SetAttr { size: Some(0), kill_suidgid: !scope.actor.is_root(), ..SetAttr::default() };
+            let node = found.held.node();
+            with_space(scope.fs(), scope.caller(), |caller| scope.fs().setattr(caller, node, &changes))?;
+            scope.shared.tell(&[(node, true)], &[]);
+        }
+        Ok(scope.opened(found, flags))
     }
 
     /// The open file of a descriptor, for other processes (`SCM_RIGHTS`).

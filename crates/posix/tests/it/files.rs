@@ -3,7 +3,7 @@
 use std::io::{IoSlice, IoSliceMut};
 
 use kvfs_fs::FallocateMode;
-use kvfs_posix::{Bounds, DESCRIPTORS_MAX, Fd, Identity, Process, RangeLock, Whence, close_all};
+use kvfs_posix::{Bounds, DESCRIPTORS_MAX, Fd, Identity, Process, RangeLock, SharedFile, Whence, close_all};
 use kvfs_socket::{Exempt, Shares};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -84,7 +84,7 @@ fn call_on_a_number_that_changes_meanwhile_does_what_one_open_file_allows() {
 #[test]
 fn hidden_descriptors_are_those_of_no_program() {
     let process = root();
-    let file = process.open_file("/file", NEW, 0o644).expect("is made");
+    let file = SharedFile::open(&process, "/file", NEW, 0o644).expect("is made");
     let hidden = file.adopt_hidden(&process).expect("has room");
     assert_eq!(hidden, Fd(DESCRIPTORS_MAX as i32));
     let named = file.adopt(&process, false).expect("has room");
