@@ -70,7 +70,8 @@ pub use locks::RangeLock;
 pub use open_file::{FileIdentity, SharedFile};
 pub use place::{Fd, Place};
 pub use process::{
-    Access, Directory, DirectoryEntry, NewMode, Process, ProcessTrees, Whence, close_all, interrupt,
+    Access, Directory, DirectoryEntry, NewMode, Process, ProcessTrees, Truncation, Whence, close_all,
+    interrupt,
 };
 pub use volume::{Observer, SnapshotView, Transaction, View, Volume, WeakView};
 pub use walk::{LINKS_MAX, PATH_LEN_MAX};

@@ -12,8 +12,8 @@ use kvfs_lane::{
     At, Attributes, Bytes, Call, FsNumbers, LANE_DATA_BYTES, LockRange, Reply, Time, decode, encode,
 };
 use kvfs_posix::{
-    Access, Fd, NewMode, Place, PosixError, ProcessTrees, RangeLock, Result, SharedFile, Whence, close_all,
-    linux,
+    Access, Fd, NewMode, Place, PosixError, ProcessTrees, RangeLock, Result, SharedFile, Truncation, Whence,
+    close_all, linux,
 };
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -266,13 +266,15 @@ impl Caller<'_> {
             }
             Call::Truncate { at, size } => {
                 let place = self.place(&at)?;
+                // Before anything is done for its sake.
+                let truncation = Truncation::of(process, place)?;
                 let Some(image) = self.image_at(place)? else {
-                    return process.truncate(place, size).map(done);
+                    return truncation.set(size).map(done);
                 };
                 let mut held = image.hold();
                 held.write_back()?;
                 held.reserve(size, self.session.uid())?;
-                let truncated = process.truncate(place, size);
+                let truncated = truncation.set(size);
                 let reloaded = held.reload(0..0);
                 truncated.and(reloaded).map(done)
             }

@@ -111,20 +111,7 @@ impl Process {
     /// # Errors
     /// EACCES; EISDIR; EINVAL: not a file, or not open for writing; EFBIG, ENOSPC; those of the walk.
     pub fn truncate<'a>(&self, place: impl Into<Place<'a>>, size: u64) -> Result<()> {
-        let found = self.scope.find_open(place.into())?;
-        if found.file.as_ref().is_some_and(|file| !file.is_writable() || file.kind != FileType::Regular) {
-            return refuse(Errno::INVAL, "not a file that is open for writing");
-        }
-        match found.attr.kind {
-            FileType::Regular => {}
-            FileType::Directory => return Err(FsError::IsDirectory.into()),
-            _ => return refuse(Errno::INVAL, "not a regular file"),
-        }
-        if found.file.is_none() {
-            self.scope.check(&found, WRITE)?;
-        }
-        let kill_suidgid = !self.scope.actor.is_root();
-        self.scope.set(&found, &SetAttr { size: Some(size), kill_suidgid, ..SetAttr::default() })
+        Truncation::of(self, place)?.set(size)
     }
 
     /// How much there is, and how much of it is free; in the tree of a project, of its limit.
@@ -134,6 +121,45 @@ impl Process {
     pub fn statvfs<'a>(&self, place: impl Into<Place<'a>>) -> Result<StatFs> {
         let found = self.scope.find(place.into())?;
         Ok(self.scope.fs().statfs_at(found.held.node()))
+    }
+}
+
+/// A file whose size is to be set, by a process that may.
+#[derive(Debug)]
+pub struct Truncation<'p> {
+    scope: &'p Scope,
+    found: Found,
+}
+
+impl<'p> Truncation<'p> {
+    /// Of the file that [`Process::truncate`] finds at `place`.
+    ///
+    /// # Errors
+    /// As [`Process::truncate`].
+    pub fn of<'a>(process: &'p Process, place: impl Into<Place<'a>>) -> Result<Self> {
+        let scope = &process.scope;
+        let found = scope.find_open(place.into())?;
+        if found.file.as_ref().is_some_and(|file| !file.is_writable() || file.kind != FileType::Regular) {
+            return refuse(Errno::INVAL, "not a file that is open for writing");
+        }
+        match found.attr.kind {
+            FileType::Regular => {}
+            FileType::Directory => return Err(FsError::IsDirectory.into()),
+            _ => return refuse(Errno::INVAL, "not a regular file"),
+        }
+        if found.file.is_none() {
+            scope.check(&found, WRITE)?;
+        }
+        Ok(Self { scope, found })
+    }
+
+    /// Sets its size.
+    ///
+    /// # Errors
+    /// EFBIG, ENOSPC; I/O errors.
+    pub fn set(&self, size: u64) -> Result<()> {
+        let kill_suidgid = !self.scope.actor.is_root();
+        self.scope.set(&self.found, &SetAttr { size: Some(size), kill_suidgid, ..SetAttr::default() })
     }
 }
 

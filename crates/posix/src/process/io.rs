@@ -175,7 +175,8 @@ impl Process {
     /// Makes sure of space, takes it away, or fills it with zeros.
     ///
     /// # Errors
-    /// EBADF, ENOSPC, EFBIG; EINVAL: no bytes; ENODEV: not a file.
+    /// EBADF, ENOSPC, EFBIG; EINVAL: no bytes, or a number that is negative as an offset of files; ENODEV:
+    /// not a file.
     pub fn fallocate(&self, fd: Fd, mode: FallocateMode, offset: u64, len: u64) -> Result<()> {
         let file = self.scope.file(fd)?;
         if !file.is_writable() {
@@ -184,8 +185,8 @@ impl Process {
         if file.kind != FileType::Regular {
             return refuse(Errno::NODEV, "not a regular file");
         }
-        if len == 0 {
-            return refuse(Errno::INVAL, "no bytes");
+        if len == 0 || [offset, len].iter().any(|number| i64::try_from(*number).is_err()) {
+            return refuse(Errno::INVAL, "no bytes, or before the beginning");
         }
         let node = file.held.node();
         with_space(self.scope.fs(), self.scope.caller(), |caller| {

@@ -25,7 +25,7 @@ use kvfs_fs::{Caller, FileSystem, FileType, FsError};
 use kvfs_locks::{Mutex, class};
 use rustix::io::Errno;
 
-pub use attributes::Access;
+pub use attributes::{Access, Truncation};
 pub use directory::{Directory, DirectoryEntry};
 pub use io::Whence;
 pub use lock::interrupt;

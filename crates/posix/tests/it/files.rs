@@ -100,6 +100,18 @@ fn hidden_descriptors_are_those_of_no_program() {
 }
 
 #[test]
+fn negative_numbers_are_no_range_of_fallocate() {
+    let process = root();
+    let fd = process.open("/file", NEW, 0o644).expect("is made");
+    let allocate = |offset: i64, len: i64| {
+        let mode = FallocateMode::Allocate { keep_size: false };
+        errno(process.fallocate(fd, mode, offset as u64, len as u64))
+    };
+    assert_eq!([allocate(-1, 1), allocate(0, -1), allocate(0, 0)], [Some(Errno::INVAL); 3]);
+    assert_eq!(allocate(i64::MAX, 1), Some(Errno::FBIG));
+}
+
+#[test]
 fn a_file_lives_without_a_name_as_long_as_it_is_open() {
     let volume = volume();
     let process = volume.process(&Identity::root());

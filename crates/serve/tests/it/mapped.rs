@@ -3,12 +3,12 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use kvfs_fs::BeginOptions;
-use kvfs_lane::Call;
+use kvfs_lane::{Call, Connection, Greeting};
 use kvfs_posix::Identity;
 use rustix::fs::{OFlags, fstat};
 use rustix::io::{Errno, pread, pwrite};
 
-use crate::world::{World, of, placeholder};
+use crate::world::{Client, World, at, of, placeholder};
 
 #[test]
 fn memory_of_a_file_holds_what_calls_write_and_the_file_what_is_written_there() {
@@ -42,6 +42,25 @@ fn memory_of_a_file_holds_what_calls_write_and_the_file_what_is_written_there() 
     other.call(&Call::Settle, &[]).expect("settles");
     let again = other.open("/file", OFlags::RDONLY, None).expect("opens");
     assert_eq!(other.read(again, 4, Some(100)).expect("reads"), b"last");
+}
+
+#[test]
+fn truncation_that_is_refused_leaves_a_mapped_file_as_it_is() {
+    let world = World::new();
+    let client = world.connect();
+    let (handle, _descriptor) = placeholder(&client);
+    client.open("/file", OFlags::CREATE | OFlags::RDWR, Some(handle)).expect("opens");
+    client.write(handle, b"content").expect("writes");
+    let memory = world.memory(handle).expect("is mapped");
+    pwrite(&memory, b"CONTENT", 0).expect("writes");
+    let greeting = Greeting { acts_as: vec![1000, 1000], ..Greeting::default() };
+    let other = Client(Connection::greet(world.socket(), greeting).expect("is greeted"));
+    assert_eq!(other.call(&Call::Truncate { at: at("/file"), size: 0 }, &[]), Err(Errno::ACCESS));
+    let beside = world.volume.process(&Identity::root());
+    let fd = beside.open("/file", OFlags::RDONLY, 0).expect("opens");
+    let mut found = [0; 7];
+    beside.pread(fd, &mut found, 0).expect("reads");
+    assert_eq!(&found, b"content", "nothing was written for the sake of what is refused");
 }
 
 #[test]
