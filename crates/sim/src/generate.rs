@@ -370,7 +370,8 @@ impl Generator<'_> {
         let space = self.space_where(|space| SPACES[space].kind == KeyspaceKind::Block);
         let kind = if self.rng.chance(1, 2) { ExtentKind::Data } else { ExtentKind::Hole };
         let from = if self.one_in(30) { u64::MAX } else { self.block() };
-        Step::NextExtent { reader: self.reader(), space, prefix: self.prefix(), from, kind }
+        let end = if self.one_in(3) { from.saturating_add(self.rng.below(40)) } else { u64::MAX };
+        Step::NextExtent { reader: self.reader(), space, prefix: self.prefix(), blocks: from..end, kind }
     }
 }
 

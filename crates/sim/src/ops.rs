@@ -1,6 +1,7 @@
 //! Random store operations: what they are, how often each occurs, and how they print.
 
 use std::fmt;
+use std::ops::Range;
 
 use bytes::Bytes;
 use kvfs_store::{BLOCK_BYTES, Durability, ExtentKind, Isolation, KeyRange, Op, Records};
@@ -69,7 +70,7 @@ pub enum Step {
     /// Reads consecutive blocks.
     ReadBlocks { reader: Reader, space: SpaceIndex, prefix: Bytes, first: u64, count: usize },
     /// Looks for data or a hole.
-    NextExtent { reader: Reader, space: SpaceIndex, prefix: Bytes, from: u64, kind: ExtentKind },
+    NextExtent { reader: Reader, space: SpaceIndex, prefix: Bytes, blocks: Range<u64>, kind: ExtentKind },
     /// Compares all content.
     Compare { reader: Reader },
     /// Begins a transaction in `slot`; the one that is there is dropped.
@@ -316,8 +317,13 @@ impl fmt::Debug for Step {
             Self::ReadBlocks { reader, space, prefix, first, count } => {
                 write!(f, "read_blocks {reader:?} {} {} {first} +{count}", space_name(*space), Short(prefix))
             }
-            Self::NextExtent { reader, space, prefix, from, kind } => {
-                write!(f, "next_extent {reader:?} {} {} {from} {kind:?}", space_name(*space), Short(prefix))
+            Self::NextExtent { reader, space, prefix, blocks, kind } => {
+                write!(
+                    f,
+                    "next_extent {reader:?} {} {} {blocks:?} {kind:?}",
+                    space_name(*space),
+                    Short(prefix)
+                )
             }
             Self::SnapshotCreate { slot } => write!(f, "snapshot_create {slot}"),
             Self::SnapshotDrop { slot } => write!(f, "snapshot_drop {slot}"),

@@ -2,6 +2,7 @@
 
 mod transactions;
 
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -254,8 +255,8 @@ impl<'s> Runner<'s> {
             Step::ReadBlocks { reader, space, prefix, first, count } => {
                 self.read_blocks(*reader, *space, prefix, *first, *count)
             }
-            Step::NextExtent { reader, space, prefix, from, kind } => {
-                self.next_extent(*reader, *space, prefix, *from, *kind)
+            Step::NextExtent { reader, space, prefix, blocks, kind } => {
+                self.next_extent(*reader, *space, prefix, blocks, *kind)
             }
             Step::Compare { reader } => self.compare(*reader),
             Step::TxnBegin { slot, isolation } => self.txn_begin(*slot, *isolation),
@@ -419,10 +420,13 @@ impl<'s> Runner<'s> {
         reader: Reader,
         space: SpaceIndex,
         prefix: &[u8],
-        from: u64,
+        blocks: &Range<u64>,
         kind: ExtentKind,
     ) -> Verdict {
-        let answers = self.both(reader, space, |read, handle| read.next_extent(handle, prefix, from, kind));
+        let ask = |read: &dyn Read, handle: kvfs_store::Keyspace| {
+            read.next_extent(handle, prefix, blocks.clone(), kind)
+        };
+        let answers = self.both(reader, space, ask);
         let Some((found, expected)) = answers else { return Ok(()) };
         match (&found, &expected) {
             // Data may come in shorter stretches.

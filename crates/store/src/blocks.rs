@@ -14,11 +14,15 @@ use crate::{BLOCK_BYTES, Extent, ExtentKind, KeyRange};
 /// keep writers out for long.
 const EXTENT_BLOCKS_MAX: u64 = 1 << 16;
 
-/// The first extent of `kind` at or after `from`, of the present `blocks` (ascending, none below `from`).
-pub fn extent(from: u64, kind: ExtentKind, blocks: &mut dyn Iterator<Item = u64>) -> Option<Extent> {
+/// The first extent of `kind` within `blocks`, of which those in `present` (ascending, no others) are there.
+pub fn extent(
+    blocks: Range<u64>,
+    kind: ExtentKind,
+    present: &mut dyn Iterator<Item = u64>,
+) -> Option<Extent> {
     match kind {
-        ExtentKind::Data => data_from(blocks),
-        ExtentKind::Hole => hole_from(from, blocks),
+        ExtentKind::Data => data_from(present),
+        ExtentKind::Hole => hole_within(blocks, present),
     }
 }
 
@@ -32,14 +36,14 @@ fn data_from(blocks: &mut dyn Iterator<Item = u64>) -> Option<Extent> {
     Some(Extent { first, count })
 }
 
-/// The first gap at or after `from` between the numbers of `blocks` (ascending, none below `from`).
-fn hole_from(from: u64, blocks: &mut dyn Iterator<Item = u64>) -> Option<Extent> {
-    let mut first = from;
+/// The first gap within `blocks` between the numbers of `present`.
+fn hole_within(blocks: Range<u64>, present: &mut dyn Iterator<Item = u64>) -> Option<Extent> {
+    let mut first = blocks.start;
     let end = loop {
-        match blocks.next() {
+        match present.next() {
             Some(block) if block == first => first += 1,
             Some(block) => break block,
-            None => break u64::MAX,
+            None => break blocks.end,
         }
     };
     (first < end).then(|| Extent { first, count: end - first })
@@ -53,11 +57,9 @@ pub fn block_key(prefix: &[u8], block: u64) -> Bytes {
     key.freeze()
 }
 
-/// The keys of the blocks of `prefix` from `first` on; others may lie between them.
-pub fn blocks_from(prefix: &[u8], first: u64) -> KeyRange {
-    let mut end = BytesMut::from(&block_key(prefix, u64::MAX)[..]);
-    end.put_u8(0);
-    KeyRange::new(block_key(prefix, first), end.freeze())
+/// The keys of some blocks of `prefix`; others may lie between them.
+pub fn keys_of_blocks(prefix: &[u8], blocks: &Range<u64>) -> KeyRange {
+    KeyRange::new(block_key(prefix, blocks.start), block_key(prefix, blocks.end))
 }
 
 /// The block number in `key` if it is a key of exactly `prefix`.

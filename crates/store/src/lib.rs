@@ -82,6 +82,7 @@ pub use types::{
 };
 pub use undo::{NOTE_LEN_MAX, UndoHistory, UndoPoint, UndoViews};
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -130,8 +131,8 @@ pub trait Read: Send + Sync {
     fn read_blocks(&self, keyspace: Keyspace, prefix: &[u8], first: u64, buf: &mut [u8]) -> Result<()>;
 
     /// The first maximal-or-shorter stretch of present (`Data`) or absent (`Hole`) blocks of
-    /// `prefix` that starts at or after block `from`. `None`: no data (or, for holes, no block
-    /// number) is left. A hole reaches to the next data or to `u64::MAX`.
+    /// `prefix` within `blocks`, beyond which nothing is looked for. `None`: there is none. A hole
+    /// reaches to the next data or to the end of `blocks`.
     ///
     /// # Errors
     /// As [`Read::get`].
@@ -139,7 +140,7 @@ pub trait Read: Send + Sync {
         &self,
         keyspace: Keyspace,
         prefix: &[u8],
-        from: u64,
+        blocks: Range<u64>,
         kind: ExtentKind,
     ) -> Result<Option<Extent>>;
 

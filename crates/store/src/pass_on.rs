@@ -55,10 +55,10 @@ macro_rules! pass_on {
             &self,
             keyspace: $crate::Keyspace,
             prefix: &[u8],
-            from: u64,
+            blocks: std::ops::Range<u64>,
             kind: $crate::ExtentKind,
         ) -> $crate::Result<Option<$crate::Extent>> {
-            self.$($inner)+.next_extent(keyspace, prefix, from, kind)
+            self.$($inner)+.next_extent(keyspace, prefix, blocks, kind)
         }
     };
     (@ [$($inner:tt)+] open_keyspace) => {

@@ -352,10 +352,8 @@ const COPIED_BLOCKS_MAX: u64 = 256;
 pub fn copy_blocks<T: Txn + ?Sized>(txn: &T, keyspace: Keyspace, clone: &BlockClone) -> Result<()> {
     clone.changed_records()?;
     let (mut at, end) = (clone.first, clone.first + clone.count);
-    while at < end {
-        let extent = txn.next_extent(keyspace, &clone.source, at, ExtentKind::Data)?;
-        let Some(extent) = extent.filter(|extent| extent.first < end) else { break };
-        let count = extent.count.min(end - extent.first).min(COPIED_BLOCKS_MAX);
+    while let Some(extent) = txn.next_extent(keyspace, &clone.source, at..end, ExtentKind::Data)? {
+        let count = extent.count.min(COPIED_BLOCKS_MAX);
         let mut data = vec![0; count as usize * BLOCK_BYTES];
         txn.read_blocks(keyspace, &clone.source, extent.first, &mut data)?;
         let BlockClone { target, target_first, compression, .. } = clone.part(extent.first, count);

@@ -5,6 +5,7 @@
 use anyhow::{Result, ensure};
 use bytes::Bytes;
 use kvfs_store::{BLOCK_BYTES, Batch, Cursor, Durability, ExtentKind, KeyRange, Keyspace, Store};
+use std::ops::Range;
 
 /// How a cursor is moved.
 #[derive(Clone)]
@@ -36,7 +37,7 @@ pub(crate) enum Call {
     MultiGet(Keyspace, Vec<Bytes>),
     Walk(Keyspace, KeyRange, Vec<Move>),
     ReadBlocks(Keyspace, Bytes, u64, usize),
-    NextExtent(Keyspace, Bytes, u64, ExtentKind),
+    NextExtent(Keyspace, Bytes, Range<u64>, ExtentKind),
     Apply(Batch, Durability),
     Sync,
 }
@@ -59,8 +60,8 @@ pub(crate) fn replay(store: &dyn Store, calls: &[Call]) -> Result<()> {
                 let mut buffer = vec![0; *len];
                 store.read_blocks(*keyspace, prefix, *first, &mut buffer)?;
             }
-            Call::NextExtent(keyspace, prefix, from, kind) => {
-                store.next_extent(*keyspace, prefix, *from, *kind)?;
+            Call::NextExtent(keyspace, prefix, blocks, kind) => {
+                store.next_extent(*keyspace, prefix, blocks.clone(), *kind)?;
             }
             Call::Apply(batch, durability) => drop(store.apply(batch.clone(), *durability)?),
             Call::Sync => store.sync(store.position())?,

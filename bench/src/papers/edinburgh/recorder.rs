@@ -9,6 +9,7 @@ use kvfs_store::{
     Batch, Cursor, Durability, Extent, ExtentKind, KeyRange, Keyspace, Position, Read, Result, Seqno,
     Snapshot, Store, TrackChanges,
 };
+use std::ops::Range;
 use std::sync::Arc;
 
 fn bytes(of: &[u8]) -> Bytes {
@@ -70,11 +71,11 @@ macro_rules! noted_reads {
             &self,
             keyspace: Keyspace,
             prefix: &[u8],
-            from: u64,
+            blocks: Range<u64>,
             kind: ExtentKind,
         ) -> Result<Option<Extent>> {
-            self.notes.note(|| Call::NextExtent(keyspace, bytes(prefix), from, kind));
-            self.inner.next_extent(keyspace, prefix, from, kind)
+            self.notes.note(|| Call::NextExtent(keyspace, bytes(prefix), blocks.clone(), kind));
+            self.inner.next_extent(keyspace, prefix, blocks, kind)
         }
     };
 }

@@ -2,10 +2,11 @@
 //!
 //! Thread safety: borrows; any thread.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use kvfs_store::blocks::{block_key, block_of, blocks_from, extent};
+use kvfs_store::blocks::{block_key, block_of, extent, keys_of_blocks};
 use kvfs_store::{BLOCK_BYTES, Extent, ExtentKind, KeyRange, Keyspace, KeyspaceKind, Result, StoreError};
 
 use crate::database::{Database, Entries};
@@ -85,15 +86,18 @@ impl<'a, D: Database> View<'a, D> {
         &self,
         keyspace: Keyspace,
         prefix: &[u8],
-        from: u64,
+        blocks: Range<u64>,
         kind: ExtentKind,
     ) -> Result<Option<Extent>> {
         let space = self.shared.space(keyspace)?;
         space.expect_kind(KeyspaceKind::Block, "next_extent")?;
-        let mut entries = self.entries(&space, &blocks_from(prefix, from))?;
+        if blocks.is_empty() {
+            return Ok(None);
+        }
+        let mut entries = self.entries(&space, &keys_of_blocks(prefix, &blocks))?;
         entries.first();
         let mut is_first = true;
-        let mut blocks = std::iter::from_fn(|| {
+        let mut present = std::iter::from_fn(|| {
             loop {
                 if !std::mem::take(&mut is_first) {
                     entries.next();
@@ -105,8 +109,8 @@ impl<'a, D: Database> View<'a, D> {
             }
         });
         let found = match kind {
-            ExtentKind::Data => extent(from, kind, &mut blocks.by_ref().take(EXTENT_BLOCKS_MAX)),
-            ExtentKind::Hole => extent(from, kind, &mut blocks),
+            ExtentKind::Data => extent(blocks, kind, &mut present.by_ref().take(EXTENT_BLOCKS_MAX)),
+            ExtentKind::Hole => extent(blocks, kind, &mut present),
         };
         entries.check()?;
         Ok(found)

@@ -3,6 +3,7 @@
 //!
 //! Thread safety: immutable. Invariant: a snapshot and its ranges are taken while no range goes.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -128,10 +129,10 @@ impl Read for Pin {
         &self,
         keyspace: Keyspace,
         prefix: &[u8],
-        from: u64,
+        blocks: Range<u64>,
         kind: ExtentKind,
     ) -> Result<Option<Extent>> {
-        self.view().next_extent(&*self.shared.space(keyspace)?, prefix, from, kind)
+        self.view().next_extent(&*self.shared.space(keyspace)?, prefix, blocks, kind)
     }
 
     fn will_need(&self, keyspace: Keyspace, ranges: Vec<BlockRange>) {

@@ -4,6 +4,7 @@
 
 mod opening;
 
+use std::ops::Range;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -131,10 +132,10 @@ impl Read for SlateStore {
         &self,
         keyspace: Keyspace,
         prefix: &[u8],
-        from: u64,
+        blocks: Range<u64>,
         kind: ExtentKind,
     ) -> Result<Option<Extent>> {
-        Pin::newest(&self.shared)?.next_extent(keyspace, prefix, from, kind)
+        Pin::newest(&self.shared)?.next_extent(keyspace, prefix, blocks, kind)
     }
 
     fn will_need(&self, keyspace: Keyspace, ranges: Vec<BlockRange>) {

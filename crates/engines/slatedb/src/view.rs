@@ -2,11 +2,12 @@
 //!
 //! Thread safety: borrows; any thread.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::future::try_join_all;
-use kvfs_store::blocks::{block_key, block_of, blocks_from, extent};
+use kvfs_store::blocks::{block_key, block_of, extent, keys_of_blocks};
 use kvfs_store::{
     BLOCK_BYTES, BlockRange, Extent, ExtentKind, KeyRange, KeyspaceKind, Result, StoreError, progress,
 };
@@ -211,14 +212,17 @@ impl<'a> View<'a> {
         &self,
         space: &Space,
         prefix: &[u8],
-        from: u64,
+        blocks: Range<u64>,
         kind: ExtentKind,
     ) -> Result<Option<Extent>> {
         space.expect_kind(KeyspaceKind::Block, "next_extent")?;
-        let bounds = keys::bounds(space.number, &blocks_from(prefix, from));
+        if blocks.is_empty() {
+            return Ok(None);
+        }
+        let bounds = keys::bounds(space.number, &keys_of_blocks(prefix, &blocks));
         let mut scan = self.scan(bounds, IterationOrder::Ascending, 0)?;
         let mut failed = None;
-        let mut blocks = std::iter::from_fn(|| {
+        let mut present = std::iter::from_fn(|| {
             loop {
                 match self.next(space, &mut scan) {
                     Ok(entry) => {
@@ -235,8 +239,8 @@ impl<'a> View<'a> {
             }
         });
         let found = match kind {
-            ExtentKind::Data => extent(from, kind, &mut blocks.by_ref().take(EXTENT_BLOCKS_MAX)),
-            ExtentKind::Hole => extent(from, kind, &mut blocks),
+            ExtentKind::Data => extent(blocks, kind, &mut present.by_ref().take(EXTENT_BLOCKS_MAX)),
+            ExtentKind::Hole => extent(blocks, kind, &mut present),
         };
         failed.map_or(Ok(found), Err)
     }

@@ -3,6 +3,7 @@
 //! Thread safety: one lock for each transaction, before all others. Readers take what they need under it, and
 //! read without it. Invariant: an open transaction is on the list of the store; both end together.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -124,10 +125,10 @@ impl<S: Base> Read for HeldTxn<S> {
         &self,
         keyspace: Keyspace,
         prefix: &[u8],
-        from: u64,
+        blocks: Range<u64>,
         kind: ExtentKind,
     ) -> Result<Option<Extent>> {
-        self.read(keyspace, true, |overlay| overlay.next_extent(prefix, from, kind))
+        self.read(keyspace, true, |overlay| overlay.next_extent(prefix, blocks, kind))
     }
 }
 

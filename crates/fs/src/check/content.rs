@@ -98,10 +98,8 @@ fn for_each_block<R: Read + ?Sized>(
             continue;
         };
         let (prefix, next) = (inode.to_be_bytes(), block.saturating_add(1));
-        let extent = read.next_extent(keyspace, &prefix, next, ExtentKind::Data)?;
-        let end = extent
-            .filter(|extent| extent.first == next)
-            .map_or(next, |extent| extent.first.saturating_add(extent.count).min(blocks_full(inode)));
+        let extent = read.next_extent(keyspace, &prefix, next..blocks_full(inode), ExtentKind::Data)?;
+        let end = extent.filter(|extent| extent.first == next).map_or(next, |extent| next + extent.count);
         for block in next..end {
             see(&block_key(&prefix, block), &[]);
         }

@@ -34,17 +34,11 @@ impl Contents<'_> {
     pub(super) fn present_blocks(&self, inode: u64, first: u64, end: u64) -> Result<u64> {
         let prefix = block_prefix(inode);
         let (mut at, mut present) = (first, 0);
-        while at < end {
-            let Some(extent) = self.read.next_extent(self.keyspaces.data, &prefix, at, ExtentKind::Data)?
-            else {
-                break;
-            };
-            let extent_end = extent.first.saturating_add(extent.count).min(end);
-            if extent.first >= end {
-                break;
-            }
-            present += extent_end - extent.first.max(at);
-            at = extent_end;
+        while let Some(extent) =
+            self.read.next_extent(self.keyspaces.data, &prefix, at..end, ExtentKind::Data)?
+        {
+            present += extent.count;
+            at = extent.first + extent.count;
         }
         Ok(present)
     }

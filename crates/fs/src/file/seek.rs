@@ -5,7 +5,7 @@ use std::ops::Range;
 use kvfs_store::ExtentKind;
 use kvfs_txn::Want;
 
-use super::{BLOCK, all_blocks};
+use super::{BLOCK, all_blocks, block_count};
 use crate::schema::{Header, RowFlags, block_prefix};
 use crate::{Caller, FileSystem, FsError, NodeId, Result, SeekKind};
 
@@ -62,7 +62,8 @@ fn next(fs: &FileSystem, header: &Header, offset: u64, kind: SeekKind) -> Result
             SeekKind::Hole => ExtentKind::Hole,
         };
         let prefix = block_prefix(header.inode);
-        let extent = fs.origin.read().next_extent(fs.keyspaces.data, &prefix, offset / BLOCK, extent_kind)?;
+        let blocks = offset / BLOCK..block_count(header.size);
+        let extent = fs.origin.read().next_extent(fs.keyspaces.data, &prefix, blocks, extent_kind)?;
         extent.map(|extent| extent.first.saturating_mul(BLOCK).max(offset))
     };
     Ok(found.filter(|&found| found < header.size))

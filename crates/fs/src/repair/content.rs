@@ -173,9 +173,7 @@ fn block_key(inode: u64, block: u64) -> Bytes {
 fn missing(edit: &Edit<'_>, inode: u64, end: u64) -> Result<Vec<(u64, u64)>> {
     let prefix = block_prefix(inode);
     let (mut ranges, mut from) = (Vec::new(), 0);
-    while from < end {
-        let data = edit.txn.next_extent(edit.keyspaces.data, &prefix, from, ExtentKind::Data)?;
-        let Some(data) = data.filter(|data| data.first < end) else { break };
+    while let Some(data) = edit.txn.next_extent(edit.keyspaces.data, &prefix, from..end, ExtentKind::Data)? {
         if data.first > from {
             ranges.push((from * BLOCK, data.first * BLOCK));
         }
@@ -211,7 +209,9 @@ fn last_block(edit: &mut Edit<'_>, inode: u64) -> Result<u64> {
     edit.apply()?;
     let prefix = block_prefix(inode);
     let mut end = 0;
-    while let Some(extent) = edit.txn.next_extent(edit.keyspaces.data, &prefix, end, ExtentKind::Data)? {
+    while let Some(extent) =
+        edit.txn.next_extent(edit.keyspaces.data, &prefix, end..u64::MAX, ExtentKind::Data)?
+    {
         end = extent.first + extent.count;
     }
     Ok(end)
@@ -221,7 +221,9 @@ fn move_blocks(edit: &mut Edit<'_>, from: u64, to: u64) -> Result<()> {
     let prefix = block_prefix(from);
     let mut at = 0;
     edit.apply()?;
-    while let Some(extent) = edit.txn.next_extent(edit.keyspaces.data, &prefix, at, ExtentKind::Data)? {
+    while let Some(extent) =
+        edit.txn.next_extent(edit.keyspaces.data, &prefix, at..u64::MAX, ExtentKind::Data)?
+    {
         for block in extent.first..extent.first + extent.count {
             let mut data = vec![0; BLOCK_BYTES];
             edit.txn.read_blocks(edit.keyspaces.data, &prefix, block, &mut data)?;

@@ -260,7 +260,9 @@ fn repair_linked(edit: &mut Edit<'_>, survey: &Survey, inode: u64, linked: Linke
 fn file_of_blocks(edit: &mut Edit<'_>, inode: u64) -> Result<Option<Header>> {
     let prefix = block_prefix(inode);
     let (mut from, mut blocks, mut end) = (0, 0, 0);
-    while let Some(extent) = edit.txn.next_extent(edit.keyspaces.data, &prefix, from, ExtentKind::Data)? {
+    while let Some(extent) =
+        edit.txn.next_extent(edit.keyspaces.data, &prefix, from..u64::MAX, ExtentKind::Data)?
+    {
         blocks += extent.count;
         from = extent.first + extent.count;
         end = from;

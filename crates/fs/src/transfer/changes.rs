@@ -11,7 +11,9 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use kvfs_store::{BLOCK_BYTES, Batch, Differences, ExtentKind, KeyDifference, KeyRange, Keyspace, Read};
+use kvfs_store::{
+    BLOCK_BYTES, Batch, Differences, Extent, ExtentKind, KeyDifference, KeyRange, Keyspace, Read,
+};
 
 use super::record::{DATA, META, USERS, XATTR};
 use crate::schema::{DETACHED_INODE, Header, Placement, Row, inode_key, parse_inode_key, rows};
@@ -342,13 +344,11 @@ impl Stage {
             return Ok(start);
         };
         let first = block;
-        while !self.is_full()
-            && let Some(extent) = read.next_extent(self.keyspace, prefix, block, ExtentKind::Data)?
-            && extent.first == block
-        {
+        while !self.is_full() {
             let room = (BATCH_BYTES - self.bytes()).div_ceil(BLOCK_BYTES) as u64;
-            let count = extent.count.min(room);
-            let keyspace = self.keyspace;
+            let (keyspace, blocks) = (self.keyspace, block..block.saturating_add(room));
+            let extent = read.next_extent(keyspace, prefix, blocks, ExtentKind::Data)?;
+            let Some(Extent { count, .. }) = extent.filter(|extent| extent.first == block) else { break };
             let run = self.run_at(prefix, block, true);
             let len = run.data.len();
             run.data.resize(len + count as usize * BLOCK_BYTES, 0);

@@ -22,7 +22,7 @@ use super::SnapshotPin;
 use super::net::{NetChanges, NetSource, net_batch};
 use super::spilled::{PrivateRuns, Spill};
 use crate::cache::Accountant;
-use crate::memtable::{BlockFill, Lookup, MemTable, Merger, space_of};
+use crate::memtable::{BlockFill, BlockSearch, Lookup, MemTable, Merger, space_of};
 use crate::version::{Edit, Run, TakePiece};
 
 /// Private records have seqnos above this, all others below.
@@ -103,15 +103,13 @@ impl OwnWrites {
         Ok(())
     }
 
-    /// The smallest block at or after `from` that any layer holds, deleted ones included.
+    /// Takes a search for the next block through all layers.
     ///
     /// # Errors
     /// I/O errors and corruption of an index.
-    pub(crate) fn next_block(&self, keyspace: u32, prefix: &[u8], from: u64) -> Result<Option<u64>> {
-        let limit = self.limit;
-        let in_tables = self.tables().map(|table| Ok(table.next_block(keyspace, prefix, from, limit)));
-        let in_runs = self.runs(keyspace).iter().map(|run| run.next_block(prefix, from, limit));
-        in_tables.chain(in_runs).try_fold(None, |least, next| Ok(least.into_iter().chain(next?).min()))
+    pub(crate) fn search(&self, keyspace: u32, search: &mut BlockSearch<'_>) -> Result<()> {
+        self.tables().for_each(|table| table.search(keyspace, search));
+        self.runs(keyspace).iter().try_for_each(|run| run.search(search))
     }
 }
 

@@ -361,17 +361,15 @@ impl Undo {
             cursor.first()?;
             let Some((key, _)) = cursor.entry() else { break };
             let Some((prefix, block)) = split_block_key(key) else { break };
+            let end_block = end.as_ref().and_then(|end| block_at(prefix, end)).unwrap_or(u64::MAX);
             let extent = self.reader.next_extent_at(
                 &self.reader.layers_at(pin),
                 keyspace,
                 prefix,
-                block,
+                block..end_block,
                 ExtentKind::Data,
             )?;
-            let mut count = extent.map_or(1, |extent| extent.count.max(1));
-            if let Some(end_block) = end.as_ref().and_then(|end| block_at(prefix, end)) {
-                count = count.min(end_block.saturating_sub(block).max(1));
-            }
+            let count = extent.map_or(1, |extent| extent.count);
             blocks += count;
             let Some(next) = block.checked_add(count) else { break };
             start = [prefix, &next.to_be_bytes()].concat().into();

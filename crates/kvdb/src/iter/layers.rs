@@ -88,15 +88,7 @@ impl LayerTombstones {
     pub(super) fn covered_until(&mut self, key: &[u8], snapshot: Seqno) -> Option<Bytes> {
         let stretch = |set: &mut Remembering| {
             set.remember(key);
-            let mut end = set.fragment_over(key).filter(|f| f.newest_at(snapshot).is_some())?.end;
-            let mut at = set.at + 1;
-            while let Some(next) = set.set.fragment(at)
-                && next.start == end
-                && next.newest_at(snapshot).is_some()
-            {
-                (end, at) = (next.end, at + 1);
-            }
-            Some(end.clone())
+            set.set.covered_ends(set.at, key, snapshot).last().cloned()
         };
         self.candidates(key).iter_mut().filter_map(stretch).max()
     }

@@ -17,7 +17,7 @@ use kvfs_store::{Extent, ExtentKind, KeyRange, Result, Seqno};
 use crate::commit::OwnWrites;
 use crate::iter::{OwnLayers, VisibleCursor};
 use crate::layers::view::{View, source_of, source_of_run};
-use crate::memtable::{BlockFill, BlockState, Lookup, Merger};
+use crate::memtable::{BlockFill, BlockSearch, BlockState, Lookup, Merger};
 use crate::table::Location;
 use crate::version::{TakePiece, read_piece};
 
@@ -155,64 +155,63 @@ impl Layers {
         VisibleCursor::through(own, sources, self.seqno, range, merger, Box::new(self.view))
     }
 
-    /// The first stretch of data or hole at or after `from`. A stretch of data may be cut at the end
-    /// of a window; the next call continues it.
+    /// The first stretch of data or hole within `blocks`. A stretch of data may be cut at the end of a
+    /// window; the next call continues it. What newer layers have deleted takes no step for each block in
+    /// older ones.
     pub(crate) fn next_extent(
         &self,
         keyspace: u32,
         prefix: &[u8],
-        from: u64,
+        blocks: Range<u64>,
         kind: ExtentKind,
     ) -> Result<Option<Extent>> {
         match kind {
-            ExtentKind::Data => self.next_data(keyspace, prefix, from),
-            ExtentKind::Hole => self.next_hole(keyspace, prefix, from),
+            ExtentKind::Data => self.next_data(keyspace, prefix, blocks),
+            ExtentKind::Hole => self.next_hole(keyspace, prefix, blocks),
         }
     }
 
-    fn next_data(&self, keyspace: u32, prefix: &[u8], mut from: u64) -> Result<Option<Extent>> {
-        while let Some(candidate) = self.next_block(keyspace, prefix, from)? {
-            let states = self.presence(keyspace, prefix, candidate)?;
+    fn next_data(&self, keyspace: u32, prefix: &[u8], mut blocks: Range<u64>) -> Result<Option<Extent>> {
+        while let Some(first) = self.next_block(keyspace, prefix, blocks.clone())? {
+            let states = self.presence(keyspace, prefix, first..blocks.end)?;
             if let Some(start) = states.iter().position(|&state| state == BlockState::Data) {
                 let count = states[start..].iter().take_while(|&&state| state == BlockState::Data).count();
-                return Ok(Some(Extent { first: candidate + start as u64, count: count as u64 }));
+                return Ok(Some(Extent { first: first + start as u64, count: count as u64 }));
             }
-            match candidate.checked_add(states.len() as u64) {
-                Some(next) => from = next,
-                None => break,
-            }
+            blocks.start = first + states.len() as u64;
         }
         Ok(None)
     }
 
-    fn next_hole(&self, keyspace: u32, prefix: &[u8], from: u64) -> Result<Option<Extent>> {
-        let mut first = from;
-        loop {
-            let Some(data) = self.next_data(keyspace, prefix, first)? else {
-                // The last block number itself is never counted: an extent's end must be a number.
-                return Ok((first < u64::MAX).then(|| Extent { first, count: u64::MAX - first }));
-            };
-            if data.first > first {
-                return Ok(Some(Extent { first, count: data.first - first }));
+    fn next_hole(&self, keyspace: u32, prefix: &[u8], mut blocks: Range<u64>) -> Result<Option<Extent>> {
+        while !blocks.is_empty() {
+            let data = self.next_data(keyspace, prefix, blocks.clone())?;
+            let end = data.map_or(blocks.end, |data| data.first);
+            if let Some(count) = end.checked_sub(blocks.start).filter(|&count| count > 0) {
+                return Ok(Some(Extent { first: blocks.start, count }));
             }
-            match data.first.checked_add(data.count) {
-                Some(next) => first = next,
-                None => return Ok(None),
-            }
+            blocks.start = data.map_or(blocks.end, |data| data.first + data.count);
         }
+        Ok(None)
     }
 
-    /// The smallest block at or after `from` that any layer holds, deleted ones included.
-    fn next_block(&self, keyspace: u32, prefix: &[u8], from: u64) -> Result<Option<u64>> {
-        let own = match &self.own {
-            Some(own) => own.next_block(keyspace, prefix, from)?,
-            None => None,
-        };
-        Ok(own.into_iter().chain(self.view.next_block(keyspace, prefix, from, self.seqno)?).min())
+    /// The smallest of `blocks` that any layer holds. It may be deleted, but what newer layers hide from the
+    /// first one of `blocks` on is passed over at once.
+    fn next_block(&self, keyspace: u32, prefix: &[u8], blocks: Range<u64>) -> Result<Option<u64>> {
+        let mut search = BlockSearch::new(prefix, blocks, self.top());
+        if let Some(own) = &self.own {
+            own.search(keyspace, &mut search)?;
+        }
+        search.descend(self.seqno);
+        self.view.search(keyspace, &mut search)?;
+        Ok(search.finish())
     }
 
-    fn presence(&self, keyspace: u32, prefix: &[u8], first: u64) -> Result<Vec<BlockState>> {
-        let count = EXTENT_WINDOW_BLOCKS.min(u64::MAX - first).max(1);
-        self.fill(keyspace, BlockFill::presence(prefix, first, count as usize, self.top()))
+    fn presence(&self, keyspace: u32, prefix: &[u8], blocks: Range<u64>) -> Result<Vec<BlockState>> {
+        let count = EXTENT_WINDOW_BLOCKS.min(blocks.end - blocks.start);
+        self.fill(keyspace, BlockFill::presence(prefix, blocks.start, count as usize, self.top()))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -11,7 +11,7 @@ use kvfs_store::{Result, Seqno};
 use crate::iter::{Source, run_records};
 use crate::journal::Lsn;
 use crate::layers::adopted::CommittedRuns;
-use crate::memtable::{BlockFill, ChangeVisitor, ChangeWalk, Lookup, MemTable};
+use crate::memtable::{BlockFill, BlockSearch, ChangeVisitor, ChangeWalk, Lookup, MemTable};
 use crate::table::Access;
 use crate::version::{Run, RunId, TakePiece, Version, read_piece};
 
@@ -171,21 +171,18 @@ impl View {
         fill_in(self.layers_above(keyspace, place), keyspace, fill, &mut read_piece)
     }
 
-    /// The smallest block at or after `from` that any layer holds, deleted ones included.
-    pub(crate) fn next_block(
-        &self,
-        keyspace: u32,
-        prefix: &[u8],
-        from: u64,
-        snapshot: Seqno,
-    ) -> Result<Option<u64>> {
-        let in_layer = |layer| match layer {
-            Layer::Table(table) => Ok(MemTable::next_block(table, keyspace, prefix, from, snapshot)),
-            Layer::Run(run) => run.next_block(prefix, from, snapshot),
-        };
-        self.layers(keyspace)
-            .map(in_layer)
-            .try_fold(None, |least, next| Ok(least.into_iter().chain(next?).min()))
+    /// Lets every layer add what it knows to a search for the next block.
+    pub(crate) fn search(&self, keyspace: u32, search: &mut BlockSearch<'_>) -> Result<()> {
+        for layer in self.layers(keyspace) {
+            match layer {
+                Layer::Table(table) => table.search(keyspace, search),
+                Layer::Run(run) => run.search(search)?,
+            }
+            if search.is_over() {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Takes a walk over changes through all layers. Those that hold nothing between its positions are passed

@@ -20,6 +20,7 @@ use kvfs_store::Seqno;
 
 use super::{
     fill::BlockFill,
+    search::BlockSearch,
     tombstones::{RangeTombstone, TombstoneSet},
 };
 
@@ -137,6 +138,19 @@ impl GrowingTombstones {
             .filter(|tombstone| tombstone.seqno <= fill.snapshot())
             .map(|tombstone| (fill.positions(&tombstone.start, &tombstone.end), tombstone.seqno));
         in_sets.chain(in_tail).filter(|(range, _)| !range.is_empty()).collect()
+    }
+
+    /// Takes `search` over what they cover.
+    pub(super) fn pass_covered(&self, search: &mut BlockSearch<'_>) {
+        if self.is_empty() {
+            return;
+        }
+        let (state, snapshot) = (self.state.read(), search.snapshot());
+        search.pass_covered(|key, end| {
+            let in_sets = state.sets.iter().filter_map(|set| set.covered_until(key, end, snapshot));
+            let covers = |tombstone: &&RangeTombstone| tombstone.seqno <= snapshot && tombstone.covers(key);
+            in_sets.chain(state.tail.iter().filter(covers).map(|tombstone| &tombstone.end)).max()
+        });
     }
 
     /// All tombstones now, as few sets whose key ranges may overlap. Cheap.

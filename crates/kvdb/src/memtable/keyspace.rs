@@ -19,6 +19,7 @@ use super::{
     growing::GrowingTombstones,
     growth::Growth,
     lookup::Lookup,
+    search::BlockSearch,
     skiplist::{Record, SkipList},
     tombstones::RangeTombstone,
 };
@@ -280,16 +281,28 @@ impl KeyspaceTable {
         is_found
     }
 
-    /// The smallest present block of `prefix` at or after `from`, tombstones ignored.
-    pub(super) fn next_block(&self, prefix: &[u8], from: u64, snapshot: Seqno) -> Option<u64> {
-        let mut node = self.records.seek(&super::block_key(prefix, from), snapshot)?;
+    /// Takes a search for the next block through this table.
+    pub(super) fn search(&self, search: &mut BlockSearch<'_>) {
+        if let Some(block) = self.next_block(search) {
+            search.note(block);
+        }
+        self.tombstones.pass_covered(search);
+    }
+
+    /// The smallest block that `search` looks for, tombstones ignored.
+    fn next_block(&self, search: &BlockSearch<'_>) -> Option<u64> {
+        let (prefix, snapshot, end) = (search.prefix(), search.snapshot(), search.blocks().end);
+        let mut node = self.records.seek(&search.key(), snapshot)?;
         loop {
             let record = node.record();
-            let suffix = record.key.strip_prefix(prefix)?;
-            if let Ok(number) = suffix.try_into()
+            let number = record.key.strip_prefix(prefix)?.try_into().map(u64::from_be_bytes);
+            if number.is_ok_and(|number| number >= end) {
+                return None;
+            }
+            if let Ok(number) = number
                 && record.seqno <= snapshot
             {
-                return Some(u64::from_be_bytes(number));
+                return Some(number);
             }
             if !self.pass(&mut node, snapshot) {
                 return None;

@@ -19,6 +19,7 @@ mod lookup;
 mod merge;
 mod patch;
 mod patched;
+mod search;
 mod skiplist;
 mod table;
 mod tombstones;
@@ -31,6 +32,7 @@ pub(crate) use lookup::Lookup;
 #[cfg(test)]
 pub(crate) use lookup::Outcome;
 pub(crate) use merge::Merger;
+pub(crate) use search::BlockSearch;
 pub(crate) use table::MemTable;
 pub(crate) use tombstones::{Fragment, RangeTombstone, TombstoneSet};
 pub(crate) use writers::{WriteGuard, Writers};

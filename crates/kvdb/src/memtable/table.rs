@@ -25,6 +25,7 @@ use super::{
     keyspace::KeyspaceTable,
     lookup::Lookup,
     patch,
+    search::BlockSearch,
     tombstones::TombstoneSet,
     writers::{WriteGuard, Writers},
 };
@@ -283,10 +284,11 @@ impl MemTable {
         }
     }
 
-    /// The smallest block of `prefix` at or after `from` that has a record at or below `snapshot`;
-    /// range tombstones are ignored.
-    pub(crate) fn next_block(&self, keyspace: u32, prefix: &[u8], from: u64, snapshot: Seqno) -> Option<u64> {
-        self.table(keyspace)?.next_block(prefix, from, snapshot)
+    /// Takes a search for the next block through this layer. O(log n + tombstones met).
+    pub(crate) fn search(&self, keyspace: u32, search: &mut BlockSearch<'_>) {
+        if let Some(table) = self.table(keyspace) {
+            table.search(search);
+        }
     }
 
     /// A walk over the point records of a keyspace, which keeps the table alive. It also meets

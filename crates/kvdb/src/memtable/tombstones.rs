@@ -194,6 +194,37 @@ impl TombstoneSet {
         Some(self.view(self.cuts.get(at)?)).filter(|fragment| fragment.start[..] <= *key)
     }
 
+    /// The end of a stretch from `key` on that is wholly covered at `snapshot`, at least up to `enough` if it
+    /// goes so far. O(log n + fragments in it).
+    pub(crate) fn covered_until(&self, key: &[u8], enough: &[u8], snapshot: Seqno) -> Option<&Bytes> {
+        let mut until = None;
+        for end in self.covered_ends(self.first_ending_after(key), key, snapshot) {
+            until = Some(end);
+            if end[..] >= *enough {
+                break;
+            }
+        }
+        until
+    }
+
+    /// The ends of the fragments that cover all keys from `key` on at `snapshot`, as far as there is no gap.
+    /// `at` is the index of the first fragment that ends after `key`.
+    pub(crate) fn covered_ends(
+        &self,
+        at: usize,
+        key: &[u8],
+        snapshot: Seqno,
+    ) -> impl Iterator<Item = &Bytes> {
+        let mut reached: Option<&Bytes> = None;
+        let is_covered = move |fragment: &Fragment<'_>| fragment.newest_at(snapshot).is_some();
+        let fragments = self.cuts[at..].iter().map(|cut| self.view(cut));
+        fragments.map_while(move |fragment| {
+            let follows = reached.map_or(fragment.start[..] <= *key, |reached| fragment.start == reached);
+            reached = Some(fragment.end).filter(|_| follows && is_covered(&fragment));
+            reached
+        })
+    }
+
     /// The fragment at an index of [`TombstoneSet::fragments`].
     pub(crate) fn fragment(&self, at: usize) -> Option<Fragment<'_>> {
         self.cuts.get(at).map(|cut| self.view(cut))

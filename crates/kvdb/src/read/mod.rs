@@ -3,6 +3,7 @@
 pub(crate) mod changed;
 mod tiers;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -79,11 +80,11 @@ impl Reader {
         layers: &Layers,
         keyspace: Keyspace,
         prefix: &[u8],
-        from: u64,
+        blocks: Range<u64>,
         kind: ExtentKind,
     ) -> Result<Option<Extent>> {
         self.require_blocks(keyspace, "next_extent")?;
-        layers.next_extent(keyspace.0, prefix, from, kind)
+        layers.next_extent(keyspace.0, prefix, blocks, kind)
     }
 
     /// Takes advice, which is followed by the thread that reads ahead. It goes by the layers of now: what is
@@ -196,10 +197,10 @@ macro_rules! read_at_layers {
                 &self,
                 keyspace: kvfs_store::Keyspace,
                 prefix: &[u8],
-                from: u64,
+                blocks: std::ops::Range<u64>,
                 kind: kvfs_store::ExtentKind,
             ) -> kvfs_store::Result<Option<kvfs_store::Extent>> {
-                self.reader().next_extent_at(&self.layers()?, keyspace, prefix, from, kind)
+                self.reader().next_extent_at(&self.layers()?, keyspace, prefix, blocks, kind)
             }
 
             fn will_need(&self, keyspace: kvfs_store::Keyspace, ranges: Vec<kvfs_store::BlockRange>) {

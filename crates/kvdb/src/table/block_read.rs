@@ -103,20 +103,25 @@ impl Piece {
         Ok(())
     }
 
-    /// The smallest block at or after `from` of `prefix` that has a version at or below `snapshot`.
-    /// Ignores range tombstones. O(log regions), more only past regions that are too new.
+    /// The smallest of some blocks of `prefix` that has a version at or below `snapshot`. Ignores range
+    /// tombstones. O(log regions), more only past regions that are too new.
     ///
     /// # Errors
     /// I/O errors and corruption of the index.
-    pub(crate) fn next_block(&self, prefix: &[u8], from: u64, snapshot: Seqno) -> Result<Option<u64>> {
+    pub(crate) fn next_block(
+        &self,
+        prefix: &[u8],
+        blocks: Range<u64>,
+        snapshot: Seqno,
+    ) -> Result<Option<u64>> {
         let in_layer = |layer: &Layer| {
-            (layer.find(prefix, from)..layer.len())
+            (layer.find(prefix, blocks.start)..layer.len())
                 .map(|index| layer.region(index))
                 // Keys of a longer prefix may lie between two blocks of this one.
-                .take_while(|region| cmp_block_key(prefix, u64::MAX, &first_key(region)).is_ge())
+                .take_while(|region| cmp_block_key(prefix, blocks.end, &first_key(region)).is_gt())
                 .filter(|region| region.prefix[..] == *prefix)
                 .find_map(|region| {
-                    let mut spans = region.spans(from, u64::MAX);
+                    let mut spans = region.spans(blocks.start, blocks.end);
                     spans.find(|(_, span)| span.seqno <= snapshot).map(|(block, _)| block)
                 })
         };

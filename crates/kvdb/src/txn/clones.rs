@@ -129,10 +129,7 @@ fn each_located(
 ) -> Result<()> {
     let (mut at, end) = (clone.first, clone.first + clone.count);
     // Holes may be as long as they like.
-    while let Some(data) = layers.next_extent(keyspace.0, &clone.source, at, ExtentKind::Data)? {
-        if data.first >= end {
-            break;
-        }
+    while let Some(data) = layers.next_extent(keyspace.0, &clone.source, at..end, ExtentKind::Data)? {
         let count = WINDOW_BLOCKS.min(end - data.first);
         layers
             .locate(keyspace.0, &clone.source, data.first, count as usize)?

@@ -16,7 +16,7 @@ use kvfs_store::{KeyspaceKind, Result, Seqno};
 use super::{ManifestState, MergeState, RunId, RunState};
 use crate::format::{PieceDesc, PieceId};
 use crate::memtable::{
-    BlockFill, ChangeVisitor, ChangeWalk, Lookup, RangeTombstone, TombstoneSet, block_key,
+    BlockFill, BlockSearch, ChangeVisitor, ChangeWalk, Lookup, RangeTombstone, TombstoneSet, block_key,
     first_block_at_or_after,
 };
 use crate::table::{Piece, RunContext};
@@ -162,22 +162,36 @@ impl Run {
         Ok(())
     }
 
-    /// The smallest block at or after `from` that the run holds under `prefix`, tombstones ignored.
-    pub(crate) fn next_block(&self, prefix: &[u8], from: u64, snapshot: Seqno) -> Result<Option<u64>> {
-        let mut from = from;
-        let mut key = block_key(prefix, from);
-        if key[..] < self.lower_bound[..] {
-            let Some(first) = first_block_at_or_after(prefix, &self.lower_bound) else { return Ok(None) };
-            from = first;
-            key = block_key(prefix, from);
+    /// Takes a search for the next block through the run.
+    pub(crate) fn search(&self, search: &mut BlockSearch<'_>) -> Result<()> {
+        if let Some(block) = self.next_block(search)? {
+            search.note(block);
         }
+        let snapshot = search.snapshot();
+        search.pass_covered(|key, end| {
+            let over = |piece: &&Arc<Piece>| piece.desc().first_key[..] <= *key;
+            let mut pieces = self.pieces[self.piece_at(key)..].iter().take_while(over);
+            let until = pieces.find_map(|piece| piece.tombstones().covered_until(key, end, snapshot));
+            until.filter(|_| *key >= self.lower_bound[..])
+        });
+        Ok(())
+    }
+
+    /// The smallest block that `search` looks for, tombstones ignored.
+    fn next_block(&self, search: &BlockSearch<'_>) -> Result<Option<u64>> {
+        let (prefix, mut blocks) = (search.prefix(), search.blocks());
+        if search.key()[..] < self.lower_bound[..] {
+            let Some(first) = first_block_at_or_after(prefix, &self.lower_bound) else { return Ok(None) };
+            blocks.start = first;
+        }
+        let (key, end) = (block_key(prefix, blocks.start), block_key(prefix, blocks.end));
         for piece in &self.pieces[self.piece_at(&key)..] {
-            if let Some(block) = piece.next_block(prefix, from, snapshot)? {
-                return Ok(Some(block));
+            if blocks.is_empty() || piece.desc().first_key[..] >= end[..] {
+                break;
             }
-            let next = &piece.desc().last_key;
-            if !next.starts_with(prefix) && next[..] > *prefix {
-                return Ok(None);
+            let found = piece.next_block(prefix, blocks.clone(), search.snapshot())?;
+            if found.is_some() {
+                return Ok(found);
             }
         }
         Ok(None)

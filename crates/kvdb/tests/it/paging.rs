@@ -114,7 +114,7 @@ impl Twin {
         }
         for (file, prefix) in FILES.into_iter().enumerate() {
             let hole = (0..=BLOCKS).find(|&block| !self.blocks.contains_key(&(file, block)));
-            let found = db.next_extent(self.spaces[1], prefix, 0, ExtentKind::Hole)?;
+            let found = db.next_extent(self.spaces[1], prefix, 0..u64::MAX, ExtentKind::Hole)?;
             assert_eq!(found.map(|extent| extent.first), hole);
         }
         Ok(())

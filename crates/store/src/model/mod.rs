@@ -28,6 +28,7 @@ mod undo;
 mod versions;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -188,10 +189,10 @@ impl Read for ModelStore {
         &self,
         keyspace: Keyspace,
         prefix: &[u8],
-        from: u64,
+        blocks: Range<u64>,
         kind: ExtentKind,
     ) -> Result<Option<Extent>> {
-        self.shared.table(keyspace)?.next_extent(prefix, from, kind, NEWEST)
+        self.shared.table(keyspace)?.next_extent(prefix, blocks, kind, NEWEST)
     }
 }
 

@@ -1,5 +1,6 @@
 //! Pins on positions: snapshots, and what cursors hold on to.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -93,10 +94,10 @@ impl Read for Pin {
         &self,
         keyspace: Keyspace,
         prefix: &[u8],
-        from: u64,
+        blocks: Range<u64>,
         kind: ExtentKind,
     ) -> Result<Option<Extent>> {
-        self.shared.table(keyspace)?.next_extent(prefix, from, kind, self.seqno)
+        self.shared.table(keyspace)?.next_extent(prefix, blocks, kind, self.seqno)
     }
 }
 

@@ -1,7 +1,7 @@
 //! One keyspace: an ordered map of versioned keys, and the reads on it.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::ops::Bound;
+use std::ops::{Bound, Range};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -150,15 +150,18 @@ impl Table {
     pub(super) fn next_extent(
         &self,
         prefix: &[u8],
-        from: u64,
+        blocks: Range<u64>,
         kind: ExtentKind,
         at: Seqno,
     ) -> Result<Option<Extent>> {
         self.expect_kind(KeyspaceKind::Block, "next_extent")?;
+        if blocks.is_empty() {
+            return Ok(None);
+        }
         let map = self.map.read();
-        let mut blocks = map
-            .range(block_key(prefix, from)..=block_key(prefix, u64::MAX))
+        let mut present = map
+            .range(block_key(prefix, blocks.start)..block_key(prefix, blocks.end))
             .filter_map(|(key, versions)| versions.at(at).and_then(|_| block_of(prefix, key)));
-        Ok(extent(from, kind, &mut blocks))
+        Ok(extent(blocks, kind, &mut present))
     }
 }

@@ -5,6 +5,7 @@
 //! since then are remembered; both end together. A checkpoint has a pin of its own, and stays on the list.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -212,10 +213,10 @@ impl Read for ModelTxn {
         &self,
         keyspace: Keyspace,
         prefix: &[u8],
-        from: u64,
+        blocks: Range<u64>,
         kind: ExtentKind,
     ) -> Result<Option<Extent>> {
-        self.read(keyspace, |overlay| overlay.next_extent(prefix, from, kind))
+        self.read(keyspace, |overlay| overlay.next_extent(prefix, blocks, kind))
     }
 }
 

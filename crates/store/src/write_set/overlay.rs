@@ -2,13 +2,14 @@
 //!
 //! Thread safety: borrows the state below; immutable.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
 
 use super::cursor::OverlayCursor;
 use super::{Space, WriteSet, Written};
-use crate::blocks::{block_key, block_of, blocks_from, extent};
+use crate::blocks::{block_key, block_of, extent, keys_of_blocks};
 use crate::{BLOCK_BYTES, Cursor, Extent, ExtentKind, KeyRange, KeyspaceKind, Read, Result};
 
 /// One keyspace of `base`, with what was written over it.
@@ -69,7 +70,8 @@ impl<'a> Overlay<'a> {
     /// As [`Overlay::get`].
     pub fn read_blocks(&self, prefix: &[u8], first: u64, buf: &mut [u8]) -> Result<()> {
         self.base.read_blocks(self.space.keyspace, prefix, first, buf)?;
-        if !self.own.touches(&blocks_from(prefix, first)) {
+        let count = (buf.len() / BLOCK_BYTES) as u64;
+        if !self.own.touches(&keys_of_blocks(prefix, &(first..first.saturating_add(count)))) {
             return Ok(());
         }
         for (data, block) in buf.chunks_mut(BLOCK_BYTES).zip(first..) {
@@ -86,15 +88,15 @@ impl<'a> Overlay<'a> {
     ///
     /// # Errors
     /// As [`Overlay::get`].
-    pub fn next_extent(&self, prefix: &[u8], from: u64, kind: ExtentKind) -> Result<Option<Extent>> {
+    pub fn next_extent(&self, prefix: &[u8], blocks: Range<u64>, kind: ExtentKind) -> Result<Option<Extent>> {
         self.space.expect_kind(KeyspaceKind::Block, "next_extent")?;
-        let range = blocks_from(prefix, from);
-        if !self.own.touches(&range) {
-            return self.base.next_extent(self.space.keyspace, prefix, from, kind);
+        let range = keys_of_blocks(prefix, &blocks);
+        if blocks.is_empty() || !self.own.touches(&range) {
+            return self.base.next_extent(self.space.keyspace, prefix, blocks, kind);
         }
         let mut cursor = self.cursor(range)?;
         let mut failed = None;
-        let mut blocks = std::iter::from_fn(|| {
+        let mut present = std::iter::from_fn(|| {
             loop {
                 if let Err(error) = cursor.next() {
                     failed = Some(error);
@@ -106,7 +108,7 @@ impl<'a> Overlay<'a> {
                 }
             }
         });
-        let found = extent(from, kind, &mut blocks);
+        let found = extent(blocks, kind, &mut present);
         failed.map_or(Ok(found), Err)
     }
 }

@@ -112,7 +112,7 @@ impl Restore<'_> {
         let (read, data) = (self.then().origin.read(), self.then().keyspaces.data);
         let prefix = block_prefix(then.inode);
         let mut from = 0;
-        while let Some(extent) = read.next_extent(data, &prefix, from, ExtentKind::Data)? {
+        while let Some(extent) = read.next_extent(data, &prefix, from..u64::MAX, ExtentKind::Data)? {
             let count = extent.count.min(STRETCH_BLOCKS);
             let mut buffer = vec![0; (count * BLOCK) as usize];
             read.read_blocks(data, &prefix, extent.first, &mut buffer)?;

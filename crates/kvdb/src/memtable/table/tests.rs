@@ -1,4 +1,4 @@
-use std::{cmp::Reverse, sync::atomic::AtomicBool};
+use std::{cmp::Reverse, ops::Range, sync::atomic::AtomicBool};
 
 use bytes::Bytes;
 use kvfs_store::{BLOCK_BYTES, KeyRange, Records};
@@ -308,7 +308,7 @@ fn searches_pass_over_the_patches_of_a_block_that_they_do_not_want() {
         assert_eq!([found(newest, 0), found(count, 0)], [None, Some(newest)]);
         assert_eq!(changed(count, newest), [key(8)]);
         assert_eq!(changed(5, 7), [key(7)]);
-        assert_eq!(table.next_block(BLOCKS.0, b"f", 0, 3), Some(7));
+        assert_eq!(next_block(&table, b"f", 0..u64::MAX, 3), Some(7));
     }
     assert_eq!([found(count - 1, 0), found(3, 0), found(3, 8)].map(|found| found.is_some()), [true; 3]);
     assert_eq!(changed(0, newest), [key(7), key(8)]);
@@ -340,6 +340,13 @@ fn a_patch_counts_for_the_flush_as_the_block_that_it_becomes() {
     assert_eq!([patch(9, 9), patch(10, 9)].map(|more| more / 4096), [4, 4]);
 }
 
+/// The first block of a prefix in a range that the table holds.
+fn next_block(table: &MemTable, prefix: &[u8], blocks: Range<u64>, snapshot: Seqno) -> Option<u64> {
+    let mut search = BlockSearch::new(prefix, blocks, snapshot);
+    table.search(BLOCKS.0, &mut search);
+    search.finish()
+}
+
 #[test]
 fn next_block_finds_the_first_record_whatever_tombstones_say() {
     let (_, table) = new_table();
@@ -348,10 +355,43 @@ fn next_block_finds_the_first_record_whatever_tombstones_say() {
     batch.delete_range(BLOCKS, "f", "g");
     batch.put_blocks(BLOCKS, "f", 20, vec![1; BLOCK_BYTES]);
     table.apply(&batch, 5, kind_of);
-    let next = |from, snapshot| table.next_block(BLOCKS.0, b"f", from, snapshot);
+    let next = |from, snapshot| next_block(&table, b"f", from..u64::MAX, snapshot);
     assert_eq!([next(0, 9), next(8, 9), next(9, 9), next(21, 9)], [Some(7), Some(8), Some(20), None]);
     assert_eq!([next(0, 4), next(9, 6)], [None, None]);
-    assert_eq!(table.next_block(BLOCKS.0, b"e", 0, 9), None);
+    assert_eq!(next_block(&table, b"e", 0..u64::MAX, 9), None);
+    assert_eq!([7, 8, 9].map(|end| next_block(&table, b"f", 0..end, 9)), [None, Some(7), Some(7)]);
+}
+
+#[test]
+fn search_for_a_block_passes_over_what_newer_layers_have_deleted() {
+    let layers = [new_table().1, new_table().1, new_table().1];
+    let [oldest, older, newest] = &layers;
+    let key = |block| block_key(b"f", block);
+    let apply = |table: &MemTable, seqno, change: &dyn Fn(&mut Batch)| {
+        let mut batch = Batch::new();
+        change(&mut batch);
+        table.apply(&batch, seqno, kind_of);
+    };
+    apply(oldest, 1, &|batch| batch.put_blocks(BLOCKS, "f", 0, vec![1; 99 * BLOCK_BYTES]));
+    apply(older, 2, &|batch| batch.delete_range(BLOCKS, key(0), key(40)));
+    apply(older, 3, &|batch| batch.delete(BLOCKS, key(40)));
+    apply(newest, 4, &|batch| batch.delete_range(BLOCKS, key(60), Bytes::from("g")));
+    // More than are searched one by one, side by side in sets and behind them.
+    (0..20).for_each(|at| {
+        apply(newest, 5 + at, &|batch| batch.delete_range(BLOCKS, key(59 - at), key(60 - at)));
+    });
+    apply(newest, 25, &|batch| batch.put_blocks(BLOCKS, "f", 50, vec![1; BLOCK_BYTES]));
+    let next = |blocks, snapshot| {
+        let mut search = BlockSearch::new(b"f", blocks, snapshot);
+        for layer in layers.iter().rev() {
+            layer.search(BLOCKS.0, &mut search);
+        }
+        search.finish()
+    };
+    assert_eq!([1, 2, 3].map(|snapshot| next(0..99, snapshot)), [Some(0), Some(40), Some(41)]);
+    assert_eq!([next(60..99, 3), next(60..99, 4), next(59..99, 4)], [Some(60), None, Some(59)]);
+    assert_eq!([next(41..99, 23), next(40..99, 24), next(0..41, 23)], [None, None, None]);
+    assert_eq!([next(40..99, 25), next(40..50, 25), next(51..99, 25)], [Some(50), None, None]);
 }
 
 #[test]

@@ -42,15 +42,16 @@ fn blocks_are_values_under_big_endian_keys() {
     assert_eq!(f.store.get(f.blocks, &key).unwrap().unwrap(), block(3));
     f.apply(|b| b.delete(f.blocks, key.clone()));
     assert_eq!(f.store.get(f.blocks, &key).unwrap(), None);
-    let data = f.store.next_extent(f.blocks, b"f", 0, ExtentKind::Data).unwrap();
+    let data = f.store.next_extent(f.blocks, b"f", 0..u64::MAX, ExtentKind::Data).unwrap();
     assert_eq!(data, Some(Extent { first: 2, count: 1 }));
 }
 
 #[test]
 fn extents_alternate_between_data_and_holes() {
     let f = filled();
-    let next =
-        |from, kind| f.store.next_extent(f.blocks, b"f", from, kind).unwrap().map(|e| (e.first, e.count));
+    let next = |from, kind| {
+        f.store.next_extent(f.blocks, b"f", from..u64::MAX, kind).unwrap().map(|e| (e.first, e.count))
+    };
     assert_eq!(next(0, ExtentKind::Data), Some((2, 3)));
     assert_eq!(next(3, ExtentKind::Data), Some((3, 2)));
     assert_eq!(next(5, ExtentKind::Data), Some((7, 1)));
@@ -63,14 +64,26 @@ fn extents_alternate_between_data_and_holes() {
 }
 
 #[test]
+fn extents_are_looked_for_within_some_blocks_alone() {
+    let f = filled();
+    let next = |blocks, kind| f.store.next_extent(f.blocks, b"f", blocks, kind).unwrap();
+    let data = |blocks| next(blocks, ExtentKind::Data).map(|e| (e.first, e.count));
+    assert_eq!([0..2, 5..7, 3..3].map(data), [None; 3]);
+    assert_eq!([0..3, 3..4, 0..5, 4..9].map(data), [Some((2, 1)), Some((3, 1)), Some((2, 3)), Some((4, 1))]);
+    let hole = |blocks| next(blocks, ExtentKind::Hole).map(|e| (e.first, e.count));
+    assert_eq!([2..5, 7..8, 6..6].map(hole), [None; 3]);
+    assert_eq!([0..9, 1..2, 3..6, 7..9].map(hole), [Some((0, 2)), Some((1, 1)), Some((5, 1)), Some((8, 1))]);
+}
+
+#[test]
 fn the_last_block_number_can_be_written() {
     let f = Fixture::new();
     f.apply(|b| b.put_blocks(f.blocks, "f", u64::MAX - 1, block(1)));
     let past = f.try_apply(|b| b.put_blocks(f.blocks, "f", u64::MAX, block(1)));
     assert!(matches!(past, Err(StoreError::BlockShape { .. })));
-    let last = f.store.next_extent(f.blocks, b"f", 0, ExtentKind::Data).unwrap();
+    let last = f.store.next_extent(f.blocks, b"f", 0..u64::MAX, ExtentKind::Data).unwrap();
     assert_eq!(last, Some(Extent { first: u64::MAX - 1, count: 1 }));
-    assert_eq!(f.store.next_extent(f.blocks, b"f", u64::MAX - 1, ExtentKind::Hole).unwrap(), None);
+    assert_eq!(f.store.next_extent(f.blocks, b"f", u64::MAX - 1..u64::MAX, ExtentKind::Hole).unwrap(), None);
     let mut buf = block(9);
     f.store.read_blocks(f.blocks, b"f", u64::MAX - 1, &mut buf).unwrap();
     assert_eq!(buf, block(1));
@@ -103,6 +116,6 @@ fn snapshots_keep_blocks() {
     assert_eq!(buf, blocks(&[0, 2, 3, 4, 0]));
     f.store.read_blocks(f.blocks, b"f", 1, &mut buf).unwrap();
     assert_eq!(buf, blocks(&[0, 0, 30, 40, 50]));
-    let hole = snapshot.next_extent(f.blocks, b"f", 3, ExtentKind::Hole).unwrap();
+    let hole = snapshot.next_extent(f.blocks, b"f", 3..u64::MAX, ExtentKind::Hole).unwrap();
     assert_eq!(hole, Some(Extent { first: 5, count: 2 }));
 }

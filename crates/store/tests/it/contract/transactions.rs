@@ -64,7 +64,7 @@ fn private_writes_are_seen_inside_only_until_the_commit() {
         txn.read_blocks(f.blocks, b"f", 0, &mut found).unwrap();
         let fills: Vec<u8> = found.chunks(BLOCK_BYTES).map(|block| block[0]).collect();
         assert_eq!(fills, [1, 2, 1, 0, 0, 0, 2, 0]);
-        let next = |from, kind| txn.next_extent(f.blocks, b"f", from, kind).unwrap();
+        let next = |from, kind| txn.next_extent(f.blocks, b"f", from..u64::MAX, kind).unwrap();
         assert_eq!(next(0, ExtentKind::Data), Some(Extent { first: 0, count: 3 }));
         assert_eq!(next(0, ExtentKind::Hole), Some(Extent { first: 3, count: 3 }));
         assert_eq!(next(4, ExtentKind::Data), Some(Extent { first: 6, count: 1 }));
