@@ -60,6 +60,7 @@ mod tiers;
 pub mod transfer;
 mod types;
 mod view;
+mod waits;
 mod xattr;
 
 pub use acl::AclKind;
@@ -89,7 +90,7 @@ pub use types::{
     Append, AtimePolicy, Attr, Caller, DirEntry, Entry, FILE_SIZE_MAX, FallocateMode, FileType, Fill,
     INODE_MAX, LINK_MAX, MkfsOptions, MountOptions, NAME_LEN_MAX, NodeId, NodeStats, PruneCandidate,
     RenameMode, SYMLINK_LEN_MAX, SeekKind, SetAttr, SetTime, StatFs, Timestamp, WriteFlags, Written,
-    XATTR_BYTES_MAX, XATTR_LEN_MAX, XATTR_NAME_LEN_MAX, XattrMode, settled, settled_by, settled_for,
+    XATTR_BYTES_MAX, XATTR_LEN_MAX, XATTR_NAME_LEN_MAX, XattrMode,
 };
 pub use view::{
     Area, AsFsError, BRANCHES_MAX, BeginOptions, BranchInfo, Branches, CommitPlan, Committed, DiffKind,
@@ -99,6 +100,7 @@ pub use view::{
     name_processes, owner_of_note, renew_cached, restore, restore_paths, show_newer, show_snapshot,
     take_renewed, undo_points,
 };
+pub use waits::{Waits, settled, settled_by, settled_for};
 pub use xattr::{ACCESSES_ATTRIBUTE, COMPRESSION_ATTRIBUTE, PROJECT_ATTRIBUTE, TIER_ATTRIBUTE};
 
 /// Largest inline threshold that `mkfs` accepts (bytes).

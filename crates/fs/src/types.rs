@@ -7,7 +7,7 @@ use kvfs_store::Position;
 use kvfs_txn::Ticket;
 
 use crate::attr::{CAPABILITY, SET_ID};
-use crate::{Credentials, FsError, Result};
+use crate::{Credentials, Waits};
 
 /// Longest name (bytes).
 pub const NAME_LEN_MAX: usize = 255;
@@ -63,48 +63,11 @@ pub struct Caller {
     pub groups: Option<Arc<[u32]>>,
     /// Reading leaves the time of the last access as it is (`O_NOATIME`).
     pub keeps_atime: bool,
+    /// End what [`settled_for`](crate::settled_for) waits for. `None`: nothing does.
+    pub waits: Option<Arc<Waits>>,
     /// The ticket of [`crate::FsError::Parked`], when the request is tried again: it keeps its place in
     /// the queues, so that no request starves. `None` at the first try.
     pub ticket: Option<Ticket>,
-}
-
-/// Tries `operation` until no other holds what it needs. Blocks meanwhile: not for workers.
-///
-/// # Errors
-/// Those of `operation`, but for `Parked`.
-pub fn settled<T>(operation: impl FnMut(&Caller) -> Result<T>) -> Result<T> {
-    settled_for(&Caller::default(), operation)
-}
-
-/// As [`settled`], for this caller.
-///
-/// # Errors
-/// Those of `operation`, but for `Parked`.
-pub fn settled_for<T>(caller: &Caller, operation: impl FnMut(&Caller) -> Result<T>) -> Result<T> {
-    let wait = |ticket: &Ticket| {
-        ticket.wait();
-        true
-    };
-    settled_by(caller, wait, operation)
-}
-
-/// As [`settled_for`]; `wait` waits for a ticket, and says whether the operation is still wanted.
-///
-/// # Errors
-/// Those of `operation`, but for `Parked`; `Interrupted`: it is not wanted any more, and has done nothing.
-pub fn settled_by<T>(
-    caller: &Caller,
-    mut wait: impl FnMut(&Ticket) -> bool,
-    mut operation: impl FnMut(&Caller) -> Result<T>,
-) -> Result<T> {
-    let mut outcome = operation(caller);
-    while let Err(FsError::Parked(ticket)) = outcome {
-        if !wait(&ticket) {
-            return Err(FsError::Interrupted);
-        }
-        outcome = operation(&Caller { ticket: Some(ticket), ..caller.clone() });
-    }
-    outcome
 }
 
 /// Kind of a file.

@@ -288,8 +288,8 @@ pub enum Call<'a> {
     Sync { handle: u64 },
     /// `sync`, `syncfs`.
     SyncAll,
-    /// Files that are closed have ended, and what was written into mapped memory is in its file, when this is
-    /// answered.
+    /// Files that are closed have ended, and what was written into mapped memory of the transaction, or of
+    /// the main line, is in its file, when this is answered.
     Settle,
     /// `fallocate`.
     Allocate { handle: u64, mode: u32, offset: u64, len: u64 },

@@ -59,7 +59,7 @@ impl Held {
     }
 }
 
-/// Tries `operation` until no other holds what it needs. Blocks meanwhile.
+/// Tries `operation` until no other holds what it needs. Blocks meanwhile, until the process ends.
 pub(crate) fn settled<T>(caller: &Caller, operation: impl FnMut(&Caller) -> kvfs_fs::Result<T>) -> Result<T> {
     Ok(kvfs_fs::settled_for(caller, operation)?)
 }

@@ -7,7 +7,9 @@
 //!
 //! Thread safety: immutable values.
 
-use kvfs_fs::{Attr, Caller, Credentials, FileSystem, FileType, FsError, NodeId};
+use std::sync::Arc;
+
+use kvfs_fs::{Attr, Caller, Credentials, FileSystem, FileType, FsError, NodeId, Waits};
 use rustix::io::Errno;
 
 use crate::error::{Result, refuse};
@@ -81,14 +83,16 @@ fn groups_of(caller: &Caller) -> &[u32] {
 }
 
 /// A user at work.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct Actor {
-    /// With all its groups, the first one among them.
+    /// With all its groups, the first one among them, and its waits.
     pub(crate) caller: Caller,
+    /// End with its process.
+    pub(crate) waits: Arc<Waits>,
 }
 
 impl Actor {
-    pub(crate) fn new(identity: &Identity) -> Self {
+    pub(crate) fn new(identity: &Identity, waits: Arc<Waits>) -> Self {
         let mut groups = identity.groups.clone();
         groups.push(identity.gid);
         groups.sort_unstable();
@@ -99,9 +103,16 @@ impl Actor {
             pid: std::process::id(),
             credentials: Some(&OfActors),
             groups: Some(groups.into()),
+            waits: Some(Arc::clone(&waits)),
             ..Caller::default()
         };
-        Self { caller }
+        Self { caller, waits }
+    }
+
+    /// The same user in another process.
+    pub(crate) fn waiting(&self, waits: Arc<Waits>) -> Self {
+        let caller = Caller { waits: Some(Arc::clone(&waits)), ..self.caller.clone() };
+        Self { caller, waits }
     }
 
     pub(crate) fn is_root(&self) -> bool {

@@ -15,6 +15,8 @@ use crate::process::{Process, user_of};
 #[derive(Debug)]
 pub struct ProcessKeys<'p> {
     fs: &'p FileSystem,
+    /// The file system itself, which waits as long as the process does.
+    caller: Caller,
     user: KeyspaceUser<'p>,
     own_max: usize,
 }
@@ -24,7 +26,8 @@ impl<'p> ProcessKeys<'p> {
     pub fn of(process: &'p Process, own_max: usize) -> Self {
         let (fs, caller, groups) = user_of(process);
         let is_master = kvfs_service::is_master(fs, caller.uid);
-        Self { fs, user: KeyspaceUser { uid: caller.uid, gid: caller.gid, groups, is_master }, own_max }
+        let user = KeyspaceUser { uid: caller.uid, gid: caller.gid, groups, is_master };
+        Self { fs, caller: Caller { waits: caller.waits.clone(), ..Caller::default() }, user, own_max }
     }
 
     fn keyspaces(&self) -> UserKeyspaces<'_, FileSystem> {
@@ -36,7 +39,7 @@ impl<'p> ProcessKeys<'p> {
     /// # Errors
     /// EACCES: the keyspace is another user's; EINVAL: no name or key; as all calls of transactions.
     pub fn get(&self, keyspace: &str, key: &[u8]) -> Result<Option<Bytes>> {
-        settled(|caller| {
+        self.settled(|caller| {
             let Some(keyspace) = self.keyspaces().readable(keyspace)? else { return Ok(None) };
             Ok(self.fs.keys().get(caller, keyspace, key)?)
         })
@@ -52,7 +55,7 @@ impl<'p> ProcessKeys<'p> {
             let keyspace = self.keyspaces().writable(keyspace)?;
             Ok(changes.iter().map(|change| (keyspace, change.clone())).collect())
         };
-        settled(|caller| self.fs.keys().apply_found(caller, find)?).map(drop)
+        self.settled(|caller| self.fs.keys().apply_found(caller, find)?).map(drop)
     }
 
     /// Removes a key; returns whether it was there.
@@ -61,7 +64,7 @@ impl<'p> ProcessKeys<'p> {
     /// As [`ProcessKeys::write`].
     pub fn delete(&self, keyspace: &str, key: &[u8]) -> Result<bool> {
         let find = || self.keyspaces().existing(keyspace, Access::Write);
-        let set = settled(|caller| self.fs.keys().set_found(caller, find, key, None)?);
+        let set = self.settled(|caller| self.fs.keys().set_found(caller, find, key, None)?);
         set.map(|(_, existed)| existed)
     }
 
@@ -76,7 +79,7 @@ impl<'p> ProcessKeys<'p> {
             let change = |keyspace| (keyspace, KeyChange::DeleteRange(range.clone()));
             Ok(found.map(change).into_iter().collect())
         };
-        settled(|caller| self.fs.keys().apply_found(caller, find)?).map(drop)
+        self.settled(|caller| self.fs.keys().apply_found(caller, find)?).map(drop)
     }
 
     /// A walk over the keys of a range, as they are now; `None`: there is no such keyspace.
@@ -84,7 +87,7 @@ impl<'p> ProcessKeys<'p> {
     /// # Errors
     /// As [`ProcessKeys::get`].
     pub fn cursor(&self, keyspace: &str, range: &KeyRange) -> Result<Option<Box<dyn Cursor>>> {
-        settled(|caller| {
+        self.settled(|caller| {
             let Some(keyspace) = self.keyspaces().readable(keyspace)? else { return Ok(None) };
             Ok(Some(self.fs.keys().cursor(caller, keyspace, range.clone())?))
         })
@@ -103,7 +106,7 @@ impl<'p> ProcessKeys<'p> {
     /// # Errors
     /// ENOENT: there is none; EPERM: it is another user's.
     pub fn drop_keyspace(&self, name: &str) -> Result<()> {
-        let dropped = settled(|caller| self.keyspaces().drop_keyspace(caller, name))?;
+        let dropped = self.settled(|caller| self.keyspaces().drop_keyspace(caller, name))?;
         Ok(self.fs.sync(dropped)?)
     }
 
@@ -116,18 +119,19 @@ impl<'p> ProcessKeys<'p> {
         let all = self.keyspaces().list(then).map_err(denied)?;
         Ok(all.into_iter().map(|(name, _)| name).collect())
     }
-}
 
-/// Tries `operation` until no other holds what it needs. A keyspace may be dropped meanwhile: `operation`
-/// looks it up.
-fn settled<T>(
-    mut operation: impl FnMut(&Caller) -> std::result::Result<T, AccessError<FsError>>,
-) -> Result<T> {
-    let done = kvfs_fs::settled(|caller| match operation(caller) {
-        Err(AccessError::View(error @ FsError::Parked(_))) => Err(error),
-        done => Ok(done),
-    });
-    done.map_err(failed)?.map_err(denied)
+    /// Tries `operation` until no other holds what it needs. A keyspace may be dropped meanwhile: `operation`
+    /// looks it up.
+    fn settled<T>(
+        &self,
+        mut operation: impl FnMut(&Caller) -> std::result::Result<T, AccessError<FsError>>,
+    ) -> Result<T> {
+        let done = kvfs_fs::settled_for(&self.caller, |caller| match operation(caller) {
+            Err(AccessError::View(error @ FsError::Parked(_))) => Err(error),
+            done => Ok(done),
+        });
+        done.map_err(failed)?.map_err(denied)
+    }
 }
 
 fn explained(errno: Errno, error: &impl ToString) -> PosixError {

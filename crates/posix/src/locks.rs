@@ -7,8 +7,8 @@
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
 
+use kvfs_fs::Waits;
 use kvfs_locks::{Condvar, Mutex, class};
 use kvfs_socket::Share;
 use rustix::io::Errno;
@@ -45,8 +45,8 @@ impl RangeLock {
 /// Whether a lock that another one has is waited for.
 pub(crate) enum Patience<'p> {
     None,
-    /// Until this is set.
-    Until(&'p AtomicBool),
+    /// Until these are over.
+    Until(&'p Waits),
 }
 
 /// Ranges and whole files are locked independently of each other, as on Linux.
@@ -98,7 +98,7 @@ impl LockTable {
         while tables.in_the_way(owner, place, lock).next().is_some() {
             match patience {
                 Patience::None => return refuse(Errno::AGAIN, "another one has locked it"),
-                Patience::Until(ended) if ended.load(Ordering::SeqCst) => {
+                Patience::Until(waits) if waits.are_over() => {
                     return refuse(Errno::INTR, "the process ends");
                 }
                 Patience::Until(_) => {}

@@ -16,6 +16,7 @@ use rustix::io::Errno;
 use crate::error::{Result, refuse};
 use crate::held::Held;
 use crate::locks::{LockOwner, LockSpace, LockTable};
+use crate::process::{Process, view_of};
 
 /// Flags that `fcntl(F_SETFL)` changes.
 const SETTABLE: OFlags = OFlags::APPEND.union(OFlags::NONBLOCK).union(OFlags::DIRECT).union(OFlags::NOATIME);
@@ -37,6 +38,13 @@ pub(crate) struct OpenFile {
 pub struct FileIdentity {
     pub(crate) view: usize,
     pub(crate) inode: u64,
+}
+
+impl FileIdentity {
+    /// Whether it is a file of the view that a process sees.
+    pub fn is_seen_by(self, process: &Process) -> bool {
+        self.view == view_of(process)
+    }
 }
 
 /// An open file without a descriptor, on its way from one process to another ([`SharedFile::of`]). It stays

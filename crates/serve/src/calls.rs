@@ -211,7 +211,7 @@ impl Caller<'_> {
         if flags.contains(OFlags::TRUNC)
             && let Some(image) = self.session.images().of(&file)
         {
-            image.hold().reload(0..0)?;
+            image.hold(process)?.reload(0..0)?;
         }
         let handle = self.session.name(file, flags.contains(OFlags::CLOEXEC), handle)?;
         Ok(Answered::With(Reply::Opened { handle }))
@@ -271,7 +271,7 @@ impl Caller<'_> {
                 let Some(image) = self.image_at(place)? else {
                     return truncation.set(size).map(done);
                 };
-                let mut held = image.hold();
+                let mut held = image.hold(process)?;
                 held.write_back()?;
                 held.reserve(size, self.session.uid())?;
                 let truncated = truncation.set(size);
@@ -366,6 +366,7 @@ impl Caller<'_> {
     /// Of content and open files. Memory of a file that is mapped holds what the file does; nothing of it is
     /// written back while a call writes there, since it would be older.
     fn content(&self, call: &Call<'_>, payload: &[u8], space: &mut [u8]) -> Result<Answered> {
+        let process = self.session.process();
         let (read, written) = match *call {
             Call::Read { handle, .. } | Call::Sync { handle } => (Some(handle), None),
             Call::Write { handle, .. } | Call::Allocate { handle, .. } => (None, Some(handle)),
@@ -374,10 +375,10 @@ impl Caller<'_> {
         };
         let image = |handle: Option<u64>| handle.and_then(|handle| self.image_of(handle));
         if let Some(image) = image(read) {
-            image.write_back()?;
+            image.write_back(process)?;
         }
         let Some(image) = image(written) else { return self.move_content(call, payload, space) };
-        let mut held = image.hold();
+        let mut held = image.hold(process)?;
         held.write_back()?;
         held.reserve(self.end_of(call, payload)?, self.session.uid())?;
         let answered = self.move_content(call, payload, space);

@@ -5,12 +5,14 @@
 //! or synced over this server, and when the last of them has closed it; what calls write reaches the memory.
 //!
 //! Thread safety: one lock for the list, one for each image, held while content is copied and while a call
-//! writes to the file.
+//! writes to the file. What waits for a transaction meanwhile ends with the process for which it is done. A
+//! thread of its own writes back what is kept no more, and waits for no transaction: it tries again.
 //!
-//! Invariants: a file has one image at most, for as long as an open file that was mapped is there. Nothing
-//! here maps the memory, so a client that shortens it hurts itself alone. All images together are bounded,
-//! and a user takes half at most: no image is larger than what was taken for it, even if its file is. What
-//! its user has mapped grows by a call only if there is room for it.
+//! Invariants: a file has one image at most, from when it is mapped until what programs have written there
+//! has reached it, or its transaction has ended. Nothing here maps the memory, so a client that shortens it
+//! hurts itself alone. All images together are bounded, and a user takes half at most: no image is larger
+//! than what was taken for it, even if its file is. What its user has mapped grows by a call only if there is
+//! room for it.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hasher};
@@ -18,9 +20,10 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
-use kvfs_locks::{Mutex, MutexGuard, class};
-use kvfs_posix::{Fd, FileIdentity, Process, Result, SharedFile};
+use kvfs_locks::{Condvar, Mutex, MutexGuard, class};
+use kvfs_posix::{Fd, FileIdentity, Process, Result, SharedFile, fork_for, interrupt};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::io::{Errno, pread, pwrite};
 
@@ -30,32 +33,71 @@ use crate::shares::{Share, Shares, shares};
 /// Most bytes of all images.
 const IMAGE_BYTES_MAX: usize = 1 << 30;
 
+/// Most images: each has a descriptor.
+const IMAGES_MAX: usize = 8192;
+
+/// When what waits for a transaction is tried again: at first, and at last.
+const AGAIN_MIN: Duration = Duration::from_millis(50);
+const AGAIN_MAX: Duration = Duration::from_secs(2);
+
 const PAGE: usize = 4096;
 /// Content is copied in pieces of so many pages.
 const PIECE: usize = 64 * PAGE;
 
 /// Those of all files.
 pub(crate) struct Images {
-    known: Mutex<HashMap<FileIdentity, Weak<Image>>, class::ServeImagesKnown>,
+    known: Mutex<HashMap<FileIdentity, Known>, class::ServeImagesKnown>,
     /// Of `known`, so that a server without any costs nothing.
     count: AtomicUsize,
     shares: Shares,
+    /// One for each image.
+    places: Shares,
+    ends: Arc<Ends>,
 }
 
-/// The memory of a file.
+#[derive(Clone)]
+struct Known {
+    content: Arc<Content>,
+    /// What keeps it; none: it ends once it is written back.
+    image: Weak<Image>,
+}
+
+/// Tells the thread that writes back.
+#[derive(Default)]
+struct Ends {
+    orders: Mutex<Orders, class::ServeImagesEnds>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Orders {
+    /// Some image is kept no more.
+    are_some: bool,
+    is_stopping: bool,
+}
+
+/// Keeps the memory of a file.
 pub(crate) struct Image {
+    content: Arc<Content>,
+    ends: Arc<Ends>,
+}
+
+/// The memory of a file, and the file.
+struct Content {
     memory: OwnedFd,
-    /// Writes what comes from it.
+    /// For the user of what has mapped it first, with the file alone.
     process: Process,
     fd: Fd,
-    /// Who has mapped it first.
     uid: u32,
     pages: Mutex<Pages, class::ServeImagesPages>,
+    _place: Share,
 }
 
 /// An image whose memory and file no other call brings together.
 pub(crate) struct Held<'i> {
-    image: &'i Image,
+    content: &'i Content,
+    /// Does it, as long as the one for which it does it is there.
+    process: Process,
     pages: MutexGuard<'i, Pages, class::ServeImagesPages>,
 }
 
@@ -89,28 +131,54 @@ fn page_count(len: u64) -> usize {
 
 impl Images {
     pub(crate) fn new(own_uid: u32) -> Self {
-        let shares = shares(IMAGE_BYTES_MAX, own_uid);
-        Self { known: Mutex::default(), count: AtomicUsize::new(0), shares }
+        Self {
+            known: Mutex::default(),
+            count: AtomicUsize::new(0),
+            shares: shares(IMAGE_BYTES_MAX, own_uid),
+            places: shares(IMAGES_MAX, own_uid),
+            ends: Arc::default(),
+        }
     }
 
     /// The image of a file that is open for reading and writing; made if there is none.
     pub(crate) fn open(&self, process: &Process, file: &SharedFile, uid: u32) -> Result<Arc<Image>> {
+        let opened = self.try_open(process, file, uid);
+        if opened.as_ref().is_err_and(|error| error.errno() == Errno::NOMEM) {
+            // What is kept no more may have it.
+            self.end_unkept(false);
+            return self.try_open(process, file, uid);
+        }
+        opened
+    }
+
+    fn try_open(&self, process: &Process, file: &SharedFile, uid: u32) -> Result<Arc<Image>> {
         let image = self.find_or_make(process, file, uid)?;
         // Only now: the others are not to wait until it is read.
-        image.fill()?;
+        image.fill(process)?;
         Ok(image)
     }
 
     fn find_or_make(&self, process: &Process, file: &SharedFile, uid: u32) -> Result<Arc<Image>> {
         let mut known = self.known.lock();
-        known.retain(|_, image| image.strong_count() > 0);
-        if let Some(image) = known.get(&file.identity()).and_then(Weak::upgrade) {
-            return Ok(image);
+        if let Some(found) = known.get_mut(&file.identity()) {
+            return Ok(found.keep(&self.ends));
         }
-        let image = Arc::new(Image::new(process, file, uid, &self.shares)?);
-        known.insert(file.identity(), Arc::downgrade(&image));
+        let content = Arc::new(self.content(process, file, uid)?);
+        let mut new = Known { content, image: Weak::new() };
+        let image = new.keep(&self.ends);
+        known.insert(file.identity(), new);
         self.count.store(known.len(), Ordering::Release);
         Ok(image)
+    }
+
+    /// An empty one.
+    fn content(&self, process: &Process, file: &SharedFile, uid: u32) -> Result<Content> {
+        let place = self.places.take(uid, 1).ok_or(refused(Errno::NOMEM))?;
+        let share = self.shares.take(uid, PAGE).ok_or(refused(Errno::NOMEM))?;
+        let (writer, fd) = file.alone(process)?;
+        let memory = memfd_create("kvfs-image", MemfdFlags::CLOEXEC).map_err(refused)?;
+        let pages = Mutex::new(Pages { hashes: Vec::new(), size: 0, share });
+        Ok(Content { memory, process: writer, fd, uid, pages, _place: place })
     }
 
     /// Whether no file is mapped.
@@ -123,50 +191,114 @@ impl Images {
         if self.is_empty() {
             return None;
         }
-        self.known.lock().get(&file.identity()).and_then(Weak::upgrade)
+        self.known.lock().get_mut(&file.identity()).map(|found| found.keep(&self.ends))
     }
 
-    /// Of all files. What fails of other users is not told to this one.
-    pub(crate) fn write_all(&self, uid: u32) -> Result<()> {
-        let all: Vec<Arc<Image>> = self.known.lock().values().filter_map(Weak::upgrade).collect();
+    /// Of all files of the view that a process of the user `uid` sees: what is in another transaction
+    /// concerns that one alone. What fails of other users is not told to this one.
+    pub(crate) fn write_all(&self, process: &Process, uid: u32) -> Result<()> {
+        let seen: Vec<Arc<Content>> = {
+            let known = self.known.lock();
+            let seen = known.iter().filter(|(identity, _)| identity.is_seen_by(process));
+            seen.map(|(_, one)| Arc::clone(&one.content)).collect()
+        };
         let mut outcome = Ok(());
-        for image in all {
-            match image.write_back() {
+        for content in seen {
+            match content.hold(process).and_then(|mut held| held.write_back()) {
                 // Its transaction has ended: there is no file for it.
                 Err(error) if error.errno() == Errno::STALE => {}
-                Err(error) if image.uid == uid => outcome = outcome.and(Err(error)),
+                Err(error) if content.uid == uid => outcome = outcome.and(Err(error)),
                 Err(error) => {
-                    tracing::warn!(%error, uid = image.uid, "what a program wrote into mapped memory has not reached its file");
+                    tracing::warn!(%error, uid = content.uid, "what a program wrote into mapped memory has not reached its file");
                 }
                 Ok(()) => {}
             }
         }
         outcome
     }
+
+    /// Body of the thread: ends images that are kept no more.
+    pub(crate) fn watch(&self) {
+        let mut pause = AGAIN_MIN;
+        let mut is_stopping = false;
+        loop {
+            let are_ended = self.end_unkept(is_stopping);
+            let mut orders = self.ends.orders.lock();
+            if is_stopping && self.is_empty() {
+                return;
+            }
+            let is_told = |orders: &mut Orders| orders.are_some || orders.is_stopping != is_stopping;
+            if are_ended {
+                self.ends.changed.wait_while(&mut orders, |orders| !is_told(orders));
+            } else {
+                self.ends.changed.wait_while_for(&mut orders, |orders| !is_told(orders), pause);
+            }
+            pause = if is_told(&mut orders) { AGAIN_MIN } else { (pause * 2).min(AGAIN_MAX) };
+            is_stopping = orders.is_stopping;
+            orders.are_some = false;
+        }
+    }
+
+    /// Ends the thread when nothing is left: what the last ones have kept is written back first.
+    pub(crate) fn stop(&self) {
+        self.ends.tell(|orders| orders.is_stopping = true);
+    }
+
+    /// Writes back and ends what is kept no more. False: some of it `waits` for a transaction, or would.
+    fn end_unkept(&self, waits: bool) -> bool {
+        let unkept: Vec<(FileIdentity, Known)> = {
+            let known = self.known.lock();
+            let unkept = known.iter().filter(|(_, one)| one.image.strong_count() == 0);
+            unkept.map(|(identity, one)| (*identity, one.clone())).collect()
+        };
+        let mut are_ended = true;
+        for (identity, one) in unkept {
+            if !one.content.end(waits) {
+                are_ended = false;
+                continue;
+            }
+            let mut known = self.known.lock();
+            // What was kept again meanwhile may have been written to.
+            let ended = known.extract_if(|at, now| *at == identity && now.image.ptr_eq(&one.image)).next();
+            self.count.store(known.len(), Ordering::Release);
+            drop(known);
+            drop(ended);
+        }
+        are_ended
+    }
+}
+
+impl Ends {
+    fn tell(&self, change: impl FnOnce(&mut Orders)) {
+        change(&mut self.orders.lock());
+        self.changed.notify_all();
+    }
+}
+
+impl Known {
+    fn keep(&mut self, ends: &Arc<Ends>) -> Arc<Image> {
+        if let Some(image) = self.image.upgrade() {
+            return image;
+        }
+        let image = Arc::new(Image { content: Arc::clone(&self.content), ends: Arc::clone(ends) });
+        self.image = Arc::downgrade(&image);
+        image
+    }
 }
 
 impl Image {
-    /// An empty one.
-    fn new(process: &Process, file: &SharedFile, uid: u32, shares: &Shares) -> Result<Self> {
-        let share = shares.take(uid, PAGE).ok_or(refused(Errno::NOMEM))?;
-        let (writer, fd) = file.alone(process)?;
-        let memory = memfd_create("kvfs-image", MemfdFlags::CLOEXEC).map_err(refused)?;
-        let pages = Mutex::new(Pages { hashes: Vec::new(), size: 0, share });
-        Ok(Self { memory, process: writer, fd, uid, pages })
-    }
-
     /// The memory, to be mapped.
     pub(crate) fn memory(&self) -> BorrowedFd<'_> {
-        self.memory.as_fd()
+        self.content.memory.as_fd()
     }
 
-    /// Reads what is not there yet.
+    /// Reads what is not there yet, for a process.
     ///
     /// # Errors
     /// ENOMEM: there is no room for all of the file.
-    fn fill(&self) -> Result<()> {
-        let mut held = self.hold();
-        let count = page_count(self.process.stat(self.fd)?.size);
+    fn fill(&self, process: &Process) -> Result<()> {
+        let mut held = self.hold(process)?;
+        let count = page_count(held.size()?);
         if count <= held.pages.hashes.len() {
             return Ok(());
         }
@@ -175,22 +307,50 @@ impl Image {
         if count <= held.pages.hashes.len() { Ok(()) } else { Err(refused(Errno::NOMEM)) }
     }
 
-    /// One of those that keep it ends. What it holds reaches the file while others still find it.
-    pub(crate) fn leave(self: Arc<Self>) {
-        if Arc::strong_count(&self) == 1 {
-            // Its end tries again, and tells what fails.
-            let _ = self.write_back();
+    /// What programs have written into the memory reaches the file, for a process. O(size of the file).
+    pub(crate) fn write_back(&self, process: &Process) -> Result<()> {
+        self.hold(process)?.write_back()
+    }
+
+    /// Keeps others from it, for a process: what it waits for ends with that.
+    pub(crate) fn hold(&self, process: &Process) -> Result<Held<'_>> {
+        self.content.hold(process)
+    }
+}
+
+impl Drop for Image {
+    fn drop(&mut self) {
+        self.ends.tell(|orders| orders.are_some = true);
+    }
+}
+
+impl Content {
+    fn hold(&self, process: &Process) -> Result<Held<'_>> {
+        let process = fork_for(&self.process, process)?;
+        Ok(Held { content: self, process, pages: self.pages.lock() })
+    }
+
+    /// What is kept no more reaches the file. False: it would have to wait, and does not if `waits` is false.
+    fn end(&self, waits: bool) -> bool {
+        let held = if waits {
+            self.hold(&self.process)
+        } else {
+            let Some(pages) = self.pages.try_lock() else { return false };
+            self.process.fork().map(|process| {
+                interrupt(&process);
+                Held { content: self, process, pages }
+            })
+        };
+        match held.and_then(|mut held| held.write_back()) {
+            Err(error) if error.errno() == Errno::INTR => false,
+            // Its transaction has ended, or will: there is no file for it.
+            Err(error) if [Errno::STALE, Errno::CANCELED].contains(&error.errno()) => true,
+            Err(error) => {
+                tracing::error!(%error, "what a program wrote into mapped memory is lost");
+                true
+            }
+            Ok(()) => true,
         }
-    }
-
-    /// What programs have written into the memory reaches the file. O(size of the file).
-    pub(crate) fn write_back(&self) -> Result<()> {
-        self.hold().write_back()
-    }
-
-    /// Keeps others from it.
-    pub(crate) fn hold(&self) -> Held<'_> {
-        Held { image: self, pages: self.pages.lock() }
     }
 }
 
@@ -202,14 +362,14 @@ impl Held<'_> {
     /// EFBIG: there is no room for that.
     pub(crate) fn reserve(&mut self, size: u64, uid: u32) -> Result<()> {
         let count = page_count(size);
-        let is_larger = uid == self.image.uid && count > self.pages.hashes.len();
+        let is_larger = uid == self.content.uid && count > self.pages.hashes.len();
         if is_larger && self.pages.make_room(count) < count { Err(refused(Errno::FBIG)) } else { Ok(()) }
     }
 
     /// The file was written in `moved`, or has another size. Of a longer one as much as there is room for is
     /// held.
     pub(crate) fn reload(&mut self, moved: Range<u64>) -> Result<()> {
-        let size = self.image.process.stat(self.image.fd)?.size;
+        let size = self.size()?;
         let count = self.pages.make_room(page_count(size));
         self.pages.hashes.truncate(count);
         let kept = self.pages.hashes.len();
@@ -223,7 +383,7 @@ impl Held<'_> {
             .load(first..last, &changed)
             .and_then(|()| self.load((end / PAGE as u64) as usize..count, &changed))
             .map(|()| self.pages.size = size);
-        ftruncate(&self.image.memory, (self.pages.hashes.len() * PAGE) as u64).map_err(refused)?;
+        ftruncate(&self.content.memory, (self.pages.hashes.len() * PAGE) as u64).map_err(refused)?;
         loaded
     }
 
@@ -235,7 +395,7 @@ impl Held<'_> {
         while !pages.is_empty() {
             let len = pages.len().saturating_mul(PAGE).min(PIECE);
             let at = (pages.start * PAGE) as u64;
-            let got = self.image.process.pread(self.image.fd, &mut space[..len], at)?;
+            let got = self.process.pread(self.content.fd, &mut space[..len], at)?;
             space[got..len].fill(0);
             for page in space[..len].chunks(PAGE) {
                 let found = hash(page);
@@ -259,24 +419,29 @@ impl Held<'_> {
             let within = |place: u64| place.saturating_sub(at).min(PAGE as u64) as usize;
             let (mut done, end) = (within(range.start), within(range.end));
             while done < end {
-                done += pwrite(&self.image.memory, &page[done..end], at + done as u64).map_err(refused)?;
+                done += pwrite(&self.content.memory, &page[done..end], at + done as u64).map_err(refused)?;
             }
         }
         Ok(())
     }
 
+    /// Of the file.
+    fn size(&self) -> Result<u64> {
+        Ok(self.process.stat(self.content.fd)?.size)
+    }
+
     /// See [`Image::write_back`].
     pub(crate) fn write_back(&mut self) -> Result<()> {
-        let Self { image, pages } = self;
+        let size = self.size()?;
+        let Self { content, process, pages } = self;
         let hashes = &mut pages.hashes;
-        let size = image.process.stat(image.fd)?.size;
         let mut space = vec![0; PIECE];
         let mut first = 0;
         while first < hashes.len() {
             let len = ((hashes.len() - first) * PAGE).min(PIECE);
             let at = (first * PAGE) as u64;
             // A client may have shortened it.
-            let got = pread(&image.memory, &mut space[..len], at).map_err(refused)?;
+            let got = pread(&content.memory, &mut space[..len], at).map_err(refused)?;
             space[got..len].fill(0);
             let known = hashes[first..].iter_mut();
             for ((known, page), at) in known.zip(space[..len].chunks(PAGE)).zip((at..).step_by(PAGE)) {
@@ -286,25 +451,13 @@ impl Held<'_> {
                 }
                 let len = size.saturating_sub(at).min(PAGE as u64) as usize;
                 if len > 0 {
-                    image.process.pwrite(image.fd, &page[..len], at)?;
+                    process.pwrite(content.fd, &page[..len], at)?;
                 }
                 *known = found;
             }
             first += len / PAGE;
         }
         Ok(())
-    }
-}
-
-impl Drop for Image {
-    fn drop(&mut self) {
-        match self.write_back() {
-            // Its transaction has ended: there is no file for it.
-            Err(error) if error.errno() != Errno::STALE => {
-                tracing::error!(%error, "what a program wrote into mapped memory is lost");
-            }
-            _ => {}
-        }
     }
 }
 

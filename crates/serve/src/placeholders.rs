@@ -7,8 +7,7 @@
 //! connection.
 //!
 //! Thread safety: a lock for the table, held for a few instructions, and one around it while closed files
-//! end; a thread of its own waits for reports. Images of files that have ended, which take long, end after
-//! that under no lock.
+//! end; a thread of its own waits for reports.
 //!
 //! Invariants: an open file is kept as long as any copy of its placeholder is there, and is used by its user
 //! alone. A handle is given out again only when no copy of the old one is left, and no connection has a
@@ -118,19 +117,6 @@ struct Ending {
     buffer: Vec<MaybeUninit<u8>>,
     /// Those that were reported as closed: whether they are is to be seen.
     reported: HashMap<u64, Arc<Links>>,
-}
-
-/// What placeholders that have ended leave: it takes long, and ends when no lock is held.
-#[derive(Default)]
-struct Left {
-    images: Vec<Arc<Image>>,
-    places: Vec<Places>,
-}
-
-impl Left {
-    fn end(self) {
-        self.images.into_iter().for_each(Image::leave);
-    }
 }
 
 /// See the module.
@@ -262,15 +248,10 @@ impl Placeholders {
         self.table.lock().of(handle, by)?.file.clone().ok_or(Errno::BADF)
     }
 
-    /// Keeps the image of a mapped file for as long as the placeholder is there. Returns the one that was
-    /// kept before, whose end takes long.
-    pub(crate) fn keep_image(
-        &self,
-        handle: u64,
-        image: &Arc<Image>,
-        by: &Session,
-    ) -> Result<Option<Arc<Image>>, Errno> {
-        Ok(self.table.lock().of(handle, by)?.image.replace(Arc::clone(image)))
+    /// Keeps the image of a mapped file for as long as the placeholder is there.
+    pub(crate) fn keep_image(&self, handle: u64, image: &Arc<Image>, by: &Session) -> Result<(), Errno> {
+        self.table.lock().of(handle, by)?.image = Some(Arc::clone(image));
+        Ok(())
     }
 
     /// Body of the thread: ends open files whose last placeholder was closed. Those that are closed one soon
@@ -340,16 +321,17 @@ impl Placeholders {
         for (handle, _) in ending.reported.extract_if(|handle, links| links.is_closed(*handle)) {
             ended.extend(self.table.lock().known.remove_entry(&handle));
         }
-        let left = self.end(ended);
+        let unused = self.end(ended);
         let is_settled = ending.reported.is_empty();
         drop(ending);
-        left.end();
+        drop(unused);
         is_settled
     }
 
-    fn end(&self, ended: Vec<(u64, Placeholder)>) -> Left {
-        let mut left = Left::default();
-        for (handle, mut placeholder) in ended {
+    /// Returns what users have used of the file system, to be removed when no lock is held.
+    fn end(&self, ended: Vec<(u64, Placeholder)>) -> Vec<Places> {
+        let mut unused = Vec::new();
+        for (handle, placeholder) in ended {
             for session in placeholder.adopters.iter().filter_map(Weak::upgrade) {
                 session.lose(handle);
             }
@@ -358,11 +340,9 @@ impl Placeholders {
             if let Some(places) = table.users.get_mut(&placeholder.uid) {
                 places.put(handle);
             }
-            left.places.extend(table.take_unused(placeholder.uid));
-            drop(table);
-            left.images.extend(placeholder.image.take());
+            unused.extend(table.take_unused(placeholder.uid));
         }
-        left
+        unused
     }
 
     /// Ends the thread.

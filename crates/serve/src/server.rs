@@ -230,12 +230,13 @@ impl Server {
         let of_placeholders = shares(PLACEHOLDERS_OPEN_MAX, own_uid);
         let placeholders = Arc::new(Placeholders::new(of_placeholders)?);
         let connections = Arc::default();
-        let watched = Arc::clone(&placeholders);
+        let (watched, images) = (Arc::clone(&placeholders), Arc::new(Images::new(own_uid)));
+        let written = Arc::clone(&images);
         let world = Arc::new(world);
         let shared = Arc::new(Shared {
             world,
             placeholders,
-            images: Arc::new(Images::new(own_uid)),
+            images,
             connections,
             connection_shares: shares(CONNECTIONS_MAX, own_uid),
             lane_shares: shares(lanes_max.min(LANES_MAX), own_uid),
@@ -247,6 +248,7 @@ impl Server {
         let mut server = Self { shared, listeners: Vec::new(), threads: Vec::new() };
         // A server that is dropped ends those that were begun.
         server.threads.push(spawn("kvfs-closed", move || watched.watch())?);
+        server.threads.push(spawn("kvfs-images", move || written.watch())?);
         server.also_listen(listener)?;
         Ok(server)
     }
@@ -312,12 +314,13 @@ impl Server {
             }
         }
         self.shared.placeholders.stop();
+        self.shared.placeholders.clear();
+        self.shared.images.stop();
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
                 tracing::error!("a thread of the server panicked");
             }
         }
-        self.shared.placeholders.clear();
     }
 }
 

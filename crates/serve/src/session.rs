@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use kvfs_lane::{LaneEnd, NUMBERED};
 use kvfs_locks::{Mutex, class};
-use kvfs_posix::{DESCRIPTORS_MAX, Fd, Process, SharedFile, interrupt};
+use kvfs_posix::{DESCRIPTORS_MAX, Fd, Process, SharedFile, end_range_locks, interrupt};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
@@ -76,9 +76,10 @@ impl Session {
         interrupt(&self.process);
     }
 
-    /// The connection ends: so do its lanes, and what they wait for.
+    /// The connection ends: so do its lanes, what they wait for, and its locks.
     pub(crate) fn end(self: &Arc<Self>) {
         self.cut();
+        end_range_locks(&self.process);
         self.placeholders.leave(self);
     }
 
@@ -111,8 +112,7 @@ impl Session {
         }
         file.check_view(&self.process)?;
         let image = self.images.open(&self.process, &file, self.uid())?;
-        let before = self.placeholders.keep_image(handle, &image, self).map_err(refused)?;
-        before.into_iter().for_each(Image::leave);
+        self.placeholders.keep_image(handle, &image, self).map_err(refused)?;
         Ok(image)
     }
 
@@ -171,10 +171,11 @@ impl Session {
         self.placeholders.settle();
     }
 
-    /// Files end that clients have closed, and what was written into mapped memory reaches its file.
+    /// Files end that clients have closed, and what was written into mapped memory of the view reaches its
+    /// file.
     pub(crate) fn settle_all(&self) -> kvfs_posix::Result<()> {
         self.settle();
-        self.images.write_all(self.uid())
+        self.images.write_all(&self.process, self.uid())
     }
 
     /// The last placeholder was closed.

@@ -35,6 +35,14 @@ pub(crate) trait Queues: Send + Sync {
 #[derive(Clone)]
 pub struct Ticket(Arc<Handle>);
 
+impl PartialEq for Ticket {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Ticket {}
+
 impl fmt::Debug for Ticket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Ticket").field("age", &self.0.state.age).finish_non_exhaustive()

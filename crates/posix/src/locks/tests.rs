@@ -6,8 +6,6 @@ use kvfs_socket::{Exempt, Shares};
 
 use super::*;
 
-static GOES_ON: AtomicBool = AtomicBool::new(false);
-
 const A: LockOwner = LockOwner::Process(1);
 const B: LockOwner = LockOwner::Process(2);
 const FILE: Place = (7, LockSpace::Ranges);
@@ -63,13 +61,13 @@ fn one_who_waits_goes_on_and_a_circle_is_refused() {
     table.lock(A, FILE, &wish(0..10, true), &Patience::None, None).expect("is free");
     table.lock(B, FILE, &wish(10..20, true), &Patience::None, None).expect("is free");
     std::thread::scope(|scope| {
-        let waiter =
-            scope.spawn(|| table.lock(A, FILE, &wish(10..20, true), &Patience::Until(&GOES_ON), None));
+        let waiter = scope
+            .spawn(|| table.lock(A, FILE, &wish(10..20, true), &Patience::Until(&Waits::default()), None));
         while table.tables.lock().waiting.is_empty() {
             std::thread::yield_now();
         }
         let refused = table
-            .lock(B, FILE, &wish(0..10, true), &Patience::Until(&GOES_ON), None)
+            .lock(B, FILE, &wish(0..10, true), &Patience::Until(&Waits::default()), None)
             .expect_err("would wait for itself");
         assert_eq!(refused.errno(), Errno::DEADLK);
         table.unlock(B, FILE, &(0..u64::MAX)).expect("is given up");
@@ -86,8 +84,9 @@ fn locks_of_open_files_are_waited_for_whatever_waits_for_them() {
     table.lock(a, FILE, &wish(0..10, true), &Patience::None, None).expect("is free");
     table.lock(b, FILE, &wish(10..20, true), &Patience::None, None).expect("is free");
     std::thread::scope(|scope| {
-        let wait =
-            |owner, range| table.lock(owner, FILE, &wish(range, true), &Patience::Until(&GOES_ON), None);
+        let wait = |owner, range| {
+            table.lock(owner, FILE, &wish(range, true), &Patience::Until(&Waits::default()), None)
+        };
         let waiters = [scope.spawn(move || wait(a, 10..20)), scope.spawn(move || wait(b, 0..10))];
         while table.tables.lock().waiting.len() < 2 && !waiters.iter().any(ScopedJoinHandle::is_finished) {
             std::thread::yield_now();
@@ -103,15 +102,14 @@ fn locks_of_open_files_are_waited_for_whatever_waits_for_them() {
 
 #[test]
 fn a_wait_that_is_ended_takes_no_lock() {
-    let (table, is_over) = (LockTable::default(), AtomicBool::new(false));
+    let (table, waits) = (LockTable::default(), Waits::default());
     table.lock(A, FILE, &wish(0..10, true), &Patience::None, None).expect("is free");
     std::thread::scope(|scope| {
-        let waiter =
-            scope.spawn(|| table.lock(B, FILE, &wish(0..10, true), &Patience::Until(&is_over), None));
+        let waiter = scope.spawn(|| table.lock(B, FILE, &wish(0..10, true), &Patience::Until(&waits), None));
         while table.tables.lock().waiting.is_empty() {
             std::thread::yield_now();
         }
-        is_over.store(true, Ordering::SeqCst);
+        waits.end();
         table.look_again();
         let refused = waiter.join().expect("ends").expect_err("was ended");
         assert_eq!(refused.errno(), Errno::INTR);

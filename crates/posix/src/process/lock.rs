@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 
@@ -53,9 +52,10 @@ impl Process {
         let (owner, place) = self.owner_of(&file, of_file);
         let (patience, bounds) = (self.scope.patience(waits), self.scope.bounds.as_ref());
         self.scope.shared.locks.lock(owner, place, lock, &patience, bounds)?;
-        let is_still = self.scope.descriptors.get(fd).is_ok_and(|now| Arc::ptr_eq(&now, &file));
+        let is_still = self.scope.descriptors.get(fd).is_ok_and(|now| Arc::ptr_eq(&now, &file))
+            && !self.scope.waits().are_over();
         if !is_still && !of_file {
-            // Closed meanwhile: a lock that comes after that would stay for good.
+            // Closed meanwhile, or the process has ended: a lock that comes after that would stay.
             self.scope.shared.locks.unlock_all(owner, place);
             return refuse(Errno::BADF, "closed while it waited");
         }
@@ -93,15 +93,26 @@ impl Process {
 
 impl Scope {
     fn patience(&self, waits: bool) -> Patience<'_> {
-        if waits { Patience::Until(&self.is_interrupted) } else { Patience::None }
+        if waits { Patience::Until(self.waits()) } else { Patience::None }
     }
 }
 
-/// Waits for locks, and removals of trees, of a process fail with EINTR from now on, those under way, too:
-/// its program has ended.
+/// Waits for locks, those of files and those of transactions, and removals of trees, of a process fail with
+/// EINTR from now on, those under way, too: its program has ended.
 pub fn interrupt(process: &Process) {
-    process.scope.is_interrupted.store(true, Ordering::SeqCst);
+    process.scope.waits().end();
     process.scope.shared.locks.look_again();
+}
+
+/// Locks of ranges that a process has end, whatever calls of it are under way. It gets none any more once it
+/// was [interrupted](interrupt).
+pub fn end_range_locks(process: &Process) {
+    let descriptors = &process.scope.descriptors;
+    for fd in descriptors.numbers().into_iter().chain(descriptors.hidden_numbers()) {
+        if let Ok(file) = process.scope.file(fd) {
+            process.end_locks(&file);
+        }
+    }
 }
 
 fn check_range(range: &Range<u64>) -> Result<()> {

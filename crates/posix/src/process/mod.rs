@@ -19,16 +19,16 @@ mod trees;
 mod xattrs;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use kvfs_fs::{Caller, FileSystem, FileType, FsError};
+use kvfs_fs::{Caller, FileSystem, FileType, FsError, Waits};
 use kvfs_locks::{Mutex, class};
 use rustix::io::Errno;
 
 pub use attributes::{Access, Truncation};
 pub use directory::{Directory, DirectoryEntry};
 pub use io::Whence;
-pub use lock::interrupt;
+pub use lock::{end_range_locks, interrupt};
 pub use trees::ProcessTrees;
 
 use crate::bounds::Bounds;
@@ -82,8 +82,6 @@ struct Scope {
     /// Where the file system lies, for those who see another one around it.
     place: Option<Arc<[u8]>>,
     umask: AtomicU32,
-    /// Its program has ended.
-    is_interrupted: AtomicBool,
     cwd: Mutex<Arc<Held>, class::PosixProcessCwd>,
     descriptors: Descriptors,
     /// None: there are none but those of each process.
@@ -93,7 +91,7 @@ struct Scope {
 impl Process {
     pub(crate) fn new(shared: Arc<Shared>, identity: &Identity) -> Self {
         let root = Arc::clone(&shared.root);
-        Self::with(shared, Actor::new(identity), UMASK, root, Descriptors::default())
+        Self::with(shared, Actor::new(identity, Arc::default()), UMASK, root, Descriptors::default())
     }
 
     fn with(shared: Arc<Shared>, actor: Actor, umask: u32, cwd: Arc<Held>, descriptors: Descriptors) -> Self {
@@ -101,19 +99,7 @@ impl Process {
         let number = shared.number_of_process();
         shared.fs.nodes().share_ends();
         let (umask, cwd) = (AtomicU32::new(umask), Mutex::new(cwd));
-        Self {
-            number,
-            scope: Scope {
-                shared,
-                actor,
-                place: None,
-                umask,
-                is_interrupted: AtomicBool::new(false),
-                cwd,
-                descriptors,
-                bounds: None,
-            },
-        }
+        Self { number, scope: Scope { shared, actor, place: None, umask, cwd, descriptors, bounds: None } }
     }
 
     /// The same process, which sees the file system at `path`, absolute, within another one: absolute targets
@@ -135,18 +121,12 @@ impl Process {
     }
 
     /// A child: the same open files with the same offsets, working directory and umask; no locks of ranges.
+    /// What it waits for does not end with this one's waits.
     ///
     /// # Errors
     /// EMFILE: too many descriptors, if there are [`Bounds`].
     pub fn fork(&self) -> Result<Self> {
-        let (shared, cwd) = (Arc::clone(&self.scope.shared), Arc::clone(&self.scope.cwd.lock()));
-        let umask = self.scope.umask.load(Ordering::Relaxed);
-        let bounds = self.scope.bounds.clone();
-        let descriptors = self.scope.descriptors.forked(bounds.as_ref())?;
-        let mut child = Self::with(shared, self.scope.actor.clone(), umask, cwd, descriptors);
-        child.scope.place.clone_from(&self.scope.place);
-        child.scope.bounds = bounds;
-        Ok(child)
+        forked(self, Arc::default())
     }
 
     /// Sets the bits that new files don't get; returns those of before.
@@ -231,6 +211,10 @@ impl Scope {
         &self.actor.caller
     }
 
+    fn waits(&self) -> &Arc<Waits> {
+        &self.actor.waits
+    }
+
     /// For what makes a file: with a umask.
     fn maker(&self, umask: Option<u32>) -> Caller {
         let umask = umask.unwrap_or_else(|| self.umask.load(Ordering::Relaxed));
@@ -284,6 +268,11 @@ impl Scope {
     }
 }
 
+/// The view that a process sees, as identities of files name it.
+pub(crate) fn view_of(process: &Process) -> usize {
+    process.scope.shared.root.identity().view
+}
+
 /// What a process sees, and for whom it acts: with all groups.
 pub(crate) fn user_of(process: &Process) -> (&Arc<FileSystem>, &Caller, &[u32]) {
     (process.scope.fs(), process.scope.caller(), process.scope.actor.groups())
@@ -299,6 +288,26 @@ fn close_each(process: &Process, descriptors: Vec<Fd>) {
         // Another thread may have been faster.
         let _ = process.close(fd);
     }
+}
+
+/// A child, as by [`Process::fork`], whose waits are over when those of `waiter` are.
+///
+/// # Errors
+/// As [`Process::fork`].
+pub fn fork_for(process: &Process, waiter: &Process) -> Result<Process> {
+    forked(process, Arc::clone(waiter.scope.waits()))
+}
+
+fn forked(process: &Process, waits: Arc<Waits>) -> Result<Process> {
+    let scope = &process.scope;
+    let (shared, cwd) = (Arc::clone(&scope.shared), Arc::clone(&scope.cwd.lock()));
+    let umask = scope.umask.load(Ordering::Relaxed);
+    let bounds = scope.bounds.clone();
+    let descriptors = scope.descriptors.forked(bounds.as_ref())?;
+    let mut child = Process::with(shared, scope.actor.waiting(waits), umask, cwd, descriptors);
+    child.scope.place.clone_from(&scope.place);
+    child.scope.bounds = bounds;
+    Ok(child)
 }
 
 /// As the caller of a call that takes what is there says.

@@ -124,7 +124,7 @@ impl Process {
         }
     }
 
-    fn end_locks(&self, file: &OpenFile) {
+    pub(super) fn end_locks(&self, file: &OpenFile) {
         let place = (file.held.node().0, LockSpace::Ranges);
         self.scope.shared.locks.unlock_all(LockOwner::Process(self.number), place);
     }
@@ -236,7 +236,8 @@ impl SharedFile {
     /// # Errors
     /// EXDEV: of another file system, or of another transaction.
     pub fn alone(&self, process: &Process) -> Result<(Process, Fd)> {
-        let (shared, actor) = (Arc::clone(&process.scope.shared), process.scope.actor.clone());
+        let (shared, actor) =
+            (Arc::clone(&process.scope.shared), process.scope.actor.waiting(Arc::default()));
         let root = Arc::clone(&shared.root);
         let file = OpenFile::new(Arc::clone(&self.0.held), self.0.kind, self.0.flags(), &shared.locks);
         let alone = Process::with(shared, actor, 0, root, Descriptors::default());

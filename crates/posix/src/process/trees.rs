@@ -1,8 +1,6 @@
 //! Whole trees, each in one step.
 
-use std::sync::atomic::Ordering;
-
-use kvfs_fs::{FileType, FsError, TxnId};
+use kvfs_fs::{FileType, FsError, Ticket, TxnId};
 use kvfs_service::{
     ErrorKind, ServiceError, TreeCaller, TreeOperation, TreePath, Trees, Waiter, change_view,
 };
@@ -86,7 +84,11 @@ impl<'p> ProcessTrees<'p> {
 
 impl Waiter for Scope {
     fn is_there(&self) -> bool {
-        !self.is_interrupted.load(Ordering::SeqCst)
+        !self.waits().are_over()
+    }
+
+    fn wait(&self, ticket: &Ticket) -> bool {
+        self.waits().wait(ticket)
     }
 }
 

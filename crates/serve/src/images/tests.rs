@@ -1,6 +1,6 @@
 //! Images of several users.
 
-use kvfs_fs::{FileSystem, MkfsOptions, MountOptions};
+use kvfs_fs::{BeginOptions, FileSystem, MkfsOptions, MountOptions};
 use kvfs_kvdb::Db;
 use kvfs_posix::{Identity, Volume};
 use kvfs_store::{Store, clock::SystemClock};
@@ -33,16 +33,20 @@ fn mapped(images: &Images, process: &Process, name: &str, uid: u32) -> (Fd, Arc<
     (fd, images.open(process, &file_of(process, fd), uid).expect("is mapped"))
 }
 
+fn held<'i>(image: &'i Image, process: &Process) -> Held<'i> {
+    image.hold(process).expect("is there")
+}
+
 #[test]
 fn what_fails_of_one_users_memory_is_told_to_that_user_and_keeps_no_other_file_from_being_written() {
     let (_directory, _volume, process) = process();
     let images = Images::new(0);
     let (_, failing) = mapped(&images, &process, "/one", ONE);
     let (fd, other) = mapped(&images, &process, "/other", OTHER);
-    failing.process.close(failing.fd).expect("is open");
+    failing.content.process.close(failing.content.fd).expect("is open");
     for (uid, outcome, text) in [(OTHER, None, b"CONTENT"), (ONE, Some(Errno::BADF), b"cONTENT")] {
-        pwrite(&other.memory, text, 0).expect("writes");
-        assert_eq!(images.write_all(uid).err().map(|error| error.errno()), outcome);
+        pwrite(other.memory(), text, 0).expect("writes");
+        assert_eq!(images.write_all(&process, uid).err().map(|error| error.errno()), outcome);
         let mut found = [0; 7];
         process.pread(fd, &mut found, 0).expect("reads");
         assert_eq!(&found, text);
@@ -55,19 +59,50 @@ fn room_of_a_user_bounds_what_that_user_makes_longer_and_not_what_others_do() {
     let images = Images::new(0);
     let (fd, image) = mapped(&images, &process, "/one", ONE);
     let half = (IMAGE_BYTES_MAX / 2) as u64;
-    image.hold().reserve(half, ONE).expect("is half");
-    assert_eq!(image.hold().reserve(half + 1, ONE).expect_err("is more").errno(), Errno::FBIG);
-    image.hold().reserve(half + 1, OTHER).expect("is not refused");
+    held(&image, &process).reserve(half, ONE).expect("is half");
+    assert_eq!(held(&image, &process).reserve(half + 1, ONE).expect_err("is more").errno(), Errno::FBIG);
+    held(&image, &process).reserve(half + 1, OTHER).expect("is not refused");
     process.truncate(fd, half + 1).expect("is longer");
-    image.hold().reload(0..0).expect("is held as far as there is room");
+    held(&image, &process).reload(0..0).expect("is held as far as there is room");
     assert!(images.shares.take(ONE, 1).is_none());
     assert_eq!(
         images.open(&process, &file_of(&process, fd), OTHER).err().map(|error| error.errno()),
         Some(Errno::NOMEM)
     );
     process.truncate(fd, 1).expect("is shorter");
-    image.hold().reload(0..0).expect("goes on");
+    held(&image, &process).reload(0..0).expect("goes on");
     assert!(images.shares.take(ONE, IMAGE_BYTES_MAX / 2 - PAGE).is_some());
     drop(image);
-    assert!(images.shares.is_whole());
+    assert!(images.end_unkept(false) && images.shares.is_whole());
+}
+
+#[test]
+fn what_is_mapped_in_a_transaction_concerns_that_one_alone() {
+    let (_directory, volume, process) = process();
+    let images = Images::new(0);
+    let txn = volume.begin(&BeginOptions::default()).expect("begins");
+    let inside = txn.process(&Identity::root());
+    let (_, failing) = mapped(&images, &inside, "/one", ONE);
+    failing.content.process.close(failing.content.fd).expect("is open");
+    pwrite(failing.memory(), b"C", 0).expect("writes");
+    images.write_all(&process, ONE).expect("has none");
+    assert_eq!(images.write_all(&inside, ONE).expect_err("fails").errno(), Errno::BADF);
+}
+
+#[test]
+fn memory_that_is_mapped_again_before_it_was_written_back_is_the_same() {
+    let (_directory, _volume, process) = process();
+    let images = Images::new(0);
+    let (fd, image) = mapped(&images, &process, "/one", ONE);
+    pwrite(image.memory(), b"C", 0).expect("writes");
+    drop(image);
+    let image = images.open(&process, &file_of(&process, fd), OTHER).expect("is mapped");
+    assert!(images.end_unkept(false), "it is kept");
+    let mut found = [0; 7];
+    pread(image.memory(), &mut found, 0).expect("reads");
+    assert_eq!(&found, b"Content");
+    drop(image);
+    assert!(images.end_unkept(false) && images.is_empty());
+    process.pread(fd, &mut found, 0).expect("reads");
+    assert_eq!(&found, b"Content");
 }

@@ -1,9 +1,11 @@
 //! When open files, waits and connections end.
 
 use std::fs::OpenOptions;
+use std::net::Shutdown;
 use std::os::fd::AsRawFd;
 use std::sync::mpsc::channel;
 
+use kvfs_fs::BeginOptions;
 use kvfs_lane::greeting::PLACEHOLDER_MODE;
 use kvfs_lane::{Call, Connection, LaneError, LockRange};
 use kvfs_posix::Identity;
@@ -11,7 +13,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{OFlags, fstat};
 use rustix::io::Errno;
 
-use crate::world::{World, at, given, open, placeholder};
+use crate::world::{World, at, given, greet, open, placeholder};
 
 #[test]
 fn a_placeholder_is_known_by_its_inode_number_and_ready_as_a_file() {
@@ -178,6 +180,41 @@ fn a_wait_for_a_lock_does_not_outlive_its_connection_nor_keep_the_server() {
         assert!(matches!(outcome, Err(LaneError::Over | LaneError::Io(_))), "{outcome:?}");
     });
     assert!(one.0.placeholders(1).is_err());
+}
+
+#[test]
+fn wait_for_another_transaction_ends_with_its_connection_and_so_do_its_locks_of_ranges() {
+    let world = World::new();
+    let process = world.volume.process(&Identity::root());
+    process.open("/file", OFlags::CREATE | OFlags::RDWR, 0o666).expect("makes");
+    let holder = world.volume.begin(&BeginOptions::default()).expect("begins");
+    let inside = holder.process(&Identity::root());
+    let held = inside.open("/file", OFlags::RDWR, 0).expect("opens");
+    inside.write(held, b"held").expect("writes");
+    *world.txn.lock().expect("is whole") =
+        Some(world.volume.begin(&BeginOptions::default()).expect("begins"));
+    let lock = LockRange { start: 0, end: 10, is_exclusive: Some(true), of_file: false };
+
+    let (socket, other) = (world.socket(), world.connect_in(1));
+    let waiter = greet(socket.try_clone().expect("copies"), 1);
+    let handle = waiter.open("/file", OFlags::RDWR, None).expect("opens");
+    waiter.call(&Call::Lock { handle, lock, waits: false }, &[]).expect("is free");
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| {
+            let call = Call::Write { handle, offset: Some(0) };
+            waiter.0.call(&call, b"waits", |reply, _| reply)
+        });
+        while world.waiters() == 0 {
+            std::thread::yield_now();
+        }
+        socket.shutdown(Shutdown::Both).expect("is connected");
+        world.until(|server| server.connections() == 1);
+        let outcome = waits.join().expect("ends");
+        assert!(matches!(outcome, Err(LaneError::Over)), "{outcome:?}");
+    });
+    let handle = other.open("/file", OFlags::RDWR, None).expect("opens");
+    other.call(&Call::Lock { handle, lock, waits: false }, &[]).expect("is free");
+    assert_eq!(inside.stat("/file").expect("is there").size, 4, "its holder goes on");
 }
 
 #[test]

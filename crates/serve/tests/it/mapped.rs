@@ -150,3 +150,46 @@ fn write_that_was_answered_and_what_is_stored_beside_it_meanwhile_both_stay() {
         assert!(is_kept, "what was written is gone");
     });
 }
+
+#[test]
+fn memory_in_a_transaction_that_waits_for_another_one_holds_up_no_other_client() {
+    let world = World::new();
+    let beside = world.volume.process(&Identity::root());
+    beside
+        .write(beside.open("/file", OFlags::CREATE | OFlags::RDWR, 0o666).expect("makes"), b"a")
+        .expect("writes");
+    *world.txn.lock().expect("is whole") =
+        Some(world.volume.begin(&BeginOptions::default()).expect("begins"));
+    let (inside, outside) = (world.connect_in(1), world.connect());
+    let (handle, descriptor) = placeholder(&inside);
+    inside.open("/file", OFlags::RDWR, Some(handle)).expect("opens");
+    let memory = world.memory_in(1, handle).expect("is mapped");
+    pwrite(&memory, b"B", 0).expect("writes");
+    let holder = world.volume.begin(&BeginOptions::default()).expect("begins");
+    let holding = holder.process(&Identity::root());
+    holding.write(holding.open("/file", OFlags::RDWR, 0).expect("opens"), b"C").expect("writes");
+
+    outside.call(&Call::Settle, &[]).expect("settles");
+    outside.call(&Call::SyncAll, &[]).expect("syncs");
+    drop(descriptor);
+    world.until(|server| server.open_files() == 0);
+    outside.call(&Call::Settle, &[]).expect("settles");
+    let (other, descriptor) = placeholder(&outside);
+    outside.open("/other", OFlags::CREATE | OFlags::RDWR, Some(other)).expect("opens");
+    outside
+        .call(&Call::Flock { handle: other, is_exclusive: Some(true), waits: false }, &[])
+        .expect("is free");
+    drop(descriptor);
+    world.until(|server| server.open_files() == 0);
+
+    // It reaches its file as soon as it may.
+    drop(holding);
+    holder.abort();
+    let txn = world.txn.lock().expect("is whole");
+    let process = txn.as_ref().expect("was begun").process(&Identity::root());
+    let fd = process.open("/file", OFlags::RDONLY, 0).expect("opens");
+    let mut found = [0];
+    while found != *b"B" {
+        process.pread(fd, &mut found, 0).expect("reads");
+    }
+}

@@ -69,8 +69,13 @@ impl World {
 
     /// In a transaction.
     pub(crate) fn connect_in(&self, txn: u64) -> Client {
-        let greeting = Greeting { txn, place: PLACE.as_bytes().to_vec(), ..Greeting::default() };
-        Client(Connection::greet(self.socket(), greeting).expect("is greeted"))
+        greet(self.socket(), txn)
+    }
+
+    /// Operations that wait for locks of transactions.
+    pub(crate) fn waiters(&self) -> usize {
+        let locks = self.volume.file_system().admission().page(None, usize::MAX).locks;
+        locks.iter().map(|lock| lock.waiters_count).sum()
     }
 
     /// The memory of an open file, for another process of its user.
@@ -97,6 +102,12 @@ impl World {
             std::thread::yield_now();
         }
     }
+}
+
+/// A connection in a transaction.
+pub(crate) fn greet(socket: UnixStream, txn: u64) -> Client {
+    let greeting = Greeting { txn, place: PLACE.as_bytes().to_vec(), ..Greeting::default() };
+    Client(Connection::greet(socket, greeting).expect("is greeted"))
 }
 
 /// A placeholder that is open, and its handle.

@@ -46,7 +46,7 @@ pub(crate) fn run(args: &ExecArgs) -> Result<ExitCode> {
         processes::kill_all(None);
     }
     let done = match &mut txn {
-        Some(txn) => server.settle().and_then(|()| finish(txn, ended, args)),
+        Some(txn) => finish(txn, ended, &server, args),
         None => Ok(ExitCode::from(status(ended))),
     };
     drop(txn);
@@ -55,9 +55,9 @@ pub(crate) fn run(args: &ExecArgs) -> Result<ExitCode> {
 }
 
 /// Commits or drops.
-fn finish(txn: &mut Begun, ended: Ended, args: &ExecArgs) -> Result<ExitCode> {
+fn finish(txn: &mut Begun, ended: Ended, server: &Server, args: &ExecArgs) -> Result<ExitCode> {
     match ended {
-        Ended::Exit(0) => txn.commit(true),
+        Ended::Exit(0) => server.settle(txn.id()).and_then(|()| txn.commit(true)),
         Ended::Exit(code) => txn.drop_after(code),
         Ended::Told(signal) => txn.drop_told(signal),
         Ended::Late => Err(txn.timed_out(args.begin.timeout)),

@@ -1,13 +1,16 @@
 //! The server of the store: a daemon that is there, or one that is begun.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use kvfs_lane::{Call, Reply, SOCKET_NAME};
+use kvfs_lane::{Call, Connection, Greeting, Reply, SOCKET_NAME};
+use kvfs_socket::locate::Located;
 use kvfs_store::clock::{Clock, SystemClock};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 
 use crate::control::{self, Client, Daemon};
 use crate::endpoint::find_store;
@@ -22,12 +25,13 @@ const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
 const ANSWER_POLL_PERIOD: Duration = Duration::from_millis(10);
 
 pub(super) struct Server {
-    store: PathBuf,
+    /// The store.
+    located: Located,
     /// The store, or the mount by which it was found.
     place: PathBuf,
     socket: PathBuf,
     /// The server lives as long as it has clients.
-    client: kvfs_lane::Connection,
+    client: Connection,
     /// To one that was begun here.
     begun: Option<Client>,
 }
@@ -64,14 +68,24 @@ impl Server {
         Ok(Self { begun, ..connected })
     }
 
-    /// What programs have closed and written into mapped memory has reached their files when this returns.
-    pub(super) fn settle(&self) -> Result<()> {
-        let failed =
-            |errno: i32| CliError::io("settle", &self.store, &std::io::Error::from_raw_os_error(errno));
-        match self.client.call(&Call::Settle, &[], |reply, _| reply) {
-            Ok(Reply::Failed { errno }) => Err(failed(errno)),
-            Ok(_) => Ok(()),
-            Err(error) => Err(CliError::new(Code::Failed, error.to_string())),
+    /// What programs in a transaction have closed and written into mapped memory has reached their files when
+    /// this returns. Of one that can't be committed any more its commit says why.
+    pub(super) fn settle(&self, txn: u64) -> Result<()> {
+        let is_over = |error: &io::Error| {
+            let over = [Errno::NOENT, Errno::STALE, Errno::BUSY, Errno::CANCELED];
+            Errno::from_io_error(error).is_some_and(|errno| over.contains(&errno))
+        };
+        let settled = self.located.connect(SOCKET_NAME).and_then(|stream| {
+            let client = Connection::greet(stream, Greeting { txn, ..Greeting::default() })?;
+            match client.call(&Call::Settle, &[], |reply, _| reply) {
+                Ok(Reply::Failed { errno }) => Err(io::Error::from_raw_os_error(errno)),
+                Ok(_) => Ok(()),
+                Err(error) => Err(io::Error::other(error)),
+            }
+        });
+        match settled {
+            Err(error) if !is_over(&error) => Err(CliError::io("settle", self.store(), &error)),
+            _ => Ok(()),
         }
     }
 
@@ -87,7 +101,7 @@ impl Server {
     /// `None`: there is no server.
     fn connect(place: &Path) -> Result<Option<Self>> {
         use std::io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, NotFound, UnexpectedEof};
-        let failed = |error: std::io::Error| CliError::io("reach the server of", place, &error);
+        let failed = |error: io::Error| CliError::io("reach the server of", place, &error);
         let found = match kvfs_socket::locate::locate(place, SOCKET_NAME) {
             Ok(Some(found)) => found,
             Ok(None) => return Ok(None),
@@ -96,7 +110,7 @@ impl Server {
         };
         match found.connect(SOCKET_NAME) {
             Ok(stream) => {
-                let client = match kvfs_lane::Connection::new(stream) {
+                let client = match Connection::new(stream) {
                     Ok(client) => client,
                     // It has lost its last client, and takes no other one.
                     Err(error) if matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof) => {
@@ -106,7 +120,7 @@ impl Server {
                 };
                 let (socket, _) = found.socket(SOCKET_NAME);
                 let place = place.canonicalize().map_err(failed)?;
-                Ok(Some(Self { store: found.store, place, socket, client, begun: None }))
+                Ok(Some(Self { located: found, place, socket, client, begun: None }))
             }
             Err(error) if matches!(error.kind(), NotFound | ConnectionRefused) => Ok(None),
             Err(error) => Err(failed(error)),
@@ -120,7 +134,7 @@ impl Server {
 
     /// The directory of the store.
     pub(super) fn store(&self) -> &Path {
-        &self.store
+        &self.located.store
     }
 
     /// Where it listens.
