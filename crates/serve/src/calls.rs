@@ -13,7 +13,7 @@ use kvfs_lane::{
 };
 use kvfs_posix::{
     Access, Fd, NewMode, Place, PosixError, ProcessTrees, RangeLock, Result, SharedFile, Truncation, Whence,
-    close_all, linux,
+    close_all, copy_placed, linux, write_placed,
 };
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -377,14 +377,16 @@ impl Caller<'_> {
         if let Some(image) = image(read) {
             image.write_back(process)?;
         }
-        let Some(image) = image(written) else { return self.move_content(call, payload, space) };
+        let Some(image) = image(written) else {
+            return self.move_content(call, payload, space).map(|(answered, _)| answered);
+        };
         let mut held = image.hold(process)?;
         held.write_back()?;
         held.reserve(self.end_of(call, payload)?, self.session.uid())?;
-        let answered = self.move_content(call, payload, space);
-        let moved = answered.as_ref().map_or(Ok(0..0), |answered| self.moved(call, answered));
-        let reloaded = moved.and_then(|moved| held.reload(moved));
-        answered.and_then(|answered| reloaded.map(|()| answered))
+        let moved = self.move_content(call, payload, space);
+        let reloaded = held.reload(moved.as_ref().map_or(0..0, |(_, range)| range.clone()));
+        let (answered, _) = moved?;
+        reloaded.map(|()| answered)
     }
 
     /// How long a file is at least when a call has written to it; 0: as it was.
@@ -412,24 +414,6 @@ impl Caller<'_> {
         }
     }
 
-    /// Where a call has written.
-    fn moved(&self, call: &Call<'_>, answered: &Answered) -> Result<Range<u64>> {
-        let (handle, offset, len) = match (*call, answered) {
-            (Call::Write { handle, offset }, Answered::With(Reply::Number(len))) => (handle, offset, *len),
-            (Call::Copy { to, to_offset, .. }, Answered::With(Reply::Number(len))) => (to, to_offset, *len),
-            (Call::Allocate { handle, offset, len, .. }, _) => (handle, Some(offset), len),
-            _ => return Ok(0..0),
-        };
-        let start = if let Some(offset) = offset {
-            offset
-        } else {
-            // It stands behind what was moved.
-            let fd = self.descriptor(handle)?;
-            self.session.process().lseek(fd, 0, Whence::Current)?.saturating_sub(len)
-        };
-        Ok(start..start.saturating_add(len))
-    }
-
     /// The memory of an open file that is mapped.
     fn image_of(&self, handle: u64) -> Option<Arc<Image>> {
         let images = self.session.images();
@@ -448,9 +432,16 @@ impl Caller<'_> {
         Ok(self.session.images().of(&file))
     }
 
-    fn move_content(&self, call: &Call<'_>, payload: &[u8], space: &mut [u8]) -> Result<Answered> {
+    /// Returns where it has written, too.
+    fn move_content(
+        &self,
+        call: &Call<'_>,
+        payload: &[u8],
+        space: &mut [u8],
+    ) -> Result<(Answered, Range<u64>)> {
         let process = self.session.process();
-        match *call {
+        let written = |range: Range<u64>| (number(range.end - range.start), range);
+        let answered = match *call {
             Call::Read { handle, len, offset } => {
                 let (fd, space) = (self.descriptor(handle)?, &mut space[..PAYLOAD_MAX.min(len as usize)]);
                 match offset {
@@ -460,12 +451,7 @@ impl Caller<'_> {
                 .map(Answered::Payload)
             }
             Call::Write { handle, offset } => {
-                let fd = self.descriptor(handle)?;
-                match offset {
-                    Some(offset) => process.pwrite(fd, payload, offset),
-                    None => process.write(fd, payload),
-                }
-                .map(|len| number(len as u64))
+                return write_placed(process, self.descriptor(handle)?, payload, offset).map(written);
             }
             Call::Seek { handle, offset, whence } => {
                 process.lseek(self.descriptor(handle)?, offset, linux::whence(whence)?).map(number)
@@ -473,18 +459,20 @@ impl Caller<'_> {
             Call::Sync { handle } => process.fsync(self.descriptor(handle)?).map(done),
             Call::Allocate { handle, mode, offset, len } => {
                 let mode = linux::fallocate_mode(mode)?;
-                process.fallocate(self.descriptor(handle)?, mode, offset, len).map(done)
+                process.fallocate(self.descriptor(handle)?, mode, offset, len)?;
+                return Ok((done(()), offset..offset.saturating_add(len)));
             }
             Call::Copy { from, from_offset, to, to_offset, len } => {
                 let (from, to) = (self.descriptor(from)?, self.descriptor(to)?);
-                process.copy_file_range(from, from_offset, to, to_offset, len).map(number)
+                return copy_placed(process, from, from_offset, to, to_offset, len).map(written);
             }
             Call::Flags { handle } => Ok(number(process.flags(self.descriptor(handle)?)?.bits().into())),
             Call::SetFlags { handle, flags } => {
                 process.set_flags(self.descriptor(handle)?, OFlags::from_bits_retain(flags)).map(done)
             }
             _ => Err(refused(Errno::NOSYS)),
-        }
+        };
+        answered.map(|answered| (answered, 0..0))
     }
 
     fn list(&self, handle: u64, from: Option<u64>, space: &mut [u8]) -> Result<Answered> {

@@ -1,6 +1,7 @@
 //! Reading and writing.
 
 use std::io::{IoSlice, IoSliceMut};
+use std::ops::Range;
 
 use bytes::{Bytes, BytesMut};
 use kvfs_fs::{
@@ -104,12 +105,7 @@ impl Process {
     pub fn writev(&self, fd: Fd, buffers: &[IoSlice<'_>]) -> Result<usize> {
         let file = self.scope.file(fd)?;
         file.check_writable()?;
-        let mut offset = file.offset();
-        let (end, len) = self.scope.write_at(&file, buffers, *offset)?;
-        if len > 0 {
-            *offset = end;
-        }
-        Ok(len)
+        Ok(self.scope.write_on(&file, buffers)?.len)
     }
 
     /// As [`Process::pwrite`], of several buffers one after the other.
@@ -119,7 +115,7 @@ impl Process {
     pub fn pwritev(&self, fd: Fd, buffers: &[IoSlice<'_>], offset: u64) -> Result<usize> {
         let file = self.scope.file(fd)?;
         file.check_writable()?;
-        Ok(self.scope.write_at(&file, buffers, offset)?.1)
+        Ok(self.scope.write_at(&file, buffers, offset)?.len)
     }
 
     /// Moves the offset of the open file; returns it. Of a directory: to where a listing was.
@@ -209,28 +205,8 @@ impl Process {
         to_offset: Option<u64>,
         len: u64,
     ) -> Result<u64> {
-        let (source, target) = (self.scope.file(from)?, self.scope.file(to)?);
-        source.check_readable()?;
-        target.check_writable()?;
-        if target.flags().contains(OFlags::APPEND) {
-            return refuse(Errno::BADF, "open for appending");
-        }
-        let len = len.min(COPY_LEN_MAX);
-        let read_at = from_offset.unwrap_or_else(|| *source.offset());
-        let write_at = to_offset.unwrap_or_else(|| *target.offset());
-        let (node, to_node) = (source.held.node(), target.held.node());
-        let copied = with_space(self.scope.fs(), self.scope.caller(), |caller| {
-            self.scope.fs().copy_file_range(caller, node, read_at, to_node, write_at, len)
-        })?;
-        if from_offset.is_none() {
-            *source.offset() = read_at + copied.bytes;
-        }
-        if to_offset.is_none() {
-            *target.offset() = write_at + copied.bytes;
-        }
-        self.scope.shared.tell(&[(to_node, true)], &[]);
-        self.scope.sync_if_asked(&target, &copied)?;
-        Ok(copied.bytes)
+        let copied = copy_placed(self, from, from_offset, to, to_offset, len)?;
+        Ok(copied.end - copied.start)
     }
 }
 
@@ -254,26 +230,38 @@ impl Scope {
         Ok(done)
     }
 
-    /// Returns the end of what was written, and how much it was.
-    fn write_at(&self, file: &OpenFile, buffers: &[IoSlice<'_>], offset: u64) -> Result<(u64, usize)> {
+    /// At the offset of the open file, which moves behind what is written.
+    fn write_on(&self, file: &OpenFile, buffers: &[IoSlice<'_>]) -> Result<Placed> {
+        let mut offset = file.offset();
+        let placed = self.write_at(file, buffers, *offset)?;
+        if placed.len > 0 {
+            *offset = placed.range.end;
+        }
+        Ok(placed)
+    }
+
+    fn write_at(&self, file: &OpenFile, buffers: &[IoSlice<'_>], offset: u64) -> Result<Placed> {
         if offset > FILE_SIZE_MAX {
             return refuse(Errno::INVAL, "an offset beyond all files");
         }
         let append = if file.flags().contains(OFlags::APPEND) { Append::End } else { Append::No };
         let flags = WriteFlags { append, kill_suidgid: !self.actor.is_root(), ..WriteFlags::default() };
-        let (mut end, mut done, mut last) = (offset, 0, None);
+        let (mut placed, mut last) = (Placed { range: offset..offset, len: 0 }, None);
         for data in batches(buffers) {
             let written = with_space(self.fs(), self.caller(), |caller| {
-                self.fs().write(caller, file.held.node(), end, data.clone(), flags)
+                self.fs().write(caller, file.held.node(), placed.range.end, data.clone(), flags)
             });
             match written {
                 Ok(written) => {
-                    done += written.bytes as usize;
-                    end = written.offset + written.bytes;
+                    if placed.len == 0 {
+                        placed.range.start = written.offset;
+                    }
+                    placed.len += written.bytes as usize;
+                    placed.range.end = written.offset + written.bytes;
                     last = Some(written);
                 }
                 // What was written before counts; the next call meets the failure again.
-                Err(_) if done > 0 => break,
+                Err(_) if placed.len > 0 => break,
                 Err(error) => return Err(error),
             }
         }
@@ -281,7 +269,7 @@ impl Scope {
             self.shared.tell(&[(file.held.node(), true)], &[]);
             self.sync_if_asked(file, &written)?;
         }
-        Ok((end, done))
+        Ok(placed)
     }
 
     fn sync_if_asked(&self, file: &OpenFile, written: &Written) -> Result<()> {
@@ -290,6 +278,68 @@ impl Scope {
         }
         Ok(())
     }
+}
+
+/// Writes as [`Process::write`] does, or [`Process::pwrite`] where there is an `offset`; returns where it has
+/// written: all of `data`, unless space has ended.
+///
+/// # Errors
+/// As [`Process::write`] and [`Process::pwrite`].
+pub fn write_placed(process: &Process, fd: Fd, data: &[u8], offset: Option<u64>) -> Result<Range<u64>> {
+    let scope = &process.scope;
+    let file = scope.file(fd)?;
+    file.check_writable()?;
+    let buffers = &[IoSlice::new(data)];
+    let written = match offset {
+        Some(offset) => scope.write_at(&file, buffers, offset)?,
+        None => scope.write_on(&file, buffers)?,
+    };
+    Ok(written.range)
+}
+
+/// As [`Process::copy_file_range`]; returns where it has written.
+///
+/// # Errors
+/// As [`Process::copy_file_range`].
+pub fn copy_placed(
+    process: &Process,
+    from: Fd,
+    from_offset: Option<u64>,
+    to: Fd,
+    to_offset: Option<u64>,
+    len: u64,
+) -> Result<Range<u64>> {
+    let scope = &process.scope;
+    let (source, target) = (scope.file(from)?, scope.file(to)?);
+    source.check_readable()?;
+    target.check_writable()?;
+    if target.flags().contains(OFlags::APPEND) {
+        return refuse(Errno::BADF, "open for appending");
+    }
+    let len = len.min(COPY_LEN_MAX);
+    let read_at = from_offset.unwrap_or_else(|| *source.offset());
+    let write_at = to_offset.unwrap_or_else(|| *target.offset());
+    let (node, to_node) = (source.held.node(), target.held.node());
+    let copied = with_space(scope.fs(), scope.caller(), |caller| {
+        scope.fs().copy_file_range(caller, node, read_at, to_node, write_at, len)
+    })?;
+    if from_offset.is_none() {
+        *source.offset() = read_at + copied.bytes;
+    }
+    if to_offset.is_none() {
+        *target.offset() = write_at + copied.bytes;
+    }
+    scope.shared.tell(&[(to_node, true)], &[]);
+    scope.sync_if_asked(&target, &copied)?;
+    Ok(write_at..write_at + copied.bytes)
+}
+
+/// What was written.
+struct Placed {
+    /// From its begin to its end. Where others append as well, theirs may lie between.
+    range: Range<u64>,
+    /// How much it is (bytes).
+    len: usize,
 }
 
 /// The bytes of `buffers` in pieces for one batch each, copied one piece at a time.

@@ -27,7 +27,7 @@ use rustix::io::Errno;
 
 pub use attributes::{Access, Truncation};
 pub use directory::{Directory, DirectoryEntry};
-pub use io::Whence;
+pub use io::{Whence, copy_placed, write_placed};
 pub use lock::{end_range_locks, interrupt};
 pub use trees::ProcessTrees;
 

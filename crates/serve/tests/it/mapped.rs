@@ -193,3 +193,37 @@ fn memory_in_a_transaction_that_waits_for_another_one_holds_up_no_other_client()
         process.pread(fd, &mut found, 0).expect("reads");
     }
 }
+
+#[test]
+fn write_at_an_offset_that_others_move_stays_in_a_mapped_file() {
+    let world = World::new();
+    let (writer, mover) = (world.connect(), world.connect());
+    let (handle, _descriptor) = placeholder(&writer);
+    writer.open("/file", OFlags::CREATE | OFlags::RDWR, Some(handle)).expect("opens");
+    writer.write(handle, &[0; 16 << 10]).expect("writes");
+    let _memory = world.memory(handle).expect("is mapped");
+    let ends = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let moves = scope.spawn(|| {
+            for page in (0..4).cycle() {
+                if ends.load(Ordering::Relaxed) {
+                    return;
+                }
+                mover.call(&Call::Seek { handle, offset: page << 12, whence: 0 }, &[]).expect("moves");
+            }
+        });
+        for round in 1..=3000_u64 {
+            writer.write(handle, &round.to_le_bytes()).expect("writes");
+            // Memory that is older than the file would be written back.
+            writer.read(handle, 0, Some(0)).expect("reads");
+            let found = writer.read(handle, 64 << 10, Some(0)).expect("reads");
+            let is_there = found.as_chunks::<8>().0.iter().any(|word| *word == round.to_le_bytes());
+            if !is_there {
+                ends.store(true, Ordering::Relaxed);
+            }
+            assert!(is_there, "write {round} is gone");
+        }
+        ends.store(true, Ordering::Relaxed);
+        moves.join().expect("ends");
+    });
+}
