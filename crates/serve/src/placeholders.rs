@@ -44,6 +44,19 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// When what was reported as closed and has a lock is looked at again: the kernel reports before it unlocks.
 const AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
+/// Of the inotify instances that the kernel grants to the user of the server, one in so many is for users of
+/// the file system: other programs of that user need some, too.
+const INSTANCES_SHARE: usize = 4;
+
+/// What Linux grants unless told otherwise.
+const INSTANCES_MAX: usize = 128;
+
+/// How many inotify instances a user may have.
+fn instances_max() -> usize {
+    let told = std::fs::read_to_string("/proc/sys/fs/inotify/max_user_instances").ok();
+    told.and_then(|told| told.trim().parse().ok()).unwrap_or(INSTANCES_MAX)
+}
+
 struct Placeholder {
     _share: Share,
     uid: u32,
@@ -55,8 +68,30 @@ struct Placeholder {
     file: Option<SharedFile>,
     /// It is or was mapped.
     image: Option<Arc<Image>>,
-    /// Connections with a descriptor of it.
-    adopters: Vec<Weak<Session>>,
+    adopters: Adopters,
+}
+
+/// Connections with a descriptor of an open file, each once, by where it lies.
+struct Adopters<S = Session>(HashMap<usize, Weak<S>>);
+
+impl<S> Default for Adopters<S> {
+    fn default() -> Self {
+        Self(HashMap::new())
+    }
+}
+
+impl<S> Adopters<S> {
+    fn add(&mut self, session: &Arc<S>) {
+        if self.0.len() == self.0.capacity() {
+            self.0.retain(|_, one| one.strong_count() > 0);
+        }
+        // While it is kept here, no other one lies there.
+        self.0.entry(Arc::as_ptr(session).addr()).or_insert_with(|| Arc::downgrade(session));
+    }
+
+    fn living(&self) -> impl Iterator<Item = Arc<S>> {
+        self.0.values().filter_map(Weak::upgrade)
+    }
 }
 
 #[derive(Default)]
@@ -135,10 +170,14 @@ pub(crate) struct Placeholders {
     /// Its other end, which the thread watches.
     _stop_end: OwnedFd,
     directory: Directory,
+    own_uid: u32,
+    /// Most users that have some, but for root and the server's own.
+    users_max: usize,
 }
 
 impl Placeholders {
-    pub(crate) fn new(shares: Shares) -> io::Result<Self> {
+    /// One for each of `shares`, on the server of user `own_uid`.
+    pub(crate) fn new(shares: Shares, own_uid: u32) -> io::Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         let (stop, stopped) =
             socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
@@ -158,7 +197,14 @@ impl Placeholders {
             stopped: Condvar::new(),
             _stop_end: stopped,
             directory: Directory::make()?,
+            own_uid,
+            users_max: instances_max() / INSTANCES_SHARE,
         })
+    }
+
+    /// Whether a user has some, or may.
+    fn admits(&self, users: &HashMap<u32, Places>, uid: u32) -> bool {
+        [0, self.own_uid].contains(&uid) || users.contains_key(&uid) || users.len() < self.users_max
     }
 
     /// A user has one more connection.
@@ -193,6 +239,9 @@ impl Placeholders {
             let Some(share) = share else { break };
             let mut table = self.table.lock();
             let Table { known, users, .. } = &mut *table;
+            if !self.admits(users, uid) {
+                break;
+            }
             let places = match users.entry(uid) {
                 std::collections::hash_map::Entry::Occupied(places) => places.into_mut(),
                 std::collections::hash_map::Entry::Vacant(vacant) => {
@@ -209,7 +258,7 @@ impl Placeholders {
                 is_open: false,
                 file: None,
                 image: None,
-                adopters: Vec::new(),
+                adopters: Adopters::default(),
             };
             known.insert(handle, placeholder);
             given.push(handle);
@@ -229,7 +278,7 @@ impl Placeholders {
         let mut table = self.table.lock();
         let found = table.unused(handle, by)?;
         found.file = Some(file);
-        found.adopters.push(Arc::downgrade(by));
+        found.adopters.add(by);
         Ok(())
     }
 
@@ -238,8 +287,7 @@ impl Placeholders {
         let mut table = self.table.lock();
         let found = table.of(handle, by)?;
         let file = found.file.clone().ok_or(Errno::BADF)?;
-        found.adopters.retain(|one| one.strong_count() > 0);
-        found.adopters.push(Arc::downgrade(by));
+        found.adopters.add(by);
         Ok(file)
     }
 
@@ -332,7 +380,7 @@ impl Placeholders {
     fn end(&self, ended: Vec<(u64, Placeholder)>) -> Vec<Places> {
         let mut unused = Vec::new();
         for (handle, placeholder) in ended {
-            for session in placeholder.adopters.iter().filter_map(Weak::upgrade) {
+            for session in placeholder.adopters.living() {
                 session.lose(handle);
             }
             // Only now: until here the handle was known to connections.
@@ -361,5 +409,38 @@ impl Placeholders {
     pub(crate) fn len(&self) -> usize {
         let _ending = self.ending.lock();
         self.table.lock().known.values().filter(|one| one.file.is_some()).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shares::shares;
+
+    #[test]
+    fn connection_that_adopts_an_open_file_again_and_again_is_kept_once_and_those_that_are_gone_go() {
+        let mut adopters = Adopters::default();
+        let session = Arc::new(0_u32);
+        for _ in 0..1000 {
+            adopters.add(&session);
+            adopters.add(&Arc::new(1));
+        }
+        assert!(adopters.living().eq([session]) && adopters.0.len() < 32, "{}", adopters.0.len());
+    }
+
+    #[test]
+    fn users_beyond_the_share_of_inotify_instances_are_refused_but_for_root_and_the_servers_own() {
+        let mut placeholders = Placeholders::new(shares(8, 1000), 1000).expect("makes");
+        assert!(placeholders.users_max > 0 && placeholders.users_max * 2 < instances_max());
+        placeholders.users_max = 2;
+        let mut users = HashMap::new();
+        for uid in [1001, 1002] {
+            assert!(placeholders.admits(&users, uid));
+            users.insert(uid, placeholders.directory.places().expect("makes"));
+        }
+        assert_eq!(
+            [1001, 1003, 0, 1000].map(|uid| placeholders.admits(&users, uid)),
+            [true, false, true, true]
+        );
     }
 }

@@ -228,7 +228,7 @@ impl Server {
     ) -> io::Result<Self> {
         let own_uid = rustix::process::geteuid().as_raw();
         let of_placeholders = shares(PLACEHOLDERS_OPEN_MAX, own_uid);
-        let placeholders = Arc::new(Placeholders::new(of_placeholders)?);
+        let placeholders = Arc::new(Placeholders::new(of_placeholders, own_uid)?);
         let connections = Arc::default();
         let (watched, images) = (Arc::clone(&placeholders), Arc::new(Images::new(own_uid)));
         let written = Arc::clone(&images);
