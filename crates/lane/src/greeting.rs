@@ -154,11 +154,12 @@ pub fn is_connected(socket: impl AsFd) -> bool {
     asked.is_err() || !is_gone
 }
 
-/// The next request of a client.
+/// The next request of a client, with at most `ids_max` numbers in [`Greeting::acts_as`].
 ///
 /// # Errors
-/// `UnexpectedEof`: it is gone; `InvalidData`: it speaks something else.
-pub fn next_request(socket: impl AsFd) -> io::Result<Request> {
+/// `UnexpectedEof`: it is gone; `InvalidData`: it speaks something else; `PermissionDenied`: more numbers, of
+/// which none is kept.
+pub fn next_request(socket: impl AsFd, ids_max: usize) -> io::Result<Request> {
     let mut bytes = [0; REQUEST_BYTES];
     // What comes along is closed.
     receive_descriptors(&socket, &mut bytes)?;
@@ -169,8 +170,14 @@ pub fn next_request(socket: impl AsFd) -> io::Result<Request> {
     match head as u32 {
         0 if number != VERSION => Ok(Request::Hello { version: number, greeting: Greeting::default() }),
         0 if place_len <= PLACE_LEN_MAX && id_count <= IDS_MAX && id_count != 1 => {
-            let (mut place, mut ids) = (vec![0; place_len], vec![0; 4 * id_count]);
+            let mut place = vec![0; place_len];
             receive_descriptors(&socket, &mut place)?;
+            if id_count > ids_max {
+                // A client that is refused has sent all of it.
+                drop_numbers(&socket, id_count)?;
+                return Err(io::ErrorKind::PermissionDenied.into());
+            }
+            let mut ids = vec![0; 4 * id_count];
             receive_descriptors(&socket, &mut ids)?;
             let acts_as = ids.as_chunks::<4>().0.iter().map(|id| u32::from_le_bytes(*id)).collect();
             Ok(Request::Hello { version: number, greeting: Greeting { txn: word, place, acts_as } })
@@ -181,6 +188,16 @@ pub fn next_request(socket: impl AsFd) -> io::Result<Request> {
         4 => Ok(Request::Memory { handle: word }),
         _ => Err(io::ErrorKind::InvalidData.into()),
     }
+}
+
+fn drop_numbers(socket: impl AsFd, count: usize) -> io::Result<()> {
+    let (mut space, mut left) = ([0; 1024], 4 * count);
+    while left > 0 {
+        let len = left.min(space.len());
+        receive_descriptors(&socket, &mut space[..len])?;
+        left -= len;
+    }
+    Ok(())
 }
 
 /// Grants a request.
@@ -207,4 +224,33 @@ fn reply(socket: impl AsFd, errno: i32, descriptors: &[BorrowedFd<'_>], handles:
         *space = word.to_le_bytes();
     }
     send_descriptors(socket, &bytes, descriptors)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn numbers_of_a_client_that_acts_for_no_other_user_are_refused_unread() {
+        let (client, server) = UnixStream::pair().expect("sockets");
+        let acts_as: Vec<u32> = (0..IDS_MAX as u32).collect();
+        let greeting = Greeting { txn: 7, place: b"/kvfs".to_vec(), acts_as };
+        let hello = Request::Hello { version: VERSION, greeting };
+        for ids_max in [0, IDS_MAX - 1, IDS_MAX] {
+            std::thread::scope(|scope| {
+                let asked = scope.spawn(|| ask(&client, &hello));
+                let found = next_request(&server, ids_max);
+                if ids_max < IDS_MAX {
+                    assert_eq!(found.expect_err("is refused").kind(), io::ErrorKind::PermissionDenied);
+                    refuse(&server, 1).expect("answers");
+                } else {
+                    assert_eq!(found.expect("is taken"), hello);
+                    grant(&server, &[], &[]).expect("answers");
+                }
+                assert_eq!(asked.join().expect("ends").is_ok(), ids_max == IDS_MAX);
+            });
+        }
+    }
 }

@@ -18,7 +18,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use kvfs_fs::operations::Recorder;
-use kvfs_lane::greeting::{self, Greeting, PLACEHOLDERS_MAX, Request, VERSION};
+use kvfs_lane::greeting::{self, Greeting, IDS_MAX, PLACEHOLDERS_MAX, Request, VERSION};
 use kvfs_lane::{LANE_DATA_BYTES, ServerLane};
 use kvfs_locks::{Condvar, Mutex, class};
 use kvfs_posix::{Bounds, Identity, PosixError, Process};
@@ -57,6 +57,9 @@ pub const LANE_BYTES_MAX: u64 = 3 * LANE_DATA_BYTES as u64;
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
 /// A process that connects.
+/// How long a client that is not greeted yet may send nothing.
+const GREETING_PAUSE_MAX: Duration = Duration::from_secs(10);
+
 #[derive(Debug, Clone)]
 pub struct Visitor {
     /// For whom it acts.
@@ -411,14 +414,17 @@ fn welcome(
         greeting::refuse(socket, errno.raw_os_error())?;
         Err(errno.into())
     };
-    let Request::Hello { version: VERSION, greeting } = greeting::next_request(socket)? else {
-        return refused(Errno::PROTO);
+    let may_act_for_others = [0, shared.own_uid].contains(&visitor.uid);
+    socket.set_read_timeout(Some(GREETING_PAUSE_MAX))?;
+    let greeting = match greeting::next_request(socket, if may_act_for_others { IDS_MAX } else { 0 }) {
+        Ok(Request::Hello { version: VERSION, greeting }) => greeting,
+        Ok(_) => return refused(Errno::PROTO),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return refused(Errno::PERM),
+        Err(error) => return Err(error),
     };
     let Greeting { txn, place, acts_as } = greeting;
+    socket.set_read_timeout(None)?;
     if let [uid, gid, groups @ ..] = &acts_as[..] {
-        if ![0, shared.own_uid].contains(&visitor.uid) {
-            return refused(Errno::PERM);
-        }
         visitor.identity = Identity { uid: *uid, gid: *gid, groups: groups.to_vec() };
     }
     visitor.txn = txn;
@@ -437,7 +443,7 @@ fn welcome(
 /// Body of the thread of a connection's socket.
 fn converse(shared: &Arc<Shared>, session: &Arc<Session>, socket: &UnixStream) -> io::Result<()> {
     loop {
-        match greeting::next_request(socket)? {
+        match greeting::next_request(socket, 0)? {
             Request::Hello { .. } => greeting::refuse(socket, Errno::PROTO.raw_os_error())?,
             Request::Lane => match lane(shared, session) {
                 Ok(memory) => greeting::grant(socket, &[memory.as_fd()], &[])?,

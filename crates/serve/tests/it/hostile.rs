@@ -35,6 +35,16 @@ fn nothing_comes_before_the_greeting() {
 }
 
 #[test]
+fn connection_that_sends_no_whole_greeting_ends() {
+    let world = World::new();
+    let mut socket = world.socket();
+    socket.write_all(&[0; 7]).expect("writes");
+    // It is closed, with some of that unread.
+    let _ = socket.read(&mut [0]);
+    world.until(|server| server.connections() == 0);
+}
+
+#[test]
 fn whatever_bytes_come_an_answer_goes() {
     let world = World::new();
     let socket = world.socket();
