@@ -3,7 +3,8 @@
 //! Thread safety: everything is `&self`; as many calls are under way as threads call, each on a lane of its
 //! own.
 //!
-//! Invariant: a lane whose call failed is not used again.
+//! Invariants: a lane whose call failed is not used again; one that the server has ended between two calls is
+//! replaced.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -70,15 +71,11 @@ impl Connection {
         payload: &[u8],
         read: impl FnOnce(Reply, &[u8]) -> T,
     ) -> Result<T, LaneError> {
-        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let mut lane = match idle {
-            Some(lane) => lane,
-            None => self.new_lane()?,
-        };
+        let mut lane = self.begin()?;
         let len = match encode(call, payload, lane.space()) {
             Ok(len) => len,
             Err(error) => {
-                // Nothing was sent: the lane is as it was.
+                lane.give_up();
                 self.give_back(lane);
                 return Err(error);
             }
@@ -89,12 +86,29 @@ impl Connection {
         Ok(read)
     }
 
+    /// A lane on which a call has begun.
+    fn begin(&self) -> Result<ClientLane, LaneError> {
+        loop {
+            let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            let mut lane = idle.map_or_else(|| self.new_lane(), Ok)?;
+            if lane.begin() {
+                return Ok(lane);
+            }
+        }
+    }
+
     fn give_back(&self, lane: ClientLane) {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(lane);
     }
 
     fn new_lane(&self) -> Result<ClientLane, LaneError> {
-        let memory = self.ask(&Request::Lane)?.descriptors.pop().ok_or(LaneError::Malformed)?;
+        use io::ErrorKind::{BrokenPipe, ConnectionReset, NotConnected, UnexpectedEof};
+        let mut granted = self.ask(&Request::Lane).map_err(|error| match error.kind() {
+            // With the connection all lanes are over.
+            BrokenPipe | ConnectionReset | NotConnected | UnexpectedEof => LaneError::Over,
+            _ => error.into(),
+        })?;
+        let memory = granted.descriptors.pop().ok_or(LaneError::Malformed)?;
         ClientLane::attach(memory)
     }
 

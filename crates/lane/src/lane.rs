@@ -6,6 +6,8 @@
 //!
 //! Thread safety: one thread at each end.
 //!
+//! A lane on which no call is under way may be ended by the server, which has only so many.
+//!
 //! Invariants: the end whose turn it is has the data to itself. The server copies out before it looks, and in
 //! with a length of its own, so what a hostile client changes meanwhile changes only what that client reads.
 #![expect(unsafe_code, reason = "memory shared with another process")]
@@ -37,6 +39,8 @@ const CLIENT: u32 = 0;
 const SERVER: u32 = 1;
 /// No end's: the server has ended it.
 const OVER: u32 = 2;
+/// The client's, in a call that is not sent yet.
+const CALLING: u32 = 3;
 
 /// Looks before an end sleeps: as long as that is worth it, and when it is not.
 const LOOKS_LONG: u32 = 4096;
@@ -247,6 +251,23 @@ impl ClientLane {
         Ok(Self(End::of(Mapping::new(memory)?)))
     }
 
+    /// Begins a call: until it is answered the server does not end the lane, unless the connection ends.
+    /// False: it has ended it before.
+    #[must_use]
+    pub fn begin(&mut self) -> bool {
+        let turn = &self.0.mapping().head().turn;
+        let begun = turn.compare_exchange(CLIENT, CALLING, Ordering::SeqCst, Ordering::SeqCst);
+        // One that was begun before, and not sent, goes on.
+        matches!(begun, Ok(_) | Err(CALLING))
+    }
+
+    /// Gives up a call that was begun and not sent.
+    pub fn give_up(&mut self) {
+        let turn = &self.0.mapping().head().turn;
+        // Where the lane is over, it stays so.
+        let _ = turn.compare_exchange(CALLING, CLIENT, Ordering::SeqCst, Ordering::SeqCst);
+    }
+
     /// Room for a message, [`LANE_DATA_BYTES`].
     pub fn space(&mut self) -> &mut [u8] {
         // SAFETY: the mapping holds them and lives as long as `self`, which is borrowed; it is this end's
@@ -254,15 +275,16 @@ impl ClientLane {
         unsafe { std::slice::from_raw_parts_mut(self.0.mapping().data(), LANE_DATA_BYTES) }
     }
 
-    /// Sends the first `len` bytes of [`space`](Self::space) and waits for the answer, which takes their
-    /// place. `server_lives` is asked from time to time.
+    /// Sends the first `len` bytes of [`space`](Self::space), of a call that was [begun](Self::begin), and
+    /// waits for the answer, which takes their place. `server_lives` is asked from time to time.
     ///
     /// # Errors
-    /// [`LaneError::Over`]: there is no server any more. What was asked may have happened.
+    /// [`LaneError::Over`]: there is no server any more, and what was asked may have happened; no call was
+    /// begun.
     pub fn call(&mut self, len: usize, server_lives: impl Fn() -> bool) -> Result<&[u8], LaneError> {
         let head = self.0.mapping().head();
         head.len.store(u32::try_from(len).map_err(|_| LaneError::TooLong)?, Ordering::Relaxed);
-        self.0.mapping().give(CLIENT, SERVER, &head.server_sleeps)?;
+        self.0.mapping().give(CALLING, SERVER, &head.server_sleeps)?;
         while !self.0.wait(CLIENT, |head| &head.client_sleeps, Some(&NAP))? {
             if !server_lives() {
                 return Err(LaneError::Over);
@@ -283,7 +305,7 @@ impl ClientLane {
 pub struct ServerLane(End<Arc<Mapping>>);
 
 /// Ends a lane from another thread. Doesn't keep its memory.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct LaneEnd(Weak<Mapping>);
 
 impl ServerLane {
@@ -331,6 +353,19 @@ impl LaneEnd {
     pub fn end(&self) {
         if let Some(mapping) = self.0.upgrade() {
             mapping.end();
+        }
+    }
+
+    /// Ends it if no call is under way; returns whether it is over.
+    pub fn end_idle(&self) -> bool {
+        let Some(mapping) = self.0.upgrade() else { return true };
+        let turn = &mapping.head().turn;
+        match turn.compare_exchange(CLIENT, OVER, Ordering::SeqCst, Ordering::SeqCst) {
+            Ok(_) => {
+                mapping.end();
+                true
+            }
+            Err(found) => found == OVER,
         }
     }
 

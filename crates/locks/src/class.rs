@@ -56,6 +56,7 @@ classes! {
     ServeBegunOpen "serve/begun.open",
     ServeImagesKnown "serve/images.known",
     ServeImagesPages "serve/images.pages",
+    ServeLanesAll "serve/lanes.all",
     ServePlaceholdersEnding "serve/placeholders.ending",
     ServePlaceholdersStop "serve/placeholders.stop",
     ServeServerOpen "serve/server.open",

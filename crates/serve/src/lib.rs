@@ -14,6 +14,7 @@ mod begun;
 mod calls;
 mod images;
 mod keys;
+mod lanes;
 mod placeholders;
 mod places;
 mod records;

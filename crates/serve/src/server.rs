@@ -28,6 +28,7 @@ use rustix::io::Errno;
 use crate::begun::Begun;
 use crate::calls;
 use crate::images::Images;
+use crate::lanes::Lanes;
 use crate::placeholders::Placeholders;
 use crate::report;
 use crate::session::Session;
@@ -56,10 +57,10 @@ pub const LANE_BYTES_MAX: u64 = 3 * LANE_DATA_BYTES as u64;
 /// How long the server waits for something to end when it can't accept a connection.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
-/// A process that connects.
 /// How long a client that is not greeted yet may send nothing.
 const GREETING_PAUSE_MAX: Duration = Duration::from_secs(10);
 
+/// A process that connects.
 #[derive(Debug, Clone)]
 pub struct Visitor {
     /// For whom it acts.
@@ -168,7 +169,7 @@ struct Shared {
     images: Arc<Images>,
     connections: Arc<Connections>,
     connection_shares: Shares,
-    lane_shares: Shares,
+    lanes: Arc<Lanes>,
     descriptors: Shares,
     locks: Shares,
     /// Number of the next connection.
@@ -242,7 +243,7 @@ impl Server {
             images,
             connections,
             connection_shares: shares(CONNECTIONS_MAX, own_uid),
-            lane_shares: shares(lanes_max.min(LANES_MAX), own_uid),
+            lanes: Lanes::new(lanes_max.min(LANES_MAX), own_uid),
             descriptors: shares(DESCRIPTORS_MAX, own_uid),
             locks: shares(LOCKS_MAX, own_uid),
             next: AtomicU64::new(0),
@@ -422,8 +423,8 @@ fn welcome(
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return refused(Errno::PERM),
         Err(error) => return Err(error),
     };
-    let Greeting { txn, place, acts_as } = greeting;
     socket.set_read_timeout(None)?;
+    let Greeting { txn, place, acts_as } = greeting;
     if let [uid, gid, groups @ ..] = &acts_as[..] {
         visitor.identity = Identity { uid: *uid, gid: *gid, groups: groups.to_vec() };
     }
@@ -476,17 +477,19 @@ fn refuse(socket: &UnixStream, error: &io::Error) -> io::Result<()> {
 
 /// A lane, served by a thread of its own.
 fn lane(shared: &Shared, session: &Arc<Session>) -> io::Result<OwnedFd> {
-    let share = shared.lane_shares.take(session.uid(), 1).ok_or(Errno::MFILE)?;
+    let room = shared.lanes.room(session.uid()).ok_or(Errno::MFILE)?;
     let (lane, end, memory) = ServerLane::create()?;
-    session.add_lane(end)?;
+    session.add_lane(end.clone())?;
+    room.fill(end);
     let session = Arc::clone(session);
     spawn("kvfs-lane", move || {
-        // The share is given back when the memory is gone.
-        let (_share, mut lane) = (share, lane);
+        // The room is given back when the memory is gone.
+        let (room, mut lane) = (room, lane);
         let (mut message, mut space) = (Vec::new(), vec![0; LANE_DATA_BYTES]);
         let recorder = session.begun().recorder();
         // Until it is over.
         while lane.next(&mut message).is_ok() {
+            room.was_used();
             let start = recorder.as_ref().map(|recorder| recorder.now());
             let answer = || calls::answer(&session, &message, &mut space);
             let done = catch_unwind(AssertUnwindSafe(answer)).unwrap_or_else(|_| {

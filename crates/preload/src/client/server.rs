@@ -160,7 +160,8 @@ impl Kept {
     fn ask(self, alone: &Asking<'_>, request: &Request) -> Result<Answer, Errno> {
         let now = self.now(alone.page).ok_or(libc::EIO)?;
         greeting::ask(now.socket, request).map_err(|error| {
-            if greeting::is_connected(now.socket) {
+            // A server that stops has ended the lanes already.
+            if errno(&error) != libc::ENOTCONN && greeting::is_connected(now.socket) {
                 return errno(&error);
             }
             alone.disconnect(self.generation);
@@ -247,6 +248,16 @@ fn lane_of(mut granted: Answer) -> Result<ClientLane, Errno> {
     ClientLane::attach(memory).map_err(|_| libc::ENOMEM)
 }
 
+/// A new lane on which a call has begun.
+fn begun(new: impl Fn() -> Result<ClientLane, Errno>) -> Result<ClientLane, Errno> {
+    loop {
+        let mut lane = new()?;
+        if lane.begin() {
+            return Ok(lane);
+        }
+    }
+}
+
 /// Calls. `fill` puts the payload into its space and returns its length, or an error number below 0; `read`
 /// gets the answer with its payload, behind which lies a zero.
 pub(super) fn exchange<T>(
@@ -261,14 +272,16 @@ pub(super) fn exchange<T>(
             return Err(libc::ENOLCK);
         }
         let socket = connect()?;
-        let mut lane = lane_of(greeting::ask(&socket, &Request::Lane).map_err(|error| errno(&error))?)?;
+        let ask = || greeting::ask(&socket, &Request::Lane).map_err(|error| errno(&error)).and_then(lane_of);
+        let mut lane = begun(ask)?;
         return converse(&mut lane, || greeting::is_connected(&socket), call, fill, read)
             .map_err(Lost::errno);
     };
     let lives = || kept.lives(page);
     let done = if let Some(mut claimed) = page.claim(kept.generation) {
-        if claimed.lane().is_none() {
-            claimed.put(new_lane(page, kept)?);
+        // The server may have ended it while no call was under way.
+        if !claimed.lane().is_some_and(ClientLane::begin) {
+            claimed.put(begun(|| new_lane(page, kept))?);
         }
         let done = converse(claimed.lane().ok_or(libc::EIO)?, lives, call, fill, read);
         if matches!(done, Err(Lost::Server)) {
@@ -276,7 +289,7 @@ pub(super) fn exchange<T>(
         }
         done
     } else {
-        let mut lane = new_lane(page, kept)?;
+        let mut lane = begun(|| new_lane(page, kept))?;
         let done = converse(&mut lane, lives, call, fill, read);
         lane.end();
         done
@@ -310,9 +323,13 @@ fn converse<T>(
     fill: impl FnOnce(&mut [u8]) -> isize,
     read: impl FnOnce(Reply, &mut [u8]) -> T,
 ) -> Result<T, Lost> {
-    let head = encode(call, &[], lane.space()).map_err(|_| Lost::Nothing(libc::ENAMETOOLONG))?;
+    let nothing = |lane: &mut ClientLane, errno| {
+        lane.give_up();
+        Err(Lost::Nothing(errno))
+    };
+    let Ok(head) = encode(call, &[], lane.space()) else { return nothing(lane, libc::ENAMETOOLONG) };
     let filled = fill(&mut lane.space()[head..]);
-    let Ok(filled) = usize::try_from(filled) else { return Err(Lost::Nothing(-filled as Errno)) };
+    let Ok(filled) = usize::try_from(filled) else { return nothing(lane, -filled as Errno) };
     let lost = |_: LaneError| Lost::Server;
     let len = lane.call(head + filled, server_lives).map_err(lost)?.len();
     let answer = lane.space();

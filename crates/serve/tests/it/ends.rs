@@ -13,7 +13,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{OFlags, fstat};
 use rustix::io::Errno;
 
-use crate::world::{World, at, given, greet, open, placeholder};
+use crate::world::{Client, World, at, given, greet, open, placeholder};
 
 #[test]
 fn a_placeholder_is_known_by_its_inode_number_and_ready_as_a_file() {
@@ -155,6 +155,30 @@ fn files_without_placeholders_and_locks_end_with_the_connection() {
             other.call(&Call::Lock { handle, lock, waits: true }, &[])
         });
         drop(one);
+        waiter.join().expect("ends").expect("gets the lock");
+    });
+}
+
+#[test]
+fn more_programs_than_there_are_lanes_call_in_turn_and_beside_one_that_waits() {
+    let world = World::with_lanes(4);
+    let lock = LockRange { start: 0, end: 10, is_exclusive: Some(true), of_file: false };
+    let clients: Vec<_> = std::iter::repeat_with(|| world.connect()).take(16).collect();
+    let open = |client: &Client| client.open("/file", OFlags::CREATE | OFlags::RDWR, None).expect("opens");
+    let held = open(&clients[0]);
+    clients[0].call(&Call::Lock { handle: held, lock, waits: false }, &[]).expect("is free");
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| {
+            let handle = open(&clients[1]);
+            clients[1].call(&Call::Lock { handle, lock, waits: true }, &[])
+        });
+        for _ in 0..20 {
+            for client in &clients[2..] {
+                client.call(&Call::Stat { at: at("/file") }, &[]).expect("has a lane");
+            }
+        }
+        let unlock = LockRange { is_exclusive: None, ..lock };
+        clients[0].call(&Call::Lock { handle: held, lock: unlock, waits: false }, &[]).expect("is locked");
         waiter.join().expect("ends").expect("gets the lock");
     });
 }

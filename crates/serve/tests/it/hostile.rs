@@ -63,6 +63,7 @@ fn whatever_bytes_come_an_answer_goes() {
                 if seed & 1 == 0 { (seed >> 32) as u8 % 40 } else { (seed >> 32) as u8 }
             })
             .collect();
+        assert!(lane.begin());
         lane.space()[..bytes.len()].copy_from_slice(&bytes);
         let answer = lane.call(bytes.len(), || true).expect("is answered");
         decode::<Reply>(answer).unwrap_or_else(|error| panic!("round {round}: {error}: {bytes:?}"));
@@ -81,6 +82,7 @@ fn lanes_that_a_client_ends_leave_no_memory() {
         let memory =
             greeting::ask(&socket, &Request::Lane).expect("is given").descriptors.pop().expect("one");
         let mut lane = ClientLane::attach(memory).expect("attaches");
+        assert!(lane.begin());
         let longer = lane.space().len() + 1;
         assert!(matches!(lane.call(longer, || true), Err(LaneError::Over)));
     }

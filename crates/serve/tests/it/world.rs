@@ -45,6 +45,11 @@ impl kvfs_serve::World for Served {
 
 impl World {
     pub(crate) fn new() -> Self {
+        Self::with_lanes(usize::MAX)
+    }
+
+    /// With at most so many lanes.
+    pub(crate) fn with_lanes(lanes_max: usize) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let db = Db::builder().capacity_bytes(1 << 28).open(directory.path().join("store")).expect("opens");
         let (store, clock) = (Arc::clone(&db) as Arc<dyn Store>, Arc::new(SystemClock::new()));
@@ -55,7 +60,7 @@ impl World {
         let served = volume.clone();
         let txn = Arc::default();
         let served = Served { volume: served, txn: Arc::clone(&txn) };
-        let server = Some(Server::start(listener, served).expect("starts"));
+        let server = Some(Server::start_with(listener, served, lanes_max).expect("starts"));
         Self { server, volume, txn, directory, _db: db }
     }
 
