@@ -207,11 +207,19 @@ impl Caller<'_> {
     fn open(&self, at: &At<'_>, flags: OFlags, mode: NewMode, handle: Option<u64>) -> Result<Answered> {
         let process = self.session.process();
         handle.map_or(Ok(()), |handle| self.session.check_unused(handle))?;
-        let file = SharedFile::open(process, self.place(at)?, flags, mode)?;
+        let place = self.place(at)?;
+        // What is cut off must not be written back meanwhile. Without a file there is none.
+        let cut = flags.contains(OFlags::TRUNC).then(|| self.image_at(place).ok().flatten()).flatten();
+        let held = cut.as_ref().map(|image| image.hold(process)).transpose()?;
+        let file = SharedFile::open(process, place, flags, mode)?;
         if flags.contains(OFlags::TRUNC)
             && let Some(image) = self.session.images().of(&file)
         {
-            image.hold(process)?.reload(0..0)?;
+            // Another file may have the name by now, and one that was not mapped may be.
+            match held.filter(|held| held.is_of(&image)) {
+                Some(mut held) => held.reload(0..0)?,
+                None => image.hold(process)?.reload(0..0)?,
+            }
         }
         let handle = self.session.name(file, flags.contains(OFlags::CLOEXEC), handle)?;
         Ok(Answered::With(Reply::Opened { handle }))

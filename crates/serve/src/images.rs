@@ -355,6 +355,10 @@ impl Content {
 }
 
 impl Held<'_> {
+    pub(crate) fn is_of(&self, image: &Image) -> bool {
+        std::ptr::eq(self.content, Arc::as_ptr(&image.content))
+    }
+
     /// A process of the user `uid` is about to make the file as long as `size`, or longer. What others do is
     /// not refused for lack of this user's room.
     ///

@@ -227,3 +227,35 @@ fn write_at_an_offset_that_others_move_stays_in_a_mapped_file() {
         moves.join().expect("ends");
     });
 }
+
+#[test]
+fn mapped_file_that_is_cut_by_an_open_is_not_made_longer_by_what_its_memory_held() {
+    let world = World::new();
+    let (writer, reader) = (world.connect(), world.connect());
+    let (handle, _descriptor) = placeholder(&writer);
+    writer.open("/file", OFlags::CREATE | OFlags::RDWR, Some(handle)).expect("opens");
+    let memory = world.memory(handle).expect("is mapped");
+    let file = reader.open("/file", OFlags::RDONLY, None).expect("opens");
+    let ends = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let reads = scope.spawn(|| {
+            for round in 1_u32.. {
+                if ends.load(Ordering::Relaxed) {
+                    return;
+                }
+                pwrite(&memory, &round.to_le_bytes(), 8 << 10).expect("stores");
+                reader.read(file, 1, Some(0)).expect("reads");
+            }
+        });
+        let is_cut = (0..2000).all(|_| {
+            writer.call(&Call::Write { handle, offset: Some(0) }, &[1; 12 << 10]).expect("writes");
+            let cut = writer.open("/file", OFlags::TRUNC | OFlags::RDWR, None).expect("is cut");
+            let rest = writer.read(cut, 1, Some(0)).expect("reads");
+            writer.call(&Call::Close { handle: cut }, &[]).expect("closes");
+            rest.is_empty()
+        });
+        ends.store(true, Ordering::Relaxed);
+        reads.join().expect("ends");
+        assert!(is_cut, "what was cut off is there again");
+    });
+}
