@@ -9,8 +9,8 @@
 //! Thread safety: functions; nothing may change the old store meanwhile, and nothing else may use the new
 //! one.
 //!
-//! Invariants: memory is bounded but for the files whose content is to be stored packed ([`Packing`]); records
-//! about named snapshots are copied only where these are.
+//! Invariants: memory is bounded but for the files whose content is to be stored packed ([`Packing`]);
+//! records about named snapshots are copied only where these are.
 
 mod compare;
 

@@ -326,8 +326,8 @@ impl Receipt<'_> {
         self.apply(keyspace, mapped, tiers)
     }
 
-    /// Rows of files tell how their blocks are to be packed and on which tier they are wished to lie, which is
-    /// in no stream besides.
+    /// Rows of files tell how their blocks are to be packed and on which tier they are wished to lie, which
+    /// is in no stream besides.
     fn apply(&mut self, part: u32, mut batch: Batch, tiers: &TierWishes) -> Result<()> {
         if part == DATA {
             let ops = batch.into_ops().into_iter();

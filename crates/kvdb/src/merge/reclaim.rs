@@ -96,10 +96,10 @@ impl Merger {
         }
     }
 
-    /// Less than an eighth of the capacity is left for ordinary writes.
+    /// Less than an eighth of what may be filled is left for ordinary writes.
     fn space_is_short(&self) -> bool {
         let zones = &self.runtime.ctx.zones;
-        zones.free_bytes(Budget::Ordinary) < zones.space().bytes_capacity / 8
+        zones.free_bytes(Budget::Ordinary) < zones.space().bytes_for_new / 8
     }
 
     /// Whether anything was applied since the last reclaim, so that another one within `budget` may find

@@ -100,8 +100,11 @@ impl VictimPicker {
         if bytes_free >= wanted_bytes || self.readers_hold_zones() {
             return Victims::default();
         }
-        let fast = zones.members_space().into_iter().filter(|(member, _)| member.tier == Tier::Fast);
-        let fast: Vec<_> = fast.collect();
+        let fast: Vec<_> = zones
+            .members_space()
+            .into_iter()
+            .filter(|(member, _)| member.tier == Tier::Fast && member.takes_new)
+            .collect();
         // What is kept for rows comes back at once; writers meanwhile take the rest.
         let zones_free: u64 = fast.iter().map(|(_, space)| u64::from(space.zones_free)).sum();
         let limits = Limits {
@@ -193,7 +196,7 @@ impl VictimPicker {
 
     /// What is to be free for ordinary writes before no zones have to be emptied (bytes).
     fn background_bytes(&self) -> u64 {
-        self.runtime.ctx.zones.space().bytes_capacity / BACKGROUND_SHARE
+        self.runtime.ctx.zones.space().bytes_for_new / BACKGROUND_SHARE
     }
 
     /// How much of that is gone, from 0 to 1.

@@ -89,6 +89,23 @@ impl Members {
         self.first_present + self.list[1..].iter().map(MemberZones::len).sum::<u32>()
     }
 
+    /// Of these, zones of devices to which new things go.
+    pub(super) fn zones_present_for_new(&self) -> u32 {
+        let to_come = self.of_first().len() as u32;
+        let first = &self.list[0];
+        self.zones_for_new() - if first.takes_new { to_come } else { 0 }
+    }
+
+    /// Zones that there may be of devices to which new things go.
+    pub(super) fn zones_for_new(&self) -> u32 {
+        self.for_new_things().map(MemberZones::len).sum()
+    }
+
+    /// Devices to which new things go.
+    pub(super) fn for_new_things(&self) -> impl Iterator<Item = &MemberZones> {
+        self.list.iter().filter(|member| member.takes_new)
+    }
+
     /// Zones that there may be.
     pub(super) fn zones_total(&self) -> u32 {
         self.list.iter().map(MemberZones::len).sum()

@@ -137,6 +137,8 @@ pub(crate) struct ZoneStats {
     pub bytes_unfilled: u64,
     /// Capacity of the store (bytes).
     pub bytes_capacity: u64,
+    /// That of the devices to which new things go: of which much or little may be free (bytes).
+    pub bytes_for_new: u64,
     /// What of the capacity nothing has taken, the manifest's reserve taken off, whether or not the medium
     /// has room for it now.
     pub bytes_untaken: u64,

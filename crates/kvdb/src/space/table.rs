@@ -328,8 +328,9 @@ impl Table {
 
     fn zones_reserved(&self) -> u32 {
         // A store that can still grow has not got its reserve of the whole capacity yet: else a
-        // huge sparse store would allocate a hundredth of itself before its first write.
-        self.zones_reserved_of(self.zones_present())
+        // huge sparse store would allocate a hundredth of itself before its first write. What a device
+        // that takes nothing new has free is no part of it: the others would be full of its share.
+        self.zones_reserved_of(self.members.zones_present_for_new())
     }
 
     /// The reserve of a device with so many zones.
@@ -491,6 +492,7 @@ impl Table {
             bytes_live: data().map(|entry| entry.bytes_live).sum(),
             bytes_unfilled: data().map(|entry| u64::from(self.zone_bytes - entry.bump)).sum(),
             bytes_capacity: u64::from(self.members.zones_total()) * u64::from(self.zone_bytes),
+            bytes_for_new: u64::from(self.members.zones_for_new()) * u64::from(self.zone_bytes),
             bytes_untaken: zones_untaken * u64::from(self.zone_bytes) + self.bytes_in_partly(),
         }
     }
@@ -509,7 +511,7 @@ impl Table {
         let zones = self.zones_to_take();
         // An allocation that takes the zones by which the store may grow makes the reserve larger, too.
         let held_back = match budget {
-            Budget::Ordinary if self.can_grow => self.zones_reserved_of(self.members.zones_total()),
+            Budget::Ordinary if self.can_grow => self.zones_reserved_of(self.members.zones_for_new()),
             budget => self.zones_held_back(budget),
         };
         zones.saturating_sub(held_back.into()) * u64::from(self.zone_bytes) + self.bytes_in_partly()
@@ -522,7 +524,7 @@ impl Table {
             _ if self.refuses_growth(Some(room_bytes)) => 0,
             growth => growth,
         };
-        let held_back = self.zones_reserved_of(self.zones_present() + growth);
+        let held_back = self.zones_reserved_of(self.members.zones_present_for_new() + growth);
         let zones = (self.free.len() as u64 + u64::from(growth)).saturating_sub(held_back.into());
         zones * u64::from(self.zone_bytes) + self.bytes_in_partly()
     }

@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 
 use kvfs_device::{Call, FaultDevice, FaultError, FaultRule, MemoryDevice, Rng};
+use kvfs_store::Tier;
 
 use super::small_medium::SmallMedium;
+use super::table::Table;
 use super::*;
 
 const ZONE_BYTES: u32 = 64 << 10;
@@ -309,4 +311,41 @@ fn medium_with_a_quota_is_asked_again_every_now_and_then() {
     zones.retry_growth();
     zones.secure(20 << 16);
     assert!(zones.space().zones_present > 20);
+}
+
+/// As of stores in use: in small zones what lies at their ends is the reserve.
+const LARGE_ZONE_BYTES: u32 = 8 << 20;
+
+/// A fast device of 4,000 zones, and a slow one of a hundred times as many.
+fn beside_a_large_slow_device() -> Table {
+    let mut table = Table::new(LARGE_ZONE_BYTES, 4_000, 4_000, ZoneId(3));
+    table.add_member(MemberZones { id: 1, zones: 4_000..404_000, tier: Tier::Slow, takes_new: true });
+    table
+}
+
+#[test]
+fn what_a_fast_device_keeps_goes_by_its_own_size() {
+    let table = beside_a_large_slow_device();
+    let zone_bytes = u64::from(LARGE_ZONE_BYTES);
+    let space = table.fast_space();
+    assert!(space.bytes_total > 3_700 * zone_bytes && space.bytes_free > 3_700 * zone_bytes, "{space:?}");
+    assert!(table.room_on(Tier::Fast) > 3_700 * zone_bytes);
+    assert!(table.room_on(Tier::Slow) > 390_000 * zone_bytes);
+}
+
+#[test]
+fn a_device_that_is_drained_keeps_nothing_back_on_the_others() {
+    let mut table = beside_a_large_slow_device();
+    let zone_bytes = u64::from(LARGE_ZONE_BYTES);
+    assert!(table.stats().zones_reserved >= 4_000);
+    table.set_takes_new(1, false);
+    let stats = table.stats();
+    assert!(stats.zones_reserved < 100, "{stats:?}");
+    assert!(table.free_bytes(Budget::Ordinary) > 3_800 * zone_bytes);
+    assert_eq!((stats.bytes_for_new, stats.bytes_capacity), (4_000 * zone_bytes, 404_000 * zone_bytes));
+    // A fast one, beside which there is another fast one.
+    table.add_member(MemberZones { id: 2, zones: 404_000..804_000, tier: Tier::Fast, takes_new: true });
+    table.set_takes_new(2, false);
+    let space = table.fast_space();
+    assert!(space.bytes_total < 4_000 * zone_bytes && space.bytes_free > 3_700 * zone_bytes, "{space:?}");
 }

@@ -46,18 +46,25 @@ impl Table {
             Tier::Fast => FAST_SHARE_KEPT,
             Tier::Slow => SLOW_SHARE_KEPT,
         };
-        let of_tier = self.members.list().iter().filter(|member| member.tier == tier);
-        let zones_all: u32 = of_tier.map(MemberZones::len).sum();
-        let reserved = if tier == Tier::Fast { self.zones_reserved() } else { 0 };
+        let zones_all = self.zones_on(tier);
+        // The reserve of the store lies on all devices, so what fast ones keep goes by their own size.
+        let reserved = match tier {
+            Tier::Fast => self.zones_reserved().min(self.zones_reserved_of(zones_all)),
+            Tier::Slow => 0,
+        };
         reserved.max(zones_all / share) as usize
     }
 
     /// What fast devices have for blocks of files. O(zones).
     pub(in crate::space) fn fast_space(&self) -> FastSpace {
-        let fast = self.members.list().iter().filter(|member| member.tier == Tier::Fast);
-        let zones_all: u32 = fast.map(MemberZones::len).sum();
-        let zones = u64::from(zones_all).saturating_sub(self.zones_kept_on(Tier::Fast) as u64);
+        let zones =
+            u64::from(self.zones_on(Tier::Fast)).saturating_sub(self.zones_kept_on(Tier::Fast) as u64);
         FastSpace { bytes_total: zones * u64::from(self.zone_bytes), bytes_free: self.room_on(Tier::Fast) }
+    }
+
+    /// Zones that there may be of the tier's devices to which new things go.
+    fn zones_on(&self, tier: Tier) -> u32 {
+        self.members.for_new_things().filter(|member| member.tier == tier).map(MemberZones::len).sum()
     }
 
     fn free_on(&self, tier: Tier) -> impl Iterator<Item = &u32> {
