@@ -75,7 +75,6 @@ impl Connection {
         let len = match encode(call, payload, lane.space()) {
             Ok(len) => len,
             Err(error) => {
-                lane.give_up();
                 self.give_back(lane);
                 return Err(error);
             }
@@ -97,7 +96,8 @@ impl Connection {
         }
     }
 
-    fn give_back(&self, lane: ClientLane) {
+    fn give_back(&self, mut lane: ClientLane) {
+        lane.finish();
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(lane);
     }
 

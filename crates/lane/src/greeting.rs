@@ -21,7 +21,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 
 /// Both ends have the same.
-pub const VERSION: u32 = 11;
+pub const VERSION: u32 = 12;
 
 /// Most placeholders of one answer.
 pub const PLACEHOLDERS_MAX: usize = 64;

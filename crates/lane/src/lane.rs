@@ -34,13 +34,13 @@ const HEAD_BYTES: usize = 4096;
 /// Length of the mapping.
 const LANE_BYTES: usize = HEAD_BYTES + LANE_DATA_BYTES;
 
-/// Whose turn it is.
-const CLIENT: u32 = 0;
+/// Whose turn it is. No end's: no call is under way.
+const IDLE: u32 = 0;
 const SERVER: u32 = 1;
 /// No end's: the server has ended it.
 const OVER: u32 = 2;
-/// The client's, in a call that is not sent yet.
-const CALLING: u32 = 3;
+/// The client's, in a call that is not sent yet or whose answer it has.
+const CLIENT: u32 = 3;
 
 /// Looks before an end sleeps: as long as that is worth it, and when it is not.
 const LOOKS_LONG: u32 = 4096;
@@ -251,21 +251,21 @@ impl ClientLane {
         Ok(Self(End::of(Mapping::new(memory)?)))
     }
 
-    /// Begins a call: until it is answered the server does not end the lane, unless the connection ends.
-    /// False: it has ended it before.
+    /// Begins a call: until it is [over](Self::finish) the server does not end the lane, unless the connection
+    /// ends. False: it has ended it before.
     #[must_use]
     pub fn begin(&mut self) -> bool {
         let turn = &self.0.mapping().head().turn;
-        let begun = turn.compare_exchange(CLIENT, CALLING, Ordering::SeqCst, Ordering::SeqCst);
-        // One that was begun before, and not sent, goes on.
-        matches!(begun, Ok(_) | Err(CALLING))
+        let begun = turn.compare_exchange(IDLE, CLIENT, Ordering::SeqCst, Ordering::SeqCst);
+        // The one before may not be over yet.
+        matches!(begun, Ok(_) | Err(CLIENT))
     }
 
-    /// Gives up a call that was begun and not sent.
-    pub fn give_up(&mut self) {
+    /// The call is over: its answer was read, or it was not sent.
+    pub fn finish(&mut self) {
         let turn = &self.0.mapping().head().turn;
         // Where the lane is over, it stays so.
-        let _ = turn.compare_exchange(CALLING, CLIENT, Ordering::SeqCst, Ordering::SeqCst);
+        let _ = turn.compare_exchange(CLIENT, IDLE, Ordering::SeqCst, Ordering::SeqCst);
     }
 
     /// Room for a message, [`LANE_DATA_BYTES`].
@@ -284,7 +284,7 @@ impl ClientLane {
     pub fn call(&mut self, len: usize, server_lives: impl Fn() -> bool) -> Result<&[u8], LaneError> {
         let head = self.0.mapping().head();
         head.len.store(u32::try_from(len).map_err(|_| LaneError::TooLong)?, Ordering::Relaxed);
-        self.0.mapping().give(CALLING, SERVER, &head.server_sleeps)?;
+        self.0.mapping().give(CLIENT, SERVER, &head.server_sleeps)?;
         while !self.0.wait(CLIENT, |head| &head.client_sleeps, Some(&NAP))? {
             if !server_lives() {
                 return Err(LaneError::Over);
@@ -360,7 +360,7 @@ impl LaneEnd {
     pub fn end_idle(&self) -> bool {
         let Some(mapping) = self.0.upgrade() else { return true };
         let turn = &mapping.head().turn;
-        match turn.compare_exchange(CLIENT, OVER, Ordering::SeqCst, Ordering::SeqCst) {
+        match turn.compare_exchange(IDLE, OVER, Ordering::SeqCst, Ordering::SeqCst) {
             Ok(_) => {
                 mapping.end();
                 true

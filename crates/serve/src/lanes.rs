@@ -144,6 +144,27 @@ mod tests {
     }
 
     #[test]
+    fn lane_stays_until_the_answer_of_a_call_was_read() {
+        let lanes = Lanes::new(1, 1000);
+        let (_room, mut server, mut client) = lane(&lanes, 1000).expect("is free");
+        std::thread::scope(|scope| {
+            let called = scope.spawn(move || {
+                assert!(client.begin());
+                let answer = client.call(0, || true).map(<[u8]>::to_vec);
+                (client, answer)
+            });
+            server.next(&mut Vec::new()).expect("is called");
+            assert!(!lanes.end_one(&mut lanes.all.lock(), 1000));
+            server.answer(b"answer").expect("is there");
+            assert!(!lanes.end_one(&mut lanes.all.lock(), 1000));
+            let (mut client, answer) = called.join().expect("ends");
+            assert_eq!(answer.expect("is there"), b"answer");
+            client.finish();
+            assert!(lanes.end_one(&mut lanes.all.lock(), 1000));
+        });
+    }
+
+    #[test]
     fn lane_that_was_used_lately_stays_before_one_that_was_not() {
         let lanes = Lanes::new(4, 1000);
         let mut held: VecDeque<_> =

@@ -135,6 +135,9 @@ impl Claimed<'_> {
 
 impl Drop for Claimed<'_> {
     fn drop(&mut self) {
+        if let Some(lane) = self.lane() {
+            lane.finish();
+        }
         self.slot.state.store(if self.has_lane { IDLE } else { EMPTY }, Ordering::Release);
     }
 }

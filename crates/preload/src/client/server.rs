@@ -323,13 +323,9 @@ fn converse<T>(
     fill: impl FnOnce(&mut [u8]) -> isize,
     read: impl FnOnce(Reply, &mut [u8]) -> T,
 ) -> Result<T, Lost> {
-    let nothing = |lane: &mut ClientLane, errno| {
-        lane.give_up();
-        Err(Lost::Nothing(errno))
-    };
-    let Ok(head) = encode(call, &[], lane.space()) else { return nothing(lane, libc::ENAMETOOLONG) };
+    let head = encode(call, &[], lane.space()).map_err(|_| Lost::Nothing(libc::ENAMETOOLONG))?;
     let filled = fill(&mut lane.space()[head..]);
-    let Ok(filled) = usize::try_from(filled) else { return nothing(lane, -filled as Errno) };
+    let Ok(filled) = usize::try_from(filled) else { return Err(Lost::Nothing(-filled as Errno)) };
     let lost = |_: LaneError| Lost::Server;
     let len = lane.call(head + filled, server_lives).map_err(lost)?.len();
     let answer = lane.space();
