@@ -251,8 +251,8 @@ impl ClientLane {
         Ok(Self(End::of(Mapping::new(memory)?)))
     }
 
-    /// Begins a call: until it is [over](Self::finish) the server does not end the lane, unless the connection
-    /// ends. False: it has ended it before.
+    /// Begins a call: until it is [over](Self::finish) the server does not end the lane, unless the
+    /// connection ends. False: it has ended it before.
     #[must_use]
     pub fn begin(&mut self) -> bool {
         let turn = &self.0.mapping().head().turn;
