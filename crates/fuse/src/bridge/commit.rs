@@ -393,7 +393,9 @@ impl Shared {
             Notification::InvalEntry { parent: directory.0, name: Bytes::from(name), expire_only }
         });
         let epoch = by_epoch.then_some(Notification::IncEpoch);
-        let absent = carry_out(notifier, &mut epoch.into_iter().chain(entries).chain(nodes));
+        // Modes, owners and lists first: a name that is new in a directory which is closed from now on is not
+        // opened by what the kernel knew of the directory.
+        let absent = carry_out(notifier, &mut nodes.chain(epoch).chain(entries));
         drop(by_name);
         self.late.add(self.learnt_soon(absent));
     }

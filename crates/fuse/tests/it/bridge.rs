@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use kvfs_fs::{
     Attr, BeginOptions, Caller, DetachedTrees, Durability, FileSystem, FsError, MkfsOptions, MountOptions,
-    NodeId, TreeRights, WriteFlags, remove_tree,
+    NodeId, SetAttr, TreeRights, WriteFlags, remove_tree,
 };
 use kvfs_fuse::abi::flags::READ_LOCKOWNER;
-use kvfs_fuse::abi::notify::{INVAL_INODE, InvalInodeOut};
+use kvfs_fuse::abi::notify::{INVAL_ENTRY, INVAL_INODE, InvalInodeOut};
 use kvfs_fuse::abi::{self, Opcode, UNIQUE_INTERRUPT_BIT};
 use kvfs_fuse::bridge::{Bridge, BridgeConfig, init_config};
 use kvfs_fuse::session::SessionConfig;
@@ -431,6 +431,39 @@ fn attributes_that_the_kernel_learns_during_a_commit_are_forgotten_soon_after() 
         }
     };
     assert_eq!((told.ino, told.off), (entry.node.0, -1));
+    kernel.unmount();
+    session.wait().unwrap();
+}
+
+/// Else others come to new names by permissions that the directory had before.
+#[test]
+fn the_kernel_hears_of_changed_permissions_before_new_names() {
+    let (fs, bridge) = over_the_model(MountOptions::default());
+    let config = SessionConfig { init: init_config(), workers: 1, ..SessionConfig::default() };
+    let (kernel, session) = Kernel::start(bridge.clone(), &config);
+    bridge.attach(session.notifier());
+    let caller = Caller::default();
+    let private = fs.mkdir(&caller, NodeId::ROOT, b"private", 0o755).unwrap().node;
+    kernel.send(Opcode::Lookup, 4, 1, &[b"private\0"]);
+    assert_eq!(kernel.answer().unique, 4);
+
+    let view = fs.begin(&BeginOptions::default()).unwrap();
+    let closed = SetAttr { mode: Some(0o700), ..SetAttr::default() };
+    assert_eq!(view.lookup(&caller, NodeId::ROOT, b"private").unwrap().node, private);
+    view.setattr(&caller, private, &closed).unwrap();
+    view.create(&caller, private, b"secret", 0o644, true).unwrap();
+    bridge.commit(&view, None, Durability::Buffered, None).unwrap();
+
+    let mut nodes = Vec::new();
+    loop {
+        let told = kernel.answer();
+        match told.error {
+            INVAL_INODE => nodes.push(InvalInodeOut::read_from_bytes(&told.body[..]).unwrap().ino),
+            INVAL_ENTRY => break,
+            _ => {}
+        }
+    }
+    assert!(nodes.contains(&private.0), "{nodes:?}");
     kernel.unmount();
     session.wait().unwrap();
 }
