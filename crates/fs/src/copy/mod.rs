@@ -9,7 +9,7 @@
 //! Thread safety: functions; nothing may change the old store meanwhile, and nothing else may use the new
 //! one.
 //!
-//! Invariants: memory is bounded but for the files whose content is to be stored packed ([`Packing`]);
+//! Invariants: memory is bounded but for the files whose content is to be stored packed (16 bytes each);
 //! records about named snapshots are copied only where these are.
 
 mod compare;
