@@ -11,11 +11,15 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use kvfs_lane::LaneEnd;
 use kvfs_locks::{Condvar, Mutex, class};
 
 use crate::shares::{Share, Shares, shares};
+
+/// So long an idle lane takes to end, at most.
+const END_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// See the module.
 pub(crate) struct Lanes {
@@ -50,7 +54,7 @@ impl Lanes {
     }
 
     /// Room for one more of a user; `None`: there is none, and on all that would have to give way calls are
-    /// under way.
+    /// under way, or what their clients said of that was not true.
     pub(crate) fn room(self: &Arc<Self>, uid: u32) -> Option<LaneRoom> {
         let mut all = self.all.lock();
         loop {
@@ -61,7 +65,10 @@ impl Lanes {
             if !self.end_one(&mut all, uid) {
                 return None;
             }
-            self.changed.wait(&mut all);
+            // Its thread ends at once, but in a call that its client has called over.
+            if self.changed.wait_for(&mut all, END_TIME_MAX).timed_out() {
+                return None;
+            }
         }
     }
 
@@ -141,6 +148,14 @@ mod tests {
             assert!(lane(&lanes, 1001).is_none(), "calls are under way on both");
             assert!(other.2.begin(), "it is there");
         });
+    }
+
+    /// Or a client that lies could hold up other ones for as long as it likes.
+    #[test]
+    fn lane_that_does_not_end_though_it_was_idle_holds_up_no_other_one_for_long() {
+        let lanes = Lanes::new(1, 1000);
+        let _in_a_call = lane(&lanes, 1000).expect("is free");
+        assert!(lane(&lanes, 1000).is_none());
     }
 
     #[test]
