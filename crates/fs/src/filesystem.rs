@@ -68,7 +68,7 @@ impl FileSystem {
             return Err(FsError::Exists);
         }
         let mut root = Header::new(ROOT_INODE, FileType::Directory, clock.wall().into());
-        root.mode = options.mode & 0o7777;
+        root.mode = options.mode & crate::MODE_BITS;
         root.uid = options.uid;
         root.gid = options.gid;
         root.nlink = 2;

@@ -86,6 +86,7 @@ pub use quota::{GRACE_SECONDS, Limits, Project, QuotaKind, QuotaLine, Quotas, Us
 pub use schema::{BranchRoot, KEYSPACES};
 pub use snapshots::{SNAPSHOTS_MAX, Snapshots};
 pub use superblock::{inline_len_max, set_inline_len_max};
+pub(crate) use types::MODE_BITS;
 pub use types::{
     Append, AtimePolicy, Attr, Caller, DirEntry, Entry, FILE_SIZE_MAX, FallocateMode, FileType, Fill,
     INODE_MAX, LINK_MAX, MkfsOptions, MountOptions, NAME_LEN_MAX, NodeId, NodeStats, PruneCandidate,

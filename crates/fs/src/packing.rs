@@ -24,18 +24,22 @@ pub(crate) fn is_packed(header: &Header) -> bool {
     header.flags.compression() != Compression::None
 }
 
+/// The attributes in the row that an operation puts, if it puts one with attributes.
+pub(crate) fn header_in(op: &Op) -> Option<Header> {
+    let Op::Put { value, .. } = op else { return None };
+    let Some(Row::Inode(header, _)) = Row::parse(value) else { return None };
+    Some(header)
+}
+
 impl<'s> Packing<'s> {
     /// Of what comes into the store.
     pub(crate) fn new(to: &'s dyn Store) -> Self {
         Self { to, may_pack: false, wishes: HashMap::new() }
     }
 
-    /// Takes note of how the content of the file is to be stored that a row is about, if the operation puts
-    /// one.
-    pub(crate) fn note(&mut self, op: &Op) -> Result<()> {
-        let Op::Put { value, .. } = op else { return Ok(()) };
-        let Some(Row::Inode(header, _)) = Row::parse(value) else { return Ok(()) };
-        if is_packed(&header)
+    /// Takes note of how the content of the file is to be stored whose row came.
+    pub(crate) fn note(&mut self, header: &Header) -> Result<()> {
+        if is_packed(header)
             && !self.may_pack
             && let Some(compress) = self.to.compress()
         {
@@ -43,7 +47,7 @@ impl<'s> Packing<'s> {
             self.may_pack = true;
         }
         let has_blocks = header.kind == FileType::Regular && header.flags.has(RowFlags::BLOCKS);
-        if self.may_pack && has_blocks && is_packed(&header) {
+        if self.may_pack && has_blocks && is_packed(header) {
             self.wishes.insert(header.inode, header.flags.compression());
         } else {
             self.wishes.remove(&header.inode);

@@ -21,6 +21,9 @@ pub const LINK_MAX: u32 = 1 << 30;
 /// Largest file (bytes).
 pub const FILE_SIZE_MAX: u64 = i64::MAX as u64;
 
+/// The bits of a mode that are not of the type.
+pub(crate) const MODE_BITS: u32 = 0o7777;
+
 /// Longest name of an extended attribute (bytes), namespace included.
 pub const XATTR_NAME_LEN_MAX: usize = 255;
 

@@ -15,12 +15,11 @@ use crate::file::Contents;
 use crate::node::Node;
 use crate::schema::{BitsPatch, RowFlags, RowPatch, TimePatch};
 use crate::{
-    Attr, Caller, FILE_SIZE_MAX, FileSystem, FileType, FsError, NodeId, Result, SetAttr, SetTime, Timestamp,
-    namespace,
+    Attr, Caller, FILE_SIZE_MAX, FileSystem, FileType, FsError, MODE_BITS, NodeId, Result, SetAttr, SetTime,
+    Timestamp, namespace,
 };
 
 const S_ISGID: u32 = 0o2000;
-const MODE_BITS: u32 = 0o7777;
 
 /// The attributes of a node; see [`FileSystem::getattr`].
 pub(crate) fn attributes(fs: &FileSystem, caller: &Caller, node: &Node) -> Result<Attr> {

@@ -23,7 +23,7 @@ use kvfs_store::{
     StoreError,
 };
 
-use crate::packing::{Packing, is_packed};
+use crate::packing::{Packing, header_in, is_packed};
 use crate::quota;
 use crate::schema::{KEYSPACES, Keyspaces, Row, parse_private_key, parse_received_key, receiving_key};
 use crate::tiers::TIER_KEYSPACE;
@@ -323,8 +323,8 @@ impl Copy<'_> {
         let (records, bytes) = (batch.len() as u64, batch.payload_bytes() as u64);
         let mut mapped = Batch::new();
         for op in batch.into_ops() {
-            if has_rows {
-                self.packing.note(&op).map_err(CopyError::Target)?;
+            if has_rows && let Some(header) = header_in(&op) {
+                self.packing.note(&header).map_err(CopyError::Target)?;
             }
             mapped.push(self.packing.packed(with_keyspace(op, to)));
         }

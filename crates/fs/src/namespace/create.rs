@@ -13,11 +13,11 @@ use crate::quota::Gate;
 use crate::schema::{Header, Keyspaces, Placement, RowFlags, encode_directory_link, encode_row};
 use crate::view::{Locker, Origin, Shared};
 use crate::{
-    Caller, Entry, FileSystem, FileType, FsError, LINK_MAX, NodeId, Project, Result, SYMLINK_LEN_MAX,
+    Caller, Entry, FileSystem, FileType, FsError, LINK_MAX, MODE_BITS, NodeId, Project, Result,
+    SYMLINK_LEN_MAX,
 };
 
 const S_ISGID: u32 = 0o2000;
-const MODE_BITS: u32 = 0o7777;
 
 /// What is to be created.
 pub(super) struct New<'a> {

@@ -17,12 +17,12 @@ use kvfs_store::{
 };
 
 use super::changes::{Changes, is_by_reading, is_empty};
-use super::record::{DATA, META};
+use super::record::META;
 use super::tree;
 use super::{Begin, Frame, ReceiveError, StreamReader};
-use crate::packing::Packing;
+use crate::packing::{Packing, header_in};
 use crate::schema::{
-    DETACHED_INODE, Keyspaces, Placement, ROOT_INODE, Receiving, Row, Superblock, decode_receiving,
+    DETACHED_INODE, Keyspaces, Placement, ROOT_INODE, Receiving, Superblock, decode_receiving,
     encode_received, encode_receiving, parse_received_key, received_key, received_keys, receiving_key, rows,
     superblock_key,
 };
@@ -328,28 +328,21 @@ impl Receipt<'_> {
 
     /// Rows of files tell how their blocks are to be packed and on which tier they are wished to lie, which
     /// is in no stream besides.
-    fn apply(&mut self, part: u32, mut batch: Batch, tiers: &TierWishes) -> Result<()> {
-        if part == DATA {
-            let ops = batch.into_ops().into_iter();
-            batch = ops.fold(Batch::new(), |mut batch, op| {
-                batch.push(self.packing.packed(op));
-                batch
-            });
-        }
-        if part == META {
-            let mut wishes = Batch::new();
-            for op in batch.ops() {
-                self.packing.note(op)?;
-                if let Op::Put { value, .. } = op
-                    && let Some(Row::Inode(header, _)) = Row::parse(value)
-                    && header.kind == FileType::Regular
-                {
+    fn apply(&mut self, part: u32, batch: Batch, tiers: &TierWishes) -> Result<()> {
+        let (mut settled, mut wishes) = (Batch::new(), Batch::new());
+        for op in batch.into_ops() {
+            if part == META
+                && let Some(header) = header_in(&op)
+            {
+                self.packing.note(&header)?;
+                if header.kind == FileType::Regular {
                     tiers.stage(&mut wishes, header.inode, header.flags.tier())?;
                 }
             }
-            wishes.into_ops().into_iter().for_each(|op| batch.push(op));
+            settled.push(self.packing.packed(op));
         }
-        Ok(self.txn.apply(batch)?)
+        wishes.into_ops().into_iter().for_each(|op| settled.push(op));
+        Ok(self.txn.apply(settled)?)
     }
 }
 

@@ -7,9 +7,9 @@
 use bytes::Bytes;
 use kvfs_store::{BLOCK_BYTES, Batch, Compression, Keyspace, Op};
 
-use crate::FILE_SIZE_MAX;
 use crate::namespace::check_name;
 use crate::schema::{Placement, Row};
+use crate::{FILE_SIZE_MAX, MODE_BITS};
 
 /// Keyspaces of the file system by their numbers in a stream; users' keyspaces follow in the order in which
 /// the stream names them.
@@ -142,7 +142,7 @@ fn is_fit_row((directory, name): (u64, &[u8]), row: &Row<'_>) -> bool {
         Row::Directory { .. } | Row::Link { .. } => false,
     };
     let is_possible = match row {
-        Row::Inode(header, _) => header.size <= FILE_SIZE_MAX && header.mode & !0o7777 == 0,
+        Row::Inode(header, _) => header.size <= FILE_SIZE_MAX && header.mode & !MODE_BITS == 0,
         Row::Directory { .. } | Row::Link { .. } => true,
     };
     is_in_place && is_possible
