@@ -18,8 +18,8 @@ use kvfs_locks::{Condvar, Mutex, class};
 
 use crate::shares::{Share, Shares, shares};
 
-/// So long an idle lane takes to end, at most.
-const END_TIME_MAX: Duration = Duration::from_secs(1);
+/// So long is waited for an idle lane to end, at most.
+pub(crate) const END_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// See the module.
 pub(crate) struct Lanes {
@@ -27,6 +27,7 @@ pub(crate) struct Lanes {
     own_uid: u32,
     /// Most of a user, but for the server's own.
     user_max: usize,
+    end_time_max: Duration,
     all: Mutex<VecDeque<Lane>, class::ServeLanesAll>,
     /// One is gone.
     changed: Condvar,
@@ -47,10 +48,18 @@ pub(crate) struct LaneRoom {
 }
 
 impl Lanes {
-    /// At most `max` of all users, on the server of user `own_uid`.
-    pub(crate) fn new(max: usize, own_uid: u32) -> Arc<Self> {
+    /// At most `max` of all users, on the server of user `own_uid`; an idle one that gives way is waited for
+    /// so long.
+    pub(crate) fn new(max: usize, own_uid: u32, end_time_max: Duration) -> Arc<Self> {
         let (all, changed) = (Mutex::default(), Condvar::new());
-        Arc::new(Self { shares: shares(max, own_uid), own_uid, user_max: max / 2, all, changed })
+        Arc::new(Self {
+            shares: shares(max, own_uid),
+            own_uid,
+            user_max: max / 2,
+            end_time_max,
+            all,
+            changed,
+        })
     }
 
     /// Room for one more of a user; `None`: there is none, and on all that would have to give way calls are
@@ -66,7 +75,7 @@ impl Lanes {
                 return None;
             }
             // Its thread ends at once, but in a call that its client has called over.
-            if self.changed.wait_for(&mut all, END_TIME_MAX).timed_out() {
+            if self.changed.wait_for(&mut all, self.end_time_max).timed_out() {
                 return None;
             }
         }
@@ -119,6 +128,9 @@ mod tests {
 
     use super::*;
 
+    /// Longer than any machine is busy.
+    const PATIENCE: Duration = Duration::from_mins(10);
+
     /// A lane of a user, with both ends.
     fn lane(lanes: &Arc<Lanes>, uid: u32) -> Option<(LaneRoom, ServerLane, ClientLane)> {
         let room = lanes.room(uid)?;
@@ -135,7 +147,7 @@ mod tests {
 
     #[test]
     fn idle_lane_of_a_user_with_its_share_gives_way_and_none_of_another_user() {
-        let lanes = Lanes::new(4, 0);
+        let lanes = Lanes::new(4, 0, PATIENCE);
         let mut other = lane(&lanes, 1002).expect("is free");
         let idle = lane(&lanes, 1001).expect("is free");
         let mut busy = lane(&lanes, 1001).expect("is free");
@@ -153,14 +165,14 @@ mod tests {
     /// Or a client that lies could hold up other ones for as long as it likes.
     #[test]
     fn lane_that_does_not_end_though_it_was_idle_holds_up_no_other_one_for_long() {
-        let lanes = Lanes::new(1, 1000);
+        let lanes = Lanes::new(1, 1000, Duration::ZERO);
         let _in_a_call = lane(&lanes, 1000).expect("is free");
         assert!(lane(&lanes, 1000).is_none());
     }
 
     #[test]
     fn lane_stays_until_the_answer_of_a_call_was_read() {
-        let lanes = Lanes::new(1, 1000);
+        let lanes = Lanes::new(1, 1000, PATIENCE);
         let (_room, mut server, mut client) = lane(&lanes, 1000).expect("is free");
         std::thread::scope(|scope| {
             let called = scope.spawn(move || {
@@ -181,7 +193,7 @@ mod tests {
 
     #[test]
     fn lane_that_was_used_lately_stays_before_one_that_was_not() {
-        let lanes = Lanes::new(4, 1000);
+        let lanes = Lanes::new(4, 1000, PATIENCE);
         let mut held: VecDeque<_> =
             std::iter::repeat_with(|| lane(&lanes, 1000).expect("is free")).take(4).collect();
         assert!(lanes.end_one(&mut lanes.all.lock(), 1000), "all were looked at");

@@ -28,7 +28,7 @@ use rustix::io::Errno;
 use crate::begun::Begun;
 use crate::calls;
 use crate::images::Images;
-use crate::lanes::Lanes;
+use crate::lanes::{END_TIME_MAX, Lanes};
 use crate::placeholders::Placeholders;
 use crate::report;
 use crate::session::Session;
@@ -243,7 +243,7 @@ impl Server {
             images,
             connections,
             connection_shares: shares(CONNECTIONS_MAX, own_uid),
-            lanes: Lanes::new(lanes_max.min(LANES_MAX), own_uid),
+            lanes: Lanes::new(lanes_max.min(LANES_MAX), own_uid, END_TIME_MAX),
             descriptors: shares(DESCRIPTORS_MAX, own_uid),
             locks: shares(LOCKS_MAX, own_uid),
             next: AtomicU64::new(0),
