@@ -5,7 +5,7 @@ use kvfs_posix::Identity;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use crate::world::{Client, Outcome, World, at, of, placeholder};
+use crate::world::{Client, Outcome, World, at, of, written};
 
 fn stat(client: &Client, path: &str, follows: bool) -> Outcome<Attributes> {
     let at = kvfs_lane::At { follows, ..at(path) };
@@ -215,9 +215,7 @@ fn locks_are_those_of_processes() {
 fn open_for_a_placeholder_that_is_not_free_makes_and_truncates_nothing() {
     let world = World::new();
     let client = world.connect();
-    let (used, _descriptor) = placeholder(&client);
-    client.open("/file", OFlags::CREATE | OFlags::RDWR, Some(used)).expect("opens");
-    client.write(used, b"content").expect("writes");
+    let (used, _descriptor) = written(&client, b"content");
     let flags = OFlags::CREATE | OFlags::TRUNC | OFlags::RDWR;
     for handle in [used, used + 1_000_000] {
         assert_eq!(client.open("/file", flags, Some(handle)), Err(Errno::BADF));

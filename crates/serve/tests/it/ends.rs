@@ -13,7 +13,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{OFlags, fstat};
 use rustix::io::Errno;
 
-use crate::world::{Client, World, at, given, greet, open, placeholder};
+use crate::world::{Client, World, at, given, greet, open, placeholder, written};
 
 #[test]
 fn a_placeholder_is_known_by_its_inode_number_and_ready_as_a_file() {
@@ -41,9 +41,7 @@ fn what_a_program_without_the_library_writes_into_a_placeholder_is_refused() {
 fn an_open_file_ends_with_the_last_copy_of_its_placeholder() {
     let world = World::new();
     let client = world.connect();
-    let (handle, descriptor) = placeholder(&client);
-    client.open("/file", OFlags::CREATE | OFlags::RDWR, Some(handle)).expect("opens");
-    client.write(handle, b"still there").expect("writes");
+    let (handle, descriptor) = written(&client, b"still there");
     client.call(&Call::Unlink { at: at("/file"), is_directory: false }, &[]).expect("goes");
     let copy = descriptor.try_clone().expect("copies");
     drop(descriptor);
@@ -59,9 +57,7 @@ fn an_open_file_ends_with_the_last_copy_of_its_placeholder() {
 fn an_open_file_outlives_a_second_opening_of_its_placeholder_which_stays_as_long_as_it_was() {
     let world = World::new();
     let client = world.connect();
-    let (handle, descriptor) = placeholder(&client);
-    client.open("/file", OFlags::CREATE | OFlags::RDWR, Some(handle)).expect("opens");
-    client.write(handle, b"still there").expect("writes");
+    let (handle, descriptor) = written(&client, b"still there");
     // As `> /dev/fd/N` does it in a program that knows nothing of placeholders.
     let again = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
     drop(OpenOptions::new().write(true).truncate(true).open(again).expect("opens"));
@@ -130,9 +126,7 @@ fn placeholders_run_out_and_come_back_with_the_connection() {
 fn a_file_stays_open_without_the_connection_that_opened_it() {
     let world = World::new();
     let (one, other) = (world.connect(), world.connect());
-    let (handle, _descriptor) = placeholder(&one);
-    one.open("/file", OFlags::CREATE | OFlags::RDWR, Some(handle)).expect("opens");
-    one.write(handle, b"one ").expect("writes");
+    let (handle, _descriptor) = written(&one, b"one ");
     drop(one);
     world.until(|server| server.connections() == 1);
     other.write(handle, b"other").expect("writes on at the same offset");

@@ -8,7 +8,7 @@ use kvfs_posix::DESCRIPTORS_MAX;
 use rustix::fs::{FallocateFlags, OFlags, fstat};
 use rustix::io::{Errno, pread};
 
-use crate::world::{Client, World, at, of, placeholder};
+use crate::world::{Client, World, at, of, written};
 
 #[test]
 fn another_version_and_transactions_that_are_not_there_are_refused() {
@@ -109,9 +109,7 @@ fn no_number_of_a_client_reaches_what_a_placeholder_stands_for() {
     let socket = world.socket();
     let again = socket.try_clone().expect("is copied");
     let client = Client(Connection::greet(socket, Greeting::default()).expect("is greeted"));
-    let (handle, _descriptor) = placeholder(&client);
-    client.open("/file", OFlags::CREATE | OFlags::RDWR, Some(handle)).expect("opens");
-    client.write(handle, b"content").expect("writes");
+    let (handle, _descriptor) = written(&client, b"content");
     let other = client.open("/other", OFlags::CREATE | OFlags::RDWR, None).expect("opens");
     client.write(other, b"another").expect("writes");
     let (end, closes_on_exec) = (DESCRIPTORS_MAX as i32, true);
@@ -141,9 +139,7 @@ fn no_number_of_a_client_reaches_what_a_placeholder_stands_for() {
 fn a_mapped_file_that_is_made_longer_than_there_is_memory_stays_as_it_was() {
     let world = World::new();
     let (client, other) = (world.connect(), world.connect());
-    let (handle, _descriptor) = placeholder(&client);
-    client.open("/file", OFlags::CREATE | OFlags::RDWR, Some(handle)).expect("opens");
-    client.write(handle, b"mapped").expect("writes");
+    let (handle, _descriptor) = written(&client, b"mapped");
     let memory = world.memory(handle).expect("is mapped");
     let source = client.open("/source", OFlags::CREATE | OFlags::RDWR, None).expect("opens");
     client.call(&Call::Truncate { at: of(source), size: 1 << 50 }, &[]).expect("is not mapped");

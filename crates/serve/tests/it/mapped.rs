@@ -8,7 +8,7 @@ use kvfs_posix::Identity;
 use rustix::fs::{OFlags, fstat};
 use rustix::io::{Errno, pread, pwrite};
 
-use crate::world::{Client, World, at, of, placeholder};
+use crate::world::{Client, World, at, of, placeholder, written};
 
 #[test]
 fn memory_of_a_file_holds_what_calls_write_and_the_file_what_is_written_there() {
@@ -48,9 +48,7 @@ fn memory_of_a_file_holds_what_calls_write_and_the_file_what_is_written_there() 
 fn truncation_that_is_refused_leaves_a_mapped_file_as_it_is() {
     let world = World::new();
     let client = world.connect();
-    let (handle, _descriptor) = placeholder(&client);
-    client.open("/file", OFlags::CREATE | OFlags::RDWR, Some(handle)).expect("opens");
-    client.write(handle, b"content").expect("writes");
+    let (handle, _descriptor) = written(&client, b"content");
     let memory = world.memory(handle).expect("is mapped");
     pwrite(&memory, b"CONTENT", 0).expect("writes");
     let greeting = Greeting { acts_as: vec![1000, 1000], ..Greeting::default() };
@@ -67,9 +65,7 @@ fn truncation_that_is_refused_leaves_a_mapped_file_as_it_is() {
 fn a_mapped_file_that_others_make_longer_is_held_as_far_as_there_is_memory() {
     let world = World::new();
     let client = world.connect();
-    let (handle, _descriptor) = placeholder(&client);
-    client.open("/file", OFlags::CREATE | OFlags::RDWR, Some(handle)).expect("opens");
-    client.write(handle, b"mapped").expect("writes");
+    let (handle, _descriptor) = written(&client, b"mapped");
     let memory = world.memory(handle).expect("is mapped");
     let beside = world.volume.process(&Identity::root());
     beside.truncate("/file", 1 << 50).expect("is longer");
@@ -96,9 +92,7 @@ fn memory_in_a_transaction_that_was_aborted_keeps_no_client_from_syncing() {
     *world.txn.lock().expect("is whole") =
         Some(world.volume.begin(&BeginOptions::default()).expect("begins"));
     let (inside, outside) = (world.connect_in(1), world.connect());
-    let (handle, _descriptor) = placeholder(&inside);
-    inside.open("/file", OFlags::CREATE | OFlags::RDWR, Some(handle)).expect("opens");
-    inside.write(handle, b"never").expect("writes");
+    let (handle, _descriptor) = written(&inside, b"never");
     let memory = world.memory_in(1, handle).expect("is mapped");
     pwrite(&memory, b"NEVER", 0).expect("writes");
     world.txn.lock().expect("is whole").take().expect("was begun").abort();
@@ -111,9 +105,7 @@ fn memory_in_a_transaction_that_was_aborted_keeps_no_client_from_syncing() {
 fn write_that_was_answered_and_what_is_stored_beside_it_meanwhile_both_stay() {
     let world = World::new();
     let (writer, reader) = (world.connect(), world.connect());
-    let (handle, _descriptor) = placeholder(&writer);
-    writer.open("/file", OFlags::CREATE | OFlags::RDWR, Some(handle)).expect("opens");
-    writer.write(handle, &[0; 4096]).expect("writes");
+    let (handle, _descriptor) = written(&writer, &[0; 4096]);
     let memory = world.memory(handle).expect("is mapped");
     let file = reader.open("/file", OFlags::RDONLY, None).expect("opens");
     let ends = AtomicBool::new(false);
@@ -198,9 +190,7 @@ fn memory_in_a_transaction_that_waits_for_another_one_holds_up_no_other_client()
 fn write_at_an_offset_that_others_move_stays_in_a_mapped_file() {
     let world = World::new();
     let (writer, mover) = (world.connect(), world.connect());
-    let (handle, _descriptor) = placeholder(&writer);
-    writer.open("/file", OFlags::CREATE | OFlags::RDWR, Some(handle)).expect("opens");
-    writer.write(handle, &[0; 16 << 10]).expect("writes");
+    let (handle, _descriptor) = written(&writer, &[0; 16 << 10]);
     let _memory = world.memory(handle).expect("is mapped");
     let ends = AtomicBool::new(false);
     std::thread::scope(|scope| {

@@ -121,6 +121,14 @@ pub(crate) fn placeholder(client: &Client) -> (u64, OwnedFd) {
     (handle, open(&directory, handle))
 }
 
+/// The placeholder of `/file`, which is open for reading and writing and has `content`.
+pub(crate) fn written(client: &Client, content: &[u8]) -> (u64, OwnedFd) {
+    let (handle, descriptor) = placeholder(client);
+    client.open("/file", OFlags::CREATE | OFlags::RDWR, Some(handle)).expect("opens");
+    client.write(handle, content).expect("writes");
+    (handle, descriptor)
+}
+
 /// One that is not open yet, and its directory.
 pub(crate) fn given(client: &Client) -> (u64, OwnedFd) {
     let Answer { mut descriptors, mut handles } = client.0.placeholders(1).expect("are given");
