@@ -241,7 +241,16 @@ pub trait Txn: Read {
     /// As [`Txn::apply`], and as reads; some blocks may have been cloned then, so the caller must abort the
     /// transaction.
     fn clone_blocks(&self, keyspace: Keyspace, clones: &[BlockClone]) -> Result<()> {
-        clones.iter().try_for_each(|clone| copy_blocks(self, keyspace, clone))
+        clones.iter().try_for_each(|clone| copy_blocks(self, self, keyspace, clone))
+    }
+
+    /// As [`Txn::clone_blocks`], of what `from`, a snapshot of the same store, sees of each source: sources
+    /// and targets may be the same then.
+    ///
+    /// # Errors
+    /// As [`Txn::clone_blocks`].
+    fn clone_blocks_of(&self, from: &dyn Snapshot, keyspace: Keyspace, clones: &[BlockClone]) -> Result<()> {
+        clones.iter().try_for_each(|clone| copy_blocks(self, from, keyspace, clone))
     }
 
     /// A change by others after the snapshot that concerns `records`, if there is one. O(records · log n)
@@ -345,17 +354,23 @@ impl BlockClone {
 /// Blocks that are read into one batch.
 const COPIED_BLOCKS_MAX: u64 = 256;
 
-/// Writes once more what is to be cloned, as an engine does that has each block in one place.
+/// Writes once more what is to be cloned of what `from` sees, as an engine does that has each block in one
+/// place.
 ///
 /// # Errors
 /// As [`Txn::clone_blocks`].
-pub fn copy_blocks<T: Txn + ?Sized>(txn: &T, keyspace: Keyspace, clone: &BlockClone) -> Result<()> {
+pub fn copy_blocks<T: Txn + ?Sized, R: Read + ?Sized>(
+    txn: &T,
+    from: &R,
+    keyspace: Keyspace,
+    clone: &BlockClone,
+) -> Result<()> {
     clone.changed_records()?;
     let (mut at, end) = (clone.first, clone.first + clone.count);
-    while let Some(extent) = txn.next_extent(keyspace, &clone.source, at..end, ExtentKind::Data)? {
+    while let Some(extent) = from.next_extent(keyspace, &clone.source, at..end, ExtentKind::Data)? {
         let count = extent.count.min(COPIED_BLOCKS_MAX);
         let mut data = vec![0; count as usize * BLOCK_BYTES];
-        txn.read_blocks(keyspace, &clone.source, extent.first, &mut data)?;
+        from.read_blocks(keyspace, &clone.source, extent.first, &mut data)?;
         let BlockClone { target, target_first, compression, .. } = clone.part(extent.first, count);
         let mut batch = Batch::new();
         batch.put_blocks_packed(keyspace, target, target_first, data, compression);

@@ -1,4 +1,5 @@
-//! Ranges of files that are cloned, where a copy was asked for.
+//! Ranges of files that are cloned, where a copy was asked for; and files that get all that one of another
+//! view has.
 //!
 //! Only whole blocks are, and only to where the target has none: that is how `cp` asks for a copy of a file.
 //!
@@ -13,7 +14,7 @@ use kvfs_txn::{Fields, LockName, Want};
 use super::{BLOCK, Contents, all_blocks, block_count, blocks_name};
 use crate::attr::{PrivilegeLoss, Privileges};
 use crate::node::Pin;
-use crate::schema::{ContentPatch, NumberPatch, RowFlags, RowPatch, block_prefix};
+use crate::schema::{ContentPatch, Header, NumberPatch, RowFlags, RowPatch, block_prefix};
 use crate::view::{Names, TxnView};
 use crate::{Caller, FileSystem, NodeId, Result, Written};
 
@@ -40,11 +41,11 @@ struct RangeClone {
 }
 
 /// Clones ranges in a view.
-pub(super) struct RangeCloner<'v>(&'v FileSystem);
+pub(crate) struct RangeCloner<'v>(&'v FileSystem);
 
 impl<'v> RangeCloner<'v> {
     /// That of this view.
-    pub(super) fn new(fs: &'v FileSystem) -> Self {
+    pub(crate) fn new(fs: &'v FileSystem) -> Self {
         Self(fs)
     }
 
@@ -100,6 +101,49 @@ impl<'v> RangeCloner<'v> {
         gate.cloning(std::slice::from_ref(clones.get_or_init(|| blocks)));
         let position = gate.apply_counted_to_node(caller, batch, &to, patch)?;
         Ok(Some(Written { offset: ranges.target, bytes, position }))
+    }
+
+    /// Gives an empty file the size that `source` has, a file with blocks in the view `then`, and returns
+    /// which blocks it is to get: the caller must clone them before the file is read.
+    pub(crate) fn begin_whole(
+        &self,
+        caller: &Caller,
+        (then, source): (&FileSystem, &Header),
+        target: NodeId,
+    ) -> Result<BlockClone> {
+        let fs = self.0;
+        fs.locker().check_writable()?;
+        let to = fs.locker().pin_file(target)?;
+        let gate = fs.gate();
+        let name = |fields| LockName::Attributes { inode: to.inode, fields };
+        let mut wants = vec![
+            Want::exclusive(name(Fields::SIZE)),
+            Want::increment(name(Fields::TIMES)),
+            Want::exclusive(all_blocks(to.inode)),
+        ];
+        wants.extend(gate.want(to.inode));
+        let mut names = fs.locker().latch_to_write(caller, &wants, false)?;
+        fs.orphans().give_row(&gate, &mut names, &to)?;
+        let is_sparse = source.flags.has(RowFlags::SPARSE);
+        // Of a sparse file there may be some behind its end.
+        let count = if is_sparse { u64::MAX } else { block_count(source.size) };
+        let present = Contents::new(then).present_blocks_of(source, 0, count)?;
+        let flags = RowFlags::BLOCKS | source.flags.only(RowFlags::SPARSE);
+        let patch = RowPatch {
+            size: Some(NumberPatch::Set(source.size)),
+            blocks: Some(NumberPatch::Set(present)),
+            content: Some(ContentPatch::Replace(Bytes::new())),
+            ..names.modified(&to)?
+        };
+        gate.apply_counted_to_node(caller, Batch::new(), &to, patch.with_flags(flags, RowFlags::default()))?;
+        Ok(BlockClone {
+            source: block_prefix(source.inode).to_vec().into(),
+            first: 0,
+            count,
+            target: block_prefix(to.inode).to_vec().into(),
+            target_first: 0,
+            compression: to.header().flags.compression(),
+        })
     }
 
     /// `None`: the source has its content in its row, or the target has something in that place.

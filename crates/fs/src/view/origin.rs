@@ -10,7 +10,9 @@ use kvfs_kv::KeyspaceTable;
 use kvfs_locks::{Mutex, class};
 use kvfs_store::blocks::block_key;
 use kvfs_store::clock::Clock;
-use kvfs_store::{Batch, BlockClone, Durability, Keyspace, Position, Read, Seqno, Snapshot, Store};
+use kvfs_store::{
+    Batch, BlockClone, Durability, Keyspace, Position, Read, Seqno, Snapshot, Store, copy_blocks,
+};
 use kvfs_txn::{Admission, LockName};
 
 use super::TxnView;
@@ -173,6 +175,18 @@ impl Origin {
             return Err(FsError::Invalid("blocks are cloned in a transaction"));
         };
         view.outcome(view.txn.clone_blocks(data, clones))
+    }
+
+    /// Has blocks that another view sees in the view of a transaction: clones of a snapshot's
+    /// ([`kvfs_store::Txn::clone_blocks_of`]), copies of a transaction's.
+    pub(super) fn clone_blocks_of(&self, other: &Self, data: Keyspace, clones: &[BlockClone]) -> Result<()> {
+        let Self::Txn(view) = self else {
+            return Err(FsError::Invalid("blocks are cloned in a transaction"));
+        };
+        view.outcome(match other {
+            Self::Snapshot(then) => view.txn.clone_blocks_of(&**then, data, clones),
+            other => clones.iter().try_for_each(|clone| copy_blocks(&*view.txn, other.read(), data, clone)),
+        })
     }
 
     /// Applies a batch and clones of blocks, whose targets are absent and which come before it, to the view:

@@ -46,3 +46,42 @@ fn restore_of_a_removed_tree_leaves_out_what_came_after_the_snapshot() {
         main.assert_sound(&context);
     }
 }
+
+/// Of what the snapshot has on the device there is room for once alone.
+#[test]
+fn a_restored_file_takes_no_space_again() {
+    const STEP_BYTES: u64 = 1 << 20;
+    let main = over_the_engine(STEP_BYTES);
+    let available = || main.store.space().available_bytes;
+    let content = |step: u64| vec![step as u8 + 1; STEP_BYTES as usize];
+    let file = main.file(ROOT, "large");
+    let mut steps = 0;
+    while steps * STEP_BYTES < available() + available() / 2 {
+        main.write_at(file, steps * STEP_BYTES, &content(steps)).unwrap();
+        steps += 1;
+    }
+    // Sparse, so that it is more than one stretch.
+    main.write_at(file, (steps + 1) * STEP_BYTES, b"far").unwrap();
+    let sparse = main.getattr(&main.caller, file).unwrap();
+    main.store.create_snapshot("whole").unwrap();
+    main.unlink(&main.caller, ROOT, b"large").unwrap();
+    main.forget(file, 1);
+    main.housekeep().unwrap();
+    let before = available();
+    restore(&main, "whole").unwrap();
+    let taken = before.saturating_sub(available());
+    assert!(taken < 4 * STEP_BYTES, "{taken} bytes for {steps} MiB");
+    let file = look(&main, ROOT, "large");
+    let restored = main.getattr(&main.caller, file).unwrap();
+    assert_eq!((restored.size, restored.blocks), (sparse.size, sparse.blocks));
+    let mut piece = vec![0; STEP_BYTES as usize];
+    let mut read = |step: u64| {
+        let read_bytes = main.read(&main.caller, file, step * STEP_BYTES, &mut piece).unwrap();
+        piece[..read_bytes].to_vec()
+    };
+    for step in 0..steps {
+        assert!(read(step) == content(step), "MiB {step}");
+    }
+    assert_eq!(read(steps + 1), b"far");
+    main.assert_sound("restored");
+}

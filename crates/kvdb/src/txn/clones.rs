@@ -10,7 +10,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use kvfs_store::{
     Batch, BlockClone, Durability, ExtentKind, Isolation, Keyspace, Position, Records, Result, Seqno,
-    StoreError, Txn as _, copy_blocks,
+    Snapshot, StoreError, Txn as _, copy_blocks,
 };
 
 use super::{DbTxn, Live, Txns};
@@ -48,18 +48,27 @@ impl DbTxn {
         data: Keyspace,
         clones: &[BlockClone],
     ) -> Result<Position> {
-        self.clone_now(data, clones)?;
+        self.clone_now(data, None, clones)?;
         self.apply(batch)?;
         self.commit(Durability::Buffered)
     }
 
-    /// As [`kvfs_store::Txn::clone_blocks`].
-    pub(super) fn clone_now(&self, keyspace: Keyspace, clones: &[BlockClone]) -> Result<()> {
+    /// As [`kvfs_store::Txn::clone_blocks`], or [`kvfs_store::Txn::clone_blocks_of`].
+    pub(super) fn clone_now(
+        &self,
+        keyspace: Keyspace,
+        from: Option<&dyn Snapshot>,
+        clones: &[BlockClone],
+    ) -> Result<()> {
         self.engine.runtime.check_accepting()?;
         self.check_clones(keyspace, clones)?;
         let one_at_a_time = self.spilling.lock();
         let last = self.reserve(clones.len() as u64)?;
-        let layers = self.layers()?;
+        let layers = match from {
+            // The snapshot keeps what is seen there.
+            Some(from) => Layers { view: self.engine.live.view(), seqno: from.seqno(), own: None },
+            None => self.layers()?,
+        };
         let (mut in_pieces, mut in_memory) = (Vec::new(), Vec::new());
         for (clone, seqno) in clones.iter().rev().zip((0..=last).rev()) {
             each_located(&layers, keyspace, clone, |located| match located {
@@ -80,7 +89,10 @@ impl DbTxn {
             self.add_clones(keyspace, in_pieces, last)?;
         }
         drop(one_at_a_time);
-        in_memory.iter().try_for_each(|part| copy_blocks(self, keyspace, part))
+        in_memory.iter().try_for_each(|part| match from {
+            Some(from) => copy_blocks(self, from, keyspace, part),
+            None => copy_blocks(self, self, keyspace, part),
+        })
     }
 
     /// Numbers for so many operations; everything before them is in runs then. The caller holds the lock for

@@ -492,7 +492,11 @@ impl Txn for DbTxn {
     }
 
     fn clone_blocks(&self, keyspace: Keyspace, clones: &[BlockClone]) -> Result<()> {
-        self.clone_now(keyspace, clones)
+        self.clone_now(keyspace, None, clones)
+    }
+
+    fn clone_blocks_of(&self, from: &dyn Snapshot, keyspace: Keyspace, clones: &[BlockClone]) -> Result<()> {
+        self.clone_now(keyspace, Some(from), clones)
     }
 
     fn changed_since_snapshot(&self, keyspace: Keyspace, records: &[Records]) -> Result<Option<Changed>> {

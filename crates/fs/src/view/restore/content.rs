@@ -3,17 +3,20 @@
 //! Thread safety: belongs to one restore.
 
 use bytes::Bytes;
-use kvfs_store::{BLOCK_BYTES, ExtentKind, KeyDifference, KeyRange};
+use kvfs_store::{BLOCK_BYTES, KeyDifference, KeyRange};
 
 use super::super::compare::Place;
 use super::Restore;
 use crate::acl::{AclKind, AclWriter};
-use crate::file::Contents;
-use crate::schema::{Header, RowFlags, block_prefix, inode_key};
+use crate::file::{Contents, RangeCloner};
+use crate::schema::{Header, RowFlags, inode_key};
 use crate::xattr::{COMPRESSION_ATTRIBUTE, Storage, TIER_ATTRIBUTE};
 use crate::{
     FallocateMode, FileType, FsError, NodeId, Result, SetAttr, SetTime, WriteFlags, XattrMode, settled,
 };
+
+/// Files whose blocks are cloned at once: each time what the transaction has in memory is spilled.
+const CLONES_MAX: usize = 1 << 14;
 
 /// Blocks that are copied at a time.
 const STRETCH_BLOCKS: u64 = 256;
@@ -78,7 +81,7 @@ impl Restore<'_> {
         Ok(self.now().locker().pin(NodeId(inode))?.header())
     }
 
-    fn set_content(&self, inode: u64, then: &Header, content: &Bytes) -> Result<()> {
+    fn set_content(&mut self, inode: u64, then: &Header, content: &Bytes) -> Result<()> {
         let now = self.header_now(inode)?;
         if then.is_inline() {
             let is_same = now.is_inline() && {
@@ -94,7 +97,7 @@ impl Restore<'_> {
         let is_whole = self.alone.as_ref().is_some_and(|alone| alone.whole.contains(&inode));
         if now.is_inline() || inode != then.inode || is_whole {
             self.resize(inode, 0)?;
-            self.copy_content(inode, then)?;
+            self.clone_content(inode, then)?;
         } else {
             if now.size > then.size {
                 self.resize(inode, then.size)?;
@@ -107,19 +110,21 @@ impl Restore<'_> {
         Ok(())
     }
 
-    /// Writes all blocks that the snapshot has into an empty file.
-    fn copy_content(&self, inode: u64, then: &Header) -> Result<()> {
-        let (read, data) = (self.then().origin.read(), self.then().keyspaces.data);
-        let prefix = block_prefix(then.inode);
-        let mut from = 0;
-        while let Some(extent) = read.next_extent(data, &prefix, from..u64::MAX, ExtentKind::Data)? {
-            let count = extent.count.min(STRETCH_BLOCKS);
-            let mut buffer = vec![0; (count * BLOCK) as usize];
-            read.read_blocks(data, &prefix, extent.first, &mut buffer)?;
-            self.write_stretch(inode, then, &Stretch { first: extent.first, count, data: Some(buffer) })?;
-            from = extent.first + count;
+    /// Has an empty file get all blocks that the snapshot has, by reference where the engine can do that.
+    fn clone_content(&mut self, inode: u64, then: &Header) -> Result<()> {
+        let cloner = RangeCloner::new(self.now());
+        let source = (self.then(), then);
+        self.clones.push(settled(|caller| cloner.begin_whole(caller, source, NodeId(inode)))?);
+        if self.clones.len() >= CLONES_MAX { self.apply_clones() } else { Ok(()) }
+    }
+
+    /// Gives the files what they were promised.
+    pub(super) fn apply_clones(&mut self) -> Result<()> {
+        let clones = std::mem::take(&mut self.clones);
+        if clones.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        self.now().origin.clone_blocks_of(&self.then().origin, self.now().keyspaces.data, &clones)
     }
 
     /// Brings back the blocks that differ.

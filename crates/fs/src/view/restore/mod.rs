@@ -28,7 +28,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use kvfs_store::progress::{self, Unit};
-use kvfs_store::{KeyDifference, KeyRange, Keyspace};
+use kvfs_store::{BlockClone, KeyDifference, KeyRange, Keyspace};
 
 use super::Origin;
 use super::compare::{Place, Sides};
@@ -87,6 +87,8 @@ struct Restore<'f> {
     /// Kept things that were taken away, and those of them that have a place again.
     staged: BTreeSet<u64>,
     placed: BTreeSet<u64>,
+    /// What files are to get of the snapshot's blocks.
+    clones: Vec<BlockClone>,
     done: Restored,
 }
 
@@ -154,6 +156,7 @@ impl<'f> Restore<'f> {
             staging: None,
             staged: BTreeSet::new(),
             placed: BTreeSet::new(),
+            clones: Vec::new(),
             done: Restored::default(),
         };
         let names = restore.plan.names.iter();
@@ -165,6 +168,7 @@ impl<'f> Restore<'f> {
         restore.put_back()?;
         restore.remove_staging()?;
         restore.set_files()?;
+        restore.apply_clones()?;
         restore.set_directories()?;
         if with_keys {
             restore.set_keys()?;

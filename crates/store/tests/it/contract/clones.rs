@@ -78,6 +78,29 @@ fn a_clone_is_what_the_transaction_sees() {
 }
 
 #[test]
+fn a_clone_of_a_snapshot_is_what_that_sees() {
+    for isolation in [Isolation::Snapshot, Isolation::Serializable] {
+        let f = Fixture::new();
+        f.apply(|b| b.put_blocks(f.blocks, "f", 0, [block(1), block(2), block(3)].concat()));
+        f.apply(|b| b.patch_block(f.blocks, "f", 1, 5, "main"));
+        let then = f.store.snapshot().unwrap();
+        let expected = [block(1), patched(block(2), 5, b"main"), block(3)];
+        f.apply(|b| b.put_blocks(f.blocks, "f", 0, [block(4), block(5)].concat()));
+        f.apply(|b| b.delete_range(f.blocks, key("f", 2), key("f", 3)));
+        let txn = f.store.begin(TxnOptions { isolation }).unwrap();
+        apply(&*txn, |b| b.put_blocks(f.blocks, "f", 1, [block(6), block(7)].concat())).unwrap();
+        // Over what it was, too.
+        txn.clone_blocks_of(&*then, f.blocks, &[clone("f", 0, 9, "g", 2), clone("f", 1, 2, "f", 1)]).unwrap();
+        assert_eq!(read(&f, &*txn, "g", 2, 3), expected);
+        assert_eq!(read(&f, &*txn, "f", 0, 3), [block(4), expected[1].clone(), block(3)]);
+        txn.commit(Durability::Buffered).unwrap();
+        drop(then);
+        assert_eq!(read(&f, &*f.store, "g", 2, 3), expected);
+        assert_eq!(read(&f, &*f.store, "f", 0, 3), [block(4), expected[1].clone(), block(3)]);
+    }
+}
+
+#[test]
 fn a_clone_over_what_others_have_written_since_is_a_conflict() {
     let f = Fixture::new();
     f.apply(|b| b.put_blocks(f.blocks, "f", 0, [block(1), block(2)].concat()));
