@@ -7,8 +7,8 @@
 //!
 //! Thread safety: an `Operations` is called by all workers at once. No worker ever waits for a lock: a call
 //! that can't go on keeps its [`Reply`] (see [`Reply::park`]) and returns; the thread that ends the wait
-//! answers later, from any thread. Notifications take locks inside the kernel, so they go out from a thread
-//! of their own that holds nothing.
+//! answers later, from any thread. Notifications take locks inside the kernel, so they go out from
+//! threads of their own that hold nothing.
 //!
 //! Invariants: every request is answered exactly once (a dropped `Reply` answers EIO); every queue is
 //! bounded; a malformed request or a panicking handler gives an error to one caller, never a dead daemon.

@@ -9,9 +9,12 @@
 //! take: they may wait for a transaction that wants this very lock. A pool thread writes them then, and goes
 //! on when the caller gives up.
 //!
-//! Thread safety: for threads that may block, never workers and notification threads. Commits take turns from
-//! the plan on: a notification of one may wait for a request that waits for another transaction's lock, and
-//! that one must still be free to give way.
+//! Where the kernel has no time for a notification, because a process keeps the lock of a directory or of a
+//! file's pages, the commit goes on without it, and the kernel is told as soon as it has ([`soon`]).
+//!
+//! Thread safety: for threads that may block, never workers and senders of notifications. Commits take turns
+//! from the plan on, until the names: a notification of one may wait for a request that waits for another
+//! transaction's lock, and that one must still be free to give way.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -199,16 +202,35 @@ impl Shared {
     /// See [`Late`].
     pub(super) fn forget_late(&self) {
         let Some(notifier) = self.notifier.get() else { return };
+        notifier.reinforce();
+        if notifier.has_stalled() {
+            // The last one of a round may be among those that the kernel has no time for.
+            self.pruning.store(false, Ordering::Release);
+        }
+        // During a commit there are files of which it is yet to tell.
+        if let Some(_turn) = self.commits.try_lock() {
+            self.old_are_dropped(notifier);
+        }
         for node in self.late.take(self.entries.load(Ordering::Relaxed)) {
             // Where the queue is full or the connection has ended, there is no more to be done.
             let _ = notifier.submit(attributes_of(node));
         }
     }
 
+    fn old_are_dropped(&self, notifier: &Notifier) {
+        self.writers.old_are_dropped(|file| notifier.has_to_tell(&everything_of(file)));
+    }
+
     /// Of nodes that the kernel did not have: those that it is about to learn.
     fn learnt_soon(&self, nodes: impl IntoIterator<Item = u64>) -> impl Iterator<Item = u64> {
         nodes.into_iter().filter(|node| self.fs.nodes().knows(NodeId(*node)))
     }
+}
+
+/// Has all carried out, but for what the kernel has no time for. Returns the nodes of which it had nothing.
+fn soon(notifier: &Notifier, notifications: &mut dyn Iterator<Item = Notification>) -> Vec<u64> {
+    // The connection's end forgets everything.
+    notifier.carry_out_soon(notifications).unwrap_or_default()
 }
 
 impl Bridge {
@@ -256,10 +278,12 @@ impl Bridge {
         let mut committed = planned.commit(|| {
             forgotten = invalidated.map_or_else(HashSet::new, InvalidatedPages::end);
         })?;
-        self.have_forgotten(std::mem::take(&mut committed.invalidations), &forgotten);
-        self.files.shared.writers.old_are_dropped();
-        // Those that come meanwhile are flushed together.
-        drop(turn);
+        let on = &self.files.shared;
+        on.forget_changes(std::mem::take(&mut committed.invalidations), &forgotten, soon, |notifier| {
+            on.old_are_dropped(notifier);
+            // Any user can hold up the names. Those that come meanwhile are flushed together.
+            drop(turn);
+        });
         committed.harden(durability)
     }
 
@@ -313,8 +337,9 @@ impl Bridge {
         invalidated.sizes = files.iter().filter_map(|file| Some((*file, invalidated.size(*file)?))).collect();
         // Of one that has given way nothing will appear.
         while view.txn().is_some_and(|txn| txn.doom().is_none()) {
-            // The connection's end leaves no pages either.
-            let absent = notifier.carry_out_all(files.into_iter().map(everything_of)).unwrap_or_default();
+            let absent = soon(notifier, &mut files.iter().copied().map(everything_of));
+            files.retain(|file| notifier.has_to_tell(&everything_of(*file)));
+            writers.leave_old(files);
             invalidated.absent.extend(self.files.shared.learnt_soon(absent));
             files = writers.next_round();
             if files.is_empty() {
@@ -322,16 +347,6 @@ impl Bridge {
             }
         }
         Some(invalidated)
-    }
-
-    /// Has the kernel forget what a commit changed, but for the files of which it has `forgotten` everything
-    /// before.
-    fn have_forgotten(&self, changes: Invalidations, forgotten: &HashSet<u64>) {
-        let carry_out = |notifier: &Notifier, notifications: &mut dyn Iterator<Item = Notification>| {
-            // The connection's end forgets everything.
-            notifier.carry_out_all(notifications).unwrap_or_default()
-        };
-        self.files.shared.forget_changes(changes, forgotten, carry_out);
     }
 
     /// Has the kernel forget what another front end has changed, on that one's own thread: it may wait for
@@ -349,7 +364,7 @@ impl Bridge {
         if is_newer {
             kvfs_fs::renew_cached(&shared.fs, |file| shared.cached.has(file.0));
         }
-        shared.forget_beside(kvfs_fs::take_renewed(&shared.fs));
+        shared.forget_changes(kvfs_fs::take_renewed(&shared.fs), &HashSet::new(), soon, |_| {});
     }
 }
 
@@ -361,15 +376,17 @@ impl Shared {
             let absent = told.filter(|(outcome, _)| *outcome == Outcome::NotCached);
             absent.filter_map(|(_, notification)| notification.inode()).collect()
         };
-        self.forget_changes(changes, &HashSet::new(), carry_out);
+        self.forget_changes(changes, &HashSet::new(), carry_out, |_| {});
     }
 
-    /// `carry_out` returns the nodes of which the kernel had nothing.
+    /// Has the kernel forget `changes`, but for the files of which it has `forgotten` everything before.
+    /// `carry_out` returns the nodes of which the kernel had nothing; `then` is called before the names.
     fn forget_changes(
         &self,
         changes: Invalidations,
         forgotten: &HashSet<u64>,
-        carry_out: impl FnOnce(&Notifier, &mut dyn Iterator<Item = Notification>) -> Vec<u64>,
+        carry_out: impl Fn(&Notifier, &mut dyn Iterator<Item = Notification>) -> Vec<u64>,
+        then: impl FnOnce(&Notifier),
     ) {
         let Some(notifier) = self.notifier.get() else { return };
         // Cached listings are pages of the directory.
@@ -377,9 +394,14 @@ impl Shared {
         let listings: BTreeSet<u64> = names.map(|(directory, _)| directory.0).collect();
         let nodes = changes.nodes.into_iter();
         let nodes = nodes.filter(|(node, _)| !listings.contains(&node.0) && !forgotten.contains(&node.0));
-        let nodes = nodes
+        let mut nodes = nodes
             .map(|(node, content)| if content { everything_of(node.0) } else { attributes_of(node.0) })
             .chain(listings.iter().copied().map(everything_of));
+        // Modes, owners and lists first: a name that is new in a directory which is closed from now on is not
+        // opened by what the kernel knew of the directory.
+        let absent = carry_out(notifier, &mut nodes);
+        self.late.add(self.learnt_soon(absent));
+        then(notifier);
         let (root_names, is_in_root) = (&self.root_names, listings.contains(&NodeId::ROOT.0));
         let by_name = is_in_root.then(|| root_names.by_name());
         // A new epoch detaches whatever is mounted in the file system, so names go one by one, however many
@@ -393,10 +415,7 @@ impl Shared {
             Notification::InvalEntry { parent: directory.0, name: Bytes::from(name), expire_only }
         });
         let epoch = by_epoch.then_some(Notification::IncEpoch);
-        // Modes, owners and lists first: a name that is new in a directory which is closed from now on is not
-        // opened by what the kernel knew of the directory.
-        let absent = carry_out(notifier, &mut nodes.chain(epoch).chain(entries));
+        carry_out(notifier, &mut epoch.into_iter().chain(entries));
         drop(by_name);
-        self.late.add(self.learnt_soon(absent));
     }
 }

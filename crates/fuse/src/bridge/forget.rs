@@ -74,9 +74,8 @@ impl Shared {
         let mut notifications = self.forgetting(notifier, candidates);
         let last = notifications.pop();
         for notification in notifications {
-            if notifier.submit(notification).is_err() {
-                break;
-            }
+            // One that is refused comes again in a later round.
+            let _ = notifier.submit(notification);
         }
         let pruning = Arc::clone(&self.pruning);
         let submitted =
@@ -117,10 +116,7 @@ impl Shared {
         let others: Vec<_> = others.map(|node| attributes_of(self.base + node.0)).collect();
         let linked = linked.into_iter().map(|node| attributes_of(self.base + node.0));
         let gone = self.forgetting(notifier, gone);
-        for notification in listings.chain(linked).chain(gone).chain(others) {
-            if notifier.submit(notification).is_err() {
-                break;
-            }
-        }
+        // After the connection's end there is no more to be done.
+        let _ = notifier.submit_all(listings.chain(linked).chain(gone).chain(others));
     }
 }

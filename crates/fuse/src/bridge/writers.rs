@@ -23,7 +23,8 @@
 //! not get one: it would keep the kernel from taking a smaller size from the short answer of a READ that is
 //! under way.
 //!
-//! Thread safety: one short lock, which a READ takes only during a commit; nothing is called with it held.
+//! Thread safety: one short lock, which a READ takes only during a commit; nothing of the file system
+//! is called with it held.
 //! Invariant: while pages are dropped, a file either has waiting writers or its pages are being dropped, or
 //! its committer has been told to give way.
 
@@ -50,7 +51,8 @@ struct PageInvalidation {
     read: HashSet<u64>,
     /// The process that has read them, in any round, through a file that is open for writing.
     read_to_write: HashMap<u64, u32>,
-    /// Those that have been read in the last one: the kernel has old pages of them.
+    /// Those that have been read in the last one, or that the kernel has had no time for: it has old pages of
+    /// them.
     nodes_read: HashSet<u64>,
     /// Files with waiting writers, which are left alone: the kernel has old pages of them, too.
     left_out: Vec<u64>,
@@ -205,13 +207,20 @@ impl Writers {
         }
         invalidation.is_through = true;
         let writer = read.iter().find_map(|node| Some((*node, *invalidation.read_to_write.get(node)?)));
-        invalidation.nodes_read = read;
+        invalidation.nodes_read.extend(read);
         let view = Arc::clone(&invalidation.view);
         drop(state);
         if let Some((node, pid)) = writer {
             give_way(&view, node, pid);
         }
         Vec::new()
+    }
+
+    /// The kernel has had no time to drop the pages of `nodes`, which the commit does not wait for.
+    pub(super) fn leave_old(&self, nodes: impl IntoIterator<Item = u64>) {
+        if let Some(invalidation) = &mut self.state.lock().invalidation {
+            invalidation.nodes_read.extend(nodes);
+        }
     }
 
     /// Whether the kernel may be given the end of `node` before anything else of the commit. A waiting WRITE
@@ -235,10 +244,15 @@ impl Writers {
         self.has_old.load(Ordering::Acquire) && self.state.lock().old.contains(&node)
     }
 
-    /// The kernel has dropped all pages of before the commit.
-    pub(super) fn old_are_dropped(&self) {
-        self.has_old.store(false, Ordering::Release);
-        self.state.lock().old.clear();
+    /// The kernel has dropped all pages of before the commit, but for files that it is still to be told of:
+    /// `is_to_be_told`, which is called with the lock held.
+    pub(super) fn old_are_dropped(&self, is_to_be_told: impl Fn(u64) -> bool) {
+        if !self.has_old.load(Ordering::Acquire) {
+            return;
+        }
+        let mut state = self.state.lock();
+        state.old.retain(|node| is_to_be_told(*node));
+        self.has_old.store(!state.old.is_empty(), Ordering::Release);
     }
 
     /// What was committed has appeared (then call [`Self::old_are_dropped`] at last), or nothing will.
@@ -248,7 +262,7 @@ impl Writers {
         self.is_invalidating.store(false, Ordering::Release);
         let Some(mut invalidation) = state.invalidation.take() else { return HashSet::new() };
         if has_appeared {
-            state.old = invalidation.nodes_read.iter().chain(&invalidation.left_out).copied().collect();
+            state.old.extend(invalidation.nodes_read.iter().chain(&invalidation.left_out));
             self.has_old.store(!state.old.is_empty(), Ordering::Release);
         }
         drop(state);
@@ -474,8 +488,13 @@ mod tests {
         assert!([6, 7, 8].iter().all(|node| !writers.has_old_pages(*node)), "nothing has changed yet");
         writers.rest(true);
         assert!(writers.has_old_pages(6) && writers.has_old_pages(7) && !writers.has_old_pages(8));
-        writers.old_are_dropped();
-        assert!(!writers.has_old_pages(6) && !writers.has_old_pages(7));
+        writers.old_are_dropped(|node| node == 7);
+        assert!(
+            !writers.has_old_pages(6) && writers.has_old_pages(7),
+            "the kernel has yet to drop its pages"
+        );
+        writers.old_are_dropped(|_| false);
+        assert!(!writers.has_old_pages(7));
 
         let (writers, _view) = invalidating(7);
         writers.rest(false);

@@ -1,6 +1,6 @@
 //! A connection at work: negotiation, workers, notifications, end.
 //!
-//! Thread safety: [`Session`] is a handle; workers and the notification thread run until the kernel ends the
+//! Thread safety: [`Session`] is a handle; workers and senders of notifications run until the kernel ends the
 //! connection (unmount or abort). Invariants: requests are answered on the channel that brought them;
 //! `Operations::destroy` is called once, when no worker runs any more.
 
@@ -10,6 +10,7 @@ mod steering;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use kvfs_locks::{Condvar, Mutex, class};
 use rustix::io::Errno;
@@ -18,7 +19,7 @@ pub use init::{InitConfig, Negotiated, Readdirplus};
 
 use crate::abi::{READ_BUFFER_BYTES_MIN, UNIQUE_INTERRUPT_BIT, flags::init as bit};
 use crate::dispatch::{Channel, Operations, ROOT_NODEID, Registry, Router, ZeroMessage, send_parts};
-use crate::notify::Notifier;
+use crate::notify::{Notifier, NotifierConfig};
 use crate::transport::{BufferPool, Delivery, OverflowRing, Received, RequestBuffer, Rings, Transport};
 use init::Handshake;
 use steering::{Helm, Steering};
@@ -39,6 +40,9 @@ pub struct SessionConfig {
     pub parked_max: usize,
     /// Notifications that may wait to be sent; beyond, [`Notifier::submit`] refuses.
     pub notifications_max: usize,
+    /// How long a caller waits for its notifications, at about, while the kernel waits for the lock of a
+    /// directory, or of a file's pages, that a process does not give back. The end of the session, too.
+    pub notification_wait_max: Duration,
     /// Idle request buffers that are kept for reuse (bytes). The store holds on to the buffers of large
     /// writes until it has flushed them; fresh memory costs more than the copy that this saves.
     pub idle_buffer_bytes_max: usize,
@@ -58,6 +62,7 @@ impl Default for SessionConfig {
             steers: true,
             parked_max: 1 << 16,
             notifications_max: 1 << 16,
+            notification_wait_max: Duration::from_secs(3),
             idle_buffer_bytes_max: 32 << 20,
             name: "fuse".to_owned(),
             root: ROOT_NODEID,
@@ -121,7 +126,6 @@ pub struct Session {
     shared: Arc<Shared>,
     negotiated: Negotiated,
     threads: Vec<JoinHandle<()>>,
-    notifying: Option<JoinHandle<()>>,
 }
 
 impl Session {
@@ -185,8 +189,13 @@ impl Session {
         };
         let channels: Vec<_> = transports.into_iter().map(channel).collect();
         let steers = config.steers && overflow.is_none();
-        let notifier =
-            Notifier::new(Arc::clone(&channels[0]), &negotiated, config.notifications_max, config.root);
+        let notifier_config = NotifierConfig {
+            root: config.root,
+            len_max: config.notifications_max,
+            wait_max: config.notification_wait_max,
+            name: config.name.clone(),
+        };
+        let notifier = Notifier::new(Arc::clone(&channels[0]), &negotiated, notifier_config);
         operations.init(&negotiated);
         let shared = Arc::new(Shared {
             router: Router {
@@ -206,9 +215,12 @@ impl Session {
             ended_changed: Condvar::new(),
             notifier,
         });
-        let mut session = Self { shared, negotiated, threads: Vec::with_capacity(workers), notifying: None };
-        let notifier = session.shared.notifier.clone();
-        session.notifying = Some(session.spawn(format!("{}-notify", config.name), move |_| notifier.run())?);
+        let mut session = Self { shared, negotiated, threads: Vec::with_capacity(workers) };
+        session
+            .shared
+            .notifier
+            .start()
+            .map_err(|source| SessionError::Thread { name: format!("{}-notify", config.name), source })?;
         if let Some(overflow) = overflow {
             let name = format!("{}-rings", config.name);
             session.threads.push(session.spawn(name, move |shared| shared.run_overflow(overflow))?);
@@ -268,15 +280,14 @@ impl Session {
 
     /// Ends the connection from this side; the mount may stay, and every later request on it fails.
     /// Everything that was asked must be answered without further help by now (the view has ended), because
-    /// the last notification may wait inside the kernel for a caller that waits for an answer.
+    /// the last notification may wait inside the kernel for a caller that waits for an answer. Where one
+    /// waits for something else, the connection stays until that has come, and later requests wait, too.
     ///
     /// # Errors
     /// The transport can't be ended from this side; or as [`Self::wait`].
-    pub fn abort(mut self) -> Result<(), SessionError> {
+    pub fn abort(self) -> Result<(), SessionError> {
         self.shared.notifier.end();
-        if let Some(notifying) = self.notifying.take() {
-            join(notifying);
-        }
+        self.wait_for_senders();
         for channel in &self.shared.channels {
             if !channel.transport.interrupt() {
                 return Err(SessionError::Connection { what: "ending it", errno: Errno::OPNOTSUPP });
@@ -285,7 +296,14 @@ impl Session {
         self.wait()
     }
 
-    /// Waits until the file system is unmounted or the connection aborted, and all threads have ended.
+    fn wait_for_senders(&self) {
+        if !self.shared.notifier.wait_for_senders() {
+            tracing::warn!("a notification waits in the kernel for a process that holds a directory or file");
+        }
+    }
+
+    /// Waits until the file system is unmounted or the connection aborted, and all threads have ended, but
+    /// for those that tell the kernel something and are held up there.
     ///
     /// # Errors
     /// The connection ended by a failure rather than by an unmount.
@@ -296,7 +314,8 @@ impl Session {
                 self.shared.ended_changed.wait(&mut ended);
             }
         }
-        self.threads.drain(..).chain(self.notifying.take()).for_each(join);
+        self.threads.drain(..).for_each(join);
+        self.wait_for_senders();
         match self.shared.failure.lock().take() {
             Some(error) => Err(error),
             None => Ok(()),

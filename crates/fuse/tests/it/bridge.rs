@@ -21,6 +21,7 @@ use kvfs_store::clock::{ManualClock, SystemClock};
 use kvfs_store::model::ModelStore;
 use zerocopy::{FromBytes, IntoBytes};
 
+use crate::held::Holding;
 use crate::kernel::Kernel;
 use crate::mounted::mount_or_skip;
 use crate::slow::{Barrier, SlowStore};
@@ -341,39 +342,6 @@ fn commit_change_of(name: &[u8], fs: &Arc<FileSystem>, bridge: &Bridge) {
     bridge.commit(&view, None, Durability::Buffered, None).unwrap();
 }
 
-/// A kernel in which a request holds the pages of one file, until it is told otherwise.
-struct Holding {
-    inner: Box<dyn Transport>,
-    node: u64,
-    barrier: Arc<Barrier>,
-}
-
-impl Transport for Holding {
-    fn receive(&self, buffer: &mut [u8]) -> Result<Received, Errno> {
-        self.inner.receive(buffer)
-    }
-
-    fn send(&self, parts: &[IoSlice<'_>]) -> Result<Delivery, Errno> {
-        let (head, _) = abi::OutHeader::read_from_prefix(&parts[0]).unwrap();
-        if head.unique == 0
-            && head.error == INVAL_INODE
-            && InvalInodeOut::read_from_bytes(&parts[1]).unwrap().ino == self.node
-        {
-            self.barrier.pass();
-        }
-        self.inner.send(parts)
-    }
-
-    fn interrupt(&self) -> bool {
-        self.inner.interrupt()
-    }
-
-    fn another(&self) -> Result<Box<dyn Transport>, Errno> {
-        let (inner, barrier) = (self.inner.another()?, Arc::clone(&self.barrier));
-        Ok(Box::new(Self { inner, barrier, ..*self }))
-    }
-}
-
 #[test]
 fn direct_write_beside_held_pages_keeps_no_commit_of_other_files_waiting() {
     let (fs, bridge) = over_the_model(MountOptions::default());
@@ -383,7 +351,7 @@ fn direct_write_beside_held_pages_keeps_no_commit_of_other_files_waiting() {
     let config = SessionConfig { init: init_config(), workers: 1, ..SessionConfig::default() };
     let barrier = Arc::new(Barrier::default());
     let (kernel, session) = Kernel::start_with(bridge.clone(), &config, |transport| {
-        Box::new(Holding { inner: Box::new(transport), node, barrier: Arc::clone(&barrier) })
+        Holding::wrap(transport, (INVAL_INODE, node), &barrier)
     });
     bridge.attach(session.notifier());
     for (unique, name) in [(4, &b"held\0"[..]), (6, b"other\0")] {

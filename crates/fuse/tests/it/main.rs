@@ -4,6 +4,7 @@
 
 mod bridge;
 mod gate;
+mod held;
 mod hidden;
 mod kernel;
 mod mounted;

@@ -1,0 +1,553 @@
+//! Telling the kernel what changed behind its back.
+//!
+//! A notification takes locks inside the kernel (an entry's invalidation the parent's inode lock, an inode's
+//! folio locks) that a request in progress may hold, so sending one can wait until that request is answered;
+//! or for as long as a process likes, that holds the lock while it waits for something else (`queue`). They
+//! are therefore sent by threads of their own, which hold nothing; submitting never waits. One thread is
+//! enough as a rule; while it waits, and others have something to wait for, another one joins it.
+//!
+//! Thread safety: [`Notifier`] is a cheap handle for any thread. Order: notifications that wait for the same
+//! lock go out in the order in which they were submitted; all do, while none keeps its sender waiting. A
+//! caller for which an order is essential waits for the first ones before it submits the others. Invariants:
+//! the queue is bounded, but for what callers wait for; what the kernel doesn't know is refused at
+//! submission, or reported as [`Outcome::Unsupported`] and refused from then on.
+
+mod queue;
+mod send;
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use bytes::Bytes;
+use kvfs_locks::{Condvar, Mutex, class};
+use rustix::io::Errno;
+
+use crate::abi::flags::init as bit;
+use crate::abi::notify as wire;
+use crate::dispatch::Channel;
+use crate::session::Negotiated;
+use crate::transport::Delivery;
+use queue::{Done, KernelLock, Queue, SENDERS_MAX};
+
+/// How often a caller that waits looks whether another sender is needed, and for how long the senders have
+/// got nowhere then.
+const LOOK_PERIOD: Duration = Duration::from_millis(50);
+
+/// How much longer than [`crate::SessionConfig::notification_wait_max`] a caller waits for each that it has
+/// submitted.
+const WAIT_EACH: Duration = Duration::from_micros(100);
+
+/// A message to the kernel.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Notification {
+    /// Attributes of `node` changed, and pages from `offset` for `len` bytes (0: to the end); `offset` −1:
+    /// attributes only. Dirty pages in the range are written first, so this is also a barrier.
+    InvalInode {
+        /// The node.
+        node: u64,
+        /// First byte; −1: no pages.
+        offset: i64,
+        /// Number of bytes; 0: all.
+        len: i64,
+    },
+    /// `name` in `parent` leads elsewhere or nowhere.
+    InvalEntry {
+        /// Directory.
+        parent: u64,
+        /// Name.
+        name: Bytes,
+        /// Only let the name expire (no effect on mounts and working directories below); ignored by kernels
+        /// that can't.
+        expire_only: bool,
+    },
+    /// `name` in `parent`, which was `child`, was removed.
+    Delete {
+        /// Directory.
+        parent: u64,
+        /// Node that the name led to.
+        child: u64,
+        /// Name.
+        name: Bytes,
+    },
+    /// Puts `data` into the page cache.
+    Store {
+        /// The node.
+        node: u64,
+        /// First byte.
+        offset: u64,
+        /// What is there.
+        data: Bytes,
+    },
+    /// Asks for cached pages; they come to `Operations::retrieved` with this `unique`.
+    Retrieve {
+        /// Number to recognise the answer by.
+        unique: u64,
+        /// The node.
+        node: u64,
+        /// First byte.
+        offset: u64,
+        /// Number of bytes.
+        size: u32,
+    },
+    /// Requests that were read but not answered are to be sent again (after a restart of the daemon).
+    Resend,
+    /// No dentry of this mount is to be trusted any more.
+    IncEpoch,
+    /// The kernel may forget these nodes, if they are unused.
+    Prune {
+        /// Which.
+        nodes: Vec<u64>,
+    },
+    /// Something that poll(2) waits for is ready.
+    PollWakeup {
+        /// Handle from the request.
+        handle: u64,
+    },
+}
+
+impl Notification {
+    pub(crate) fn inode(&self) -> Option<u64> {
+        if let Self::InvalInode { node, .. } = self { Some(*node) } else { None }
+    }
+
+    /// What sending it waits for.
+    fn kernel_lock(&self) -> KernelLock {
+        match self {
+            Self::InvalEntry { parent, .. } | Self::Delete { parent, .. } => KernelLock::Directory(*parent),
+            Self::InvalInode { node, offset, .. } if *offset >= 0 => KernelLock::Pages(*node),
+            Self::Store { node, .. } | Self::Retrieve { node, .. } => KernelLock::Pages(*node),
+            _ => KernelLock::Nothing,
+        }
+    }
+
+    fn code(&self) -> i32 {
+        match self {
+            Self::InvalInode { .. } => wire::INVAL_INODE,
+            Self::InvalEntry { .. } => wire::INVAL_ENTRY,
+            Self::Delete { .. } => wire::DELETE,
+            Self::Store { .. } => wire::STORE,
+            Self::Retrieve { .. } => wire::RETRIEVE,
+            Self::Resend => wire::RESEND,
+            Self::IncEpoch => wire::INC_EPOCH,
+            Self::Prune { .. } => wire::PRUNE,
+            Self::PollWakeup { .. } => wire::POLL,
+        }
+    }
+}
+
+/// What became of a notification.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// Carried out.
+    Done,
+    /// The kernel has nothing cached there.
+    NotCached,
+    /// The kernel doesn't know this notification.
+    Unsupported,
+    /// The connection ended.
+    Ended,
+    /// The kernel could not carry it out (for instance: the name is a mount point).
+    Failed(Errno),
+}
+
+/// Why a notification was not accepted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum NotifyError {
+    /// The kernel doesn't know this notification.
+    #[error("this kernel does not know notification {code}")]
+    Unsupported {
+        /// Its number.
+        code: i32,
+    },
+    /// Too many are waiting.
+    #[error("{len_max} notifications wait already")]
+    QueueFull {
+        /// The bound.
+        len_max: usize,
+    },
+    /// The connection ended.
+    #[error("the connection has ended")]
+    Ended,
+}
+
+struct Shared {
+    channel: Arc<Channel>,
+    config: NotifierConfig,
+    queue: Mutex<Queue, class::FuseNotifyQueue>,
+    changed: Condvar,
+    /// Bit per notification code.
+    supported: AtomicU32,
+    expire_only: bool,
+}
+
+/// How a notifier works.
+pub(crate) struct NotifierConfig {
+    /// What the senders of notifications call the root.
+    pub(crate) root: u64,
+    /// How many may wait.
+    pub(crate) len_max: usize,
+    /// See [`crate::SessionConfig::notification_wait_max`].
+    pub(crate) wait_max: Duration,
+    /// Of the threads.
+    pub(crate) name: String,
+}
+
+/// Notifications that are on their way.
+#[derive(Default)]
+pub struct Pending(Arc<(Mutex<Progress, class::FuseNotifyPending>, Condvar)>);
+
+#[derive(Default)]
+struct Progress {
+    left: u64,
+    /// Whether there are others, for which no caller waits.
+    has_others: bool,
+    /// Nodes of which the kernel had nothing.
+    not_cached: Vec<u64>,
+}
+
+impl Pending {
+    /// Returns when all are carried out, or after `time_max`. Whether all are.
+    pub fn wait_for(&self, time_max: Duration) -> bool {
+        self.wait_at_most(time_max) && !self.0.0.lock().has_others
+    }
+
+    /// Counts one more. Returns what is to be called when it was carried out.
+    fn count(&self, notification: &Notification) -> Done {
+        self.0.0.lock().left += 1;
+        let (counted, node) = (Arc::clone(&self.0), notification.inode());
+        Box::new(move |outcome| {
+            let mut progress = counted.0.lock();
+            progress.left -= 1;
+            progress.not_cached.extend(node.filter(|_| outcome == Outcome::NotCached));
+            counted.1.notify_one();
+        })
+    }
+
+    /// The same for those that are waited for.
+    fn wait_at_most(&self, time_max: Duration) -> bool {
+        let mut progress = self.0.0.lock();
+        !self.0.1.wait_while_for(&mut progress, |progress| progress.left > 0, time_max).timed_out()
+    }
+}
+
+fn call(callbacks: Vec<Done>, outcome: Outcome) {
+    for done in callbacks {
+        if catch_unwind(AssertUnwindSafe(|| done(outcome))).is_err() {
+            tracing::error!("the callback of a notification panicked");
+        }
+    }
+}
+
+/// A handle to submit notifications.
+#[derive(Clone)]
+pub struct Notifier {
+    shared: Arc<Shared>,
+}
+
+impl Notifier {
+    pub(crate) fn new(channel: Arc<Channel>, negotiated: &Negotiated, config: NotifierConfig) -> Self {
+        let since = [
+            (wire::POLL, 11),
+            (wire::INVAL_INODE, 12),
+            (wire::INVAL_ENTRY, 12),
+            (wire::STORE, 15),
+            (wire::RETRIEVE, 15),
+            (wire::DELETE, 18),
+            (wire::INC_EPOCH, 44),
+            (wire::PRUNE, 45),
+        ];
+        let mut supported = since
+            .iter()
+            .filter(|(_, minor)| negotiated.minor >= *minor)
+            .fold(0, |all, (code, _)| all | 1 << code);
+        if negotiated.has(bit::HAS_RESEND) {
+            supported |= 1 << wire::RESEND;
+        }
+        let shared = Shared {
+            channel,
+            config,
+            queue: Mutex::default(),
+            changed: Condvar::new(),
+            supported: AtomicU32::new(supported),
+            expire_only: negotiated.has(bit::HAS_EXPIRE_ONLY),
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// Whether the kernel carries out notifications with this number of [`crate::abi::notify`].
+    pub fn supports(&self, code: i32) -> bool {
+        u32::try_from(code)
+            .is_ok_and(|code| code < 32 && self.shared.supported.load(Ordering::Relaxed) & 1 << code != 0)
+    }
+
+    /// Queues a notification.
+    ///
+    /// # Errors
+    /// The kernel doesn't know it, too many are waiting (for the same lock of the kernel, perhaps), or the
+    /// connection ended: nothing will be sent.
+    pub fn submit(&self, notification: Notification) -> Result<(), NotifyError> {
+        self.enqueue(notification, None)
+    }
+
+    /// Queues a notification; `done` is called, from a thread that sends them or ends the session, when it
+    /// was carried out, and must not wait for anything that needs another notification.
+    ///
+    /// # Errors
+    /// As [`Notifier::submit`]; `done` is then not called.
+    pub fn submit_then(
+        &self,
+        notification: Notification,
+        done: impl FnOnce(Outcome) + Send + 'static,
+    ) -> Result<(), NotifyError> {
+        self.enqueue(notification, Some(Box::new(done)))
+    }
+
+    /// Has all `notifications` carried out, and returns then, however long it takes. Not for workers and
+    /// senders. Returns the nodes of which the kernel had nothing; what it does not know of needs nothing.
+    ///
+    /// # Errors
+    /// The connection ended: what was not sent is not needed any more.
+    pub fn carry_out_all(
+        &self,
+        notifications: impl IntoIterator<Item = Notification>,
+    ) -> Result<Vec<u64>, NotifyError> {
+        let (pending, submitted) = self.queue_all(notifications, |_, _| true);
+        self.wait(&pending, None);
+        submitted.map(|()| std::mem::take(&mut pending.0.0.lock().not_cached))
+    }
+
+    /// As [`Self::carry_out_all`], but for those that the kernel has no time for: they are carried out when
+    /// it has. [`crate::SessionConfig::notification_wait_max`] says when that is. Where too many of them
+    /// are names, the kernel forgets all that it knows, if it can; then even what is mounted on them.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn carry_out_soon(
+        &self,
+        notifications: impl IntoIterator<Item = Notification>,
+    ) -> Result<Vec<u64>, NotifyError> {
+        let mut count = 0;
+        let counted = notifications.into_iter().inspect(|_| count += 1);
+        let (pending, submitted) = self.submit_all(counted);
+        let time_max = WAIT_EACH.saturating_mul(count).saturating_add(self.shared.config.wait_max);
+        self.wait(&pending, Some(time_max));
+        if pending.0.0.lock().left > 0 || pending.0.0.lock().has_others {
+            tracing::warn!("the kernel is busy with a directory or file; it is told later what has changed");
+            self.bound_names();
+        }
+        submitted.map(|()| std::mem::take(&mut pending.0.0.lock().not_cached))
+    }
+
+    /// Queues all `notifications` and returns what is to be waited for: not for those behind others that the
+    /// kernel has had no time for.
+    ///
+    /// # Errors
+    /// The connection ended: what was not sent is not needed any more.
+    pub fn submit_all(
+        &self,
+        notifications: impl IntoIterator<Item = Notification>,
+    ) -> (Pending, Result<(), NotifyError>) {
+        self.queue_all(notifications, |queue, lock| !queue.is_stalled(lock))
+    }
+
+    fn queue_all(
+        &self,
+        notifications: impl IntoIterator<Item = Notification>,
+        is_waited_for: impl Fn(&Queue, KernelLock) -> bool,
+    ) -> (Pending, Result<(), NotifyError>) {
+        let pending = Pending::default();
+        for notification in notifications {
+            if !self.supports(notification.code()) {
+                continue;
+            }
+            let mut queue = self.shared.queue.lock();
+            if queue.has_ended {
+                return (pending, Err(NotifyError::Ended));
+            }
+            let done =
+                is_waited_for(&queue, notification.kernel_lock()).then(|| pending.count(&notification));
+            if done.is_none() {
+                pending.0.0.lock().has_others = true;
+            }
+            queue.push(notification, done);
+            self.shared.changed.notify_one();
+        }
+        (pending, Ok(()))
+    }
+
+    /// Waits until all are carried out, for `time_max` at most. Later callers don't wait for what has kept
+    /// this one from the end then.
+    fn wait(&self, pending: &Pending, time_max: Option<Duration>) {
+        let period = time_max.map_or(LOOK_PERIOD, |time_max| LOOK_PERIOD.min(time_max / 8));
+        let (mut waited, mut begun, mut begun_first) = (Duration::ZERO, None, None);
+        while !pending.wait_at_most(period) {
+            let now = self.shared.queue.lock().begun();
+            if begun.replace(now) == Some(now) {
+                self.reinforce();
+            }
+            let begun_first = *begun_first.get_or_insert(now);
+            waited += period;
+            if time_max.is_some_and(|time_max| waited >= time_max) {
+                self.shared.queue.lock().give_up_on(begun_first);
+                return;
+            }
+        }
+    }
+
+    /// Starts another sender, if all wait for the kernel, and there is something for it to do. To be called
+    /// from time to time, for what no caller waits for.
+    pub(crate) fn reinforce(&self) {
+        let mut queue = self.shared.queue.lock();
+        if queue.idle == 0
+            && queue.has_more()
+            && queue.senders < SENDERS_MAX
+            && let Err(error) = self.add_sender(&mut queue)
+        {
+            tracing::warn!(%error, "no thread to tell the kernel what has changed");
+        }
+    }
+
+    /// Starts the first sender.
+    ///
+    /// # Errors
+    /// There is no thread to be had.
+    pub(crate) fn start(&self) -> io::Result<()> {
+        self.add_sender(&mut self.shared.queue.lock())
+    }
+
+    fn add_sender(&self, queue: &mut Queue) -> io::Result<()> {
+        let sender = self.clone();
+        let name = format!("{}-notify", self.shared.config.name);
+        // It may never come back from the kernel, so no thread waits for its end without a limit.
+        thread::Builder::new().name(name).spawn(move || sender.run())?;
+        queue.senders += 1;
+        Ok(())
+    }
+
+    /// Where more names wait than may, behind what the kernel has no time for: one message for all of them.
+    fn bound_names(&self) {
+        let callbacks = {
+            let mut queue = self.shared.queue.lock();
+            if queue.len() <= self.shared.config.len_max {
+                return;
+            }
+            let callbacks = queue.take_names();
+            if self.supports(wire::INC_EPOCH) {
+                queue.push(Notification::IncEpoch, None);
+                self.shared.changed.notify_one();
+            }
+            callbacks
+        };
+        tracing::warn!("too many names wait to be forgotten by the kernel: it is told to forget all");
+        call(callbacks, Outcome::Failed(Errno::AGAIN));
+    }
+
+    /// Whether the kernel is still to be told of this, or of something else that waits for the same lock.
+    pub(crate) fn has_to_tell(&self, notification: &Notification) -> bool {
+        let queue = self.shared.queue.lock();
+        !queue.has_ended && queue.contains(notification)
+    }
+
+    /// Whether the kernel has no time for some of what it is to be told.
+    pub(crate) fn has_stalled(&self) -> bool {
+        self.shared.queue.lock().has_stalled()
+    }
+
+    fn enqueue(&self, notification: Notification, done: Option<Done>) -> Result<(), NotifyError> {
+        let code = notification.code();
+        if !self.supports(code) {
+            return Err(NotifyError::Unsupported { code });
+        }
+        let mut queue = self.shared.queue.lock();
+        if queue.has_ended {
+            return Err(NotifyError::Ended);
+        }
+        let len_max = self.shared.config.len_max;
+        if queue.len() >= len_max || queue.is_stalled(notification.kernel_lock()) {
+            return Err(NotifyError::QueueFull { len_max });
+        }
+        queue.push(notification, done);
+        self.shared.changed.notify_one();
+        Ok(())
+    }
+
+    /// Body of a sender.
+    fn run(&self) {
+        let mut next = self.next();
+        while let Some((notification, callbacks)) = next {
+            let outcome = self.carry_out(&notification);
+            tracing::trace!(?notification, ?outcome, "notification");
+            // Before a caller can look whether it was.
+            let behind = self.shared.queue.lock().release(notification.kernel_lock());
+            call(callbacks, outcome);
+            next = behind.or_else(|| self.next());
+        }
+    }
+
+    /// What a sender is to send next. `None`: it is to end.
+    fn next(&self) -> Option<(Notification, Vec<Done>)> {
+        let mut queue = self.shared.queue.lock();
+        let mut next = queue.next();
+        while next.is_none() {
+            if queue.has_ended || queue.idle > 0 {
+                queue.senders -= 1;
+                // The session may wait for that.
+                self.shared.changed.notify_all();
+                return None;
+            }
+            queue.idle += 1;
+            self.shared.changed.wait(&mut queue);
+            queue.idle -= 1;
+            next = queue.next();
+        }
+        next
+    }
+
+    /// The connection has ended, or is about to: what waits is answered with [`Outcome::Ended`].
+    pub(crate) fn end(&self) {
+        let callbacks = {
+            let mut queue = self.shared.queue.lock();
+            queue.has_ended = true;
+            queue.take_all()
+        };
+        self.shared.changed.notify_all();
+        call(callbacks, Outcome::Ended);
+    }
+
+    /// Waits until all senders have ended, after [`Self::end`]. False: one is held up inside the kernel for
+    /// longer than a caller waits.
+    pub(crate) fn wait_for_senders(&self) -> bool {
+        let Shared { queue, changed, config, .. } = &*self.shared;
+        let mut queue = queue.lock();
+        !changed.wait_while_for(&mut queue, |queue| queue.senders > 0, config.wait_max).timed_out()
+    }
+
+    /// Sends it now, past the queue. Waits for what the kernel waits for: not for workers and
+    /// senders.
+    pub(crate) fn carry_out(&self, notification: &Notification) -> Outcome {
+        if self.shared.queue.lock().has_ended {
+            return Outcome::Ended;
+        }
+        let code = notification.code();
+        match self.send(notification) {
+            Ok(Delivery::Delivered) => Outcome::Done,
+            Ok(Delivery::Gone) if self.shared.queue.lock().has_ended => Outcome::Ended,
+            Ok(Delivery::Gone) => Outcome::NotCached,
+            // Newer codes are refused so by kernels that claim a newer version than they have.
+            Err(Errno::INVAL) if code >= wire::RESEND => {
+                self.shared.supported.fetch_and(!(1 << code), Ordering::Relaxed);
+                Outcome::Unsupported
+            }
+            Err(errno) => {
+                tracing::debug!(?notification, %errno, "the kernel did not carry out a notification");
+                Outcome::Failed(errno)
+            }
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! Notifications that wait to be sent, by the lock of the kernel that sending one waits for.
+//!
+//! Any process can make such a wait endless: one that lists a directory and copies the names to memory that
+//! never comes (a page of a file system that does not answer) keeps the directory's lock until it is killed.
+//! So two notifications that wait for the same lock are sent one after the other, and no other one waits
+//! behind them.
+//!
+//! Thread safety: plain data. Invariants: at most one notification per lock is being sent; equal ones wait
+//! as one, so there are never more than the kernel has names and nodes to be told of; with one sender the
+//! order is that in which they came.
+
+use std::collections::VecDeque;
+use std::collections::hash_map::{Entry, HashMap};
+
+use super::{Notification, Outcome};
+
+pub(super) type Done = Box<dyn FnOnce(Outcome) + Send>;
+
+/// Threads that send at once.
+pub(super) const SENDERS_MAX: usize = 64;
+/// Directories that they may wait for: each user can hold the lock of every directory that is readable, but
+/// of the pages of files only where they may be written.
+const DIRECTORIES_MAX: usize = SENDERS_MAX / 2;
+
+/// What sending a notification waits for inside the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum KernelLock {
+    /// The lock of a directory.
+    Directory(u64),
+    /// Those of the pages of a node.
+    Pages(u64),
+    /// Nothing.
+    Nothing,
+}
+
+/// Of one lock.
+struct Sending {
+    /// How many had been begun before.
+    number: u64,
+    /// The notification has been waited for long enough.
+    is_stalled: bool,
+    /// Those that come after it.
+    behind: VecDeque<Notification>,
+}
+
+#[derive(Default)]
+pub(super) struct Queue {
+    waiting: VecDeque<Notification>,
+    /// Names that came when the senders waited for as many directories as they may.
+    beyond: VecDeque<Notification>,
+    sending: HashMap<KernelLock, Sending>,
+    /// All that wait, and what is to be called when each was carried out.
+    callbacks: HashMap<Notification, Vec<Done>>,
+    begun: u64,
+    pub(super) senders: usize,
+    /// Senders that have nothing to do.
+    pub(super) idle: usize,
+    pub(super) has_ended: bool,
+}
+
+impl Queue {
+    pub(super) fn len(&self) -> usize {
+        self.callbacks.len()
+    }
+
+    /// Whether another sender would have something to do.
+    pub(super) fn has_more(&self) -> bool {
+        !self.waiting.is_empty() || (!self.beyond.is_empty() && self.directories() < DIRECTORIES_MAX)
+    }
+
+    /// How many have been begun to be sent.
+    pub(super) fn begun(&self) -> u64 {
+        self.begun
+    }
+
+    pub(super) fn push(&mut self, notification: Notification, done: Option<Done>) {
+        match self.callbacks.entry(notification) {
+            Entry::Occupied(same) => same.into_mut().extend(done),
+            Entry::Vacant(place) => {
+                self.waiting.push_back(place.key().clone());
+                place.insert(done.into_iter().collect());
+            }
+        }
+    }
+
+    /// One that waited for `lock` was carried out. The next of those, which its sender has to send, too.
+    pub(super) fn release(&mut self, lock: KernelLock) -> Option<(Notification, Vec<Done>)> {
+        let mut behind = self.sending.remove(&lock)?.behind;
+        let next = behind.pop_front()?;
+        Some(self.begin(next, lock, behind))
+    }
+
+    /// The next one to be sent.
+    pub(super) fn next(&mut self) -> Option<(Notification, Vec<Done>)> {
+        while !self.beyond.is_empty() && self.directories() < DIRECTORIES_MAX {
+            let next = self.beyond.pop_front().and_then(|next| self.begin_if_free(next));
+            if next.is_some() {
+                return next;
+            }
+        }
+        while let Some(next) = self.waiting.pop_front() {
+            let lock = next.kernel_lock();
+            let is_beyond = matches!(lock, KernelLock::Directory(_))
+                && !self.sending.contains_key(&lock)
+                && self.directories() >= DIRECTORIES_MAX;
+            if is_beyond {
+                self.beyond.push_back(next);
+                continue;
+            }
+            let next = self.begin_if_free(next);
+            if next.is_some() {
+                return next;
+            }
+        }
+        None
+    }
+
+    fn begin_if_free(&mut self, next: Notification) -> Option<(Notification, Vec<Done>)> {
+        let lock = next.kernel_lock();
+        if let Some(sending) = self.sending.get_mut(&lock) {
+            sending.behind.push_back(next);
+            return None;
+        }
+        Some(self.begin(next, lock, VecDeque::new()))
+    }
+
+    fn begin(
+        &mut self,
+        next: Notification,
+        lock: KernelLock,
+        behind: VecDeque<Notification>,
+    ) -> (Notification, Vec<Done>) {
+        self.sending.insert(lock, Sending { number: self.begun, is_stalled: false, behind });
+        self.begun += 1;
+        let callbacks = self.callbacks.remove(&next).unwrap_or_default();
+        (next, callbacks)
+    }
+
+    fn directories(&self) -> usize {
+        if self.sending.len() < DIRECTORIES_MAX {
+            return 0;
+        }
+        self.sending.keys().filter(|lock| matches!(lock, KernelLock::Directory(_))).count()
+    }
+
+    /// Those that were begun among the first `number` and are still being sent: no caller waits for them any
+    /// more, nor for what comes behind them.
+    pub(super) fn give_up_on(&mut self, number: u64) {
+        for sending in self.sending.values_mut() {
+            sending.is_stalled |= sending.number < number;
+        }
+    }
+
+    /// Whether one that waits for `lock` would wait behind others for which no caller waits any more.
+    pub(super) fn is_stalled(&self, lock: KernelLock) -> bool {
+        if self.sending.get(&lock).is_some_and(|sending| sending.is_stalled) {
+            return true;
+        }
+        if self.sending.len() < DIRECTORIES_MAX {
+            return false;
+        }
+        let stalled = || self.sending.iter().filter(|(_, sending)| sending.is_stalled);
+        let is_directory = |lock: &KernelLock| matches!(lock, KernelLock::Directory(_));
+        let directories = stalled().filter(|(lock, _)| is_directory(lock)).count();
+        stalled().count() >= SENDERS_MAX || (is_directory(&lock) && directories >= DIRECTORIES_MAX)
+    }
+
+    pub(super) fn has_stalled(&self) -> bool {
+        self.sending.values().any(|sending| sending.is_stalled)
+    }
+
+    /// Whether `notification` is still to be carried out, or one that waits for the same lock just now.
+    pub(super) fn contains(&self, notification: &Notification) -> bool {
+        self.callbacks.contains_key(notification) || self.sending.contains_key(&notification.kernel_lock())
+    }
+
+    /// Takes out the names that wait. Returns what waits for them.
+    pub(super) fn take_names(&mut self) -> Vec<Done> {
+        self.beyond.clear();
+        let is_name = |one: &Notification| matches!(one.kernel_lock(), KernelLock::Directory(_));
+        self.waiting.retain(|one| !is_name(one));
+        for (lock, sending) in &mut self.sending {
+            if matches!(lock, KernelLock::Directory(_)) {
+                sending.behind.clear();
+            }
+        }
+        self.callbacks.extract_if(|one, _| is_name(one)).flat_map(|(_, callbacks)| callbacks).collect()
+    }
+
+    /// Takes out all that wait. Returns what waits for them.
+    pub(super) fn take_all(&mut self) -> Vec<Done> {
+        self.waiting.clear();
+        self.beyond.clear();
+        self.sending.values_mut().for_each(|sending| sending.behind.clear());
+        self.callbacks.drain().flat_map(|(_, callbacks)| callbacks).collect()
+    }
+}

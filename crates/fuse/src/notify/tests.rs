@@ -1,0 +1,101 @@
+use bytes::Bytes;
+
+use super::queue::{KernelLock, Queue};
+use super::{Notification, Outcome};
+
+/// As many directories as senders may wait for.
+const DIRECTORIES_MAX: u64 = 32;
+
+fn name(parent: u64, name: &'static str) -> Notification {
+    Notification::InvalEntry { parent, name: Bytes::from_static(name.as_bytes()), expire_only: false }
+}
+
+fn pages(node: u64) -> Notification {
+    Notification::InvalInode { node, offset: 0, len: 0 }
+}
+
+fn queue_of<const N: usize>(notifications: [Notification; N]) -> Queue {
+    let mut queue = Queue::default();
+    for notification in notifications {
+        queue.push(notification, None);
+    }
+    queue
+}
+
+fn next(queue: &mut Queue) -> Option<Notification> {
+    queue.next().map(|(notification, _)| notification)
+}
+
+#[test]
+fn one_sender_sends_in_the_order_of_submission() {
+    let all = [name(1, "a"), pages(7), name(1, "b"), name(2, "c"), Notification::IncEpoch];
+    let mut queue = queue_of(all.clone());
+    for expected in all {
+        let sent = next(&mut queue);
+        assert_eq!(sent.as_ref(), Some(&expected));
+        assert!(queue.release(expected.kernel_lock()).is_none());
+    }
+    assert_eq!(next(&mut queue), None);
+}
+
+#[test]
+fn notifications_behind_a_held_directory_wait_and_all_others_go_on() {
+    let mut queue = queue_of([name(1, "a"), name(1, "b"), name(2, "c"), pages(1)]);
+    assert_eq!(next(&mut queue), Some(name(1, "a")));
+    assert_eq!(next(&mut queue), Some(name(2, "c")));
+    assert_eq!(next(&mut queue), Some(pages(1)));
+    assert_eq!(next(&mut queue), None);
+    assert!(!queue.has_more());
+    let next_of_directory = queue.release(KernelLock::Directory(1)).map(|(notification, _)| notification);
+    assert_eq!(next_of_directory, Some(name(1, "b")));
+}
+
+#[test]
+fn equal_notifications_wait_as_one_and_call_all_back() {
+    let mut queue = queue_of([]);
+    for _ in 0..3 {
+        queue.push(pages(1), Some(Box::new(|_| {})));
+    }
+    assert_eq!(queue.len(), 1);
+    let (sent, callbacks) = queue.next().expect("one waits");
+    assert_eq!((sent, callbacks.len()), (pages(1), 3));
+    // It is being sent, and may be too early for what comes now.
+    queue.push(pages(1), None);
+    assert!(queue.contains(&pages(1)) && queue.next().is_none());
+    assert!(queue.release(KernelLock::Pages(1)).is_some());
+    assert!(queue.contains(&pages(1)) && queue.release(KernelLock::Pages(1)).is_none());
+    assert!(!queue.contains(&pages(1)));
+}
+
+#[test]
+fn held_directories_leave_senders_to_pages_and_more_directories_wait() {
+    let mut queue = queue_of([]);
+    for parent in 1..=DIRECTORIES_MAX + 1 {
+        queue.push(name(parent, "a"), None);
+    }
+    queue.push(pages(7), None);
+    for parent in 1..=DIRECTORIES_MAX {
+        assert_eq!(next(&mut queue), Some(name(parent, "a")));
+    }
+    assert_eq!(next(&mut queue), Some(pages(7)));
+    assert!(queue.release(KernelLock::Pages(7)).is_none());
+    assert!(next(&mut queue).is_none() && !queue.has_more());
+    queue.give_up_on(queue.begun());
+    assert!(queue.is_stalled(KernelLock::Directory(1)) && queue.is_stalled(KernelLock::Directory(100)));
+    assert!(!queue.is_stalled(KernelLock::Pages(7)));
+    assert!(queue.release(KernelLock::Directory(1)).is_none());
+    assert_eq!(next(&mut queue), Some(name(DIRECTORIES_MAX + 1, "a")));
+}
+
+#[test]
+fn taken_names_are_called_back_and_the_rest_stays() {
+    let mut queue = queue_of([name(1, "a")]);
+    assert!(queue.next().is_some());
+    let (called, was_called) = std::sync::mpsc::channel();
+    queue.push(name(1, "b"), Some(Box::new(move |outcome| called.send(outcome).expect("is awaited"))));
+    queue.push(pages(7), None);
+    assert!(queue.next().is_some_and(|(notification, _)| notification == pages(7)));
+    queue.take_names().into_iter().for_each(|done| done(Outcome::Ended));
+    assert_eq!(was_called.recv(), Ok(Outcome::Ended));
+    assert!(queue.len() == 0 && queue.release(KernelLock::Directory(1)).is_none());
+}

@@ -1,0 +1,216 @@
+//! A process that keeps a lock of the kernel for as long as it likes: that of a directory, which it lists
+//! into memory that never comes, or those of a file's pages.
+
+use std::io::IoSlice;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kvfs_fs::{BeginOptions, Caller, Durability, FileSystem, MountOptions, NodeId, WriteFlags};
+use kvfs_fuse::abi::notify::{INC_EPOCH, INVAL_ENTRY, INVAL_INODE, InvalEntryOut};
+use kvfs_fuse::abi::{self, Opcode};
+use kvfs_fuse::bridge::{Bridge, init_config};
+use kvfs_fuse::notify::{Notification, NotifyError};
+use kvfs_fuse::session::SessionConfig;
+use kvfs_fuse::transport::memory::MemoryTransport;
+use kvfs_fuse::transport::{Delivery, Received, Transport};
+use kvfs_fuse::{Errno, Session};
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::bridge::over_the_model;
+use crate::kernel::Kernel;
+use crate::slow::Barrier;
+
+/// A kernel in which notifications of one kind wait, where they are of one node, until the test opens the
+/// barrier.
+pub(crate) struct Holding {
+    inner: Box<dyn Transport>,
+    held: (i32, u64),
+    barrier: Arc<Barrier>,
+}
+
+impl Holding {
+    pub(crate) fn wrap(
+        inner: MemoryTransport,
+        held: (i32, u64),
+        barrier: &Arc<Barrier>,
+    ) -> Box<dyn Transport> {
+        Box::new(Self { inner: Box::new(inner), held, barrier: Arc::clone(barrier) })
+    }
+}
+
+impl Transport for Holding {
+    fn receive(&self, buffer: &mut [u8]) -> Result<Received, Errno> {
+        self.inner.receive(buffer)
+    }
+
+    fn send(&self, parts: &[IoSlice<'_>]) -> Result<Delivery, Errno> {
+        let (head, _) = abi::OutHeader::read_from_prefix(&parts[0]).unwrap();
+        // All of these kinds begin with the node.
+        if head.unique == 0
+            && head.error == self.held.0
+            && u64::read_from_prefix(&parts[1]).unwrap().0 == self.held.1
+        {
+            self.barrier.pass();
+        }
+        self.inner.send(parts)
+    }
+
+    fn interrupt(&self) -> bool {
+        self.inner.interrupt()
+    }
+
+    fn another(&self) -> Result<Box<dyn Transport>, Errno> {
+        let (inner, barrier) = (self.inner.another()?, Arc::clone(&self.barrier));
+        Ok(Box::new(Self { inner, barrier, ..*self }))
+    }
+}
+
+struct Rig {
+    fs: Arc<FileSystem>,
+    bridge: Arc<Bridge>,
+    kernel: Kernel,
+    session: Session,
+    barrier: Arc<Barrier>,
+    /// `held` and `free`, in the root.
+    nodes: [NodeId; 2],
+}
+
+/// Whether `held` and `free` are files; notifications of kind `code` wait for the first one.
+fn rig(is_file: bool, code: i32) -> Rig {
+    let (fs, bridge) = over_the_model(MountOptions::default());
+    let caller = Caller::default();
+    let nodes = [&b"held"[..], b"free"].map(|name| {
+        let made = if is_file {
+            fs.create(&caller, NodeId::ROOT, name, 0o644, true).unwrap().0
+        } else {
+            fs.mkdir(&caller, NodeId::ROOT, name, 0o755).unwrap()
+        };
+        made.node
+    });
+    let config = SessionConfig {
+        init: init_config(),
+        workers: 1,
+        notifications_max: 4,
+        notification_wait_max: Duration::from_millis(400),
+        ..SessionConfig::default()
+    };
+    let barrier = Arc::new(Barrier::default());
+    let (kernel, session) = Kernel::start_with(bridge.clone(), &config, |transport| {
+        Holding::wrap(transport, (code, nodes[0].0), &barrier)
+    });
+    bridge.attach(session.notifier());
+    for (unique, name) in [(4, &b"held\0"[..]), (6, b"free\0")] {
+        kernel.send(Opcode::Lookup, unique, 1, &[name]);
+        assert_eq!(kernel.answer().unique, unique);
+    }
+    barrier.close();
+    Rig { fs, bridge, kernel, session, barrier, nodes }
+}
+
+impl Rig {
+    fn begin(&self) -> Arc<FileSystem> {
+        let view = self.fs.begin(&BeginOptions::default()).unwrap();
+        for name in [&b"held"[..], b"free"] {
+            view.lookup(&Caller::default(), NodeId::ROOT, name).unwrap();
+        }
+        view
+    }
+
+    /// A transaction that makes `name` in both directories.
+    fn commit_names(&self, name: &[u8]) {
+        let view = self.begin();
+        for node in self.nodes {
+            view.create(&Caller::default(), node, name, 0o644, true).unwrap();
+        }
+        self.bridge.commit(&view, None, Durability::Buffered, None).unwrap();
+    }
+
+    /// Waits until the kernel is told of `name`, and returns the directory.
+    fn told_of(&self, name: &[u8]) -> NodeId {
+        loop {
+            let told = self.kernel.answer();
+            if told.error != INVAL_ENTRY {
+                continue;
+            }
+            let (head, told) = InvalEntryOut::read_from_prefix(&told.body).unwrap();
+            if told.strip_suffix(b"\0") == Some(name) {
+                return NodeId(head.parent);
+            }
+        }
+    }
+
+    fn end(self) {
+        self.barrier.open();
+        self.kernel.unmount();
+        self.session.wait().unwrap();
+    }
+}
+
+fn name_in(parent: NodeId, name: String) -> Notification {
+    Notification::InvalEntry { parent: parent.0, name: name.into(), expire_only: false }
+}
+
+#[test]
+fn commits_go_on_beside_a_held_directory_and_its_names_are_told_later() {
+    let rig = rig(false, INVAL_ENTRY);
+    let [held, free] = rig.nodes;
+    rig.commit_names(b"first");
+    assert_eq!(rig.told_of(b"first"), free);
+    rig.commit_names(b"second");
+    assert_eq!(rig.told_of(b"second"), free);
+    rig.barrier.open();
+    assert_eq!(rig.told_of(b"first"), held);
+    assert_eq!(rig.told_of(b"second"), held);
+    rig.end();
+}
+
+#[test]
+fn commit_of_held_pages_goes_on_and_a_mapping_of_old_pages_is_refused_until_they_are_dropped() {
+    let rig = rig(true, INVAL_INODE);
+    let [held, _] = rig.nodes;
+    let view = rig.begin();
+    let data = bytes::Bytes::from_static(b"new");
+    view.write(&Caller::default(), held, 0, data, WriteFlags::default()).unwrap();
+    rig.bridge.commit(&view, None, Durability::Buffered, None).unwrap();
+    rig.barrier.wait_for_waiter();
+
+    let write = || {
+        let head = abi::WriteIn { size: 3, write_flags: abi::flags::WRITE_CACHE, ..abi::WriteIn::default() };
+        rig.kernel.send(Opcode::Write, 10, held.0, &[head.as_bytes(), b"old"]);
+        std::iter::repeat_with(|| rig.kernel.answer()).find(|answer| answer.unique == 10).unwrap().error
+    };
+    assert_eq!(write(), -Errno::IO.raw_os_error());
+    rig.barrier.open();
+    // Housekeeping finds that they are, sooner or later.
+    while write() != 0 {
+        std::thread::yield_now();
+    }
+    rig.end();
+}
+
+#[test]
+fn session_ends_though_a_notification_is_held_up_in_the_kernel() {
+    let Rig { bridge, kernel, session, barrier, nodes, .. } = rig(false, INVAL_ENTRY);
+    let notifier = session.notifier();
+    notifier.submit(name_in(nodes[0], "a".to_owned())).unwrap();
+    notifier.submit(name_in(nodes[0], "b".to_owned())).unwrap();
+    barrier.wait_for_waiter();
+    kernel.unmount();
+    session.wait().unwrap();
+    assert_eq!(notifier.submit(Notification::IncEpoch), Err(NotifyError::Ended));
+    bridge.end();
+    barrier.open();
+}
+
+#[test]
+fn more_names_of_a_held_directory_than_may_wait_become_one_message() {
+    let rig = rig(false, INVAL_ENTRY);
+    let notifier = rig.session.notifier();
+    let names = (0..6).map(|number| name_in(rig.nodes[0], number.to_string()));
+    notifier.carry_out_soon(names).unwrap();
+    assert!(std::iter::repeat_with(|| rig.kernel.answer()).any(|told| told.error == INC_EPOCH));
+    // No caller waits for that directory any more, and what may be left out is refused.
+    let refused = notifier.submit(name_in(rig.nodes[0], "other".to_owned()));
+    assert_eq!(refused, Err(NotifyError::QueueFull { len_max: 4 }));
+    rig.end();
+}
