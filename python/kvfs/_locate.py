@@ -36,6 +36,21 @@ def socket_of(store: str) -> Tuple[str, Optional[int]]:
     return path, os.stat(store).st_uid if os.path.exists(store) else None
 
 
+def open_socket_of(store: str) -> Tuple[int, Optional[int]]:
+    """A descriptor (O_PATH) of the socket of a mounted store, and the owner as by :func:`socket_of`. A symbolic link in its place
+    is not followed: the store's owner may have made it, and it could lead to another store that this user may use."""
+    path, owner = socket_of(store)
+    try:
+        descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        raise NotMounted(f"cannot reach the daemon at {path}: {error.strerror}") from error
+    found = os.fstat(descriptor)
+    if not stat.S_ISSOCK(found.st_mode) or found.st_uid not in (0, owner, os.geteuid()):
+        os.close(descriptor)
+        raise PermissionError(errno.EACCES, "no socket of a user that may serve the store", path)
+    return descriptor, owner
+
+
 def _public_of(store: str) -> Tuple[str, str]:
     directory = os.path.join(PUBLIC, hashlib.sha256(os.fsencode(store)).hexdigest())
     return directory, os.path.join(directory, SOCKET_NAME)

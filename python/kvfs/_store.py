@@ -28,7 +28,7 @@ import grpc
 
 from . import _trees
 from ._errors import Conflict, KvfsError, NotMounted, explained
-from ._locate import SOCKET_NAME, expect_daemon_of, locate, socket_of
+from ._locate import expect_daemon_of, locate, open_socket_of
 from ._proto import store_pb2 as pb
 from ._proto.store_pb2_grpc import StoreStub
 
@@ -37,8 +37,6 @@ T = TypeVar("T")
 Data = Union[bytes, bytearray, memoryview]
 Path = Union[str, "os.PathLike[str]"]
 
-#: A socket's address has room for so many bytes.
-_ADDRESS_LEN_MAX = 107
 _MESSAGE_LEN_MAX = 16 << 20
 _MS_MAX = (1 << 64) - 1
 #: What an import sends at a time: keys and values, and their number.
@@ -115,16 +113,14 @@ class _Connection:
     def __init__(self, store: str, deadline: Optional[float]) -> None:
         self.store = store
         self.deadline = deadline
-        self._directory: Optional[int] = None
-        socket, owner = socket_of(store)
-        if len(os.fsencode(socket)) > _ADDRESS_LEN_MAX:
-            # Too long for an address: through a descriptor of the directory.
-            self._directory = os.open(store, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-            socket = f"/proc/self/fd/{self._directory}/{SOCKET_NAME}"
+        # By this, and not by a path: that may be too long for an address, and may lead elsewhere by now.
+        descriptor, owner = open_socket_of(store)
+        self._descriptor: Optional[int] = descriptor
+        socket = f"/proc/self/fd/{descriptor}"
         try:
             expect_daemon_of(socket, owner)
         except BaseException:
-            self._close_directory()
+            os.close(descriptor)
             raise
         options = [
             ("grpc.max_receive_message_length", _MESSAGE_LEN_MAX),
@@ -145,12 +141,9 @@ class _Connection:
 
     def close(self) -> None:
         self._channel.close()
-        self._close_directory()
-
-    def _close_directory(self) -> None:
-        if self._directory is not None:
-            os.close(self._directory)
-            self._directory = None
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
 
 
 class Keyspace:

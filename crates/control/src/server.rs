@@ -17,6 +17,8 @@ use kvfs_service::{ErrorKind, Result, ServiceError};
 use kvfs_socket::BoundSocket;
 use kvfs_store::clock::{Clock, SystemClock};
 use kvfs_store::progress::{self, Step};
+use rustix::io::Errno;
+use rustix::net::{SendFlags, send};
 
 use crate::answer::RequestHandler;
 use crate::peer::{Peer, is_there};
@@ -216,6 +218,7 @@ fn serve(stream: UnixStream, peer: &Peer, shared: &Shared) -> io::Result<()> {
 }
 
 /// Tells a client that waits how far its request is: for the first time after a while, then now and then.
+/// The request may hold what others wait for, so this waits for no client: what finds no room is left out.
 struct News {
     stream: UnixStream,
     clock: SystemClock,
@@ -233,10 +236,20 @@ impl News {
             return;
         }
         self.due.set(now + NEWS_PERIOD);
-        if write_frame(&mut &self.stream, &Response::from(step)).is_err() {
+        if self.send(step).is_err() {
             // Half a frame may have gone out: nothing may follow it. The request is carried out all the same.
             let _ = self.stream.shutdown(Shutdown::Both);
             self.due.set(Duration::MAX);
+        }
+    }
+
+    fn send(&self, step: Step) -> io::Result<()> {
+        let frame = frame(&Response::from(step))?;
+        match send(&self.stream, &frame, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+            Ok(sent) if sent == frame.len() => Ok(()),
+            Ok(_) => Err(io::ErrorKind::WriteZero.into()),
+            Err(Errno::AGAIN | Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
         }
     }
 }

@@ -4,10 +4,13 @@
 
 use std::ffi::OsString;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
 
 use crate::address::Address;
 use crate::public;
@@ -34,13 +37,28 @@ impl Located {
         (socket, owner)
     }
 
+    /// How the socket `name` is reached, and the owner as [`Self::socket`] tells. A symbolic link in its
+    /// place, which the owner of the store may have made, leads nowhere: it could lead to another store that
+    /// the caller may use.
+    ///
+    /// # Errors
+    /// No socket is there; `PermissionDenied`: it is of a user that may not serve the store.
+    pub fn address(&self, name: &str) -> io::Result<(Address, Option<u32>)> {
+        let (socket, owner) = self.socket(name);
+        let directory = socket.parent().unwrap_or(&self.store);
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory: OwnedFd = rustix::fs::open(directory, flags, Mode::empty())?;
+        let address = Address::beneath(directory, name, |uid| public::may_serve(uid, owner))?;
+        Ok((address, owner))
+    }
+
     /// Connects to the socket `name`.
     ///
     /// # Errors
     /// No daemon listens; `PermissionDenied`: one of a user that may not serve the store.
     pub fn connect(&self, name: &str) -> io::Result<UnixStream> {
-        let (socket, owner) = self.socket(name);
-        let stream = UnixStream::connect(Address::of(&socket)?.path())?;
+        let (address, owner) = self.address(name)?;
+        let stream = UnixStream::connect(address.path())?;
         public::expect_daemon_of(&stream, owner)?;
         Ok(stream)
     }

@@ -57,6 +57,11 @@ fn is_in_user_namespace() -> bool {
     map.split_ascii_whitespace().ne(["0", "0", "4294967295"])
 }
 
+/// Whether a user may serve a store whose directory is `owner`'s.
+pub fn may_serve(uid: u32, owner: Option<u32>) -> bool {
+    uid == 0 || Some(uid) == owner || uid == rustix::process::geteuid().as_raw()
+}
+
 /// Refuses a daemon of a user that may not serve the store: others than root, this process's user, and
 /// `owner`, the owner of the store's directory. For a client that has connected, before it sends anything.
 ///
@@ -64,7 +69,7 @@ fn is_in_user_namespace() -> bool {
 /// `PermissionDenied`: it is of another user; the kernel does not tell.
 pub fn expect_daemon_of(stream: impl AsFd, owner: Option<u32>) -> io::Result<()> {
     let uid = crate::peer_credentials(&stream)?.uid;
-    if uid == 0 || Some(uid) == owner || uid == rustix::process::geteuid().as_raw() {
+    if may_serve(uid, owner) {
         return Ok(());
     }
     let message = format!("the process behind the socket is of user {uid}, which may not serve the store");

@@ -32,10 +32,8 @@ pub(crate) fn run(args: &UmountArgs) -> Result<ExitCode> {
             format!("{} lies inside a mount; the mount point is {}", args.dir.display(), mount.dir.display()),
         ));
     }
-    // A user that may unmount need not be allowed to talk to the daemon.
-    let daemon = StoreDir::open(&mount.store).and_then(|store| control::connect(&store));
-    let closing = match daemon {
-        Ok(Daemon::Serving { mut client, dir }) if dir == mount.dir => {
+    let closing = match daemon_to_ask(&mount, args) {
+        Some(Daemon::Serving { mut client, dir }) if dir == mount.dir => {
             if (args.abort_open || args.checkpoint_open) && !args.lazy {
                 check_unused(&mount, &mut client)?;
             }
@@ -57,6 +55,14 @@ pub(crate) fn run(args: &UmountArgs) -> Result<ExitCode> {
         eprintln!("kvfs: unmounted {}, but {elsewhere}", mount.dir.display());
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The daemon, if it has a say. What is detached needs none of its answers, which one that hangs would not
+/// give; nor would another user's to root.
+fn daemon_to_ask(mount: &MountedStore, args: &UmountArgs) -> Option<Daemon> {
+    let has_say = mount.is_trusted() && (!args.lazy || args.abort_open || args.checkpoint_open);
+    // A user that may unmount need not be allowed to talk to it.
+    has_say.then(|| StoreDir::open(&mount.store).and_then(|store| control::connect(&store)).ok()).flatten()
 }
 
 /// Waits until the daemon has closed the store, unless other mounts show the file system: it ends with the

@@ -239,11 +239,12 @@ fn serve_metrics(plan: &Plan, place: &MetricsPlace, service: &Arc<Service>) -> R
 /// A store that is only to be read may lie where no socket can be made: then there is none, and commands open
 /// the store themselves, beside the daemon.
 fn unless_unwritable<T>(plan: &Plan, made: std::io::Result<T>) -> std::io::Result<Option<T>> {
-    use std::io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
+    use std::io::ErrorKind::{PermissionDenied, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+    let is_unwritable = |error: &std::io::Error| {
+        matches!(error.kind(), PermissionDenied | ReadOnlyFilesystem | StorageFull | QuotaExceeded)
+    };
     match made {
-        Err(error)
-            if plan.open.read_only && matches!(error.kind(), PermissionDenied | ReadOnlyFilesystem) =>
-        {
+        Err(error) if plan.open.read_only && is_unwritable(&error) => {
             tracing::info!(%error, "no socket: the store's directory can't be written to");
             Ok(None)
         }

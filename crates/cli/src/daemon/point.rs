@@ -166,11 +166,7 @@ pub(crate) fn explain_mount(error: &MountError) -> ServiceError {
                 "-o allow_other needs the line user_allow_other in /etc/fuse.conf; root can add it",
             );
         }
-        MountError::Fusermount { message, .. }
-            if ["access", "ermission", "permitted"].iter().any(|word| message.contains(word)) =>
-        {
-            ErrorKind::Denied
-        }
+        error @ MountError::Fusermount { .. } if error.is_denied() => ErrorKind::Denied,
         MountError::Point { .. } | MountError::NotDirectory { .. } | MountError::Stale { .. } => {
             ErrorKind::MountPoint
         }

@@ -11,7 +11,7 @@ use kvfs_socket::BoundSocket;
 use kvfs_socket::address::Address;
 use kvfs_socket::public;
 
-use super::{StoreDir, effective_uid};
+use super::StoreDir;
 use crate::control::SOCKET_NAME as CONTROL;
 
 /// Only the user of the daemon, and root.
@@ -73,7 +73,6 @@ impl StoreDir {
     }
 
     fn address(&self, name: &str) -> io::Result<Address> {
-        let may_trust = |uid| uid == 0 || uid == effective_uid() || uid == self.uid();
-        Address::beneath(self.directory(), name, may_trust)
+        Address::beneath(self.directory(), name, |uid| public::may_serve(uid, Some(self.uid())))
     }
 }

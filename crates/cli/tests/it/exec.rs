@@ -24,7 +24,7 @@ fn is_served_here(test: &str) -> bool {
 }
 
 /// A shell with `script` under `kvfs exec`.
-fn exec(store: &str, options: &[&str], script: &str) -> Run {
+pub(crate) fn exec(store: &str, options: &[&str], script: &str) -> Run {
     let mut command = Command::new(KVFS);
     command.args(["exec", "-s", store]).args(options).args(["--", "sh", "-euc", script]);
     run(command.env("KVFS_PRELOAD", library()).env("KVFS", KVFS))

@@ -7,8 +7,10 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::Command;
 
+use kvfs_rpc::client::blocking::Store;
 use rustix::process::{Signal, kill_process};
 
+use crate::exec::exec;
 use crate::user::{NOBODY, as_nobody, can_be_nobody, give};
 use crate::world::{
     KVFS, World, can_mount, daemon_of, fingerprint, is_mounted, kvfs, mounts_below, run, wait_until,
@@ -212,6 +214,13 @@ fn sockets_in_a_foreign_store_do_not_lead_commands_to_another_store() {
         kvfs(&["snapshot", "create", "-s", &store, "planted"]);
         fs::remove_file(format!("{store}/{name}")).unwrap();
     }
+    fs::write(format!("{dir}/secret"), "of root").unwrap();
+    // By the path of a store's socket, or by the one for the users of its mounts.
+    symlink(format!("{roots}/files.sock"), format!("{store}/files.sock")).unwrap();
+    symlink(format!("{roots}/kv.sock"), format!("{store}/kv.sock")).unwrap();
+    let answer = exec(&store, &[], "cat /kvfs/secret");
+    assert!(!String::from_utf8_lossy(&answer.stdout).contains("of root"), "{answer:?}");
+    assert!(Store::connect(Path::new(&store)).is_err(), "the library has followed a link");
     assert_eq!(kvfs(&["kv", "get", "-s", &dir, "tags", "secret"]).ok(), "of root");
     assert!(!kvfs(&["snapshot", "list", "-s", &dir]).ok().contains("planted"));
     kvfs(&["umount", &dir]).ok();

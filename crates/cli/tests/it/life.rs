@@ -400,6 +400,24 @@ fn options_reach_the_kernel() {
 }
 
 #[test]
+fn daemon_that_does_not_answer_is_detached_lazily() {
+    if !can_mount("daemon_that_does_not_answer_is_detached_lazily") {
+        return;
+    }
+    let world = World::new();
+    let (store, dir) = world.mounted();
+    // An open transaction has no say, either.
+    kvfs(&["txn", "begin", "-s", &dir]).ok();
+    let daemon = daemon_of(&store);
+    kill_process(daemon, Signal::STOP).unwrap();
+    kvfs(&["umount", "--lazy", &dir]).ok();
+    assert!(!is_mounted(&dir));
+    kill_process(daemon, Signal::CONT).unwrap();
+    wait_until("the end of the daemon", || daemons_of(Path::new(&store)).is_empty());
+    assert!(kvfs(&["check", &store]).ok().starts_with("clean"));
+}
+
+#[test]
 fn lazily_unmounted_stores_close_behind_their_last_user() {
     if !can_mount("lazily_unmounted_stores_close_behind_their_last_user") {
         return;

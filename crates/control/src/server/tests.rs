@@ -1,10 +1,14 @@
 //! What passes on a connection, at both of its ends.
 
+use std::io::Read;
 use std::path::Path;
+
+use kvfs_store::progress::Unit;
 
 use super::*;
 use crate::answer::tests::World;
 use crate::client::{Client, Daemon};
+use crate::protocol::read_frame;
 
 /// The command's end of a connection to a daemon, whose end `work` has with it.
 fn connected<T>(world: World, work: impl FnOnce(&mut Client) -> T) -> T {
@@ -56,4 +60,28 @@ fn refusal_of_a_daemon_is_told_apart_from_its_end() {
     let paths = vec![vec![b'x'; 1 << 20]];
     let too_long = client.ask(&Request::RemoveTrees { paths });
     assert!(matches!(too_long, Ok(Err(error)) if error.kind() == ErrorKind::Usage));
+}
+
+#[test]
+fn news_wait_for_no_client() {
+    let (mut near, far) = UnixStream::pair().expect("a pair");
+    far.set_write_timeout(Some(Duration::from_millis(1))).expect("is set");
+    let mut filled = 0;
+    while let Ok(taken) = send(&far, &[0; 4096], SendFlags::DONTWAIT) {
+        filled += taken;
+    }
+    let news = News { due: Cell::new(Duration::ZERO), ..News::new(far.try_clone().expect("a descriptor")) };
+    let step = Step { stage: "committing", unit: Unit::Items, done: 1, total: 2 };
+    for _ in 0..2 {
+        news.tell(step);
+        news.due.set(Duration::ZERO);
+    }
+    // Left out, and not cut off: the answer can still come behind it.
+    near.read_exact(&mut vec![0; filled]).expect("is there");
+    news.tell(step);
+    write_frame(&mut &far, &Response::Done).expect("is sent");
+    for _ in 0..2 {
+        let told: Option<Response> = read_frame(&mut near).expect("is read");
+        assert!(matches!(told, Some(Response::Done | Response::Progress { .. })), "{told:?}");
+    }
 }

@@ -55,3 +55,12 @@ pub enum MountError {
     #[error("cannot end the connection of {point}: {source}; SIGKILL of its daemon does")]
     Abort { point: PathBuf, source: io::Error },
 }
+
+impl MountError {
+    /// Whether `fusermount3` says that a right is missing.
+    pub fn is_denied(&self) -> bool {
+        let Self::Fusermount { point, message } = self else { return false };
+        let reason = super::fusermount::reason(message, point);
+        ["access", "ermission", "permitted"].iter().any(|word| reason.contains(word))
+    }
+}

@@ -63,6 +63,11 @@ fn receive_descriptor(socket: &OwnedFd) -> Result<OwnedFd, Errno> {
     Err(Errno::NOENT)
 }
 
+/// What a message of the program says beside the mount point, in whose path the same words may stand.
+pub(super) fn reason(message: &str, point: &Path) -> String {
+    message.replace(&*point.to_string_lossy(), "")
+}
+
 /// Unmounts.
 pub(super) fn unmount(point: &Path, lazy: bool) -> Result<(), MountError> {
     let mut command = Command::new(PROGRAM);
@@ -77,10 +82,10 @@ pub(super) fn unmount(point: &Path, lazy: bool) -> Result<(), MountError> {
     }
     let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
     let point = point.to_owned();
-    Err(if message.contains("busy") {
+    let reason = reason(&message, &point);
+    Err(if reason.contains("busy") {
         MountError::Busy { point }
-    } else if message.contains("not found") || message.contains("not mounted") || message.contains("Invalid")
-    {
+    } else if reason.contains("not found") || reason.contains("not mounted") || reason.contains("Invalid") {
         // It looks among the mounts of its caller alone.
         match super::table() {
             Ok(mounts) if mounts.iter().any(|mount| mount.point == point) => {

@@ -51,3 +51,18 @@ fn unmounting_nothing_says_so() {
     let error = unmount_by_syscall(&dir, &dir, UnmountFlags::empty()).unwrap_err();
     assert!(matches!(error, MountError::NotMounted { .. } | MountError::NotPermitted { .. }), "{error}");
 }
+
+#[test]
+fn words_of_the_mount_points_path_are_no_reason() {
+    let point = Path::new("/home/me/busybox/access");
+    let message = "fusermount3: failed to unmount /home/me/busybox/access: Operation not permitted";
+    assert_eq!(
+        fusermount::reason(message, point),
+        "fusermount3: failed to unmount : Operation not permitted"
+    );
+    let refused = MountError::Fusermount { point: point.to_owned(), message: message.to_owned() };
+    assert!(refused.to_string().contains(message), "{refused}");
+    assert!(refused.is_denied());
+    let message = "fusermount3: failed to open /home/me/busybox/access: Input/output error".to_owned();
+    assert!(!MountError::Fusermount { point: point.to_owned(), message }.is_denied());
+}

@@ -1,7 +1,9 @@
 //! Which store a path means.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
+use kvfs_socket::address::Address;
 use kvfs_socket::locate;
 
 use super::error::{ClientError, Result};
@@ -15,10 +17,13 @@ pub struct Located {
 }
 
 impl Located {
-    /// Its socket, and the owner of its directory, whose daemon is to be behind it; that of a mount of root's
-    /// for all users, where the store's directory is closed.
-    pub fn socket(&self) -> (PathBuf, Option<u32>) {
-        locate::Located { store: self.store.clone() }.socket(SOCKET_NAME)
+    /// How its socket is reached, and the owner of its directory, whose daemon is to be behind it; that of a
+    /// mount of root's for all users, where the store's directory is closed.
+    ///
+    /// # Errors
+    /// No socket is there, or that of a user that may not serve the store.
+    pub(super) fn address(&self) -> io::Result<(Address, Option<u32>)> {
+        locate::Located { store: self.store.clone() }.address(SOCKET_NAME)
     }
 }
 

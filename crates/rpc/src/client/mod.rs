@@ -122,8 +122,8 @@ impl Client {
     /// # Errors
     /// [`ClientError::NotMounted`]; the connection fails.
     pub async fn connect(path: &Path) -> Result<Self> {
-        let (socket, owner) = locate(path)?.socket();
-        Self::connect_to_daemon_of(&socket, owner).await
+        let (address, owner) = locate(path)?.address()?;
+        Self::connect_to_daemon_of(address.path(), owner).await
     }
 
     /// Connects to a socket.
