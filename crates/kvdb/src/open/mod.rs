@@ -207,7 +207,7 @@ fn owners(
     let merger = Arc::new(Merger::new(&flusher, &deleted));
     let devices = Devices::new(&merger, &checkpoints, found, uuid);
     let migrator = Migrator::new(&merger);
-    let writer = Arc::new(Writer::new(&flusher, &Arc::new(Admission::new(&merger)), &deleted));
+    let writer = Arc::new(Writer::new(&flusher, &Arc::new(Admission::new(&merger, &reader)), &deleted));
     let txns = Arc::new(Txns::new(&reader, &checkpoints, &writer));
     Ok(Parts {
         uuid,

@@ -280,7 +280,7 @@ impl DbTxn {
     /// `seen`; says whether it did.
     fn apply_unless_changed(&self, batch: &Batch, seen: Option<Seqno>) -> Result<bool> {
         let mut held = StallTimer::default();
-        let admitted = self.engine.writer.admission.admit_space(batch, &mut held);
+        let admitted = self.engine.writer.admission.admit_space(batch, || self.layers(), &mut held);
         self.engine.runtime.note_held(&held);
         admitted?;
         self.make_room(batch)?;

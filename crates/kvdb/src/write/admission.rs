@@ -19,18 +19,21 @@ use kvfs_store::{Batch, Op, Result, StoreError};
 use crate::commits::undo::Undo;
 use crate::flush::Flusher;
 use crate::flush::headroom::Space;
+use crate::layers::Layers;
 use crate::live::LiveSet;
 use crate::memtable::space_of;
 use crate::merge::Merger;
 use crate::pressure::Pressure;
 use crate::pressure::rate_limiter::RateLimiter;
 use crate::pressure::throttle::{self, DELAY_MAX, Debt, SEALED_MAX};
+use crate::read::Reader;
 use crate::runtime::Runtime;
 use crate::runtime::ok_unless_full;
 use crate::runtime::options::Background;
 use crate::runtime::stalls::StallTimer;
 use crate::space::Budget;
 use crate::space::planner::{Act, Attempt, Known};
+use crate::write::growth::{ReserveGrowth, is_deleting};
 use std::sync::Arc;
 
 /// Longest wait for one step of background progress before looking again.
@@ -54,14 +57,17 @@ pub(crate) struct Admission {
     pub(super) merger: Arc<Merger>,
     pub(super) flusher: Arc<Flusher>,
     pub(super) undo: Arc<Undo>,
+    /// Of batches in the reserve.
+    growth: ReserveGrowth,
     /// The rate of writers that are held back.
     rate: Mutex<RateLimiter, class::KvdbWriteAdmissionRate>,
 }
 
 impl Admission {
-    /// Before what `merger` merges.
-    pub(crate) fn new(merger: &Arc<Merger>) -> Self {
+    /// Before what `merger` merges; `reader` tells what batches replace.
+    pub(crate) fn new(merger: &Arc<Merger>, reader: &Arc<Reader>) -> Self {
         Self {
+            growth: ReserveGrowth::new(reader),
             runtime: Arc::clone(&merger.runtime),
             live: Arc::clone(&merger.live),
             pressure: Arc::clone(&merger.pressure),
@@ -73,20 +79,41 @@ impl Admission {
         }
     }
 
-    /// Waits until the batch may come in.
-    pub(super) fn admit(&self, batch: &Batch, held: &mut StallTimer) -> Result<()> {
+    /// Waits until the batch may come in, over what `layers` show.
+    pub(super) fn admit(
+        &self,
+        batch: &Batch,
+        layers: impl FnOnce() -> Result<Layers>,
+        held: &mut StallTimer,
+    ) -> Result<()> {
         self.live.announce_features_of(batch)?;
-        self.admit_space(batch, held)?;
+        self.admit_space(batch, layers, held)?;
         self.wait_for_room(held)?;
         self.pay_debt(batch.whole_bytes() as u64, held);
         Ok(())
     }
 
-    pub(crate) fn admit_space(&self, batch: &Batch, held: &mut StallTimer) -> Result<()> {
+    pub(crate) fn admit_space(
+        &self,
+        batch: &Batch,
+        layers: impl FnOnce() -> Result<Layers>,
+        held: &mut StallTimer,
+    ) -> Result<()> {
         if batch.ops().iter().any(|op| matches!(op, Op::DeleteRange { .. })) {
             self.pressure.passes().note_range_deleted();
         }
-        self.admit_bytes(space_of(batch), budget_of(batch), held)
+        let bytes = space_of(batch);
+        if self.space.has_space(bytes, Budget::Ordinary) {
+            self.growth.reset();
+            return Ok(());
+        }
+        let growth = if is_deleting(batch) { self.growth.growth_of(batch, &layers()?) } else { i64::MAX };
+        if !self.growth.allows(growth) {
+            return self.admit_bytes(bytes, Budget::Ordinary, held);
+        }
+        self.admit_bytes(bytes, Budget::Deleting, held)?;
+        self.growth.note(growth);
+        Ok(())
     }
 
     /// Waits for nothing; tries to make space for `bytes` when there is none.
@@ -258,14 +285,10 @@ impl Admission {
     }
 }
 
-/// Most payload of a batch that counts as deleting (bytes): an unlink also writes times and counters.
-const DELETING_BYTES_MAX: usize = 64 << 10;
-
 /// Deleting may dip into the reserve: it must work on a full store. The rest of the reserve is for the merges
 /// that give the space of what is deleted back.
 pub(super) fn budget_of(batch: &Batch) -> Budget {
-    let deletes = batch.ops().iter().any(|op| matches!(op, Op::Delete { .. } | Op::DeleteRange { .. }));
-    if deletes && batch.whole_bytes() <= DELETING_BYTES_MAX { Budget::Deleting } else { Budget::Ordinary }
+    if is_deleting(batch) { Budget::Deleting } else { Budget::Ordinary }
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 
 pub(crate) mod admission;
 mod binding;
+mod growth;
 mod journal_space;
 mod runs;
 
@@ -77,8 +78,8 @@ impl Writer {
         }
         let mut held = StallTimer::default();
         self.bound_unsynced(&mut held)?;
-        let applied =
-            self.admission.admit(batch, &mut held).and_then(|()| self.apply_admitted(batch, None, &mut held));
+        let admitted = self.admission.admit(batch, || Ok(self.history.newest_layers()), &mut held);
+        let applied = admitted.and_then(|()| self.apply_admitted(batch, None, &mut held));
         self.runtime.note_held(&held);
         let last = applied?;
         self.finish_write(last, durability)?;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use kvfs_device::{Device, MemoryDevice, Rng};
 use kvfs_kvdb::{Background, Db, Options};
-use kvfs_store::{Batch, Durability, KeyRange, Keyspace, Read, Store, StoreError};
+use kvfs_store::{Batch, Durability, KeyRange, Keyspace, Read, Store, StoreError, Transactions, TxnOptions};
 
-use super::basics::{create_zoned, make, open, rows};
+use super::basics::{create_zoned, make, open, put, rows};
 
 /// Lengths of a key and a value.
 type Lens = fn(&mut Rng) -> (usize, usize);
@@ -181,6 +181,59 @@ fn writer_refused_because_of_a_reader_succeeds_when_that_has_gone() {
             "seed {seed}: {beside} and {again} for {deleted} that were deleted"
         );
         assert!(db.check().expect("checks").findings.is_empty(), "seed {seed}");
+    }
+}
+
+/// Puts `bytes` beside `deletions` of the same key as often as it is let, on the main line or each time in a
+/// transaction of its own; returns how much came in.
+fn grow_beside_deletions(db: &Db, rows: Keyspace, deletions: usize, bytes: usize, in_txn: bool) -> usize {
+    let mut rng = Rng::new(9);
+    let mut grown = 0;
+    loop {
+        let mut batch = Batch::new();
+        (0..deletions).for_each(|_| batch.delete(rows, b"small".to_vec()));
+        batch.put(rows, rng.next_u64().to_be_bytes().to_vec(), vec![3; bytes]);
+        let applied = if in_txn {
+            let txn = db.begin(TxnOptions::default()).expect("begins");
+            txn.apply(batch).and_then(|()| txn.commit(Durability::Buffered)).map(drop)
+        } else {
+            db.apply(batch, Durability::Buffered).map(drop)
+        };
+        match applied {
+            Ok(()) => grown += bytes,
+            Err(StoreError::Full) => return grown,
+            Err(error) => panic!("growing: {error}"),
+        }
+        assert!(grown < 4 << 20, "{deletions} deletions, {bytes} bytes: fills the reserve");
+    }
+}
+
+#[test]
+fn batches_that_bring_more_than_they_delete_leave_a_full_store_its_reserve() {
+    for (deletions, bytes, in_txn) in
+        [(1, 32 << 10, false), (1, 500, false), (2000, 32 << 10, false), (1, 32 << 10, true)]
+    {
+        let mut rng = Rng::new(5);
+        let device = make(400);
+        let db = open(&device, |options| options.memtable_bytes = 2 << 20);
+        let rows = rows(&db);
+        put(&db, rows, "small", &"s".repeat(60));
+        let mut keys = fill_with_small_rows(&db, rows, &mut rng);
+        grow_beside_deletions(&db, rows, deletions, bytes, in_txn);
+        rng.shuffle(&mut keys);
+        for (number, key) in keys.iter().enumerate() {
+            let mut batch = Batch::new();
+            batch.delete(rows, key.clone());
+            if number % 3 == 0 && number < 3000 {
+                // Under another name, as a rename does.
+                let value = db.get(rows, key).expect("reads").expect("is there");
+                batch.put(rows, rng.next_u64().to_be_bytes().to_vec(), value);
+            }
+            db.apply(batch, Durability::Buffered).unwrap_or_else(|error| {
+                panic!("{deletions} deletions, {bytes} bytes: delete {number}: {error}")
+            });
+        }
+        assert!(db.check().expect("checks").findings.is_empty());
     }
 }
 
