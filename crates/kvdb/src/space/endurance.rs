@@ -6,8 +6,9 @@
 //! longer. So in any 24 hours no more is written than the budget, a 24th of it, and what was due before the
 //! first decision; there is no moment of the day at which everything is allowed again.
 //!
-//! Thread safety: a short lock. Invariant: only the wall clock counts, so that a store that is opened again
-//! goes on; one that goes back stops the leak for a moment, and no more.
+//! Thread safety: a short lock. Invariant: while the store is open monotonic time alone counts, whatever the
+//! wall clock is set to; by that a store that is opened again goes on. One that was set back in between stops
+//! the leak for a moment, and no more.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
@@ -25,7 +26,7 @@ const DAY_NANOS: u128 = 24 * 3600 * 1_000_000_000;
 pub(crate) struct WrittenToFast {
     /// What the bucket holds (bytes).
     pub(crate) level: u64,
-    /// When (since 1970).
+    /// When (since 1970); kept by the wall clock.
     pub(crate) at: Duration,
     /// What was written in this hour and in those before it (bytes), the newest first; it has at most 24.
     pub(crate) hours: Vec<u64>,
@@ -53,6 +54,16 @@ struct Source {
     /// Bytes.
     written: Arc<AtomicU64>,
     clock: Arc<dyn Clock>,
+    /// By the wall clock and the monotonic one.
+    opened: (Duration, Duration),
+}
+
+impl Source {
+    /// Since 1970, as if the wall clock had not been set since the opening.
+    fn now(&self) -> Duration {
+        let (wall, monotonic) = self.opened;
+        wall + self.clock.monotonic().saturating_sub(monotonic)
+    }
 }
 
 #[derive(Default)]
@@ -69,8 +80,9 @@ impl Endurance {
     pub(crate) fn begin(&self, written: Arc<AtomicU64>, clock: Arc<dyn Clock>, kept: Option<&WrittenToFast>) {
         let mut inner = self.inner.lock();
         inner.seen = written.load(Relaxed);
-        inner.now = kept.cloned().unwrap_or_else(|| WrittenToFast { at: clock.wall(), ..Default::default() });
-        let _ = self.source.set(Source { written, clock });
+        let opened = (clock.wall(), clock.monotonic());
+        inner.now = kept.cloned().unwrap_or_else(|| WrittenToFast { at: opened.0, ..Default::default() });
+        let _ = self.source.set(Source { written, clock, opened });
     }
 
     /// So much may be written in a day from now on.
@@ -92,7 +104,13 @@ impl Endurance {
     /// What the store is to keep; `None`: there is no budget.
     pub(crate) fn to_keep(&self) -> Option<WrittenToFast> {
         let inner = self.settled();
-        inner.per_day.map(|_| inner.now.clone())
+        inner.per_day?;
+        let mut kept = inner.now.clone();
+        if let Some(source) = self.source.get() {
+            // The next opening goes by the wall clock.
+            kept.at = source.clock.wall().saturating_sub(source.now().saturating_sub(kept.at));
+        }
+        Some(kept)
     }
 
     /// How the budget stands; `None`: there is none.
@@ -126,7 +144,7 @@ impl Endurance {
             let new = written.saturating_sub(inner.seen);
             inner.seen = written;
             let per_day = inner.per_day;
-            inner.now.advance(source.clock.wall(), new, per_day);
+            inner.now.advance(source.now(), new, per_day);
         }
         inner
     }
@@ -187,6 +205,47 @@ mod tests {
         written.store(5, Relaxed);
         let info = endurance.info().expect("has a budget");
         assert_eq!((info.bytes_last_day, endurance.is_spent()), (u64::MAX, true));
+    }
+
+    /// Whose wall clock is set to something else.
+    #[derive(Default)]
+    struct SetClock {
+        wall_seconds: AtomicU64,
+        passed_seconds: AtomicU64,
+    }
+
+    impl Clock for SetClock {
+        fn wall(&self) -> Duration {
+            Duration::from_secs(self.wall_seconds.load(Relaxed))
+        }
+
+        fn monotonic(&self) -> Duration {
+            Duration::from_secs(self.passed_seconds.load(Relaxed))
+        }
+    }
+
+    #[test]
+    fn wall_clock_that_is_set_while_the_store_is_open_forgives_nothing() {
+        for set_to_hours in [0, 1, 999, 1001, 1_000_000] {
+            let clock = Arc::new(SetClock::default());
+            clock.wall_seconds.store(1000 * 3600, Relaxed);
+            let (endurance, written) = (Endurance::default(), Arc::new(AtomicU64::new(0)));
+            endurance.set_budget(Some(24 << 20));
+            endurance.begin(Arc::clone(&written), Arc::clone(&clock) as _, None);
+            written.store(3 << 20, Relaxed);
+            assert!(endurance.is_spent());
+            let spent_for = |endurance: &Endurance| endurance.info().expect("has a budget").spent_for;
+            clock.wall_seconds.store(set_to_hours * 3600, Relaxed);
+            assert_eq!(spent_for(&endurance), Duration::from_hours(2), "set to {set_to_hours} hours");
+            clock.passed_seconds.fetch_add(3600, Relaxed);
+            clock.wall_seconds.fetch_add(3600, Relaxed);
+            assert_eq!(spent_for(&endurance), Duration::from_hours(1), "set to {set_to_hours} hours");
+
+            let again = Endurance::default();
+            again.set_budget(Some(24 << 20));
+            again.begin(Arc::default(), clock, endurance.to_keep().as_ref());
+            assert_eq!(spent_for(&again), Duration::from_hours(1), "set to {set_to_hours} hours");
+        }
     }
 
     #[test]
