@@ -7,19 +7,26 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use kvfs_store::progress::{self, Unit};
-use kvfs_store::{Batch, Durability, KeyRange, Keyspace, Read, Store};
+use kvfs_store::{Batch, Durability, KeyRange, Keyspace, Read, Snapshot, Store};
 
 use super::charge::{Change, OPEN, charged_accounts, usage_of};
 use super::record::{self, ACCOUNTS, Part, key};
 use super::{Counted, QuotaKind, Quotas, Usage, find_keyspace, open_keyspace, state_of};
-use crate::Result;
 use crate::check::CheckReport;
 use crate::schema::{Header, Keyspaces, ROOT_INODE, Row};
+use crate::{FsError, Result};
 
 /// Rows between two reports of progress.
 const PROGRESS_ROWS: u64 = 10_000;
 
+const BEING_COUNTED: FsError = FsError::Busy("quotas are being turned on and counted already");
+
+const TURNED_OFF: FsError = FsError::Busy("quotas were turned off during the count");
+
 type Sums = HashMap<(QuotaKind, u32), Usage>;
+
+/// Accounts that are not counted yet, and what there was when they were begun.
+type BegunCount = (Arc<Counted>, Arc<dyn Snapshot>);
 
 impl Quotas {
     /// Turns quotas on, and counts everything; limits are looked at from then on. Others work meanwhile.
@@ -27,40 +34,42 @@ impl Quotas {
     /// are on.
     ///
     /// # Errors
-    /// `Busy` while transactions or branches are open; `ReadOnly`; store errors.
+    /// `Busy` while transactions or branches are open, or another call counts, or turns them off; `ReadOnly`;
+    /// store errors.
     pub fn turn_on(&self, progress: &dyn Fn(u64)) -> Result<()> {
         self.check_writable()?;
-        self.begin_count(open_keyspace(&*self.store)?, true, progress).inspect_err(|_| {
+        let Some((quotas, snapshot)) = self.begin_count(open_keyspace(&*self.store)?, true)? else {
+            return Ok(());
+        };
+        self.count(&quotas, &*snapshot, progress).inspect_err(|_| {
             // What was counted in part says nothing, and turning quotas on once more counts everything.
-            if let Err(error) = self.turn_off() {
+            if let Err(error) = self.turn_off_if(|current| Arc::ptr_eq(current, &quotas)) {
                 tracing::warn!(%error, "quotas stay on, and are counted at the next mount");
             }
         })
     }
 
-    /// `is_new`: what is open has not been counted. Branches that were made while quotas were on have been.
-    fn begin_count(&self, keyspace: Keyspace, is_new: bool, progress: &dyn Fn(u64)) -> Result<()> {
-        let (quotas, snapshot) = {
-            let mut gate = self.counted.write();
-            if gate.is_some() {
-                return Ok(());
-            }
-            let is_open = !self.admission.transactions().is_empty() || !self.store.checkpointed().is_empty();
-            if is_new && is_open {
-                return Err(OPEN);
-            }
-            let mut batch = Batch::new();
-            for kind in [QuotaKind::User, QuotaKind::Group, QuotaKind::Project] {
-                // Limits stay from the last time.
-                self.stage_forgetting(&mut batch, keyspace, kind)?;
-            }
-            batch.put(keyspace, record::STATE_KEY, record::encode_state(false));
-            self.superblock.declare_quotas(batch)?;
-            let quotas = self.load(keyspace, false)?;
-            *gate = Some(Arc::clone(&quotas));
-            (quotas, self.store.snapshot()?)
-        };
-        self.count(&quotas, &*snapshot, progress)
+    /// What is to be counted then; `None`: that was done before. `is_new`: what is open has not been counted.
+    /// Branches that were made while quotas were on have been.
+    fn begin_count(&self, keyspace: Keyspace, is_new: bool) -> Result<Option<BegunCount>> {
+        let mut gate = self.counted.write();
+        if let Some(quotas) = gate.as_ref() {
+            return if quotas.accounts.is_counted() { Ok(None) } else { Err(BEING_COUNTED) };
+        }
+        let is_open = !self.admission.transactions().is_empty() || !self.store.checkpointed().is_empty();
+        if is_new && is_open {
+            return Err(OPEN);
+        }
+        let mut batch = Batch::new();
+        for kind in [QuotaKind::User, QuotaKind::Group, QuotaKind::Project] {
+            // Limits stay from the last time.
+            self.stage_forgetting(&mut batch, keyspace, kind)?;
+        }
+        batch.put(keyspace, record::STATE_KEY, record::encode_state(false));
+        self.superblock.declare_quotas(batch)?;
+        let quotas = self.load(keyspace, false)?;
+        *gate = Some(Arc::clone(&quotas));
+        Ok(Some((quotas, self.store.snapshot()?)))
     }
 
     /// Turns quotas off; limits are kept. Without effect where they are off.
@@ -69,8 +78,12 @@ impl Quotas {
     /// `ReadOnly`; store errors.
     pub fn turn_off(&self) -> Result<()> {
         self.check_writable()?;
+        self.turn_off_if(|_| true)
+    }
+
+    fn turn_off_if(&self, is_meant: impl FnOnce(&Arc<Counted>) -> bool) -> Result<()> {
         let mut gate = self.counted.write();
-        let Some(quotas) = gate.as_ref() else { return Ok(()) };
+        let Some(quotas) = gate.as_ref().filter(|quotas| is_meant(quotas)) else { return Ok(()) };
         let mut batch = Batch::new();
         batch.delete(quotas.keyspace, record::STATE_KEY);
         self.store.apply(batch, Durability::Buffered)?;
@@ -82,7 +95,8 @@ impl Quotas {
     pub(crate) fn open(&self, keyspace: Keyspace) -> Result<()> {
         let Some(is_counted) = state_of(&*self.store, keyspace)? else { return Ok(()) };
         if !is_counted && !self.is_read_only {
-            return self.begin_count(keyspace, false, &|_| {});
+            let Some((quotas, snapshot)) = self.begin_count(keyspace, false)? else { return Ok(()) };
+            return self.count(&quotas, &*snapshot, &|_| {});
         }
         let quotas = self.load(keyspace, is_counted)?;
         if !is_counted {
@@ -129,8 +143,7 @@ impl Quotas {
             sums.into_iter().map(|((kind, id), usage)| Change { kind, id, usage }).collect();
         let gate = self.counted.read();
         if !gate.as_ref().is_some_and(|current| Arc::ptr_eq(current, quotas)) {
-            // Turned off meanwhile.
-            return Ok(());
+            return Err(TURNED_OFF);
         }
         let mut batch = Batch::new();
         for change in &changes {

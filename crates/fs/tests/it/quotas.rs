@@ -370,6 +370,32 @@ fn what_is_done_during_the_count_is_counted_once() {
 }
 
 #[test]
+fn second_call_that_turns_quotas_on_is_refused_during_the_count_and_not_undone_by_the_first_one() {
+    let main = Setup::new(100);
+    for number in 0..10_001 {
+        let (entry, _) =
+            main.create(&main.caller, ROOT, format!("f{number}").as_bytes(), 0o644, true).unwrap();
+        main.forget(entry.node, 1);
+    }
+    let quotas = main.fs.quotas();
+    let wanted = Rc::new(std::cell::Cell::new(true));
+    let during = |_| {
+        let second = quotas.turn_on(&|_| {});
+        assert!(matches!(second, Err(FsError::Busy(_))), "{second:?}");
+        quotas.turn_off().unwrap();
+        quotas.turn_on(&|_| {}).unwrap();
+        wanted.set(false);
+    };
+    let is_wanted = Rc::clone(&wanted);
+    let first = progress::while_wanted(move || is_wanted.get(), || quotas.turn_on(&during));
+    assert!(first.is_err(), "was given up");
+    assert!(quotas.are_on(), "by the other call");
+    assert_eq!(has(&main, ANNA), (0, 10_001));
+    quotas.turn_on(&|_| {}).expect("are on already");
+    main.assert_sound("counted");
+}
+
+#[test]
 fn the_checker_finds_wrong_counts() {
     let setup = Setup::new(100);
     on(&setup);
