@@ -22,6 +22,9 @@ use crate::table::LostPart;
 use crate::table::salvage::unreadable;
 use crate::version::{Run, RunId};
 
+/// The last group of the journal, where it was not whole at the opening.
+const INCOMPLETE_GROUP: &str = "bytes at the end of the journal that were never acknowledged or are damaged";
+
 /// What a check found.
 #[derive(Debug, Clone, Default)]
 pub struct Checked {
@@ -93,7 +96,10 @@ pub(crate) fn check(parts: &Parts) -> Result<Checked> {
         ("records and blocks", tally.records),
         ("bytes verified", tally.bytes_verified),
     ];
-    let counts = counts.into_iter().map(|(name, count)| (name.to_owned(), count)).collect();
+    // Not damage as far as it can be known: a power cut leaves it, too.
+    let incomplete_bytes = parts.runtime.counters.journal_incomplete_bytes();
+    let incomplete = (incomplete_bytes > 0).then_some((INCOMPLETE_GROUP, incomplete_bytes));
+    let counts = counts.into_iter().chain(incomplete).map(|(name, count)| (name.to_owned(), count)).collect();
     Ok(Checked { findings: tally.findings, counts, unreadable })
 }
 

@@ -194,6 +194,7 @@ pub(crate) struct JournalStats {
 /// An open journal.
 pub(crate) struct Journal {
     log: Log<Waking<State>>,
+    incomplete_bytes: u64,
 }
 
 /// The area is allocated in parts of so many bytes, unless told otherwise. A commit of a transaction that has
@@ -245,10 +246,16 @@ impl Journal {
         let recovered = recovery::replay(device.as_ref(), area, epoch, (tail, flushed), replay)?;
         recovery::wipe_remains(device.as_ref(), area, &recovered)?;
         let state = State::new(&area, tail, recovered.head, recovered.last_seqno);
-        let journal = Self { log: Log::new(device, area, epoch, clock, state) };
+        let incomplete_bytes = recovered.incomplete_bytes;
+        let journal = Self { log: Log::new(device, area, epoch, clock, state), incomplete_bytes };
         // Without space the store opens all the same: writes make some, or are refused.
         journal.allocate_ahead();
         Ok(journal)
+    }
+
+    /// See [`Recovered::incomplete_bytes`].
+    pub(crate) fn incomplete_bytes(&self) -> u64 {
+        self.incomplete_bytes
     }
 
     /// Counts the memory of its groups, written and to come, from now on (the pool of buffers).

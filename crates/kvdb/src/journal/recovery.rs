@@ -11,6 +11,9 @@
 //! place may hold something else by now. And those on a device that is missing, where a store is only read,
 //! can't be: they count as written.
 //!
+//! Where a group was begun there that is not whole, nothing tells a torn write, which was acknowledged to no
+//! caller, from damage to the last one that was: it is reported, and the log ends there.
+//!
 //! A store that was closed has told so at the end of its log ([`super::end`]): then nothing behind it is
 //! looked at.
 //!
@@ -69,6 +72,9 @@ pub(crate) struct Recovered {
     pub flushed_before: Lsn,
     /// Number of groups replayed.
     pub groups: u64,
+    /// Length of the group at the end of the log whose header is there and whose payload is not what it says:
+    /// it was never acknowledged, or is damaged. 0 if none.
+    pub incomplete_bytes: u64,
     /// The epoch of the last group; 0 if none.
     epoch: u64,
     /// Where groups begin that a crash left behind the end.
@@ -91,6 +97,7 @@ pub(super) fn replay(
         last_seqno: 0,
         flushed_before: tail,
         groups: 0,
+        incomplete_bytes: 0,
         epoch: 0,
         remains: Vec::new(),
     };
@@ -107,7 +114,18 @@ pub(super) fn replay(
         log.groups += 1;
     }
     if !was_closed {
+        // Had it been whole, the log would go on with it.
+        let incomplete = header_at_head(&mut reader, &log)?;
         check_end(&mut reader, &mut log)?;
+        log.incomplete_bytes = incomplete.map_or(0, |header| header.group_len());
+    }
+    if log.incomplete_bytes > 0 {
+        tracing::warn!(
+            bytes = log.incomplete_bytes,
+            position = log.head.0,
+            "the last group of the journal is incomplete: it was never acknowledged, as after a power cut, or \
+             is damaged"
+        );
     }
     Ok(log)
 }
@@ -146,11 +164,7 @@ fn read_group(
     log: &Recovered,
     (epoch, flushed): (u64, Seqno),
 ) -> Result<Option<(Header, Vec<Read>)>> {
-    let lsn = log.head.0;
-    let Some(header) = reader.header(lsn)? else { return Ok(None) };
-    if header.epoch() < log.epoch || lsn + header.group_len() > reader.end {
-        return Ok(None);
-    }
+    let Some(header) = header_at_head(reader, log)? else { return Ok(None) };
     if header.epoch() >= epoch {
         let detail = format!(
             "opening {} wrote it, and the superblock knows only those before {epoch}",
@@ -163,6 +177,13 @@ fn read_group(
     let places = PlaceReader::new(reader.device);
     let missing = bound::fetch(&mut reads, flushed, |place| places.read(place))?;
     Ok((missing == 0).then_some((header, reads)))
+}
+
+/// The header of a group that may be the next one of the log.
+fn header_at_head(reader: &mut Reader<'_>, log: &Recovered) -> Result<Option<Header>> {
+    let (lsn, end) = (log.head.0, reader.end);
+    let header = reader.header(lsn)?;
+    Ok(header.filter(|header| header.epoch() >= log.epoch && lsn + header.group_len() <= end))
 }
 
 /// The batches of a group that is what was written.

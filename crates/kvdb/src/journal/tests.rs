@@ -395,6 +395,9 @@ fn a_torn_group_ends_the_log_at_every_sector() {
         let is_padding = missing * 512 > HEADER_BYTES + 10_020;
         assert_eq!(replayed.len(), if is_padding { 3 } else { 2 }, "piece {missing}");
         assert_eq!(after.head() == torn, !is_padding, "piece {missing}");
+        // Without its header it is as if it had never been.
+        let is_seen = missing > 0 && !is_padding;
+        assert_eq!(after.incomplete_bytes(), if is_seen { len as u64 } else { 0 }, "piece {missing}");
     }
 }
 

@@ -162,8 +162,7 @@ fn owners(
     if !options.read_only {
         manifest.begin_epoch()?;
     }
-    let placement = options.placement.unwrap_or_else(|| kept_placement(&state));
-    zones.set_placement(placement);
+    zones.set_placement(options.placement.unwrap_or_else(|| kept_placement(&state)));
     let fast_written = Arc::clone(&found.fast_written);
     zones.endurance().begin(fast_written, Arc::clone(&clock), state.written_to_fast.as_ref());
     zones.restore(state.zone_uses())?;
@@ -175,6 +174,7 @@ fn owners(
     let keyspaces = Arc::new(Keyspaces::of(&state));
     let mut replay = Replay::new(&options, &ctx, &keyspaces, &state);
     let journal = replay.journal(device, area, next_epoch, &clock, options.read_only)?;
+    let incomplete_bytes = replay.incomplete_bytes;
     let Replay { active, sealed, last_seqno, commits, undo: replayed_undo, active_from, .. } = replay;
     if !options.read_only {
         drop_prepared(&manifest, &mut state, &ctx, &commits)?;
@@ -193,6 +193,7 @@ fn owners(
 
     let pressure = Arc::new(Pressure::new(&options, pace));
     let runtime = Arc::new(Runtime::new(options, clock, ctx, table_bytes));
+    runtime.counters.note_incomplete_group(incomplete_bytes);
     let ledger = Ledger { manifest, state };
     let live = Arc::new(LiveSet::new(Arc::clone(&runtime), Arc::clone(&pressure), ledger, view, announced));
     let log = Arc::new(Log::new(Arc::clone(&runtime), journal));
@@ -333,6 +334,8 @@ struct Replay<'a> {
     undo: Vec<(Seqno, UndoState)>,
     /// Positions that are read at, as far as they are known by now.
     pinned: BTreeSet<Seqno>,
+    /// Of the group in which the journal ends.
+    incomplete_bytes: u64,
 }
 
 impl<'a> Replay<'a> {
@@ -355,6 +358,7 @@ impl<'a> Replay<'a> {
             commits: Vec::new(),
             undo: Vec::new(),
             pinned: state.positions_read(),
+            incomplete_bytes: 0,
         }
     }
 
@@ -371,10 +375,12 @@ impl<'a> Replay<'a> {
         let accountant = Arc::clone(&self.ctx.accountant);
         let mut feed = |replayed: Replayed| self.take(&replayed);
         if is_read_only {
-            Journal::replay(device.as_ref(), area, epoch, from, &mut feed)?;
+            let recovered = Journal::replay(device.as_ref(), area, epoch, from, &mut feed)?;
+            self.incomplete_bytes = recovered.incomplete_bytes;
             return Ok(None);
         }
         let journal = Journal::open(device, area, epoch, from, Arc::clone(clock), &mut feed)?;
+        self.incomplete_bytes = journal.incomplete_bytes();
         Ok(Some(journal.charged_to(accountant)))
     }
 

@@ -32,6 +32,7 @@ pub(crate) struct Counters {
     merge_bytes_written: AtomicU64,
     merge_bytes_stitched: AtomicU64,
     merge_us: AtomicU64,
+    journal_incomplete_bytes: AtomicU64,
 }
 
 impl Counters {
@@ -74,6 +75,15 @@ impl Counters {
         self.flush_blocks_lost.fetch_add(count, Relaxed);
     }
 
+    /// The opening has found so many bytes in a group at the end of the journal that is not whole.
+    pub(crate) fn note_incomplete_group(&self, bytes: u64) {
+        self.journal_incomplete_bytes.store(bytes, Relaxed);
+    }
+
+    pub(crate) fn journal_incomplete_bytes(&self) -> u64 {
+        self.journal_incomplete_bytes.load(Relaxed)
+    }
+
     pub(crate) fn note_merge_output(&self, totals: Totals) {
         self.merge_bytes_written.fetch_add(totals.bytes_written, Relaxed);
         self.merge_bytes_stitched.fetch_add(totals.bytes_stitched, Relaxed);
@@ -108,6 +118,7 @@ impl Counters {
             ("merge.bytes_written", &self.merge_bytes_written),
             ("merge.bytes_stitched", &self.merge_bytes_stitched),
             ("merge.time_us", &self.merge_us),
+            ("journal.incomplete_bytes", &self.journal_incomplete_bytes),
         ]
         .into_iter()
         .map(|(name, value)| (name.to_owned(), value.load(Relaxed)))

@@ -378,6 +378,39 @@ fn what_is_not_durable_stays_below_its_bound_without_an_interval() {
     }
 }
 
+/// After a kill; nothing tells a torn last group from one that was acknowledged and has rotted.
+#[test]
+fn journal_that_ends_in_a_damaged_group_opens_and_its_check_tells_of_it() {
+    const NEEDLE: &[u8] = b"needle";
+    let device = Arc::new(MemoryDevice::growable(0, 64 * u64::from(ZONE_BYTES)));
+    create(&(Arc::clone(&device) as Arc<dyn Device>), 64);
+    let db = open(&(Arc::clone(&device) as Arc<dyn Device>), |_| {});
+    let keyspace = rows(&db);
+    for (key, value) in [("a", "first"), ("b", "needle")] {
+        let mut batch = Batch::new();
+        batch.put(keyspace, key, value);
+        db.apply(batch, Durability::Synced).expect("applies");
+    }
+    let (sound, damaged) = (device.fork(), device.fork());
+    let mut bytes = vec![0; damaged.len_bytes() as usize];
+    damaged.read_at(&mut bytes, 0).expect("reads");
+    let at = bytes.windows(NEEDLE.len()).position(|window| window == NEEDLE).expect("is in the journal");
+    let sector = at / 4096 * 4096;
+    bytes[at] ^= 1;
+    damaged.write_at(&bytes[sector..sector + 4096], sector as u64).expect("writes");
+    for (image, has_last) in [(sound, true), (damaged, false)] {
+        let db = open(&(Arc::new(image) as Arc<dyn Device>), |_| {});
+        let keyspace = rows(&db);
+        assert_eq!(get(&db, keyspace, "a").as_deref(), Some("first"));
+        assert_eq!(get(&db, keyspace, "b").is_some(), has_last);
+        let checked = db.check().expect("checks");
+        assert!(checked.findings.is_empty());
+        let tells = checked.counts.iter().any(|(name, bytes)| name.contains("journal") && *bytes > 0);
+        assert_eq!(tells, !has_last);
+        assert_eq!(stat(&db, "journal.incomplete_bytes") > 0, !has_last);
+    }
+}
+
 #[test]
 fn a_closed_store_refuses_writes_and_still_reads() {
     let device = make(200);
