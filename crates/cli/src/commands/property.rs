@@ -4,7 +4,6 @@
 //! that rights, transactions and branches mean for them what they mean for content.
 
 use std::ffi::OsString;
-use std::fs::Metadata;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -20,7 +19,7 @@ use crate::endpoint::Endpoint;
 use crate::error::{CliError, Code, Result};
 use crate::mounts;
 use crate::output::printable_path;
-use crate::tree::walk;
+use crate::tree::{Found, walk};
 
 /// Longest value of a property (bytes).
 const VALUE_LEN_MAX: usize = 64;
@@ -101,17 +100,17 @@ fn set_below(args: &SetArgs, paths: &[PathBuf], attribute: &[u8], value: &str) -
         return txn::run_own(&on.dir, command);
     }
     let (mut changed, mut found) = (0_u64, 0_u64);
-    let mut set = |path: &Path, metadata: &Metadata| {
-        if !metadata.is_dir() && !metadata.is_file() {
+    let mut set = |entry: &Found<'_>| {
+        if !entry.metadata.is_dir() && !entry.metadata.is_file() {
             return Ok(true);
         }
         found += 1;
         let mut now = [0; VALUE_LEN_MAX];
-        let len = lgetxattr(path, attribute, &mut now[..])
-            .map_err(|error| explain("read a property of", path, error))?;
+        let len = lgetxattr(entry.at, attribute, &mut now[..])
+            .map_err(|error| explain("read a property of", entry.path, error))?;
         if now[..len] != *value.as_bytes() {
-            lsetxattr(path, attribute, value.as_bytes(), XattrFlags::empty())
-                .map_err(|error| explain("change a property of", path, error))?;
+            lsetxattr(entry.at, attribute, value.as_bytes(), XattrFlags::empty())
+                .map_err(|error| explain("change a property of", entry.path, error))?;
             changed += 1;
         }
         Ok(true)

@@ -50,13 +50,13 @@ fn give(top: &Path, id: u32) -> Result<()> {
     let bar = Bar::new("giving files to the project");
     let value = id.to_string();
     let mut done = 0;
-    walk(top, &mut |path, _| {
+    walk(top, &mut |found| {
         done += 1;
         bar.show("giving files to the project", Unit::Items, done, 0);
-        match lsetxattr(path, PROJECT_ATTRIBUTE, value.as_bytes(), XattrFlags::empty()) {
+        match lsetxattr(found.at, PROJECT_ATTRIBUTE, value.as_bytes(), XattrFlags::empty()) {
             // Others work meanwhile.
             Err(Errno::NOENT) => Ok(false),
-            set => set.map(|()| true).map_err(|error| explain("change the project of", path, error)),
+            set => set.map(|()| true).map_err(|error| explain("change the project of", found.path, error)),
         }
     })
 }
