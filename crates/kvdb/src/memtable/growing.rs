@@ -34,6 +34,9 @@ const FANOUT: usize = 4;
 /// memtable is sealed before it has more than a few of them.
 const SET_LEN_MAX: usize = 1 << 13;
 
+/// Memory that a range tombstone takes beyond its keys as a rule (bytes): list entry, fragments, seqno sets.
+const OVERHEAD_BYTES: usize = 256;
+
 #[derive(Debug, Default)]
 struct State {
     /// Big ones first.
@@ -45,17 +48,20 @@ struct State {
 #[derive(Debug, Default)]
 pub(super) struct GrowingTombstones {
     state: RwLock<State, class::KvdbMemtableGrowingState>,
-    /// Held by the one thread that replaces sets.
-    rebuilding: Mutex<(), class::KvdbMemtableGrowingRebuilding>,
+    /// Held by the one thread that replaces sets. What they have taken beyond the rule at their largest
+    /// (bytes): the more tombstones lie over each other, the more their sets of seqnos take.
+    rebuilding: Mutex<usize, class::KvdbMemtableGrowingRebuilding>,
     /// Lets readers of a memtable without range deletes skip the lock.
     count: AtomicUsize,
 }
 
 impl GrowingTombstones {
-    /// Amortized O(log² n) with small factors: ~½ log₂ n rebuilds of a sorted list.
-    pub(super) fn insert(&self, tombstone: RangeTombstone) {
+    /// Returns the memory that is taken for it beyond its keys (bytes), and for others that it was merged
+    /// with where these take more than the rule. Amortized O(log² n) with small factors: ~½ log₂ n rebuilds
+    /// of a sorted list.
+    pub(super) fn insert(&self, tombstone: RangeTombstone) -> usize {
         if tombstone.start >= tombstone.end {
-            return;
+            return OVERHEAD_BYTES;
         }
         let tail_len = {
             let mut state = self.state.write();
@@ -65,10 +71,22 @@ impl GrowingTombstones {
             state.tail.len()
         };
         if tail_len >= TAIL_LEN
-            && let Some(_rebuilding) = self.rebuilding.try_lock()
+            && let Some(mut beyond_rule) = self.rebuilding.try_lock()
         {
             self.fold_tail();
+            let beyond = self.bytes_beyond_rule().saturating_sub(*beyond_rule);
+            *beyond_rule += beyond;
+            return OVERHEAD_BYTES + beyond;
         }
+        OVERHEAD_BYTES
+    }
+
+    /// O(sets).
+    fn bytes_beyond_rule(&self) -> usize {
+        let state = self.state.read();
+        let sets = || state.sets.iter();
+        let by_rule = sets().map(|set| set.len()).sum::<usize>() * OVERHEAD_BYTES;
+        sets().map(|set| set.overhead_bytes()).sum::<usize>().saturating_sub(by_rule)
     }
 
     /// Makes a set of the tail, and one of the last sets if they are of similar size. The caller

@@ -25,9 +25,6 @@ use super::{
 };
 use crate::format::RecordKind;
 
-/// Memory that a range tombstone takes beyond its keys (bytes): list entry, fragments, seqno sets.
-const TOMBSTONE_OVERHEAD_BYTES: usize = 256;
-
 /// Memory that a wish takes beyond its prefix (bytes).
 const WISH_OVERHEAD_BYTES: usize = 96;
 
@@ -65,9 +62,8 @@ impl KeyspaceTable {
     }
 
     pub(super) fn insert_tombstone(&self, start: Bytes, end: Bytes, seqno: Seqno) -> Growth {
-        let bytes = start.len() + end.len() + TOMBSTONE_OVERHEAD_BYTES;
-        self.tombstones.insert(RangeTombstone { start, end, seqno });
-        Growth::of(bytes)
+        let keys = start.len() + end.len();
+        Growth::of(keys + self.tombstones.insert(RangeTombstone { start, end, seqno }))
     }
 
     /// A delete of one key of a block keyspace: a range tombstone over exactly that key.

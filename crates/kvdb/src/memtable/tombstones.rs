@@ -175,7 +175,12 @@ impl TombstoneSet {
     /// Memory that the set takes, keys counted once (bytes).
     pub(crate) fn bytes(&self) -> usize {
         let keys: usize = self.list.iter().map(|t| t.start.len() + t.end.len()).sum();
-        keys + self.list.len() * (size_of::<RangeTombstone>() + size_of::<u32>())
+        keys + self.overhead_bytes()
+    }
+
+    /// Memory that the set takes beyond keys (bytes). O(1).
+    pub(crate) fn overhead_bytes(&self) -> usize {
+        self.list.len() * (size_of::<RangeTombstone>() + size_of::<u32>())
             + self.cuts.len() * (size_of::<Cut>() + 2 * size_of::<u64>())
             + self.seqnos.bytes()
     }
@@ -380,6 +385,7 @@ impl<'a> Sweep<'a> {
             }
             from = Some(point);
         }
+        self.tree.shrink();
         (self.cuts, self.tree)
     }
 

@@ -76,3 +76,29 @@ fn readers_meet_every_tombstone_that_was_inserted_before() {
     });
     assert_eq!(growing.whole().len(), 20_000);
 }
+
+#[test]
+fn tombstones_over_each_other_are_charged_with_what_they_take() {
+    type Ranges = fn(u64) -> (u64, u64);
+    let count = 20_000_u64;
+    let apart: Ranges = |n| (2 * n, 2 * n + 1);
+    let nested: Ranges = |n| (n, (1 << 40) - n);
+    let shifted: Ranges = |n| (n, n + (1 << 30));
+    for (name, ranges, is_beyond_rule) in
+        [("apart", apart, false), ("nested", nested, true), ("shifted", shifted, true)]
+    {
+        let growing = GrowingTombstones::default();
+        let charged: usize = (0..count)
+            .map(|n| {
+                let (start, end) = ranges(n);
+                growing.insert(tombstone(start, end, n + 1))
+            })
+            .sum();
+        let state = growing.state.read();
+        let taken: usize = state.sets.iter().map(|set| set.overhead_bytes()).sum();
+        assert!(charged >= taken, "{name}: {taken} bytes, and {charged} are charged");
+        let by_rule = count as usize * OVERHEAD_BYTES;
+        assert_eq!(charged > by_rule, is_beyond_rule, "{name}: {charged} bytes");
+        assert!(charged < 3 * taken.max(by_rule), "{name}: {taken} bytes, and {charged} are charged");
+    }
+}

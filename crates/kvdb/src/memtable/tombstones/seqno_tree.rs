@@ -39,6 +39,11 @@ impl SeqnoTree {
         self.nodes.len() * size_of::<Node>()
     }
 
+    /// Gives back what is not in use. The sets are complete.
+    pub(super) fn shrink(&mut self) {
+        self.nodes.shrink_to_fit();
+    }
+
     /// Counts all seqnos from `base` on: the order, and so the search, stays what it was. The tree is not
     /// changed any more after this, since the priorities no longer fit.
     pub(super) fn rebase(&mut self, base: Seqno) {
