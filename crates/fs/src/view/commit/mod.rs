@@ -251,7 +251,8 @@ impl TxnView {
         let settling = nodes.settle();
         let (published, epoch) = nodes.publish(|| self.txn.commit(Durability::Buffered));
         let position = published.inspect_err(|_| gate.refund_commit(&charged))?;
-        let brought_in = bring_in(&self.main, set, position, epoch);
+        // Behind the commit point nothing is given up.
+        let brought_in = progress::while_wanted(|| true, || bring_in(&self.main, set, position, epoch));
         drop(settling);
         self.phase.end();
         if let Err(error) = &brought_in {
