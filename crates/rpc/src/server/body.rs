@@ -51,9 +51,7 @@ impl Body for Metered {
                 if self.hold.lock().try_grow(bytes) {
                     return Poll::Ready(Some(Ok(frame)));
                 }
-                Poll::Ready(Some(Err(Status::resource_exhausted(
-                    "too many bytes are being worked on; try again",
-                ))))
+                Poll::Ready(Some(Err(no_room())))
             }
             Poll::Ready(Some(Err(error))) => Poll::Ready(Some(Err(Status::cancelled(error.to_string())))),
             Poll::Ready(None) => Poll::Ready(None),
@@ -77,6 +75,11 @@ impl Body for Metered {
     fn size_hint(&self) -> SizeHint {
         self.inner.size_hint()
     }
+}
+
+/// What a user is told that has too much in work.
+pub(super) fn no_room() -> Status {
+    Status::resource_exhausted("too many bytes are being worked on; try again")
 }
 
 /// The body of an answer. Its bytes count until they are written, also those in buffers of the connection.

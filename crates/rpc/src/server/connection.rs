@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use http::{Request, Response};
+use http::{HeaderMap, Request, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
@@ -26,7 +26,7 @@ use tonic::Status;
 use tower_service::Service as _;
 
 use super::Shared;
-use super::body::{AnswerHold, Held, Metered};
+use super::body::{AnswerHold, Held, Metered, no_room};
 use super::call::Call;
 use super::peer::Peer;
 use super::report::kind_of;
@@ -82,7 +82,7 @@ pub(super) async fn accept(
                 continue;
             }
         };
-        let Some(slot) = shared.users.try_connect(peer.uid) else {
+        let Some(slot) = shared.users.try_connect(peer.uid, peer.is_master) else {
             tracing::debug!(uid = peer.uid, "refused: too many key-value connections");
             continue;
         };
@@ -174,7 +174,11 @@ async fn answer(
 ) -> Result<Response<Held>, Infallible> {
     call.timeout = timeout(request.headers());
     let time_max = call.timeout;
-    let hold = Arc::new(Mutex::new(Hold::new(&call.user)));
+    let mut hold = Hold::new(&call.user);
+    if !hold.try_grow(bytes_of(request.headers())) {
+        return Ok(no_room().into_http::<tonic::body::Body>().map(|inner| Held { inner, hold: None }));
+    }
+    let hold = Arc::new(Mutex::new(hold));
     let incoming = Arc::clone(&hold);
     let mut request = request.map(|body| Metered::new(body, incoming, request_time_max));
     request.extensions_mut().insert(call);
@@ -188,6 +192,11 @@ async fn answer(
     let Ok(mut answered) = answered;
     let hold = answered.extensions_mut().remove::<AnswerHold>();
     Ok(answered.map(|inner| Held { inner, hold }))
+}
+
+/// What headers take (bytes), as HTTP/2 counts them (RFC 9113 section 6.5.2).
+fn bytes_of(headers: &HeaderMap) -> usize {
+    headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 32).sum()
 }
 
 fn too_late() -> Response<tonic::body::Body> {

@@ -13,12 +13,31 @@ use tokio::sync::Semaphore;
 use super::Limits;
 use super::unread::Mark;
 
-/// All users with connections.
+/// What users share.
 #[derive(Debug)]
-pub(super) struct Users {
+struct Pool {
     connections: Shares,
     bytes: Shares,
     scans: Shares,
+}
+
+impl Pool {
+    fn new(limits: &Limits) -> Self {
+        let shares = |all_max, user_max| Shares::new(all_max, user_max, Exempt::None);
+        Self {
+            connections: shares(limits.connections_max, limits.connections_per_user_max),
+            bytes: shares(limits.bytes_max, limits.bytes_per_user_max),
+            scans: shares(limits.scans_max, limits.scans_per_user_max),
+        }
+    }
+}
+
+/// All users with connections.
+#[derive(Debug)]
+pub(super) struct Users {
+    /// Of root and the store's owner: what all others take is nothing of theirs.
+    masters: Pool,
+    others: Pool,
     /// Threads that work for one user at once.
     turns_max: usize,
     by_uid: Mutex<BTreeMap<u32, Weak<User>>, class::RpcServerUsersByUid>,
@@ -102,35 +121,34 @@ impl Hold {
 
 impl Users {
     pub(super) fn new(limits: &Limits) -> Self {
-        let shares = |all_max, user_max| Shares::new(all_max, user_max, Exempt::None);
         Self {
-            connections: shares(limits.connections_max, limits.connections_per_user_max),
-            bytes: shares(limits.bytes_max, limits.bytes_per_user_max),
-            scans: shares(limits.scans_max, limits.scans_per_user_max),
+            masters: Pool::new(limits),
+            others: Pool::new(limits),
             turns_max: limits.threads.saturating_sub(2).max(1),
             by_uid: Mutex::default(),
         }
     }
 
     /// A connection for a user, if neither the user nor all users together have too many.
-    pub(super) fn try_connect(&self, uid: u32) -> Option<ConnectionSlot> {
-        let share = self.connections.take(uid, 1)?;
+    pub(super) fn try_connect(&self, uid: u32, is_master: bool) -> Option<ConnectionSlot> {
+        let pool = if is_master { &self.masters } else { &self.others };
+        let share = pool.connections.take(uid, 1)?;
         let mut users = self.by_uid.lock();
         let known = users.get(&uid).and_then(Weak::upgrade);
         let user = known.unwrap_or_else(|| {
             users.retain(|_, user| user.strong_count() > 0);
-            let user = Arc::new(self.new_user(uid));
+            let user = Arc::new(self.new_user(uid, pool));
             users.insert(uid, Arc::downgrade(&user));
             user
         });
         Some(ConnectionSlot { user, _share: share })
     }
 
-    fn new_user(&self, uid: u32) -> User {
+    fn new_user(&self, uid: u32, pool: &Pool) -> User {
         User {
             uid,
-            bytes: self.bytes.clone(),
-            scans: self.scans.clone(),
+            bytes: pool.bytes.clone(),
+            scans: pool.scans.clone(),
             turns: Arc::new(Semaphore::new(self.turns_max)),
         }
     }
@@ -153,19 +171,21 @@ mod tests {
     #[test]
     fn a_user_gets_a_share_of_the_connections() {
         let users = users();
-        let first = users.try_connect(1).unwrap();
-        let _second = users.try_connect(1).unwrap();
-        assert!(users.try_connect(1).is_none(), "its own share");
-        let _other = users.try_connect(2).unwrap();
-        assert!(users.try_connect(3).is_none(), "there is none left");
+        let first = users.try_connect(1, false).unwrap();
+        let _second = users.try_connect(1, false).unwrap();
+        assert!(users.try_connect(1, false).is_none(), "its own share");
+        let _other = users.try_connect(2, false).unwrap();
+        assert!(users.try_connect(3, false).is_none(), "there is none left");
+        let root = users.try_connect(0, true).unwrap();
+        assert!(Hold::new(root.user()).try_grow(60));
         drop(first);
-        assert!(users.try_connect(3).is_some(), "given back");
+        assert!(users.try_connect(3, false).is_some(), "given back");
     }
 
     #[test]
     fn a_user_gets_a_share_of_the_bytes() {
         let users = users();
-        let (one, other) = (users.try_connect(1).unwrap(), users.try_connect(2).unwrap());
+        let (one, other) = (users.try_connect(1, false).unwrap(), users.try_connect(2, false).unwrap());
         let mut held = Hold::new(one.user());
         assert!(held.try_grow(60) && !held.try_grow(1));
         let mut others = Hold::new(other.user());

@@ -244,6 +244,21 @@ fn bytes_in_work_are_bounded_for_each_user() {
 }
 
 #[test]
+fn headers_of_requests_that_do_not_come_count() {
+    let world = World::with(Limits { bytes_per_user_max: 64 << 10, ..Limits::default() });
+    let (runtime, mut sender) = raw(&world.socket());
+    let mut send = || {
+        let mut request = ask("Put", Said { frames: vec![], ends: false });
+        let padding = "x".repeat(8 << 10);
+        request.headers_mut().insert("x-padding", padding.parse().unwrap());
+        sender.send_request(request)
+    };
+    let _waiting: Vec<_> = (0..7).map(|_| send()).collect();
+    let answer = runtime.block_on(send()).unwrap();
+    assert_eq!(status(&answer), Code::ResourceExhausted as i32);
+}
+
+#[test]
 fn untaken_answers_count_against_their_user_and_are_given_back() {
     let world = World::with(Limits { bytes_per_user_max: 3 << 20, ..Limits::default() });
     let mut store = world.connect();
