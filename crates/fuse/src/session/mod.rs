@@ -6,7 +6,10 @@
 
 mod init;
 mod steering;
+#[cfg(test)]
+mod tests;
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
@@ -99,7 +102,7 @@ pub enum SessionError {
         /// Its name.
         name: String,
         /// The system's error.
-        source: std::io::Error,
+        source: io::Error,
     },
 }
 
@@ -159,6 +162,16 @@ impl Session {
         operations: Arc<dyn Operations>,
         pool: Arc<BufferPool>,
     ) -> Result<Self, SessionError> {
+        Self::start_by(start_thread, transport, config, operations, pool)
+    }
+
+    fn start_by(
+        start: Start,
+        transport: Box<dyn Transport>,
+        config: &SessionConfig,
+        operations: Arc<dyn Operations>,
+        pool: Arc<BufferPool>,
+    ) -> Result<Self, SessionError> {
         let workers = config.workers.max(1);
         let rings = config.init.io_uring.then(|| prepare_rings(&*transport, config)).flatten();
         let init = InitConfig { io_uring: rings.is_some(), ..config.init.clone() };
@@ -182,6 +195,7 @@ impl Session {
             transports.extend(rings.workers.into_iter().map(|ring| Box::new(ring) as _));
             overflow = Some(rings.overflow);
         }
+        let threads_wanted = seats.len() + usize::from(overflow.is_some());
         let recorder = operations.recorder();
         let channel = |transport| {
             let (registry, recorder) = (Arc::clone(&registry), recorder.clone());
@@ -209,38 +223,61 @@ impl Session {
             channels,
             pool,
             steering: steers.then(|| Steering::for_workers(workers)).flatten(),
-            running: AtomicUsize::new(seats.len() + usize::from(overflow.is_some())),
+            running: AtomicUsize::new(threads_wanted),
             failure: Mutex::new(None),
             ended: Mutex::new(false),
             ended_changed: Condvar::new(),
             notifier,
         });
         let mut session = Self { shared, negotiated, threads: Vec::with_capacity(workers) };
-        session
-            .shared
-            .notifier
-            .start()
-            .map_err(|source| SessionError::Thread { name: format!("{}-notify", config.name), source })?;
+        match session.start_threads(start, &config.name, overflow, seats) {
+            Ok(()) => Ok(session),
+            Err(error) => {
+                session.give_up(threads_wanted);
+                Err(error)
+            }
+        }
+    }
+
+    fn start_threads(
+        &mut self,
+        start: Start,
+        name: &str,
+        overflow: Option<OverflowRing>,
+        seats: Vec<usize>,
+    ) -> Result<(), SessionError> {
+        let notifying = self.shared.notifier.start();
+        notifying.map_err(|source| SessionError::Thread { name: format!("{name}-notify"), source })?;
         if let Some(overflow) = overflow {
-            let name = format!("{}-rings", config.name);
-            session.threads.push(session.spawn(name, move |shared| shared.run_overflow(overflow))?);
+            self.spawn(start, format!("{name}-rings"), move |shared| shared.run_overflow(overflow))?;
         }
         for (index, seat) in seats.into_iter().enumerate() {
-            let name = format!("{}-worker-{index}", config.name);
-            let worker = session.spawn(name, move |shared| shared.work(index, seat))?;
-            session.threads.push(worker);
+            self.spawn(start, format!("{name}-worker-{index}"), move |shared| shared.work(index, seat))?;
         }
-        Ok(session)
+        Ok(())
     }
 
     fn spawn(
-        &self,
+        &mut self,
+        start: Start,
         name: String,
         body: impl FnOnce(&Arc<Shared>) + Send + 'static,
-    ) -> Result<JoinHandle<()>, SessionError> {
+    ) -> Result<(), SessionError> {
         let shared = Arc::clone(&self.shared);
-        let started = thread::Builder::new().name(name.clone()).spawn(move || body(&shared));
-        started.map_err(|source| SessionError::Thread { name, source })
+        let started = start(name.clone(), Box::new(move || body(&shared)));
+        self.threads.push(started.map_err(|source| SessionError::Thread { name, source })?);
+        Ok(())
+    }
+
+    /// Ends a session of which only some threads could be started. Where the transport can't be ended from
+    /// this side, its threads end with the mount.
+    fn give_up(self, threads_wanted: usize) {
+        for _ in self.threads.len()..threads_wanted {
+            self.shared.leave();
+        }
+        if let Err(error) = self.abort() {
+            tracing::warn!(%error, "the threads of a session that could not be started end with its mount");
+        }
     }
 
     /// What was agreed with the kernel.
@@ -323,6 +360,13 @@ impl Session {
     }
 }
 
+/// Starts a thread of this name.
+type Start = fn(String, Box<dyn FnOnce() + Send>) -> io::Result<JoinHandle<()>>;
+
+fn start_thread(name: String, body: Box<dyn FnOnce() + Send>) -> io::Result<JoinHandle<()>> {
+    thread::Builder::new().name(name).spawn(body)
+}
+
 fn join(thread: JoinHandle<()>) {
     if thread.join().is_err() {
         tracing::error!("a thread of the FUSE session panicked");
@@ -395,7 +439,7 @@ fn handshake(
                 return Err(SessionError::KernelTooOld { major, minor });
             }
         };
-        let parts = [std::io::IoSlice::new(init::wire(&out))];
+        let parts = [io::IoSlice::new(init::wire(&out))];
         match send_parts(transport, unique, 0, &parts).map_err(failed("answering INIT"))? {
             Delivery::Delivered => {}
             Delivery::Gone => return Err(SessionError::EndedEarly),
