@@ -396,9 +396,10 @@ impl Shared {
         let nodes = nodes.filter(|(node, _)| !listings.contains(&node.0) && !forgotten.contains(&node.0));
         let mut nodes = nodes
             .map(|(node, content)| if content { everything_of(node.0) } else { attributes_of(node.0) })
-            .chain(listings.iter().copied().map(everything_of));
+            .chain(listings.iter().copied().map(attributes_of));
         // Modes, owners and lists first: a name that is new in a directory which is closed from now on is not
-        // opened by what the kernel knew of the directory.
+        // opened by what the kernel knew of the directory. Each process that may list a directory can hold up
+        // all else that is told of it.
         let absent = carry_out(notifier, &mut nodes);
         self.late.add(self.learnt_soon(absent));
         then(notifier);
@@ -415,7 +416,8 @@ impl Shared {
             Notification::InvalEntry { parent: directory.0, name: Bytes::from(name), expire_only }
         });
         let epoch = by_epoch.then_some(Notification::IncEpoch);
-        carry_out(notifier, &mut epoch.into_iter().chain(entries));
+        let listings = listings.into_iter().map(everything_of);
+        carry_out(notifier, &mut listings.chain(epoch).chain(entries));
         drop(by_name);
     }
 }

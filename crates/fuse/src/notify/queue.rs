@@ -18,19 +18,30 @@ pub(super) type Done = Box<dyn FnOnce(Outcome) + Send>;
 
 /// Threads that send at once.
 pub(super) const SENDERS_MAX: usize = 64;
-/// Directories that they may wait for: each user can hold the lock of every directory that is readable, but
-/// of the pages of files only where they may be written.
-const DIRECTORIES_MAX: usize = SENDERS_MAX / 2;
+/// Locks of a kind that they may wait for. Each user can hold those of every directory that is readable; what
+/// waits for nothing always finds a sender.
+const LOCKS_MAX: usize = SENDERS_MAX / 2 - 1;
 
 /// What sending a notification waits for inside the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum KernelLock {
     /// The lock of a directory.
     Directory(u64),
-    /// Those of the pages of a node.
+    /// Those of the pages of a node. A listing that the kernel has kept is a page, too.
     Pages(u64),
     /// Nothing.
     Nothing,
+}
+
+impl KernelLock {
+    /// Number of its kind, of those that a process can hold.
+    fn kind(self) -> Option<usize> {
+        match self {
+            Self::Directory(_) => Some(0),
+            Self::Pages(_) => Some(1),
+            Self::Nothing => None,
+        }
+    }
 }
 
 /// Of one lock.
@@ -46,8 +57,8 @@ struct Sending {
 #[derive(Default)]
 pub(super) struct Queue {
     waiting: VecDeque<Notification>,
-    /// Names that came when the senders waited for as many directories as they may.
-    beyond: VecDeque<Notification>,
+    /// Those that came when the senders waited for as many locks of their kind as they may.
+    beyond: [VecDeque<Notification>; 2],
     sending: HashMap<KernelLock, Sending>,
     /// All that wait, and what is to be called when each was carried out.
     callbacks: HashMap<Notification, Vec<Done>>,
@@ -65,7 +76,7 @@ impl Queue {
 
     /// Whether another sender would have something to do.
     pub(super) fn has_more(&self) -> bool {
-        !self.waiting.is_empty() || (!self.beyond.is_empty() && self.directories() < DIRECTORIES_MAX)
+        !self.waiting.is_empty() || (0..2).any(|kind| !self.beyond[kind].is_empty() && !self.is_full(kind))
     }
 
     /// How many have been begun to be sent.
@@ -92,19 +103,19 @@ impl Queue {
 
     /// The next one to be sent.
     pub(super) fn next(&mut self) -> Option<(Notification, Vec<Done>)> {
-        while !self.beyond.is_empty() && self.directories() < DIRECTORIES_MAX {
-            let next = self.beyond.pop_front().and_then(|next| self.begin_if_free(next));
-            if next.is_some() {
-                return next;
+        for kind in 0..2 {
+            while !self.beyond[kind].is_empty() && !self.is_full(kind) {
+                let next = self.beyond[kind].pop_front().and_then(|next| self.begin_if_free(next));
+                if next.is_some() {
+                    return next;
+                }
             }
         }
         while let Some(next) = self.waiting.pop_front() {
             let lock = next.kernel_lock();
-            let is_beyond = matches!(lock, KernelLock::Directory(_))
-                && !self.sending.contains_key(&lock)
-                && self.directories() >= DIRECTORIES_MAX;
-            if is_beyond {
-                self.beyond.push_back(next);
+            let full = lock.kind().filter(|kind| self.is_full(*kind) && !self.sending.contains_key(&lock));
+            if let Some(kind) = full {
+                self.beyond[kind].push_back(next);
                 continue;
             }
             let next = self.begin_if_free(next);
@@ -136,11 +147,10 @@ impl Queue {
         (next, callbacks)
     }
 
-    fn directories(&self) -> usize {
-        if self.sending.len() < DIRECTORIES_MAX {
-            return 0;
-        }
-        self.sending.keys().filter(|lock| matches!(lock, KernelLock::Directory(_))).count()
+    /// Whether the senders wait for as many locks of this kind as they may.
+    fn is_full(&self, kind: usize) -> bool {
+        self.sending.len() >= LOCKS_MAX
+            && self.sending.keys().filter(|lock| lock.kind() == Some(kind)).count() >= LOCKS_MAX
     }
 
     /// Those that were begun among the first `number` and are still being sent: no caller waits for them any
@@ -156,13 +166,8 @@ impl Queue {
         if self.sending.get(&lock).is_some_and(|sending| sending.is_stalled) {
             return true;
         }
-        if self.sending.len() < DIRECTORIES_MAX {
-            return false;
-        }
-        let stalled = || self.sending.iter().filter(|(_, sending)| sending.is_stalled);
-        let is_directory = |lock: &KernelLock| matches!(lock, KernelLock::Directory(_));
-        let directories = stalled().filter(|(lock, _)| is_directory(lock)).count();
-        stalled().count() >= SENDERS_MAX || (is_directory(&lock) && directories >= DIRECTORIES_MAX)
+        let Some(kind) = lock.kind().filter(|kind| self.is_full(*kind)) else { return false };
+        self.sending.iter().all(|(lock, sending)| sending.is_stalled || lock.kind() != Some(kind))
     }
 
     pub(super) fn has_stalled(&self) -> bool {
@@ -176,7 +181,7 @@ impl Queue {
 
     /// Takes out the names that wait. Returns what waits for them.
     pub(super) fn take_names(&mut self) -> Vec<Done> {
-        self.beyond.clear();
+        self.beyond[0].clear();
         let is_name = |one: &Notification| matches!(one.kernel_lock(), KernelLock::Directory(_));
         self.waiting.retain(|one| !is_name(one));
         for (lock, sending) in &mut self.sending {
@@ -190,7 +195,7 @@ impl Queue {
     /// Takes out all that wait. Returns what waits for them.
     pub(super) fn take_all(&mut self) -> Vec<Done> {
         self.waiting.clear();
-        self.beyond.clear();
+        self.beyond.iter_mut().for_each(VecDeque::clear);
         self.sending.values_mut().for_each(|sending| sending.behind.clear());
         self.callbacks.drain().flat_map(|(_, callbacks)| callbacks).collect()
     }

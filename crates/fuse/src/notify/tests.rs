@@ -3,8 +3,8 @@ use bytes::Bytes;
 use super::queue::{KernelLock, Queue};
 use super::{Notification, Outcome};
 
-/// As many directories as senders may wait for.
-const DIRECTORIES_MAX: u64 = 32;
+/// As many locks of a kind as senders may wait for.
+const LOCKS_MAX: u64 = 31;
 
 fn name(parent: u64, name: &'static str) -> Notification {
     Notification::InvalEntry { parent, name: Bytes::from_static(name.as_bytes()), expire_only: false }
@@ -68,13 +68,13 @@ fn equal_notifications_wait_as_one_and_call_all_back() {
 }
 
 #[test]
-fn held_directories_leave_senders_to_pages_and_more_directories_wait() {
+fn held_locks_of_a_kind_leave_senders_to_all_others_and_more_of_them_wait() {
     let mut queue = queue_of([]);
-    for parent in 1..=DIRECTORIES_MAX + 1 {
+    for parent in 1..=LOCKS_MAX + 1 {
         queue.push(name(parent, "a"), None);
     }
     queue.push(pages(7), None);
-    for parent in 1..=DIRECTORIES_MAX {
+    for parent in 1..=LOCKS_MAX {
         assert_eq!(next(&mut queue), Some(name(parent, "a")));
     }
     assert_eq!(next(&mut queue), Some(pages(7)));
@@ -83,8 +83,17 @@ fn held_directories_leave_senders_to_pages_and_more_directories_wait() {
     queue.give_up_on(queue.begun());
     assert!(queue.is_stalled(KernelLock::Directory(1)) && queue.is_stalled(KernelLock::Directory(100)));
     assert!(!queue.is_stalled(KernelLock::Pages(7)));
+    for node in 1..=LOCKS_MAX + 1 {
+        queue.push(pages(node), None);
+    }
+    queue.push(Notification::IncEpoch, None);
+    for node in 1..=LOCKS_MAX {
+        assert_eq!(next(&mut queue), Some(pages(node)));
+    }
+    assert_eq!(next(&mut queue), Some(Notification::IncEpoch));
+    assert!(next(&mut queue).is_none() && !queue.has_more());
     assert!(queue.release(KernelLock::Directory(1)).is_none());
-    assert_eq!(next(&mut queue), Some(name(DIRECTORIES_MAX + 1, "a")));
+    assert_eq!(next(&mut queue), Some(name(LOCKS_MAX + 1, "a")));
 }
 
 #[test]
