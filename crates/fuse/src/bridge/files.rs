@@ -210,7 +210,12 @@ impl Files {
         let (offset, len) = (hole.start as i64, (hole.end - hole.start) as i64);
         let pages = Notification::InvalInode { node: node.0, offset, len };
         let (files, cx) = (self.clone(), cx.clone());
-        self.shared.after_pages(pages, Box::new(move || files.seek(&cx, seek, hole, reply)));
+        let again = move || {
+            let retries = Arc::clone(&files.background.retries);
+            // After the end of that thread the reply is dropped, which answers.
+            let _ = retries.submit(Box::new(move || files.seek(&cx, seek, hole, reply)));
+        };
+        self.shared.after_pages(pages, Box::new(again));
     }
 }
 

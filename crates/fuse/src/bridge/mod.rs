@@ -61,7 +61,6 @@ use forget::NamesGone;
 pub use hidden::{Folder, HiddenDirectory, Item, Name, Prepare, SnapshotItem};
 use hidden::{Hidden, Known};
 use read_buffers::ReadBuffers;
-use stale::StalePages;
 pub use view::{View, ViewError, ViewOptions};
 use view_calls::Announced;
 pub use view_calls::{ViewCall, ViewCallHandler};
@@ -186,7 +185,6 @@ struct Shared {
     lost_write: Mutex<Option<FsError>, class::FuseBridgeLostWrite>,
     write_out: WriteOut,
     late: Late,
-    stale: StalePages,
 }
 
 /// An operation that can be tried again.
@@ -298,7 +296,6 @@ impl Bridge {
         let waiting_bytes_max = config.waiting_bytes_max;
         let (shared, hidden, tick) = Self::parts(Arc::clone(&fs), config, buffers);
         let background = Arc::new(Background::start(fs, period, waiting_bytes_max, move || tick())?);
-        shared.stale.attach(&background.blocking_pool);
         Ok(Self { files: Files { shared, background }, hidden, _tick: None })
     }
 
@@ -309,7 +306,6 @@ impl Bridge {
         let (shared, hidden, tick) = Self::parts(fs, config, buffers);
         let background = Arc::clone(&self.files.background);
         background.admit(&tick);
-        shared.stale.attach(&background.blocking_pool);
         Self { files: Files { shared, background }, hidden, _tick: Some(tick) }
     }
 
@@ -379,7 +375,6 @@ impl Files {
         if let Some(notifier) = on.notifier.get() {
             let _ = shared.notifier.set(notifier.clone());
         }
-        shared.stale.attach(&self.background.blocking_pool);
         Self { shared: Arc::new(shared), background: Arc::clone(&self.background) }
     }
 
@@ -487,7 +482,6 @@ impl Shared {
             lost_write: Mutex::default(),
             write_out: WriteOut::default(),
             late: Late::default(),
-            stale: StalePages::default(),
             names_gone: NamesGone::default(),
             announced: Announced::default(),
             config,

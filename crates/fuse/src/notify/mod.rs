@@ -308,6 +308,19 @@ impl Notifier {
         self.enqueue(notification, Some(Box::new(done)))
     }
 
+    /// Has `notification` carried out, and calls `done` then, as [`Self::submit_then`] does, or at once where
+    /// nothing is to be sent. For what a request waits for: the kernel bounds their number.
+    pub fn carry_out_then(&self, notification: Notification, done: impl FnOnce() + Send + 'static) {
+        let is_known = self.supports(notification.code());
+        let mut queue = self.shared.queue.lock();
+        if !is_known || queue.has_ended {
+            drop(queue);
+            return done();
+        }
+        queue.push(notification, Some(Box::new(move |_| done())));
+        self.shared.changed.notify_one();
+    }
+
     /// Has all `notifications` carried out, and returns then, however long it takes. Not for workers and
     /// senders. Returns the nodes of which the kernel had nothing; what it does not know of needs nothing.
     ///

@@ -21,7 +21,7 @@ use kvfs_store::clock::{ManualClock, SystemClock};
 use kvfs_store::model::ModelStore;
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::held::Holding;
+use crate::held::{Holding, O_DIRECT};
 use crate::kernel::Kernel;
 use crate::mounted::mount_or_skip;
 use crate::slow::{Barrier, SlowStore};
@@ -271,8 +271,6 @@ fn a_missing_name_is_answered_so_that_the_kernel_remembers_it() {
     assert!(entry.entry_valid > 0);
     rig.end();
 }
-
-const O_DIRECT: u32 = 0o40000;
 
 #[test]
 fn direct_write_of_a_file_in_the_page_cache_drops_its_range_before_it_is_answered() {

@@ -20,6 +20,8 @@ use crate::bridge::over_the_model;
 use crate::kernel::Kernel;
 use crate::slow::Barrier;
 
+pub(crate) const O_DIRECT: u32 = 0o40000;
+
 /// A kernel in which notifications of one kind wait, where they are of one node, until the test opens the
 /// barrier.
 pub(crate) struct Holding {
@@ -185,6 +187,25 @@ fn commit_of_held_pages_goes_on_and_a_mapping_of_old_pages_is_refused_until_they
     while write() != 0 {
         std::thread::yield_now();
     }
+    rig.end();
+}
+
+#[test]
+fn direct_write_beside_held_pages_keeps_no_other_direct_write_waiting() {
+    let rig = rig(true, INVAL_INODE);
+    let read = abi::ReadIn { size: 4096, ..abi::ReadIn::default() };
+    for (unique, node) in [(8, rig.nodes[0]), (10, rig.nodes[1])] {
+        rig.kernel.send(Opcode::Read, unique, node.0, &[read.as_bytes()]);
+        assert_eq!(rig.kernel.answer().unique, unique);
+    }
+    let write = abi::WriteIn { size: 4096, flags: O_DIRECT, ..abi::WriteIn::default() };
+    rig.kernel.send(Opcode::Write, 12, rig.nodes[0].0, &[write.as_bytes(), &[7; 4096]]);
+    rig.barrier.wait_for_waiter();
+    rig.kernel.send(Opcode::Write, 14, rig.nodes[1].0, &[write.as_bytes(), &[7; 4096]]);
+    let answered = || std::iter::repeat_with(|| rig.kernel.answer()).find(|answer| answer.unique != 0);
+    assert_eq!(answered().unwrap().unique, 14);
+    rig.barrier.open();
+    assert_eq!(answered().unwrap().unique, 12);
     rig.end();
 }
 
