@@ -14,7 +14,7 @@ use rustix::io::Errno;
 
 use super::background::Job;
 use super::flags::may_change_projects;
-use super::{Counted, Failure, Files, Nature, Shared, WrittenRange, caller, convert, errno::errno};
+use super::{Changed, Counted, Failure, Files, Nature, Shared, caller, convert, errno::errno};
 use crate::abi::Opcode;
 use crate::abi::flags::open::KEEP_CACHE;
 use crate::dispatch::{
@@ -446,7 +446,7 @@ impl Operations for Files {
                 offset,
                 len,
             });
-            Ok(WrittenRange { written: Written(written.bytes as u32), stale })
+            Ok(Changed { answer: Written(written.bytes as u32), stale })
         });
     }
 

@@ -7,7 +7,8 @@
 use kvfs_fs::{FsError, NodeId, Project};
 use rustix::io::Errno;
 
-use super::{Failure, Files, Nature};
+use super::commit::attributes_of;
+use super::{Changed, Failure, Files, Nature};
 use crate::dispatch::{Ioctl, Reply, RequestContext};
 
 /// `FS_PROJINHERIT_FL`: what is made in the directory gets its project.
@@ -97,7 +98,9 @@ impl Files {
     ) {
         let is_change = matches!(call, FlagCall::Set | FlagCall::SetExtended);
         let (data, may_change) = (data.to_vec(), may_change_projects(cx));
-        self.run_as(Nature::default(), cx, reply, move |on, caller| {
+        self.run_as(Nature::default(), cx, reply.map(), move |on, caller| {
+            // The time of the change is new, and the kernel knows of no change by an ioctl.
+            let stale = is_change.then(|| attributes_of(on.base + node));
             let node = NodeId(node);
             let now = on.fs.project(caller, node)?;
             if is_change {
@@ -109,7 +112,7 @@ impl Files {
                 }
                 on.fs.set_project(caller, node, wish)?;
             }
-            Ok(Ioctl { result: 0, data: call.answer(now, room).into() })
+            Ok(Changed { answer: Ioctl { result: 0, data: call.answer(now, room).into() }, stale })
         });
     }
 }

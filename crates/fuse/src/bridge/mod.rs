@@ -45,7 +45,7 @@ use rustix::io::Errno;
 use crate::abi::Opcode;
 use crate::dispatch::{
     Attributes, Copied, Created, Data, Entry, ExtendedAttributes, Ioctl, Offset, Payload, Reply,
-    RequestContext, Written, Xattr,
+    RequestContext, Xattr,
 };
 use crate::notify::{Notification, Notifier};
 use crate::session::{InitConfig, Readdirplus};
@@ -234,26 +234,26 @@ trait Counted {
         Vec::new()
     }
 
-    /// Pages that the kernel must drop before it is answered.
-    fn stale_pages(&self) -> Option<Notification> {
+    /// What the kernel must drop before it is answered.
+    fn stale(&self) -> Option<Notification> {
         None
     }
 }
 
-/// What was written, and the range of it that the kernel may have old pages of.
-struct WrittenRange {
-    written: Written,
+/// What was changed, and what the kernel may have of before, though it asked for that itself.
+struct Changed<T> {
+    answer: T,
     stale: Option<Notification>,
 }
 
-impl Payload for WrittenRange {
+impl<T: Payload> Payload for Changed<T> {
     fn with_parts<R>(&self, opcode: Opcode, send: impl FnOnce(&[IoSlice<'_>]) -> R) -> R {
-        self.written.with_parts(opcode, send)
+        self.answer.with_parts(opcode, send)
     }
 }
 
-impl Counted for WrittenRange {
-    fn stale_pages(&self) -> Option<Notification> {
+impl<T> Counted for Changed<T> {
+    fn stale(&self) -> Option<Notification> {
         self.stale.clone()
     }
 }
@@ -513,7 +513,7 @@ impl Shared {
     ) {
         match outcome {
             Ok(mut value) => {
-                if let Some(stale) = value.stale_pages() {
+                if let Some(stale) = value.stale() {
                     return self.answer_after(stale, reply, value);
                 }
                 let (node, listed) = (value.node(), value.take_listed());

@@ -372,6 +372,28 @@ fn direct_write_beside_held_pages_keeps_no_commit_of_other_files_waiting() {
 }
 
 #[test]
+fn change_of_a_project_drops_the_attributes_that_the_kernel_keeps() {
+    const SET_EXTENDED: u32 = 0x401c_5820;
+    let (fs, bridge) = over_the_model(MountOptions::default());
+    let node = fs.create(&Caller::default(), NodeId::ROOT, b"file", 0o644, true).unwrap().0.node.0;
+    let config = SessionConfig { init: init_config(), workers: 1, ..SessionConfig::default() };
+    let (kernel, session) = Kernel::start(bridge.clone(), &config);
+    bridge.attach(session.notifier());
+    let mut project = [0; 28];
+    project[12] = 42;
+    let head = abi::IoctlIn { cmd: SET_EXTENDED, in_size: 28, ..abi::IoctlIn::default() };
+    kernel.send_as(0, Opcode::Ioctl as u32, 4, node, &[head.as_bytes(), &project]);
+    let told = kernel.answer();
+    assert_eq!((told.unique, told.error), (0, INVAL_INODE));
+    let told = InvalInodeOut::read_from_bytes(&told.body[..]).unwrap();
+    assert_eq!((told.ino, told.off), (node, -1));
+    let answer = kernel.answer();
+    assert_eq!((answer.unique, answer.error), (4, 0));
+    kernel.unmount();
+    session.wait().unwrap();
+}
+
+#[test]
 fn attributes_that_the_kernel_learns_during_a_commit_are_forgotten_soon_after() {
     let store: Arc<dyn Store> = Arc::new(ModelStore::new());
     let clock = Arc::new(SystemClock::new());
