@@ -27,14 +27,10 @@ pub struct IoCounts {
     pub flushes: u64,
     /// Calls of [`Device::grow`].
     pub grows: u64,
-    /// Calls of [`Device::discard`].
-    pub discards: u64,
     /// Bytes read.
     pub bytes_read: u64,
     /// Bytes written.
     pub bytes_written: u64,
-    /// Bytes discarded.
-    pub bytes_discarded: u64,
 }
 
 #[derive(Default)]
@@ -43,10 +39,8 @@ struct Counters {
     writes: AtomicU64,
     flushes: AtomicU64,
     grows: AtomicU64,
-    discards: AtomicU64,
     bytes_read: AtomicU64,
     bytes_written: AtomicU64,
-    bytes_discarded: AtomicU64,
 }
 
 impl<D: Device> CountingDevice<D> {
@@ -63,10 +57,8 @@ impl<D: Device> CountingDevice<D> {
             writes: load(&self.counters.writes),
             flushes: load(&self.counters.flushes),
             grows: load(&self.counters.grows),
-            discards: load(&self.counters.discards),
             bytes_read: load(&self.counters.bytes_read),
             bytes_written: load(&self.counters.bytes_written),
-            bytes_discarded: load(&self.counters.bytes_discarded),
         }
     }
 
@@ -86,10 +78,8 @@ impl Sub for IoCounts {
             writes: self.writes - earlier.writes,
             flushes: self.flushes - earlier.flushes,
             grows: self.grows - earlier.grows,
-            discards: self.discards - earlier.discards,
             bytes_read: self.bytes_read - earlier.bytes_read,
             bytes_written: self.bytes_written - earlier.bytes_written,
-            bytes_discarded: self.bytes_discarded - earlier.bytes_discarded,
         }
     }
 }
@@ -144,12 +134,6 @@ impl<D: Device> Device for CountingDevice<D> {
 
     fn room_bytes(&self) -> Option<u64> {
         self.inner.room_bytes()
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.inner.discard(offset, len)?;
-        count(&self.counters.discards, &self.counters.bytes_discarded, len);
-        Ok(())
     }
 }
 

@@ -161,7 +161,7 @@ impl CrashDevice {
         *self.observer.write() = Some(Arc::new(observer));
     }
 
-    /// How many events there were: writes, discards, growths and completed flushes.
+    /// How many events there were: writes, growths and completed flushes.
     pub fn events_len(&self) -> usize {
         self.state.read().next_index()
     }
@@ -388,7 +388,7 @@ impl Device for CrashDevice {
 
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
         request::check_write("write", self.len_bytes(), offset, buf.len() as u64)?;
-        self.record(Event::Write { offset, payload: Payload::Bytes(Bytes::copy_from_slice(buf)) })
+        self.record(Event::Write { offset, payload: Payload(Bytes::copy_from_slice(buf)) })
     }
 
     fn flush(&self) -> io::Result<()> {
@@ -428,13 +428,6 @@ impl Device for CrashDevice {
         }
         self.inner.grow(len)?;
         self.record(Event::Grow { len })
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
-        request::check_write("discard", self.len_bytes(), offset, len)?;
-        // Reads after a discard are unspecified: alternate, so that no caller comes to rely on zeros.
-        let byte = if self.events_len().is_multiple_of(2) { 0 } else { 0xa5 };
-        self.record(Event::Discard { offset, payload: Payload::Fill { byte, len } })
     }
 }
 

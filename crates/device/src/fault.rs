@@ -27,14 +27,11 @@ pub enum Call {
     Grow,
     /// [`Device::allocate`]
     Allocate,
-    /// [`Device::discard`]
-    Discard,
 }
 
 impl Call {
     /// Every call, for tests that enumerate them.
-    pub const ALL: [Self; 6] =
-        [Self::Read, Self::Write, Self::Flush, Self::Grow, Self::Allocate, Self::Discard];
+    pub const ALL: [Self; 5] = [Self::Read, Self::Write, Self::Flush, Self::Grow, Self::Allocate];
 }
 
 /// How often each call was made, failed ones included.
@@ -275,11 +272,6 @@ impl<D: Device> Device for FaultDevice<D> {
 
     fn room_bytes(&self) -> Option<u64> {
         self.inner.room_bytes()
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.judge_simple(Call::Discard)?;
-        self.inner.discard(offset, len)
     }
 }
 

@@ -8,11 +8,9 @@
 //! forks a daemon must leave with `_exit`/`process::exit` and not drop it.
 //!
 //! Space: [`FileDevice::create`], `grow`, `reserve` and `allocate` allocate for real. `extend` leaves a hole,
-//! and `discard` of a regular file gives the space back to the file system, so a write there may fail with
-//! `StorageFull`.
+//! so a write there may fail with `StorageFull`.
 
 mod allocate;
-mod blkdiscard;
 mod open;
 
 pub use open::OpenError;
@@ -20,7 +18,7 @@ pub use open::OpenError;
 use crate::{AlignedBuf, Device, SECTOR_BYTES, request};
 use kvfs_locks::{Mutex, class};
 use open::{Access, Opened};
-use rustix::fs::{self, FallocateFlags, FlockOperation, OFlags};
+use rustix::fs::{self, FlockOperation, OFlags};
 use rustix::io::Errno;
 use std::cell::RefCell;
 use std::fmt::{self, Debug};
@@ -338,23 +336,6 @@ impl Device for FileDevice {
         let room = stat.f_bavail.saturating_mul(stat.f_frsize);
         // What the file has of holes comes first: its length is promised already.
         Some(room.saturating_sub(self.bytes_missing()))
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.check_writable()?;
-        request::check_write("discard", self.len_bytes(), offset, len)?;
-        if len == 0 {
-            return Ok(());
-        }
-        let discarded = if self.is_block_device {
-            blkdiscard::blkdiscard(&self.file, offset, len)
-        } else {
-            fs::fallocate(&self.file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, len)
-        };
-        match discarded {
-            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL | Errno::NOTTY) => Ok(()),
-            result => Ok(result?),
-        }
     }
 }
 

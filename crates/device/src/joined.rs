@@ -191,10 +191,6 @@ impl Device for JoinedDevice {
     fn room_bytes(&self) -> Option<u64> {
         self.first.segment.device.room_bytes()
     }
-
-    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.each_part(offset, len, |placed, at, part| placed.segment.device.discard(at, part.len() as u64))
-    }
 }
 
 impl std::fmt::Debug for JoinedDevice {
@@ -239,10 +235,6 @@ impl Device for MissingDevice {
     }
 
     fn grow(&self, _len: u64) -> io::Result<()> {
-        self.refuse()
-    }
-
-    fn discard(&self, _offset: u64, _len: u64) -> io::Result<()> {
         self.refuse()
     }
 }

@@ -112,12 +112,6 @@ pub trait Device: Send + Sync {
     fn room_bytes(&self) -> Option<u64> {
         None
     }
-
-    /// Hint that `[offset, offset + len)` holds nothing any more. Reads there are unspecified after.
-    ///
-    /// # Errors
-    /// Any I/O error; the caller may ignore it.
-    fn discard(&self, offset: u64, len: u64) -> io::Result<()>;
 }
 
 impl<D: Device + ?Sized> Device for Arc<D> {
@@ -155,9 +149,5 @@ impl<D: Device + ?Sized> Device for Arc<D> {
 
     fn room_bytes(&self) -> Option<u64> {
         (**self).room_bytes()
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
-        (**self).discard(offset, len)
     }
 }

@@ -3,8 +3,8 @@
 //! Thread safety: contents are spread over independently locked shards by chunk, so calls on
 //! different places run in parallel.
 //!
-//! Invariants: chunks that were never written, or were discarded whole, take no memory and read as
-//! zeros. A [`MemoryDevice::fork`] shares unchanged chunks with its origin (copy on write).
+//! Invariants: chunks that were never written take no memory and read as zeros. A [`MemoryDevice::fork`]
+//! shares unchanged chunks with its origin (copy on write).
 
 use crate::{Device, SECTOR_BYTES, request};
 use parking_lot::{Mutex, RwLock};
@@ -131,17 +131,6 @@ impl MemoryDevice {
         }
     }
 
-    /// Sets any range within the device to one byte; whole zeroed chunks are freed.
-    pub(crate) fn fill_bytes(&self, byte: u8, offset: u64, len: u64) {
-        for piece in pieces(offset, len as usize) {
-            if byte == 0 && piece.len == CHUNK_BYTES as usize {
-                self.shard(piece.chunk).write().remove(&piece.chunk);
-            } else {
-                self.change(&piece, |target| target.fill(byte));
-            }
-        }
-    }
-
     /// Makes the device at least `len` bytes long, whatever its limit.
     pub(crate) fn extend_to(&self, len: u64) {
         self.len_bytes.fetch_max(len, Ordering::AcqRel);
@@ -204,12 +193,6 @@ impl Device for MemoryDevice {
             return Err(request::storage_full(len_now, len, &why));
         }
         self.len_bytes.store(len.max(len_now), Ordering::Release);
-        Ok(())
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
-        request::check_write("discard", self.len_bytes(), offset, len)?;
-        self.fill_bytes(0, offset, len);
         Ok(())
     }
 }

@@ -83,10 +83,6 @@ impl Device for OverlayDevice {
         written.len_bytes = written.len_bytes.max(len);
         Ok(())
     }
-
-    fn discard(&self, _offset: u64, _len: u64) -> io::Result<()> {
-        Ok(())
-    }
 }
 
 impl OverlayDevice {

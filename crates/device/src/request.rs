@@ -17,7 +17,7 @@ pub(crate) fn check_read(len_bytes: u64, offset: u64, len: usize) -> io::Result<
     Ok(())
 }
 
-/// Checks alignment and bounds of a write or discard; `call` names it in the message.
+/// Checks alignment and bounds of a write or allocation; `call` names it in the message.
 pub(crate) fn check_write(call: &str, len_bytes: u64, offset: u64, len: u64) -> io::Result<()> {
     check_aligned(call, offset, len)?;
     if end_of(offset, len).is_none_or(|end| end > len_bytes) {

@@ -186,10 +186,6 @@ impl<D: Device> Device for WatchedDevice<D> {
     fn room_bytes(&self) -> Option<u64> {
         self.inner.room_bytes()
     }
-
-    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.inner.discard(offset, len)
-    }
 }
 
 #[cfg(test)]

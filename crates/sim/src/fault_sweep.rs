@@ -33,7 +33,6 @@ impl FaultSweep {
             (Call::Write, FaultError::EIO),
             (Call::Flush, FaultError::EIO),
             (Call::Grow, FaultError::EIO),
-            (Call::Discard, FaultError::EIO),
             (Call::Write, FaultError::ENOSPC),
             (Call::Allocate, FaultError::ENOSPC),
             (Call::Allocate, FaultError::EIO),

@@ -6,7 +6,6 @@ use crate::source::Source;
 /// Where `unsafe` may be, as path prefixes; each is small and does one thing.
 pub const ALLOWED: &[&str] = &[
     // The BLKDISCARD ioctl.
-    "crates/device/src/file/blkdiscard.rs",
     // The list of a memtable: nodes of different length, linked by atomic pointers, and the memory that they
     // lie in.
     "crates/kvdb/src/memtable/arena.rs",

@@ -2,7 +2,7 @@
 //!
 //! Thread safety: plain values. Invariant: events are never changed once recorded.
 
-use crate::{AlignedBuf, Device, MemoryDevice, SECTOR_BYTES};
+use crate::{Device, MemoryDevice, SECTOR_BYTES};
 use bytes::Bytes;
 use std::io;
 
@@ -11,8 +11,6 @@ use std::io;
 pub enum CrashEventKind {
     /// A write took effect.
     Write,
-    /// A discard took effect.
-    Discard,
     /// The device grew; `offset` is 0 and `len` the new length.
     Grow,
     /// A flush completed; `offset` and `len` are 0.
@@ -32,34 +30,22 @@ pub struct CrashEvent {
     pub len: u64,
 }
 
-/// What a write or discard leaves in its range.
+/// What a write leaves in its range.
 #[derive(Clone, Debug)]
-pub(super) enum Payload {
-    Bytes(Bytes),
-    Fill { byte: u8, len: u64 },
-}
+pub(super) struct Payload(pub(super) Bytes);
 
 impl Payload {
     pub(super) fn len(&self) -> u64 {
-        match self {
-            Self::Bytes(bytes) => bytes.len() as u64,
-            Self::Fill { len, .. } => *len,
-        }
+        self.0.len() as u64
     }
 
     pub(super) fn slice(&self, start: u64, end: u64) -> Self {
-        match self {
-            Self::Bytes(bytes) => Self::Bytes(bytes.slice(start as usize..end as usize)),
-            Self::Fill { byte, .. } => Self::Fill { byte: *byte, len: end - start },
-        }
+        Self(self.0.slice(start as usize..end as usize))
     }
 
     /// Copies the whole payload to `target`, which has its length.
     pub(super) fn copy_to(&self, target: &mut [u8]) {
-        match self {
-            Self::Bytes(bytes) => target.copy_from_slice(bytes),
-            Self::Fill { byte, .. } => target.fill(*byte),
-        }
+        target.copy_from_slice(&self.0);
     }
 
     /// Cuts the payload, which starts at `offset`, at sector boundaries: sector number, place
@@ -90,7 +76,6 @@ pub(super) struct Held {
 #[derive(Clone, Debug)]
 pub(super) enum Event {
     Write { offset: u64, payload: Payload },
-    Discard { offset: u64, payload: Payload },
     Grow { len: u64 },
     Flush { covered: usize },
 }
@@ -99,17 +84,16 @@ impl Event {
     pub(super) fn describe(&self, index: usize) -> CrashEvent {
         let (kind, offset, len) = match self {
             Self::Write { offset, payload } => (CrashEventKind::Write, *offset, payload.len()),
-            Self::Discard { offset, payload } => (CrashEventKind::Discard, *offset, payload.len()),
             Self::Grow { len } => (CrashEventKind::Grow, 0, *len),
             Self::Flush { .. } => (CrashEventKind::Flush, 0, 0),
         };
         CrashEvent { index, kind, offset, len }
     }
 
-    /// Where a write or discard changes bytes, and to what.
+    /// Where a write changes bytes, and to what.
     pub(super) fn bytes(&self) -> Option<(u64, &Payload)> {
         match self {
-            Self::Write { offset, payload } | Self::Discard { offset, payload } => Some((*offset, payload)),
+            Self::Write { offset, payload } => Some((*offset, payload)),
             Self::Grow { .. } | Self::Flush { .. } => None,
         }
     }
@@ -137,14 +121,11 @@ impl Event {
         }
     }
 
-    /// A part of a write or discard, by range within it.
+    /// A part of a write, by range within it.
     pub(super) fn part(&self, start: u64, end: u64) -> Self {
         match self {
             Self::Write { offset, payload } => {
                 Self::Write { offset: offset + start, payload: payload.slice(start, end) }
-            }
-            Self::Discard { offset, payload } => {
-                Self::Discard { offset: offset + start, payload: payload.slice(start, end) }
             }
             whole => whole.clone(),
         }
@@ -158,31 +139,14 @@ impl Event {
         }
         let Some((offset, payload)) = self.bytes() else { return };
         let len = payload.len().min(image.len_bytes().saturating_sub(offset));
-        match payload {
-            Payload::Bytes(bytes) => image.write_bytes(&bytes[..len as usize], offset),
-            Payload::Fill { byte, .. } => image.fill_bytes(*byte, offset, len),
-        }
+        image.write_bytes(&payload.0[..len as usize], offset);
     }
 
     /// Applies the event to the device beneath, which has grown already.
     pub(super) fn write_to(&self, device: &dyn Device) -> io::Result<()> {
         match self {
-            Self::Write { offset, payload: Payload::Bytes(bytes) } => device.write_at(bytes, *offset),
-            Self::Write { .. } | Self::Grow { .. } | Self::Flush { .. } => Ok(()),
-            Self::Discard { offset, payload } => {
-                // Written out, so that what was read before the flush is what is read after it.
-                let step_bytes = 64 * SECTOR_BYTES as u64;
-                let mut bytes = AlignedBuf::zeroed(step_bytes.min(payload.len()) as usize);
-                let mut start = 0;
-                while start < payload.len() {
-                    let end = (start + step_bytes).min(payload.len());
-                    let step = &mut bytes.as_mut()[..(end - start) as usize];
-                    payload.slice(start, end).copy_to(step);
-                    device.write_at(step, offset + start)?;
-                    start = end;
-                }
-                Ok(())
-            }
+            Self::Write { offset, payload } => device.write_at(&payload.0, *offset),
+            Self::Grow { .. } | Self::Flush { .. } => Ok(()),
         }
     }
 }

@@ -14,7 +14,7 @@ fn workload(device: &dyn Device) -> io::Result<()> {
     device.flush()?;
     device.read_at(&mut [0; SECTOR_BYTES], 0)?;
     device.grow(16 * SECTOR)?;
-    device.discard(0, SECTOR)?;
+    device.allocate(0, SECTOR)?;
     device.write_at(&[2; SECTOR_BYTES], 15 * SECTOR)?;
     device.flush()
 }

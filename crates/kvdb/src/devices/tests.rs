@@ -155,10 +155,6 @@ impl Device for ActsAtFlush {
     fn grow(&self, len: u64) -> io::Result<()> {
         self.device.grow(len)
     }
-
-    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.device.discard(offset, len)
-    }
 }
 
 #[test]
@@ -681,9 +677,5 @@ impl Device for Part {
 
     fn grow(&self, len: u64) -> io::Result<()> {
         if len <= self.len { Ok(()) } else { Err(io::ErrorKind::Unsupported.into()) }
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.device.discard(self.offset + offset, len)
     }
 }

@@ -93,8 +93,4 @@ impl Device for SmallMedium {
         let space = self.space.lock();
         Some(space.bytes_told.saturating_sub(self.len_bytes().max(space.taken.len() as u64 * SECTOR_BYTES)))
     }
-
-    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.inner.discard(offset, len)
-    }
 }

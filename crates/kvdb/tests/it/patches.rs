@@ -234,10 +234,6 @@ impl Device for BadSector {
     fn grow(&self, len: u64) -> std::io::Result<()> {
         self.inner.grow(len)
     }
-
-    fn discard(&self, offset: u64, len: u64) -> std::io::Result<()> {
-        self.inner.discard(offset, len)
-    }
 }
 
 #[test]

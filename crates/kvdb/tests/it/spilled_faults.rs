@@ -84,9 +84,6 @@ impl Device for GateDevice {
     fn grow(&self, len: u64) -> io::Result<()> {
         self.inner.grow(len)
     }
-    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.inner.discard(offset, len)
-    }
 }
 
 fn gated(zones: u64) -> (Arc<Gate>, Arc<dyn Device>) {

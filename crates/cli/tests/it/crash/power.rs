@@ -46,10 +46,6 @@ impl Device for Liar {
     fn grow(&self, len: u64) -> std::io::Result<()> {
         self.0.grow(len)
     }
-
-    fn discard(&self, offset: u64, len: u64) -> std::io::Result<()> {
-        self.0.discard(offset, len)
-    }
 }
 
 /// What is special about the life of a store.

@@ -53,9 +53,6 @@ impl Device for GateDevice {
     fn grow(&self, len: u64) -> io::Result<()> {
         self.inner.grow(len)
     }
-    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.inner.discard(offset, len)
-    }
 }
 
 #[test]
@@ -175,9 +172,6 @@ impl Device for ExploredDevice {
     }
     fn grow(&self, _len: u64) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
-    }
-    fn discard(&self, _offset: u64, _len: u64) -> io::Result<()> {
-        Ok(())
     }
 }
 
