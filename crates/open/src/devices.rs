@@ -4,15 +4,17 @@
 //! a device before the engine takes it in, and until the engine has let go of it; a name too many does no
 //! harm.
 
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use kvfs_device::{Device, DeviceTraffic, FileDevice, OpenError, WatchedDevice};
 use kvfs_kvdb::Db;
+use kvfs_kvdb::format::Superblock;
 use kvfs_locks::{Mutex, class};
 use kvfs_service::{ErrorKind, ServiceError, units::human_bytes};
-use kvfs_store::{StoreError, Tier};
+use kvfs_store::{Store, StoreError, Tier};
 
 use crate::contents;
 use crate::error::{Error, Result, explain_device};
@@ -84,10 +86,15 @@ impl StoreDevices {
     /// whether it needs them.
     ///
     /// # Errors
-    /// One is in use, or may not be opened; the first one is not there; I/O errors.
+    /// One is in use, or may not be opened; the first one is not there, or has another store than the directory
+    /// names; I/O errors.
     pub fn open(dir: &StoreDir, read_only: bool) -> Result<Self> {
         let explain = |error: &OpenError| explain_device(dir.path(), error);
         let first = dir.device().open(read_only).map_err(|error| explain(&error))?;
+        // What can't be read is for the engine to tell.
+        if let Ok(superblock) = Superblock::read_newest(&first) {
+            dir.check_identity(&superblock.uuid)?;
+        }
         let places = dir.other_devices().map_err(|error| Error::io("look into", dir.path(), &error))?;
         let (mut others, mut lost) = (Vec::new(), Vec::new());
         for place in places {
@@ -120,8 +127,13 @@ impl StoreDevices {
     }
 
     /// The engine has opened the store on them: lets go of what it does not use, a name that a crash has left
-    /// or the device of another store, and notes what it misses, which stays so until the store is closed.
+    /// or the device of another store, and notes what it misses, which stays so until the store is closed. A
+    /// directory that does not name the store yet does from now on.
     pub(crate) fn note_opened(&mut self, db: &Db) {
+        let is_read_only = self.first.is_read_only();
+        if !is_read_only && let Err(error) = self.dir.note_identity(&db.uuid()) {
+            tracing::warn!(%error, "the store's directory does not name the store");
+        }
         self.missing = missing_in(db);
         self.others.lock().retain(|other| {
             let is_used = id_of(db, &other.watched).is_some();
@@ -193,11 +205,11 @@ impl StoreDevices {
     pub fn add(&self, db: &Db, new: &NewDevice) -> Result<u32> {
         let _changing = self.changing.lock();
         let explain = |error: OpenError| explain_device(self.dir.path(), &error);
-        let device = prepare(new)?;
-        let target = new.path.canonicalize().map_err(|error| Error::io("find", &new.path, &error))?;
+        let (device, file) = prepare(new)?;
         let place = self.dir.place_for_device();
         let place = place.map_err(|error| Error::io("look into", self.dir.path(), &error))?;
-        place.link(&target).map_err(explain)?;
+        place.link(&new.path, &file).map_err(explain)?;
+        drop(file);
         let watched = Arc::new(WatchedDevice::over(device));
         match db.add_device(Arc::clone(&watched) as _, new.tier) {
             Ok(id) => {
@@ -266,22 +278,22 @@ fn refused(path: &Path, error: StoreError) -> Error {
     }
 }
 
-/// Opens and locks it, and makes it as long as is to be used.
-fn prepare(new: &NewDevice) -> Result<Arc<FileDevice>> {
+/// Opens and locks it, and makes it as long as is to be used; the same as a file to look into.
+fn prepare(new: &NewDevice) -> Result<(Arc<FileDevice>, File)> {
     let NewDevice { path, size_bytes, force, .. } = new;
     let (device, file) = open_target(path).map_err(|error| explain_target(new, &error))?;
     if !force {
         check_blank(path, &file)?;
     }
     fit(&device, *size_bytes).map_err(|error| Error::io("use", path, &error))?;
-    Ok(Arc::new(device))
+    Ok((Arc::new(device), file))
 }
 
 /// Refuses to overwrite what `file`, which messages call `path`, holds.
 ///
 /// # Errors
 /// It holds something; I/O errors.
-pub(crate) fn check_blank(path: &Path, file: &std::fs::File) -> Result<()> {
+pub(crate) fn check_blank(path: &Path, file: &File) -> Result<()> {
     let found = contents::find(file).map_err(|error| Error::io("read", path, &error))?;
     found.map_or(Ok(()), |found| {
         let message = format!("{} holds {found}; --force overwrites it", path.display());

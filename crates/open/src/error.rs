@@ -94,6 +94,7 @@ pub fn explain_open(dir: &StoreDir, error: StoreError) -> Error {
         StoreError::Io { source, .. } => source.get_ref().and_then(|inner| inner.downcast_ref()),
         _ => None,
     };
+    let is_of_other_disk = matches!(superblock, Some(SuperblockError::NotKvfs { .. }));
     let (kind, message) = match superblock {
         // A store directory whose device holds something else: overwritten, as far as can be told.
         Some(SuperblockError::NotKvfs { blank: false }) => (
@@ -110,7 +111,19 @@ pub fn explain_open(dir: &StoreDir, error: StoreError) -> Error {
             (base.kind(), base.to_string())
         }
     };
-    Error::new(kind, format!("cannot open the store {}: {message}", dir.path().display()))
+    let store = dir.path().display();
+    let device = dir.device();
+    let hint = if is_of_other_disk && device.is_link() {
+        let device = device.target();
+        format!(
+            "; the device is {}: if disks have other names since a restart, `ln -sfn DEVICE {store}/device` with the \
+             right one",
+            device.display()
+        )
+    } else {
+        String::new()
+    };
+    Error::new(kind, format!("cannot open the store {store}: {message}{hint}"))
 }
 
 /// What a file system that can't be opened means to the user.

@@ -119,12 +119,11 @@ pub fn own_device(dir: &StoreDir, size: Option<u64>) -> Result<(FileDevice, u64)
 /// It holds something; it is in use, or can't be opened; I/O errors.
 pub fn linked_device(dir: &StoreDir, new: &NewDevice) -> Result<(FileDevice, u64)> {
     let (device, file) = open_target(&new.path).map_err(|error| explain_target(new, &error))?;
-    let target = new.path.canonicalize().map_err(|error| Error::io("find", &new.path, &error))?;
     if !new.force {
-        check_blank(&target, &file)?;
+        check_blank(&new.path, &file)?;
     }
-    dir.device().link(&target).map_err(|error| explain_device(dir.path(), &error))?;
-    let failed = |error: &std::io::Error| Error::io("ask for free space at", &target, error);
+    dir.device().link(&new.path, &file).map_err(|error| explain_device(dir.path(), &error))?;
+    let failed = |error: &std::io::Error| Error::io("ask for free space at", &new.path, error);
     let capacity = match new.size_bytes {
         Some(size) if device.is_block_device() => size.min(device.len_bytes()),
         Some(size) => size,
@@ -154,6 +153,7 @@ pub(crate) fn make_kvdb(
         .map_err(ServiceError::of_order)?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let db = Db::open(device, Options::with_memory(MEMORY_BYTES_MIN), Arc::clone(&clock))?;
+    dir.note_identity(&db.uuid())?;
     if has_files {
         let store: Arc<dyn Store> = Arc::clone(&db) as Arc<dyn Store>;
         let (uid, gid) = dir.beneficiary();
@@ -182,6 +182,7 @@ pub fn remove_remains(dir: &StoreDir) -> std::io::Result<()> {
     for other in dir.other_devices()? {
         other.remove()?;
     }
+    dir.remove_identity()?;
     match dir.device().remove() {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
         _ => {}

@@ -4,6 +4,7 @@
 //! STORE/device         sparse file that grows, or a symbolic link to a file or block device
 //! STORE/engine         of a store that is not kvdb's, instead of a device: which engine it has
 //! STORE/device.1       a symbolic link to another device of the store, if it has several; device.2 and so on
+//! STORE/uuid           if the device is a link: which store it leads to
 //! STORE/control.sock   while mounted: the daemon's socket for the `kvfs` command
 //! STORE/kv.sock        while mounted: its socket for keys and transactions
 //! STORE/views/ID       while mounted: the view of an open transaction
@@ -20,6 +21,8 @@
 //! used only if it is a regular one with one name, of the directory's owner or of this process's user.
 
 mod device;
+mod identity;
+mod text;
 
 pub use device::DevicePlace;
 pub(crate) use device::open_target;

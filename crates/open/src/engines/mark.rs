@@ -1,18 +1,16 @@
 //! What the directory of a store says of its engine: the file `engine`, which a store of kvdb has not
 //! (`docs/FORMAT.md`).
 //!
-//! Thread safety: plain values. Invariants: the file is used only if it is a regular one with one name, of
-//! the directory's owner or of this process's user; it is written once, when the store is made, and locked
+//! Thread safety: plain values. Invariants: the file is written once, when the store is made, and locked
 //! while the store is open; a directory in which a copy is being made has one that no program opens a store
 //! by, whatever the engine.
 
-use std::fs::File;
-use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::io;
+use std::os::fd::OwnedFd;
 
 use kvfs_device::OpenError;
 use kvfs_service::ErrorKind;
-use rustix::fs::{AtFlags, FileType, FlockOperation, Gid, Mode, OFlags, Uid};
+use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
 use super::EngineKind;
@@ -37,9 +35,6 @@ const NEXT: &str = "engine.new";
 const UNFINISHED: &str = "it is an unfinished copy: `kvfs copy` or `kvfs check --copy-to` is at work on it, or was cut off; in that \
                           case remove it, and copy again";
 
-/// No mark is longer (bytes).
-const LEN_MAX: u64 = 4096;
-
 /// See the module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EngineMark {
@@ -56,12 +51,7 @@ impl StoreDir {
     /// # Errors
     /// The mark is of another version, or damaged; I/O errors.
     pub fn engine_mark(&self) -> Result<Option<EngineMark>> {
-        let Some(file) = open(self)? else { return Ok(None) };
-        let mut text = String::new();
-        File::from(file)
-            .take(LEN_MAX)
-            .read_to_string(&mut text)
-            .map_err(|error| Error::io("read the engine of", self.path(), &error))?;
+        let Some(text) = self.read_text(NAME)? else { return Ok(None) };
         let failed = |message: String| {
             let message = format!("cannot open the store {}: {message}", self.path().display());
             Error::new(ErrorKind::NotAStore, message)
@@ -94,7 +84,7 @@ impl StoreDir {
     /// I/O errors.
     pub fn begin_copy(&self) -> Result<()> {
         let text = format!("{MAGIC}{VERSION}\n{COPYING}\n");
-        let written = write_file(self, NAME, &text).and_then(|()| sync(self));
+        let written = self.write_text(NAME, &text);
         written.map_err(|error| Error::io("make a store in", self.path(), &error))
     }
 
@@ -105,12 +95,10 @@ impl StoreDir {
     /// I/O errors.
     pub fn end_copy(&self, mark: Option<EngineMark>) -> Result<()> {
         let replaced = match mark {
-            None => remove(self),
-            Some(mark) => write_file(self, NEXT, &mark.text())
-                .and_then(|()| Ok(rustix::fs::renameat(self.directory(), NEXT, self.directory(), NAME)?)),
+            None => remove(self).and_then(|()| self.sync()),
+            Some(mark) => self.replace_text(NAME, NEXT, &mark.text()),
         };
-        let ended = replaced.and_then(|()| sync(self));
-        ended.map_err(|error| Error::io("finish the copy in", self.path(), &error))
+        replaced.map_err(|error| Error::io("finish the copy in", self.path(), &error))
     }
 }
 
@@ -153,7 +141,7 @@ impl EngineMark {
 
     /// Makes it. Durable when this returns.
     pub(super) fn write(&self, dir: &StoreDir) -> Result<()> {
-        let written = write_file(dir, NAME, &self.text()).and_then(|()| sync(dir));
+        let written = dir.write_text(NAME, &self.text());
         written.map_err(|error| Error::io("make a store in", dir.path(), &error))
     }
 
@@ -162,7 +150,7 @@ impl EngineMark {
     /// # Errors
     /// Another process has the store open.
     pub(super) fn claim(dir: &StoreDir, read_only: bool) -> Result<OwnedFd> {
-        let file = open(dir)?.ok_or_else(|| Error::Missing(dir.path().to_owned()))?;
+        let file = dir.open_text(NAME)?.ok_or_else(|| Error::Missing(dir.path().to_owned()))?;
         let shared = FlockOperation::NonBlockingLockShared;
         let how = if read_only { shared } else { FlockOperation::NonBlockingLockExclusive };
         match rustix::fs::flock(&file, how) {
@@ -175,53 +163,9 @@ impl EngineMark {
     }
 }
 
-fn write_file(dir: &StoreDir, name: &str, text: &str) -> io::Result<()> {
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let file = rustix::fs::openat(dir.directory(), name, flags, Mode::from_raw_mode(0o600))?;
-    if dir.is_foreign() {
-        let (uid, gid) = (Uid::from_raw(dir.uid()), Gid::from_raw(dir.gid()));
-        rustix::fs::fchown(&file, Some(uid), Some(gid))?;
-    }
-    let mut file = File::from(file);
-    file.write_all(text.as_bytes())?;
-    file.sync_all()
-}
-
-/// Names in the directory are durable when this returns.
-fn sync(dir: &StoreDir) -> io::Result<()> {
-    let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let within = rustix::fs::openat(dir.directory(), ".", flags, Mode::empty())?;
-    Ok(rustix::fs::fsync(within)?)
-}
-
 /// Removes the mark, if there is one.
 pub(super) fn remove(dir: &StoreDir) -> io::Result<()> {
-    for name in [NEXT, NAME] {
-        match rustix::fs::unlinkat(dir.directory(), name, AtFlags::empty()) {
-            Ok(()) | Err(Errno::NOENT) => {}
-            Err(errno) => return Err(errno.into()),
-        }
-    }
-    Ok(())
-}
-
-/// The file; `None`: there is none.
-fn open(dir: &StoreDir) -> Result<Option<OwnedFd>> {
-    let failed = |errno: Errno| Error::io("look at the engine of", dir.path(), &errno.into());
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = match rustix::fs::openat(dir.directory(), NAME, flags, Mode::empty()) {
-        Err(Errno::NOENT) => return Ok(None),
-        opened => opened.map_err(failed)?,
-    };
-    let found = rustix::fs::fstat(file.as_fd()).map_err(failed)?;
-    let is_file = FileType::from_raw_mode(found.st_mode) == FileType::RegularFile && found.st_nlink == 1;
-    let own = [dir.uid(), rustix::process::geteuid().as_raw()];
-    if !is_file || !own.contains(&found.st_uid) {
-        let message =
-            format!("{} is not a file of the store's owner, with one name", dir.path().join(NAME).display());
-        return Err(Error::new(ErrorKind::Denied, message));
-    }
-    Ok(Some(file))
+    dir.remove_text(NEXT).and_then(|()| dir.remove_text(NAME))
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use kvfs_device::{FileDevice, OpenError};
@@ -99,17 +99,26 @@ impl DevicePlace {
         Ok(device)
     }
 
-    /// Names a file or block device elsewhere here, if the directory's owner may have it here. Durable when
-    /// this returns.
+    /// Names a file or block device elsewhere here, if the directory's owner may have it here: by `path`, whose
+    /// links are not resolved, since a disk may have other names after a restart than one that leads there for
+    /// good. `opened` is what was opened there. Durable when this returns.
     ///
     /// # Errors
-    /// Something is here; it is not what the directory's owner may have here.
-    pub fn link(&self, target: &Path) -> Result<(), OpenError> {
+    /// Something is here; it is not what the directory's owner may have here; `path` leads elsewhere by now.
+    pub fn link(&self, path: &Path, opened: &File) -> Result<(), OpenError> {
         let failed = |source| OpenError::Io { path: self.path(), source };
+        let target = std::path::absolute(path).map_err(failed)?;
         let linked = rustix::fs::symlinkat(target, &self.store.dir, &*self.name);
         linked.map_err(|errno| failed(errno.into()))?;
-        let checked = self.give().map_err(failed).and_then(|()| self.handle().map(drop));
-        let linked = checked.and_then(|()| self.sync().map_err(failed));
+        let check = || {
+            if identity(&self.handle()?).and_then(|found| Ok(found == identity(opened)?)).map_err(failed)? {
+                return Ok(());
+            }
+            let message = format!("{} leads elsewhere than a moment ago; try again", path.display());
+            Err(failed(io::Error::other(message)))
+        };
+        let checked = self.give().map_err(failed).and_then(|()| check());
+        let linked = checked.and_then(|()| self.store.sync().map_err(failed));
         if linked.is_err() {
             // The first error is the one to tell.
             let _ = self.remove();
@@ -129,6 +138,11 @@ impl DevicePlace {
     pub fn target(&self) -> PathBuf {
         let target = self.handle().ok().and_then(|handle| std::fs::read_link(reach(&handle)).ok());
         target.or_else(|| self.link_target()).unwrap_or_else(|| self.path())
+    }
+
+    /// Whether the device lies elsewhere.
+    pub(crate) fn is_link(&self) -> bool {
+        self.link_target().is_some()
     }
 
     /// What the link names, whether that is there or not.
@@ -184,12 +198,6 @@ impl DevicePlace {
         let flags = AtFlags::SYMLINK_NOFOLLOW;
         Ok(rustix::fs::chownat(&self.store.dir, &*self.name, Some(uid), Some(gid), flags)?)
     }
-
-    fn sync(&self) -> io::Result<()> {
-        let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let dir = rustix::fs::openat(&self.store.dir, ".", flags, Mode::empty())?;
-        Ok(rustix::fs::fsync(dir)?)
-    }
 }
 
 /// A file or block device for a store, locked, and the same as a file to look into; `target` is what messages
@@ -207,6 +215,13 @@ pub(crate) fn open_target(target: &Path) -> Result<(FileDevice, File), OpenError
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = rustix::fs::open(reach(&handle), flags, Mode::empty()).map_err(failed)?;
     Ok((device, file.into()))
+}
+
+/// Which file or block device it is, by whatever name it was opened.
+fn identity(file: impl AsFd) -> io::Result<(bool, u64, u64)> {
+    let found = rustix::fs::fstat(file)?;
+    let is_block_device = FileType::from_raw_mode(found.st_mode) == FileType::BlockDevice;
+    Ok(if is_block_device { (true, found.st_rdev, 0) } else { (false, found.st_dev, found.st_ino) })
 }
 
 fn reach(handle: &OwnedFd) -> PathBuf {
