@@ -2,7 +2,7 @@
 //!
 //! Thread safety: any thread; the list has a short lock of its own. Crash order: the store's directory names
 //! a device before the engine takes it in, and until the engine has let go of it; a name too many does no
-//! harm.
+//! harm, wherever it leads: what can't be opened by it counts only if the engine misses a device.
 
 use std::fs::File;
 use std::io;
@@ -10,14 +10,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use kvfs_device::{Device, DeviceTraffic, FileDevice, OpenError, WatchedDevice};
-use kvfs_kvdb::Db;
-use kvfs_kvdb::format::Superblock;
+use kvfs_kvdb::format::{Member, Superblock};
+use kvfs_kvdb::{Db, MissingDevices};
 use kvfs_locks::{Mutex, class};
 use kvfs_service::{ErrorKind, ServiceError, units::human_bytes};
 use kvfs_store::{Store, StoreError, Tier};
 
 use crate::contents;
-use crate::error::{Error, Result, explain_device};
+use crate::error::{Error, Result, explain_device, explain_open};
 use crate::store_dir::{DevicePlace, StoreDir, open_target};
 
 /// A file or block device that becomes one of a store's.
@@ -48,7 +48,55 @@ type Watched = WatchedDevice<Arc<FileDevice>>;
 /// A device beside the first one.
 struct Other {
     place: DevicePlace,
+    /// It has no label of the store.
+    is_foreign: bool,
     watched: Arc<Watched>,
+}
+
+/// Names of devices in a store's directory that lead to none of the store, as far as is known.
+#[derive(Debug, Clone, Default)]
+pub struct Unopened {
+    /// Where there is nothing, or nothing that can be read.
+    lost: Vec<PathBuf>,
+    /// What has no label of the store.
+    foreign: Vec<PathBuf>,
+    /// Why the first one was not opened that is there.
+    refusal: Option<Error>,
+}
+
+impl Unopened {
+    /// What an engine that can't be opened means to the user. If it misses a device, one that is there and
+    /// could not be opened is the reason.
+    pub fn explain(&self, dir: &StoreDir, error: StoreError) -> Error {
+        if !is_about_missing(&error) {
+            return explain_open(dir, error);
+        }
+        if let Some(refusal) = &self.refusal {
+            return refusal.clone();
+        }
+        let error = explain_open(dir, error);
+        let mut message = error.to_string();
+        for (what, paths) in [("not found", &self.lost), ("no device of this store", &self.foreign)] {
+            let paths: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
+            if !paths.is_empty() {
+                message = format!("{message}; {what}: {}", paths.join(", "));
+            }
+        }
+        Error::new(error.kind(), message)
+    }
+
+    /// Whether a device that is there could not be opened.
+    pub(crate) fn has_refused(&self) -> bool {
+        self.refusal.is_some()
+    }
+
+    fn note(&mut self, target: PathBuf, error: &OpenError, explain: impl FnOnce(&OpenError) -> Error) {
+        if matches!(error, OpenError::NotFound { .. } | OpenError::Io { .. }) {
+            self.lost.push(target);
+        } else if self.refusal.is_none() {
+            self.refusal = Some(explain(error));
+        }
+    }
 }
 
 /// See the module.
@@ -58,8 +106,7 @@ pub struct StoreDevices {
     /// The same, as the engine uses it.
     watched: Arc<Watched>,
     others: Mutex<Vec<Other>, class::OpenDevicesOthers>,
-    /// Where the directory names one, and none was found.
-    lost: Vec<PathBuf>,
+    unopened: Unopened,
     /// See [`StoreDevices::missing`].
     missing: Option<String>,
     /// Held while one comes or goes.
@@ -76,41 +123,57 @@ impl StoreDevices {
             first,
             watched,
             others: Mutex::default(),
-            lost: Vec::new(),
+            unopened: Unopened::default(),
             missing: None,
             changing: Mutex::default(),
         }
     }
 
-    /// Opens and locks all that `dir` names. Those that are not there are passed over: the engine knows
-    /// whether it needs them.
+    /// Opens and locks all that `dir` names, each once. Those beside the first one that can't be opened are
+    /// passed over: the engine knows whether it needs them, and [`Unopened`] why they were not.
     ///
     /// # Errors
-    /// One is in use, or may not be opened; the first one is not there, or has another store than the directory
-    /// names; I/O errors.
+    /// One is not what the directory's owner may have there. The first one is in use, not there, or may not
+    /// be opened, or has another store than the directory names; I/O errors.
     pub fn open(dir: &StoreDir, read_only: bool) -> Result<Self> {
         let explain = |error: &OpenError| explain_device(dir.path(), error);
         let first = dir.device().open(read_only).map_err(|error| explain(&error))?;
         // What can't be read is for the engine to tell.
-        if let Ok(superblock) = Superblock::read_newest(&first) {
+        let superblock = Superblock::read_newest(&first).ok();
+        if let Some(superblock) = &superblock {
             dir.check_identity(&superblock.uuid)?;
         }
+        let has_no_label = |device: &FileDevice| {
+            superblock.as_ref().is_some_and(|superblock| {
+                let label = Member::read(device, superblock.uuid, superblock.zone_bytes);
+                matches!(label, Ok(None))
+            })
+        };
         let places = dir.other_devices().map_err(|error| Error::io("look into", dir.path(), &error))?;
-        let (mut others, mut lost) = (Vec::new(), Vec::new());
+        let (mut others, mut unopened) = (Vec::new(), Unopened::default());
+        let mut opened = Vec::from_iter(dir.device().look().map_err(|error| explain(&error))?);
         for place in places {
+            let found = place.look().map_err(|error| explain(&error))?;
+            if found.is_some_and(|found| opened.contains(&found)) {
+                continue;
+            }
             match place.open(read_only) {
                 Ok(device) => {
+                    opened.extend(found);
+                    let is_foreign = has_no_label(&device);
+                    if is_foreign {
+                        unopened.foreign.push(place.target());
+                    }
                     let watched = Arc::new(WatchedDevice::over(Arc::new(device)));
-                    others.push(Other { place, watched });
+                    others.push(Other { place, is_foreign, watched });
                 }
-                Err(error @ (OpenError::NotFound { .. } | OpenError::Io { .. })) => {
-                    tracing::warn!(%error, "a device of the store can't be opened");
-                    lost.push(place.target());
+                Err(error) => {
+                    tracing::warn!(%error, "a device that the store's directory names can't be opened");
+                    unopened.note(place.target(), &error, explain);
                 }
-                Err(error) => return Err(explain(&error)),
             }
         }
-        Ok(Self { others: Mutex::new(others), lost, ..Self::over(dir, first) })
+        Ok(Self { others: Mutex::new(others), unopened, ..Self::over(dir, first) })
     }
 
     /// As the engine uses them: the first one, and the others.
@@ -120,28 +183,38 @@ impl StoreDevices {
         (Arc::clone(&self.watched) as _, others)
     }
 
-    /// Where devices were looked for in vain, in words; `None`: all that the directory names were found.
-    pub(crate) fn lost(&self) -> Option<String> {
-        let paths: Vec<_> = self.lost.iter().map(|path| path.display().to_string()).collect();
-        (!paths.is_empty()).then(|| paths.join(", "))
+    /// Which names of devices lead to none of the store.
+    pub fn unopened(&self) -> &Unopened {
+        &self.unopened
     }
 
     /// The engine has opened the store on them: lets go of what it does not use, a name that a crash has left
     /// or the device of another store, and notes what it misses, which stays so until the store is closed. A
-    /// directory that does not name the store yet does from now on.
-    pub(crate) fn note_opened(&mut self, db: &Db) {
+    /// directory that does not name the store yet does from now on; names that lead to what is none of its
+    /// devices go.
+    ///
+    /// # Errors
+    /// It misses a device, and one that is there could not be opened.
+    pub(crate) fn note_opened(&mut self, db: &Db) -> Result<()> {
         let is_read_only = self.first.is_read_only();
         if !is_read_only && let Err(error) = self.dir.note_identity(&db.uuid()) {
             tracing::warn!(%error, "the store's directory does not name the store");
         }
         self.missing = missing_in(db);
+        if let Some(refusal) = self.unopened.refusal.as_ref().filter(|_| self.missing.is_some()) {
+            return Err(refusal.clone());
+        }
         self.others.lock().retain(|other| {
             let is_used = id_of(db, &other.watched).is_some();
             if !is_used {
                 tracing::warn!(path = %other.place.target().display(), "it is no device of this store, and is not used");
+                if other.is_foreign && !is_read_only {
+                    take_away(&other.place);
+                }
             }
             is_used
         });
+        Ok(())
     }
 
     /// The directory of the store.
@@ -213,7 +286,7 @@ impl StoreDevices {
         let watched = Arc::new(WatchedDevice::over(device));
         match db.add_device(Arc::clone(&watched) as _, new.tier) {
             Ok(id) => {
-                self.others.lock().push(Other { place, watched });
+                self.others.lock().push(Other { place, is_foreign: false, watched });
                 Ok(id)
             }
             Err(error) => {
@@ -240,6 +313,15 @@ impl StoreDevices {
         }
         self.others.lock().retain(|other| id_of(db, &other.watched).is_some());
         Ok(())
+    }
+}
+
+pub(crate) fn is_about_missing(error: &StoreError) -> bool {
+    match error {
+        StoreError::Io { source, .. } => {
+            matches!(source.get_ref(), Some(inner) if inner.is::<MissingDevices>())
+        }
+        _ => false,
     }
 }
 

@@ -19,7 +19,7 @@ mod store_dir;
 
 pub use by_url::{directory_of_url, is_url, new_directory_of_url};
 pub use copy::{CopiedStore, CopyOrder, copy_store};
-pub use devices::{DeviceHealth, NewDevice, StoreDevices};
+pub use devices::{DeviceHealth, NewDevice, StoreDevices, Unopened};
 pub use engines::{EngineKind, EngineMark, Objects, PluggedEngine};
 pub use error::{Error, Result, explain_device, explain_open};
 pub use make::{

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kvfs_fs::{AtimePolicy, FileSystem, MountOptions};
-use kvfs_kvdb::{Db, MissingDevices, Options, Placement, Policy};
+use kvfs_kvdb::{Db, Options, Placement, Policy};
 use kvfs_service::{ErrorKind, UndoLimits};
 use kvfs_store::clock::{Clock, SystemClock};
 use kvfs_store::{Store, StoreError, Verified};
 
-use crate::devices::StoreDevices;
+use crate::devices::{StoreDevices, Unopened, is_about_missing};
 use crate::engines::{self, EngineKind, PluggedEngine};
-use crate::error::{Error, Result, explain_fs, explain_open};
+use crate::error::{Error, Result, explain_fs};
 use crate::memory::Memory;
 use crate::store_dir::StoreDir;
 
@@ -222,39 +222,30 @@ fn open_engine(
         let (first, others) = devices.for_engine();
         match Db::open_joined(first, &others, options.clone(), Arc::clone(clock)) {
             Ok(db) => {
-                devices.note_opened(&db);
+                devices.note_opened(&db)?;
                 return Ok((devices, db));
             }
-            Err(error) if degraded && !options.read_only && is_about_missing(&error) => {
+            Err(error)
+                if degraded
+                    && !options.read_only
+                    && is_about_missing(&error)
+                    && !devices.unopened().has_refused() =>
+            {
                 options.read_only = true;
             }
-            Err(error) => {
-                let lost = devices.lost().filter(|_| is_about_missing(&error));
-                let error = explain_kvdb(dir, error);
-                let looked_for = |lost| Error::new(error.kind(), format!("{error}; not found: {lost}"));
-                return Err(lost.map(looked_for).unwrap_or(error));
-            }
+            Err(error) => return Err(explain_kvdb(dir, devices.unopened(), error)),
         }
     }
 }
 
-/// As [`explain_open`]; where something is damaged, only a repair gets it open again.
-fn explain_kvdb(dir: &StoreDir, error: StoreError) -> Error {
-    let StoreError::Corrupt { place, detail } = error else { return explain_open(dir, error) };
+/// As [`Unopened::explain`]; where something is damaged, only a repair gets it open again.
+fn explain_kvdb(dir: &StoreDir, unopened: &Unopened, error: StoreError) -> Error {
+    let StoreError::Corrupt { place, detail } = error else { return unopened.explain(dir, error) };
     let store = dir.path().display();
     let message = format!(
         "cannot open the store {store}: corrupt data in {place}: {detail}; `kvfs check --repair` mends it"
     );
     Error::new(ErrorKind::Damaged, message)
-}
-
-fn is_about_missing(error: &StoreError) -> bool {
-    match error {
-        StoreError::Io { source, .. } => {
-            matches!(source.get_ref(), Some(inner) if inner.is::<MissingDevices>())
-        }
-        _ => false,
-    }
 }
 
 /// What a process is called; `None`: there is none, or it may not be looked at.

@@ -23,7 +23,7 @@ use crate::error::{CliError, Code, Result};
 use crate::mounts;
 use crate::progress::Bar;
 use crate::store_dir::StoreDir;
-use kvfs_open::{Memory, StoreDevices, explain_open};
+use kvfs_open::{Memory, StoreDevices, Unopened, explain_open};
 use report::Report;
 
 pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode> {
@@ -45,23 +45,26 @@ pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode> {
     Ok(report.exit_code())
 }
 
-/// The devices of a store: the first one, and the others. Those that are not there are passed over: the
+/// The devices of a store: the first one, and the others. Those that can't be opened are passed over: the
 /// engine knows whether it needs them.
 struct Devices {
     first: Arc<dyn Device>,
     others: Vec<Arc<dyn Device>>,
+    unopened: Unopened,
 }
 
 impl Devices {
     fn open(store: &StoreDir, read_only: bool) -> Result<Self> {
-        let (first, others) = StoreDevices::open(store, read_only)?.for_engine();
-        Ok(Self { first, others })
+        let devices = StoreDevices::open(store, read_only)?;
+        let (first, others) = devices.for_engine();
+        Ok(Self { first, others, unopened: devices.unopened().clone() })
     }
 
     /// What is written to them stays in memory.
     fn overlaid(self) -> Self {
         let over = |device| Arc::new(OverlayDevice::over(device)) as Arc<dyn Device>;
-        Self { first: over(self.first), others: self.others.into_iter().map(over).collect() }
+        let others = self.others.into_iter().map(over).collect();
+        Self { first: over(self.first), others, unopened: self.unopened }
     }
 }
 
@@ -82,7 +85,8 @@ fn by_way_of(args: &CheckArgs, store: &StoreDir) -> Result<Report> {
     stop_by_signals(&is_stopping)?;
     let target = copy::prepare(target)?;
     let report = copy::fill(&source.first, &target, &is_stopping).and_then(|(first, findings)| {
-        let mut report = repair(&target, Devices { first, others: Vec::new() })?;
+        let mut report =
+            repair(&target, Devices { first, others: Vec::new(), unopened: Unopened::default() })?;
         report.findings.splice(0..0, findings);
         copy::check_stop(&is_stopping)?;
         target.end_copy(None)?;
@@ -96,9 +100,9 @@ fn by_way_of(args: &CheckArgs, store: &StoreDir) -> Result<Report> {
 
 /// The engine first, then what the file system makes of what is left.
 fn repair(store: &StoreDir, devices: Devices) -> Result<Report> {
-    let Devices { first, others } = devices;
+    let Devices { first, others, unopened } = devices;
     let engine = kvfs_kvdb::repair_joined(&first, &others, &files::KEYSPACES);
-    let engine = engine.map_err(|error| explain_open(store, error))?;
+    let engine = engine.map_err(|error| unopened.explain(store, error))?;
     let memory = Memory::default();
     let mut options = Options::with_memory(memory.engine_bytes(memory.reserve_bytes()));
     options.background = Background::Manual;

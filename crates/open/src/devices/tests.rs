@@ -123,3 +123,51 @@ fn directory_whose_device_became_another_store_is_refused_and_nothing_is_written
     let refused = open_store(&stores[1]).err().expect("there is none");
     assert!(refused.to_string().contains("disks have other names"), "{refused}");
 }
+
+#[test]
+fn names_that_the_store_does_not_need_keep_it_from_no_opening_and_go() {
+    let base = tempfile::tempdir().expect("a directory");
+    let [disk, slow, foreign] = ["first", "slow", "foreign"].map(|name| base.path().join(name));
+    for file in [&disk, &slow, &foreign] {
+        File::create(file).expect("makes").set_len(32 << 20).expect("becomes longer");
+    }
+    let path = make_linked(base.path(), "store", &disk);
+    let [left_over, again, own] = ["device.1", "device.2", "device.3"].map(|name| path.join(name));
+    symlink(&foreign, &left_over).expect("links");
+    symlink(&slow, &again).expect("links");
+    let open = |is_read_only| {
+        let options = OpenOptions { read_only: is_read_only, degraded: true, ..OpenOptions::default() };
+        OpenedStore::open(&StoreDir::open(&path).expect("is there"), &options)
+    };
+    let in_use = FileDevice::open(&foreign, false).expect("opens");
+    let slow_in_use = FileDevice::open(&slow, false).expect("opens");
+    let store = open(false).expect("needs neither");
+    drop(slow_in_use);
+    let OpenedEngine::Kvdb { db, devices } = &store.engine else { panic!("it is kvdb") };
+    let new = NewDevice { path: slow.clone(), tier: Tier::Slow, size_bytes: None, force: false };
+    devices.add(db, &new).expect("adds");
+    assert!(own.is_symlink());
+    store.close().expect("closes");
+
+    // The device has two names, and is opened once.
+    let store = open(false).expect("opens");
+    assert_eq!((store.engine.missing(), store.is_read_only), (None, false));
+    store.close().expect("closes");
+    assert!(left_over.is_symlink(), "what it leads to is not known");
+    drop(in_use);
+    open(false).expect("opens").close().expect("closes");
+    assert!(!left_over.is_symlink() && again.is_symlink());
+
+    // One that is needed and is in use is the reason, whether the store is written to or read.
+    let in_use = FileDevice::open(&slow, false).expect("opens");
+    for is_read_only in [false, true] {
+        let refused = open(is_read_only).err().expect("the slow one is needed");
+        assert_eq!(refused.kind(), ErrorKind::InUse, "{refused}");
+    }
+    drop(in_use);
+    std::fs::remove_file(&slow).expect("removes");
+    std::fs::rename(&foreign, &slow).expect("renames");
+    let refused = open_store(&path).err().expect("the slow one is missing");
+    let said = format!("no device of this store: {}", slow.canonicalize().expect("is there").display());
+    assert!(refused.to_string().contains(&said), "{refused}");
+}

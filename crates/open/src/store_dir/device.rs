@@ -99,9 +99,9 @@ impl DevicePlace {
         Ok(device)
     }
 
-    /// Names a file or block device elsewhere here, if the directory's owner may have it here: by `path`, whose
-    /// links are not resolved, since a disk may have other names after a restart than one that leads there for
-    /// good. `opened` is what was opened there. Durable when this returns.
+    /// Names a file or block device elsewhere here, if the directory's owner may have it here: by `path`,
+    /// whose links are not resolved, since a disk may have other names after a restart than one that leads
+    /// there for good. `opened` is what was opened there. Durable when this returns.
     ///
     /// # Errors
     /// Something is here; it is not what the directory's owner may have here; `path` leads elsewhere by now.
@@ -126,12 +126,13 @@ impl DevicePlace {
         linked
     }
 
-    /// Removes what is here: the device, or the link to it.
+    /// Removes what is here: the device, or the link to it. Durable when this returns.
     ///
     /// # Errors
     /// I/O errors.
     pub fn remove(&self) -> io::Result<()> {
-        Ok(rustix::fs::unlinkat(&self.store.dir, &*self.name, AtFlags::empty())?)
+        rustix::fs::unlinkat(&self.store.dir, &*self.name, AtFlags::empty())?;
+        self.store.sync()
     }
 
     /// Where the device really is, without symbolic links; where this place is, if it leads nowhere.
@@ -157,25 +158,45 @@ impl DevicePlace {
         self.store.path.join(&*self.name)
     }
 
-    /// Leads to the device; nothing is opened yet.
+    /// Which file or block device is here; `None`: none that can be reached.
+    ///
+    /// # Errors
+    /// It is not what the directory's owner may have here.
+    pub(crate) fn look(&self) -> Result<Option<Identity>, OpenError> {
+        let Ok(handle) = self.find() else { return Ok(None) };
+        self.check_owner(&handle)?;
+        Ok(identity(&handle).ok())
+    }
+
+    /// Leads to the device, if the directory's owner may have it here; nothing is opened yet.
     fn handle(&self) -> Result<OwnedFd, OpenError> {
+        let handle = self.find()?;
+        self.check_owner(&handle)?;
+        Ok(handle)
+    }
+
+    fn find(&self) -> Result<OwnedFd, OpenError> {
         let path = || self.path();
         let failed = |errno: Errno| match errno {
             Errno::NOENT => OpenError::NotFound { path: path() },
             Errno::ACCESS | Errno::PERM => OpenError::Permission { path: path(), source: errno.into() },
             _ => OpenError::Io { path: path(), source: errno.into() },
         };
-        let (dir, owner) = (&self.store.dir, self.store.owner);
+        let dir = &self.store.dir;
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let named = rustix::fs::openat(dir, &*self.name, flags | OFlags::NOFOLLOW, Mode::empty());
         let named = named.map_err(failed)?;
         let found = rustix::fs::fstat(&named).map_err(failed)?;
-        let handle = if FileType::from_raw_mode(found.st_mode) == FileType::Symlink {
-            rustix::fs::openat(dir, &*self.name, flags, Mode::empty()).map_err(failed)?
-        } else {
-            named
-        };
-        let uid = rustix::fs::fstat(&handle).map_err(failed)?.st_uid;
+        if FileType::from_raw_mode(found.st_mode) == FileType::Symlink {
+            return rustix::fs::openat(dir, &*self.name, flags, Mode::empty()).map_err(failed);
+        }
+        Ok(named)
+    }
+
+    fn check_owner(&self, handle: &OwnedFd) -> Result<(), OpenError> {
+        let owner = self.store.owner;
+        let failed = |errno: Errno| OpenError::Io { path: self.path(), source: errno.into() };
+        let uid = rustix::fs::fstat(handle).map_err(failed)?.st_uid;
         if owner.is_foreign() && uid != owner.uid {
             let message = format!(
                 "it belongs to user {uid}, and the store to user {}, whose link may not lead other users there; \
@@ -183,9 +204,9 @@ impl DevicePlace {
                 owner.uid
             );
             let source = io::Error::new(io::ErrorKind::PermissionDenied, message);
-            return Err(OpenError::Permission { path: path(), source });
+            return Err(OpenError::Permission { path: self.path(), source });
         }
-        Ok(handle)
+        Ok(())
     }
 
     /// What this process has made in another user's directory is that user's.
@@ -217,8 +238,11 @@ pub(crate) fn open_target(target: &Path) -> Result<(FileDevice, File), OpenError
     Ok((device, file.into()))
 }
 
-/// Which file or block device it is, by whatever name it was opened.
-fn identity(file: impl AsFd) -> io::Result<(bool, u64, u64)> {
+/// Which file or block device something is: whether a block device, and its numbers.
+pub(crate) type Identity = (bool, u64, u64);
+
+/// Which it is, by whatever name it was opened.
+fn identity(file: impl AsFd) -> io::Result<Identity> {
     let found = rustix::fs::fstat(file)?;
     let is_block_device = FileType::from_raw_mode(found.st_mode) == FileType::BlockDevice;
     Ok(if is_block_device { (true, found.st_rdev, 0) } else { (false, found.st_dev, found.st_ino) })
