@@ -56,22 +56,25 @@ impl Limits<'_> {
     /// Whether a change is meant: by where it is, or where it was.
     pub(crate) fn contain(&self, line: &ChangeLine) -> bool {
         let is_in = |places: &[PlaceLine]| {
-            let is_key = line.kind == "key";
+            let keyspace = line.keyspace.as_deref();
             let all = [Some(&line.place), line.from.as_ref()];
-            places.iter().any(|place| all.into_iter().flatten().any(|path| covers(place, path, is_key)))
+            places.iter().any(|place| all.into_iter().flatten().any(|path| covers(place, path, keyspace)))
         };
         (self.only.is_empty() || is_in(self.only)) && !is_in(self.skip)
     }
 }
 
-fn covers(place: &PlaceLine, path: &[u8], is_key: bool) -> bool {
+/// As the daemon has it for an undo.
+fn covers(place: &PlaceLine, path: &[u8], keyspace: Option<&str>) -> bool {
     match place {
         PlaceLine::All => true,
         PlaceLine::Path(top) => {
-            let rest = path.strip_prefix(&top[..]).filter(|_| !is_key);
+            let rest = path.strip_prefix(&top[..]).filter(|_| keyspace.is_none());
             rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
         }
-        PlaceLine::Keys(prefix) => is_key && path.starts_with(prefix),
+        PlaceLine::Keys(prefix) => {
+            keyspace.is_some_and(|name| prefix.len() >= name.len()) && path.starts_with(prefix)
+        }
     }
 }
 
@@ -105,6 +108,7 @@ mod tests {
             sign: '~',
             kind: kind.to_owned(),
             place: place.into(),
+            keyspace: place.split_once('/').filter(|_| kind == "key").map(|(name, _)| name.to_owned()),
             from: from.map(Into::into),
             bytes: None,
             before: None,
@@ -119,5 +123,7 @@ mod tests {
         assert!(
             !limits.contain(&line("file", "/ab", None)) && !limits.contain(&line("file", "/a/not/x", None))
         );
+        let other = ChangeLine { keyspace: Some("tags/own".to_owned()), ..line("key", "tags/own/a", None) };
+        assert!(!limits.contain(&other), "it is of another keyspace");
     }
 }

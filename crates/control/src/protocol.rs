@@ -44,8 +44,7 @@ pub enum Request {
     Attach {
         id: u64,
     },
-    /// Answered with `Done`, and a descriptor of a mount of the transaction's view, which the sender
-    /// attaches.
+    /// Answered with `Done`, and a descriptor of a mount of the transaction's view, for the sender to attach.
     Mount {
         id: u64,
     },
@@ -277,8 +276,9 @@ pub struct ChangeLine {
     pub sign: char,
     /// `file`, `directory`, …, or `key`.
     pub kind: String,
-    /// Path from the root of the store, or keyspace and key.
+    /// Path from the root of the store; or keyspace, a slash, and key.
     pub place: Vec<u8>,
+    pub keyspace: Option<String>,
     /// Where it was before.
     pub from: Option<Vec<u8>>,
     /// Size now (bytes).

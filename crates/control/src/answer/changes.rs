@@ -56,6 +56,7 @@ pub(super) fn change_line(difference: &Difference) -> ChangeLine {
         },
         kind: difference.file.map_or("key", file_kind).to_owned(),
         place: difference.place.clone(),
+        keyspace: difference.keyspace.as_deref().map(str::to_owned),
         from: difference.from.clone(),
         bytes: difference.bytes,
         before: difference.before.as_ref().map(facts_line),

@@ -8,6 +8,7 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use kvfs_kv::KeyspaceOwner;
@@ -40,6 +41,8 @@ pub struct Difference {
     pub kind: DiffKind,
     /// Of what kind the file is; `None`: a key.
     pub file: Option<FileType>,
+    /// The keyspace of a key, whose name may contain slashes; `None`: a file.
+    pub keyspace: Option<Arc<str>>,
     /// Path from the root of the view, beginning with a slash; or keyspace, a slash, and the key.
     pub place: Vec<u8>,
     /// The path before.
@@ -169,6 +172,7 @@ pub fn diff(fs: &FileSystem) -> Result<Vec<Difference>> {
     })?;
     let mut lines = comparison.name_lines()?;
     for info in fs.shared.keyspaces.user_keyspaces() {
+        let name = Arc::from(info.name);
         each_change(view.txn.changes(info.keyspace)?, |change| {
             let (key, value) = match change {
                 Change::Put { key, value } => (key, Some(value)),
@@ -176,7 +180,7 @@ pub fn diff(fs: &FileSystem) -> Result<Vec<Difference>> {
                 _ => return Ok(()),
             };
             let before = fs.store.get(info.keyspace, &key)?;
-            lines.extend(key_line(&info.name, &key, before.as_ref(), value.as_ref()));
+            lines.extend(key_line(&name, &key, before.as_ref(), value.as_ref()));
             Ok(())
         })?;
     }
@@ -195,13 +199,12 @@ pub fn hide_unreadable(
     may_read: impl Fn(&KeyspaceOwner) -> bool,
 ) -> Result<()> {
     let mut known = HashMap::new();
-    for line in lines.iter_mut().filter(|line| line.file.is_none()) {
-        let name = line.place.split(|&byte| byte == b'/').next().unwrap_or_default();
-        let name = String::from_utf8_lossy(name).into_owned();
-        let is_readable = match known.entry(name) {
+    for line in lines {
+        let Some(keyspace) = &line.keyspace else { continue };
+        let is_readable = match known.entry(Arc::clone(keyspace)) {
             Entry::Occupied(known) => *known.get(),
             Entry::Vacant(place) => {
-                let owners = view.keys().readable_keyspace(place.key())?;
+                let owners = view.keys().readable_keyspace(keyspace)?;
                 *place.insert(owners.is_some_and(|(_, owners)| owners.iter().all(&may_read)))
             }
         };
@@ -361,8 +364,13 @@ pub(super) fn found(side: &FileSystem, key: &[u8], bytes: Option<Bytes>) -> Resu
     Ok(Some(found))
 }
 
+/// Where a key is, as lines tell it. Keys of two keyspaces may be told alike.
+pub(super) fn key_place(keyspace: &str, key: &[u8]) -> Vec<u8> {
+    [keyspace.as_bytes(), b"/", key].concat()
+}
+
 pub(super) fn key_line(
-    keyspace: &str,
+    keyspace: &Arc<str>,
     key: &[u8],
     before: Option<&Bytes>,
     after: Option<&Bytes>,
@@ -373,14 +381,14 @@ pub(super) fn key_line(
         (Some(_), None) => DiffKind::Removed,
         _ => return None,
     };
-    let place = [keyspace.as_bytes(), b"/", key].concat();
+    let (place, keyspace) = (key_place(keyspace, key), Some(Arc::clone(keyspace)));
     let facts = |value: &Bytes| Facts::Key {
         value: Bytes::copy_from_slice(&value[..value.len().min(FACTS_VALUE_LEN_MAX)]),
         bytes: value.len() as u64,
     };
     let bytes = after.map(|value| value.len() as u64);
     let (before, after) = (before.map(facts), after.map(facts));
-    Some(Difference { kind, file: None, place, from: None, bytes, before, after })
+    Some(Difference { kind, file: None, keyspace, place, from: None, bytes, before, after })
 }
 
 /// Whether a reader would see another file. Directories change with their entries, which are listed.
@@ -399,5 +407,6 @@ pub(super) fn difference(
     (before, after): (Option<Facts>, Option<Facts>),
 ) -> Difference {
     let bytes = found.header.filter(|header| header.kind == FileType::Regular).map(|header| header.size);
-    Difference { kind, file: Some(found.kind), place, from: None, bytes, before, after }
+    let file = Some(found.kind);
+    Difference { kind, file, keyspace: None, place, from: None, bytes, before, after }
 }

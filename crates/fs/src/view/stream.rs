@@ -9,6 +9,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Deref;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use kvfs_store::{KeyDifference, KeyRange};
@@ -159,6 +160,7 @@ impl<F: Deref<Target = FileSystem> + Clone> DiffStream<F> {
         let mut keyspaces: Vec<_> = sides.after.shared.keyspaces.user_keyspaces().collect();
         keyspaces.sort_by(|a, b| a.name.cmp(&b.name));
         for info in keyspaces.into_iter().filter(|info| info.name >= first) {
+            let name = Arc::from(&*info.name);
             if info.name != first {
                 start = Bytes::new();
             }
@@ -170,7 +172,7 @@ impl<F: Deref<Target = FileSystem> + Clone> DiffStream<F> {
                 }
                 let Some(KeyDifference { key, older, newer }) = keys.next()? else { break };
                 self.at = At::Keys(info.name.clone(), behind(&key));
-                if let Some(line) = key_line(&info.name, &key, older.as_ref(), newer.as_ref()) {
+                if let Some(line) = key_line(&name, &key, older.as_ref(), newer.as_ref()) {
                     page.push(line);
                 }
             }

@@ -165,8 +165,17 @@ fn comparison_tells_a_writer_that_may_not_read_nothing_of_keys() {
     let open = KeyspaceOwner { mode: 0o662, ..OWNER };
     let tags = main.keys().make_keyspace("tags", open).unwrap().0.keyspace;
     let own = main.keys().make_keyspace("own", KeyspaceOwner { uid: 9, ..OWNER }).unwrap().0.keyspace;
+    // Its name begins as that of a keyspace that may be read.
+    let below = main.keys().make_keyspace("own/tags", open).unwrap().0.keyspace;
     main.keys()
-        .apply(&main.caller, vec![(tags, put(b"old", "secret")), (tags, put(b"gone", "secret"))])
+        .apply(
+            &main.caller,
+            vec![
+                (tags, put(b"old", "secret")),
+                (tags, put(b"gone", "secret")),
+                (below, put(b"old", "secret")),
+            ],
+        )
         .unwrap();
     let view = begin(&main, Isolation::Snapshot);
     let changes = vec![
@@ -174,14 +183,15 @@ fn comparison_tells_a_writer_that_may_not_read_nothing_of_keys() {
         (tags, put(b"new", "new")),
         (tags, KeyChange::Delete { key: "gone".into() }),
         (own, put(b"mine", "new")),
+        (below, put(b"old", "new")),
     ];
     view.keys().apply(&view.caller, changes).unwrap();
     let all = kvfs_fs::diff(&view.fs).unwrap();
     let mut shown = all.clone();
     kvfs_fs::hide_unreadable(&view.fs, &mut shown, |owner| owner.allows(9, &[], 4)).unwrap();
-    assert_eq!(shown.len(), 4);
+    assert_eq!(shown.len(), 5);
     for (line, all) in shown.iter().zip(&all) {
-        if line.place.starts_with(b"own/") {
+        if line.keyspace.as_deref() == Some("own") {
             assert_eq!(line, all);
             continue;
         }

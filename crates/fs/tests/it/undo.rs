@@ -9,6 +9,7 @@ use kvfs_fs::{
     Area, FileType, FsError, MountOptions, NodeId, Planned, Result, Selection, SetAttr, TakenBack, Timestamp,
     TxnId, Undo, XattrMode, settled, undo_points,
 };
+use kvfs_kv::KeyspaceOwner;
 use kvfs_kvdb::Background;
 use kvfs_store::model::ModelStore;
 use kvfs_store::{Batch, Durability, Isolation, Keyspace, KeyspaceKind, StoreError};
@@ -489,7 +490,7 @@ pub(crate) fn below(paths: &[&str]) -> Vec<Area> {
 
 /// A transaction that changes, makes, moves and removes; what it did, and the keyspace of its keys.
 fn many_changes(main: &Setup) -> (TxnId, Keyspace) {
-    let owner = kvfs_kv::KeyspaceOwner { uid: 0, gid: 0, mode: 0o600 };
+    let owner = KeyspaceOwner { uid: 0, gid: 0, mode: 0o600 };
     let tags = main.keys().make_keyspace("tags", owner).unwrap().0.keyspace;
     let dir = main.mkdir(&main.caller, ROOT, b"d", 0o755).unwrap().node;
     for name in ["a", "b", "gone", "moved"] {
@@ -716,6 +717,36 @@ fn undo_by_force_after_random_changes_of_others_keeps_the_tree_sound() {
         let _ = undo_selected(&main, id, &keep).unwrap_or_else(|e| panic!("keep {seed} {e}"));
         main.assert_sound(&format!("seed {seed}"));
     }
+}
+
+#[test]
+fn keys_of_two_keyspaces_that_are_told_alike_are_two_obstacles() {
+    let main = keeping(100);
+    let owned = |name, uid| {
+        let owner = KeyspaceOwner { uid, gid: 0, mode: 0o600 };
+        main.keys().make_keyspace(name, owner).unwrap().0.keyspace
+    };
+    let keys = [(owned("app", 7), "cache/k"), (owned("app/cache", 8), "k")];
+    let put_all = |view: &Setup, value| {
+        for (of, key) in keys {
+            put(view, of, key, Some(value));
+        }
+    };
+    let values = || keys.map(|(of, key)| main.store.get(of, key.as_bytes()).unwrap().unwrap());
+    put_all(&main, "old");
+    let id = txn(&main, |view| put_all(view, "new"));
+    put_all(&main, "newer");
+    assert_eq!(undo(&main, id).unwrap(), ["~ key app/cache/k"; 2]);
+    // Force gives a user no right to the keyspace of another one.
+    let forced = Selection { force: vec![Area::All], uid: Some(7), ..Selection::default() };
+    assert_eq!(undo_selected(&main, id, &forced).unwrap(), ["~ key app/cache/k"]);
+    // All of `app` is no part of `app/cache`.
+    let forced = Selection { force: vec![Area::Keys(b"app/".to_vec())], ..Selection::default() };
+    assert_eq!(undo_selected(&main, id, &forced).unwrap(), ["~ key app/cache/k"]);
+    assert_eq!(values(), ["newer"; 2]);
+    let both = Selection { keep: vec![Area::All], ..forced };
+    assert_eq!(undo_selected(&main, id, &both).unwrap(), [""; 0]);
+    assert_eq!(values(), ["old", "newer"]);
 }
 
 #[test]

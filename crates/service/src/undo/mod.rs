@@ -195,7 +195,7 @@ impl ServedStore<'_> {
         let mut changes = undo.diff()?;
         changes.retain(|change| {
             let places = std::iter::once(&change.place).chain(&change.from);
-            places.into_iter().any(|place| selection.selects(place, change.file.is_none()))
+            places.into_iter().any(|place| selection.selects(place, change.keyspace.as_deref()))
         });
         rights::check(self.fs, undo.before(), caller, &changes)
     }

@@ -37,8 +37,8 @@ pub(super) fn check(
     // The last tree that was looked through.
     let mut tree: Option<Vec<u8>> = None;
     for change in changes {
-        if change.file.is_none() {
-            check_key(now, peer, &change.place)?;
+        if let Some(keyspace) = &change.keyspace {
+            check_key(now, peer, keyspace, &change.place)?;
             continue;
         }
         let comes = change.kind == DiffKind::Added && change.file == Some(FileType::Directory);
@@ -142,10 +142,8 @@ fn denied(place: &[u8]) -> ServiceError {
     ServiceError::new(ErrorKind::Denied, message)
 }
 
-fn check_key(now: &FileSystem, peer: &Caller, place: &[u8]) -> Result<()> {
-    let name = place.split(|&byte| byte == b'/').next().unwrap_or_default();
-    let name = std::str::from_utf8(name).map_err(|_| denied(place))?;
-    match now.keys().keyspace(name)? {
+fn check_key(now: &FileSystem, peer: &Caller, keyspace: &str, place: &[u8]) -> Result<()> {
+    match now.keys().keyspace(keyspace)? {
         Some(entry) if peer.may_use_keys(now, &entry.owner, Access::Write) => Ok(()),
         _ => Err(denied(place)),
     }

@@ -1,6 +1,7 @@
 //! Who may take back what, without a front end.
 
 use kvfs_fs::{NodeId, SetAttr, WriteFlags, settled, settled_for};
+use kvfs_kv::KeyspaceOwner;
 use kvfs_store::Durability;
 
 use super::*;
@@ -239,4 +240,39 @@ fn users_take_back_by_force_what_is_theirs() {
     assert!(matches!(store.take_back(&owner, id, forced), Ok(Undone::Done(..))));
     let back = node_at(&world.fs, &["home", "u"]);
     assert_eq!(content(&world.fs, back), b"old");
+}
+
+#[test]
+fn undo_and_comparison_of_keys_ask_for_the_rights_of_their_own_keyspace() {
+    let world = open_world();
+    let (store, user) = (world.mounted(), stranger());
+    let owned = |uid, mode| KeyspaceOwner { uid, gid: 0, mode };
+    let keys = world.fs.keys();
+    let cache = keys.make_keyspace("app/cache", owned(user.uid + 1, 0o666)).expect("is made").0.keyspace;
+    let set_key = |view: &FileSystem, value: &'static str| {
+        settled(|caller| view.keys().set(caller, cache, b"k", Some(value.into()))).expect("is set");
+    };
+    let allow = |mode| {
+        let change = |owner| Ok::<_, FsError>(KeyspaceOwner { mode, ..owner });
+        keys.change_keyspace("app/cache", change).expect("is changed");
+    };
+    let value = || world.fs.store().get(cache, b"k").expect("is read").expect("is there");
+    set_key(&world.fs, "old");
+    let id = in_txn(&world, &user, |view| set_key(view, "new"));
+    let old_value = || {
+        let lines = store.undo_diff(&user, id).expect("is compared");
+        lines[0].after.is_some()
+    };
+    assert!(old_value());
+    allow(0o600);
+    // A keyspace that the name begins with gives no right to it.
+    keys.make_keyspace("app", owned(user.uid, 0o600)).expect("is made");
+    assert_not_yours(store.take_back(&user, id, all()), "app/cache/k");
+    assert_eq!(value(), "new");
+    assert!(!old_value());
+    allow(0o666);
+    settled(|caller| keys.drop_keyspace(caller, "app", |_| Ok(()))).expect("is dropped");
+    assert!(old_value());
+    assert!(matches!(store.take_back(&user, id, all()), Ok(Undone::Done(..))));
+    assert_eq!(value(), "old");
 }

@@ -228,6 +228,9 @@ pub(super) fn as_json(line: &ChangeLine) -> serde_json::Value {
     object.insert("change".into(), change.into());
     object.insert("kind".into(), line.kind.clone().into());
     put_bytes(&mut object, "place", Some(&line.place));
+    if line.keyspace.is_some() {
+        object.insert("keyspace".into(), line.keyspace.clone().into());
+    }
     put_bytes(&mut object, "from", line.from.as_deref());
     object.insert("bytes".into(), line.bytes.into());
     object.insert("before".into(), facts_json(line.before.as_ref()));
@@ -262,7 +265,9 @@ mod tests {
 
     fn line(before: Option<FactsLine>, after: Option<FactsLine>, kind: &str) -> ChangeLine {
         let place = if kind == "key" { b"tags/a\xff".to_vec() } else { b"/a".to_vec() };
-        ChangeLine { sign: '~', kind: kind.to_owned(), place, from: None, bytes: Some(1), before, after }
+        let keyspace = (kind == "key").then(|| "tags".to_owned());
+        let (sign, kind) = ('~', kind.to_owned());
+        ChangeLine { sign, kind, place, keyspace, from: None, bytes: Some(1), before, after }
     }
 
     #[test]

@@ -32,6 +32,7 @@ use kvfs_store::{BlockClone, KeyDifference, KeyRange, Keyspace};
 
 use super::Origin;
 use super::compare::{Place, Sides};
+use super::diff::key_place;
 use super::undo::Selection;
 use crate::node::Pin;
 use crate::{Entry, FileSystem, FsError, Result, Timestamp, settled};
@@ -65,9 +66,10 @@ pub(super) struct Alone {
 }
 
 impl Alone {
-    /// Whether a key, whose path is `place`, is taken back.
-    pub(super) fn takes_key(&self, keyspace: Keyspace, place: &[u8], key: &Bytes) -> bool {
-        self.selection.selects(place, true) && !self.kept_keys.contains(&(keyspace, key.clone()))
+    /// Whether a key of the keyspace of this name is taken back.
+    pub(super) fn takes_key(&self, keyspace: Keyspace, name: &str, key: &Bytes) -> bool {
+        self.selection.selects(&key_place(name, key), Some(name))
+            && !self.kept_keys.contains(&(keyspace, key.clone()))
     }
 }
 
@@ -275,8 +277,8 @@ impl<'f> Restore<'f> {
         for info in self.now().shared.keyspaces.user_keyspaces() {
             let mut keys = self.sides.differences(info.keyspace, KeyRange::all())?;
             while let Some(KeyDifference { key, older, .. }) = keys.next()? {
-                let place = [info.name.as_bytes(), b"/", &key].concat();
-                if self.alone.as_ref().is_some_and(|alone| !alone.takes_key(info.keyspace, &place, &key)) {
+                let alone = self.alone.as_ref();
+                if alone.is_some_and(|alone| !alone.takes_key(info.keyspace, &info.name, &key)) {
                     continue;
                 }
                 let find = || {

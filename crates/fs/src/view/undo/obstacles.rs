@@ -11,12 +11,13 @@
 //! Thread safety: belongs to one search.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use kvfs_store::{KeyDifference, KeyRange, Keyspace, UndoPoint};
 
 use super::super::compare::{Place, Sides, key_of};
-use super::super::diff::{DiffKind, Difference};
+use super::super::diff::{DiffKind, Difference, key_place};
 use super::super::paths::Paths;
 use super::super::restore::{Alone, NameChange, Plan, Target};
 use super::{Obstacle, Selection};
@@ -51,8 +52,8 @@ pub(super) enum Cause {
     Cycle(u64),
     /// Something in a tree that goes as a whole, by the inode of its top.
     Leaving(u64, Place),
-    /// A key with another value.
-    Key,
+    /// A key of this keyspace with another value.
+    Key(Arc<str>),
 }
 
 /// An obstacle, the record that tells of it, and what it stands in the way of.
@@ -61,6 +62,9 @@ pub(super) struct Found {
     pub(super) record: (Keyspace, Bytes),
     pub(super) cause: Cause,
 }
+
+/// A path; or keyspace, a slash, and a key, beside the keyspace: the text alone may mean several.
+pub(super) type FoundAt = (Vec<u8>, Option<Arc<str>>);
 
 /// A search for obstacles.
 pub(super) struct Search<'f> {
@@ -77,10 +81,10 @@ pub(super) struct Search<'f> {
     pub(super) now: Paths<&'f FileSystem>,
     /// Of files with several names, all that they had before the transaction; `None`: not asked for yet.
     pub(super) names: Option<BTreeMap<u64, Vec<Place>>>,
-    /// By path or key.
-    pub(super) found: BTreeMap<Vec<u8>, Found>,
+    /// By where they are told.
+    pub(super) found: BTreeMap<FoundAt, Found>,
     /// Obstacles that have been dealt with.
-    pub(super) settled: BTreeSet<(Vec<u8>, String)>,
+    pub(super) settled: BTreeSet<(FoundAt, String)>,
     /// What others have moved on or removed, and comes back by force: where the transaction left it.
     pub(super) moved_on: BTreeMap<u64, Place>,
     /// Directories in which a name stays as it is.
@@ -211,12 +215,14 @@ impl<'f> Search<'f> {
         record: (Keyspace, Bytes),
         cause: Cause,
     ) {
-        if self.settled.contains(&settled_key(&path, &cause)) {
+        let keyspace = if let Cause::Key(keyspace) = &cause { Some(Arc::clone(keyspace)) } else { None };
+        let (place, at) = (path.clone(), (path, keyspace.clone()));
+        if self.settled.contains(&settled_key(&at, &cause)) {
             return;
         }
-        let place = path.clone();
-        let what = Difference { kind, file, place, from: None, bytes: None, before: None, after: None };
-        self.found.entry(path).or_insert(Found { what, record, cause });
+        let [before, after] = [None, None];
+        let what = Difference { kind, file, keyspace, place, from: None, bytes: None, before, after };
+        self.found.entry(at).or_insert(Found { what, record, cause });
     }
 
     pub(super) fn add_place(
@@ -462,10 +468,10 @@ impl<'f> Search<'f> {
     fn look_at_keys(&mut self) -> Result<()> {
         let view = self.view();
         for info in view.shared.keyspaces.user_keyspaces() {
+            let name: Arc<str> = Arc::from(info.name);
             let mut keys = self.done.differences(info.keyspace, KeyRange::all())?;
             while let Some(KeyDifference { key, older, newer }) = keys.next()? {
-                let place = [info.name.as_bytes(), b"/", &key].concat();
-                if !self.alone.takes_key(info.keyspace, &place, &key) {
+                if !self.alone.takes_key(info.keyspace, &name, &key) {
                     continue;
                 }
                 let now = view.origin.read().get(info.keyspace, &key)?;
@@ -475,14 +481,15 @@ impl<'f> Search<'f> {
                     (_, None) => DiffKind::Removed,
                     _ => DiffKind::Changed,
                 };
-                self.add((kind, None), place, (info.keyspace, key), Cause::Key);
+                let place = key_place(&name, &key);
+                self.add((kind, None), place, (info.keyspace, key), Cause::Key(Arc::clone(&name)));
             }
         }
         Ok(())
     }
 
     /// The author of each: the last transaction since that is known and has changed the record.
-    fn ascribe(&self, found: BTreeMap<Vec<u8>, Found>) -> Result<Vec<Obstacle>> {
+    fn ascribe(&self, found: BTreeMap<FoundAt, Found>) -> Result<Vec<Obstacle>> {
         let store = &self.view().store;
         let after = self.done.after.origin.pinned()?;
         let mut later: Vec<(UndoPoint, _)> = Vec::new();
@@ -517,8 +524,8 @@ fn parts_differ(sides: &Sides<'_>, a: &Inner, b: &Inner) -> Result<bool> {
 }
 
 /// Under what an obstacle is remembered that has been dealt with.
-pub(super) fn settled_key(path: &[u8], cause: &Cause) -> (Vec<u8>, String) {
-    (path.to_vec(), format!("{cause:?}"))
+pub(super) fn settled_key(at: &FoundAt, cause: &Cause) -> (FoundAt, String) {
+    (at.clone(), format!("{cause:?}"))
 }
 
 /// Whether the transaction made it.

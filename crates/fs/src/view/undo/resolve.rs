@@ -11,7 +11,7 @@ use kvfs_store::KeyRange;
 
 use super::super::compare::{Place, key_of};
 use super::super::restore::{NameChange, Plan, Target};
-use super::obstacles::{Cause, Found, Search, settled_key};
+use super::obstacles::{Cause, Found, FoundAt, Search, settled_key};
 use super::selection::{Area, closest};
 use crate::schema::{Placement, ROOT_INODE, Row};
 use crate::{FileSystem, FileType, Result};
@@ -23,17 +23,18 @@ impl Search<'_> {
             self.learn_names(plan)?;
         }
         let (mut kept, mut forced) = (Vec::new(), Vec::new());
-        for (path, found) in std::mem::take(&mut self.found) {
-            let is_key = found.cause == Cause::Key;
-            let paths = self.paths_of_cause(&path, &found.cause)?;
-            let nearest = |areas: &[Area]| paths.iter().filter_map(|path| closest(areas, path, is_key)).max();
+        for (at, found) in std::mem::take(&mut self.found) {
+            let paths = self.paths_of_cause(&at.0, &found.cause)?;
+            let keyspace = at.1.as_deref();
+            let nearest =
+                |areas: &[Area]| paths.iter().filter_map(|path| closest(areas, path, keyspace)).max();
             let (keep, force) = (nearest(&self.selection.keep), nearest(&self.selection.force));
             if keep.is_some() && keep >= force {
-                kept.push((path, found));
+                kept.push((at, found));
             } else if force.is_some() {
-                forced.push((path, found));
+                forced.push((at, found));
             } else {
-                self.found.insert(path, found);
+                self.found.insert(at, found);
             }
         }
         // What stays may take along what was to be overwritten.
@@ -43,12 +44,12 @@ impl Search<'_> {
         }
         let mut names = Names::of(plan);
         let mut has_changed = false;
-        for (path, found) in forced {
+        for (at, found) in forced {
             if self.force(plan, &mut names, &found)? {
                 has_changed = true;
-                self.settled.insert(settled_key(&path, &found.cause));
+                self.settled.insert(settled_key(&at, &found.cause));
             } else {
-                self.found.insert(path, found);
+                self.found.insert(at, found);
             }
         }
         names.put_back(plan);
@@ -56,10 +57,10 @@ impl Search<'_> {
     }
 
     /// Takes out of the plan what meets the obstacles. O(names in the plan), however many there are.
-    fn keep(&mut self, plan: &mut Plan, kept: &[(Vec<u8>, Found)]) -> Result<()> {
+    fn keep(&mut self, plan: &mut Plan, kept: &[(FoundAt, Found)]) -> Result<()> {
         let (mut places, mut inodes, mut directories, mut tops) =
             (BTreeSet::<&Place>::new(), BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
-        for (path, found) in kept {
+        for (at, found) in kept {
             match &found.cause {
                 Cause::Name(place) => drop(places.insert(place)),
                 Cause::Made(place) => drop(inodes.insert(place.0)),
@@ -77,9 +78,9 @@ impl Search<'_> {
                     directories.insert(directory);
                 }
                 &Cause::Leaving(top, _) => drop(tops.insert(top)),
-                Cause::Key => drop(self.alone.kept_keys.insert(found.record.clone())),
+                Cause::Key(_) => drop(self.alone.kept_keys.insert(found.record.clone())),
             }
-            self.settled.insert(settled_key(path, &found.cause));
+            self.settled.insert(settled_key(at, &found.cause));
         }
         let is_meant = |change: &NameChange| {
             places.contains(&change.place)
@@ -148,7 +149,7 @@ impl Search<'_> {
             // It goes with its tree.
             Cause::Leaving(_, place) => return self.may_replace(place),
             Cause::Links(_) | Cause::Cycle(_) => return Ok(false),
-            Cause::Key => return self.may_write_key(&found.what.place),
+            Cause::Key(keyspace) => return self.may_write_keys(keyspace),
         }
         Ok(true)
     }
@@ -190,10 +191,9 @@ impl Search<'_> {
         Ok(true)
     }
 
-    fn may_write_key(&self, place: &[u8]) -> Result<bool> {
+    fn may_write_keys(&self, keyspace: &str) -> Result<bool> {
         let Some(uid) = self.selection.uid else { return Ok(true) };
-        let name = place.split(|&byte| byte == b'/').next().unwrap_or_default();
-        let entry = self.view().keys().keyspace(&String::from_utf8_lossy(name))?;
+        let entry = self.view().keys().keyspace(keyspace)?;
         Ok(entry.is_some_and(|entry| entry.owner.uid == uid || entry.owner.mode & 0o002 != 0))
     }
 

@@ -18,7 +18,8 @@ pub enum Area {
     All,
     /// What a path leads to, and all below it; as [`Area::path`] makes it.
     Path(Vec<u8>),
-    /// Keys: a keyspace, a slash, and what the key begins with.
+    /// Keys: a keyspace, a slash, and what the key begins with. As names of keyspaces may contain slashes, it
+    /// may name keys of several; but none of a keyspace that it does not name in full.
     Keys(Vec<u8>),
 }
 
@@ -29,15 +30,17 @@ impl Area {
         Self::Path(names.flat_map(|name| [b"/", name].concat()).collect())
     }
 
-    /// Whether it contains a path, or (`is_key`) a keyspace, a slash and a key.
-    pub fn covers(&self, place: &[u8], is_key: bool) -> bool {
+    /// Whether it contains a path, or a key of `keyspace`: that, a slash and the key.
+    pub fn covers(&self, place: &[u8], keyspace: Option<&str>) -> bool {
         match self {
             Self::All => true,
             Self::Path(path) => {
-                let rest = place.strip_prefix(&path[..]).filter(|_| !is_key);
+                let rest = place.strip_prefix(&path[..]).filter(|_| keyspace.is_none());
                 rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
             }
-            Self::Keys(prefix) => is_key && place.starts_with(prefix),
+            Self::Keys(prefix) => {
+                keyspace.is_some_and(|name| prefix.len() >= name.len()) && place.starts_with(prefix)
+            }
         }
     }
 }
@@ -58,14 +61,14 @@ pub struct Selection {
 }
 
 impl Selection {
-    /// Whether a path or key is to be changed, if nothing is in the way.
-    pub fn selects(&self, place: &[u8], is_key: bool) -> bool {
-        (self.only.is_empty() || covers(&self.only, place, is_key)) && !covers(&self.skip, place, is_key)
+    /// Whether a path or key, as [`Area::covers`] has it, is to be changed, if nothing is in the way.
+    pub fn selects(&self, place: &[u8], keyspace: Option<&str>) -> bool {
+        (self.only.is_empty() || covers(&self.only, place, keyspace)) && !covers(&self.skip, place, keyspace)
     }
 
     /// Whether a file at these paths is to be changed: one of them is meant, and none is left out.
     fn selects_one_of(&self, paths: &[Vec<u8>]) -> bool {
-        let any = |areas: &[Area]| paths.iter().any(|path| covers(areas, path, false));
+        let any = |areas: &[Area]| paths.iter().any(|path| covers(areas, path, None));
         (self.only.is_empty() || any(&self.only)) && !any(&self.skip)
     }
 
@@ -82,16 +85,16 @@ impl Selection {
 }
 
 /// How closely the closest of `areas` that contain the place says where; `None`: none does.
-pub(super) fn closest(areas: &[Area], place: &[u8], is_key: bool) -> Option<usize> {
+pub(super) fn closest(areas: &[Area], place: &[u8], keyspace: Option<&str>) -> Option<usize> {
     let len = |area: &Area| match area {
         Area::All => 0,
         Area::Path(place) | Area::Keys(place) => 1 + place.len(),
     };
-    areas.iter().filter(|area| area.covers(place, is_key)).map(len).max()
+    areas.iter().filter(|area| area.covers(place, keyspace)).map(len).max()
 }
 
-fn covers(areas: &[Area], place: &[u8], is_key: bool) -> bool {
-    areas.iter().any(|area| area.covers(place, is_key))
+fn covers(areas: &[Area], place: &[u8], keyspace: Option<&str>) -> bool {
+    areas.iter().any(|area| area.covers(place, keyspace))
 }
 
 impl Search<'_> {
@@ -108,15 +111,14 @@ impl Search<'_> {
             paths.push(self.paths_of(&change.place)?);
         }
         if !self.selection.only.is_empty() {
-            let meant =
-                |paths: &[Vec<u8>]| paths.iter().any(|path| covers(&self.selection.only, path, false));
+            let meant = |paths: &[Vec<u8>]| paths.iter().any(|path| covers(&self.selection.only, path, None));
             let chosen = paths.iter().enumerate().filter(|(_, paths)| meant(paths)).map(|(at, _)| at);
             let chosen = include(&plan.names, chosen.collect());
             let out: BTreeSet<usize> = (0..plan.names.len()).filter(|at| !chosen.contains(at)).collect();
             self.drop_names(plan, &out);
             retain(&mut paths, &out);
         }
-        let skipped = |paths: &[Vec<u8>]| paths.iter().any(|path| covers(&self.selection.skip, path, false));
+        let skipped = |paths: &[Vec<u8>]| paths.iter().any(|path| covers(&self.selection.skip, path, None));
         let seeds = paths.iter().enumerate().filter(|(_, paths)| skipped(paths)).map(|(at, _)| at).collect();
         self.leave(plan, seeds);
         let mut touched = std::mem::take(&mut plan.touched);
@@ -129,7 +131,7 @@ impl Search<'_> {
         for directory in std::mem::take(&mut plan.directories) {
             let paths = self.paths_of(&(directory, bytes::Bytes::new()))?;
             // A directory above gets its time back only with all that was changed in it.
-            if paths.iter().all(|path| self.selection.selects(path, false)) {
+            if paths.iter().all(|path| self.selection.selects(path, None)) {
                 plan.directories.insert(directory);
             }
         }
