@@ -116,10 +116,12 @@ impl FileSystem {
         let gate = self.gate();
         let mut names = self.locker().latch(caller, &wants(&node))?;
         self.orphans().give_row(&gate, &mut names, &node)?;
-        if node.header().project() == project {
+        if node.header().project() == project && self.locker().may_skip_equal() {
             return Ok(());
         }
-        self.shared.superblock.declare_projects()?;
+        if project != Project::default() {
+            self.shared.superblock.declare_projects()?;
+        }
         let flag = if hands_down { RowFlags::HANDS_PROJECT_DOWN } else { RowFlags::default() };
         let patch = RowPatch { project: Some(project.id), ..names.changed(&node)? };
         let patch = patch.with_flags(flag, RowFlags::HANDS_PROJECT_DOWN);

@@ -106,6 +106,12 @@ impl FileSystem {
 }
 
 impl<'v> Locker<'v> {
+    /// Whether setting what is set already changes nothing. In a transaction it is an update: the row may be
+    /// another one by now.
+    pub(crate) fn may_skip_equal(&self) -> bool {
+        self.origin.is_main()
+    }
+
     /// Refuses changes of a mount or a view that is read-only.
     pub(crate) fn check_writable(&self) -> Result<()> {
         let is_snapshot = matches!(self.origin, Origin::Snapshot(_));

@@ -166,16 +166,16 @@ impl<'v> StorageAttribute<'v> {
         let gate = self.shared.quotas.gate(self.writer);
         let mut names = self.locker.latch(caller, &wants(node))?;
         self.orphans.give_row(&gate, &mut names, node)?;
-        if RowFlags(node.header().flags.0 & mask.0) == wanted {
+        if RowFlags(node.header().flags.0 & mask.0) == wanted && self.locker.may_skip_equal() {
             return Ok(());
         }
         let mut batch = Batch::new();
         match self.what {
-            Storage::Compression => self.store.allow_compression()?,
+            Storage::Compression if wanted != RowFlags::default() => self.store.allow_compression()?,
             Storage::Tier if node.kind == FileType::Regular => {
                 self.shared.tiers.stage(&mut batch, node.inode, wanted.tier())?;
             }
-            Storage::Tier => {}
+            Storage::Compression | Storage::Tier => {}
         }
         let patch = names.changed(node)?.with_flags(wanted, mask);
         self.writer.apply_to_node(batch, node, &patch)?;

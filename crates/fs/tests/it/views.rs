@@ -546,6 +546,42 @@ fn setting_what_is_set_already_is_an_update_too() {
 }
 
 #[test]
+fn project_compression_tier_and_no_list_that_are_set_already_are_updates_too() {
+    // The list: the owner, user 7, the group, the mask, others.
+    let mut list = 2_u32.to_le_bytes().to_vec();
+    for (tag, rights, id) in
+        [(1, 6, u32::MAX), (2, 6, 7), (4, 4, u32::MAX), (16, 6, u32::MAX), (32, 0, u32::MAX)]
+    {
+        list.extend([u16::to_le_bytes(tag), u16::to_le_bytes(rights)].concat());
+        list.extend(u32::to_le_bytes(id));
+    }
+    let settings: [(&[u8], &[u8], &[u8]); 4] = [
+        (kvfs_fs::PROJECT_ATTRIBUTE, b"0", b"6"),
+        (kvfs_fs::COMPRESSION_ATTRIBUTE, b"none", b"lz4"),
+        (kvfs_fs::TIER_ATTRIBUTE, b"auto", b"slow"),
+        (b"system.posix_acl_access", b"", &list),
+    ];
+    for (name, then, now) in settings {
+        let main = Setup::new(300);
+        let file = main.file(ROOT, "f");
+        let set = |view: &Setup, node, value: &[u8]| match value {
+            b"" => view.removexattr(&view.caller, node, name),
+            value => view.setxattr(&view.caller, node, name, value, XattrMode::Set),
+        };
+        let late = begin(&main, Isolation::Snapshot);
+        set(&main, file, now).unwrap();
+        let (node, _) = look(&late, ROOT, "f").unwrap();
+        assert!(is_canceled(&set(&late, node, then)), "{}", name.escape_ascii());
+        // Without a change since it commits.
+        let alone = begin(&main, Isolation::Snapshot);
+        let (node, _) = look(&alone, ROOT, "f").unwrap();
+        set(&alone, node, now).unwrap();
+        commit(&alone.fs).unwrap();
+        main.assert_sound("after a setting that was set already");
+    }
+}
+
+#[test]
 fn a_change_of_owner_conflicts_with_a_set_id_bit_that_is_set_meanwhile() {
     let main = Setup::new(300);
     let file = main.file(ROOT, "f");
