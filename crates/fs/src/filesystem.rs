@@ -103,6 +103,7 @@ impl FileSystem {
                 admission,
                 clock,
                 open: OpenViews::default(),
+                views: Arc::default(),
                 authors: Authors::default(),
                 processes: Processes::default(),
                 superblock,

@@ -295,11 +295,13 @@ impl Opened {
             long_operations: FairLock::new(()),
             pending_usage: self.pending_usage,
             written: Mutex::default(),
+            counted: Arc::clone(&main.shared.views),
             restores: AtomicBool::new(false),
         };
         // With the k-th one that is open getting a k-th part, all together stay near one whole however many
         // there are.
-        let share = TXN_NODE_SHARE * (main.shared.open.len() as u64 + 1);
+        let open = Arc::strong_count(&view.counted) - 1;
+        let share = TXN_NODE_SHARE * open as u64;
         Origin::Txn(Arc::new(view)).open_view(main, root, share, shows)
     }
 }

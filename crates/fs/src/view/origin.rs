@@ -40,6 +40,8 @@ pub(crate) struct Shared {
     pub(crate) admission: Arc<Admission>,
     /// Views of the transactions that are open.
     pub(crate) open: OpenViews,
+    /// Every view of a transaction or branch refers to it: that counts them.
+    pub(crate) views: Arc<()>,
     /// Who has changed what on the main line lately.
     pub(crate) authors: Authors,
     /// What they are called.

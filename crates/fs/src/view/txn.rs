@@ -73,6 +73,8 @@ pub struct TxnView {
     pub(crate) pending_usage: Pending,
     /// Where a branch has written, as far as it was asked for.
     pub(super) written: Mutex<BTreeMap<Keyspace, Arc<Vec<KeyRange>>>, class::FsViewTxnWritten>,
+    /// See [`super::Shared::views`].
+    pub(super) counted: Arc<()>,
     /// It brings back what was: no limit and no border of a project keeps it.
     pub(super) restores: AtomicBool,
 }

@@ -1,10 +1,13 @@
 //! Branches: worked in beside the main line, kept, merged or refused. Each way in which the tree could come
 //! apart has its case.
 
+use std::sync::Arc;
+
 use kvfs_fs::{
-    Area, BRANCHES_MAX, FsError, NodeId, Owner, RenameMode, Result, SNAPSHOTS_MAX, Selection, SetAttr,
-    XattrMode, undo_points,
+    Area, BRANCHES_MAX, FsError, MountOptions, NodeId, Owner, RenameMode, Result, SNAPSHOTS_MAX, Selection,
+    SetAttr, XattrMode, undo_points,
 };
+use kvfs_store::model::ModelStore;
 use kvfs_store::{Isolation, StoreError};
 
 use crate::engine;
@@ -140,6 +143,28 @@ fn meet(before: &str, in_branch: &str, outside: &str) -> (Setup, Result<()>) {
     }
     main.assert_sound(&context);
     (main, merged)
+}
+
+#[test]
+fn branches_that_are_open_share_the_bound_of_nodes() {
+    let options = MountOptions { node_bytes_max: 4_000_000, ..MountOptions::default() };
+    let main = Setup::with(Arc::new(ModelStore::new()), 100, options);
+    let names: Vec<String> = (0..10).map(|n| format!("b{n}")).collect();
+    for name in &names {
+        main.fs.branches().create(name, 1000).unwrap();
+    }
+    let is_over = |view: &Setup| {
+        for n in 0..400 {
+            act(view, &format!("touch /{n}")).unwrap();
+        }
+        !view.nodes().prune_candidates(1).is_empty()
+    };
+    let open_all = || names.iter().map(|name| open(&main, name)).collect::<Vec<_>>();
+    let views = open_all();
+    assert!(is_over(&views[9]), "the last of ten has a tenth of what the first has");
+    assert!(!is_over(&views[0]));
+    drop(views);
+    assert!(!is_over(&open(&main, "b5")), "it is the only one");
 }
 
 #[test]
@@ -353,7 +378,7 @@ fn inode_numbers_of_branches_are_given_once() {
     let device = engine::create();
     let open_db = move || engine::open(&device, 16 << 10, kvfs_kvdb::Background::Manual);
     let mut db = open_db();
-    let mut main = Setup::with(db.clone() as _, 1000, kvfs_fs::MountOptions::default());
+    let mut main = Setup::with(db.clone() as _, 1000, MountOptions::default());
     main.reopen_store = Some(Box::new(move || {
         db.close().unwrap();
         db = open_db();
@@ -463,9 +488,9 @@ fn a_transaction_becomes_a_branch() {
 
 #[test]
 fn merge_of_a_branch_leaves_an_undo_point_of_its_owner() {
-    let store = std::sync::Arc::new(kvfs_store::model::ModelStore::new());
+    let store = Arc::new(ModelStore::new());
     store.keep_for_undo(8);
-    let main = Setup::with(store, 200, kvfs_fs::MountOptions::default());
+    let main = Setup::with(store, 200, MountOptions::default());
     main.fs.branches().create("twig", 1000).unwrap();
     let view = open(&main, "twig");
     act_all(&view, "touch f");
@@ -585,9 +610,9 @@ fn merge_that_prefers_a_side_at_paths_tells_what_is_left() {
 
 #[test]
 fn refusal_of_a_merge_names_the_transaction_in_the_way() {
-    let store = std::sync::Arc::new(kvfs_store::model::ModelStore::new());
+    let store = Arc::new(ModelStore::new());
     store.keep_for_undo(8);
-    let main = Setup::with(store, 1000, kvfs_fs::MountOptions::default());
+    let main = Setup::with(store, 1000, MountOptions::default());
     act_all(&main, "write f a; write g a");
     let view = branch(&main, "b");
     act_all(&view, "write f bb; write g bb");
