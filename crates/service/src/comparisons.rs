@@ -7,11 +7,12 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use kvfs_fs::{DiffStream, Difference, FileSystem};
+use kvfs_fs::{DiffStream, Difference, FileSystem, Undo};
 use kvfs_locks::{Mutex, class};
 
 use crate::caller::Caller;
 use crate::error::{ErrorKind, Result, ServiceError};
+use crate::selection::shown_to;
 
 /// Comparisons that are kept for a user.
 const KEPT_MAX: usize = 8;
@@ -33,7 +34,11 @@ pub enum Compared {
 pub struct Comparison(Rest);
 
 enum Rest {
-    Walk(Box<DiffStream<Arc<FileSystem>>>),
+    Walk {
+        stream: Box<DiffStream<Arc<FileSystem>>>,
+        /// The side whose keyspaces say what the caller may see of keys; `None`: all.
+        shown_by: Option<Arc<FileSystem>>,
+    },
     Lines(std::vec::IntoIter<Difference>),
 }
 
@@ -46,14 +51,27 @@ impl fmt::Debug for Comparison {
 impl Comparison {
     /// Of two views, which must be pinned.
     pub(crate) fn of_views(before: Arc<FileSystem>, after: Arc<FileSystem>) -> Self {
-        Self(Rest::Walk(Box::new(DiffStream::new(before, after))))
+        Self(Rest::Walk { stream: Box::new(DiffStream::new(before, after)), shown_by: None })
+    }
+
+    /// Of what taking a transaction back would change, as far as the caller may see it.
+    pub(crate) fn of_undo(undo: &Undo) -> Self {
+        Self(Rest::Walk { stream: Box::new(undo.diff()), shown_by: Some(Arc::clone(undo.before())) })
     }
 
     /// The next lines, at most so many, and of so many bytes, about; whether there are more.
-    fn next_page(&mut self, lines_max: usize, bytes_max: usize) -> Result<(Vec<Difference>, bool)> {
+    pub(crate) fn next_page(
+        &mut self,
+        caller: &Caller,
+        lines_max: usize,
+        bytes_max: usize,
+    ) -> Result<(Vec<Difference>, bool)> {
         let rest = match &mut self.0 {
-            Rest::Walk(stream) => {
-                let page = stream.next_page(lines_max, bytes_max)?;
+            Rest::Walk { stream, shown_by } => {
+                let mut page = stream.next_page(lines_max, bytes_max)?;
+                if let Some(view) = shown_by {
+                    page = shown_to(caller, view, page)?;
+                }
                 return Ok((page, !stream.is_through()));
             }
             Rest::Lines(rest) => rest,
@@ -124,7 +142,7 @@ impl Comparisons {
             }
             begun
         };
-        let (lines, more) = rest.next_page(lines_max.max(1), bytes_max)?;
+        let (lines, more) = rest.next_page(caller, lines_max.max(1), bytes_max)?;
         if more {
             // A pager may keep the reader waiting for hours.
             caller.keep()?;

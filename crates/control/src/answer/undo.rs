@@ -26,7 +26,7 @@ impl RequestHandler {
                 Ok(Response::Committed { now, count_max: count_max as u64, age_max, lines })
             }
             UndoRequest::Diff { id, from, limit } => {
-                let begin = || Ok(store.undo_diff(caller, TxnId(id))?.into());
+                let begin = || store.undo_diff(caller, TxnId(id));
                 self.answer_comparison(caller, Compared::Undo(id), (from, limit), begin)
             }
             UndoRequest::Check { id, selection } => {

@@ -15,11 +15,17 @@ use kvfs_store::{StoreError, TxnOutcome, UndoPoint};
 
 use crate::authority::is_master;
 use crate::caller::Caller;
+use crate::comparisons::Comparison;
 use crate::error::{ErrorKind, Result, ServiceError};
 use crate::lines::{CommittedLine, SelectionLine};
-use crate::selection::{selected, shown_to};
+use crate::selection::selected;
 use crate::served::{ServedStore, begin_for, or_nothing};
 use crate::units::human_duration;
+use rights::Rights;
+
+/// Changes of which rights are looked at together, and what they may take (bytes, about).
+const CHECKED_LINES_MAX: usize = 20_000;
+const CHECKED_BYTES_MAX: usize = 4 << 20;
 
 /// How many committed transactions can be taken back, and for how long.
 #[derive(Debug, Clone, Copy)]
@@ -83,9 +89,8 @@ impl ServedStore<'_> {
     ///
     /// # Errors
     /// It is another user's, or not kept; store errors.
-    pub fn undo_diff(&self, caller: &Caller, id: TxnId) -> Result<Vec<Difference>> {
-        let undo = self.open_undo(caller, id)?;
-        shown_to(caller, undo.before(), undo.diff()?)
+    pub fn undo_diff(&self, caller: &Caller, id: TxnId) -> Result<Comparison> {
+        Ok(Comparison::of_undo(&self.open_undo(caller, id)?))
     }
 
     /// What is in the way of taking back a transaction of the caller's.
@@ -192,12 +197,17 @@ impl ServedStore<'_> {
         if is_master(self.fs, caller.uid) {
             return Ok(());
         }
-        let mut changes = undo.diff()?;
-        changes.retain(|change| {
-            let places = std::iter::once(&change.place).chain(&change.from);
-            places.into_iter().any(|place| selection.selects(place, change.keyspace.as_deref()))
-        });
-        rights::check(self.fs, undo.before(), caller, &changes)
+        let mut rights = Rights::new(self.fs, undo.before(), caller);
+        let mut changes = undo.diff();
+        while !changes.is_through() {
+            let mut page = changes.next_page(CHECKED_LINES_MAX, CHECKED_BYTES_MAX)?;
+            page.retain(|change| {
+                let places = std::iter::once(&change.place).chain(&change.from);
+                places.into_iter().any(|place| selection.selects(place, change.keyspace.as_deref()))
+            });
+            rights.check(&page)?;
+        }
+        Ok(())
     }
 
     /// Refuses a user that could not do by hand what is planned: force and a selection add to what the

@@ -27,42 +27,51 @@ const SET_GROUP_ID: u32 = 0o2000;
 /// The kernel's name of an access-control list.
 const ACL: &[u8] = b"system.posix_acl_access";
 
-/// Refuses what `peer` could not do to `now` to come to `then`, by way of `changes`.
-pub(super) fn check(
-    now: &FileSystem,
-    then: &FileSystem,
-    peer: &Caller,
-    changes: &[Difference],
-) -> Result<()> {
-    // The last tree that was looked through.
-    let mut tree: Option<Vec<u8>> = None;
-    for change in changes {
-        if let Some(keyspace) = &change.keyspace {
-            check_key(now, peer, keyspace, &change.place)?;
-            continue;
-        }
-        let comes = change.kind == DiffKind::Added && change.file == Some(FileType::Directory);
-        if comes && !tree.as_ref().is_some_and(|tree| change.place.starts_with(tree)) {
-            check_tree(then, peer, &change.place)?;
-            tree = Some([&change.place[..], b"/"].concat());
-        }
-        let moves = change.kind != DiffKind::Changed;
-        for path in std::iter::once(&change.place).chain(&change.from) {
-            let denied = || denied(path);
-            if !is_reachable(now, peer, path, moves)? {
-                return Err(denied());
-            }
-            let [is, comes] = [find(now, path)?, find(then, path)?];
-            if [&is, &comes].into_iter().flatten().any(|attr| attr.uid != peer.uid) {
-                return Err(denied());
-            }
-            let acts_for = is.filter(acts_for_group).map(|attr| attr.gid);
-            if comes.is_some_and(|attr| acts_for != Some(attr.gid) && !may_act_for_group(peer, &attr)) {
-                return Err(denied());
-            }
-        }
+/// Whether `peer` may do to `now` what leads to `then`.
+pub(super) struct Rights<'r> {
+    now: &'r FileSystem,
+    then: &'r FileSystem,
+    peer: &'r Caller,
+    /// The last tree that was looked through.
+    tree: Option<Vec<u8>>,
+}
+
+impl<'r> Rights<'r> {
+    pub(super) fn new(now: &'r FileSystem, then: &'r FileSystem, peer: &'r Caller) -> Self {
+        Self { now, then, peer, tree: None }
     }
-    Ok(())
+
+    /// Refuses the first of `changes`, which are in the order of their places, that `peer` may not make.
+    pub(super) fn check(&mut self, changes: &[Difference]) -> Result<()> {
+        let Self { now, then, peer, .. } = *self;
+        for change in changes {
+            if let Some(keyspace) = &change.keyspace {
+                check_key(now, peer, keyspace, &change.place)?;
+                continue;
+            }
+            let comes = change.kind == DiffKind::Added && change.file == Some(FileType::Directory);
+            if comes && !self.tree.as_ref().is_some_and(|tree| change.place.starts_with(tree)) {
+                check_tree(then, peer, &change.place)?;
+                self.tree = Some([&change.place[..], b"/"].concat());
+            }
+            let moves = change.kind != DiffKind::Changed;
+            for path in std::iter::once(&change.place).chain(&change.from) {
+                let denied = || denied(path);
+                if !is_reachable(now, peer, path, moves)? {
+                    return Err(denied());
+                }
+                let [is, comes] = [find(now, path)?, find(then, path)?];
+                if [&is, &comes].into_iter().flatten().any(|attr| attr.uid != peer.uid) {
+                    return Err(denied());
+                }
+                let acts_for = is.filter(acts_for_group).map(|attr| attr.gid);
+                if comes.is_some_and(|attr| acts_for != Some(attr.gid) && !may_act_for_group(peer, &attr)) {
+                    return Err(denied());
+                }
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Refuses what `peer` could not do by hand to the present `view`.

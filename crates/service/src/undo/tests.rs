@@ -260,7 +260,8 @@ fn undo_and_comparison_of_keys_ask_for_the_rights_of_their_own_keyspace() {
     set_key(&world.fs, "old");
     let id = in_txn(&world, &user, |view| set_key(view, "new"));
     let old_value = || {
-        let lines = store.undo_diff(&user, id).expect("is compared");
+        let mut diff = store.undo_diff(&user, id).expect("is compared");
+        let (lines, _) = diff.next_page(&user, 9, usize::MAX).expect("is told");
         lines[0].after.is_some()
     };
     assert!(old_value());
@@ -275,4 +276,28 @@ fn undo_and_comparison_of_keys_ask_for_the_rights_of_their_own_keyspace() {
     assert!(old_value());
     assert!(matches!(store.take_back(&user, id, all()), Ok(Undone::Done(..))));
     assert_eq!(value(), "old");
+}
+
+#[test]
+fn comparison_of_an_undo_is_told_in_pages_without_what_may_not_be_read() {
+    let world = open_world();
+    let (store, user) = (world.mounted(), stranger());
+    let owner = KeyspaceOwner { uid: user.uid + 1, gid: 0, mode: 0o622 };
+    let tags = world.fs.keys().make_keyspace("tags", owner).expect("is made").0.keyspace;
+    let set_all = |view: &FileSystem, value: &'static str| {
+        for key in [b"a", b"b", b"c"] {
+            settled(|caller| view.keys().set(caller, tags, key, Some(value.into()))).expect("is set");
+        }
+    };
+    set_all(&world.fs, "old");
+    let id = in_txn(&world, &user, |view| set_all(view, "new"));
+    for caller in [&user, &Caller::of_mount(0, 1)] {
+        let mut diff = store.undo_diff(caller, id).expect("is compared");
+        for key in ["tags/a", "tags/b", "tags/c"] {
+            let (lines, more) = diff.next_page(caller, 1, usize::MAX).expect("is told");
+            let told = (lines.len(), &lines[0].place[..], lines[0].after.is_some(), more);
+            assert_eq!(told, (1, key.as_bytes(), caller.uid == 0, true), "{key}");
+        }
+        assert!(!diff.next_page(caller, 1, usize::MAX).expect("is told").1);
+    }
 }

@@ -101,11 +101,8 @@ impl Undo {
     }
 
     /// What taking it back would change, if nothing has changed since.
-    ///
-    /// # Errors
-    /// Store errors.
-    pub fn diff(&self) -> Result<Vec<Difference>> {
-        DiffStream::new(&*self.after, &*self.before).next_page(usize::MAX, usize::MAX)
+    pub fn diff(&self) -> DiffStream<Arc<FileSystem>> {
+        DiffStream::new(Arc::clone(&self.after), Arc::clone(&self.before))
     }
 
     /// How it is taken back in `view`, of a transaction that has written nothing yet, as far as `selection`
