@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use kvfs_fs::{
-    Attr, Caller, DetachedTrees, FileSystem, FsError, Limits, MountOptions, NodeId, Pause, QuotaKind, Result,
-    TreeRights, TxnId, check, remove_tree,
+    Attr, Caller, DetachedTrees, FileSystem, FsError, Limits, MountOptions, NodeId, Pause, QuotaKind,
+    RenameMode, Result, TreeRights, TxnId, check, remove_tree,
 };
 use kvfs_store::model::ModelStore;
 use kvfs_store::{Batch, Durability, Isolation, KeyspaceKind, Store};
@@ -105,6 +105,30 @@ fn file_that_goes_with_a_tree_it_was_moved_into_is_told_as_removed() {
     let told = |after, before| lines(&snapshots::diff_from(after, before).unwrap());
     assert_eq!(told(&two, &one), ["- /a", "- /trash"]);
     assert_eq!(told(&one, &two), ["+ /a", "+ /trash"]);
+}
+
+#[test]
+fn file_that_an_earlier_transaction_moves_into_a_removed_tree_goes_with_it_and_a_directory_is_a_conflict() {
+    let main = keeping(100);
+    main.dir(main.dir(ROOT, "a"), "b");
+    main.file(ROOT, "file");
+    main.dir(ROOT, "directory");
+    DetachedTrees::of(&main.fs).prepare().unwrap();
+    let [files, directories] = [(); 2].map(|()| begin(&main, Isolation::Snapshot));
+    remove(&main, ROOT, "a");
+    let b = look(&files, look(&files, ROOT, "a"), "b");
+    rename(&files, (ROOT, "file"), (b, "file"));
+    files.file(ROOT, "made");
+    commit(&files.fs).unwrap();
+    let b = look(&directories, look(&directories, ROOT, "a"), "b");
+    let (caller, mode) = (&directories.caller, RenameMode::Replace);
+    let moved = directories.rename(caller, ROOT, b"directory", b, b"directory", mode);
+    assert!(matches!(moved, Err(FsError::Canceled(_))), "{moved:?}");
+    drop(directories);
+    finish(&main);
+    let left: Vec<_> = tree(&main).0.into_keys().collect();
+    assert_eq!(left, ["/", "/directory", "/made"]);
+    main.assert_sound("gone");
 }
 
 #[test]
@@ -324,7 +348,7 @@ fn a_transaction_that_begins_later_moves_no_directory_out_of_a_tree() {
     go_on(&main, 30);
     let view = begin(&main, Isolation::Snapshot);
     let keep = look(&view, ROOT, "keep");
-    let mode = kvfs_fs::RenameMode::Replace;
+    let mode = RenameMode::Replace;
     let refused = view.rename(&view.caller, directories[10], b"d", keep, b"moved", mode);
     assert!(matches!(refused, Err(FsError::NotFound | FsError::Stale(_))), "{refused:?}");
     finish(&main);
@@ -368,7 +392,7 @@ fn a_transaction_that_began_before_moves_nothing_out_of_what_is_being_removed() 
         let early = [begin(&main, Isolation::Snapshot), begin(&main, Isolation::Snapshot)];
         let outcome = |view: &Setup, from: &str| {
             let (top, keep) = (look(view, ROOT, "tree"), look(view, ROOT, "keep"));
-            let mode = kvfs_fs::RenameMode::Replace;
+            let mode = RenameMode::Replace;
             view.rename(&view.caller, top, from.as_bytes(), keep, b"moved", mode)?;
             commit(&view.fs).map(drop)
         };
