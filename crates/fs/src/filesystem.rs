@@ -106,6 +106,7 @@ impl FileSystem {
                 views: Arc::default(),
                 authors: Authors::default(),
                 processes: Processes::default(),
+                untold: Arc::default(),
                 superblock,
                 keyspaces: keyspace_table(&store, &keyspaces),
                 naming_branches: Mutex::default(),

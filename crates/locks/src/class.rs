@@ -205,6 +205,7 @@ classes! {
     FsNodeNamesKept "fs/node/names.kept",
     FsViewAuthors "fs/view/authors",
     FsViewCreated "fs/view/created",
+    FsViewUntoldCommits "fs/view/untold.commits",
     FsNodeStateCookies "fs/node/state.cookies",
     FsNodeTableDead "fs/node/table.dead",
     FsNodeTableRenewed "fs/node/table.renewed",

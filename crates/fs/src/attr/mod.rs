@@ -5,7 +5,7 @@ mod privileges;
 
 pub(crate) use atime::{AccessTimes, LazyTimes};
 pub use privileges::Credentials;
-pub(crate) use privileges::{CAPABILITY, PrivilegeLoss, Privileges, SET_ID};
+pub(crate) use privileges::{CAPABILITY, PrivilegeLoss, Privileges, SET_ID, expect_owner};
 
 use kvfs_store::Batch;
 use kvfs_txn::{Fields, LockName, Want};
@@ -59,10 +59,17 @@ impl FileSystem {
         let gate = self.gate();
         let loss = privilege_loss(changes);
         let mut wants = setattr_wants(&node, changes, loss);
+        if sets_times_of_owner(changes) && caller.credentials.is_some() {
+            // Whose it is, which all else that its owner alone may change has among it.
+            wants.push(Want::shared(LockName::Attributes { inode: node.inode, fields: Fields::MODE }));
+        }
         wants.extend(gate.want(node.inode).filter(|_| changes.size.is_some()));
         let mut guard = self.locker().latch(caller, &wants)?;
         self.orphans().give_row(&gate, &mut guard, &node)?;
         let header = node.header();
+        if is_for_owner(changes, header.mode) {
+            expect_owner(caller, header.uid)?;
+        }
         let mut batch = Batch::new();
         let dated = if changes.size.is_some() { guard.modified(&node)? } else { guard.changed(&node)? };
         let now = dated.ctime.map_or_else(|| self.time(), TimePatch::time);
@@ -81,6 +88,21 @@ impl FileSystem {
         gate.apply_counted_to_node(caller, batch, &node, patch)?;
         Ok(node.attr())
     }
+}
+
+/// Whether only the owner may change that of a file with this mode. The kernel takes set-id bits away for
+/// callers that write.
+fn is_for_owner(changes: &SetAttr, mode: u32) -> bool {
+    let sets_mode = changes.mode.is_some_and(|new| new & MODE_BITS != mode & !SET_ID);
+    sets_mode || changes.uid.is_some() || changes.gid.is_some() || sets_times_of_owner(changes)
+}
+
+/// Whether it sets times that only the owner may set. The kernel sets some for callers that write, too, with
+/// that of the change or the size.
+fn sets_times_of_owner(changes: &SetAttr) -> bool {
+    let is_at = |time: Option<SetTime>| matches!(time, Some(SetTime::At(_)));
+    let is_alone = changes.ctime.is_none() && changes.size.is_none();
+    is_alone && changes.mode.is_none() && (is_at(changes.atime) || is_at(changes.mtime))
 }
 
 /// A change of owner takes everything, unless it says what the mode is.

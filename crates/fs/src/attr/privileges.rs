@@ -27,7 +27,7 @@ use super::S_ISGID;
 use crate::node::Pin;
 use crate::schema::{BitsPatch, RowFlags, RowPatch, xattr_key};
 use crate::view::{Names, Origin};
-use crate::{Caller, FileSystem, FileType, Result};
+use crate::{Caller, FileSystem, FileType, FsError, Result};
 
 /// The extended attribute that holds file capabilities.
 pub(crate) const CAPABILITY: &[u8] = b"security.capability";
@@ -46,6 +46,26 @@ pub trait Credentials: fmt::Debug + Send + Sync {
 
     /// Whether the caller is in the group. When in doubt, false.
     fn is_in_group(&self, caller: &Caller, gid: u32) -> bool;
+
+    /// Whether the caller may do with files of others what their owners may: `CAP_FOWNER`, or `CAP_CHOWN`,
+    /// which has the front end have let it through. When in doubt, false.
+    fn acts_as_owner(&self, caller: &Caller) -> bool {
+        let _ = caller;
+        false
+    }
+}
+
+/// What only the owner of a file may do. The front end has checked that by what it knew of the file; a commit
+/// may have given it to another user since, and the caller may have waited for that.
+///
+/// # Errors
+/// `NotPermitted`. The caller must hold the file's owner.
+pub(crate) fn expect_owner(caller: &Caller, owner: u32) -> Result<()> {
+    let Some(credentials) = caller.credentials else { return Ok(()) };
+    if caller.uid == owner || caller.uid == 0 || credentials.acts_as_owner(caller) {
+        return Ok(());
+    }
+    Err(FsError::NotPermitted("the file is another user's"))
 }
 
 /// What a change takes away of a file's privileges.

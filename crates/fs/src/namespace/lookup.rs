@@ -58,8 +58,14 @@ impl FileSystem {
     /// # Errors
     /// `NotFound`, `NotDirectory`, `NameTooLong`, `Stale`, store errors.
     pub fn lookup(&self, caller: &Caller, parent: NodeId, name: &[u8]) -> Result<Entry> {
-        let parent = self.locker().pin(parent)?;
-        let node = find(self, caller, &parent, name)?;
+        let untold = &self.shared.untold;
+        let next = untold.begin_lookup().filter(|_| caller.goes_by_names && self.origin.is_main());
+        let pin = self.locker().pin(parent)?;
+        let found = find(self, caller, &pin, name);
+        if let (Some(next), Ok(_) | Err(FsError::NotFound)) = (next, &found) {
+            untold.end_lookup(next, parent, name);
+        }
+        let (parent, node) = (pin, found?);
         if node.directory.is_none()
             && let Some(pid) = parent.directory.as_ref().and_then(|listed| listed.take_withheld())
         {

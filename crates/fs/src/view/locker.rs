@@ -16,6 +16,7 @@ use super::authors::{Author, Authors};
 use super::commit::Phase;
 use super::idle::OpenViews;
 use super::processes::Processes;
+use super::untold::UntoldNames;
 use super::{Origin, Renewal};
 use crate::fair_lock::ReadGuard;
 use crate::namespace::attribute_wants;
@@ -34,6 +35,7 @@ pub(crate) struct Locker<'v> {
     open: &'v OpenViews,
     authors: &'v Authors,
     processes: &'v Processes,
+    untold: &'v UntoldNames,
     pub(super) clock: &'v dyn Clock,
     is_read_only: bool,
     follows: bool,
@@ -98,6 +100,7 @@ impl FileSystem {
             open: &self.shared.open,
             authors: &self.shared.authors,
             processes: &self.shared.processes,
+            untold: &self.shared.untold,
             clock: &*self.shared.clock,
             is_read_only: self.options.read_only,
             follows: self.follows,
@@ -206,8 +209,22 @@ impl<'v> Locker<'v> {
         let author = is_noted.then(|| Author::new(caller.pid, origin.position().0, wants));
         let mut names = Names { locker: *self, changes: Vec::new(), guard, author, _admitted: admitted };
         self.note_changes(&mut names.changes, wants);
+        if caller.goes_by_names && origin.is_main() {
+            self.expect_told(wants)?;
+        }
         self.verify(wants)?;
         Ok(names)
+    }
+
+    /// For an operation whose caller has decided by what its kernel knows of the names that it changes.
+    fn expect_told(&self, wants: &[Want<'_>]) -> Result<()> {
+        let is_untold = |want: &Want<'_>| match want.name {
+            LockName::Entry { directory, name } => {
+                want.mode == Mode::Exclusive && self.untold.has(directory, name)
+            }
+            _ => false,
+        };
+        if wants.iter().any(is_untold) { Err(FsError::NameChanged) } else { Ok(()) }
     }
 
     /// Takes all names or none, for an operation that only reads: others' operations wait, but no

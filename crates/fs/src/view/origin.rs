@@ -19,6 +19,7 @@ use super::TxnView;
 use super::authors::Authors;
 use super::idle::OpenViews;
 use super::processes::Processes;
+use super::untold::UntoldNames;
 use crate::attr::LazyTimes;
 use crate::detached::Detached;
 use crate::dir::Habits;
@@ -46,6 +47,7 @@ pub(crate) struct Shared {
     pub(crate) authors: Authors,
     /// What they are called.
     pub(crate) processes: Processes,
+    pub(crate) untold: Arc<UntoldNames>,
     pub(crate) superblock: Arc<LiveSuperblock>,
     pub(crate) keyspaces: KeyspaceTable,
     /// Held from the look at a branch's name to its first checkpoint.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use kvfs_fs::{
-    Area, AtimePolicy, Caller, Credentials, FallocateMode, FsError, MountOptions, NodeId, Result, Selection,
-    SetAttr, TakenBack, TxnId, Undo, WriteFlags, XattrMode, check,
+    AclKind, Area, AtimePolicy, Caller, Credentials, FallocateMode, FsError, MountOptions, NodeId, Result,
+    Selection, SetAttr, SetTime, TakenBack, Timestamp, TxnId, Undo, WriteFlags, XattrMode, check,
 };
 use kvfs_store::model::ModelStore;
 use kvfs_store::{Batch, Durability, Isolation, KeyspaceKind, Store};
@@ -265,6 +265,55 @@ fn lending_privileges_conflicts_with_changes_that_would_have_taken_them() {
                 assert!(is_kept_out(lend_now(&main, file)), "{context}");
             }
         }
+    }
+}
+
+/// Something that a caller tries.
+type Attempt<'a> = Box<dyn Fn(&Caller) -> Result<()> + 'a>;
+
+#[test]
+fn former_owner_that_waited_for_a_commit_changes_nothing_of_the_new_ones() {
+    let main = with_source();
+    let file = program(&main, "f", 10);
+    let owner = Caller { uid: 1000, gid: 100, credentials: Some(&OUTSIDER), ..Caller::default() };
+    let given = SetAttr { uid: Some(1000), ..SetAttr::default() };
+    main.setattr(&main.caller, file, &given).unwrap();
+    let time = SetTime::At(Timestamp { seconds: 7, nanos: 0 });
+    let list =
+        b"\x02\0\0\0\x01\0\x07\0\xff\xff\xff\xff\x04\0\x07\0\xff\xff\xff\xff\x20\0\x07\0\xff\xff\xff\xff";
+    let fs = &main;
+    let set = |changes: SetAttr| -> Attempt<'_> {
+        Box::new(move |caller| fs.setattr(caller, file, &changes).map(drop))
+    };
+    let changes: [Attempt<'_>; 5] = [
+        set(SetAttr { mode: Some(0o4777), ..SetAttr::default() }),
+        set(SetAttr { gid: Some(100), ..SetAttr::default() }),
+        set(SetAttr { mtime: Some(time), ..SetAttr::default() }),
+        Box::new(|caller| main.set_acl(caller, file, AclKind::Access, list, false)),
+        Box::new(|caller| main.set_acl(caller, file, AclKind::Access, b"", false)),
+    ];
+    for (at, change) in changes.iter().enumerate() {
+        main.setattr(&main.caller, file, &given).unwrap();
+        change(&owner).unwrap();
+        let view = begin(&main, Isolation::Snapshot);
+        let same = view.lookup(&view.caller, ROOT, b"f").unwrap().node;
+        let taken = SetAttr { uid: Some(0), mode: Some(0o600), ..SetAttr::default() };
+        view.setattr(&view.caller, same, &taken).unwrap();
+        let Err(FsError::Parked(ticket)) = change(&owner) else { panic!("change {at} does not wait") };
+        commit(&view.fs).unwrap();
+        ticket.wait();
+        let late = change(&Caller { ticket: Some(ticket), ..owner.clone() });
+        assert!(matches!(late, Err(FsError::NotPermitted(_))), "change {at}: {late:?}");
+        assert_eq!(mode(&main, file), 0o600, "change {at}");
+        change(&Caller { uid: 0, ..owner.clone() }).unwrap();
+    }
+    // What the kernel does for any that write.
+    let file = program(&main, "g", 10);
+    chmod(&main, file, 0o4755).unwrap();
+    let flushed = SetAttr { mtime: Some(time), ctime: Some(Timestamp::default()), ..SetAttr::default() };
+    let stripped = SetAttr { mode: Some(0o755), ..SetAttr::default() };
+    for changes in [flushed, stripped] {
+        main.setattr(&owner, file, &changes).unwrap();
     }
 }
 

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use kvfs_fs::{
-    Append, Attr, BeginOptions, FileSystem, FsError, Invalidations, NodeId, Owner, RenameMode, Result, Rival,
-    SetAttr, WriteFlags, XattrMode,
+    Append, Attr, BeginOptions, Caller, FileSystem, FsError, Invalidations, NodeId, Owner, RenameMode,
+    Result, Rival, SetAttr, WriteFlags, XattrMode,
 };
 use kvfs_store::{Durability, Isolation};
 
@@ -748,4 +748,51 @@ fn the_view_of_a_snapshot_stays_as_it_is_and_takes_no_writes() {
     assert!(matches!(past.write_at(there, 0, b"x"), Err(FsError::ReadOnly)));
     assert!(matches!(past.unlink(&past.caller, ROOT, b"f"), Err(FsError::ReadOnly)));
     assert_eq!(content(&main, ROOT, "f"), b"after!");
+}
+
+/// Something that a caller tries.
+type Attempt<'a> = Box<dyn Fn(&Caller) -> Result<()> + 'a>;
+
+#[test]
+fn names_that_a_commit_has_changed_are_looked_up_again_before_the_kernel_changes_them() {
+    let main = Setup::new(100);
+    let kernel = Caller { goes_by_names: true, ..main.caller.clone() };
+    for name in ["x", "y", "gone"] {
+        main.file(ROOT, name);
+    }
+    let view = begin(&main, Isolation::Snapshot);
+    view.file(ROOT, "new");
+    rename(&view, (ROOT, "new"), (ROOT, "x")).unwrap();
+    view.unlink(&view.caller, ROOT, b"gone").unwrap();
+    let mode = RenameMode::Replace;
+    let changes: [Attempt<'_>; 4] = [
+        Box::new(|caller| main.rename(caller, ROOT, b"x", ROOT, b"z", mode)),
+        Box::new(|caller| main.rename(caller, ROOT, b"y", ROOT, b"x", mode)),
+        Box::new(|caller| main.unlink(caller, ROOT, b"x")),
+        Box::new(|caller| main.mkdir(caller, ROOT, b"gone", 0o755).map(drop)),
+    ];
+    let waiting = changes.iter().map(|change| match change(&kernel) {
+        Err(FsError::Parked(ticket)) => Caller { ticket: Some(ticket), ..kernel.clone() },
+        done => panic!("{done:?}"),
+    });
+    let waiting: Vec<Caller> = waiting.collect();
+    // A look that began before tells of what was before.
+    let committed = view.expect_txn().unwrap().freeze().unwrap().plan().unwrap().commit(|| ()).unwrap();
+    for (change, caller) in changes.iter().zip(&waiting) {
+        let late = patiently(caller, change);
+        assert!(matches!(late, Err(FsError::NameChanged)), "{late:?}");
+        // Nor has one that comes only now been told.
+        assert!(matches!(change(&kernel), Err(FsError::NameChanged)));
+    }
+    // Others go by what they find.
+    assert!(matches!(main.unlink(&main.caller, ROOT, b"gone"), Err(FsError::NotFound)));
+    let found = main.lookup(&kernel, ROOT, b"x").unwrap().node;
+    assert!(matches!(main.lookup(&kernel, ROOT, b"gone"), Err(FsError::NotFound)));
+    changes[0](&kernel).unwrap();
+    changes[3](&kernel).unwrap();
+    assert_eq!(main.lookup(&kernel, ROOT, b"z").unwrap().node, found);
+    drop(committed);
+    changes[1](&kernel).unwrap();
+    changes[2](&kernel).unwrap();
+    main.assert_sound("changed");
 }

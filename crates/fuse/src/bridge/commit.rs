@@ -24,6 +24,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use kvfs_fs::{
     Caller, CommitPlan, Durability, FileSystem, FrozenView, FsError, Invalidations, NodeId, Position,
+    begin_telling,
 };
 
 use kvfs_locks::{Condvar, Mutex, class};
@@ -279,11 +280,13 @@ impl Bridge {
             forgotten = invalidated.map_or_else(HashSet::new, InvalidatedPages::end);
         })?;
         let on = &self.files.shared;
+        let telling = committed.telling.take();
         on.forget_changes(std::mem::take(&mut committed.invalidations), &forgotten, soon, |notifier| {
             on.old_are_dropped(notifier);
             // Any user can hold up the names. Those that come meanwhile are flushed together.
             drop(turn);
         });
+        drop(telling);
         committed.harden(durability)
     }
 
@@ -371,6 +374,7 @@ impl Bridge {
 impl Shared {
     /// See [`Bridge::forget_beside`].
     pub(super) fn forget_beside(&self, changes: Invalidations) {
+        let _telling = begin_telling(&self.fs, &changes);
         let carry_out = |notifier: &Notifier, notifications: &mut dyn Iterator<Item = Notification>| {
             let told = notifications.map(|one| (notifier.carry_out(&one), one));
             let absent = told.filter(|(outcome, _)| *outcome == Outcome::NotCached);

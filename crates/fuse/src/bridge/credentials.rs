@@ -17,6 +17,8 @@ use kvfs_fs::{Caller, Credentials};
 
 use crate::dispatch::RequestContext;
 
+const CAP_CHOWN: u32 = 0;
+const CAP_FOWNER: u32 = 3;
 const CAP_FSETID: u32 = 4;
 /// The first user namespace: capabilities count there alone, because the files are of the whole system.
 const FIRST_USER_NAMESPACE: &str = "user:[4026531837]";
@@ -27,7 +29,7 @@ struct OfThreads;
 
 pub(super) fn caller(cx: &RequestContext) -> Caller {
     let credentials: Option<&'static dyn Credentials> = Some(&OfThreads);
-    Caller { uid: cx.uid, gid: cx.gid, pid: cx.pid, credentials, ..Caller::default() }
+    Caller { uid: cx.uid, gid: cx.gid, pid: cx.pid, credentials, goes_by_names: true, ..Caller::default() }
 }
 
 impl Credentials for OfThreads {
@@ -40,6 +42,12 @@ impl Credentials for OfThreads {
 
     fn is_in_group(&self, caller: &Caller, gid: u32) -> bool {
         of_thread(caller).is_some_and(|found| found.groups.contains(&gid))
+    }
+
+    /// In whatever user namespace: the kernel has found that this one has the file's owner.
+    fn acts_as_owner(&self, caller: &Caller) -> bool {
+        let rights = 1 << CAP_CHOWN | 1 << CAP_FOWNER;
+        of_thread(caller).is_some_and(|found| found.capabilities & rights != 0)
     }
 }
 

@@ -4,5 +4,6 @@ mod entrances;
 mod histories;
 mod leaks;
 mod limits;
+mod names;
 mod signals;
 mod sizes;

@@ -45,6 +45,7 @@ use kvfs_txn::DoomReason;
 
 use super::TxnView;
 use super::publish::bring_in;
+use super::untold::Telling;
 use crate::fair_lock::ReadGuard;
 use crate::{FsError, NodeId, Result};
 
@@ -63,6 +64,8 @@ pub struct CommitPlan {
 pub struct Committed {
     /// What the kernel must forget, in any case.
     pub invalidations: Invalidations,
+    /// To be dropped when it has. `None`: it was.
+    pub telling: Option<Telling>,
     position: Position,
     txn: Arc<TxnView>,
 }
@@ -152,8 +155,8 @@ impl PlannedCommit {
     /// errors. Nothing happened; after the latter it can be tried again.
     pub fn commit(self, appeared: impl FnOnce()) -> Result<Committed> {
         let txn = Arc::clone(&self.view.txn);
-        let (position, invalidations) = txn.publish(appeared)?;
-        Ok(Committed { invalidations, position, txn })
+        let (position, invalidations, telling) = txn.publish(appeared)?;
+        Ok(Committed { invalidations, telling: Some(telling), position, txn })
     }
 }
 
@@ -240,7 +243,7 @@ impl TxnView {
     }
 
     /// `Closed` → `Ended`; see [`PlannedCommit::commit`].
-    fn publish(&self, appeared: impl FnOnce()) -> Result<(Position, Invalidations)> {
+    fn publish(&self, appeared: impl FnOnce()) -> Result<(Position, Invalidations, Telling)> {
         let locks = self.lock_owner()?;
         let set = self.write_set()?;
         let gate = self.main.gate();
@@ -263,8 +266,12 @@ impl TxnView {
                 .lose(&format!("transaction {id} was committed, but reading it back failed: {error}"));
         }
         appeared();
+        let told = brought_in.map(|changes| {
+            let telling = self.main.shared.untold.begin(&changes);
+            (position, changes, telling)
+        });
         locks.end();
-        Ok((position, brought_in?))
+        told
     }
 
     /// `Open`, `Frozen` → `Ended`. Drops the transaction: nothing of it ever happened. Without effect on one
