@@ -55,7 +55,7 @@ impl ReserveGrowth {
     }
 
     pub(super) fn allows(&self, growth: i64) -> bool {
-        self.bytes.load(Relaxed).saturating_add_signed(growth) <= GROWTH_MAX
+        is_within(self.bytes.load(Relaxed), growth)
     }
 
     pub(super) fn note(&self, growth: i64) {
@@ -72,6 +72,12 @@ impl ReserveGrowth {
         batch.ops().iter().for_each(|op| changes.add(op));
         changes.sizes.values().map(|(old, new)| *new as i64 - *old as i64).sum()
     }
+}
+
+/// Whether a batch may grow the store where others have by `bytes`. One that grows nothing always may, also
+/// where others have passed the bound together.
+fn is_within(bytes: u64, growth: i64) -> bool {
+    growth <= 0 || bytes.saturating_add_signed(growth) <= GROWTH_MAX
 }
 
 /// What each key of a batch takes before and after it (bytes).
@@ -126,3 +132,6 @@ impl Changes<'_> {
         Ok(cursor.entry().map(|(key, _)| Bytes::copy_from_slice(key)))
     }
 }
+
+#[cfg(test)]
+mod tests;
