@@ -82,6 +82,8 @@ pub(super) struct Background {
     pub(super) blocking_pool: BlockingPool,
     /// Its jobs that are calls on what is shown.
     pub(super) view_calls: Shares,
+    /// Requests for which space is made.
+    pub(super) space_makers: Shares,
     /// Bytes that parked requests hold to be written.
     pub(super) waiting_bytes: Shares,
     timer: Arc<Queue<()>>,
@@ -103,6 +105,7 @@ impl Background {
             syncs: Queue::new(),
             blocking_pool: BlockingPool::default(),
             view_calls: job_shares(),
+            space_makers: job_shares(),
             waiting_bytes: Shares::new(waiting_bytes_max, waiting_bytes_max / 2, Exempt::Whole(0)),
             timer: Queue::new(),
             tenants: Tenants::default(),

@@ -24,6 +24,7 @@ mod flags;
 mod forget;
 mod hidden;
 mod ids;
+mod pending;
 mod read_buffers;
 mod route;
 mod stale;
@@ -39,7 +40,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use kvfs_fs::{AsFsError, Caller, FileSystem, FsError, NodeId, Position};
 use kvfs_locks::{Mutex, class};
-use kvfs_socket::Share;
 use rustix::io::Errno;
 
 use crate::abi::Opcode;
@@ -60,6 +60,7 @@ use files::Listing;
 use forget::NamesGone;
 pub use hidden::{Folder, HiddenDirectory, Item, Name, Prepare, SnapshotItem};
 use hidden::{Hidden, Known};
+use pending::{Pending, is_pending};
 use read_buffers::ReadBuffers;
 pub use view::{View, ViewError, ViewOptions};
 use view_calls::Announced;
@@ -397,16 +398,18 @@ impl Files {
         operation: impl Fn(&Shared, &Caller) -> Result<T, Failure> + Send + 'static,
     ) {
         let caller = caller(cx);
-        match self.shared.attempt(&operation, &caller) {
-            Err(Failure::Fs(FsError::Parked(ticket))) => {
-                let Some(held) = self.background.waiting_bytes.take(caller.uid, nature.bytes_held) else {
-                    ticket.cancel();
-                    return reply.error(Errno::NOLCK);
-                };
-                let caller = Caller { ticket: Some(ticket), ..caller };
-                park(&self.shared, &self.background, reply, caller, (Box::new(operation), held), nature);
+        let outcome = self.shared.attempt(&operation, &caller);
+        if !is_pending(&outcome) {
+            return self.shared.answer(reply, outcome, nature);
+        }
+        match (outcome, self.background.waiting_bytes.take(caller.uid, nature.bytes_held)) {
+            (Err(failure), None) => pending::refuse(reply, &failure),
+            (outcome, None) => self.shared.answer(reply, outcome, nature),
+            (outcome, Some(held)) => {
+                let (shared, background) = (Arc::clone(&self.shared), Arc::clone(&self.background));
+                let operation = Box::new(operation);
+                Pending { shared, background, reply, caller, operation, nature, held }.go_on(outcome);
             }
-            done => self.shared.answer(reply, done, nature),
         }
     }
 
@@ -423,46 +426,6 @@ impl Files {
             done(self.shared.fs.sync(position));
         }
     }
-}
-
-/// Sets a request aside until its ticket is ready, with its share of what may wait, and then tries again.
-fn park<T: Payload + Counted + Send + 'static>(
-    shared: &Arc<Shared>,
-    background: &Arc<Background>,
-    reply: Reply<T>,
-    caller: Caller,
-    (operation, held): (Operation<T>, Share),
-    nature: Nature,
-) {
-    let Some(ticket) = caller.ticket.clone() else { return reply.error(Errno::IO) };
-    let given_up = ticket.clone();
-    let Ok(parked) = reply.park(move || given_up.cancel()) else {
-        // It was interrupted, and has been answered.
-        return ticket.cancel();
-    };
-    let place: Option<Place> =
-        nature.writes.map(|node| shared.writers.wait(node, caller.pid, nature.is_writeback));
-    let (shared, background) = (Arc::clone(shared), Arc::clone(background));
-    ticket.on_ready(Box::new(move || {
-        let retries = Arc::clone(&background.retries);
-        let again = Box::new(move || {
-            // Nothing to do when an interrupt was faster.
-            let Some(reply) = parked.resume() else { return };
-            match shared.attempt(&operation, &caller) {
-                Err(Failure::Fs(FsError::Parked(ticket))) => {
-                    let caller = Caller { ticket: Some(ticket), ..caller };
-                    park(&shared, &background, reply, caller, (operation, held), nature);
-                }
-                done => {
-                    drop((operation, held));
-                    shared.answer(reply, done, nature);
-                }
-            }
-            drop(place);
-        });
-        // Refused only after the end of the session, when no request waits for the answer.
-        let _ = retries.submit(again);
-    }));
 }
 
 impl Shared {
@@ -488,8 +451,19 @@ impl Shared {
         }
     }
 
-    /// Runs `operation`; again while space that it lacks is made ([`FileSystem::with_space`]).
+    /// Runs `operation`.
     fn attempt<T>(
+        &self,
+        operation: &dyn Fn(&Self, &Caller) -> Result<T, Failure>,
+        caller: &Caller,
+    ) -> Result<T, Failure> {
+        let _held = kvfs_fs::hold_state(&self.fs);
+        operation(self, caller)
+    }
+
+    /// Runs `operation`; again while space that it lacks is made ([`FileSystem::with_space`]). May take
+    /// seconds.
+    fn attempt_with_space<T>(
         &self,
         operation: &dyn Fn(&Self, &Caller) -> Result<T, Failure>,
         caller: &Caller,

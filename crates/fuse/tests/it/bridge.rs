@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kvfs_fs::{
-    Attr, BeginOptions, Caller, DetachedTrees, Durability, FileSystem, FsError, MkfsOptions, MountOptions,
-    NodeId, SetAttr, TreeRights, WriteFlags, remove_tree,
+    Attr, BeginOptions, Caller, DetachedTrees, Durability, FileSystem, FsError, Limits, MkfsOptions,
+    MountOptions, NodeId, QuotaKind, SetAttr, TreeRights, WriteFlags, remove_tree,
 };
 use kvfs_fuse::abi::flags::READ_LOCKOWNER;
 use kvfs_fuse::abi::notify::{INVAL_ENTRY, INVAL_INODE, InvalInodeOut};
@@ -31,6 +31,7 @@ struct Rig {
     session: Session,
     syncs: Arc<Barrier>,
     batches: Arc<Barrier>,
+    fs: Arc<FileSystem>,
 }
 
 /// A file system in the model, and a bridge to it.
@@ -94,11 +95,12 @@ fn rig_with(workers: usize, config: BridgeConfig) -> Rig {
     let fs = FileSystem::open(store, clock, MountOptions::default()).unwrap();
     // No background work in between: the tests count batches and syncs.
     let config = BridgeConfig { housekeep_period: Duration::from_hours(1), ..config };
-    let bridge = Arc::new(Bridge::new(Arc::new(fs), config).unwrap());
+    let fs = Arc::new(fs);
+    let bridge = Arc::new(Bridge::new(Arc::clone(&fs), config).unwrap());
     let config = SessionConfig { init: init_config(), workers, ..SessionConfig::default() };
     let (kernel, session) = Kernel::start(bridge.clone(), &config);
     bridge.attach(session.notifier());
-    Rig { kernel, session, syncs, batches }
+    Rig { kernel, session, syncs, batches, fs }
 }
 
 impl Rig {
@@ -140,6 +142,32 @@ fn an_fsync_that_waits_for_the_disk_leaves_the_only_worker_free() {
     rig.syncs.open();
     let answer = rig.kernel.answer();
     assert_eq!((answer.unique, answer.error), (6, 0));
+    rig.end();
+}
+
+#[test]
+fn space_that_is_made_for_a_request_leaves_the_only_worker_free() {
+    let rig = rig(1);
+    let quotas = rig.fs.quotas();
+    quotas.turn_on(&|_| {}).unwrap();
+    quotas.change(QuotaKind::User, 1000, |limits| Limits { inodes_hard: 1, ..limits }).unwrap();
+    let make = |unique, name: &[u8]| {
+        let head = abi::MknodIn { mode: 0o100_666, ..abi::MknodIn::default() };
+        rig.kernel.send_as(1000, Opcode::Mknod as u32, unique, 1, &[head.as_bytes(), name]);
+    };
+    make(4, b"first\0");
+    let node = abi::EntryOut::read_from_bytes(&rig.kernel.answer().body[..]).unwrap().nodeid;
+    rig.kernel.send(Opcode::Unlink, 6, 1, &[b"first\0"]);
+    assert_eq!(rig.kernel.answer().error, 0);
+    // It counts until it is removed, which nothing has begun yet.
+    rig.kernel.send(Opcode::Forget, 8, node, &[abi::ForgetIn { nlookup: 1 }.as_bytes()]);
+    rig.batches.close();
+    make(10, b"second\0");
+    rig.batches.wait_for_waiter();
+    rig.getattr(12);
+    assert_eq!(rig.kernel.answer().unique, 12);
+    rig.batches.open();
+    assert_eq!(rig.answers(1), HashMap::from([(10, 0)]));
     rig.end();
 }
 
