@@ -164,7 +164,8 @@ impl BlockCache {
         self.shards[shard_of(key)].lock().peek(key).is_some()
     }
 
-    /// Puts a verified block in; when another thread was first, its block stays and is returned. Evicts until
+    /// Puts a verified block in; when another thread was first, its block stays, and is returned unless it
+    /// has another length. Evicts until
     /// the cache is within its budget again, the new block itself if need be. It is charged to the caller's
     /// place: `bytes` must be alone in its allocation of `bytes_held` bytes, or less is charged than is held.
     #[track_caller]
@@ -181,7 +182,8 @@ impl BlockCache {
         {
             let mut shard = self.shards[shard_index].lock();
             if let Some(present) = shard.peek(key) {
-                return Arc::clone(present);
+                let is_same = present.bytes.len() == block.bytes.len();
+                return if is_same { Arc::clone(present) } else { block };
             }
             shard.insert(key, tier, Arc::clone(&block));
         }

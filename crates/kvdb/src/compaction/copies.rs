@@ -68,7 +68,7 @@ impl Stretches {
                 Some((from, &Copied { end, place, .. })) => {
                     (end, Some(CopyPlace { addr: place.addr + (addr - from), ..place }))
                 }
-                None => (self.0.range(addr..).next().map_or(end_addr, |(&next, _)| next), None),
+                None => (self.0.range(addr + 1..).next().map_or(end_addr, |(&next, _)| next), None),
             };
             let end = at + (until.min(end_addr) - addr) / BLOCK_BYTES as u64;
             parts.push((at..end, now));

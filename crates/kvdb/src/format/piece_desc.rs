@@ -51,3 +51,13 @@ pub struct PieceDesc {
     /// Everything that the piece holds in the zones, data and metadata, by zone ascending.
     pub zones: Vec<ZoneUse>,
 }
+
+impl PieceDesc {
+    /// Whether the piece has `len` bytes at `addr`: all of them in one of its zones. O(log zones).
+    pub fn holds(&self, addr: u64, len: u64, zone_bytes: u32) -> bool {
+        let (zone, offset) = (addr / u64::from(zone_bytes), addr % u64::from(zone_bytes));
+        let at = self.zones.binary_search_by_key(&zone, |zone_use| zone_use.zone.0.into());
+        let end = offset.checked_add(len);
+        at.is_ok_and(|at| end.is_some_and(|end| end <= u64::from(self.zones[at].end)))
+    }
+}

@@ -167,6 +167,8 @@ impl Table {
         if zone_use.end > self.zone_bytes || !u64::from(zone_use.end).is_multiple_of(SECTOR_BYTES) {
             return Err("it does not fit a zone");
         }
+        let bytes_live = entry.bytes_live.checked_add(zone_use.bytes).filter(|_| zone_use.bytes > 0);
+        let bytes_live = bytes_live.ok_or("it is of no bytes, or of more than there can be")?;
         match entry.state {
             ZoneState::Free => {
                 entry.state = ZoneState::Closed;
@@ -179,8 +181,8 @@ impl Table {
                 return Err("that zone is not for pieces");
             }
         }
-        entry.bytes_live += zone_use.bytes;
-        entry.stretches += zone_use.pieces;
+        entry.bytes_live = bytes_live;
+        entry.stretches = entry.stretches.saturating_add(zone_use.pieces);
         entry.bump = entry.bump.max(zone_use.end);
         self.note_partly(zone_use.zone.0);
         Ok(())
@@ -470,7 +472,7 @@ impl Table {
     }
 
     pub(super) fn generation(&self, zone: ZoneId) -> u32 {
-        self.entries[zone.0].generation
+        self.entries.get(zone.0).map_or(0, |entry| entry.generation)
     }
 
     fn count(&self, state: ZoneState) -> u32 {

@@ -189,7 +189,7 @@ impl Piece {
             return Ok(self.unit(region)?.slice(at..at + BLOCK_BYTES));
         }
         let addr = region.addr_of(block);
-        if let Some(cached) = self.storage().cached(addr) {
+        if let Some(cached) = self.storage().cached(addr, BLOCK_BYTES) {
             return Ok(cached.bytes().clone());
         }
         let mut buf = AlignedBuf::zeroed(BLOCK_BYTES);
@@ -201,7 +201,7 @@ impl Piece {
     /// another on the device, and the cache is left alone then.
     pub(super) fn walked_block(&self, region: &Region<'_>, block: u64) -> Result<Bytes> {
         let addr = region.addr_of(block);
-        if region.unit.is_none() && self.storage().cached(addr).is_none() {
+        if region.unit.is_none() && self.storage().cached(addr, BLOCK_BYTES).is_none() {
             let window = self.storage().blocks_ahead(addr, BLOCK_BYTES);
             if let Some((window, bytes)) = window.as_ref().and_then(|window| Some((window, window.bytes()?)))
             {

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use kvfs_store::{KeyspaceKind, Seqno};
 
 use crate::cache::Loaded;
-use crate::format::{DecodeError, Layer, SECTOR_BYTES, TupleEntry, decode_layers, decode_tuples};
+use crate::format::{
+    DecodeError, Extent, Layer, PieceDesc, Region, SECTOR_BYTES, TupleEntry, decode_layers, decode_tuples,
+};
 
 /// The sparse index.
 #[derive(Clone)]
@@ -23,6 +25,23 @@ impl Content {
         match kind {
             KeyspaceKind::Tuple => decode_tuples(section).map(Self::Tuples),
             KeyspaceKind::Block => decode_layers(section).map(Self::Blocks),
+        }
+    }
+
+    /// Whether all that it names lies where `desc` says that the piece has something. What is read elsewhere
+    /// may be another piece's by then, or no zone at all.
+    pub(super) fn lies_in(&self, desc: &PieceDesc, zone_bytes: u32) -> bool {
+        let has_block = |entry: &TupleEntry| {
+            let Extent { addr, len } = entry.extent;
+            desc.holds(addr, len.into(), zone_bytes)
+        };
+        let has_region = |region: Region<'_>| {
+            let len = region.unit.map(|unit| u64::from(unit.stored_len()));
+            desc.holds(region.addr, len.unwrap_or(u64::from(region.count) * SECTOR_BYTES), zone_bytes)
+        };
+        match self {
+            Self::Tuples(entries) => entries.iter().all(has_block),
+            Self::Blocks(layers) => layers.iter().flat_map(Layer::regions).all(has_region),
         }
     }
 

@@ -156,7 +156,7 @@ impl<'a, 'f> LayerFill<'a, 'f> {
             let mut position = stretch.position;
             while position < end {
                 let addr = region.addr_of(fill_block(self.fill, position));
-                if let Some(block) = self.storage.cached(addr) {
+                if let Some(block) = self.storage.cached(addr, BLOCK_BYTES) {
                     self.fill.set_data(position, block.bytes());
                     position += 1;
                     continue;
@@ -174,7 +174,7 @@ impl<'a, 'f> LayerFill<'a, 'f> {
                 let mut hit = None;
                 while missing < end && hit.is_none() {
                     let addr = region.addr_of(fill_block(self.fill, missing));
-                    hit = self.storage.cached(addr);
+                    hit = self.storage.cached(addr, BLOCK_BYTES);
                     missing += usize::from(hit.is_none());
                 }
                 let part = Stretch { position, count: missing - position, region: stretch.region };

@@ -11,8 +11,8 @@ use super::RunContext;
 use super::index::Content;
 use crate::cache::{Charge, Pool};
 use crate::format::{
-    DecodeError, Fingerprints, PieceDesc, PieceMetaHeader, SECTOR_BYTES, Section, decode_fingerprints,
-    decode_tombstones,
+    DecodeError, Extent, Fingerprints, PieceDesc, PieceMetaHeader, SECTOR_BYTES, Section,
+    decode_fingerprints, decode_tombstones,
 };
 use crate::memtable::{RangeTombstone, TombstoneSet};
 
@@ -64,6 +64,7 @@ impl MetaReader {
     /// # Errors
     /// I/O errors, corruption; so does everything else here.
     pub(super) fn front(&self) -> Result<Front> {
+        self.check_extents()?;
         // A copy ends before the fingerprints.
         let there: usize = self.desc.meta.iter().map(|extent| extent.len as usize).sum();
         let blob = self.read(0, FRONT_BYTES.min(self.desc.meta_len as usize).min(there))?.bytes;
@@ -73,10 +74,33 @@ impl MetaReader {
         Ok(Front { header, blob })
     }
 
+    /// Nothing is read for a blob that can't be there, or again and again.
+    fn check_extents(&self) -> Result<()> {
+        let zone_bytes = self.ctx.zones.zone_bytes();
+        let mut extents = self.desc.meta.clone();
+        extents.sort_unstable();
+        let end = |extent: &Extent| extent.addr.saturating_add(extent.len.into());
+        let are_apart = extents.windows(2).all(|pair| end(&pair[0]) <= pair[1].addr);
+        let are_there =
+            extents.iter().all(|extent| self.desc.holds(extent.addr, extent.len.into(), zone_bytes));
+        if are_there && are_apart {
+            Ok(())
+        } else {
+            Err(self
+                .corrupt("place", DecodeError("it is outside of the piece's zones, or in one place twice")))
+        }
+    }
+
     /// The index, with its seqnos as they are on the device.
     pub(super) fn index(&self, front: &Front) -> Result<Content> {
         let section = self.section("index", front, front.header.index, PieceMetaHeader::BYTES)?;
-        Content::decode(self.kind, &section.bytes).map_err(|error| self.corrupt("index", error))
+        let content =
+            Content::decode(self.kind, &section.bytes).map_err(|error| self.corrupt("index", error))?;
+        if content.lies_in(&self.desc, self.ctx.zones.zone_bytes()) {
+            Ok(content)
+        } else {
+            Err(self.corrupt("index", DecodeError("it names what is outside of the piece's zones")))
+        }
     }
 
     /// The range tombstones, with their seqnos as they are on the device.

@@ -108,10 +108,11 @@ impl Storage {
         (CacheKey { zone, generation: life.generation, offset }, life.tier)
     }
 
-    /// The verified bytes at `addr`, if the cache has them.
-    pub(super) fn cached(&self, addr: u64) -> Option<Arc<CachedBlock>> {
+    /// The `len` verified bytes that come of what lies at `addr`, if the cache has them. What has another
+    /// length is what a damaged index took the place for.
+    pub(super) fn cached(&self, addr: u64, len: usize) -> Option<Arc<CachedBlock>> {
         let (key, tier) = self.cache_key(addr);
-        self.ctx.cache.get(key, tier)
+        self.ctx.cache.get(key, tier).filter(|block| block.bytes().len() == len)
     }
 
     /// Whether [`Self::cached`] would find them; asking counts for nothing.

@@ -3,6 +3,7 @@
 mod advice;
 mod blocks;
 mod faults;
+mod hostile;
 mod tuples;
 mod verify;
 

@@ -144,7 +144,7 @@ impl Piece {
     /// As [`Self::tuple_block`], if the cache has it or a walk leads to it.
     fn tuple_block_at_hand(&self, entries: &[TupleEntry], at: usize, direction: Direction) -> Option<Bytes> {
         let (addr, len) = (entries[at].extent.addr, entries[at].extent.len as usize);
-        if let Some(block) = self.storage().cached(addr) {
+        if let Some(block) = self.storage().cached(addr, entries[at].bytes as usize) {
             return Some(block.bytes().clone());
         }
         let jump = || jump_to(entries, at, direction);

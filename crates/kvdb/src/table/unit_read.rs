@@ -13,14 +13,15 @@ pub(super) fn unit_offset(region: &Region<'_>, unit: &Unit, block: u64) -> usize
     (u64::from(unit.skip) + (block - region.first)) as usize * BLOCK_BYTES
 }
 
-fn raw_len(region: &Region<'_>) -> usize {
+/// Length of the unpacked unit (bytes).
+pub(super) fn raw_len(region: &Region<'_>) -> usize {
     region.unit.map_or(0, |unit| unit.blocks as usize * BLOCK_BYTES)
 }
 
 impl Piece {
     /// The unpacked unit of `region`, from the cache or the device.
     pub(super) fn unit(&self, region: &Region<'_>) -> Result<Bytes> {
-        if let Some(cached) = self.storage().cached(region.addr) {
+        if let Some(cached) = self.storage().cached(region.addr, raw_len(region)) {
             return Ok(cached.bytes().clone());
         }
         let raw = self.read_unit(region)?;

@@ -480,6 +480,9 @@ impl RunState {
         if piece.first_key > piece.last_key || piece.seqno_min > piece.seqno_max {
             return Err("the piece's bounds are reversed");
         }
+        if !piece.zones.is_sorted_by(|one, next| one.zone < next.zone) {
+            return Err("the piece's zones are not in order");
+        }
         let at = self.pieces.partition_point(|other| other.first_key < piece.first_key);
         let (before, after) = self.pieces.split_at(at);
         if before.last().is_some_and(|other| other.last_key > piece.first_key)

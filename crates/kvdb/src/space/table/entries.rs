@@ -54,6 +54,11 @@ impl Entries {
         self.chunks.entry(chunk).or_insert_with(new)
     }
 
+    /// That of a zone which the store may not have.
+    pub(super) fn get(&self, zone: u32) -> Option<&Entry> {
+        Some(&self.chunks.get(&(zone / CHUNK_ZONES))?[(zone % CHUNK_ZONES) as usize])
+    }
+
     /// All that there are, by number.
     pub(super) fn all(&self) -> impl Iterator<Item = (u32, &Entry)> {
         self.chunks.iter().flat_map(|(chunk, entries)| (chunk * CHUNK_ZONES..).zip(entries))

@@ -11,7 +11,7 @@ use super::{LayerFill, Stretch, blocks_of};
 use crate::format::{Layer, Region};
 use crate::memtable::{BlockFill, BlockState};
 use crate::table::read_ahead::Direction;
-use crate::table::unit_read::unit_offset;
+use crate::table::unit_read::{raw_len, unit_offset};
 
 /// Most bytes of neighbouring units that one request reads.
 const REQUEST_BYTES_MAX: usize = 1 << 20;
@@ -22,7 +22,7 @@ impl LayerFill<'_, '_> {
         let mut rest = stretches;
         while let Some(stretch) = rest.first() {
             let region = self.layer.region(stretch.region);
-            if let Some(cached) = self.storage.cached(region.addr) {
+            if let Some(cached) = self.storage.cached(region.addr, raw_len(&region)) {
                 take_from_unit(self.fill, &region, stretch, cached.bytes());
                 rest = &rest[1..];
                 continue;
@@ -87,7 +87,7 @@ impl LayerFill<'_, '_> {
                 continue;
             }
             let unit = match unpacked.take() {
-                Some((addr, unit)) if addr == region.addr => unit,
+                Some((addr, unit)) if addr == region.addr && unit.len() == raw_len(&region) => unit,
                 _ => self.storage.cache_own(region.addr, self.piece.unpack_unit(&region, own)?.into()),
             };
             take_from_unit(self.fill, &region, stretch, &unit);
@@ -103,7 +103,7 @@ fn neighbours(layer: &Layer, stretches: &[Stretch]) -> usize {
     let start = extent(&stretches[0]).addr;
     let goes_on = |pair: &&[Stretch]| {
         let (left, right) = (extent(&pair[0]), extent(&pair[1]));
-        let is_next = left.addr == right.addr || left.addr + u64::from(left.len) == right.addr;
+        let is_next = left == right || left.addr + u64::from(left.len) == right.addr;
         is_next && (right.addr + u64::from(right.len) - start) as usize <= REQUEST_BYTES_MAX
     };
     1 + stretches.windows(2).take_while(goes_on).count()

@@ -68,7 +68,9 @@ pub(super) fn find(
             }
         }
     }
-    found.decode(kind, is_whole)
+    let mut found = found.decode(kind, is_whole)?;
+    found.content = found.content.filter(|content| content.lies_in(desc, ctx.zones.zone_bytes()));
+    Some(found)
 }
 
 /// A reader of the copy of index and range tombstones, if it is whole.
