@@ -1,7 +1,8 @@
 //! The threads of a store: one syncs the journal at each commit interval, one writes it in between, one
 //! flushes memtables, one reads ahead of walks, one moves between devices, a few merge. They wait for events
-//! that writers notify and end when told to.
+//! that writers notify and end when told to. One that panics closes the store for writing.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -43,7 +44,8 @@ impl Threads {
         bodies.extend(merging.map(|n| (format!("kvfs-merge-{n}"), merge_loop as fn(&Parts))));
         for (name, body) in bodies {
             let shared = Arc::clone(parts);
-            match std::thread::Builder::new().name(name.clone()).spawn(move || body(&shared)) {
+            let work = move || fail_if_it_panics(&shared, || body(&shared));
+            match std::thread::Builder::new().name(name.clone()).spawn(work) {
                 Ok(handle) => threads.handles.lock().push(handle),
                 Err(error) => {
                     threads.stop(parts);
@@ -65,6 +67,18 @@ impl Threads {
             }
         }
     }
+}
+
+/// A thread that has panicked does no more of what others wait for: the store fails, so that they end, too.
+fn fail_if_it_panics(parts: &Parts, body: impl FnOnce()) {
+    if std::panic::catch_unwind(AssertUnwindSafe(body)).is_ok() {
+        return;
+    }
+    let thread = std::thread::current();
+    let reason = format!("its thread {} panicked", thread.name().unwrap_or("without a name"));
+    let failed: Result<()> = Err(StoreError::Failed { reason: reason.into() });
+    drop(parts.runtime.health.observe(failed));
+    parts.runtime.progress.notify();
 }
 
 /// Reads what walks are about to come to.
@@ -188,3 +202,6 @@ fn journal_loop(parts: &Parts) {
         parts.runtime.journal_due.wait_after(seen, IDLE_WAIT_MAX);
     }
 }
+
+#[cfg(test)]
+mod tests;
