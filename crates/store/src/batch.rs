@@ -63,6 +63,23 @@ impl Op {
         if kind == wanted { Ok(()) } else { Err(StoreError::wrong_kind(operation, name, kind)) }
     }
 
+    /// Checks keys, values and the shape of blocks against the limits.
+    ///
+    /// # Errors
+    /// Which limit was exceeded and by what.
+    pub fn check_limits(&self) -> Result<()> {
+        match self {
+            Self::Put { key, value, .. } => check_key(key).and(check_value(value)),
+            Self::Merge { key, operand, .. } => check_key(key).and(check_value(operand)),
+            Self::Delete { key, .. } => check_key(key),
+            Self::DeleteRange { start, end, .. } => check_key_len(start).and(check_key_len(end)),
+            Self::PutBlocks { prefix, first, data, .. } => check_blocks(prefix, *first, data),
+            Self::PatchBlock { prefix, block, offset, data, .. } => {
+                check_patch(prefix, *block, *offset, data)
+            }
+        }
+    }
+
     /// Key and value bytes that the operation carries.
     pub fn payload_bytes(&self) -> usize {
         match self {
@@ -204,19 +221,7 @@ impl Batch {
         if bytes > BATCH_BYTES_MAX {
             return Err(StoreError::BatchTooLarge { bytes, bytes_max: BATCH_BYTES_MAX });
         }
-        for op in &self.ops {
-            match op {
-                Op::Put { key, value, .. } => check_key(key).and(check_value(value))?,
-                Op::Merge { key, operand, .. } => check_key(key).and(check_value(operand))?,
-                Op::Delete { key, .. } => check_key(key)?,
-                Op::DeleteRange { start, end, .. } => check_key_len(start).and(check_key_len(end))?,
-                Op::PutBlocks { prefix, first, data, .. } => check_blocks(prefix, *first, data)?,
-                Op::PatchBlock { prefix, block, offset, data, .. } => {
-                    check_patch(prefix, *block, *offset, data)?;
-                }
-            }
-        }
-        Ok(())
+        self.ops.iter().try_for_each(Op::check_limits)
     }
 }
 

@@ -294,6 +294,17 @@ fn drop_prepared(
     Ok(())
 }
 
+/// Checks what each write has to pass: the journal may be another program's work.
+///
+/// # Errors
+/// `Corrupt`.
+pub(crate) fn check_replayed(replayed: &Replayed, keyspaces: &Keyspaces) -> Result<()> {
+    keyspaces.check_replayed(&replayed.batch).map_err(|error| {
+        let place = format!("the journal group at position {}", replayed.lsn.0);
+        StoreError::corrupt(place, format!("its batch from seqno {} on: {error}", replayed.base))
+    })
+}
+
 /// Puts a batch back into a memtable, as it was applied to the one before. `pinned`: positions that are read
 /// at.
 pub(crate) fn apply_replayed(
@@ -392,6 +403,7 @@ impl<'a> Replay<'a> {
         if let Some(commit) = &replayed.spilled {
             return self.take_spilled(replayed, commit);
         }
+        check_replayed(replayed, self.keyspaces)?;
         if self.active.flush_bytes() >= self.memtable_bytes {
             self.seal(replayed.lsn);
         }
@@ -444,3 +456,6 @@ impl<'a> Replay<'a> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -18,7 +18,7 @@ use crate::iter::KeepRules;
 use crate::journal::{Journal, JournalArea, Replayed, salvage};
 use crate::live::keyspaces::{KeyspaceMeta, Keyspaces};
 use crate::memtable::{MemTable, Merger};
-use crate::open::apply_replayed;
+use crate::open::{apply_replayed, check_replayed};
 use crate::repair::{Kept, Lost, Repaired};
 use crate::runtime::options::Options;
 use crate::space::{Bound, Budget, Stream};
@@ -87,14 +87,18 @@ pub(super) fn journal(
     let known: BTreeSet<u32> = state.keyspaces.keys().copied().collect();
     let flushed = state.flushed_seqno;
     let from = (state.journal_tail, flushed);
+    let keyspaces = Keyspaces::of(state);
     let mut has_patches = false;
     let mut look = |replayed: Replayed| {
         has_patches |= replayed.base > flushed && replayed.batch.has_patches();
         let is_known = replayed.batch.ops().iter().all(|op| known.contains(&op.keyspace().0));
         let is_prepared =
             replayed.spilled.as_ref().is_none_or(|commit| state.prepared.contains_key(&commit.txn));
-        if replayed.base <= flushed || (is_known && is_prepared) {
+        if replayed.base <= flushed {
             return Ok(());
+        }
+        if is_known && is_prepared {
+            return check_replayed(&replayed, &keyspaces);
         }
         Err(StoreError::corrupt("the journal", "it builds on what the manifest has lost"))
     };
@@ -201,6 +205,12 @@ impl<'a> Layers<'a> {
             return Ok(());
         }
         self.know(&replayed.batch);
+        if let Err(error) = check_replayed(replayed, &self.keyspaces)
+            && !self.is_kind_guessed(&replayed.batch)
+        {
+            self.findings.push(format!("left out: {error}"));
+            return Ok(());
+        }
         // As an opening does it: by what the runs will be, which of patches is more than they take here.
         if self.active.flush_bytes() >= self.memtable_bytes {
             self.seal(replayed.base - 1);
@@ -223,6 +233,12 @@ impl<'a> Layers<'a> {
                 self.unknown.push((id, kind));
             }
         }
+    }
+
+    /// Whether the batch is for a keyspace of which only deletions may have told the kind so far.
+    fn is_kind_guessed(&self, batch: &Batch) -> bool {
+        let is_guessed = |id| self.unknown.contains(&(id, KeyspaceKind::Tuple));
+        batch.ops().iter().any(|op| is_guessed(op.keyspace().0))
     }
 
     fn seal(&mut self, last_seqno: Seqno) {
