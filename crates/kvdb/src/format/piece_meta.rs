@@ -14,7 +14,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::codec::{DecodeError, Decoder, Sink};
 use super::region::{Layer, Region, SeqnoSpan, Unit, cmp_block_keys};
-use super::varint::{put_key, put_varint_delta, take_key, varint_delta};
+use super::varint::{KeyBudget, put_key, put_varint_delta, take_key, varint_delta};
 use super::{Codec, Extent, SECTOR_BYTES};
 use storage::{decode_packed_block, decode_storage, encode_storage};
 
@@ -252,11 +252,12 @@ pub fn decode_tuples(bytes: &[u8]) -> Result<Vec<TupleEntry>, DecodeError> {
     let mut entries = Vec::with_capacity(count);
     let mut arena = Vec::with_capacity(bytes.len());
     let mut key_ends = Vec::with_capacity(count * 2);
-    let mut key = Vec::new();
+    let (mut key, mut budget) = (Vec::new(), KeyBudget::of(bytes.len()));
     let (mut sector, mut seqno) = (0, 0);
     for _ in 0..count {
         for _ in 0..2 {
             take_key(&mut decoder, &mut key)?;
+            budget.take(&key)?;
             arena.extend_from_slice(&key);
             key_ends.push(arena.len());
         }
@@ -357,7 +358,9 @@ pub fn decode_layers(bytes: &[u8]) -> Result<Vec<Layer>, DecodeError> {
     if has_storage {
         layers = count(&mut decoder)?;
     }
-    let layers = (0..layers).map(|_| decode_layer(&mut decoder, has_storage)).collect::<Result<_, _>>()?;
+    let mut budget = KeyBudget::of(bytes.len());
+    let mut layer = |_| decode_layer(&mut decoder, has_storage, &mut budget);
+    let layers = (0..layers).map(&mut layer).collect::<Result<_, _>>()?;
     end(&decoder)?;
     Ok(layers)
 }
@@ -377,7 +380,11 @@ impl RegionHead {
     }
 }
 
-fn decode_layer(decoder: &mut Decoder<'_>, has_storage: bool) -> Result<Layer, DecodeError> {
+fn decode_layer(
+    decoder: &mut Decoder<'_>,
+    has_storage: bool,
+    budget: &mut KeyBudget,
+) -> Result<Layer, DecodeError> {
     let count = count(decoder)?;
     let mut heads: Vec<RegionHead> = Vec::with_capacity(count);
     let mut spans = Vec::with_capacity(count);
@@ -387,6 +394,7 @@ fn decode_layer(decoder: &mut Decoder<'_>, has_storage: bool) -> Result<Layer, D
     for _ in 0..count {
         take_key(decoder, &mut key)?;
         if prefix[..] != key[..] {
+            budget.take(&key)?;
             prefix = Bytes::copy_from_slice(&key);
             block = 0;
         }
@@ -490,10 +498,12 @@ pub fn decode_tombstones(bytes: &[u8]) -> Result<Vec<(Bytes, Bytes, Seqno)>, Dec
     let count = count(&mut decoder)?;
     let mut tombstones = Vec::with_capacity(count);
     let (mut start, mut end_key, mut seqno) = (Vec::new(), Vec::new(), 0);
+    let mut budget = KeyBudget::of(bytes.len());
     for _ in 0..count {
         take_key(&mut decoder, &mut start)?;
         end_key.clone_from(&start);
         take_key(&mut decoder, &mut end_key)?;
+        budget.take(&start).and_then(|()| budget.take(&end_key))?;
         seqno = varint_delta(&mut decoder, seqno)?;
         if start >= end_key {
             return Err(DecodeError("a range tombstone over nothing"));

@@ -1,6 +1,12 @@
 //! What piece codecs add to the shared integer codec: differences, and shared key prefixes.
 
+use kvfs_store::KEY_LEN_MAX;
+
 use super::codec::{DecodeError, Decoder, Sink};
+
+/// What lies right behind a key is longer than it: keys, ends of ranges and prefixes have at most so many
+/// bytes.
+const BOUND_LEN_MAX: usize = KEY_LEN_MAX + 9;
 
 /// Appends `value` less `base` (modulo 2^64) as a varint: differences of either sign are short,
 /// since even numbers stand for those ≥ 0 and odd ones for those < 0.
@@ -29,14 +35,43 @@ pub(super) fn put_key(out: &mut Vec<u8>, key: &[u8], previous: &[u8]) {
     out.put_bytes(&key[shared..]);
 }
 
+/// How much more memory the keys of a section may take. They share prefixes, so that few bytes can stand for
+/// many; but pieces are of bounded size, and so are their sections.
+pub(super) struct KeyBudget {
+    bytes_left: usize,
+}
+
+impl KeyBudget {
+    /// Of any section.
+    const BYTES_MIN: usize = 64 << 20;
+    /// For each byte of the section.
+    const FACTOR: usize = 32;
+
+    /// Of a section of `len` bytes.
+    pub(super) fn of(len: usize) -> Self {
+        Self { bytes_left: len.saturating_mul(Self::FACTOR).saturating_add(Self::BYTES_MIN) }
+    }
+
+    /// Takes what `key` needs.
+    pub(super) fn take(&mut self, key: &[u8]) -> Result<(), DecodeError> {
+        let left = self.bytes_left.checked_sub(key.len());
+        self.bytes_left = left.ok_or(DecodeError("its keys take more memory than those of any piece"))?;
+        Ok(())
+    }
+}
+
 /// Reads what [`put_key`] appended into `key`, which holds the previous key.
 pub(super) fn take_key(decoder: &mut Decoder<'_>, key: &mut Vec<u8>) -> Result<(), DecodeError> {
     let shared = decoder.varint_u32()? as usize;
     if shared > key.len() {
         return Err(DecodeError("a key shares more than the key before it has"));
     }
+    let rest = decoder.bytes()?;
+    if shared + rest.len() > BOUND_LEN_MAX {
+        return Err(DecodeError("a key is longer than any can be"));
+    }
     key.truncate(shared);
-    key.extend_from_slice(decoder.bytes()?);
+    key.extend_from_slice(rest);
     Ok(())
 }
 

@@ -22,6 +22,7 @@
 //! Within a log the epochs forbid the former; [`wipe_remains`] overwrites their headers before
 //! anything is appended, which forbids both.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -33,7 +34,7 @@ use super::codec::{BatchReader, CommitMark, Read, SpilledCommit};
 use super::end::is_end;
 use super::header::Header;
 use super::{JournalArea, Lsn};
-use crate::format::SECTOR_BYTES;
+use crate::format::{DecodeError, Extent, SECTOR_BYTES};
 use crate::space::{Bindings, Bound, Place, Zones};
 
 /// The journal is read ahead in pieces of so many bytes.
@@ -174,6 +175,7 @@ fn read_group(
     }
     let Some(payload) = header.payload(&reader.group(&header)?, reader.area.salt) else { return Ok(None) };
     let mut reads = batches(&header, &payload, log)?;
+    reader.note_bound(&reads, flushed).map_err(|error| error.at(place(log.head)))?;
     let places = PlaceReader::new(reader.device);
     let missing = bound::fetch(&mut reads, flushed, |place| places.read(place))?;
     Ok((missing == 0).then_some((header, reads)))
@@ -252,12 +254,29 @@ struct Reader<'a> {
     window: AlignedBuf,
     window_start: u64,
     window_len: u64,
+    /// What the log has bound so far, by start: each place for one write, so that no more is read than there
+    /// is.
+    bound: BTreeMap<u64, u64>,
 }
 
 impl<'a> Reader<'a> {
     fn new(device: &'a dyn Device, area: JournalArea, end: u64) -> Self {
         let window = AlignedBuf::zeroed(WINDOW_BYTES.min(area.len) as usize);
-        Self { device, area, end, window, window_start: 0, window_len: 0 }
+        Self { device, area, end, window, window_start: 0, window_len: 0, bound: BTreeMap::new() }
+    }
+
+    /// Notes where the blocks of batches behind `flushed` lie.
+    fn note_bound(&mut self, reads: &[Read], flushed: Seqno) -> Result<(), DecodeError> {
+        let places = reads.iter().filter(|read| read.base > flushed).flat_map(|read| &read.places);
+        for &Extent { addr, len } in places.flat_map(|(_, place)| &place.extents) {
+            let end = addr.checked_add(len.into()).ok_or(DecodeError("a place of blocks has no end"))?;
+            let before = self.bound.range(..end).next_back();
+            if before.is_some_and(|(_, &before)| before > addr) {
+                return Err(DecodeError("two writes have bound the same place"));
+            }
+            self.bound.insert(addr, end);
+        }
+        Ok(())
     }
 
     /// The window's bytes from `lsn`, which is before the end, on; at least one sector.

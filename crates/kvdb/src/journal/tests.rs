@@ -20,8 +20,8 @@ use super::{
     Replayed, SpilledCommit, codec,
 };
 use crate::cache::{Accountant, Pool};
-use crate::format::{Decoder, FRAME_HEADER_BYTES as HEADER_BYTES, ZoneId, crc32c};
-use crate::space::{Bindings, Bound, Budget, Stream, Zones};
+use crate::format::{Decoder, Extent, FRAME_HEADER_BYTES as HEADER_BYTES, ZoneId, crc32c};
+use crate::space::{Bindings, Bound, Budget, Place, Stream, Zones};
 
 const AREA: JournalArea =
     JournalArea { addr: 64 << 10, len: 128 << 10, salt: 0x5eed, part_bytes: JOURNAL_PART_BYTES };
@@ -373,6 +373,29 @@ fn a_batch_larger_than_a_chunk_survives() {
             lsn: tail
         }]
     );
+}
+
+#[test]
+fn place_that_two_writes_have_bound_is_corrupt() {
+    let addr = AREA.addr + AREA.len;
+    for (distance, is_sound) in [(0, false), (4096, false), (8192, true)] {
+        let device = new_device();
+        let (journal, _) = open(&device, 1, Lsn(0)).unwrap();
+        let zones = Zones::new(device.clone(), 64 << 10, DEVICE_BYTES, ZoneId(3));
+        let mut batch = Batch::new();
+        batch.put_blocks(KEYSPACE, &b"f"[..], 0, vec![0; 8192]);
+        for (seqno, addr) in [(1, addr + distance), (2, addr)] {
+            let extents = vec![Extent { addr, len: 8192 }];
+            let place = Place { extents, crcs: vec![crc32c(&[0; 4096]); 2] };
+            let mut bindings = Bindings::default();
+            bindings.push(0, Bound::restore(&zones, place).unwrap());
+            journal.append(seqno, Record { bindings: &bindings, ..plain(&batch) }).unwrap();
+            journal.write_out().unwrap();
+        }
+        let opened = open(&device, 2, Lsn(0));
+        assert_eq!(is_corrupt(&opened), !is_sound, "{distance} bytes apart");
+        assert_eq!(opened.map_or(0, |(_, replayed)| replayed.len()), if is_sound { 2 } else { 0 });
+    }
 }
 
 #[test]

@@ -172,3 +172,62 @@ fn header_refuses_other_pieces_and_damage() {
         assert!(PieceMetaHeader::decode(&damaged, 3, 77, len, crc).is_err(), "bit {bit}");
     }
 }
+
+/// Entries with these keys, which share what they can.
+fn tuples_of(count: usize, key: &Bytes) -> Vec<u8> {
+    let entry = TupleEntry {
+        first_key: key.clone(),
+        last_key: key.clone(),
+        extent: Extent { addr: 0, len: 4096 },
+        bytes: 4096,
+        records: 1,
+        crc: 0,
+        flags: 0,
+        seqno_min: 0,
+        seqno_max: 0,
+        shift: 0,
+        packed: None,
+    };
+    let mut section = Vec::new();
+    encode_tuples(&mut section, &vec![entry; count]);
+    section
+}
+
+fn layers_of(count: usize, key: &Bytes) -> Vec<u8> {
+    let mut layer = Layer::default();
+    for n in 0..count as u64 {
+        let prefix = Bytes::from([key, &n.to_be_bytes()[..]].concat());
+        let (seqnos, crcs, wish) = (&[SeqnoSpan { count: 1, seqno: 1 }], &[0], Compression::None);
+        let region = Region { prefix: &prefix, first: 0, count: 1, addr: 0, seqnos, crcs, wish, unit: None };
+        layer.push(region, |_, _| false);
+    }
+    let mut section = Vec::new();
+    encode_layers(&mut section, &[layer]);
+    section
+}
+
+fn tombstones_of(count: usize, key: &Bytes) -> Vec<u8> {
+    let (end, mut section) = ([&key[..], &[0]].concat(), Vec::new());
+    encode_tombstones(&mut section, count, (0..count).map(|_| (&key[..], &end[..], 1)));
+    section
+}
+
+#[test]
+fn shared_keys_take_no_more_memory_than_those_of_a_piece() {
+    type Encode = fn(usize, &Bytes) -> Vec<u8>;
+    type Decode = fn(&[u8]) -> Result<usize, DecodeError>;
+    let sections: [(&str, Encode, Decode); 3] = [
+        ("tuples", tuples_of, |section| decode_tuples(section).map(|entries| entries.len())),
+        ("layers", layers_of, |section| decode_layers(section).map(|layers| layers[0].len())),
+        ("tombstones", tombstones_of, |section| decode_tombstones(section).map(|all| all.len())),
+    ];
+    for (what, encode, decode) in sections {
+        let longest = Bytes::from(vec![7; kvfs_store::KEY_LEN_MAX - 8]);
+        for (count, key) in [(5000, &longest), (100_000, &Bytes::from_static(b"a short key"))] {
+            assert_eq!(decode(&encode(count, key)), Ok(count), "{what}");
+        }
+        assert!(decode(&encode(30_000, &longest)).is_err(), "{what}: 120 MB or more of keys");
+        let longer = Bytes::from(vec![7; kvfs_store::KEY_LEN_MAX + 10]);
+        assert!(decode(&encode(1, &longer)).is_err(), "{what}: a key that can't be");
+    }
+}
