@@ -23,7 +23,7 @@ use crate::live::LiveSet;
 use crate::merge::Merger;
 use crate::merge::drain::{Drained, drain};
 use crate::runtime::options::{Background, new_uuid};
-use crate::space::{MemberSpace, MemberZones, Placement, Zones};
+use crate::space::{DEVICE_ZONES_MAX, MemberSpace, MemberZones, Placement, Zones};
 use crate::version::{Edit, ManifestState, MemberState};
 
 pub use drains::DrainInfo;
@@ -32,8 +32,8 @@ use drains::Drains;
 /// News of a drain that is waited for come at least this often.
 const NEWS_WAIT_MAX: Duration = Duration::from_millis(250);
 
-/// A device beside the first one has at most so many zones, 128 TiB: what is known of each is in memory.
-const MEMBER_ZONES_MAX: u32 = 16 << 20;
+/// All devices beside the first one have at most so many zones: what is known of each is in memory.
+const OTHERS_ZONES_MAX: u32 = 4 * DEVICE_ZONES_MAX;
 
 /// A device of an open store.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -162,7 +162,8 @@ impl Devices {
             return Err(refused("adding a device", message));
         }
         // Zones are numbered by 32 bits.
-        let zones_max = MEMBER_ZONES_MAX.min(u32::MAX - first_zone);
+        let zones_left = OTHERS_ZONES_MAX.saturating_sub(zones_of_others(&members));
+        let zones_max = DEVICE_ZONES_MAX.min(zones_left).min(u32::MAX - first_zone);
         if zones > zones_max {
             let bytes_max = u64::from(zones_max) * u64::from(zone_bytes);
             let message = format!("it is too large: here a device may have {bytes_max} bytes");
@@ -422,6 +423,12 @@ impl Found {
                 let detail = format!("device {} has zones of others", member.id);
                 return Err(StoreError::corrupt("the manifest", detail));
             }
+            let zones_left = OTHERS_ZONES_MAX.saturating_sub(zones_of_others(&zones.members()));
+            if member.zones > DEVICE_ZONES_MAX.min(zones_left) {
+                let detail =
+                    format!("device {} has {} zones, more than a store may", member.id, member.zones);
+                return Err(StoreError::corrupt("the manifest", detail));
+            }
             let len_min = MEMBER_DATA_FROM + u64::from(member.zones) * u64::from(zone_bytes);
             let found = labels.iter().zip(candidates).find(|(label, _)| **label == Some(member));
             let found = found.map(|(_, device)| Arc::clone(device));
@@ -470,6 +477,12 @@ fn damaged_label((member, device): &Other, store: [u8; 16], zone_bytes: u32) -> 
     copies
         .map(|addr| format!("the label at byte {addr} of {name} is damaged; the other one serves"))
         .collect()
+}
+
+/// Zones of all but the first device.
+fn zones_of_others(members: &[MemberZones]) -> u32 {
+    let others = members.iter().filter(|member| member.id != 0);
+    others.map(|member| member.zones.end - member.zones.start).sum()
 }
 
 fn join(

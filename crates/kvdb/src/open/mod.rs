@@ -42,7 +42,7 @@ use crate::pressure::pace::MergePace;
 use crate::read::Reader;
 use crate::runtime::Runtime;
 use crate::runtime::options::{Background, CreateOptions, Options};
-use crate::space::{Placement, Zones};
+use crate::space::{DEVICE_ZONES_MAX, Placement, Zones};
 use crate::table::{RunContext, RunOptions};
 use crate::txn::Txns;
 use crate::version::{Edit, Manifest, ManifestState, UndoState, Version};
@@ -72,9 +72,13 @@ impl Db {
         if zones < u64::from(journal_zones) + ZONES_MIN {
             return Err(StoreError::Full);
         }
+        let zones_there = zones.min(device.len_bytes() / zone_bytes);
         // They are numbered by 32 bits.
-        if zones > u64::from(u32::MAX) {
-            let message = format!("its device may have at most {} bytes", u64::from(u32::MAX) * zone_bytes);
+        for (zones, zones_max) in [(zones, u32::MAX), (zones_there, DEVICE_ZONES_MAX)] {
+            if zones <= u64::from(zones_max) {
+                continue;
+            }
+            let message = format!("its device may have at most {} bytes", u64::from(zones_max) * zone_bytes);
             let error = io::Error::new(io::ErrorKind::InvalidInput, message);
             return Err(StoreError::io("making the store", error));
         }
@@ -151,7 +155,7 @@ fn owners(
     clock: Arc<dyn Clock>,
 ) -> Result<Parts> {
     let device = Arc::clone(&found.joined) as Arc<dyn Device>;
-    let superblock = Superblock::read_newest(device.as_ref())?;
+    let superblock = read_superblock(device.as_ref())?;
     let area = JournalArea { part_bytes: options.journal_part_bytes, ..JournalArea::of(&superblock) };
     let (zone_bytes, first_data) = (superblock.zone_bytes, superblock.first_data_zone());
     let zones = Zones::new(Arc::clone(&device), zone_bytes, superblock.capacity_bytes, first_data);
@@ -233,6 +237,21 @@ fn owners(
         writer,
         txns,
     })
+}
+
+/// The superblock of the first device, `device`. What is known of each zone is in memory, and a device with
+/// holes has as many as it says.
+///
+/// # Errors
+/// As [`Superblock::read_newest`]; `Corrupt` when there are too many zones.
+pub(crate) fn read_superblock(device: &dyn Device) -> Result<Superblock> {
+    let superblock = Superblock::read_newest(device)?;
+    let zones = superblock.capacity_bytes.min(device.len_bytes()) / u64::from(superblock.zone_bytes);
+    if zones <= u64::from(DEVICE_ZONES_MAX) {
+        return Ok(superblock);
+    }
+    let detail = format!("its device has {zones} zones, more than the {DEVICE_ZONES_MAX} of any store");
+    Err(StoreError::corrupt("the superblock", detail))
 }
 
 /// What the store keeps; one that this program does not know is none.

@@ -97,3 +97,25 @@ fn operation_in_the_journal_that_no_write_can_be_is_corrupt() {
     assert!(found == Some(long));
     drop(opened);
 }
+
+#[test]
+fn device_with_holes_for_more_zones_than_any_store_has_is_corrupt() {
+    const CAPACITY: u64 = (64 << 20) * ZONE_BYTES;
+    const ZONE_BYTES: u64 = 64 << 10;
+    let device = Arc::new(MemoryDevice::growable(0, CAPACITY));
+    let create = CreateOptions {
+        zone_bytes: ZONE_BYTES as u32,
+        journal_bytes: Some(1 << 20),
+        ..CreateOptions::new(CAPACITY, [7; 16])
+    };
+    Db::create(device.clone(), &create).expect("creates");
+    drop(open(device.clone()).expect("opens: little of it is there"));
+    device.grow(CAPACITY).expect("is a hole");
+    match open(device.clone()).map(drop) {
+        Err(StoreError::Corrupt { place, .. }) => assert_eq!(place, "the superblock"),
+        other => panic!("{other:?}"),
+    }
+    let repaired = crate::repair::repair_joined(&(device.clone() as Arc<dyn Device>), &[], &[]);
+    assert!(matches!(repaired.map(drop), Err(StoreError::Corrupt { .. })));
+    Db::create(device, &create).expect_err("it could not be opened");
+}

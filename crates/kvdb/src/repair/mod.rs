@@ -27,6 +27,7 @@ pub use lost::Lost;
 use crate::cache::Policy;
 use crate::devices::Found;
 use crate::format::{Member, PieceDesc, PieceId, SECTOR_BYTES, Superblock, ZoneId};
+use crate::open::read_superblock;
 use crate::runtime::options::Options;
 use crate::space::{MemberZones, Zones};
 use crate::table::{Piece, RunContext, RunOptions, salvage};
@@ -103,7 +104,7 @@ pub fn repair_joined(
     keyspaces: &[(&str, KeyspaceKind)],
 ) -> Result<Repaired> {
     let mut repaired = Repaired::default();
-    let mut superblock = Superblock::read_newest(first.as_ref())?;
+    let mut superblock = read_superblock(first.as_ref())?;
     repaired.findings.extend(Superblock::damaged_slots(first.as_ref()));
     let found = salvaged_manifest(first, others, &superblock, keyspaces);
     let mut state = found.state;

@@ -161,6 +161,9 @@ pub(crate) struct ZoneRow {
     pub takes_new: bool,
 }
 
+/// A device has at most so many zones, 128 TiB of the usual ones: what is known of each is in memory.
+pub(crate) const DEVICE_ZONES_MAX: u32 = 16 << 20;
+
 /// A store grows by this much at a time (bytes), or by [`GROWTH_ZONES_MIN`] if that is more.
 const GROWTH_BYTES_MIN: u64 = 64 << 20;
 /// See [`GROWTH_BYTES_MIN`].
@@ -550,7 +553,7 @@ impl Zones {
         let step = GROWTH_ZONES_MIN.max((GROWTH_BYTES_MIN / u64::from(self.zone_bytes)) as u32);
         // A store that holds little takes little.
         let step = step.min((data_zones / GROWTH_SHARE).max(GROWTH_ZONES_FIRST));
-        let step = step.min(zones_total - zones_present);
+        let step = step.min(zones_total.min(DEVICE_ZONES_MAX).saturating_sub(zones_present));
         for zones_more in [step, 1.min(step)] {
             if zones_more == 0 {
                 break;
