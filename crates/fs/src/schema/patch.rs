@@ -11,7 +11,7 @@ use bytes::Bytes;
 use kvfs_store::{Compression, MergeFunction, StoreError, Touch};
 
 use super::row::{Header, Row, RowFlags, encode_row, row_compression};
-use crate::Timestamp;
+use crate::{INLINE_LEN_LIMIT, Timestamp};
 
 /// Change of a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -497,6 +497,10 @@ impl<'a> Decoder<'a> {
 
     fn content(&mut self) -> Option<ContentPatch> {
         let (tag, number, len) = (self.u8()?, self.u32()?, self.u32()?);
+        // No row has more, and this takes as much memory, however small the operand is.
+        if number.checked_add(len)? > INLINE_LEN_LIMIT {
+            return None;
+        }
         let data = Bytes::copy_from_slice(self.take(len as usize)?);
         Some(match tag {
             0 => ContentPatch::Replace(data),

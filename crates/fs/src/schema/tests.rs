@@ -2,7 +2,7 @@ use bytes::Bytes;
 use kvfs_store::{MergeFunction, Touch};
 
 use super::*;
-use crate::{FileType, MkfsOptions, Timestamp};
+use crate::{FileType, INLINE_LEN_LIMIT, MkfsOptions, Timestamp};
 
 struct Random(u64);
 
@@ -91,6 +91,28 @@ fn rows_decode_to_what_was_encoded() {
     for bytes in [&b""[..], b"\x00", b"\x13\x01", b"\xff\xff\xff"] {
         assert_eq!(Row::parse(bytes), None);
         assert!(Row::decode(b"key", bytes).is_err());
+    }
+}
+
+#[test]
+fn operands_that_make_content_longer_than_any_row_has_are_refused() {
+    let base = encode_row(&Header::new(7, FileType::Regular, Timestamp { seconds: 1, nanos: 0 }), b"content");
+    let limit = INLINE_LEN_LIMIT;
+    for (change, is_sound) in [
+        (ContentPatch::Resize(limit), true),
+        (ContentPatch::Resize(limit + 1), false),
+        (ContentPatch::Resize(u32::MAX), false),
+        (ContentPatch::Write { offset: limit - 1, data: Bytes::from_static(b"x") }, true),
+        (ContentPatch::Write { offset: limit, data: Bytes::from_static(b"x") }, false),
+        (ContentPatch::Write { offset: u32::MAX, data: Bytes::from_static(b"x") }, false),
+        (ContentPatch::Replace(vec![7; limit as usize].into()), true),
+        (ContentPatch::Replace(vec![7; limit as usize + 1].into()), false),
+    ] {
+        let operand = RowPatch { content: Some(change.clone()), ..RowPatch::default() }.encode(7);
+        let resolved = RowMerge.resolve(b"key", Some(&base), &[&operand]);
+        assert_eq!(resolved.is_ok(), is_sound, "{change:?}");
+        let short = RowPatch { content: Some(ContentPatch::Replace(Bytes::new())), ..RowPatch::default() };
+        assert_eq!(RowMerge.fold(b"key", &short.encode(7), &operand).is_some(), is_sound, "{change:?}");
     }
 }
 
