@@ -216,6 +216,8 @@ impl<'v, 'c, 'w> Walk<'v, 'c, 'w> {
                 Found { name, header, content }
             }
             Row::Directory { inode, placement } => {
+                let top = self.levels.first().map_or(level.source.inode, |top| top.source.inode);
+                self.job.fs.rows().expect_in((level.source.inode, &key), inode, top)?;
                 let own = own_row(inode)?;
                 let (header, _) = Row::decode_own(inode, &own)?;
                 Found { name, header, content: FoundContent::Directory(placement) }

@@ -176,6 +176,7 @@ impl<'v> TreeRemover<'v> {
         let Row::Directory { inode, .. } = Row::decode(&key, &bytes)? else {
             return Err(FsError::NotDirectory);
         };
+        self.main.rows().expect_in((above.inode, &key), inode, DETACHED_INODE)?;
         self.main.origin.apply(beginning(self.main.keyspaces.meta, key, bytes))?;
         Ok(Level::new(inode, name))
     }

@@ -14,8 +14,8 @@ use std::collections::VecDeque;
 
 use kvfs_store::progress;
 
-use super::rename::detach;
 use super::{Remover, check_name};
+use super::rename::detach;
 use crate::detached::{DetachedTrees, names_after};
 use crate::node::Pin;
 use crate::schema::{DETACHED_INODE, Row};
@@ -138,6 +138,14 @@ fn found<'v>(
     search.find(parent, name).map_err(|error| TreeError { below: search.place(), error: Box::new(error) })
 }
 
+/// The directory `name` in `above`, on a walk from `top` down.
+fn below_in<'v>(view: &'v FileSystem, above: &Pin<'_>, name: &[u8], top: u64) -> Result<Pin<'v>> {
+    let Some(part) = &above.directory else { return Err(FsError::NotDirectory) };
+    let below = view.resolver().resolve(above, name)?;
+    view.rows().expect_in((above.inode, &part.placement.key(name)), below.inode, top)?;
+    Ok(below)
+}
+
 /// A removal of what no right is in the way of.
 struct Removal<'v, 'c> {
     view: &'v FileSystem,
@@ -174,7 +182,7 @@ impl Removal<'_, '_> {
                 files.drain(..removed);
             }
             if let Some(below) = page.directories.into_iter().next() {
-                let inode = self.view.resolver().resolve(&pin, &below)?.inode;
+                let inode = below_in(self.view, &pin, &below, top.inode)?.inode;
                 levels.push((inode, below));
             } else if page.last.is_none() {
                 self.remove_names(&at(*above)?, &[name])?;
@@ -208,10 +216,11 @@ impl<'v> Search<'v, '_> {
 
     fn search(&mut self, top: Pin<'v>) -> Result<()> {
         progress::stage("looking for what may not go", progress::Unit::Items, 0);
+        let inode = top.inode;
         self.enter(Box::default(), top)?;
         while let Some(level) = self.levels.last_mut() {
             if let Some(name) = level.directories.pop_front() {
-                let directory = self.fs.resolver().resolve(&level.pin, &name)?;
+                let directory = below_in(self.fs, &level.pin, &name, inode)?;
                 self.enter(name, directory)?;
             } else if !self.look_at_page()? {
                 self.levels.pop();

@@ -15,8 +15,12 @@ use kvfs_store::{Change, ChangedRanges, Differences, KeyDifference, KeyRange, Ke
 
 use super::Origin;
 use super::publish::each_change;
-use crate::schema::{Header, Placement, Row, inode_key};
-use crate::{FileSystem, FsError, Result};
+use crate::schema::{Header, NAMELESS_INODES, Placement, Row, inode_key};
+use crate::{FileSystem, FileType, FsError, Result};
+
+/// How often two rows that contradict each other are read before they count as damage; the other explanation
+/// is that a directory was moved in between.
+const MOVED_TRIES: u32 = 16;
 
 /// Directory and name; with the empty name the inode itself, which has a row of its own.
 pub(super) type Place = (u64, Bytes);
@@ -94,6 +98,33 @@ impl Rows<'_> {
         own.ok_or_else(|| {
             FsError::corrupt(format!("row {}", key.escape_ascii()), "it refers to an inode without a row")
         })
+    }
+
+    /// Refuses, on a walk from the directory `top` down, one that does not say itself that it is in `above`,
+    /// where the row under `key` leads to it. A row names one directory, and `top` is met once: so a walk
+    /// that asks this of each directory ends, whatever the rows are. Moves may go on meanwhile.
+    ///
+    /// # Errors
+    /// `NotFound`: it is not there any more; `Corrupt`.
+    pub(crate) fn expect_in(&self, (above, key): (u64, &[u8]), inode: u64, top: u64) -> Result<()> {
+        for _ in 0..MOVED_TRIES {
+            let own = self.get(&Placement::own_subtree(inode).own_key())?.ok_or(FsError::NotFound)?;
+            let (header, _) = Row::decode_own(inode, &own)?;
+            let is_below = inode != top && !NAMELESS_INODES.contains(&inode);
+            if is_below && header.kind == FileType::Directory && header.parent == above {
+                return Ok(());
+            }
+            let row = self.get(key)?.ok_or(FsError::NotFound)?;
+            if Row::decode(key, &row)?.inode() != inode {
+                return Err(FsError::NotFound);
+            }
+        }
+        Err(FsError::corrupt(
+            format!("row {}", key.escape_ascii()),
+            format!(
+                "it leads to inode {inode}, which is no directory in this one; `kvfs check --repair` mends it"
+            ),
+        ))
     }
 
     /// Whether the inode has a row of its own: every directory, and files with several names.

@@ -45,6 +45,7 @@ pub(super) fn each_change_by_others(
                 .is_some_and(|(parent, name)| parent == DETACHED_INODE && !name.is_empty())
             && let Row::Directory { inode, .. } = Row::decode(key, value)?
         {
+            fs.rows().expect_in((DETACHED_INODE, key), inode, DETACHED_INODE)?;
             walk.todo.push(inode);
         }
         Ok(())
@@ -96,7 +97,10 @@ impl Walk<'_> {
             cursor.next()?;
             let Some((key, bytes)) = cursor.entry() else { return Ok(()) };
             match Row::decode(key, bytes)? {
-                Row::Directory { inode, .. } => self.todo.push(inode),
+                Row::Directory { inode, .. } => {
+                    self.fs.rows().expect_in((directory, key), inode, DETACHED_INODE)?;
+                    self.todo.push(inode);
+                }
                 Row::Link { inode, .. } => *self.linked.entry(inode).or_default() += 1,
                 // Every write of content changes times.
                 Row::Inode(header, _) => self.claim(header.inode, &[all_attributes(header.inode)])?,

@@ -40,7 +40,11 @@ impl CloneRights for All {
     }
 }
 
-fn clone(view: &FileSystem, from: (NodeId, &str), to: (NodeId, &str)) -> Result<Cloned, TreeError> {
+pub(crate) fn clone(
+    view: &FileSystem,
+    from: (NodeId, &str),
+    to: (NodeId, &str),
+) -> Result<Cloned, TreeError> {
     let (from, to) = ((from.0, from.1.as_bytes()), (to.0, to.1.as_bytes()));
     let (cloned, told) = clone_tree(view, &Caller::default(), from, to, &All)?;
     assert!(told.entries.iter().any(|(_, name)| **name == *to.1));

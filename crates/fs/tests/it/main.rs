@@ -21,6 +21,7 @@ mod emptied;
 mod engine;
 mod follow;
 mod histories;
+mod hostile;
 mod idle;
 mod inline;
 mod interleaved;

@@ -138,7 +138,7 @@ impl Search<'_> {
                     self.bring_gone(plan, known, (directory, key.slice_ref(name)), then)?;
                 }
             }
-            each_subdirectory(self.view(), directory, |inode| todo.push(inode))?;
+            each_subdirectory(self.view(), (directory, top), |inode| todo.push(inode))?;
         }
         Ok(())
     }
@@ -188,13 +188,18 @@ impl Search<'_> {
     }
 }
 
-/// The directories in a directory of the view.
-fn each_subdirectory(view: &FileSystem, directory: u64, mut each: impl FnMut(u64)) -> Result<()> {
+/// The directories in a directory of the view, which is `top` or below it.
+fn each_subdirectory(
+    view: &FileSystem,
+    (directory, top): (u64, u64),
+    mut each: impl FnMut(u64),
+) -> Result<()> {
     let entries = Placement::own_subtree(directory).entries_after(b"");
     let mut cursor = view.origin.read().cursor(view.keyspaces.meta, entries)?;
     cursor.next()?;
     while let Some((key, value)) = cursor.entry() {
         if let Row::Directory { inode, .. } = Row::decode(key, value)? {
+            view.rows().expect_in((directory, key), inode, top)?;
             each(inode);
         }
         cursor.next()?;
