@@ -33,7 +33,7 @@ pub const XATTR_LEN_MAX: usize = 65536;
 /// Names and values of all extended attributes of a file, at most (bytes), access-control lists apart.
 pub const XATTR_BYTES_MAX: usize = 1 << 20;
 
-/// Largest inode number: front ends use the bits above.
+/// Every inode number is below this one: front ends use the bits above.
 pub const INODE_MAX: u64 = (1 << 48) - 1;
 
 /// What the kernel (or another front end) calls a file or directory by. Equal to the inode number,

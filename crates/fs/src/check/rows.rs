@@ -7,11 +7,10 @@ use kvfs_store::Read;
 use kvfs_store::progress::{self, Unit};
 
 use super::{CheckReport, Unread, or_root, path_of};
-use crate::namespace::check_name;
 use crate::schema::{
-    Header, Keyspaces, NAMELESS_INODES, Placement, ROOT_INODE, Row, RowFlags, Superblock, decode_private,
-    decode_received, decode_receiving, inode_key, is_keyspace_key, parse_private_key, parse_received_key,
-    receiving_key, superblock_key,
+    Header, Keyspaces, NAMELESS_INODES, Placement, ROOT_INODE, Row, RowFlags, Superblock, check_name,
+    decode_private, decode_received, decode_receiving, inode_key, is_keyspace_key, parse_private_key,
+    parse_received_key, receiving_key, superblock_key,
 };
 use crate::{FileType, FsError, Result};
 

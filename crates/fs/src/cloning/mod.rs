@@ -21,9 +21,9 @@ mod walk;
 
 use kvfs_txn::{Doom, DoomReason, Fields, LockName, Want};
 
-use crate::namespace::{check_name, entry_wants};
+use crate::namespace::entry_wants;
 use crate::node::Pin;
-use crate::schema::{Placement, encode_directory_link, encode_row};
+use crate::schema::{Placement, check_name, encode_directory_link, encode_row};
 use crate::view::{Names, TxnView};
 use crate::{
     Attr, Caller, FileSystem, FileType, FsError, Invalidations, LINK_MAX, NodeId, Project, Result, Ticket,

@@ -171,8 +171,8 @@ impl<'v, 'c, 'w> Walk<'v, 'c, 'w> {
             let entries = [Want::shared(LockName::Entries { directory: level.source.inode })];
             let mut names = self.job.fs.locker().latch_to_read(caller, &entries)?;
             // Which inodes they are does not change from here on, and nothing of them behind this.
-            for (_, row) in self.read_rows(level)? {
-                let row = Row::decode(b"", &row)?;
+            for (name, row) in self.read_rows(level)? {
+                let row = Row::decode(&level.source.placement.key(&name), &row)?;
                 names.try_extend(&wants_of(row.inode(), row.kind()).collect::<Vec<_>>())?;
             }
             held = Some(names);

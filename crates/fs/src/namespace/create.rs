@@ -4,13 +4,13 @@ use bytes::Bytes;
 use kvfs_store::Batch;
 
 use super::lookup::answer;
-use super::{Resolver, attribute_wants, check_name, entry_wants};
+use super::{Resolver, attribute_wants, entry_wants};
 use crate::acl::{Acls, Inherited};
 use crate::attr::AccessTimes;
 use crate::file::Reader;
 use crate::node::{DirectoryPart, Location, Pin};
 use crate::quota::Gate;
-use crate::schema::{Header, Keyspaces, Placement, RowFlags, encode_directory_link, encode_row};
+use crate::schema::{Header, Keyspaces, Placement, RowFlags, check_name, encode_directory_link, encode_row};
 use crate::view::{Locker, Origin, Shared};
 use crate::{
     Caller, Entry, FileSystem, FileType, FsError, LINK_MAX, MODE_BITS, NodeId, Project, Result,

@@ -4,11 +4,13 @@ use kvfs_store::{Batch, Position};
 use kvfs_txn::{LockName, Want};
 
 use super::lookup::answer;
-use super::{check_name, entry_wants, row_wants};
+use super::{entry_wants, row_wants};
 use crate::file::Contents;
 use crate::node::{Location, Pin};
 use crate::quota::expect_same_project;
-use crate::schema::{Keyspaces, Placement, RowFlags, RowPatch, encode_inode_link, encode_row, inode_key};
+use crate::schema::{
+    Keyspaces, Placement, RowFlags, RowPatch, check_name, encode_inode_link, encode_row, inode_key,
+};
 use crate::view::Names;
 use crate::{Caller, Entry, FileSystem, FileType, FsError, LINK_MAX, NodeId, Result};
 

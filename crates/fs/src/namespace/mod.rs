@@ -20,24 +20,6 @@ pub use rename::{FoundByNames, rename_found};
 pub(crate) use resolve::Resolver;
 pub use tree::{TreeError, TreeRights, look_through, remove_tree};
 
-use crate::{FsError, NAME_LEN_MAX, Result};
-
-/// Checks a name that is to be created, removed or renamed.
-pub(crate) fn check_name(name: &[u8]) -> Result<()> {
-    match name {
-        b"" => return Err(FsError::NotFound),
-        b"." | b".." => return Err(FsError::Invalid("`.` and `..` can't be created, removed or renamed")),
-        _ => {}
-    }
-    if name.len() > NAME_LEN_MAX {
-        return Err(FsError::NameTooLong { len: name.len(), len_max: NAME_LEN_MAX });
-    }
-    if name.iter().any(|&byte| byte == 0 || byte == b'/') {
-        return Err(FsError::Invalid("names hold neither `/` nor zero bytes"));
-    }
-    Ok(())
-}
-
 /// What a change of entries needs of the directory.
 pub(crate) fn entry_wants(directory: u64, name: &[u8]) -> [Want<'_>; 3] {
     let [counters, placement] = directory_wants(directory);

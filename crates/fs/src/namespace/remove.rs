@@ -3,10 +3,11 @@
 use kvfs_store::{Batch, Keyspace};
 use kvfs_txn::Want;
 
-use super::{Resolver, check_name, directory_removal_wants, directory_wants, entry_want, row_wants};
+use super::{Resolver, directory_removal_wants, directory_wants, entry_want, row_wants};
 use crate::node::{Node, Pin};
 use crate::orphan::Orphans;
 use crate::quota::Gate;
+use crate::schema::check_name;
 use crate::view::{Locker, Origin};
 use crate::{Attr, Caller, FileSystem, FileType, FsError, NodeId, Result};
 

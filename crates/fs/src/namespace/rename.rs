@@ -9,12 +9,12 @@ use kvfs_txn::{Fields, LockName, Want};
 
 use super::create::{Maker, New};
 use super::remove::removal_wants;
-use super::{Resolver, check_name, entry_wants, row_wants};
+use super::{Resolver, entry_wants, row_wants};
 use crate::file::Contents;
 use crate::node::{DirectoryPart, Node, Pin};
 use crate::orphan::Orphans;
 use crate::quota::{Gate, expect_same_project};
-use crate::schema::{DETACHED_INODE, Header, Keyspaces, Row, RowPatch, encode_row};
+use crate::schema::{DETACHED_INODE, Header, Keyspaces, Row, RowPatch, check_name, encode_row};
 use crate::view::{Names, Origin};
 use crate::{Caller, FileSystem, FileType, FsError, NodeId, RenameMode, Result};
 

@@ -14,11 +14,11 @@ use std::collections::VecDeque;
 
 use kvfs_store::progress;
 
-use super::{Remover, check_name};
+use super::Remover;
 use super::rename::detach;
 use crate::detached::{DetachedTrees, names_after};
 use crate::node::Pin;
-use crate::schema::{DETACHED_INODE, Row};
+use crate::schema::{DETACHED_INODE, Row, check_name};
 use crate::{Attr, Caller, FileSystem, FileType, FsError, Invalidations, NodeId, Result, Ticket, settled_by};
 
 /// Names that are read at once.

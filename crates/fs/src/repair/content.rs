@@ -184,7 +184,7 @@ fn missing(edit: &Edit<'_>, inode: u64, end: u64) -> Result<Vec<(u64, u64)>> {
 
 /// Blocks without an owner become a file in `lost+found`.
 fn adopt_blocks(edit: &mut Edit<'_>, inode: u64, blocks: Blocks, is_taken: bool) -> Result<()> {
-    let owner = if is_taken || !(16..INODE_MAX).contains(&inode) { edit.new_inode() } else { inode };
+    let owner = if is_taken || !(16..INODE_MAX).contains(&inode) { edit.new_inode()? } else { inode };
     if owner != inode {
         move_blocks(edit, inode, owner)?;
     }

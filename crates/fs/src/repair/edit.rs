@@ -10,7 +10,7 @@ use super::RepairReport;
 use super::found::LostAndFound;
 use crate::check::Problem;
 use crate::schema::{Header, Keyspaces, Placement, Row, RowFlags, encode_row};
-use crate::{FileType, Result, Timestamp};
+use crate::{FileType, FsError, INODE_MAX, Result, Timestamp};
 
 /// Staged changes are applied when they come to this (bytes of keys and values).
 const BATCH_BYTES: usize = 1 << 20;
@@ -161,9 +161,15 @@ impl<'a> Edit<'a> {
     }
 
     /// An inode number that no inode has.
-    pub(super) fn new_inode(&mut self) -> u64 {
+    ///
+    /// # Errors
+    /// `NoSpace`: all have been given out.
+    pub(super) fn new_inode(&mut self) -> Result<u64> {
+        if self.inode_next >= INODE_MAX {
+            return Err(FsError::NoSpace);
+        }
         self.inode_next += 1;
-        self.inode_next - 1
+        Ok(self.inode_next - 1)
     }
 
     /// A directory or file of which nothing but the number is known: its owner alone may see it.

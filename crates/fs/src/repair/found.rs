@@ -45,7 +45,7 @@ impl Edit<'_> {
             }
             name = self.free_name(ROOT_INODE, NAME)?;
         }
-        let inode = self.new_inode();
+        let inode = self.new_inode()?;
         let mut header = self.blank(inode, FileType::Directory);
         header.parent = ROOT_INODE;
         if let Some(above) = above {

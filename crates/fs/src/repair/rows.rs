@@ -7,9 +7,9 @@ use bytes::Bytes;
 
 use super::edit::{Edit, Place};
 use crate::schema::{
-    Header, Placement, ROOT_INODE, Row, Superblock, decode_private, decode_received, decode_receiving,
-    encode_directory_link, encode_inode_link, inode_key, is_keyspace_key, parse_private_key,
-    parse_received_key, receiving_key, superblock_key,
+    Header, Placement, ROOT_INODE, Row, Superblock, check_name, decode_private, decode_received,
+    decode_receiving, encode_directory_link, encode_inode_link, inode_key, is_keyspace_key,
+    parse_private_key, parse_received_key, receiving_key, superblock_key,
 };
 use crate::{FileType, FsError, INODE_MAX, MkfsOptions, Result, Timestamp};
 use kvfs_kv::KeyspaceOwner;
@@ -128,6 +128,7 @@ fn meta_row(edit: &mut Edit<'_>, key: &[u8], value: &[u8]) -> Result<Option<u64>
             edit.delete(meta, Bytes::copy_from_slice(key))?;
             Ok(None)
         }
+        row if !is_own && check_name(name).is_err() => take_name_away(edit, key, &row),
         Row::Inode(mut header, content) => {
             edit.has_projects |= header.project != 0;
             let is_changed = settle(&mut header, content.len() as u64, !is_own);
@@ -153,6 +154,23 @@ fn meta_row(edit: &mut Edit<'_>, key: &[u8], value: &[u8]) -> Result<Option<u64>
             Ok(None)
         }
     }
+}
+
+/// An entry with a name that no file may have. A row with attributes becomes the own row of its inode, unless
+/// there is one: what has no name then goes to `lost+found`.
+fn take_name_away(edit: &mut Edit<'_>, key: &[u8], row: &Row<'_>) -> Result<Option<u64>> {
+    let meta = edit.keyspaces.meta;
+    let place = format!("row {}", key.escape_ascii());
+    edit.fixed(place, "no file may have this name; taken away, and what it led to is in lost+found");
+    edit.delete(meta, Bytes::copy_from_slice(key))?;
+    let Row::Inode(mut header, content) = *row else { return Ok(None) };
+    edit.has_projects |= header.project != 0;
+    let own_key = Placement::own_subtree(header.inode).own_key();
+    if edit.txn.get(meta, &own_key)?.is_none() {
+        settle(&mut header, content.len() as u64, true);
+        edit.put_row(own_key, &header, if header.is_inline() { content } else { b"" })?;
+    }
+    Ok(Some(header.inode))
 }
 
 /// A directory's attributes are in its own row alone.

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use kvfs_store::KeyRange;
 
-use crate::{FsError, Result};
+use crate::{FsError, INODE_MAX, NAME_LEN_MAX, Result};
 
 /// Inode of the root directory.
 pub(crate) const ROOT_INODE: u64 = 1;
@@ -59,7 +59,7 @@ impl Placement {
         let subtree = u64::from_be_bytes(*subtree);
         // Labels are empty: every directory is its own subtree.
         let (&label_end, name) = rest.split_first()?;
-        (subtree != SUBTREE_SYSTEM && label_end == LABEL_END).then_some((subtree, name))
+        (is_inode(subtree) && label_end == LABEL_END).then_some((subtree, name))
     }
 
     /// Length of the part of the keys before the name.
@@ -78,6 +78,27 @@ impl Placement {
         end.push(LABEL_END + 1);
         KeyRange::new(start, end)
     }
+}
+
+/// Checks the name of an entry: one that is to be created, removed or renamed, or that stands in a key.
+pub(crate) fn check_name(name: &[u8]) -> Result<()> {
+    match name {
+        b"" => return Err(FsError::NotFound),
+        b"." | b".." => return Err(FsError::Invalid("`.` and `..` can't be created, removed or renamed")),
+        _ => {}
+    }
+    if name.len() > NAME_LEN_MAX {
+        return Err(FsError::NameTooLong { len: name.len(), len_max: NAME_LEN_MAX });
+    }
+    if name.iter().any(|&byte| byte == 0 || byte == b'/') {
+        return Err(FsError::Invalid("names hold neither `/` nor zero bytes"));
+    }
+    Ok(())
+}
+
+/// Whether a file or directory may have the number: front ends have their own use for the bits above.
+pub(crate) fn is_inode(number: u64) -> bool {
+    (SUBTREE_SYSTEM + 1..INODE_MAX).contains(&number)
 }
 
 /// Key in `orphans`, and prefix in `data`.

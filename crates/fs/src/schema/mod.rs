@@ -28,9 +28,9 @@ mod tests;
 pub(crate) use branch::BranchRecord;
 pub use branch::BranchRoot;
 pub(crate) use key::{
-    DETACHED_INODE, NAMELESS_INODES, Placement, ROOT_INODE, block_prefix, inode_key, is_keyspace_key,
-    keyspace_records, parse_inode_key, parse_private_key, parse_received_key, private_key, private_keys,
-    received_key, received_keys, receiving_key, rows, superblock_key, xattr_key,
+    DETACHED_INODE, NAMELESS_INODES, Placement, ROOT_INODE, block_prefix, check_name, inode_key,
+    is_keyspace_key, keyspace_records, parse_inode_key, parse_private_key, parse_received_key, private_key,
+    private_keys, received_key, received_keys, receiving_key, rows, superblock_key, xattr_key,
 };
 pub(crate) use patch::{
     BitsPatch, ContentPatch, NumberPatch, RowMerge, RowPatch, TOUCH_CONTENT, TOUCH_COUNTERS, TOUCH_PARENT,

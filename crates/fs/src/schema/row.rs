@@ -10,7 +10,8 @@ use kvfs_store::{Compression, Tier};
 use zerocopy::little_endian::{I64, U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::Placement;
+use super::key::is_inode;
+use super::{Placement, check_name};
 use crate::{Attr, FileType, FsError, Project, Result, Timestamp};
 
 /// Tag of a row with attributes. The numbers carry the row format's version: a new layout gets a new tag.
@@ -339,6 +340,11 @@ pub(crate) enum Row<'a> {
 impl<'a> Row<'a> {
     /// Decodes a row; `None` when it is no row.
     pub(crate) fn parse(bytes: &'a [u8]) -> Option<Self> {
+        Self::parse_numbered(bytes).filter(|row| is_inode(row.inode()))
+    }
+
+    /// Whatever the number is.
+    fn parse_numbered(bytes: &'a [u8]) -> Option<Self> {
         match *bytes.first()? {
             TAG_INODE => {
                 let (raw, content) = RawHeader::ref_from_prefix(bytes).ok()?;
@@ -358,14 +364,23 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// Decodes the row under `key`.
+    /// Decodes the row under `key`, and refuses a name that no entry may have: programs and front ends take
+    /// names as they are, and one with a `/` leads elsewhere.
     pub(crate) fn decode(key: &[u8], bytes: &'a [u8]) -> Result<Self> {
-        Self::parse(bytes).ok_or_else(|| {
-            FsError::corrupt(
-                format!("row {}", key.escape_ascii()),
-                format!("{} bytes with tag {:?} are no row", bytes.len(), bytes.first()),
-            )
-        })
+        let corrupt = |detail| FsError::corrupt(format!("row {}", key.escape_ascii()), detail);
+        let row = Self::parse(bytes).ok_or_else(|| {
+            corrupt(format!("{} bytes with tag {:?} are no row", bytes.len(), bytes.first()))
+        })?;
+        if let Some((_, name)) = Placement::parse_key(key).filter(|(_, name)| !name.is_empty()) {
+            check_name(name).map_err(|error| corrupt(error.to_string()))?;
+        }
+        match &row {
+            // Else what is in it could have keys that are none of a row.
+            Self::Directory { inode, placement } if *placement != Placement::own_subtree(*inode) => {
+                Err(corrupt(format!("inode {inode} is not its own subtree")))
+            }
+            _ => Ok(row),
+        }
     }
 
     /// Decodes an own row (or orphan row), which must hold the attributes of `inode`.

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::{FsError, INLINE_LEN_LIMIT, MkfsOptions, Result};
+use crate::{FsError, INLINE_LEN_LIMIT, INODE_MAX, MkfsOptions, Result};
 
 const MAGIC: [u8; 8] = *b"kvfs-fs\0";
 const VERSION: u32 = 1;
@@ -95,6 +95,12 @@ impl Superblock {
             }
         };
         let (inline_len_max, inode_next) = (raw.inline_len_max.get(), raw.inode_next.get());
+        if inline_len_max > INLINE_LEN_LIMIT || inode_next > INODE_MAX {
+            return Err(FsError::corrupt(
+                "file-system superblock",
+                format!("the inline threshold is {inline_len_max}, and the next inode number {inode_next}"),
+            ));
+        }
         Ok(Self { inline_len_max, inode_next, has_quotas, has_projects })
     }
 }

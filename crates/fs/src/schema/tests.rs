@@ -2,7 +2,7 @@ use bytes::Bytes;
 use kvfs_store::{MergeFunction, Touch};
 
 use super::*;
-use crate::{FileType, INLINE_LEN_LIMIT, MkfsOptions, Timestamp};
+use crate::{FileType, INLINE_LEN_LIMIT, INODE_MAX, MkfsOptions, Timestamp};
 
 struct Random(u64);
 
@@ -91,6 +91,42 @@ fn rows_decode_to_what_was_encoded() {
     for bytes in [&b""[..], b"\x00", b"\x13\x01", b"\xff\xff\xff"] {
         assert_eq!(Row::parse(bytes), None);
         assert!(Row::decode(b"key", bytes).is_err());
+    }
+}
+
+#[test]
+fn rows_with_names_numbers_or_places_that_no_file_has_are_refused() {
+    let header = Header::new(16, FileType::Regular, Timestamp { seconds: 1, nanos: 0 });
+    let row = encode_row(&header, b"");
+    let directory = Placement::own_subtree(20);
+    for (name, is_sound) in
+        [(&b""[..], true), (b"a", true), (b"a/b", false), (b"..", false), (b".", false), (b"a\0", false)]
+    {
+        let decoded = Row::decode(&directory.key(name), &row);
+        assert_eq!(decoded.is_ok(), is_sound, "{} {decoded:?}", name.escape_ascii());
+    }
+    // Keys below it would be none of a row.
+    let elsewhere = Placement { subtree: 20, label: Bytes::from_static(b"\x01") };
+    assert!(Row::decode(&directory.key(b"a"), &encode_directory_link(20, &elsewhere)).is_err());
+    for (inode, is_sound) in
+        [(0, false), (1, true), (INODE_MAX - 1, true), (INODE_MAX, false), (1 << 63, false)]
+    {
+        let placement = Placement::own_subtree(inode);
+        for row in [
+            encode_row(&Header { inode, ..header }, b""),
+            encode_directory_link(inode, &placement),
+            encode_inode_link(inode, FileType::Regular),
+        ] {
+            assert_eq!(Row::parse(&row).is_some(), is_sound, "inode {inode}");
+        }
+        assert_eq!(Placement::parse_key(&placement.key(b"name")).is_some(), is_sound, "inode {inode}");
+    }
+    let superblock = Superblock::new(&MkfsOptions::default()).unwrap();
+    for (inode_next, inline_len_max, is_sound) in
+        [(INODE_MAX, INLINE_LEN_LIMIT, true), (INODE_MAX + 1, 0, false), (16, INLINE_LEN_LIMIT + 1, false)]
+    {
+        let bytes = Superblock { inline_len_max, inode_next, ..superblock }.encode();
+        assert_eq!(Superblock::decode(&bytes).is_ok(), is_sound);
     }
 }
 

@@ -7,8 +7,7 @@
 use bytes::Bytes;
 use kvfs_store::{BLOCK_BYTES, Batch, Compression, Keyspace, Op};
 
-use crate::namespace::check_name;
-use crate::schema::{Placement, Row};
+use crate::schema::{Placement, Row, check_name};
 use crate::{FILE_SIZE_MAX, MODE_BITS};
 
 /// Keyspaces of the file system by their numbers in a stream; users' keyspaces follow in the order in which

@@ -1,10 +1,11 @@
 //! Rows that no kvfs writes, as a store may hold that was made to do harm: all that meets them ends, and
 //! names the place.
 
+use std::collections::VecDeque;
 use std::fmt::Debug;
 
 use bytes::Bytes;
-use kvfs_fs::{Attr, Caller, DetachedTrees, NodeId, Result, TreeRights, remove_tree, repair};
+use kvfs_fs::{Attr, Caller, DetachedTrees, NodeId, Result, TreeRights, check, remove_tree, repair};
 use kvfs_store::{Batch, Durability, Isolation, Keyspace};
 
 use crate::clones::clone;
@@ -45,6 +46,63 @@ fn reference(to: NodeId) -> Vec<u8> {
 fn assert_corrupt<T: Debug>(result: Result<T>, context: &str) {
     let Err(error) = result else { panic!("{context}: {result:?}") };
     assert!(error.to_string().starts_with("corrupt metadata of "), "{context}: {error}");
+}
+
+#[test]
+fn names_that_no_file_may_have_are_told_as_damage_and_reach_no_caller() {
+    let long = [b'x'; 256];
+    for name in [&b"../../etc/passwd"[..], b"/", b".", b"..", b"zero\0", &long] {
+        for what in ["file", "directory", "linked"] {
+            let mut main = Setup::new(64);
+            let d = main.dir(ROOT, "d");
+            let (file, directory) = (main.file(d, "file"), main.dir(d, "directory"));
+            main.write_at(file, 0, b"content").unwrap();
+            write(&main, directory, "in", "content");
+            let linked = main.file(d, "linked");
+            main.write_at(linked, 0, b"content").unwrap();
+            main.link(&main.caller, linked, ROOT, b"outside").unwrap();
+            let moved = row(&main, &key(d, what.as_bytes()));
+            change(&main, |batch, meta| {
+                batch.delete(meta, key(d, what.as_bytes()));
+                batch.put(meta, key(d, name), moved);
+            });
+            main.reopen();
+            let context = format!("{what} as {}", name.escape_ascii());
+            for plus in [false, true] {
+                let mut listed = VecDeque::from([0]);
+                let mut result = Ok(());
+                while let Some(offset) = listed.pop_front().filter(|_| result.is_ok()) {
+                    result = main.list_once(look(&main, ROOT, "d"), offset, 1, plus).map(|reply| {
+                        let is_in_order = |name: &[u8]| {
+                            [&b"."[..], b"..", b"file", b"directory", b"linked"].contains(&name)
+                        };
+                        assert!(reply.iter().all(|entry| is_in_order(&entry.name)), "{context}");
+                        listed.extend(reply.last().map(|entry| entry.offset));
+                    });
+                }
+                assert_corrupt(result, &context);
+            }
+            let told = check::check(&main.store).unwrap().problems;
+            assert!(told.iter().any(|problem| problem.place.starts_with("entry ")), "{context}: {told:?}");
+            let report = repair::repair(&main.store, &*main.clock, &[], false).unwrap();
+            assert_eq!(report.left, [], "{context}");
+            assert!(
+                report.fixed.iter().any(|fixed| fixed.detail.contains("this name")),
+                "{context}: {report:?}"
+            );
+            main.reopen();
+            main.assert_sound(&context);
+            let found = match what {
+                "linked" => look(&main, ROOT, "outside"),
+                "file" => look(&main, look(&main, ROOT, "lost+found"), &format!("file-{}", file.0)),
+                _ => {
+                    let lost = look(&main, ROOT, "lost+found");
+                    look(&main, look(&main, lost, &format!("directory-{}", directory.0)), "in")
+                }
+            };
+            assert_eq!(main.read_all(found), b"content", "{context}");
+        }
+    }
 }
 
 /// `tree/a/b` with a name in `b` that leads to `to`, one of these three, which says so where it is told.
