@@ -36,14 +36,15 @@ pub(super) fn put_key(out: &mut Vec<u8>, key: &[u8], previous: &[u8]) {
 }
 
 /// How much more memory the keys of a section may take. They share prefixes, so that few bytes can stand for
-/// many; but pieces are of bounded size, and so are their sections.
+/// many. Of range tombstones a piece has as many as the tables had that it was made of, cut by each other: what
+/// bounds them is the memory that they have taken since they were written.
 pub(super) struct KeyBudget {
     bytes_left: usize,
 }
 
 impl KeyBudget {
     /// Of any section.
-    const BYTES_MIN: usize = 64 << 20;
+    const BYTES_MIN: usize = 1 << 30;
     /// For each byte of the section.
     const FACTOR: usize = 32;
 
@@ -78,6 +79,14 @@ pub(super) fn take_key(decoder: &mut Decoder<'_>, key: &mut Vec<u8>) -> Result<(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn keys_of_a_section_take_bounded_memory_and_as_much_as_those_of_large_tables() {
+        let (key, len) = (vec![7; 4096], 1 << 20);
+        let mut budget = KeyBudget::of(len);
+        let taken = (0..1 << 20).take_while(|_| budget.take(&key).is_ok()).count() * key.len();
+        assert!((1 << 30..=(1 << 30) + 32 * len).contains(&taken), "{taken}");
+    }
 
     #[test]
     fn differences_round_trip() {

@@ -74,7 +74,11 @@ fn operation_in_the_journal_that_no_write_can_be_is_corrupt() {
         ("blocks as tuples", blocks(rows, 0, 4096)),
         ("a deletion of no block", Op::Delete { keyspace: data, key: key(7) }),
         ("too long a key", Op::Put { keyspace: rows, key: key(KEY_LEN_MAX + 1), value: key(1) }),
-        ("too long a value", Op::Put { keyspace: rows, key: key(1), value: key(4 * VALUE_LEN_MAX) }),
+        ("too long a value", Op::Put { keyspace: rows, key: key(1), value: key(4 * VALUE_LEN_MAX + 1) }),
+        (
+            "too long an end",
+            Op::DeleteRange { keyspace: data, start: key(KEY_LEN_MAX), end: key(KEY_LEN_MAX + 2) },
+        ),
         ("no key", Op::Delete { keyspace: rows, key: key(0) }),
         ("no keyspace", Op::Delete { keyspace: Keyspace(77), key: key(1) }),
     ];
@@ -95,6 +99,11 @@ fn operation_in_the_journal_that_no_write_can_be_is_corrupt() {
     let db = open(image).expect("opens");
     let found = db.get(rows, &key(KEY_LEN_MAX)).expect("reads");
     assert!(found == Some(long));
+    let image = Arc::new(device.fork());
+    // Or have deleted a block with the longest key.
+    let (start, end) = (key(KEY_LEN_MAX), key(KEY_LEN_MAX + 1));
+    append(image.clone(), Op::DeleteRange { keyspace: data, start, end });
+    open(image).expect("opens");
     drop(opened);
 }
 

@@ -108,6 +108,9 @@ impl DevicePlace {
     pub fn link(&self, path: &Path, opened: &File) -> Result<(), OpenError> {
         let failed = |source| OpenError::Io { path: self.path(), source };
         let target = std::path::absolute(path).map_err(failed)?;
+        // What only this process calls so.
+        let is_passing = ["/proc", "/dev/fd", "/dev/stdin"].iter().any(|passing| target.starts_with(passing));
+        let target = if is_passing { path.canonicalize().map_err(failed)? } else { target };
         let linked = rustix::fs::symlinkat(target, &self.store.dir, &*self.name);
         linked.map_err(|errno| failed(errno.into()))?;
         let check = || {

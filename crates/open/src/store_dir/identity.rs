@@ -72,7 +72,8 @@ impl StoreDir {
         if !self.device().is_link() {
             return Ok(None);
         }
-        let Some(text) = self.read_text(NAME)? else { return Ok(None) };
+        // It refuses what the link says, and gives nothing: backups by hard links may have it, too.
+        let Some(text) = self.read_any_text(NAME)? else { return Ok(None) };
         let path = self.path.join(NAME);
         let failed = |why: String| Error::new(ErrorKind::NotAStore, format!("{} {why}", path.display()));
         parse(&text).map(Some).map_err(failed)

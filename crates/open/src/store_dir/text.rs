@@ -1,7 +1,7 @@
 //! Small files of text in the directory of a store.
 //!
-//! Thread safety: functions of an immutable value. Invariant: a file is used only if it is a regular one with
-//! one name, of the directory's owner or of this process's user.
+//! Thread safety: functions of an immutable value. Invariant: a file that decides something is used only if
+//! it is a regular one with one name, of the directory's owner or of this process's user.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -23,6 +23,11 @@ impl StoreDir {
     /// # Errors
     /// It is not used; I/O errors.
     pub(crate) fn open_text(&self, name: &str) -> Result<Option<OwnedFd>> {
+        self.open_regular(name, |uid, names| names == 1 && [self.owner.uid, effective_uid()].contains(&uid))
+    }
+
+    /// The file `name`, whose owner and number of names `is_used` agrees to.
+    fn open_regular(&self, name: &str, is_used: impl FnOnce(u32, u64) -> bool) -> Result<Option<OwnedFd>> {
         let failed = |errno: Errno| Error::io("open", &self.path.join(name), &errno.into());
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = match rustix::fs::openat(&self.dir, name, flags, Mode::empty()) {
@@ -30,8 +35,8 @@ impl StoreDir {
             opened => opened.map_err(failed)?,
         };
         let found = rustix::fs::fstat(file.as_fd()).map_err(failed)?;
-        let is_file = FileType::from_raw_mode(found.st_mode) == FileType::RegularFile && found.st_nlink == 1;
-        if !is_file || ![self.owner.uid, effective_uid()].contains(&found.st_uid) {
+        let is_file = FileType::from_raw_mode(found.st_mode) == FileType::RegularFile;
+        if !is_file || !is_used(found.st_uid, found.st_nlink) {
             let path = self.path.join(name);
             let message = format!("{} is not a file of the store's owner, with one name", path.display());
             return Err(Error::new(ErrorKind::Denied, message));
@@ -44,12 +49,23 @@ impl StoreDir {
     /// # Errors
     /// As [`StoreDir::open_text`].
     pub(crate) fn read_text(&self, name: &str) -> Result<Option<String>> {
-        let Some(file) = self.open_text(name)? else { return Ok(None) };
+        self.open_text(name)?.map(|file| self.text_of(name, file)).transpose()
+    }
+
+    /// The same of a file that can do no harm, whichever user has made it.
+    ///
+    /// # Errors
+    /// It is no regular file; I/O errors.
+    pub(crate) fn read_any_text(&self, name: &str) -> Result<Option<String>> {
+        self.open_regular(name, |_, _| true)?.map(|file| self.text_of(name, file)).transpose()
+    }
+
+    fn text_of(&self, name: &str, file: OwnedFd) -> Result<String> {
         let mut text = Vec::new();
         let read = File::from(file).take(LEN_MAX).read_to_end(&mut text);
         read.map_err(|error| Error::io("read", &self.path.join(name), &error))?;
         // What is no text is damage, and is found where its form is looked at.
-        Ok(Some(String::from_utf8_lossy(&text).into_owned()))
+        Ok(String::from_utf8_lossy(&text).into_owned())
     }
 
     /// Makes the file `name`. Durable when this returns.

@@ -213,7 +213,7 @@ fn tombstones_of(count: usize, key: &Bytes) -> Vec<u8> {
 }
 
 #[test]
-fn shared_keys_take_no_more_memory_than_those_of_a_piece() {
+fn sections_of_many_long_keys_are_read_and_those_of_too_long_ones_refused() {
     type Encode = fn(usize, &Bytes) -> Vec<u8>;
     type Decode = fn(&[u8]) -> Result<usize, DecodeError>;
     let sections: [(&str, Encode, Decode); 3] = [
@@ -223,10 +223,10 @@ fn shared_keys_take_no_more_memory_than_those_of_a_piece() {
     ];
     for (what, encode, decode) in sections {
         let longest = Bytes::from(vec![7; kvfs_store::KEY_LEN_MAX - 8]);
-        for (count, key) in [(5000, &longest), (100_000, &Bytes::from_static(b"a short key"))] {
+        // Range tombstones of several tables come to more than one piece has of anything else.
+        for (count, key) in [(30_000, &longest), (100_000, &Bytes::from_static(b"a short key"))] {
             assert_eq!(decode(&encode(count, key)), Ok(count), "{what}");
         }
-        assert!(decode(&encode(30_000, &longest)).is_err(), "{what}: 120 MB or more of keys");
         let longer = Bytes::from(vec![7; kvfs_store::KEY_LEN_MAX + 10]);
         assert!(decode(&encode(1, &longer)).is_err(), "{what}: a key that can't be");
     }
