@@ -113,14 +113,17 @@ class _Connection:
     def __init__(self, store: str, deadline: Optional[float]) -> None:
         self.store = store
         self.deadline = deadline
+        self._is_closed = False
+        self._open()
+
+    def _open(self) -> None:
         # By this, and not by a path: that may be too long for an address, and may lead elsewhere by now.
-        descriptor, owner = open_socket_of(store)
-        self._descriptor: Optional[int] = descriptor
-        socket = f"/proc/self/fd/{descriptor}"
+        self._descriptor, owner = open_socket_of(self.store)
+        socket = f"/proc/self/fd/{self._descriptor}"
         try:
             expect_daemon_of(socket, owner)
         except BaseException:
-            os.close(descriptor)
+            os.close(self._descriptor)
             raise
         options = [
             ("grpc.max_receive_message_length", _MESSAGE_LEN_MAX),
@@ -137,13 +140,31 @@ class _Connection:
 
     def call(self, method: str, request: Any, txn: int = 0) -> Any:
         with explained(txn):
-            return getattr(self._stub, method)(request, timeout=self.deadline)
+            try:
+                return getattr(self._stub, method)(request, timeout=self.deadline)
+            except grpc.RpcError as error:
+                if error.code() == grpc.StatusCode.UNAVAILABLE:
+                    self._renew()
+                raise
+
+    def _renew(self) -> None:
+        """The daemon has gone. Where there is another one, the next call goes to its socket."""
+        if self._is_closed:
+            return
+        channel, descriptor = self._channel, self._descriptor
+        try:
+            self._open()
+        except (NotMounted, OSError):
+            self._descriptor = descriptor
+            return
+        channel.close()
+        os.close(descriptor)
 
     def close(self) -> None:
-        self._channel.close()
-        if self._descriptor is not None:
+        if not self._is_closed:
+            self._is_closed = True
+            self._channel.close()
             os.close(self._descriptor)
-            self._descriptor = None
 
 
 class Keyspace:
