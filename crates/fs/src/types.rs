@@ -66,8 +66,8 @@ pub struct Caller {
     pub groups: Option<Arc<[u32]>>,
     /// Reading leaves the time of the last access as it is (`O_NOATIME`).
     pub keeps_atime: bool,
-    /// It goes by what its kernel knows of names: what was changed and is not told yet is refused
-    /// ([`crate::FsError::NameChanged`]), so that the kernel looks again.
+    /// It goes by what its kernel knows of names and owners: a name that was changed, and is not told yet, is
+    /// refused ([`crate::FsError::NameChanged`]), so that the kernel looks again.
     pub goes_by_names: bool,
     /// End what [`settled_for`](crate::settled_for) waits for. `None`: nothing does.
     pub waits: Option<Arc<Waits>>,

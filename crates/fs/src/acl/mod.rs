@@ -246,7 +246,7 @@ impl<'v> AclWriter<'v> {
         let mut names = self.locker.latch(caller, &acl_wants(node, kind))?;
         self.orphans.give_row(&gate, &mut names, node)?;
         let header = node.header();
-        expect_owner(caller, header.uid)?;
+        expect_owner(caller, node)?;
         let is_kept = kind == AclKind::Default || !acl.is_minimal();
         let mut batch = Batch::new();
         let mut patch = names.changed(node)?;
@@ -268,7 +268,7 @@ impl<'v> AclWriter<'v> {
 
     fn take(&self, caller: &Caller, node: &Pin<'_>, kind: AclKind) -> Result<()> {
         let mut names = self.locker.latch(caller, &acl_wants(node, kind))?;
-        expect_owner(caller, node.header().uid)?;
+        expect_owner(caller, node)?;
         if !node.header().flags.has(kind.flag()) && self.locker.may_skip_equal() {
             return Ok(());
         }

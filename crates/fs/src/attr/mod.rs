@@ -68,7 +68,7 @@ impl FileSystem {
         self.orphans().give_row(&gate, &mut guard, &node)?;
         let header = node.header();
         if is_for_owner(changes, header.mode) {
-            expect_owner(caller, header.uid)?;
+            expect_owner(caller, &node)?;
         }
         let mut batch = Batch::new();
         let dated = if changes.size.is_some() { guard.modified(&node)? } else { guard.changed(&node)? };
@@ -86,6 +86,9 @@ impl FileSystem {
         }
         Privileges::new(self).stage_loss(loss, caller, &node, &mut guard, &mut batch, &mut patch)?;
         gate.apply_counted_to_node(caller, batch, &node, patch)?;
+        if !caller.goes_by_names && changes.uid.is_some_and(|uid| uid != header.uid) {
+            node.state().is_given_away = true;
+        }
         Ok(node.attr())
     }
 }

@@ -97,6 +97,9 @@ pub(crate) struct NodeState {
     pub(crate) is_atime_pending: bool,
     /// Whether a commit has moved the end of the file since the front end was told of it.
     pub(crate) is_end_moved: bool,
+    /// Whether the file was given to another user by other ways than the front end that decides by what it
+    /// knows of owners: a commit, or another front end.
+    pub(crate) is_given_away: bool,
     /// Nothing on the main line, where rows change only through nodes.
     pub(crate) verified: Verified,
     /// Whether it is known to have no capabilities.
@@ -130,6 +133,28 @@ impl Absence {
 }
 
 impl NodeState {
+    /// Of a node that is made of a row.
+    pub(super) fn new(
+        header: Header,
+        location: Location,
+        content: Option<Bytes>,
+        changed_at: Position,
+    ) -> Self {
+        Self {
+            header,
+            location,
+            content,
+            changed_at,
+            xattr_usage: None,
+            modified: false,
+            is_atime_pending: false,
+            is_end_moved: false,
+            is_given_away: false,
+            verified: Verified::default(),
+            absence: Absence::default(),
+        }
+    }
+
     /// Whether the last name is gone.
     pub(crate) fn is_orphan(&self) -> bool {
         matches!(self.location, Location::Orphan | Location::Rowless { .. })

@@ -12,8 +12,7 @@ use kvfs_store::Position;
 
 use super::contents::KeptContents;
 use super::names::{Listed, NameCache, Search, Unkept};
-use super::state::Absence;
-use super::{DirectoryPart, Location, Node, NodeState, Pin, Verified};
+use super::{DirectoryPart, Location, Node, NodeState, Pin};
 use crate::fair_lock::{FairLock, ReadGuard};
 use crate::schema::Header;
 use crate::{FileType, NodeId, NodeStats, PruneCandidate};
@@ -319,18 +318,7 @@ impl NodeTable {
         self.nodes.fetch_add(1, Ordering::Relaxed);
         self.bytes.fetch_add(node_bytes(&location, row.directory.as_deref()), Ordering::Relaxed);
         let keeps_content = content.is_some();
-        let state = NodeState {
-            header: row.header,
-            location,
-            content,
-            changed_at: row.changed_at,
-            modified: false,
-            is_atime_pending: false,
-            is_end_moved: false,
-            xattr_usage: None,
-            verified: Verified::default(),
-            absence: Absence::default(),
-        };
+        let state = NodeState::new(row.header, location, content, row.changed_at);
         let node = Arc::new(Node {
             inode,
             kind: row.header.kind,

@@ -181,6 +181,7 @@ impl<'m> Walk<'m> {
         let mut state = node.state();
         let atime = state.header.atime.max(header.atime);
         state.is_end_moved |= state.header.size != header.size;
+        state.is_given_away |= state.header.uid != header.uid;
         state.header = Header { atime, ..*header };
         state.absence.forget();
         state.touched(self.position);
@@ -192,10 +193,11 @@ impl<'m> Walk<'m> {
         let content = patch.content.is_some() || patch.size.is_some();
         let Some(node) = self.outdated(inode, content) else { return };
         let mut state = node.state();
-        let end = state.header.size;
+        let (end, owner) = (state.header.size, state.header.uid);
         state.update(patch, self.position);
         state.xattr_usage = None;
         state.is_end_moved |= state.header.size != end;
+        state.is_given_away |= state.header.uid != owner;
         if patch.content.is_some() {
             self.nodes.drop_content_locked(&mut state);
         }

@@ -275,7 +275,13 @@ type Attempt<'a> = Box<dyn Fn(&Caller) -> Result<()> + 'a>;
 fn former_owner_that_waited_for_a_commit_changes_nothing_of_the_new_ones() {
     let main = with_source();
     let file = program(&main, "f", 10);
-    let owner = Caller { uid: 1000, gid: 100, credentials: Some(&OUTSIDER), ..Caller::default() };
+    let owner = Caller {
+        uid: 1000,
+        gid: 100,
+        credentials: Some(&OUTSIDER),
+        goes_by_names: true,
+        ..Caller::default()
+    };
     let given = SetAttr { uid: Some(1000), ..SetAttr::default() };
     main.setattr(&main.caller, file, &given).unwrap();
     let time = SetTime::At(Timestamp { seconds: 7, nanos: 0 });
@@ -307,8 +313,12 @@ fn former_owner_that_waited_for_a_commit_changes_nothing_of_the_new_ones() {
         assert_eq!(mode(&main, file), 0o600, "change {at}");
         change(&Caller { uid: 0, ..owner.clone() }).unwrap();
     }
-    // What the kernel does for any that write.
+    // Where nothing was given away, the kernel's word counts: it knows of namespaces and overlays.
     let file = program(&main, "g", 10);
+    main.setattr(&owner, file, &SetAttr { mode: Some(0o711), ..SetAttr::default() }).unwrap();
+    // What it does for any that write.
+    let file = program(&main, "h", 10);
+    main.setattr(&main.caller, file, &SetAttr { uid: Some(7), ..SetAttr::default() }).unwrap();
     chmod(&main, file, 0o4755).unwrap();
     let flushed = SetAttr { mtime: Some(time), ctime: Some(Timestamp::default()), ..SetAttr::default() };
     let stripped = SetAttr { mode: Some(0o755), ..SetAttr::default() };

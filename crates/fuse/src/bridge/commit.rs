@@ -16,7 +16,7 @@
 //! from the plan on, until the names: a notification of one may wait for a request that waits for another
 //! transaction's lock, and that one must still be free to give way.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -24,7 +24,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use kvfs_fs::{
     Caller, CommitPlan, Durability, FileSystem, FrozenView, FsError, Invalidations, NodeId, Position,
-    begin_telling,
+    Telling, begin_telling,
 };
 
 use kvfs_locks::{Condvar, Mutex, class};
@@ -38,6 +38,9 @@ use crate::notify::{Notification, Notifier, Outcome};
 /// So long READs wait for the kernel to take greater sizes: longer than one that is not held up by a READ
 /// takes.
 const SIZE_WAIT_MAX: Duration = Duration::from_millis(20);
+
+/// Commits of which the kernel is told late, at most; of the oldest it is taken to know.
+const LATE_TELLINGS_MAX: usize = 1024;
 
 /// Pages and attributes of a file; dirty pages are written first.
 pub(super) fn everything_of(node: u64) -> Notification {
@@ -199,11 +202,41 @@ impl Late {
     }
 }
 
+/// Commits of which the kernel may not have been told all names, because a process keeps the lock of a
+/// directory: a request that waits for the same lock may come before the message does.
+#[derive(Default)]
+pub(super) struct LateTellings(Mutex<VecDeque<Telling>, class::FuseBridgeCommitTellings>);
+
+impl LateTellings {
+    fn add(&self, telling: Telling) {
+        let mut late = self.0.lock();
+        if late.len() >= LATE_TELLINGS_MAX {
+            late.pop_front();
+        }
+        late.push_back(telling);
+    }
+
+    fn end(&self) {
+        drop(std::mem::take(&mut *self.0.lock()));
+    }
+}
+
 impl Shared {
+    /// The kernel has been told of a commit, as far as it has had time.
+    fn end_telling(&self, telling: Option<Telling>) {
+        let has_stalled = self.notifier.get().is_some_and(Notifier::has_stalled);
+        if let Some(telling) = telling.filter(|_| has_stalled) {
+            self.late_tellings.add(telling);
+        }
+    }
+
     /// See [`Late`].
     pub(super) fn forget_late(&self) {
         let Some(notifier) = self.notifier.get() else { return };
         notifier.reinforce();
+        if notifier.is_idle() {
+            self.late_tellings.end();
+        }
         if notifier.has_stalled() {
             // The last one of a round may be among those that the kernel has no time for.
             self.pruning.store(false, Ordering::Release);
@@ -286,7 +319,7 @@ impl Bridge {
             // Any user can hold up the names. Those that come meanwhile are flushed together.
             drop(turn);
         });
-        drop(telling);
+        on.end_telling(telling);
         committed.harden(durability)
     }
 

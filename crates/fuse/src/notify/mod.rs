@@ -467,6 +467,11 @@ impl Notifier {
         !queue.has_ended && queue.contains(notification)
     }
 
+    /// Whether the kernel has been told everything.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.shared.queue.lock().is_empty()
+    }
+
     /// Whether the kernel has no time for some of what it is to be told.
     pub(crate) fn has_stalled(&self) -> bool {
         self.shared.queue.lock().has_stalled()

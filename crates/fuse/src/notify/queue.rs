@@ -74,6 +74,11 @@ impl Queue {
         self.callbacks.len()
     }
 
+    /// Whether nothing waits, and nothing is being sent.
+    pub(super) fn is_empty(&self) -> bool {
+        self.callbacks.is_empty() && self.sending.is_empty()
+    }
+
     /// Whether another sender would have something to do.
     pub(super) fn has_more(&self) -> bool {
         !self.waiting.is_empty() || (0..2).any(|kind| !self.beyond[kind].is_empty() && !self.is_full(kind))
