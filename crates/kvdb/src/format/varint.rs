@@ -36,8 +36,8 @@ pub(super) fn put_key(out: &mut Vec<u8>, key: &[u8], previous: &[u8]) {
 }
 
 /// How much more memory the keys of a section may take. They share prefixes, so that few bytes can stand for
-/// many. Of range tombstones a piece has as many as the tables had that it was made of, cut by each other: what
-/// bounds them is the memory that they have taken since they were written.
+/// many. Of range tombstones a piece has as many as the tables had that it was made of, cut by each other:
+/// the memory that they have taken since they were written bounds them.
 pub(super) struct KeyBudget {
     bytes_left: usize,
 }
