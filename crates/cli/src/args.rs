@@ -147,7 +147,7 @@ pub(crate) enum Command {
     /// Write pages of the manual and completions below a directory
     #[command(hide = true)]
     Pages(PagesArgs),
-    /// Properties of files and directories: compression
+    /// Show properties of files, directories and keyspaces: compression, tier
     Get(GetArgs),
     /// Change properties of files, directories and keyspaces
     Set(SetArgs),
@@ -196,7 +196,7 @@ Options for -o, separated by commas:
                       /sys/module/fuse/parameters/enable_uring), the log says
                       so, and all is as without it
   lazytime            access times stay in memory until the inode changes, an
-                      fsync or sync, the unmount, or for a day
+                      fsync or `kvfs sync`, the unmount, or for a day
   remount             change ro, rw, exec, suid, dev, commit= and placement=
                       of a mount that is there; others are refused, unless
                       they are as they were

@@ -79,16 +79,16 @@ fn about(kind: EngineKind) -> &'static str {
     match kind {
         EngineKind::Kvdb => "kvfs's own: transactions, snapshots, undo, devices, repair",
         EngineKind::RocksDb => {
-            "RocksDB, in files: no transactions over files, snapshots, undo, compression,\n           devices or repair"
+            "RocksDB, in files: transactions in memory; no branches, snapshots, undo,\n           compression, devices or repair"
         }
         EngineKind::LevelDb => {
-            "LevelDB, in files: no transactions over files, snapshots, undo, compression,\n           devices or repair; opened by one process at a time"
+            "LevelDB, in files: transactions in memory; no branches, snapshots, undo,\n           compression, devices or repair; opened by one process at a time"
         }
         EngineKind::SlateDb => {
-            "SlateDB, in object storage (--url): no transactions over files,\n           snapshots, undo, compression, devices or repair"
+            "SlateDB, in object storage (--url): transactions in memory, snapshots;\n           no branches, undo, compression, devices or repair"
         }
         EngineKind::Memory => {
-            "no file at all: what it holds, as much as --memory of the mount\n           leaves, ends with the unmount; no undo, devices or repair"
+            "no file at all: what it holds, as much as --memory of the mount\n           leaves, ends with the unmount; no undo, compression,\n           devices or repair"
         }
     }
 }

@@ -102,7 +102,7 @@ pub(crate) enum QuotaCommand {
         #[arg(long, value_name = "TIME", value_parser = parse_duration)]
         grace: Option<Duration>,
     },
-    /// What a user or group has, and may have (default: yourself)
+    /// What a user, group or project has, and may have (default: yourself)
     #[command(after_help = "Examples:\n  kvfs quota get\n  kvfs quota get --group staff --json")]
     Get {
         /// The user, group or project

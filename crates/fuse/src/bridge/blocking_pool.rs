@@ -63,7 +63,7 @@ impl BlockingPool {
         }
         state.threads.retain(|thread| !thread.is_finished());
         let shared = Arc::clone(&self.0);
-        match thread::Builder::new().name("fuse-blocking_pool".to_owned()).spawn(move || shared.work()) {
+        match thread::Builder::new().name("fuse-blocking".to_owned()).spawn(move || shared.work()) {
             Ok(thread) => {
                 state.threads.push(thread);
                 Ok(())
