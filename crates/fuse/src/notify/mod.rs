@@ -308,9 +308,8 @@ impl Notifier {
         self.enqueue(notification, Some(Box::new(done)))
     }
 
-    /// Has `notification` carried out, before all that wait, and calls `done` then, as [`Self::submit_then`]
-    /// does, or at once where nothing is to be sent. For what a request waits for: the kernel bounds their
-    /// number.
+    /// Has `notification` carried out, and calls `done` then, as [`Self::submit_then`] does, or at once where
+    /// nothing is to be sent. For what a request waits for: the kernel bounds their number.
     pub fn carry_out_then(&self, notification: Notification, done: impl FnOnce() + Send + 'static) {
         let is_known = self.supports(notification.code());
         let mut queue = self.shared.queue.lock();
@@ -318,7 +317,7 @@ impl Notifier {
             drop(queue);
             return done();
         }
-        queue.push_first(notification, Box::new(move |_| done()));
+        queue.push(notification, Some(Box::new(move |_| done())));
         self.shared.changed.notify_one();
     }
 
@@ -470,7 +469,7 @@ impl Notifier {
 
     /// Whether the kernel has been told everything.
     pub(crate) fn is_idle(&self) -> bool {
-        self.shared.queue.lock().is_done()
+        self.shared.queue.lock().is_empty()
     }
 
     /// Whether the kernel has no time for some of what it is to be told.

@@ -75,7 +75,7 @@ impl Queue {
     }
 
     /// Whether nothing waits, and nothing is being sent.
-    pub(super) fn is_done(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.callbacks.is_empty() && self.sending.is_empty()
     }
 
@@ -90,28 +90,11 @@ impl Queue {
     }
 
     pub(super) fn push(&mut self, notification: Notification, done: Option<Done>) {
-        if self.note(&notification, done) {
-            self.waiting.push_back(notification);
-        }
-    }
-
-    /// The same before all that wait.
-    pub(super) fn push_first(&mut self, notification: Notification, done: Done) {
-        if self.note(&notification, Some(done)) {
-            self.waiting.push_front(notification);
-        }
-    }
-
-    /// Whether no equal one waits.
-    fn note(&mut self, notification: &Notification, done: Option<Done>) -> bool {
-        match self.callbacks.entry(notification.clone()) {
-            Entry::Occupied(same) => {
-                same.into_mut().extend(done);
-                false
-            }
+        match self.callbacks.entry(notification) {
+            Entry::Occupied(same) => same.into_mut().extend(done),
             Entry::Vacant(place) => {
+                self.waiting.push_back(place.key().clone());
                 place.insert(done.into_iter().collect());
-                true
             }
         }
     }
