@@ -6,6 +6,7 @@ import base64
 import json
 import math
 import os
+import threading
 from dataclasses import dataclass
 from types import TracebackType
 from typing import (
@@ -107,18 +108,12 @@ def _idle_ms(idle: Optional[float]) -> int:
     return _MS_MAX if idle == 0 or math.isinf(idle) else max(1, round(idle * 1000))
 
 
-class _Connection:
-    """A channel to the daemon."""
+class _Line:
+    """A channel to one daemon, by a descriptor of its socket and not by a path: that may be too long for an address, and may
+    lead elsewhere by now."""
 
-    def __init__(self, store: str, deadline: Optional[float]) -> None:
-        self.store = store
-        self.deadline = deadline
-        self._is_closed = False
-        self._open()
-
-    def _open(self) -> None:
-        # By this, and not by a path: that may be too long for an address, and may lead elsewhere by now.
-        self._descriptor, owner = open_socket_of(self.store)
+    def __init__(self, store: str) -> None:
+        self._descriptor, owner = open_socket_of(store)
         socket = f"/proc/self/fd/{self._descriptor}"
         try:
             expect_daemon_of(socket, owner)
@@ -136,35 +131,50 @@ class _Connection:
             ("grpc.client_idle_timeout_ms", (1 << 31) - 1),
         ]
         self._channel = grpc.insecure_channel(f"unix:{socket}", options)
-        self._stub = StoreStub(self._channel)
-
-    def call(self, method: str, request: Any, txn: int = 0) -> Any:
-        with explained(txn):
-            try:
-                return getattr(self._stub, method)(request, timeout=self.deadline)
-            except grpc.RpcError as error:
-                if error.code() == grpc.StatusCode.UNAVAILABLE:
-                    self._renew()
-                raise
-
-    def _renew(self) -> None:
-        """The daemon has gone. Where there is another one, the next call goes to its socket."""
-        if self._is_closed:
-            return
-        channel, descriptor = self._channel, self._descriptor
-        try:
-            self._open()
-        except (NotMounted, OSError):
-            self._descriptor = descriptor
-            return
-        channel.close()
-        os.close(descriptor)
+        self.stub = StoreStub(self._channel)
 
     def close(self) -> None:
-        if not self._is_closed:
-            self._is_closed = True
-            self._channel.close()
-            os.close(self._descriptor)
+        self._channel.close()
+        os.close(self._descriptor)
+
+
+class _Connection:
+    """A channel to the daemon."""
+
+    def __init__(self, store: str, deadline: Optional[float]) -> None:
+        self.store = store
+        self.deadline = deadline
+        self._lock = threading.Lock()
+        self._line: Optional[_Line] = _Line(store)
+
+    def call(self, method: str, request: Any, txn: int = 0) -> Any:
+        line = self._line
+        if line is None:
+            raise NotMounted("the store is closed here")
+        with explained(txn):
+            try:
+                return getattr(line.stub, method)(request, timeout=self.deadline)
+            except grpc.RpcError as error:
+                if error.code() == grpc.StatusCode.UNAVAILABLE:
+                    self._renew(line)
+                raise
+
+    def _renew(self, gone: "_Line") -> None:
+        """The daemon has gone. Where there is another one, the next call goes to its socket."""
+        with self._lock:
+            if self._line is not gone:
+                return
+            try:
+                self._line = _Line(self.store)
+            except (NotMounted, OSError):
+                return
+        gone.close()
+
+    def close(self) -> None:
+        with self._lock:
+            line, self._line = self._line, None
+        if line is not None:
+            line.close()
 
 
 class Keyspace:
