@@ -83,7 +83,6 @@ classes! {
     FuseBridgeHiddenNodes "fuse/bridge/hidden/nodes",
     FuseBridgeCommits "fuse/bridge.commits",
     FuseBridgeCommitNodes "fuse/bridge/commit.nodes",
-    FuseBridgeCommitTellings "fuse/bridge/commit.tellings",
     FuseSessionSteeringVotes "fuse/session/steering.votes",
     FsViewTxnLongOperations "fs/view/txn.long_operations",
     FsViewFollowShown "fs/view/follow.shown",

@@ -16,7 +16,7 @@
 //! from the plan on, until the names: a notification of one may wait for a request that waits for another
 //! transaction's lock, and that one must still be free to give way.
 
-use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -33,14 +33,11 @@ use super::background::Job;
 use super::cached::Cached;
 use super::writers::Writers;
 use super::{Bridge, Shared};
-use crate::notify::{Notification, Notifier, Outcome};
+use crate::notify::{Kept, Notification, Notifier, Outcome};
 
 /// So long READs wait for the kernel to take greater sizes: longer than one that is not held up by a READ
 /// takes.
 const SIZE_WAIT_MAX: Duration = Duration::from_millis(20);
-
-/// Commits of which the kernel is told late, at most; of the oldest it is taken to know.
-const LATE_TELLINGS_MAX: usize = 1024;
 
 /// Pages and attributes of a file; dirty pages are written first.
 pub(super) fn everything_of(node: u64) -> Notification {
@@ -202,41 +199,11 @@ impl Late {
     }
 }
 
-/// Commits of which the kernel may not have been told all names, because a process keeps the lock of a
-/// directory: a request that waits for the same lock may come before the message does.
-#[derive(Default)]
-pub(super) struct LateTellings(Mutex<VecDeque<Telling>, class::FuseBridgeCommitTellings>);
-
-impl LateTellings {
-    fn add(&self, telling: Telling) {
-        let mut late = self.0.lock();
-        if late.len() >= LATE_TELLINGS_MAX {
-            late.pop_front();
-        }
-        late.push_back(telling);
-    }
-
-    fn end(&self) {
-        drop(std::mem::take(&mut *self.0.lock()));
-    }
-}
-
 impl Shared {
-    /// The kernel has been told of a commit, as far as it has had time.
-    fn end_telling(&self, telling: Option<Telling>) {
-        let has_stalled = self.notifier.get().is_some_and(Notifier::has_stalled);
-        if let Some(telling) = telling.filter(|_| has_stalled) {
-            self.late_tellings.add(telling);
-        }
-    }
-
     /// See [`Late`].
     pub(super) fn forget_late(&self) {
         let Some(notifier) = self.notifier.get() else { return };
         notifier.reinforce();
-        if notifier.is_idle() {
-            self.late_tellings.end();
-        }
         if notifier.has_stalled() {
             // The last one of a round may be among those that the kernel has no time for.
             self.pruning.store(false, Ordering::Release);
@@ -262,9 +229,14 @@ impl Shared {
 }
 
 /// Has all carried out, but for what the kernel has no time for. Returns the nodes of which it had nothing.
-fn soon(notifier: &Notifier, notifications: &mut dyn Iterator<Item = Notification>) -> Vec<u64> {
+/// `kept` is dropped when all are.
+fn soon(
+    notifier: &Notifier,
+    notifications: &mut dyn Iterator<Item = Notification>,
+    kept: Option<Kept>,
+) -> Vec<u64> {
     // The connection's end forgets everything.
-    notifier.carry_out_soon(notifications).unwrap_or_default()
+    notifier.carry_out_soon_keeping(notifications, kept).unwrap_or_default()
 }
 
 impl Bridge {
@@ -314,12 +286,12 @@ impl Bridge {
         })?;
         let on = &self.files.shared;
         let telling = committed.telling.take();
-        on.forget_changes(std::mem::take(&mut committed.invalidations), &forgotten, soon, |notifier| {
+        let changes = std::mem::take(&mut committed.invalidations);
+        on.forget_changes(changes, telling, &forgotten, soon, |notifier| {
             on.old_are_dropped(notifier);
             // Any user can hold up the names. Those that come meanwhile are flushed together.
             drop(turn);
         });
-        on.end_telling(telling);
         committed.harden(durability)
     }
 
@@ -373,7 +345,7 @@ impl Bridge {
         invalidated.sizes = files.iter().filter_map(|file| Some((*file, invalidated.size(*file)?))).collect();
         // Of one that has given way nothing will appear.
         while view.txn().is_some_and(|txn| txn.doom().is_none()) {
-            let absent = soon(notifier, &mut files.iter().copied().map(everything_of));
+            let absent = soon(notifier, &mut files.iter().copied().map(everything_of), None);
             files.retain(|file| notifier.has_to_tell(&everything_of(*file)));
             writers.leave_old(files);
             invalidated.absent.extend(self.files.shared.learnt_soon(absent));
@@ -400,29 +372,32 @@ impl Bridge {
         if is_newer {
             kvfs_fs::renew_cached(&shared.fs, |file| shared.cached.has(file.0));
         }
-        shared.forget_changes(kvfs_fs::take_renewed(&shared.fs), &HashSet::new(), soon, |_| {});
+        shared.forget_changes(kvfs_fs::take_renewed(&shared.fs), None, &HashSet::new(), soon, |_| {});
     }
 }
 
 impl Shared {
     /// See [`Bridge::forget_beside`].
     pub(super) fn forget_beside(&self, changes: Invalidations) {
-        let _telling = begin_telling(&self.fs, &changes);
-        let carry_out = |notifier: &Notifier, notifications: &mut dyn Iterator<Item = Notification>| {
+        let telling = begin_telling(&self.fs, &changes);
+        let carry_out = |notifier: &Notifier, notifications: &mut dyn Iterator<Item = Notification>, _| {
             let told = notifications.map(|one| (notifier.carry_out(&one), one));
             let absent = told.filter(|(outcome, _)| *outcome == Outcome::NotCached);
             absent.filter_map(|(_, notification)| notification.inode()).collect()
         };
-        self.forget_changes(changes, &HashSet::new(), carry_out, |_| {});
+        self.forget_changes(changes, None, &HashSet::new(), carry_out, |_| {});
+        drop(telling);
     }
 
     /// Has the kernel forget `changes`, but for the files of which it has `forgotten` everything before.
-    /// `carry_out` returns the nodes of which the kernel had nothing; `then` is called before the names.
+    /// `telling` ends when it has been told all names, however late. `carry_out` returns the nodes of which
+    /// the kernel had nothing; `then` is called before the names.
     fn forget_changes(
         &self,
         changes: Invalidations,
+        telling: Option<Telling>,
         forgotten: &HashSet<u64>,
-        carry_out: impl Fn(&Notifier, &mut dyn Iterator<Item = Notification>) -> Vec<u64>,
+        carry_out: impl Fn(&Notifier, &mut dyn Iterator<Item = Notification>, Option<Kept>) -> Vec<u64>,
         then: impl FnOnce(&Notifier),
     ) {
         let Some(notifier) = self.notifier.get() else { return };
@@ -437,7 +412,7 @@ impl Shared {
         // Modes, owners and lists first: a name that is new in a directory which is closed from now on is not
         // opened by what the kernel knew of the directory. Each process that may list a directory can hold up
         // all else that is told of it.
-        let absent = carry_out(notifier, &mut nodes);
+        let absent = carry_out(notifier, &mut nodes, None);
         self.late.add(self.learnt_soon(absent));
         then(notifier);
         let (root_names, is_in_root) = (&self.root_names, listings.contains(&NodeId::ROOT.0));
@@ -454,7 +429,8 @@ impl Shared {
         });
         let epoch = by_epoch.then_some(Notification::IncEpoch);
         let listings = listings.into_iter().map(everything_of);
-        carry_out(notifier, &mut listings.chain(epoch).chain(entries));
+        let kept = telling.map(|telling| Box::new(telling) as Kept);
+        carry_out(notifier, &mut listings.chain(epoch).chain(entries), kept);
         drop(by_name);
     }
 }

@@ -52,7 +52,7 @@ use crate::session::{InitConfig, Readdirplus};
 use crate::transport::Delivery;
 use background::{Background, Tick};
 use cached::Cached;
-use commit::{Late, LateTellings, WriteOut};
+use commit::{Late, WriteOut};
 use control::RootNames;
 pub use control::{Answer, ControlCaller, ControlHandler};
 use credentials::caller;
@@ -186,7 +186,6 @@ struct Shared {
     lost_write: Mutex<Option<FsError>, class::FuseBridgeLostWrite>,
     write_out: WriteOut,
     late: Late,
-    late_tellings: LateTellings,
 }
 
 /// An operation that can be tried again.
@@ -446,7 +445,6 @@ impl Shared {
             lost_write: Mutex::default(),
             write_out: WriteOut::default(),
             late: Late::default(),
-            late_tellings: LateTellings::default(),
             names_gone: NamesGone::default(),
             announced: Announced::default(),
             config,

@@ -17,6 +17,7 @@ mod send;
 #[cfg(test)]
 mod tests;
 
+use std::any::Any;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -209,12 +210,29 @@ struct Progress {
     has_others: bool,
     /// Nodes of which the kernel had nothing.
     not_cached: Vec<u64>,
+    /// Is dropped with all that refers to this.
+    _kept: Option<Kept>,
 }
+
+/// What is to be dropped when notifications were carried out.
+pub(crate) type Kept = Box<dyn Any + Send>;
 
 impl Pending {
     /// Returns when all are carried out, or after `time_max`. Whether all are.
     pub fn wait_for(&self, time_max: Duration) -> bool {
         self.wait_at_most(time_max) && !self.0.0.lock().has_others
+    }
+
+    /// Which keeps `kept` until all were carried out, whether a caller waits for that or not.
+    fn keeping(kept: Option<Kept>) -> Self {
+        Self(Arc::new((Mutex::new(Progress { _kept: kept, ..Progress::default() }), Condvar::new())))
+    }
+
+    /// Another one, for which no caller waits. Returns what is to be called when it was carried out.
+    fn add_other(&self) -> Done {
+        self.0.0.lock().has_others = true;
+        let counted = Arc::clone(&self.0);
+        Box::new(move |_| drop(counted))
     }
 
     /// Counts one more. Returns what is to be called when it was carried out.
@@ -330,7 +348,7 @@ impl Notifier {
         &self,
         notifications: impl IntoIterator<Item = Notification>,
     ) -> Result<Vec<u64>, NotifyError> {
-        let (pending, submitted) = self.queue_all(notifications, |_, _| true);
+        let (pending, submitted) = self.queue_all(notifications, None, |_, _| true);
         self.wait(&pending, None);
         submitted.map(|()| std::mem::take(&mut pending.0.0.lock().not_cached))
     }
@@ -345,9 +363,18 @@ impl Notifier {
         &self,
         notifications: impl IntoIterator<Item = Notification>,
     ) -> Result<Vec<u64>, NotifyError> {
+        self.carry_out_soon_keeping(notifications, None)
+    }
+
+    /// As [`Self::carry_out_soon`]; `kept` is dropped when all are carried out, however late.
+    pub(crate) fn carry_out_soon_keeping(
+        &self,
+        notifications: impl IntoIterator<Item = Notification>,
+        kept: Option<Kept>,
+    ) -> Result<Vec<u64>, NotifyError> {
         let mut count = 0;
         let counted = notifications.into_iter().inspect(|_| count += 1);
-        let (pending, submitted) = self.submit_all(counted);
+        let (pending, submitted) = self.queue_all(counted, kept, Queue::is_awaited);
         let time_max = WAIT_EACH.saturating_mul(count).saturating_add(self.shared.config.wait_max);
         self.wait(&pending, Some(time_max));
         if pending.0.0.lock().left > 0 || pending.0.0.lock().has_others {
@@ -366,15 +393,16 @@ impl Notifier {
         &self,
         notifications: impl IntoIterator<Item = Notification>,
     ) -> (Pending, Result<(), NotifyError>) {
-        self.queue_all(notifications, |queue, lock| !queue.is_stalled(lock))
+        self.queue_all(notifications, None, Queue::is_awaited)
     }
 
     fn queue_all(
         &self,
         notifications: impl IntoIterator<Item = Notification>,
+        kept: Option<Kept>,
         is_waited_for: impl Fn(&Queue, KernelLock) -> bool,
     ) -> (Pending, Result<(), NotifyError>) {
-        let pending = Pending::default();
+        let pending = Pending::keeping(kept);
         for notification in notifications {
             if !self.supports(notification.code()) {
                 continue;
@@ -383,12 +411,12 @@ impl Notifier {
             if queue.has_ended {
                 return (pending, Err(NotifyError::Ended));
             }
-            let done =
-                is_waited_for(&queue, notification.kernel_lock()).then(|| pending.count(&notification));
-            if done.is_none() {
-                pending.0.0.lock().has_others = true;
-            }
-            queue.push(notification, done);
+            let done = if is_waited_for(&queue, notification.kernel_lock()) {
+                pending.count(&notification)
+            } else {
+                pending.add_other()
+            };
+            queue.push(notification, Some(done));
             self.shared.changed.notify_one();
         }
         (pending, Ok(()))
@@ -452,10 +480,13 @@ impl Notifier {
             }
             let callbacks = queue.take_names();
             if self.supports(wire::INC_EPOCH) {
-                queue.push(Notification::IncEpoch, None);
+                let done = move |_| call(callbacks, Outcome::Failed(Errno::AGAIN));
+                queue.push(Notification::IncEpoch, Some(Box::new(done)));
                 self.shared.changed.notify_one();
+                Vec::new()
+            } else {
+                callbacks
             }
-            callbacks
         };
         tracing::warn!("too many names wait to be forgotten by the kernel: it is told to forget all");
         call(callbacks, Outcome::Failed(Errno::AGAIN));
@@ -465,11 +496,6 @@ impl Notifier {
     pub(crate) fn has_to_tell(&self, notification: &Notification) -> bool {
         let queue = self.shared.queue.lock();
         !queue.has_ended && queue.contains(notification)
-    }
-
-    /// Whether the kernel has been told everything.
-    pub(crate) fn is_idle(&self) -> bool {
-        self.shared.queue.lock().is_empty()
     }
 
     /// Whether the kernel has no time for some of what it is to be told.

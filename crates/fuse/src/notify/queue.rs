@@ -74,11 +74,6 @@ impl Queue {
         self.callbacks.len()
     }
 
-    /// Whether nothing waits, and nothing is being sent.
-    pub(super) fn is_empty(&self) -> bool {
-        self.callbacks.is_empty() && self.sending.is_empty()
-    }
-
     /// Whether another sender would have something to do.
     pub(super) fn has_more(&self) -> bool {
         !self.waiting.is_empty() || (0..2).any(|kind| !self.beyond[kind].is_empty() && !self.is_full(kind))
@@ -173,6 +168,11 @@ impl Queue {
         }
         let Some(kind) = lock.kind().filter(|kind| self.is_full(*kind)) else { return false };
         self.sending.iter().all(|(lock, sending)| sending.is_stalled || lock.kind() != Some(kind))
+    }
+
+    /// Whether callers wait for what waits for `lock`.
+    pub(super) fn is_awaited(&self, lock: KernelLock) -> bool {
+        !self.is_stalled(lock)
     }
 
     pub(super) fn has_stalled(&self) -> bool {
