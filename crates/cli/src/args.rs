@@ -147,7 +147,7 @@ pub(crate) enum Command {
     /// Write pages of the manual and completions below a directory
     #[command(hide = true)]
     Pages(PagesArgs),
-    /// Show properties of files, directories and keyspaces: compression, tier
+    /// Show properties of files, directories and keyspaces
     Get(GetArgs),
     /// Change properties of files, directories and keyspaces
     Set(SetArgs),

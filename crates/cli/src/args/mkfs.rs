@@ -79,13 +79,13 @@ fn about(kind: EngineKind) -> &'static str {
     match kind {
         EngineKind::Kvdb => "kvfs's own: transactions, snapshots, undo, devices, repair",
         EngineKind::RocksDb => {
-            "RocksDB, in files: transactions in memory; no branches, snapshots, undo,\n           compression, devices or repair"
+            "RocksDB, in files: transactions in memory; no branches, snapshots,\n           undo, compression, devices or repair"
         }
         EngineKind::LevelDb => {
-            "LevelDB, in files: transactions in memory; no branches, snapshots, undo,\n           compression, devices or repair; opened by one process at a time"
+            "LevelDB, in files: transactions in memory; no branches, snapshots,\n           undo, compression, devices or repair; opened by one process at a\n           time"
         }
         EngineKind::SlateDb => {
-            "SlateDB, in object storage (--url): transactions in memory, snapshots;\n           no branches, undo, compression, devices or repair"
+            "SlateDB, in object storage (--url): transactions in memory,\n           snapshots; no branches, undo, compression, devices or repair"
         }
         EngineKind::Memory => {
             "no file at all: what it holds, as much as --memory of the mount\n           leaves, ends with the unmount; no undo, compression,\n           devices or repair"
