@@ -11,7 +11,7 @@ use kvfs_store::{Batch, BlockClone, KeyRange, Keyspace};
 
 use super::walk::FileRow;
 use super::{Cloned, Job};
-use crate::file::{Contents, block_count};
+use crate::file::{CLONES_MAX, Contents, whole_file};
 use crate::node::Pin;
 use crate::quota::Charges;
 use crate::schema::{
@@ -23,8 +23,6 @@ use crate::{FileType, Project, Result, Timestamp};
 const BATCH_ROWS_MAX: usize = 512;
 /// And their bytes.
 const BATCH_BYTES_MAX: usize = 1 << 20;
-/// Files whose blocks are cloned at once: each time what the transaction has in memory is spilled.
-const CLONES_MAX: usize = 1 << 14;
 
 const SET_IDS: u32 = 0o6000;
 
@@ -133,17 +131,8 @@ impl<'v, 'c> Copier<'v, 'c> {
         }
         self.job.fs.shared.tiers.stage_new(&mut self.batch, &header)?;
         if source.kind == FileType::Regular && !source.is_inline() {
-            let is_sparse = source.flags.has(RowFlags::SPARSE);
             self.cloned.bytes += source.size;
-            self.clones.push(BlockClone {
-                source: block_prefix(source.inode).to_vec().into(),
-                first: 0,
-                // Of a sparse file there may be some behind its end.
-                count: if is_sparse { u64::MAX } else { block_count(source.size) },
-                target: block_prefix(inode).to_vec().into(),
-                target_first: 0,
-                compression: source.flags.compression(),
-            });
+            self.clones.push(whole_file(source, inode, source.flags.compression()));
         }
         Ok(header)
     }

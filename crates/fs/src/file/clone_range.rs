@@ -8,7 +8,7 @@
 use std::cell::OnceCell;
 
 use bytes::Bytes;
-use kvfs_store::{Batch, BlockClone};
+use kvfs_store::{Batch, BlockClone, Compression};
 use kvfs_txn::{Fields, LockName, Want};
 
 use super::{BLOCK, Contents, all_blocks, block_count, blocks_name};
@@ -20,6 +20,33 @@ use crate::{Caller, FileSystem, NodeId, Result, Written};
 
 /// Fewer bytes are copied: a clone on the main line is a commit by a run of its own.
 const CLONE_LEN_MIN: u64 = 16 << 20;
+
+/// Files whose blocks are cloned at once, at most: each time what the transaction has in memory is spilled.
+pub(crate) const CLONES_MAX: usize = 1 << 14;
+
+/// All blocks of a file with blocks, for the file `target`.
+pub(crate) fn whole_file(source: &Header, target: u64, compression: Compression) -> BlockClone {
+    let is_sparse = source.flags.has(RowFlags::SPARSE);
+    BlockClone {
+        source: block_prefix(source.inode).to_vec().into(),
+        first: 0,
+        // Of a sparse file there may be some behind its end.
+        count: if is_sparse { u64::MAX } else { block_count(source.size) },
+        target: block_prefix(target).to_vec().into(),
+        target_first: 0,
+        compression,
+    }
+}
+
+/// What a file needs that gets blocks and another size.
+fn target_wants(inode: u64) -> [Want<'static>; 3] {
+    let name = |fields| LockName::Attributes { inode, fields };
+    [
+        Want::exclusive(name(Fields::SIZE)),
+        Want::increment(name(Fields::TIMES)),
+        Want::exclusive(all_blocks(inode)),
+    ]
+}
 
 /// A range of one file, and its place in another.
 #[derive(Clone, Copy)]
@@ -80,12 +107,7 @@ impl<'v> RangeCloner<'v> {
         } else {
             fs.locker().latch_to_read(caller, &wants)?
         };
-        let name = |fields| LockName::Attributes { inode: to.inode, fields };
-        let mut wants = vec![
-            Want::exclusive(name(Fields::SIZE)),
-            Want::increment(name(Fields::TIMES)),
-            Want::exclusive(all_blocks(to.inode)),
-        ];
+        let mut wants = target_wants(to.inode).to_vec();
         let loss = PrivilegeLoss::AsCaller;
         wants.extend(loss.want(to.inode));
         wants.extend(gate.want(to.inode));
@@ -115,19 +137,12 @@ impl<'v> RangeCloner<'v> {
         fs.locker().check_writable()?;
         let to = fs.locker().pin_file(target)?;
         let gate = fs.gate();
-        let name = |fields| LockName::Attributes { inode: to.inode, fields };
-        let mut wants = vec![
-            Want::exclusive(name(Fields::SIZE)),
-            Want::increment(name(Fields::TIMES)),
-            Want::exclusive(all_blocks(to.inode)),
-        ];
+        let mut wants = target_wants(to.inode).to_vec();
         wants.extend(gate.want(to.inode));
         let mut names = fs.locker().latch_to_write(caller, &wants, false)?;
         fs.orphans().give_row(&gate, &mut names, &to)?;
-        let is_sparse = source.flags.has(RowFlags::SPARSE);
-        // Of a sparse file there may be some behind its end.
-        let count = if is_sparse { u64::MAX } else { block_count(source.size) };
-        let present = Contents::new(then).present_blocks_of(source, 0, count)?;
+        let blocks = whole_file(source, to.inode, to.header().flags.compression());
+        let present = Contents::new(then).present_blocks_of(source, 0, blocks.count)?;
         let flags = RowFlags::BLOCKS | source.flags.only(RowFlags::SPARSE);
         let patch = RowPatch {
             size: Some(NumberPatch::Set(source.size)),
@@ -136,14 +151,7 @@ impl<'v> RangeCloner<'v> {
             ..names.modified(&to)?
         };
         gate.apply_counted_to_node(caller, Batch::new(), &to, patch.with_flags(flags, RowFlags::default()))?;
-        Ok(BlockClone {
-            source: block_prefix(source.inode).to_vec().into(),
-            first: 0,
-            count,
-            target: block_prefix(to.inode).to_vec().into(),
-            target_first: 0,
-            compression: to.header().flags.compression(),
-        })
+        Ok(blocks)
     }
 
     /// `None`: the source has its content in its row, or the target has something in that place.

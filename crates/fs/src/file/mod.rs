@@ -25,7 +25,7 @@ mod write;
 
 pub use accesses::{AccessCount, AccessPattern, FileAccesses, StretchAccesses};
 pub(crate) use accesses::{AccessLog, accesses_of};
-pub(crate) use clone_range::RangeCloner;
+pub(crate) use clone_range::{CLONES_MAX, RangeCloner, whole_file};
 pub(crate) use content::Contents;
 pub(crate) use read::Reader;
 pub use seek::hole_of_seek;

@@ -8,15 +8,12 @@ use kvfs_store::{BLOCK_BYTES, KeyDifference, KeyRange};
 use super::super::compare::Place;
 use super::Restore;
 use crate::acl::{AclKind, AclWriter};
-use crate::file::{Contents, RangeCloner};
+use crate::file::{CLONES_MAX, Contents, RangeCloner};
 use crate::schema::{Header, RowFlags, inode_key};
 use crate::xattr::{COMPRESSION_ATTRIBUTE, Storage, TIER_ATTRIBUTE};
 use crate::{
     FallocateMode, FileType, FsError, NodeId, Result, SetAttr, SetTime, WriteFlags, XattrMode, settled,
 };
-
-/// Files whose blocks are cloned at once: each time what the transaction has in memory is spilled.
-const CLONES_MAX: usize = 1 << 14;
 
 /// Blocks that are copied at a time.
 const STRETCH_BLOCKS: u64 = 256;
