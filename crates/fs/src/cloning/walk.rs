@@ -203,23 +203,20 @@ impl<'v, 'c, 'w> Walk<'v, 'c, 'w> {
 
     fn found(&self, level: &Level<'v>, name: Box<[u8]>, row: &Bytes) -> Result<Found> {
         let key = level.source.placement.key(&name);
-        let own_row = |inode| self.job.fs.rows().referred_to(&key, inode);
         Ok(match Row::decode(&key, row)? {
             Row::Inode(header, content) => {
                 let content = FoundContent::File { content: row.slice_ref(content), is_linked: false };
                 Found { name, header, content }
             }
             Row::Link { inode, .. } => {
-                let own = own_row(inode)?;
+                let own = self.job.fs.rows().referred_to(&key, inode)?;
                 let (header, content) = Row::decode_own(inode, &own)?;
                 let content = FoundContent::File { content: own.slice_ref(content), is_linked: true };
                 Found { name, header, content }
             }
             Row::Directory { inode, placement } => {
                 let top = self.levels.first().map_or(level.source.inode, |top| top.source.inode);
-                self.job.fs.rows().expect_in((level.source.inode, &key), inode, top)?;
-                let own = own_row(inode)?;
-                let (header, _) = Row::decode_own(inode, &own)?;
+                let header = self.job.fs.rows().expect_in((level.source.inode, &key), inode, top)?;
                 Found { name, header, content: FoundContent::Directory(placement) }
             }
         })

@@ -102,17 +102,18 @@ impl Rows<'_> {
 
     /// Refuses, on a walk from the directory `top` down, one that does not say itself that it is in `above`,
     /// where the row under `key` leads to it. A row names one directory, and `top` is met once: so a walk
-    /// that asks this of each directory ends, whatever the rows are. Moves may go on meanwhile.
+    /// that asks this of each directory ends, whatever the rows are. Moves may go on meanwhile. Returns its
+    /// attributes.
     ///
     /// # Errors
     /// `NotFound`: it is not there any more; `Corrupt`.
-    pub(crate) fn expect_in(&self, (above, key): (u64, &[u8]), inode: u64, top: u64) -> Result<()> {
+    pub(crate) fn expect_in(&self, (above, key): (u64, &[u8]), inode: u64, top: u64) -> Result<Header> {
         for _ in 0..MOVED_TRIES {
             let own = self.get(&Placement::own_subtree(inode).own_key())?.ok_or(FsError::NotFound)?;
             let (header, _) = Row::decode_own(inode, &own)?;
             let is_below = inode != top && !NAMELESS_INODES.contains(&inode);
             if is_below && header.kind == FileType::Directory && header.parent == above {
-                return Ok(());
+                return Ok(header);
             }
             let row = self.get(key)?.ok_or(FsError::NotFound)?;
             if Row::decode(key, &row)?.inode() != inode {
