@@ -39,6 +39,28 @@ impl TreeRights for All {
     }
 }
 
+/// Asks of everything, and allows it; at each directory something happens first.
+pub(crate) struct Asking<F: Fn()>(pub(crate) F);
+
+impl<F: Fn()> TreeRights for Asking<F> {
+    fn is_everything(&self) -> bool {
+        false
+    }
+
+    fn check_directory(&self, _: NodeId, _: &Attr) -> Result<()> {
+        (self.0)();
+        Ok(())
+    }
+
+    fn depends_on_entries(&self, _: &Attr) -> bool {
+        false
+    }
+
+    fn check_entry(&self, _: &Attr, _: &Attr) -> Result<()> {
+        Ok(())
+    }
+}
+
 pub(crate) fn remove(main: &Setup, parent: NodeId, name: &str) -> TxnId {
     DetachedTrees::of(&main.fs).prepare().unwrap();
     txn(main, |view| {

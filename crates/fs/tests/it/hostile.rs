@@ -5,11 +5,11 @@ use std::collections::VecDeque;
 use std::fmt::Debug;
 
 use bytes::Bytes;
-use kvfs_fs::{Attr, Caller, DetachedTrees, NodeId, Result, TreeRights, check, remove_tree, repair};
+use kvfs_fs::{Caller, DetachedTrees, NodeId, Result, check, remove_tree, repair};
 use kvfs_store::{Batch, Durability, Isolation, Keyspace};
 
 use crate::clones::clone;
-use crate::detached::{All, remove, trees};
+use crate::detached::{All, Asking, remove, trees};
 use crate::setup::Setup;
 use crate::undo::{keeping, look, over_the_engine, undo, write};
 use crate::views::begin;
@@ -166,27 +166,6 @@ fn detached_trees_with_a_circle_are_left_and_keep_no_other_from_going() {
     );
 }
 
-/// Asks of everything, and allows it.
-struct Asking;
-
-impl TreeRights for Asking {
-    fn is_everything(&self) -> bool {
-        false
-    }
-
-    fn check_directory(&self, _: NodeId, _: &Attr) -> Result<()> {
-        Ok(())
-    }
-
-    fn depends_on_entries(&self, _: &Attr) -> bool {
-        false
-    }
-
-    fn check_entry(&self, _: &Attr, _: &Attr) -> Result<()> {
-        Ok(())
-    }
-}
-
 #[test]
 fn clone_and_removal_of_a_tree_with_a_circle_end() {
     each_circle(
@@ -195,7 +174,8 @@ fn clone_and_removal_of_a_tree_with_a_circle_end() {
             let view = begin(&main, Isolation::Snapshot);
             let cloned = clone(&view.fs, (ROOT, "tree"), (ROOT, "again")).map(drop);
             assert_corrupt(cloned.map_err(|failed| *failed.error), context);
-            let removed = remove_tree(&view.fs, &Caller::default(), (ROOT, b"tree"), &Asking).map(drop);
+            let removed =
+                remove_tree(&view.fs, &Caller::default(), (ROOT, b"tree"), &Asking(|| ())).map(drop);
             assert_corrupt(removed.map_err(|failed| *failed.error), context);
         },
     );

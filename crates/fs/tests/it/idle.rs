@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kvfs_fs::{
-    Attr, BeginOptions, DoomReason, FsError, MountOptions, NodeId, Owner, Result, Selection, TreeRights,
+    BeginOptions, DoomReason, FsError, MountOptions, NodeId, Owner, Result, Selection,
     begin_merge_preferring, remove_tree, restore,
 };
 use kvfs_kv::KeyChange;
 use kvfs_kvdb::Background;
 use kvfs_store::{Isolation, KeyspaceKind, Store};
 
+use crate::detached::Asking;
 use crate::engine::{create, open};
 use crate::setup::Setup;
 use crate::views::{begin, commit};
@@ -146,29 +147,6 @@ fn restore_and_undo_and_preferring_merge_are_never_idle() {
     assert!(view.txn().unwrap().doom().is_none());
 }
 
-/// What takes most of the time that a transaction may be idle, each time.
-struct AskedSlowly<'s>(&'s Setup);
-
-impl TreeRights for AskedSlowly<'_> {
-    fn is_everything(&self) -> bool {
-        false
-    }
-
-    fn check_directory(&self, _: NodeId, _: &Attr) -> Result<()> {
-        self.0.clock.advance(Duration::from_secs(40));
-        self.0.admission().tick();
-        Ok(())
-    }
-
-    fn depends_on_entries(&self, _: &Attr) -> bool {
-        false
-    }
-
-    fn check_entry(&self, _: &Attr, _: &Attr) -> Result<()> {
-        Ok(())
-    }
-}
-
 #[test]
 fn a_removal_is_at_work_while_it_looks_for_what_may_not_go() {
     let store = Arc::new(kvfs_store::model::ModelStore::new());
@@ -180,7 +158,12 @@ fn a_removal_is_at_work_while_it_looks_for_what_may_not_go() {
         setup.file(directory, "file");
     }
     let view = begin(&setup, Isolation::Snapshot);
-    remove_tree(&view.fs, &view.caller, (ROOT, b"tree"), &AskedSlowly(&setup)).unwrap();
+    // Each takes most of the time that a transaction may be idle.
+    let asking = Asking(|| {
+        setup.clock.advance(Duration::from_secs(40));
+        setup.admission().tick();
+    });
+    remove_tree(&view.fs, &view.caller, (ROOT, b"tree"), &asking).unwrap();
     commit(&view.fs).unwrap();
     assert!(matches!(setup.lookup(&setup.caller, ROOT, b"tree"), Err(FsError::NotFound)));
 }
