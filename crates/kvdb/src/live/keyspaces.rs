@@ -121,32 +121,34 @@ impl Keyspaces {
     /// Refuses operations of the journal that no writer can have been allowed. Merge functions are not known
     /// yet, and of blocks that are not where they were bound nothing is left.
     pub(crate) fn check_replayed(&self, batch: &Batch) -> Result<()> {
-        let by_id = self.by_id.read();
-        for op in batch.ops() {
-            let id = op.keyspace().0;
-            let meta = by_id.get(&id).ok_or_else(|| StoreError::NoKeyspace(format!("number {id}")))?;
+        self.check_each(batch, |op, meta| {
             check_shape(op, meta)?;
             match op.check_limits() {
-                Err(StoreError::BlockShape { len: 0, .. }) => {}
-                Err(StoreError::ValueTooLong { len, .. }) if len <= FOLDED_LEN_MAX => {}
+                Err(StoreError::BlockShape { len: 0, .. }) => Ok(()),
+                Err(StoreError::ValueTooLong { len, .. }) if len <= FOLDED_LEN_MAX => Ok(()),
                 // A commit deletes a block as the range up to the next key.
                 Err(StoreError::KeyTooLong { len, .. })
-                    if len == KEY_LEN_MAX + 1 && matches!(op, Op::DeleteRange { .. }) => {}
-                checked => checked?,
+                    if len == KEY_LEN_MAX + 1 && matches!(op, Op::DeleteRange { .. }) =>
+                {
+                    Ok(())
+                }
+                checked => checked,
             }
-        }
-        Ok(())
+        })
     }
 
     /// Refuses operations that do not fit the kind of their keyspace.
     pub(crate) fn check(&self, batch: &Batch) -> Result<()> {
+        self.check_each(batch, check_op)
+    }
+
+    fn check_each(&self, batch: &Batch, check: impl Fn(&Op, &KeyspaceMeta) -> Result<()>) -> Result<()> {
         let by_id = self.by_id.read();
-        for op in batch.ops() {
+        batch.ops().iter().try_for_each(|op| {
             let id = op.keyspace().0;
             let meta = by_id.get(&id).ok_or_else(|| StoreError::NoKeyspace(format!("number {id}")))?;
-            check_op(op, meta)?;
-        }
-        Ok(())
+            check(op, meta)
+        })
     }
 }
 
