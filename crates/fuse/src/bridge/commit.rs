@@ -380,13 +380,13 @@ impl Shared {
     /// See [`Bridge::forget_beside`].
     pub(super) fn forget_beside(&self, changes: Invalidations) {
         let telling = begin_telling(&self.fs, &changes);
-        let carry_out = |notifier: &Notifier, notifications: &mut dyn Iterator<Item = Notification>, _| {
-            let told = notifications.map(|one| (notifier.carry_out(&one), one));
-            let absent = told.filter(|(outcome, _)| *outcome == Outcome::NotCached);
-            absent.filter_map(|(_, notification)| notification.inode()).collect()
-        };
-        self.forget_changes(changes, None, &HashSet::new(), carry_out, |_| {});
-        drop(telling);
+        let carry_out =
+            |notifier: &Notifier, notifications: &mut dyn Iterator<Item = Notification>, _kept| {
+                let told = notifications.map(|one| (notifier.carry_out(&one), one));
+                let absent = told.filter(|(outcome, _)| *outcome == Outcome::NotCached);
+                absent.filter_map(|(_, notification)| notification.inode()).collect()
+            };
+        self.forget_changes(changes, Some(telling), &HashSet::new(), carry_out, |_| {});
     }
 
     /// Has the kernel forget `changes`, but for the files of which it has `forgotten` everything before.

@@ -204,6 +204,10 @@ impl From<FsError> for Failure {
 }
 
 impl Failure {
+    fn lacks_space(&self) -> bool {
+        self.as_fs_error().is_some_and(FsError::lacks_space)
+    }
+
     fn errno(&self) -> Errno {
         match self {
             Self::Fs(error) => errno::errno(error),
@@ -470,9 +474,8 @@ impl Shared {
     ) -> Result<T, Failure> {
         let _held = kvfs_fs::hold_state(&self.fs);
         let attempted = self.fs.with_space(caller, || operation(self, caller));
-        let lacks_space = |failure: &Failure| failure.as_fs_error().is_some_and(FsError::lacks_space);
         match attempted {
-            Err(failure) if lacks_space(&failure) && self.has_forgotten_detached() => {
+            Err(failure) if failure.lacks_space() && self.has_forgotten_detached() => {
                 self.fs.with_space(caller, || operation(self, caller))
             }
             attempted => attempted,

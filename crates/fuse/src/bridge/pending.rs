@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use kvfs_fs::{AsFsError, Caller, FsError, Ticket};
+use kvfs_fs::{Caller, FsError, Ticket};
 use kvfs_socket::Share;
 use rustix::io::Errno;
 
@@ -28,7 +28,7 @@ pub(super) struct Pending<T: Payload + Counted + Send + 'static> {
 
 /// Whether it may be done later.
 pub(super) fn is_pending<T>(outcome: &Result<T, Failure>) -> bool {
-    outcome.as_ref().is_err_and(|failure| ticket_of(failure).is_some() || lacks_space(failure))
+    outcome.as_ref().is_err_and(|failure| ticket_of(failure).is_some() || failure.lacks_space())
 }
 
 fn ticket_of(failure: &Failure) -> Option<&Ticket> {
@@ -38,15 +38,11 @@ fn ticket_of(failure: &Failure) -> Option<&Ticket> {
     }
 }
 
-fn lacks_space(failure: &Failure) -> bool {
-    failure.as_fs_error().is_some_and(FsError::lacks_space)
-}
-
 impl<T: Payload + Counted + Send + 'static> Pending<T> {
     /// Goes on with what came of a try.
     pub(super) fn go_on(self, outcome: Result<T, Failure>) {
         match outcome {
-            Err(failure) if lacks_space(&failure) => self.make_space(failure),
+            Err(failure) if failure.lacks_space() => self.make_space(failure),
             outcome => self.end(outcome),
         }
     }
