@@ -6,8 +6,12 @@
 //! under way: the flush then counts only for what had been written before it began. Whether the clients that
 //! have gathered wait for more says [`GroupCommitDelay`]; then the last one leads, or the first one when the
 //! time is over.
+//!
+//! A panic of a thread with a role is a failure of the journal, as a failed write is: no other thread waits
+//! for the end of that role.
 
 use std::sync::{Arc, OnceLock};
+use std::thread;
 use std::time::Duration;
 
 use kvfs_device::Device;
@@ -197,9 +201,23 @@ impl State {
         (is_due && self.said_due.replace(self.open.lsn) != Some(self.open.lsn)) || is_short
     }
 
-    fn fail(&mut self, what: &str, error: &std::io::Error) {
+    fn fail(&mut self, what: &str, error: &dyn std::fmt::Display) {
         tracing::error!(%error, "{what} failed; the journal takes nothing more");
         self.failed.get_or_insert_with(|| format!("{what} failed: {error}").into());
+    }
+}
+
+/// Fails the journal when its thread panics during the call that has it.
+struct PanicGuard<'a, M: Monitor<State>> {
+    log: &'a Log<M>,
+    was_panicking: bool,
+}
+
+impl<M: Monitor<State>> Drop for PanicGuard<'_, M> {
+    fn drop(&mut self) {
+        if !self.was_panicking && thread::panicking() {
+            self.log.end_roles();
+        }
     }
 }
 
@@ -261,6 +279,7 @@ impl<M: Monitor<State>> Log<M> {
             return Err(StoreError::BatchTooLarge { bytes, bytes_max }.into());
         }
         let bytes = len_max + entry.bytes_bound();
+        let _fails_on_panic = self.panic_guard();
         let mut state = self.state.lock();
         loop {
             state.check()?;
@@ -286,10 +305,12 @@ impl<M: Monitor<State>> Log<M> {
     }
 
     pub(super) fn write_out(&self) -> Result<()> {
+        let _fails_on_panic = self.panic_guard();
         self.write_open(self.state.lock(), true).check()
     }
 
     pub(super) fn sync(&self, seqno: Seqno) -> Result<()> {
+        let _fails_on_panic = self.panic_guard();
         let mut state = self.state.lock();
         let seqno = seqno.min(state.appended);
         if state.durable.0 < seqno {
@@ -381,6 +402,25 @@ impl<M: Monitor<State>> Log<M> {
             if has_failed { gate.open(Wake::Look) } else { gate.call_one() }
         }
         clients.open(wake);
+    }
+
+    fn panic_guard(&self) -> PanicGuard<'_, M> {
+        PanicGuard { log: self, was_panicking: thread::panicking() }
+    }
+
+    /// The journal has failed by the panic of this thread. Takes its roles from it, and from another thread
+    /// the one that it has: nothing begins in a journal that has failed.
+    fn end_roles(&self) {
+        let mut state = self.state.lock();
+        let thread = thread::current();
+        state.fail("the journal", &format_args!("thread {} panicked", thread.name().unwrap_or("(no name)")));
+        state.is_writing = false;
+        state.is_led = false;
+        let flown = state.flight.take().map(|flight| flight.clients);
+        for clients in flown.into_iter().chain([std::mem::take(&mut state.gathering)]) {
+            clients.open(Wake::Look);
+        }
+        self.state.notify_all();
     }
 
     fn wait_for_writer<'a>(&'a self, mut state: M::Guard<'a>) -> M::Guard<'a> {

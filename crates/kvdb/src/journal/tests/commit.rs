@@ -2,6 +2,7 @@
 //! explores interleavings.
 
 use std::io;
+use std::sync::PoisonError;
 use std::thread;
 use std::time::Duration;
 
@@ -15,15 +16,27 @@ use crate::journal::{Binder, Wanted};
 use crate::space::{BoundOp, HoldsBound};
 use kvfs_store::BLOCK_BYTES;
 
-/// A device whose flushes wait until the gate is open.
+/// A device whose flushes wait until the gate is open, and which panics when a thread of this name calls it.
 struct GateDevice {
     inner: Arc<MemoryDevice>,
+    panics_in: Option<&'static str>,
     /// (flushes begun, gate is open).
     gate: Mutex<(u64, bool)>,
     changed: Condvar,
 }
 
 impl GateDevice {
+    /// Its gate is open.
+    fn new(panics_in: Option<&'static str>) -> Arc<Self> {
+        let (inner, gate, changed) = (new_device(), Mutex::new((0, true)), Condvar::new());
+        Arc::new(Self { inner, panics_in, gate, changed })
+    }
+
+    fn panic_in_its_thread(&self) {
+        let name = thread::current().name().map(str::to_owned);
+        assert!(name.is_none() || name.as_deref() != self.panics_in, "the device panics");
+    }
+
     fn wait_until(&self, ready: impl Fn(&(u64, bool)) -> bool) {
         let mut gate = self.gate.lock();
         self.changed.wait_while(&mut gate, |gate| !ready(gate));
@@ -43,11 +56,13 @@ impl Device for GateDevice {
         self.inner.read_at(buf, offset)
     }
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        self.panic_in_its_thread();
         self.inner.write_at(buf, offset)
     }
     fn flush(&self) -> io::Result<()> {
         self.change(|gate| gate.0 += 1);
         self.wait_until(|gate| gate.1);
+        self.panic_in_its_thread();
         self.inner.flush()
     }
     fn grow(&self, len: u64) -> io::Result<()> {
@@ -57,8 +72,7 @@ impl Device for GateDevice {
 
 #[test]
 fn syncs_that_come_during_a_flush_share_the_next_one() {
-    let device =
-        Arc::new(GateDevice { inner: new_device(), gate: Mutex::new((0, true)), changed: Condvar::new() });
+    let device = GateDevice::new(None);
     let journal = Journal::open(device.clone(), AREA, 1, (Lsn(0), 0), still(), &mut |_| Ok(())).unwrap();
     device.change(|gate| *gate = (0, false));
     journal.append(1, plain(&put(b"first"))).unwrap();
@@ -79,6 +93,49 @@ fn syncs_that_come_during_a_flush_share_the_next_one() {
     assert_eq!(journal.durable_seqno(), 9);
 }
 
+#[test]
+fn panic_of_a_thread_that_writes_fails_the_journal_and_holds_no_other() {
+    let device = GateDevice::new(Some("panics"));
+    let journal = Journal::open(device.clone(), AREA, 1, (Lsn(0), 0), still(), &mut |_| Ok(())).unwrap();
+    journal.append(1, plain(&put(b"first"))).unwrap();
+    thread::scope(|scope| {
+        let body = || drop(journal.write_out());
+        let writer = thread::Builder::new().name("panics".to_owned()).spawn_scoped(scope, body).unwrap();
+        assert!(writer.join().is_err(), "the device has panicked");
+    });
+    let refused = |result: Result<()>| result.unwrap_err().to_string().contains("panics");
+    assert!(refused(journal.write_out()));
+    assert!(refused(journal.sync(1)));
+    let appended = journal.append(2, plain(&put(b"second")));
+    assert!(appended.unwrap_err().to_string().contains("panics"));
+    assert!(refused(journal.end()));
+}
+
+#[test]
+fn panic_of_a_thread_that_flushes_fails_those_who_wait_for_it() {
+    let device = GateDevice::new(Some("panics"));
+    let journal = Journal::open(device.clone(), AREA, 1, (Lsn(0), 0), still(), &mut |_| Ok(())).unwrap();
+    journal.append(1, plain(&put(b"first"))).unwrap();
+    journal.append(2, plain(&put(b"second"))).unwrap();
+    journal.write_out().unwrap();
+    device.change(|gate| *gate = (0, false));
+    thread::scope(|scope| {
+        let body = || drop(journal.sync(1));
+        let leader = thread::Builder::new().name("panics".to_owned()).spawn_scoped(scope, body).unwrap();
+        device.wait_until(|gate| gate.0 == 1);
+        let waiting = scope.spawn(|| journal.sync(2));
+        journal.append(3, plain(&put(b"third"))).unwrap();
+        let gathering = scope.spawn(|| journal.sync(3));
+        device.change(|gate| gate.1 = true);
+        assert!(leader.join().is_err(), "the device has panicked");
+        for client in [waiting, gathering] {
+            let synced = client.join().unwrap();
+            assert!(matches!(synced, Err(StoreError::Failed { reason }) if reason.contains("panics")));
+        }
+    });
+    assert_eq!(journal.durable_seqno(), 0);
+}
+
 /// The monitor that lets shuttle choose which thread runs, and, where `TIME_PASSES`, whose time is over.
 struct Explored<T, const TIME_PASSES: bool> {
     value: shuttle::sync::Mutex<T>,
@@ -95,7 +152,7 @@ impl<T: Send, const TIME_PASSES: bool> Monitor<T> for Explored<T, TIME_PASSES> {
         Self { value: shuttle::sync::Mutex::new(value), changed: shuttle::sync::Condvar::new() }
     }
     fn lock(&self) -> shuttle::sync::MutexGuard<'_, T> {
-        self.value.lock().unwrap()
+        self.value.lock().unwrap_or_else(PoisonError::into_inner)
     }
     fn wait<'a>(&'a self, guard: shuttle::sync::MutexGuard<'a, T>) -> shuttle::sync::MutexGuard<'a, T> {
         self.changed.wait(guard).unwrap()
