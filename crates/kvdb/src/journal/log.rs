@@ -11,7 +11,7 @@
 //! for the end of that role.
 
 use std::sync::{Arc, OnceLock};
-use std::thread;
+use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use kvfs_device::Device;
@@ -78,13 +78,13 @@ pub(super) struct State {
     written: (Seqno, u64),
     /// Everything up to here has been flushed.
     durable: (Seqno, u64),
-    is_writing: bool,
+    writer: Option<ThreadId>,
     /// Where the group begins that was last said to be due: said once.
     said_due: Option<u64>,
     /// Threads that wait until no thread writes.
     writers_waiting: u32,
     /// There is a leader; it may still be waiting for the write of another one.
-    is_led: bool,
+    leader: Option<ThreadId>,
     flight: Option<Flight>,
     /// For the flush after that: what they want to be durable is behind its end.
     gathering: Clients,
@@ -105,10 +105,10 @@ impl State {
             appended: seqno,
             written: (seqno, head.0),
             durable: (seqno, head.0),
-            is_writing: false,
+            writer: None,
             said_due: None,
             writers_waiting: 0,
-            is_led: false,
+            leader: None,
             flight: None,
             gathering: Clients::default(),
             delay: GroupCommitDelay::default(),
@@ -170,7 +170,7 @@ impl State {
     }
 
     fn turn(&mut self, now: impl FnOnce() -> Duration) -> Turn {
-        if self.is_led {
+        if self.leader.is_some() {
             return Turn::Wait(None);
         }
         match self.delay.wait(self.gathering.count, now()) {
@@ -186,7 +186,7 @@ impl State {
     /// A client looks again that had waited for others.
     fn note_waited(&mut self, wake: Wake) {
         // Else the others have come, and it waits with them.
-        if !self.is_led {
+        if self.leader.is_none() {
             self.gathering.is_timed = false;
             if wake == Wake::TimeOver {
                 self.delay.note_time_over(self.gathering.count);
@@ -196,7 +196,7 @@ impl State {
 
     /// Whether the open group has become due just now, or the next part of the area.
     fn becomes_due(&mut self) -> bool {
-        let is_due = self.open.bytes() >= WRITE_LEN && !self.is_writing;
+        let is_due = self.open.bytes() >= WRITE_LEN && self.writer.is_none();
         let is_short = self.allocation.becomes_short(self.open.end(), self.tail);
         (is_due && self.said_due.replace(self.open.lsn) != Some(self.open.lsn)) || is_short
     }
@@ -255,7 +255,7 @@ impl<M: Monitor<State>> Log<M> {
 
     /// Whether anything that was appended may be bound yet.
     pub(super) fn may_bind(&self) -> bool {
-        self.read(|state| state.is_writing || !state.open.small().is_empty())
+        self.read(|state| state.writer.is_some() || !state.open.small().is_empty())
     }
 
     pub(super) fn area(&self) -> JournalArea {
@@ -263,11 +263,11 @@ impl<M: Monitor<State>> Log<M> {
     }
 
     pub(super) fn read<R>(&self, read: impl FnOnce(&State) -> R) -> R {
-        read(&self.state.lock())
+        read(&self.lock())
     }
 
     pub(super) fn charge_to(&self, accountant: Arc<Accountant>) {
-        self.state.lock().charge_to(accountant);
+        self.lock().charge_to(accountant);
     }
 
     pub(super) fn append(&self, base: Seqno, entry: Entry<'_>) -> Result<Appended, AppendError> {
@@ -280,7 +280,7 @@ impl<M: Monitor<State>> Log<M> {
         }
         let bytes = len_max + entry.bytes_bound();
         let _fails_on_panic = self.panic_guard();
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         loop {
             state.check()?;
             let end = state.open.lsn + group_len((state.open.len() + len_max) as u64);
@@ -306,12 +306,12 @@ impl<M: Monitor<State>> Log<M> {
 
     pub(super) fn write_out(&self) -> Result<()> {
         let _fails_on_panic = self.panic_guard();
-        self.write_open(self.state.lock(), true).check()
+        self.write_open(self.lock(), true).check()
     }
 
     pub(super) fn sync(&self, seqno: Seqno) -> Result<()> {
         let _fails_on_panic = self.panic_guard();
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         let seqno = seqno.min(state.appended);
         if state.durable.0 < seqno {
             state.check()?;
@@ -332,7 +332,7 @@ impl<M: Monitor<State>> Log<M> {
             if wake == Wake::Done {
                 return Ok(());
             }
-            state = self.state.lock();
+            state = self.lock();
             // A flush that ended just now has served it: then nothing is to be learned from its time.
             if at_most.is_some() && state.durable.0 < seqno {
                 state.note_waited(wake);
@@ -341,7 +341,7 @@ impl<M: Monitor<State>> Log<M> {
     }
 
     pub(super) fn end(&self) -> Result<()> {
-        let mut state = self.wait_for_writer(self.state.lock());
+        let mut state = self.wait_for_writer(self.lock());
         if state.has_ended || !state.open.is_empty() {
             return Ok(());
         }
@@ -363,7 +363,7 @@ impl<M: Monitor<State>> Log<M> {
     /// Writes the open group and flushes, for every writer that appended before the write began.
     fn lead<'a>(&'a self, mut state: M::Guard<'a>) -> M::Guard<'a> {
         let begun = self.clock.monotonic();
-        state.is_led = true;
+        state.leader = Some(thread::current().id());
         let (opened, is_begun) = self.begin_write(state, true);
         state = opened;
         // In one breath with the taking of the group: who comes behind that is not served by this flush.
@@ -376,7 +376,7 @@ impl<M: Monitor<State>> Log<M> {
             let target = state.written;
             drop(state);
             let result = self.device.flush();
-            state = self.state.lock();
+            state = self.lock();
             match result {
                 Ok(()) => {
                     state.durable = state.durable.max(target);
@@ -386,12 +386,12 @@ impl<M: Monitor<State>> Log<M> {
             }
         }
         self.land(state, begun);
-        self.state.lock()
+        self.lock()
     }
 
     /// Ends the flight that began then.
     fn land<'a>(&'a self, mut state: M::Guard<'a>, begun: Duration) {
-        state.is_led = false;
+        state.leader = None;
         let Some(Flight { seqno, clients }) = state.flight.take() else { return };
         let (now, waiting) = (self.clock.monotonic(), state.gathering.count);
         state.delay.note_flush(now, now.saturating_sub(begun), clients.count, waiting);
@@ -408,25 +408,39 @@ impl<M: Monitor<State>> Log<M> {
         PanicGuard { log: self, was_panicking: thread::panicking() }
     }
 
-    /// The journal has failed by the panic of this thread. Takes its roles from it, and from another thread
-    /// the one that it has: nothing begins in a journal that has failed.
+    /// The lock. A thread that has panicked with it may have left half a record.
+    fn lock(&self) -> M::Guard<'_> {
+        self.looked_at(self.state.lock())
+    }
+
+    fn looked_at<'a>(&'a self, mut state: M::Guard<'a>) -> M::Guard<'a> {
+        if self.state.is_poisoned() && state.failed.is_none() {
+            state.fail("the journal", &"a thread panicked while it changed it");
+        }
+        state
+    }
+
+    /// The journal fails by the panic of this thread, which has no role any more.
     fn end_roles(&self) {
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         let thread = thread::current();
         state.fail("the journal", &format_args!("thread {} panicked", thread.name().unwrap_or("(no name)")));
-        state.is_writing = false;
-        state.is_led = false;
-        let flown = state.flight.take().map(|flight| flight.clients);
-        for clients in flown.into_iter().chain([std::mem::take(&mut state.gathering)]) {
-            clients.open(Wake::Look);
+        state.writer.take_if(|writer| *writer == thread.id());
+        let mut over = vec![std::mem::take(&mut state.gathering)];
+        if state.leader.take_if(|leader| *leader == thread.id()).is_some() {
+            over.extend(state.flight.take().map(|flight| flight.clients));
         }
         self.state.notify_all();
+        drop(state);
+        for clients in over {
+            clients.open(Wake::Look);
+        }
     }
 
     fn wait_for_writer<'a>(&'a self, mut state: M::Guard<'a>) -> M::Guard<'a> {
-        while state.is_writing {
+        while state.writer.is_some() {
             state.writers_waiting += 1;
-            state = self.state.wait(state);
+            state = self.looked_at(self.state.wait(state));
             state.writers_waiting -= 1;
         }
         state
@@ -445,8 +459,14 @@ impl<M: Monitor<State>> Log<M> {
         if state.open.is_empty() || state.failed.is_some() {
             return (state, false);
         }
-        state.is_writing = true;
-        (self.place_sequences(state, may_read), true)
+        state.writer = Some(thread::current().id());
+        state = self.place_sequences(state, may_read);
+        let is_begun = state.failed.is_none();
+        if !is_begun {
+            state.writer = None;
+            self.state.notify_all();
+        }
+        (state, is_begun)
     }
 
     /// Takes and writes the open group.
@@ -463,8 +483,8 @@ impl<M: Monitor<State>> Log<M> {
         if result.is_ok() {
             group.tell_holders();
         }
-        state = self.state.lock();
-        state.is_writing = false;
+        state = self.lock();
+        state.writer = None;
         match result {
             Ok(()) => {
                 state.written = (appended, state.open.lsn);
@@ -496,7 +516,7 @@ impl<M: Monitor<State>> Log<M> {
         drop(state);
         let place = |(sequence, wanted)| Some((sequence, binder.place(wanted)?));
         let found = wanted.into_iter().filter_map(place).collect();
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         state.open.bind(found);
         state
     }
@@ -510,7 +530,7 @@ impl<M: Monitor<State>> Log<M> {
         self.area.for_each_stretch(part.start, len, |addr, range| {
             self.device.allocate(addr, range.len() as u64)
         })?;
-        self.state.lock().allocation.extend_to(part.end);
+        self.lock().allocation.extend_to(part.end);
         Ok(true)
     }
 
@@ -521,7 +541,7 @@ impl<M: Monitor<State>> Log<M> {
 
     /// Where the log can begin anew, at the start of the area, when it holds nothing.
     pub(super) fn next_start(&self) -> Option<Lsn> {
-        let state = self.wait_for_writer(self.state.lock());
+        let state = self.wait_for_writer(self.lock());
         let head = state.open.lsn;
         let is_empty = state.open.is_empty() && state.tail == head;
         (is_empty && !head.is_multiple_of(self.area.len)).then(|| Lsn(head.next_multiple_of(self.area.len)))
@@ -529,12 +549,12 @@ impl<M: Monitor<State>> Log<M> {
 
     pub(super) fn restart(&self, start: Lsn) {
         let _one_at_a_time = self.allocating.lock();
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         assert!(
             state.open.is_empty()
                 && state.tail == state.open.lsn
                 && start.0 > state.tail
-                && !state.is_writing,
+                && state.writer.is_none(),
             "only an empty log begins anew"
         );
         state.open.lsn = start.0;
@@ -545,7 +565,7 @@ impl<M: Monitor<State>> Log<M> {
     }
 
     pub(super) fn retire(&self, tail: Lsn) {
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         assert!(tail.0 <= state.open.lsn, "the tail can't pass the open group");
         state.tail = state.tail.max(tail.0);
     }

@@ -16,6 +16,8 @@ pub(super) trait Monitor<T>: Send + Sync {
 
     fn new(value: T) -> Self;
     fn lock(&self) -> Self::Guard<'_>;
+    /// Whether a thread has panicked with the lock.
+    fn is_poisoned(&self) -> bool;
     /// Unlocks, waits for a notification (or for nothing), and locks again.
     fn wait<'a>(&'a self, guard: Self::Guard<'a>) -> Self::Guard<'a>;
     /// As [`Self::wait`], for so much time; says whether that is over.
@@ -45,6 +47,10 @@ impl<T: Send> Monitor<T> for Waking<T> {
 
     fn lock(&self) -> MutexGuard<'_, T> {
         self.value.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_poisoned(&self) -> bool {
+        self.value.is_poisoned()
     }
 
     fn wait<'a>(&'a self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {

@@ -112,6 +112,20 @@ fn panic_of_a_thread_that_writes_fails_the_journal_and_holds_no_other() {
 }
 
 #[test]
+fn what_a_panic_may_have_left_half_done_is_never_written() {
+    let device = GateDevice::new(None);
+    let journal = Journal::open(device.clone(), AREA, 1, (Lsn(0), 0), still(), &mut |_| Ok(())).unwrap();
+    journal.append(2, plain(&put(b"second"))).unwrap();
+    thread::scope(|scope| {
+        let out_of_order = scope.spawn(|| journal.append(1, plain(&put(b"first"))).map(drop));
+        assert!(out_of_order.join().is_err(), "batches are appended in order");
+    });
+    assert!(matches!(journal.sync(2), Err(StoreError::Failed { .. })));
+    assert!(matches!(journal.write_out(), Err(StoreError::Failed { .. })));
+    assert_eq!((journal.durable_seqno(), journal.stats().groups), (0, 0));
+}
+
+#[test]
 fn panic_of_a_thread_that_flushes_fails_those_who_wait_for_it() {
     let device = GateDevice::new(Some("panics"));
     let journal = Journal::open(device.clone(), AREA, 1, (Lsn(0), 0), still(), &mut |_| Ok(())).unwrap();
@@ -153,6 +167,10 @@ impl<T: Send, const TIME_PASSES: bool> Monitor<T> for Explored<T, TIME_PASSES> {
     }
     fn lock(&self) -> shuttle::sync::MutexGuard<'_, T> {
         self.value.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+    fn is_poisoned(&self) -> bool {
+        // A panic ends the exploration.
+        false
     }
     fn wait<'a>(&'a self, guard: shuttle::sync::MutexGuard<'a, T>) -> shuttle::sync::MutexGuard<'a, T> {
         self.changed.wait(guard).unwrap()
