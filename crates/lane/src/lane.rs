@@ -2,7 +2,7 @@
 //!
 //! Purpose: a call costs two changes of a word in memory while both ends look at it. An end that waits looks
 //! for a while and sleeps then; how long it looks follows how often that was worth it, so a lane that is idle
-//! costs nothing.
+//! costs nothing but a wakeup every two seconds.
 //!
 //! Thread safety: one thread at each end.
 //!
@@ -10,13 +10,15 @@
 //!
 //! Invariants: the end whose turn it is has the data to itself. The server copies out before it looks, and in
 //! with a length of its own, so what a hostile client changes meanwhile changes only what that client reads.
+//! That the server has ended a lane lies in memory of its own, too: the word that says so to the client can
+//! be overwritten, and of a futex that is shared the client can take the wakeups and move the waiters.
 #![expect(unsafe_code, reason = "memory shared with another process")]
 
 use std::borrow::Borrow;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::{NonNull, null_mut};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd_create};
@@ -52,7 +54,10 @@ const IN_VAIN_MAX: u32 = 8;
 const PROBE_EACH: u32 = 64;
 
 /// How long a client sleeps before it asks whether the server lives.
-const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
+const CLIENT_NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
+
+/// How long the server sleeps before it looks whether the lane is over, whatever its client does to the word.
+const SERVER_NAP: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
 
 /// Why no answer came.
 #[derive(Debug, thiserror::Error)]
@@ -85,6 +90,8 @@ struct Head {
 #[derive(Debug)]
 struct Mapping {
     start: NonNull<u8>,
+    /// This process has ended the lane.
+    is_over: AtomicBool,
 }
 
 // SAFETY: any thread may use and unmap what another one has mapped.
@@ -99,7 +106,7 @@ impl Mapping {
         // SAFETY: the kernel chooses an address where nothing is.
         let mapped = unsafe { mmap(null_mut(), LANE_BYTES, protection, flags, memory, 0) }?;
         let start = NonNull::new(mapped.cast()).ok_or(Errno::NOMEM)?;
-        let mapping = Self { start };
+        let mapping = Self { start, is_over: AtomicBool::new(false) };
         // A child would be a second thread at this end.
         // SAFETY: the stretch is this mapping's, and stays as it is in this process.
         unsafe { madvise(mapped, LANE_BYTES, Advice::LinuxDontFork) }?;
@@ -146,10 +153,17 @@ impl Mapping {
         Ok(())
     }
 
+    /// Whose turn it is.
+    fn turn(&self) -> u32 {
+        // The client may have written over the word since.
+        if self.is_over.load(Ordering::Acquire) { OVER } else { self.head().turn.load(Ordering::SeqCst) }
+    }
+
     fn end(&self) {
+        self.is_over.store(true, Ordering::Release);
         self.head().turn.store(OVER, Ordering::SeqCst);
-        // Both may sleep.
-        let _ = futex::wake(&self.head().turn, futex::Flags::empty(), 2);
+        // Both may sleep, and other threads of a client that is to be woken before them.
+        wake(&self.head().turn, i32::MAX as u32);
     }
 
     /// Gives the turn to the other end, unless the lane is over.
@@ -159,7 +173,7 @@ impl Mapping {
             .compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst)
             .map_err(|_| LaneError::Over)?;
         if other_sleeps.swap(0, Ordering::SeqCst) != 0 {
-            wake(&self.head().turn);
+            wake(&self.head().turn, 1);
         }
         Ok(())
     }
@@ -173,9 +187,9 @@ impl Drop for Mapping {
     }
 }
 
-fn wake(word: &AtomicU32) {
+fn wake(word: &AtomicU32, count: u32) {
     // The other end is woken, or is awake already.
-    let _ = futex::wake(word, futex::Flags::empty(), 1);
+    let _ = futex::wake(word, futex::Flags::empty(), count);
 }
 
 /// What waits for its turn; `M` keeps the memory.
@@ -195,40 +209,38 @@ impl<M: Borrow<Mapping>> End<M> {
         self.memory.borrow()
     }
 
-    /// Waits until it is the turn of `mine`. `false`: a nap has ended before.
-    fn wait(
-        &mut self,
-        mine: u32,
-        sleeps: impl Fn(&Head) -> &AtomicU32,
-        nap: Option<&Timespec>,
-    ) -> Result<bool, LaneError> {
-        let mut turn = self.mapping().head().turn.load(Ordering::Acquire);
+    /// Looks for a while whether it is the turn of `mine`.
+    fn look(&mut self, mine: u32) {
+        let mut turn = self.mapping().turn();
         let is_long = self.in_vain < IN_VAIN_MAX || self.in_vain.is_multiple_of(PROBE_EACH);
         for _ in 0..if is_long { LOOKS_LONG } else { LOOKS_SHORT } {
             if turn == mine || turn == OVER {
                 break;
             }
             std::hint::spin_loop();
-            turn = self.mapping().head().turn.load(Ordering::Acquire);
+            turn = self.mapping().turn();
         }
         self.in_vain = if turn == mine { 0 } else { self.in_vain.wrapping_add(1) };
+    }
+
+    /// Sleeps until it is the turn of `mine`. `false`: the nap has ended before.
+    fn sleep(&self, mine: u32, sleeps: &AtomicU32, nap: &Timespec) -> Result<bool, LaneError> {
         loop {
-            match turn {
+            match self.mapping().turn() {
                 OVER => return Err(LaneError::Over),
                 turn if turn == mine => return Ok(true),
                 _ => {}
             }
-            sleeps(self.mapping().head()).store(1, Ordering::SeqCst);
-            turn = self.mapping().head().turn.load(Ordering::SeqCst);
+            sleeps.store(1, Ordering::SeqCst);
+            let turn = self.mapping().turn();
             if turn == mine || turn == OVER {
                 continue;
             }
-            match futex::wait(&self.mapping().head().turn, futex::Flags::empty(), turn, nap) {
+            match futex::wait(&self.mapping().head().turn, futex::Flags::empty(), turn, Some(nap)) {
                 Ok(()) | Err(Errno::AGAIN | Errno::INTR) => {}
                 Err(Errno::TIMEDOUT) => return Ok(false),
                 Err(errno) => return Err(io::Error::from(errno).into()),
             }
-            turn = self.mapping().head().turn.load(Ordering::Acquire);
         }
     }
 }
@@ -285,12 +297,14 @@ impl ClientLane {
         let head = self.0.mapping().head();
         head.len.store(u32::try_from(len).map_err(|_| LaneError::TooLong)?, Ordering::Relaxed);
         self.0.mapping().give(CLIENT, SERVER, &head.server_sleeps)?;
-        while !self.0.wait(CLIENT, |head| &head.client_sleeps, Some(&NAP))? {
+        self.0.look(CLIENT);
+        let head = self.0.mapping().head();
+        while !self.0.sleep(CLIENT, &head.client_sleeps, &CLIENT_NAP)? {
             if !server_lives() {
                 return Err(LaneError::Over);
             }
         }
-        let len = self.0.mapping().head().len.load(Ordering::Relaxed) as usize;
+        let len = head.len.load(Ordering::Relaxed) as usize;
         self.space().get(..len).ok_or(LaneError::TooLong)
     }
 
@@ -327,8 +341,10 @@ impl ServerLane {
     /// # Errors
     /// [`LaneError::Over`]; the client has broken the rules.
     pub fn next(&mut self, message: &mut Vec<u8>) -> Result<(), LaneError> {
-        self.0.wait(SERVER, |head| &head.server_sleeps, None)?;
-        self.0.mapping().take(message)
+        self.0.look(SERVER);
+        let mapping = self.0.mapping();
+        while !self.0.sleep(SERVER, &mapping.head().server_sleeps, &SERVER_NAP)? {}
+        mapping.take(message)
     }
 
     /// Answers the last message.
@@ -365,12 +381,35 @@ impl LaneEnd {
                 mapping.end();
                 true
             }
-            Err(found) => found == OVER,
+            Err(_) => mapping.turn() == OVER,
         }
     }
 
     /// Whether the server's end is gone.
     pub fn is_gone(&self) -> bool {
         self.0.strong_count() == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn end_reaches_a_server_whose_client_moves_its_sleep_elsewhere_and_writes_over_the_word() {
+        let (mut server, end, memory) = ServerLane::create().expect("makes");
+        let client = Mapping::new(memory).expect("attaches");
+        let Head { turn, len, .. } = client.head();
+        std::thread::scope(|scope| {
+            let served = scope.spawn(move || server.next(&mut Vec::new()));
+            // Once it sleeps, it sleeps on a word at which no thread wakes it.
+            while futex::requeue(turn, futex::Flags::empty(), 0, 1, len) != Ok(1) {
+                std::thread::yield_now();
+            }
+            end.end();
+            turn.store(IDLE, Ordering::SeqCst);
+            assert!(matches!(served.join().expect("returns"), Err(LaneError::Over)));
+        });
+        assert!(end.is_gone());
     }
 }

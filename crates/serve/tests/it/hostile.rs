@@ -1,12 +1,13 @@
 //! Clients that break the rules.
 
 use std::io::{Read, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use kvfs_lane::greeting::{self, Greeting, Request, VERSION};
 use kvfs_lane::{Call, ClientLane, Connection, LaneError, LockRange, NUMBERED, Reply, decode};
 use kvfs_posix::DESCRIPTORS_MAX;
 use rustix::fs::{FallocateFlags, OFlags, fstat};
-use rustix::io::{Errno, pread};
+use rustix::io::{Errno, pread, pwrite};
 
 use crate::world::{Client, World, at, of, written};
 
@@ -90,6 +91,33 @@ fn lanes_that_a_client_ends_leave_no_memory() {
     world.until(|_| {
         let maps = std::fs::read_to_string("/proc/self/maps").expect("reads");
         maps.lines().filter(|line| line.contains("kvfs-lane")).count() < 500
+    });
+}
+
+#[test]
+fn server_stops_though_a_client_writes_over_the_end_of_its_lane() {
+    let mut world = World::new();
+    let socket = world.socket();
+    greeting::ask(&socket, &Request::Hello { version: VERSION, greeting: Greeting::default() })
+        .expect("is greeted");
+    let memory = greeting::ask(&socket, &Request::Lane).expect("is given").descriptors.pop().expect("one");
+    // The last word of the head: the server's end sleeps.
+    let mut sleeps = [0; 4];
+    while sleeps == [0; 4] {
+        pread(&memory, &mut sleeps, 12).expect("reads");
+    }
+    let has_stopped = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while !has_stopped.load(Ordering::Relaxed) {
+                    // The first word: no call is under way, and the lane is not over.
+                    pwrite(&memory, &[0; 4], 0).expect("writes");
+                }
+            });
+        }
+        world.server.take().expect("runs").stop();
+        has_stopped.store(true, Ordering::Relaxed);
     });
 }
 
