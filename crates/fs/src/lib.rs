@@ -45,6 +45,7 @@ mod error;
 mod fair_lock;
 mod file;
 mod filesystem;
+mod inode_ranges;
 mod namespace;
 mod node;
 pub mod operations;

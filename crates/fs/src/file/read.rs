@@ -68,7 +68,7 @@ impl<'v> Reader<'v> {
 
     /// As [`FileSystem::read`], without the access time.
     fn read(&self, caller: &Caller, node: &Pin<'_>, offset: u64, buffer: &mut [u8]) -> Result<usize> {
-        let _settled = self.nodes.settled();
+        let _settled = self.nodes.settled(node);
         if offset >= node.header().size || buffer.is_empty() {
             return Ok(0);
         }
@@ -108,7 +108,7 @@ impl<'v> Reader<'v> {
 
     /// Inline content or the target of a link.
     pub(crate) fn content(&self, caller: &Caller, node: &Pin<'_>) -> Result<Bytes> {
-        let _settled = self.nodes.settled();
+        let _settled = self.nodes.settled(node);
         let _names = self.locker.latch_to_read(caller, &[Want::shared(all_blocks(node.inode))])?;
         let content = self.contents.inline_content(node)?;
         self.origin.confirm_read()?;

@@ -16,7 +16,7 @@ impl FileSystem {
     /// `NoSuchOffset` at or beyond the end, or when there is no more data.
     pub fn seek(&self, caller: &Caller, node: NodeId, offset: u64, kind: SeekKind) -> Result<u64> {
         let node = self.locker().pin_file(node)?;
-        let _settled = self.nodes.settled();
+        let _settled = self.nodes.settled(&node);
         let _names = self.locker().latch_to_read(caller, &[Want::shared(all_blocks(node.inode))])?;
         let header = node.header();
         if offset >= header.size {
@@ -42,7 +42,7 @@ pub fn hole_of_seek(
     kind: SeekKind,
 ) -> Result<Option<Range<u64>>> {
     let node = fs.locker().pin_file(node)?;
-    let _settled = fs.nodes.settled();
+    let _settled = fs.nodes.settled(&node);
     let header = node.header();
     let begin = match kind {
         SeekKind::Data => offset,

@@ -18,15 +18,19 @@
 //!   the table keep them, each with a reference (`names`).
 
 mod contents;
+mod dead;
 mod known;
 mod names;
+mod settling;
 mod state;
 mod table;
 
 #[cfg(test)]
 mod tests;
 
+pub(crate) use dead::Dead;
 pub use known::{HeldNode, KnownNode};
+pub(crate) use settling::Touched;
 pub(crate) use state::{DirectoryPart, Location, Node, NodeState, Pin, Verified};
 pub use table::NodeTable;
-pub(crate) use table::{DeadOrphan, Intern, NameChange};
+pub(crate) use table::{Intern, NameChange};

@@ -11,9 +11,11 @@ use kvfs_locks::{Mutex, RwLock, RwLockWriteGuard, class};
 use kvfs_store::Position;
 
 use super::contents::KeptContents;
+use super::dead::{Dead, DeadQueue};
 use super::names::{Listed, NameCache, Search, Unkept};
+use super::settling::{Behind, Settling, Touched};
 use super::{DirectoryPart, Location, Node, NodeState, Pin};
-use crate::fair_lock::{FairLock, ReadGuard};
+use crate::fair_lock::ReadGuard;
 use crate::schema::Header;
 use crate::{FileType, NodeId, NodeStats, PruneCandidate};
 
@@ -76,12 +78,6 @@ pub(crate) struct Intern<'a> {
     pub(crate) changed_at: Position,
 }
 
-/// An orphan that has no node in the table, and what it leaves elsewhere.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct DeadOrphan {
-    pub(crate) header: Header,
-}
-
 /// See [`NodeTable::change_name`].
 pub(crate) struct NameChange<'t> {
     names: &'t NameCache,
@@ -103,16 +99,13 @@ pub struct NodeTable {
     epoch: AtomicU64,
     /// Held exclusively while a commit becomes visible; see [`NodeTable::publish`].
     publishing: RwLock<(), class::FsNodeTablePublishing>,
-    /// Held exclusively from before a commit becomes visible until the nodes hold its changes.
-    settling: FairLock<(), class::FsNodeTableSettling>,
+    settling: Settling,
     nodes: AtomicU64,
     bytes: AtomicU64,
     /// Next shard to sweep.
     hand: AtomicUsize,
     /// Orphans that have no node in the table, to be reaped.
-    dead: Mutex<Vec<DeadOrphan>, class::FsNodeTableDead>,
-    /// Their number, to be looked at without the lock.
-    dead_count: AtomicUsize,
+    dead: DeadQueue,
     /// Nodes that were found changed, where the store is written to elsewhere.
     renewed: Mutex<Vec<u64>, class::FsNodeTableRenewed>,
     node_bytes_max: u64,
@@ -132,12 +125,11 @@ impl NodeTable {
             shards: (0..SHARDS).map(|_| PaddedShard::default()).collect(),
             epoch: AtomicU64::new(0),
             publishing: RwLock::new(()),
-            settling: FairLock::new(()),
+            settling: Settling::new(),
             nodes: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             hand: AtomicUsize::new(0),
-            dead: Mutex::default(),
-            dead_count: AtomicUsize::new(0),
+            dead: DeadQueue::default(),
             renewed: Mutex::default(),
             node_bytes_max,
             are_ends_shared: AtomicBool::new(false),
@@ -174,18 +166,36 @@ impl NodeTable {
         self.epoch.load(Ordering::Acquire)
     }
 
-    /// While this is held, what the nodes say and what the store holds is from the same side of every commit:
-    /// for readers of both. Nested calls are fine. A commit waits for those that hold it: not for longer than
-    /// one read takes.
-    pub(crate) fn settled(&self) -> ReadGuard<'_, (), class::FsNodeTableSettling> {
-        self.settling.read()
+    /// See [`Settling::read`].
+    pub(crate) fn settled(&self, node: &Pin<'_>) -> ReadGuard<'_, (), class::FsNodeSettlingAppearing> {
+        self.settling.read(node)
     }
 
-    /// The caller must hold it over [`NodeTable::publish`] and all that brings the nodes up to date. Waits
-    /// for reads that are under way.
+    /// Waits for reads that are under way. The caller must hold it over [`NodeTable::publish`] of what brings
+    /// no node up to date.
     #[track_caller]
-    pub(crate) fn settle(&self) -> RwLockWriteGuard<'_, (), class::FsNodeTableSettling> {
-        self.settling.write()
+    pub(crate) fn settle(&self) -> RwLockWriteGuard<'_, (), class::FsNodeSettlingAppearing> {
+        self.settling.appear()
+    }
+
+    /// Before a walk over what a commit is going to change. Call [`NodeTable::get`] for each.
+    pub(crate) fn begin_walk(&self) -> Touched {
+        Touched::new(self.epoch.fetch_add(1, Ordering::AcqRel) + 1)
+    }
+
+    /// [`NodeTable::publish`] of a commit that changes, of the nodes from before the walk, those that are
+    /// `touched`. The caller must drop what is returned when the nodes hold its changes.
+    pub(crate) fn publish_behind<T, E>(
+        &self,
+        touched: Touched,
+        commit: impl FnOnce() -> Result<T, E>,
+    ) -> Result<(T, u64, Behind<'_>), E> {
+        let publish = || {
+            let (published, epoch) = self.publish(commit);
+            Ok((published?, epoch))
+        };
+        let ((published, epoch), behind) = self.settling.appear_behind(touched, publish)?;
+        Ok((published, epoch, behind))
     }
 
     /// Makes a commit visible by `commit`, so that a row is known to be from before or after it: a row that
@@ -460,7 +470,7 @@ impl NodeTable {
         match std::mem::replace(&mut state.location, Location::Root) {
             Location::Entry { parent, .. } => Some(parent),
             Location::Orphan => {
-                self.queue_dead(vec![DeadOrphan { header: state.header }]);
+                self.dead.push(&Dead { orphans: vec![state.header], ..Dead::default() });
                 None
             }
             Location::Root | Location::Own | Location::Unnamed | Location::Rowless { .. } => None,
@@ -470,14 +480,6 @@ impl NodeTable {
     /// Whether the table, within its bound, may hold so many bytes more that can't leave it.
     pub(crate) fn has_room(&self, bytes: usize) -> bool {
         self.bytes.load(Ordering::Relaxed) + bytes as u64 <= self.node_bytes_max
-    }
-
-    /// Takes up to `count_max` orphans that have no node in the table.
-    pub(crate) fn take_dead(&self, count_max: usize) -> Vec<DeadOrphan> {
-        let mut dead = self.dead.lock();
-        let keep = dead.len().saturating_sub(count_max);
-        self.dead_count.store(keep, Ordering::Release);
-        dead.split_off(keep)
     }
 
     /// The path from the root, where every node on it is known.
@@ -498,11 +500,9 @@ impl NodeTable {
         Some(parts.iter().rev().flat_map(|name| [b"/", &name[..]].concat()).collect())
     }
 
-    /// Puts orphans (back) into the queue.
-    pub(crate) fn queue_dead(&self, orphans: Vec<DeadOrphan>) {
-        let mut dead = self.dead.lock();
-        dead.extend(orphans);
-        self.dead_count.store(dead.len(), Ordering::Release);
+    /// Orphans that have no node in the table, and wait to be reaped.
+    pub(crate) fn dead(&self) -> &DeadQueue {
+        &self.dead
     }
 
     /// The node was found changed by something other than an operation here.
@@ -513,11 +513,6 @@ impl NodeTable {
     /// Those that were found so since the last call, some of them more than once.
     pub(crate) fn take_renewed(&self) -> Vec<u64> {
         std::mem::take(&mut self.renewed.lock())
-    }
-
-    /// Number of orphans that have no node in the table and wait to be reaped.
-    pub(crate) fn dead_count(&self) -> usize {
-        self.dead_count.load(Ordering::Acquire)
     }
 
     /// Nodes that the kernel should forget: those that it alone holds and that were not used since the last
@@ -573,7 +568,7 @@ impl NodeTable {
             nodes: self.nodes.load(Ordering::Relaxed),
             bytes: self.bytes.load(Ordering::Relaxed) + content_bytes,
             content_bytes,
-            orphans_queued: self.dead_count() as u64,
+            orphans_queued: self.dead.len() as u64,
         }
     }
 }

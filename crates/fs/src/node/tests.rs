@@ -1,4 +1,5 @@
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
 
 use kvfs_store::Position;
 
@@ -57,6 +58,41 @@ fn a_row_that_may_be_out_of_date_becomes_no_node() {
 }
 
 #[test]
+fn reads_wait_for_the_nodes_of_a_commit_and_for_no_others() {
+    let table = table();
+    let node = |inode| intern(&table, inode, &|| Location::Own, None).unwrap();
+    let (changed, other) = (node(20), node(30));
+    let mut touched = table.begin_walk();
+    touched.insert(changed.inode);
+    let late = node(40);
+    let is_behind = AtomicBool::new(false);
+    let committed: Result<_, ()> = table.publish_behind(touched, || {
+        is_behind.store(true, Ordering::SeqCst);
+        Ok("committed")
+    });
+    let ((_, _, behind), reads) = (committed.unwrap(), AtomicUsize::new(0));
+    let read = |node| {
+        let _settled = table.settled(node);
+        assert!(!is_behind.load(Ordering::SeqCst), "it was not waited for");
+        reads.fetch_add(1, Ordering::SeqCst);
+    };
+    thread::scope(|scope| {
+        // While this one is being read the nodes are brought up to date.
+        let _settled = table.settled(&other);
+        scope.spawn(|| read(&changed));
+        scope.spawn(|| read(&late));
+        drop(table.settled(&other));
+        is_behind.store(false, Ordering::SeqCst);
+        drop(behind);
+    });
+    read(&other);
+    assert_eq!(reads.into_inner(), 3);
+    let failed: Result<_, _> = table.publish_behind(table.begin_walk(), || Err::<(), _>("full"));
+    assert_eq!(failed.err(), Some("full"));
+    drop(table.settled(&changed));
+}
+
+#[test]
 fn moving_gives_back_the_old_parent() {
     let table = table();
     let root = intern(&table, 1, &|| Location::Root, None).unwrap();
@@ -74,7 +110,7 @@ fn moving_gives_back_the_old_parent() {
     child.relocate(Location::Orphan);
     assert!(table.get(3).is_none());
     drop(child);
-    let dead: Vec<u64> = table.take_dead(10).into_iter().map(|orphan| orphan.header.inode).collect();
+    let dead: Vec<u64> = table.dead().take(10).orphans.iter().map(|orphan| orphan.inode).collect();
     assert_eq!(dead, [4]);
 }
 

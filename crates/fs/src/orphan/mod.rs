@@ -15,6 +15,7 @@
 mod removal;
 
 use std::fmt;
+use std::ops::Range;
 
 use kvfs_store::{Batch, KeyRange};
 
@@ -22,7 +23,7 @@ use crate::attr::AccessTimes;
 use crate::detached::DetachedTrees;
 use crate::file::Contents;
 use crate::namespace::removal_wants;
-use crate::node::{DeadOrphan, Location, NodeTable, Pin};
+use crate::node::{Dead, Location, NodeTable, Pin};
 use crate::quota::{Gate, Quotas};
 use crate::schema::{Header, Keyspaces, Row, RowFlags, encode_row, inode_key, parse_inode_key};
 use crate::tiers::TierWishes;
@@ -79,7 +80,7 @@ impl FileSystem {
 
 impl fmt::Debug for Orphans<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Orphans").field("queued", &self.nodes.dead_count()).finish_non_exhaustive()
+        f.debug_struct("Orphans").field("queued", &self.nodes.dead().len()).finish_non_exhaustive()
     }
 }
 
@@ -87,12 +88,12 @@ impl Orphans<'_> {
     /// Reaps what is queued, because space is short. True: there was something, so an operation that failed
     /// with [`crate::FsError::NoSpace`] may succeed now. May block, and works on a full store.
     pub fn reap_for_space(&self) -> bool {
-        !self.is_read_only && self.nodes.dead_count() > 0 && self.reap_all().is_ok()
+        !self.is_read_only && self.nodes.dead().len() > 0 && self.reap_all().is_ok()
     }
 
     /// Reaps when enough came together for a batch.
     pub(crate) fn reap_when_many(&self) {
-        if self.nodes.dead_count() < REAP_BATCH || self.is_read_only {
+        if self.nodes.dead().len() < REAP_BATCH || self.is_read_only {
             return;
         }
         if let Err(error) = self.reap_all() {
@@ -103,7 +104,7 @@ impl Orphans<'_> {
     /// Reaps what is queued. The caller must hold no gate. Nothing of a view that is being committed: the
     /// main line is told of what is left then.
     pub(crate) fn reap_all(&self) -> Result<()> {
-        while self.nodes.dead_count() > 0 {
+        while self.nodes.dead().len() > 0 {
             let gate = self.quotas.gate(self.writer);
             let open = self.origin.txn().map(TxnView::stay_open);
             if matches!(open, Some(None)) {
@@ -116,17 +117,26 @@ impl Orphans<'_> {
 
     /// Reaps queued orphans, as many as one batch takes.
     fn reap_some(&self, gate: &Gate<'_>) -> Result<()> {
-        let mut orphans = self.nodes.take_dead(REAP_BATCH);
+        let mut dead = self.nodes.dead().take(REAP_BATCH);
         if let Some(view) = self.origin.txn() {
             // Others may know a file that was there before; its row in `orphans` goes to the main line.
-            orphans.retain(|orphan| view.created.contains(orphan.header.inode));
+            dead.orphans.retain(|orphan| view.created.contains(orphan.inode));
+        }
+        let reaped = self.stage_deaths(&dead).and_then(|(batch, ends)| gate.apply_ends(batch, &ends));
+        reaped.map(drop).inspect_err(|_| self.nodes.dead().push(&dead))
+    }
+
+    /// The end of these, and what they were.
+    fn stage_deaths(&self, dead: &Dead) -> Result<(Batch, Vec<Header>)> {
+        let mut ends = dead.orphans.clone();
+        for range in dead.unread.ranges() {
+            self.each_row(range, |header| ends.push(header))?;
         }
         let mut batch = Batch::new();
-        for orphan in &orphans {
-            self.stage_death(&mut batch, *orphan)?;
+        for header in &ends {
+            self.stage_death(&mut batch, header)?;
         }
-        let ends: Vec<Header> = orphans.iter().map(|orphan| orphan.header).collect();
-        gate.apply_ends(batch, &ends).map(drop).inspect_err(|_| self.nodes.queue_dead(orphans))
+        Ok((batch, ends))
     }
 
     /// Whether an inode that loses its last name has to have a row among the orphans: so that a crash leaves
@@ -157,9 +167,9 @@ impl Orphans<'_> {
     }
 
     /// Adds the end of an orphan to the batch, without reading anything.
-    fn stage_death(&self, batch: &mut Batch, orphan: DeadOrphan) -> Result<()> {
-        self.tiers.stage_end(batch, &orphan.header)?;
-        let Header { inode, flags, .. } = orphan.header;
+    fn stage_death(&self, batch: &mut Batch, header: &Header) -> Result<()> {
+        self.tiers.stage_end(batch, header)?;
+        let &Header { inode, flags, .. } = header;
         if flags.has(RowFlags::BLOCKS) {
             self.contents.stage_block_deletion(batch, inode, 0, u64::MAX);
         }
@@ -172,15 +182,21 @@ impl Orphans<'_> {
 
     /// Queues everything in `orphans`. Called right after opening, when the table has no node of an orphan.
     pub(crate) fn queue_leftovers(&self) -> Result<()> {
-        let mut cursor = self.origin.read().cursor(self.keyspaces.orphans, KeyRange::all())?;
-        let mut orphans = Vec::new();
+        let mut dead = Dead::default();
+        self.each_row(0..u64::MAX, |header| dead.unread.insert(&(header.inode..header.inode + 1)))?;
+        self.nodes.dead().push(&dead);
+        Ok(())
+    }
+
+    /// Tells `each` what the orphans are that have rows with these numbers.
+    fn each_row(&self, inodes: Range<u64>, mut each: impl FnMut(Header)) -> Result<()> {
+        let keys = KeyRange::new(inode_key(inodes.start), inode_key(inodes.end));
+        let mut cursor = self.origin.read().cursor(self.keyspaces.orphans, keys)?;
         cursor.next()?;
         while let Some((key, bytes)) = cursor.entry() {
-            let (header, _) = Row::decode_own(parse_inode_key(key)?, bytes)?;
-            orphans.push(DeadOrphan { header });
+            each(Row::decode_own(parse_inode_key(key)?, bytes)?.0);
             cursor.next()?;
         }
-        self.nodes.queue_dead(orphans);
         Ok(())
     }
 }

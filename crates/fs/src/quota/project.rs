@@ -96,7 +96,7 @@ impl FileSystem {
     pub fn project(&self, caller: &Caller, node: NodeId) -> Result<Project> {
         let node = self.locker().pin(node)?;
         self.locker().lock_read(caller, &[Want::shared(name_of(node.inode))])?;
-        let _settled = self.nodes.settled();
+        let _settled = self.nodes.settled(&node);
         let project = node.header().project();
         self.origin.confirm_read()?;
         Ok(project)

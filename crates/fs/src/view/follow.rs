@@ -67,7 +67,7 @@ fn publish(fs: &FileSystem, follow: &dyn Follow) {
         fs.shared.keyspaces.renew();
     }
     // Another process reaps what had no name.
-    drop(fs.nodes.take_dead(usize::MAX));
+    drop(fs.nodes.dead().take(usize::MAX));
 }
 
 /// Looks which files have changed of those that a front end may have content of, as `is_cached` says. O(files

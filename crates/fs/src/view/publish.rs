@@ -14,7 +14,7 @@ use kvfs_store::{Change, ChangeCursor, Position};
 
 use super::{CommitPlan, Invalidations, TxnView};
 use crate::namespace::Resolver;
-use crate::node::{DeadOrphan, Location, NodeTable, Pin};
+use crate::node::{Dead, Location, NodeTable, Pin, Touched};
 use crate::schema::{Header, Placement, Row, RowPatch, parse_inode_key};
 use crate::{FileSystem, FsError, NodeId, Result};
 
@@ -36,29 +36,45 @@ struct Walk<'m> {
     entries: Vec<(NodeId, Box<[u8]>)>,
     /// Where directories that have moved were.
     left: BTreeSet<(NodeId, Box<[u8]>)>,
-    orphans: Vec<DeadOrphan>,
+    dead: Dead,
 }
 
 impl TxnView {
-    /// Files with changed content, but for those that are new.
-    pub(super) fn changed_contents(&self) -> Result<CommitPlan> {
-        let mut contents = Vec::new();
-        let mut add = |inode: u64| {
-            if contents.last() != Some(&NodeId(inode)) && !self.created.contains(inode) {
+    /// Files with changed content, but for those that are new, and the nodes of the main line that the commit
+    /// touches: it knows none of what is new.
+    pub(super) fn plan_changes(&self) -> Result<(CommitPlan, Touched)> {
+        let (nodes, mut contents) = (&self.main.nodes, Vec::new());
+        let mut touched = nodes.begin_walk();
+        let mut add = |inode: u64, content: bool| {
+            if self.created.contains(inode) {
+                return;
+            }
+            if content && contents.last() != Some(&NodeId(inode)) {
                 contents.push(NodeId(inode));
             }
+            if nodes.get(inode).is_some() {
+                touched.insert(inode);
+            }
         };
-        each_changed_file(self.txn.changes(self.keyspaces.data)?, &mut add)?;
+        let mut last = None;
+        each_changed_file(self.txn.changes(self.keyspaces.data)?, |inode| {
+            if last.replace(inode) != Some(inode) {
+                add(inode, true);
+            }
+        })?;
         each_change(self.txn.changes(self.keyspaces.meta)?, |change| {
-            let changed = inode_of_row(&change).filter(|(_, content)| *content);
-            if let Some((inode, _)) = changed {
-                add(inode);
+            each_inode_of_row(&change, &mut add);
+            Ok(())
+        })?;
+        each_change(self.txn.changes(self.keyspaces.orphans)?, |change| {
+            if let Change::Put { key, .. } = change {
+                add(parse_inode_key(&key)?, false);
             }
             Ok(())
         })?;
         contents.sort_unstable();
         contents.dedup();
-        Ok(CommitPlan { contents })
+        Ok((CommitPlan { contents }, touched))
     }
 
     /// The changes that a commit brings to nodes. Asked for before it, walked after it.
@@ -88,14 +104,14 @@ pub(super) fn bring_in(
         changed: BTreeMap::new(),
         entries: Vec::new(),
         left: BTreeSet::new(),
-        orphans: Vec::new(),
+        dead: Dead::default(),
     };
     // Rows first: a file that was moved and removed is in `orphans`, which has the last word.
     each_change(set.rows, |change| walk.row(change))?;
     each_change(set.orphans, |change| walk.orphan(change))?;
     each_changed_file(set.blocks, |inode| drop(walk.known(inode, true)))?;
     let changed = walk.changed.into_iter().map(|(inode, content)| (NodeId(inode), content)).collect();
-    nodes.queue_dead(walk.orphans);
+    nodes.dead().push(&walk.dead);
     let left = walk.left;
     let (moved, entries) = walk.entries.into_iter().partition(|entry| left.contains(entry));
     Ok(Invalidations { nodes: changed, entries, moved })
@@ -215,7 +231,7 @@ impl<'m> Walk<'m> {
                 }
             }
             // The main line has no node of it, and no name leads to it any more.
-            None => self.orphans.push(DeadOrphan { header }),
+            None => self.dead.unread.insert(&(inode..inode + 1)),
         }
         Ok(())
     }
@@ -244,22 +260,19 @@ fn each_changed_file(mut changes: Box<dyn ChangeCursor>, mut each: impl FnMut(u6
     Ok(())
 }
 
-/// The inode that a change of a row is about, and whether content changes with it.
-fn inode_of_row(change: &Change) -> Option<(u64, bool)> {
+/// Tells `each` the inodes that a change of a row is about, and whether content changes with it.
+fn each_inode_of_row(change: &Change, mut each: impl FnMut(u64, bool)) {
     match change {
-        Change::Put { value, .. } => match Row::parse(value)? {
-            Row::Inode(header, _) => Some((header.inode, true)),
-            Row::Directory { .. } | Row::Link { .. } => None,
-        },
-        Change::Merge { operands, .. } => {
-            let mut touched = None;
-            for operand in operands {
-                let (inode, patch) = RowPatch::decode(operand)?;
-                let content = patch.content.is_some() || patch.size.is_some();
-                touched = Some((inode, content | touched.is_some_and(|(_, before)| before)));
+        Change::Put { value, .. } => {
+            if let Some(row) = Row::parse(value) {
+                each(row.inode(), matches!(row, Row::Inode(..)));
             }
-            touched
         }
-        _ => None,
+        Change::Merge { operands, .. } => {
+            for (inode, patch) in operands.iter().filter_map(|operand| RowPatch::decode(operand)) {
+                each(inode, patch.content.is_some() || patch.size.is_some());
+            }
+        }
+        _ => {}
     }
 }

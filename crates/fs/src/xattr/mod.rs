@@ -92,7 +92,7 @@ impl FileSystem {
         }
         let flag = check_got(&Acls::new(self), &node, name)?;
         self.locker().lock_read(caller, &read_wants(node.inode))?;
-        let _settled = self.nodes.settled();
+        let _settled = self.nodes.settled(&node);
         if !node.header().flags.has(flag) {
             return Err(FsError::NoAttribute);
         }
@@ -175,7 +175,7 @@ impl FileSystem {
         let prefix = inode_key(node.inode);
         let mut cursor = {
             // The cursor stays where it is; a commit need not wait for what it goes over.
-            let _settled = self.nodes.settled();
+            let _settled = self.nodes.settled(&node);
             if !node.header().flags.has(RowFlags::XATTRS) {
                 return Ok(names);
             }

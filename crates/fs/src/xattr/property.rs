@@ -150,7 +150,7 @@ impl<'v> StorageAttribute<'v> {
     pub(super) fn get(&self, caller: &Caller, node: &Pin<'_>) -> Result<Bytes> {
         has_content(node)?;
         self.locker.lock_read(caller, &read_wants(node.inode))?;
-        let _settled = self.nodes.settled();
+        let _settled = self.nodes.settled(node);
         let value = self.what.value(node.header().flags);
         self.origin.confirm_read()?;
         Ok(value.into())

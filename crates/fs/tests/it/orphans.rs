@@ -293,3 +293,38 @@ fn a_transaction_has_rows_for_its_orphans_and_yields_to_one_without() {
     txn.txn().unwrap().abort();
     close(&setup, file);
 }
+
+/// None of the files has a node on the main line but some, which are open there.
+#[test]
+fn files_that_a_transaction_has_removed_end_with_their_last_user() {
+    let setup = Setup::new(100);
+    let files: Vec<NodeId> = (0..300)
+        .map(|index| {
+            let file = setup.file(ROOT, &format!("f{index}"));
+            setup.write_at(file, 0, &[7; 9000]).unwrap();
+            file
+        })
+        .collect();
+    let is_open = |index: usize| index.is_multiple_of(7);
+    for (index, file) in files.iter().enumerate().filter(|(index, _)| !is_open(*index)) {
+        setup.forget(*file, u64::MAX);
+        assert!(!setup.nodes().knows(files[index]));
+    }
+    let view = begin(&setup, Isolation::Snapshot);
+    for index in 0..300 {
+        view.unlink(&view.caller, ROOT, format!("f{index}").as_bytes()).unwrap();
+    }
+    commit(&view).unwrap();
+    let open = files.iter().enumerate().filter(|(index, _)| is_open(*index));
+    assert_eq!(setup.nodes().stats().orphans_queued, 300 - open.clone().count() as u64);
+    setup.housekeep().unwrap();
+    assert_eq!(setup.nodes().stats().orphans_queued, 0);
+    assert_eq!(orphans(&setup), open.clone().count() as u64, "those that are open");
+    for (_, file) in open {
+        assert_eq!(setup.read_all(*file), [7; 9000]);
+        setup.forget(*file, u64::MAX);
+    }
+    setup.housekeep().unwrap();
+    let report = check::check(&setup.store).unwrap();
+    assert_eq!((report.files, report.orphans, report.blocks), (0, 0, 0));
+}

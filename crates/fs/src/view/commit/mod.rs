@@ -47,6 +47,7 @@ use super::TxnView;
 use super::publish::bring_in;
 use super::untold::Telling;
 use crate::fair_lock::ReadGuard;
+use crate::node::Touched;
 use crate::{FsError, NodeId, Result};
 
 /// What the front end does before the commit point.
@@ -110,6 +111,7 @@ pub struct FrozenView {
 pub struct PlannedCommit {
     view: FrozenView,
     plan: CommitPlan,
+    touched: Touched,
 }
 
 impl FrozenView {
@@ -125,8 +127,8 @@ impl FrozenView {
         txn.phase.close().map_err(|_| txn.ended())?;
         txn.txn.prepare()?;
         progress::stage("committing", Unit::Items, 0);
-        let plan = txn.changed_contents()?;
-        Ok(PlannedCommit { view: self, plan })
+        let (plan, touched) = txn.plan_changes()?;
+        Ok(PlannedCommit { view: self, plan, touched })
     }
 }
 
@@ -154,8 +156,9 @@ impl PlannedCommit {
     /// `Canceled`: another party was in the way. `QuotaExceeded`, `ProjectFull`, `NoSpace` and other store
     /// errors. Nothing happened; after the latter it can be tried again.
     pub fn commit(self, appeared: impl FnOnce()) -> Result<Committed> {
-        let txn = Arc::clone(&self.view.txn);
-        let (position, invalidations, telling) = txn.publish(appeared)?;
+        let Self { view, touched, .. } = self;
+        let txn = Arc::clone(&view.txn);
+        let (position, invalidations, telling) = txn.publish(touched, appeared)?;
         Ok(Committed { invalidations, telling: Some(telling), position, txn })
     }
 }
@@ -243,7 +246,11 @@ impl TxnView {
     }
 
     /// `Closed` → `Ended`; see [`PlannedCommit::commit`].
-    fn publish(&self, appeared: impl FnOnce()) -> Result<(Position, Invalidations, Telling)> {
+    fn publish(
+        &self,
+        touched: Touched,
+        appeared: impl FnOnce(),
+    ) -> Result<(Position, Invalidations, Telling)> {
         let locks = self.lock_owner()?;
         let set = self.write_set()?;
         let gate = self.main.gate();
@@ -251,13 +258,10 @@ impl TxnView {
         let refund = |_: &_| gate.refund_commit(&charged);
         locks.decide().map_err(FsError::Canceled).inspect_err(refund)?;
         let nodes = &self.main.nodes;
-        let settling = nodes.settle();
-        let (published, epoch) = nodes.publish(|| self.txn.commit(Durability::Buffered));
-        let position = published.inspect_err(|_| gate.refund_commit(&charged))?;
+        let published = nodes.publish_behind(touched, || self.txn.commit(Durability::Buffered));
+        let (position, epoch, behind) = published.inspect_err(|_| gate.refund_commit(&charged))?;
         // Behind the commit point nothing is given up.
         let brought_in = progress::while_wanted(|| true, || bring_in(&self.main, set, position, epoch));
-        drop(settling);
-        self.phase.end();
         if let Err(error) = &brought_in {
             // The commit stands, and the table of nodes is behind it: nothing may be answered from it.
             let id = self.txn.id();
@@ -265,6 +269,8 @@ impl TxnView {
                 .nodes
                 .lose(&format!("transaction {id} was committed, but reading it back failed: {error}"));
         }
+        drop(behind);
+        self.phase.end();
         appeared();
         let told = brought_in.map(|changes| {
             let telling = self.main.shared.untold.begin(&changes);
