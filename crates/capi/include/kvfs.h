@@ -818,8 +818,8 @@ struct kvfs_mapping *kvfs_map(const struct kvfs_process *process, int fd, off_t 
 void *kvfs_mapping_data(struct kvfs_mapping *mapping);
 
 /*
- Writes the pages that were changed to the file, no further than it goes. Others that map or read it see
- them then; kvfs_fsync makes them durable.
+ Writes the bytes that were changed to the file, no further than it goes; what others have written between
+ and behind them stays. Others that map or read it see them then; kvfs_fsync makes them durable.
 
  EBADF: not open for writing. ENODEV: open for appending.
  */

@@ -42,8 +42,8 @@ pub extern "C" fn kvfs_mapping_data(mapping: Option<&mut Mapping>) -> *mut c_voi
     mapping.map_or(null_mut(), |mapping| mapping.inner.bytes_mut().as_mut_ptr().cast())
 }
 
-/// Writes the pages that were changed to the file, no further than it goes. Others that map or read it see
-/// them then; `kvfs_fsync` makes them durable.
+/// Writes the bytes that were changed to the file, no further than it goes; what others have written between
+/// and behind them stays. Others that map or read it see them then; `kvfs_fsync` makes them durable.
 ///
 /// EBADF: not open for writing. ENODEV: open for appending.
 #[unsafe(no_mangle)]

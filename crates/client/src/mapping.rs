@@ -6,10 +6,10 @@
 //!
 //! Thread safety: as the bytes of a vector.
 //!
-//! Invariant: a sync writes the pages that were changed here, and no others, so what others have written
-//! beside them stays. It never makes the file longer.
+//! Invariant: a sync writes the bytes that were changed here, and no others, so what others have written
+//! between them and behind them stays. It never makes the file longer.
 
-use std::hash::{DefaultHasher, Hasher};
+use std::ops::Range;
 
 use kvfs_posix::{Fd, PosixError, Result};
 use rustix::fs::OFlags;
@@ -17,6 +17,7 @@ use rustix::io::Errno;
 
 use crate::Process;
 
+/// So many bytes are compared at once.
 const PAGE: usize = 4096;
 
 /// See the module.
@@ -25,32 +26,46 @@ pub struct Mapping {
     fd: Fd,
     offset: u64,
     bytes: Vec<u8>,
-    /// Hashes of the pages when they were what the file has.
-    pages: Vec<u64>,
+    /// The bytes as they were when they were read, or written by a sync. Hashes would tell which pages were
+    /// changed, but not which bytes of them.
+    known: Vec<u8>,
 }
 
-fn hash(page: &[u8]) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    hasher.write(page);
-    hasher.finish()
+fn zeros(len: usize) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    if bytes.try_reserve_exact(len).is_err() {
+        return Err(PosixError::Refused { errno: Errno::NOMEM, reason: "no memory for the mapping" });
+    }
+    bytes.resize(len, 0);
+    Ok(bytes)
+}
+
+/// The first bytes from `at` on that are not what they were; both are of one length.
+fn next_change(bytes: &[u8], known: &[u8], mut at: usize) -> Option<Range<usize>> {
+    while at < bytes.len() {
+        let end = bytes.len().min(at + PAGE);
+        if bytes[at..end] != known[at..end] {
+            break;
+        }
+        at = end;
+    }
+    let is_same = |(one, other): (&u8, &u8)| one == other;
+    let pairs = |from: usize| bytes[from..].iter().zip(&known[from..]);
+    let start = at + pairs(at).position(|pair| !is_same(pair))?;
+    Some(start..pairs(start).position(is_same).map_or(bytes.len(), |len| start + len))
 }
 
 impl Mapping {
     /// `len` bytes of an open file from `offset` on; zeros behind its end. The descriptor has to stay open
-    /// for [`Mapping::sync`]. O(`len`).
+    /// for [`Mapping::sync`]. O(`len`), and twice `len` bytes of memory.
     ///
     /// # Errors
     /// EBADF: not open for reading; EINVAL: nothing; ENOMEM; those of reading.
     pub fn new(process: &Process, fd: Fd, offset: u64, len: usize) -> Result<Self> {
-        let refuse = |errno, reason| Err(PosixError::Refused { errno, reason });
         if len == 0 {
-            return refuse(Errno::INVAL, "a mapping of nothing");
+            return Err(PosixError::Refused { errno: Errno::INVAL, reason: "a mapping of nothing" });
         }
-        let mut bytes = Vec::new();
-        if bytes.try_reserve_exact(len).is_err() {
-            return refuse(Errno::NOMEM, "no memory for the mapping");
-        }
-        bytes.resize(len, 0);
+        let (mut bytes, mut known) = (zeros(len)?, zeros(len)?);
         let mut done = 0;
         while done < len {
             match process.pread(fd, &mut bytes[done..], offset + done as u64)? {
@@ -58,8 +73,8 @@ impl Mapping {
                 got => done += got,
             }
         }
-        let pages = bytes.chunks(PAGE).map(hash).collect();
-        Ok(Self { fd, offset, bytes, pages })
+        known[..done].copy_from_slice(&bytes[..done]);
+        Ok(Self { fd, offset, bytes, known })
     }
 
     /// What it holds.
@@ -72,7 +87,9 @@ impl Mapping {
         &mut self.bytes
     }
 
-    /// Writes what was changed to the file, as far as that goes. Not durable: that is fsync. O(`len`).
+    /// Writes the bytes that were changed to the file, as far as that goes: what was changed behind its end
+    /// no later sync writes, either. Not durable: that is fsync. O(`len`), and a write for each stretch of
+    /// changed bytes.
     ///
     /// # Errors
     /// EBADF: not open for writing, or closed; ENODEV: open for appending, so nothing can be written in its
@@ -85,19 +102,13 @@ impl Mapping {
             });
         }
         let size = process.stat(self.fd)?.size;
-        for (index, (page, known)) in self.bytes.chunks(PAGE).zip(&mut self.pages).enumerate() {
-            let found = hash(page);
-            if *known == found {
-                continue;
-            }
-            let at = self.offset + (index * PAGE) as u64;
-            let len = size.saturating_sub(at).min(page.len() as u64) as usize;
-            let mut done = 0;
-            while done < len {
-                done += process.pwrite(self.fd, &page[done..len], at + done as u64)?;
-            }
-            *known = found;
+        let end = size.saturating_sub(self.offset).min(self.bytes.len() as u64) as usize;
+        let mut at = 0;
+        while let Some(Range { start, end }) = next_change(&self.bytes[..end], &self.known[..end], at) {
+            at = start + process.pwrite(self.fd, &self.bytes[start..end], self.offset + start as u64)?;
+            self.known[start..at].copy_from_slice(&self.bytes[start..at]);
         }
+        self.known[end..].copy_from_slice(&self.bytes[end..]);
         Ok(())
     }
 }

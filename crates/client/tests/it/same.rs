@@ -348,6 +348,54 @@ fn a_mapping_of_a_file_that_is_open_for_appending_is_not_synced() {
 }
 
 #[test]
+fn sync_of_a_mapping_writes_the_bytes_that_were_changed_and_no_others() {
+    for world in [World::embedded(), World::served()] {
+        let process = world.process(&Identity::root());
+        let fd = process.open("/file", OFlags::CREATE | OFlags::RDWR, 0o600).expect("opens");
+        process.pwrite(fd, &[1; 100], 0).expect("writes");
+        let mut mapping = Mapping::new(&process, fd, 0, 10_000).expect("maps");
+        // Others write behind the end, and beside what is changed here.
+        process.pwrite(fd, &[2; 9000], 100).expect("writes");
+        process.pwrite(fd, &[3; 3], 10).expect("writes");
+        for at in [0, 11, 13, 99, 5000, 9500] {
+            mapping.bytes_mut()[at] = 4;
+        }
+        mapping.sync(&process).expect("writes");
+        let mut expected = [vec![1; 100], vec![2; 9000]].concat();
+        expected[10..13].fill(3);
+        for at in [0, 11, 13, 99, 5000] {
+            expected[at] = 4;
+        }
+        let mut found = vec![0; 10_000];
+        let mut check = |expected: &[u8]| {
+            let len = process.pread(fd, &mut found, 0).expect("reads");
+            assert!(found[..len] == *expected, "{len} bytes");
+        };
+        check(&expected);
+        // What was synced once, or was behind the end then, is not changed any more.
+        expected.resize(10_000, 5);
+        expected[..20].fill(5);
+        process.pwrite(fd, &expected[9100..], 9100).expect("writes");
+        process.pwrite(fd, &[5; 20], 0).expect("writes");
+        mapping.sync(&process).expect("has nothing to write");
+        check(&expected);
+        // A hole stays one where nothing was changed; what was synced may be changed back.
+        process.truncate(fd, 0).expect("truncates");
+        process.truncate(fd, 10_000).expect("makes a hole");
+        mapping.bytes_mut()[9600] = 6;
+        mapping.sync(&process).expect("writes");
+        expected.fill(0);
+        expected[9600] = 6;
+        check(&expected);
+        assert!(process.lseek(fd, 0, Whence::Data).expect("is data") > 0);
+        mapping.bytes_mut()[9600] = 0;
+        mapping.sync(&process).expect("writes");
+        expected[9600] = 0;
+        check(&expected);
+    }
+}
+
+#[test]
 fn calls_fail_with_enotconn_when_the_server_is_gone() {
     let mut world = World::served();
     let process = world.process(&Identity::root());
