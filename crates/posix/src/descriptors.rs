@@ -3,7 +3,8 @@
 //! Thread safety: one lock, held for a few instructions. Invariants: the lowest free number is given out; a
 //! process that is bounded has as many descriptors as its user's share was taken for. Those of the program
 //! have numbers below [`DESCRIPTORS_MAX`]; hidden ones, from there on, are reached by no number that the
-//! program gives, and end with the process.
+//! program gives, and end with the process. One that is closed is not given out again at
+//! once: a call that is under way would find another open file.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -24,6 +25,9 @@ pub const DESCRIPTORS_MAX: usize = 1 << 20;
 /// Those that a program names.
 const NUMBERS: Range<i32> = 0..DESCRIPTORS_MAX as i32;
 
+/// The hidden ones, from there on.
+const HIDDEN_COUNT: i32 = i32::MAX - NUMBERS.end;
+
 #[derive(Debug, Clone)]
 struct Slot {
     file: Arc<OpenFile>,
@@ -33,11 +37,30 @@ struct Slot {
 #[derive(Debug, Default)]
 struct Slots {
     by_number: BTreeMap<i32, Slot>,
+    /// The hidden number that is tried next, counted from the first one.
+    next_hidden: i32,
     /// Of a process that is bounded: one for each.
     share: Option<Share>,
 }
 
 impl Slots {
+    /// Under the lowest free number of these.
+    fn insert(&mut self, file: Arc<OpenFile>, numbers: Range<i32>, closes_on_exec: bool) -> Result<Fd> {
+        let mut free = numbers.start;
+        for (&number, _) in self.by_number.range(numbers.clone()) {
+            if number != free {
+                break;
+            }
+            free += 1;
+        }
+        if !numbers.contains(&free) {
+            return refuse(Errno::MFILE, "too many open files");
+        }
+        self.take_share()?;
+        self.by_number.insert(free, Slot { file, closes_on_exec });
+        Ok(Fd(free))
+    }
+
     /// For one more.
     fn take_share(&mut self) -> Result<()> {
         let is_taken = self.share.as_mut().is_none_or(|share| share.grow(1));
@@ -61,7 +84,7 @@ pub(crate) struct Descriptors {
 impl Descriptors {
     /// None yet, of a process that is bounded.
     pub(crate) fn bounded(bounds: &Bounds) -> Self {
-        Self { slots: Mutex::new(Slots { by_number: BTreeMap::new(), share: bounds.descriptors(0) }) }
+        Self { slots: Mutex::new(Slots { share: bounds.descriptors(0), ..Slots::default() }) }
     }
 
     /// Those of a child: the same open files, but for hidden ones.
@@ -74,7 +97,7 @@ impl Descriptors {
             slots.by_number.range(NUMBERS).map(|(number, slot)| (*number, slot.clone())).collect();
         let too_many = PosixError::new(Errno::MFILE, "too many open files of the user");
         let share = bounds.map(|bounds| bounds.descriptors(by_number.len()).ok_or(too_many)).transpose()?;
-        Ok(Self { slots: Mutex::new(Slots { by_number, share }) })
+        Ok(Self { slots: Mutex::new(Slots { by_number, share, next_hidden: 0 }) })
     }
 
     /// Whether one more is refused now: what is opened may be made or cut before its descriptor is.
@@ -96,29 +119,15 @@ impl Descriptors {
         if !NUMBERS.contains(&min) {
             return refuse(Errno::INVAL, "no number of a descriptor");
         }
-        self.insert_within(file, min..NUMBERS.end, closes_on_exec)
+        self.slots.lock().insert(file, min..NUMBERS.end, closes_on_exec)
     }
 
     /// Under a number that no call of the program names.
     pub(crate) fn insert_hidden(&self, file: Arc<OpenFile>) -> Result<Fd> {
-        self.insert_within(file, NUMBERS.end..i32::MAX, false)
-    }
-
-    fn insert_within(&self, file: Arc<OpenFile>, numbers: Range<i32>, closes_on_exec: bool) -> Result<Fd> {
         let mut slots = self.slots.lock();
-        let mut free = numbers.start;
-        for (&number, _) in slots.by_number.range(numbers.clone()) {
-            if number != free {
-                break;
-            }
-            free += 1;
-        }
-        if !numbers.contains(&free) {
-            return refuse(Errno::MFILE, "too many open files");
-        }
-        slots.take_share()?;
-        slots.by_number.insert(free, Slot { file, closes_on_exec });
-        Ok(Fd(free))
+        let next = slots.next_hidden;
+        slots.next_hidden = (next + 1) % HIDDEN_COUNT;
+        slots.insert(file, NUMBERS.end + next..NUMBERS.end + HIDDEN_COUNT, false)
     }
 
     /// Under this number; returns what was there.
@@ -160,6 +169,11 @@ impl Descriptors {
         };
         slots.give_back();
         Ok(slot.file)
+    }
+
+    /// Whether one of them, be it hidden or not, is so.
+    pub(crate) fn has(&self, is_so: impl Fn(&OpenFile) -> bool) -> bool {
+        self.slots.lock().by_number.values().any(|slot| is_so(&slot.file))
     }
 
     /// Those of the program, ascending.

@@ -145,6 +145,11 @@ impl LockTable {
         }
     }
 
+    /// Whether `owner` has some there.
+    pub(crate) fn has(&self, owner: LockOwner, place: Place) -> bool {
+        self.tables.lock().held.get(&place).is_some_and(|held| held.iter().any(|(who, _)| *who == owner))
+    }
+
     /// A lock that is in the way of `lock`, and whose.
     pub(crate) fn find(
         &self,

@@ -130,7 +130,7 @@ impl Caller<'_> {
                 let mode = NewMode::masked(mode, umask);
                 self.open(&at, OFlags::from_bits_retain(flags), mode, handle)
             }
-            Call::Close { handle } => self.session.close_or_abandon(handle).map(done),
+            Call::Close { handle } => self.session.close(handle).map(done),
             Call::Mkdir { at, mode, umask } => {
                 process.mkdir(self.place(&at)?, NewMode::masked(mode, umask)).map(done)
             }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use kvfs_lane::{LaneEnd, NUMBERED};
 use kvfs_locks::{Mutex, class};
-use kvfs_posix::{DESCRIPTORS_MAX, Fd, Process, SharedFile, end_range_locks, interrupt};
+use kvfs_posix::{DESCRIPTORS_MAX, Fd, Process, SharedFile, close_hidden, end_range_locks, interrupt};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
@@ -142,27 +142,24 @@ impl Session {
             Ok(()) => table.insert(handle, fd),
             Err(error) => {
                 drop(table);
-                self.process.close(fd)?;
+                close_hidden(&self.process, fd)?;
                 return Err(error);
             }
         };
         Ok(handle)
     }
 
-    /// The program has closed a descriptor.
+    /// The program closes a descriptor, or could not open the placeholder of a file. Where others have copies
+    /// of that, calls of theirs may be under way: the handle stays, and locks of ranges that the process has
+    /// on the file end.
     pub(crate) fn close(&self, handle: u64) -> kvfs_posix::Result<()> {
         if let Some(fd) = numbered(handle) {
             return self.process.close(fd);
         }
-        let fd = self.table.lock().remove(&handle);
-        // Others may still have the open file; of this process the locks end.
-        fd.map_or(Ok(()), |fd| self.process.close(fd))
-    }
-
-    /// The program has closed a descriptor, or could not open the placeholder of a file.
-    pub(crate) fn close_or_abandon(&self, handle: u64) -> kvfs_posix::Result<()> {
-        self.close(handle)?;
         self.placeholders.abandon(handle, self);
+        if let Ok(file) = self.placeholders.file(handle, self) {
+            file.end_range_locks(&self.process);
+        }
         Ok(())
     }
 
@@ -180,8 +177,12 @@ impl Session {
 
     /// The last placeholder was closed.
     pub(crate) fn lose(&self, handle: u64) {
-        // It is the process's own.
-        let _ = self.close(handle);
+        // Held on: a file that is opened meanwhile keeps the locks that are taken by it.
+        let mut table = self.table.lock();
+        if let Some(fd) = table.remove(&handle) {
+            // It is the session's own.
+            let _ = close_hidden(&self.process, fd);
+        }
     }
 }
 

@@ -115,6 +115,22 @@ pub fn end_range_locks(process: &Process) {
     }
 }
 
+/// Closes a hidden descriptor of an open file that the program has none of any more. Locks of ranges that the
+/// process has on the file end, unless it has another descriptor of it: they may be of that one, taken since
+/// the program has closed this one.
+///
+/// # Errors
+/// EBADF.
+pub fn close_hidden(process: &Process, fd: Fd) -> Result<()> {
+    let file = process.scope.descriptors.remove(fd)?;
+    let (owner, place) = process.owner_of(&file, false);
+    let is_same = |other: &OpenFile| other.held.node() == file.held.node();
+    if process.scope.shared.locks.has(owner, place) && !process.scope.descriptors.has(is_same) {
+        process.end_locks(&file);
+    }
+    Ok(())
+}
+
 fn check_range(range: &Range<u64>) -> Result<()> {
     if range.is_empty() { refuse(Errno::INVAL, "an empty range") } else { Ok(()) }
 }

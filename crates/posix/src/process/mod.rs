@@ -28,7 +28,7 @@ use rustix::io::Errno;
 pub use attributes::{Access, Truncation};
 pub use directory::{Directory, DirectoryEntry};
 pub use io::{Whence, copy_placed, write_placed};
-pub use lock::{end_range_locks, interrupt};
+pub use lock::{close_hidden, end_range_locks, interrupt};
 pub use trees::ProcessTrees;
 
 use crate::bounds::Bounds;

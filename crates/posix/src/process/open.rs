@@ -230,6 +230,11 @@ impl SharedFile {
         process.scope.descriptors.insert_hidden(Arc::clone(&self.0))
     }
 
+    /// Locks of ranges that a process has on the file end, as when it closes a descriptor of it.
+    pub fn end_range_locks(&self, process: &Process) {
+        process.end_locks(&self.0);
+    }
+
     /// A process for the user of `process` that has this file alone, opened anew: with flags, an offset and
     /// locks of its own.
     ///

@@ -58,6 +58,26 @@ int main(int c, char **v) {
 }
 "#;
 
+/// Of two descriptors of an open file, one is closed while a thread waits for a lock by the other.
+const CLOSES: &str = r#"
+static int fd; static volatile int tid;
+static void *work(void *d) { (void)d; tid = syscall(SYS_gettid); return (void *)(long)lock(fd, F_SETLKW); }
+static int sleeps(void) {
+  char p[64], b[256] = {0}; snprintf(p, sizeof p, "/proc/self/task/%d/stat", tid); FILE *f = fopen(p, "r"); if (!f) return 0;
+  fread(b, 1, sizeof b - 1, f); fclose(f); char *state = strrchr(b, ')'); return state && state[2] == 'S';
+}
+int main(int c, char **v) {
+  (void)c; char p[4096], q[4096], b; snprintf(p, sizeof p, "%s/f", v[1]); snprintf(q, sizeof q, "%s/own", v[1]);
+  int ready[2], done[2]; if (pipe(ready) || pipe(done)) return 1;
+  if (!fork()) { close(done[1]); int own = open(p, O_CREAT | O_RDWR, 0600); if (lock(own, F_SETLK)) _exit(1); write(ready[1], "x", 1); read(done[0], &b, 1); _exit(0); }
+  if (read(ready[0], &b, 1) != 1) return 2;
+  fd = open(p, O_RDWR); int copy = dup(fd), own = open(q, O_CREAT | O_RDWR, 0600); if (lock(own, F_SETLK)) return 3;
+  pthread_t th; pthread_create(&th, 0, work, 0); while (!tid || !sleeps()) sched_yield();
+  close(copy); close(done[1]); void *r; pthread_join(th, &r); int s; wait(&s);
+  printf("%d %d\n", (int)(long)r, s); ask(p); copy = dup(fd); ask(p); close(copy); ask(p); return 0;
+}
+"#;
+
 fn compare_program(main: &str) {
     compare(
         &["gcc"],
@@ -73,4 +93,9 @@ fn close_in_a_child_of_vfork_leaves_the_locks_of_its_parent() {
 #[test]
 fn lock_is_kept_while_many_threads_of_it_call() {
     compare_program(WAITS);
+}
+
+#[test]
+fn thread_that_waits_for_a_lock_gets_it_though_a_copy_of_its_descriptor_was_closed() {
+    compare_program(CLOSES);
 }

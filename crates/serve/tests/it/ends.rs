@@ -7,7 +7,7 @@ use std::sync::mpsc::channel;
 
 use kvfs_fs::BeginOptions;
 use kvfs_lane::greeting::PLACEHOLDER_MODE;
-use kvfs_lane::{Call, Connection, LaneError, LockRange};
+use kvfs_lane::{Call, Connection, LaneError, LockRange, Reply};
 use kvfs_posix::Identity;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{OFlags, fstat};
@@ -308,6 +308,40 @@ fn a_lock_of_a_whole_file_ends_with_the_last_copy_of_its_placeholder() {
         other.call(&lock(wanted), &[]).expect("is free");
         other.call(&Call::Close { handle: wanted }, &[]).expect("closes");
     }
+}
+
+#[test]
+fn locks_of_ranges_end_with_each_close_and_stay_when_a_former_one_is_noticed() {
+    let world = World::new();
+    let (one, other) = (world.connect(), world.connect());
+    let lock = LockRange { start: 0, end: 10, is_exclusive: Some(true), of_file: false };
+    let wanted = other.open("/file", OFlags::CREATE | OFlags::RDWR, None).expect("opens");
+    let found = || other.call(&Call::FindLock { handle: wanted, lock }, &[]).expect("looks").0;
+    let opened = || {
+        let (handle, descriptor) = placeholder(&one);
+        one.open("/file", OFlags::RDWR, Some(handle)).expect("opens");
+        (handle, descriptor)
+    };
+    for is_told in [false, true] {
+        let (former, descriptor) = opened();
+        one.read(former, 1, Some(0)).expect("is open");
+        if is_told {
+            one.call(&Call::Close { handle: former }, &[]).expect("closes");
+        }
+        let (handle, _descriptor) = opened();
+        drop(descriptor);
+        one.call(&Call::Lock { handle, lock, waits: false }, &[]).expect("is free");
+        one.call(&Call::Settle, &[]).expect("sees what is closed");
+        assert_eq!(found(), Reply::Locked(Some(lock)));
+        let (third, _descriptor) = opened();
+        one.call(&Call::Close { handle: third }, &[]).expect("closes");
+        assert_eq!(found(), Reply::Locked(None), "each close of the file ends them");
+        one.read(third, 1, Some(0)).expect("has copies");
+    }
+    let (last, descriptor) = opened();
+    one.call(&Call::Lock { handle: last, lock, waits: false }, &[]).expect("is free");
+    drop(descriptor);
+    world.until(|_| found() == Reply::Locked(None));
 }
 
 #[test]
