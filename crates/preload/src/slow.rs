@@ -153,11 +153,13 @@ fn close_range(args: &Args) -> Verdict {
 
 /// A copy of a descriptor belongs where the descriptor does.
 fn duplicate(nr: Number, args: &Args) -> Verdict {
-    let is_onto = matches!(nr as i64, libc::SYS_dup2 | libc::SYS_dup3);
-    if client::is_hidden(args[0] as i32) || (is_onto && !client::gives_up(args[1] as i32)) {
+    if client::is_hidden(args[0] as i32) {
         return Verdict::Done(-(libc::EBADF as isize));
     }
-    let result = sys::call(nr, args);
+    let result = match nr as i64 {
+        libc::SYS_dup2 | libc::SYS_dup3 => client::replace(nr, args),
+        _ => sys::call(nr, args),
+    };
     if result >= 0 && state::is_marked(args[0] as i32) {
         state::mark(result as i32);
     }

@@ -4,13 +4,16 @@
 //! They have high numbers, and what the program does to them by number finds no descriptor: shells and
 //! daemons close all numbers that they don't know.
 //!
-//! Thread safety: atomics. Invariant: a child of vfork has a table of its own, but shares this memory: what
-//! it hides is listed with its process.
+//! Thread safety: atomics; numbers change while the thread that changes them has the connection to itself.
+//! Invariant: a child of vfork has a table of its own, but shares this memory: what it hides is listed with
+//! its process.
 
 use std::os::fd::{IntoRawFd, OwnedFd};
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed};
 
 use super::map;
+use super::page::page;
+use super::server::{Asking, Who, has_moved, who};
 use crate::state;
 use crate::sys;
 
@@ -151,6 +154,7 @@ pub(super) fn inherit_directory(fd: i32) {
 /// A placeholder stands for the new working directory, in the place of the old one; `None`: there is none any
 /// more. `is_shared`: a child of vfork.
 pub(super) fn keep_directory(fd: Option<OwnedFd>, is_shared: bool) {
+    let _alone = page().map(Asking::begin);
     let old = DIRECTORY.load(Relaxed) - 1;
     if old >= 0 {
         let close_old = if is_shared { close } else { end };
@@ -177,20 +181,34 @@ pub(super) fn copy(fd: i32) -> i32 {
     if copied < 0 { fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) } else { copied }
 }
 
-/// The program wants a number for something of its own. Returns `false` if it can't have it.
+/// The program gives a number to something of its own, by `make`. What is hidden there gets another one; where
+/// there is none, or the table is that of a child of vfork, that is refused.
+pub(super) fn replace(fd: i32, make: impl FnOnce() -> isize) -> isize {
+    // One that the program has can't become hidden.
+    let may_be_hidden = is_hidden(fd) || (is_high(fd) && fcntl(fd, libc::F_GETFD, 0) < 0);
+    let Some(page) = page().filter(|_| may_be_hidden) else { return make() };
+    // Until the program has the number: nothing of the library's gets it, and none of its calls uses it.
+    let _alone = Asking::begin(page);
+    if is_hidden(fd) && !(who(page) == Who::Own && make_room(fd)) {
+        return -(libc::EBADF as isize);
+    }
+    make()
+}
+
+/// Returns `false` if there is no other number.
 #[must_use]
-pub(super) fn make_room(fd: i32) -> bool {
+fn make_room(fd: i32) -> bool {
     let is_directory = DIRECTORY.load(Relaxed) == fd + 1;
     let command = if is_directory { libc::F_DUPFD } else { libc::F_DUPFD_CLOEXEC };
     let moved = fcntl(fd, command, FLOOR.load(Relaxed));
     if moved < 0 {
         return false;
     }
-    forget(fd);
     note(moved);
+    forget(fd);
     if is_directory {
         DIRECTORY.store(moved + 1, Relaxed);
     }
-    super::server::has_moved(fd, moved);
+    has_moved(fd, moved);
     true
 }

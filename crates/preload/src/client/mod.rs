@@ -39,7 +39,7 @@ use crate::place::Place;
 use crate::slow::Verdict;
 use crate::start::PROBE;
 use crate::state;
-use crate::sys;
+use crate::sys::{self, Args, Number};
 
 pub(crate) use directory::{leave_directory, owns};
 pub(crate) use hidden::{first_within, is_hidden};
@@ -187,14 +187,9 @@ pub(crate) fn may_own_descriptor(fd: i32) -> bool {
     true
 }
 
-/// Whether the program may give a number to something else.
-pub(crate) fn gives_up(fd: i32) -> bool {
-    if !is_hidden(fd) {
-        return true;
-    }
-    // A child of vfork has its own table: what it needs of this number is the connection alone.
-    let is_own = page::page().is_some_and(|page| server::who(page) == server::Who::Own);
-    is_own && hidden::make_room(fd)
+/// dup2 and dup3: the program gives a number to something else.
+pub(crate) fn replace(nr: Number, args: &Args) -> isize {
+    hidden::replace(args[1] as i32, || sys::call(nr, args))
 }
 
 const fn fail(errno: i32) -> Verdict {

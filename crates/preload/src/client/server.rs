@@ -76,14 +76,15 @@ pub(super) extern "C" fn claim_page() {
     }
 }
 
-/// One at a time asks on the connection.
-struct Asking<'p> {
+/// One at a time asks on the connection, or gives a hidden descriptor another number: who asks has looked the
+/// number up.
+pub(super) struct Asking<'p> {
     page: &'p Page,
     signals: u64,
 }
 
 impl<'p> Asking<'p> {
-    fn begin(page: &'p Page) -> Self {
+    pub(super) fn begin(page: &'p Page) -> Self {
         let signals = mask(u64::MAX);
         while page.asking.compare_exchange(0, 1, Acquire, Relaxed).is_err() {
             sys::call(libc::SYS_sched_yield as u64, &[0; 6]);
@@ -153,7 +154,15 @@ impl Kept {
     }
 
     fn lives(self, page: &Page) -> bool {
-        self.now(page).is_some_and(|now| greeting::is_connected(now.socket))
+        while let Some(now) = self.now(page) {
+            let lives = greeting::is_connected(now.socket);
+            // Otherwise something else may have the number by now.
+            let is_same = |then: Self| then.socket.as_raw_fd() == now.socket.as_raw_fd();
+            if self.now(page).is_some_and(is_same) {
+                return lives;
+            }
+        }
+        false
     }
 
     /// Asks for something.
@@ -205,7 +214,7 @@ impl Asking<'_> {
     }
 }
 
-/// A hidden descriptor has another number.
+/// A hidden descriptor is about to have another number. Called by the one that [asks](Asking).
 pub(super) fn has_moved(from: i32, to: i32) {
     let Some(page) = page() else { return };
     // What it was not, it stays.
@@ -340,12 +349,12 @@ fn converse<T>(
 /// A placeholder for a file to be opened.
 pub(super) struct Spare {
     pub(super) handle: u64,
-    /// In which it is opened.
+    /// In which it is opened; one that is kept may get another number.
     directory: i32,
     /// Of the connection to which it was given; `None`: that one is not kept.
     generation: Option<u32>,
     /// That one, and the connection to which the placeholder was given, of a process that can't keep them.
-    _own: [Option<OwnedFd>; 2],
+    own: [Option<OwnedFd>; 2],
 }
 
 impl Spare {
@@ -353,8 +362,17 @@ impl Spare {
     pub(super) fn open(&self, closes_on_exec: bool) -> Result<i32, Verdict> {
         let name = greeting::placeholder_name(self.handle);
         let flags = libc::O_WRONLY | libc::O_APPEND | if closes_on_exec { libc::O_CLOEXEC } else { 0 };
-        let args = [self.directory as u64, name.as_ptr() as u64, flags as u64, 0, 0, 0];
-        let opened = sys::call(libc::SYS_openat as u64, &args);
+        let mut directory = self.directory;
+        let opened = loop {
+            let args = [directory as u64, name.as_ptr() as u64, flags as u64, 0, 0, 0];
+            let opened = sys::call(libc::SYS_openat as u64, &args);
+            let now = self.directory_now();
+            // No other directory has such a file.
+            if opened >= 0 || now == directory {
+                break opened;
+            }
+            directory = now;
+        };
         if opened < 0 {
             return Err(Verdict::Done(opened));
         }
@@ -362,6 +380,13 @@ impl Spare {
         let lock = [opened as u64, libc::LOCK_SH as u64, 0, 0, 0, 0];
         while sys::call(libc::SYS_flock as u64, &lock) == -(libc::EINTR as isize) {}
         Ok(opened as i32)
+    }
+
+    fn directory_now(&self) -> i32 {
+        let Some(page) = page().filter(|_| self.own[0].is_none()) else { return self.directory };
+        let number = page.directory.load(SeqCst);
+        let is_of_it = number != 0 && self.generation == Some(page.generation.load(SeqCst));
+        if is_of_it { number - 1 } else { self.directory }
     }
 
     /// Opens it for the program, behind a call that has opened the file.
@@ -406,7 +431,7 @@ fn kept(page: &Page) -> Option<Spare> {
     }
     let is_there = |handle: &u64| *handle != 0;
     let handle = page.spares.iter().map(|place| place.swap(0, Acquire)).find(is_there)?;
-    Some(Spare { handle, directory, generation, _own: [None, None] })
+    Some(Spare { handle, directory, generation, own: [None, None] })
 }
 
 /// A placeholder. EMFILE: the user, or the process, has too many.
@@ -441,7 +466,7 @@ pub(super) fn spare() -> Result<Spare, Errno> {
             page.directory.store(directory + 1, Release);
         }
         let directory = page.directory.load(Relaxed) - 1;
-        Spare { handle, directory, generation: Some(generation), _own: [None, None] }
+        Spare { handle, directory, generation: Some(generation), own: [None, None] }
     };
     given.handles.iter().for_each(|handle| keep(page, *handle, generation));
     Ok(spare)
@@ -457,7 +482,7 @@ fn lifted(fd: OwnedFd) -> OwnedFd {
 fn alone(given: &mut Answer, generation: Option<u32>, connection: Option<OwnedFd>) -> Result<Spare, Errno> {
     let handle = given.handles.pop().ok_or(libc::EMFILE)?;
     let directory = lifted(given.descriptors.pop().ok_or(libc::EIO)?);
-    Ok(Spare { handle, directory: directory.as_raw_fd(), generation, _own: [Some(directory), connection] })
+    Ok(Spare { handle, directory: directory.as_raw_fd(), generation, own: [Some(directory), connection] })
 }
 
 /// The memory of an open file.

@@ -90,6 +90,43 @@ fn program_without_a_free_number_calls_on_and_makes_and_truncates_nothing() {
     );
 }
 
+/// A thread takes one number of the library's after the other for a file of its own, while another one opens
+/// files, which asks on the connection.
+const TAKES_NUMBERS: &str = r#"
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+static int file; static volatile int is_over;
+static void *work(void *d) {
+  (void)d; long refused = 0;
+  while (!is_over) for (int n = 64; n < 128; n++) if (dup2(file, n) != n || close(n)) refused++;
+  return (void *)refused;
+}
+int main(int c, char **v) {
+  (void)c; char p[4096], q[] = "/tmp/kvfs-taken-XXXXXX"; snprintf(p, sizeof p, "%s/f", v[1]);
+  struct rlimit few = {128, 128}; struct stat st; if (setrlimit(RLIMIT_NOFILE, &few) || (file = mkstemp(q)) < 0 || unlink(q)) return 1;
+  pthread_t th; pthread_create(&th, 0, work, 0); int failed = 0; void *refused;
+  for (int i = 0; i < 5000; i++) { int fd = open(p, O_CREAT | O_RDWR, 0600); if (fd < 0) failed++; else close(fd); }
+  is_over = 1; pthread_join(th, &refused); fstat(file, &st);
+  printf("%d %ld %ld\n", failed, (long)refused, (long)st.st_size); return 0;
+}
+"#;
+
+#[test]
+fn number_that_a_program_takes_gets_nothing_of_a_request_that_is_under_way() {
+    compare(
+        &["gcc"],
+        &format!(
+            "gcc -w -pthread -o $D/prog -x c - <<'C_END'\n{TAKES_NUMBERS}\nC_END\n$D/prog $D; rm $D/prog"
+        ),
+    );
+}
+
 fn run(served: &Served, script: &str) -> Output {
     served.command("bash").args(["-c", script]).output().expect("bash runs")
 }
