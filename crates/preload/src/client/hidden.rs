@@ -204,6 +204,9 @@ fn make_room(fd: i32) -> bool {
     if moved < 0 {
         return false;
     }
+    if map::has_moved(fd, moved) {
+        return true;
+    }
     note(moved);
     forget(fd);
     if is_directory {

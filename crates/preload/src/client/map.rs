@@ -5,7 +5,8 @@
 //! writing, too, the server has memory: all processes map the same, and it is the file's as long as a hidden
 //! copy of the descriptor is there.
 //!
-//! Thread safety: see the back end; the list of mappings is atomic, and a child of fork has a copy of it.
+//! Thread safety: see the back end; the list of mappings is atomic, and a child of fork has a copy of it. What
+//! changes their descriptors does so as the one that asks on the connection.
 
 use std::ops::Range;
 use std::os::fd::AsRawFd;
@@ -15,6 +16,8 @@ use std::sync::atomic::{AtomicI32, AtomicU64};
 use kvfs_lane::Reply;
 
 use super::content::PIECE;
+use super::page::page;
+use super::server::Asking;
 use super::{Done, ask, error, first, hidden, number, server};
 use crate::call::Call;
 use crate::slow::Verdict;
@@ -104,6 +107,23 @@ pub(super) fn map(call: &Call<'_>) -> Done {
 fn share(call: &Call<'_>, handle: u64) -> Done {
     let memory = server::memory(handle).map_err(super::fail)?;
     let fd = call.fds[0].ok_or(Verdict::Native)?;
+    let mapping = list(fd)?;
+    let mut args = *call.args;
+    args[4] = memory.as_raw_fd() as u64;
+    let start = sys::call(call.nr, &args);
+    if start < 0 {
+        let_go(mapping);
+        return Err(Verdict::Done(start));
+    }
+    state::HAS_SHARED.store(1, Relaxed);
+    mapping.len.store(args[1], Relaxed);
+    mapping.start.store(start as u64, Release);
+    Ok(start)
+}
+
+/// Lists a mapping that is not there yet, with a hidden copy of a descriptor.
+fn list(fd: i32) -> Result<&'static Mapping, Verdict> {
+    let _alone = page().map(Asking::begin);
     let copy = hidden::copy(fd);
     if copy < 0 {
         return Err(Verdict::Done(copy as isize));
@@ -111,22 +131,24 @@ fn share(call: &Call<'_>, handle: u64) -> Done {
     state::mark(copy);
     let mut mappings = MAPPINGS.iter();
     let is_taken = |mapping: &&Mapping| mapping.fd.compare_exchange(0, copy + 1, Acquire, Relaxed).is_ok();
-    let Some(mapping) = mappings.find(is_taken) else {
+    mappings.find(is_taken).ok_or_else(|| {
         hidden::close(copy);
-        return error(libc::ENOMEM);
-    };
-    let mut args = *call.args;
-    args[4] = memory.as_raw_fd() as u64;
-    let start = sys::call(call.nr, &args);
-    if start < 0 {
-        mapping.fd.store(0, Release);
-        hidden::close(copy);
-        return Err(Verdict::Done(start));
-    }
-    state::HAS_SHARED.store(1, Relaxed);
-    mapping.len.store(args[1], Relaxed);
-    mapping.start.store(start as u64, Release);
-    Ok(start)
+        super::fail(libc::ENOMEM)
+    })
+}
+
+/// A mapping has no pages any more.
+fn let_go(mapping: &Mapping) {
+    let _alone = page().map(Asking::begin);
+    hidden::close(mapping.fd.load(Relaxed) - 1);
+    mapping.fd.store(0, Release);
+}
+
+/// Whether `from` is the descriptor of a mapping. It is about to have the number `to`; called by the one that
+/// [asks](Asking).
+pub(super) fn has_moved(from: i32, to: i32) -> bool {
+    state::mark(to);
+    MAPPINGS.iter().any(|mapping| mapping.fd.compare_exchange(from + 1, to + 1, Relaxed, Relaxed).is_ok())
 }
 
 /// mremap: address, length, new length, flags, new address. A mapping that is listed stays a whole one.
@@ -151,17 +173,15 @@ pub(crate) fn remap(args: &Args) -> isize {
 /// munmap: files whose mappings are gone are let go.
 pub(crate) fn unmap(args: &Args) -> isize {
     let gone = args[0]..behind(args[0], args[1]);
-    let mut kept = [0; MAPPINGS_MAX];
-    for (mapping, kept) in MAPPINGS.iter().zip(&mut kept) {
+    let mut ended = [false; MAPPINGS_MAX];
+    for (mapping, has_ended) in MAPPINGS.iter().zip(&mut ended) {
         let pages = mapping.pages();
         if !meet(&pages, &gone) {
             continue;
         }
         match (gone.start <= pages.start, pages.end <= gone.end) {
             (true, true) => {
-                if mapping.start.compare_exchange(pages.start, 0, Acquire, Relaxed).is_ok() {
-                    *kept = mapping.fd.swap(0, Release);
-                }
+                *has_ended = mapping.start.compare_exchange(pages.start, 0, Acquire, Relaxed).is_ok();
             }
             (true, false) => {
                 mapping.start.store(gone.end, Release);
@@ -173,9 +193,7 @@ pub(crate) fn unmap(args: &Args) -> isize {
         }
     }
     let result = sys::call(libc::SYS_munmap as u64, args);
-    for fd in kept.into_iter().filter(|fd| *fd > 0) {
-        hidden::close(fd - 1);
-    }
+    MAPPINGS.iter().zip(ended).filter(|(_, has_ended)| *has_ended).for_each(|(mapping, _)| let_go(mapping));
     result
 }
 

@@ -1,6 +1,7 @@
 //! Programs that map files of the store.
 
 use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
 use std::process::Stdio;
 
 use crate::run::{Served, compiled};
@@ -38,10 +39,34 @@ int main(int c, char **v) {
 }
 "#;
 
-#[test]
-fn msync_of_each_mapping_reaches_its_server_or_fails() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let Some(program) = compiled(directory.path(), MAPS, &[]) else { return };
+/// A mapping stays while the program takes each number for a descriptor of its own, and those that it has
+/// taken then stay when the mapping goes.
+const TAKES_NUMBERS: &str = r#"
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+#define P 4096
+#define N 128
+int main(int c, char **v) {
+  (void)c; struct rlimit few = {N, N}; if (setrlimit(RLIMIT_NOFILE, &few)) return 1;
+  int fd = open(v[1], O_CREAT | O_RDWR, 0600), null = open("/dev/null", O_WRONLY); if (fd < 0 || null < 0 || ftruncate(fd, P)) return 2;
+  char *p = mmap(0, P, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0); if (p == MAP_FAILED) return 3; p[0] = 'a';
+  int refused = 0, lost = 0, taken[N], count = 0;
+  for (int round = 0; round < 20; round++) for (int n = N / 2; n < N; n++) if (dup2(null, n) != n || write(n, "x", 1) != 1 || close(n)) refused++;
+  printf("%d %d\n", refused, msync(p, P, MS_SYNC)); fflush(stdout); getchar();
+  printf("%d ", msync(p, P, MS_SYNC) ? errno : 0);
+  for (int n = 3; n < N; n++) if (fcntl(n, F_GETFD) < 0 && dup2(null, n) == n) taken[count++] = n;
+  munmap(p, P); for (int i = 0; i < count; i++) if (write(taken[i], "x", 1) != 1) lost++;
+  printf("%d %d\n", count > N / 2, lost); return 0;
+}
+"#;
+
+/// What a program says before and after its server was replaced.
+fn said_with_two_servers(program: &Path) -> [String; 2] {
     let mut served = Served::new();
     let mut program = served
         .command(program.to_str().expect("text"))
@@ -51,14 +76,27 @@ fn msync_of_each_mapping_reaches_its_server_or_fails() {
         .spawn()
         .expect("runs");
     let mut output = BufReader::new(program.stdout.take().expect("a pipe"));
-    let mut said = String::new();
-    output.read_line(&mut said).expect("has synced");
-    assert_eq!(said, "1 0 0 \n");
+    let (mut before, mut after) = (String::new(), String::new());
+    output.read_line(&mut before).expect("has synced");
     served.restart();
     program.stdin.take().expect("a pipe").write_all(b"\n").expect("goes on");
-    let mut said = String::new();
-    output.read_to_string(&mut said).expect("ends");
+    output.read_to_string(&mut after).expect("ends");
     program.wait().expect("has ended");
+    [before, after]
+}
+
+#[test]
+fn mapping_is_synced_whatever_numbers_the_program_takes_and_takes_none_of_them_along() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let Some(program) = compiled(directory.path(), TAKES_NUMBERS, &[]) else { return };
+    // EIO: the file is another server's.
+    assert_eq!(said_with_two_servers(&program), ["0 0\n", "5 1 0\n"]);
+}
+
+#[test]
+fn msync_of_each_mapping_reaches_its_server_or_fails() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let Some(program) = compiled(directory.path(), MAPS, &[]) else { return };
     // EIO: the file is another server's. A mapping that nothing would sync is refused.
-    assert_eq!(said, "5 5 5 \n1 1\n");
+    assert_eq!(said_with_two_servers(&program), ["1 0 0 \n", "5 5 5 \n1 1\n"]);
 }
