@@ -19,7 +19,9 @@ const LARGE: isize = 0o100_000;
 pub(super) fn serve(call: &Call<'_>) -> Done {
     let args = call.args;
     if call.nr as i64 == libc::SYS_close {
-        return Ok(opening::close(call));
+        let fd = args[0] as i32;
+        opening::release(fd..=fd);
+        return Err(Verdict::Native);
     }
     let handle = first(call)?;
     match call.nr as i64 {
@@ -55,11 +57,10 @@ fn fcntl(call: &Call<'_>, handle: u64, command: i32, argument: u64) -> Done {
             let (lock, is_of_file) = (lock(call, argument)?, command >= libc::F_OFD_GETLK);
             let waits = matches!(command, libc::F_SETLKW | libc::F_OFD_SETLKW);
             let lock = LockRange { of_file: is_of_file, ..lock };
-            do_it(call, &kvfs_lane::Call::Lock { handle, lock, waits })?;
             if !is_of_file && let Some(page) = page::page() {
                 page.has_locks.store(true, Relaxed);
             }
-            Ok(0)
+            do_it(call, &kvfs_lane::Call::Lock { handle, lock, waits })
         }
         libc::F_GETLK | libc::F_OFD_GETLK => {
             let lock = LockRange { of_file: command == libc::F_OFD_GETLK, ..lock(call, argument)? };

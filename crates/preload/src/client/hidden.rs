@@ -39,18 +39,28 @@ fn process() -> u64 {
     sys::call(libc::SYS_getpid as u64, &[0; 6]) as u64
 }
 
-/// Looks how many descriptors the process may have: half of few, and few of many, are this library's.
-pub(super) fn set_up() {
+/// How many descriptors the process may have.
+pub(super) fn limit() -> u32 {
     let mut limit = [0_u64; 2];
     let args = [libc::RLIMIT_NOFILE.into(), limit.as_mut_ptr() as u64, 0, 0, 0, 0];
-    if sys::call(libc::SYS_getrlimit as u64, &args) == 0 {
-        let limit = limit[0].min(1024) as i32;
-        FLOOR.store((limit - 64).max(limit / 2), Relaxed);
-    }
+    let asked = sys::call(libc::SYS_getrlimit as u64, &args);
+    // The kernel has no more.
+    if asked == 0 { limit[0].clamp(1, 1 << 30) as u32 } else { 1024 }
+}
+
+/// Half of few descriptors, and few of many, are this library's.
+pub(super) fn set_up() {
+    let limit = limit().min(1024) as i32;
+    FLOOR.store((limit - 64).max(limit / 2), Relaxed);
 }
 
 fn fcntl(fd: i32, command: i32, argument: i32) -> i32 {
     sys::call(libc::SYS_fcntl as u64, &[fd as u64, command as u64, argument as u64, 0, 0, 0]) as i32
+}
+
+/// Whether a number of this process is a descriptor.
+pub(super) fn is_open(fd: i32) -> bool {
+    fcntl(fd, libc::F_GETFD, 0) >= 0
 }
 
 /// Closes a number of this process, whatever it is.
@@ -185,7 +195,7 @@ pub(super) fn copy(fd: i32) -> i32 {
 /// there is none, or the table is that of a child of vfork, that is refused.
 pub(super) fn replace(fd: i32, make: impl FnOnce() -> isize) -> isize {
     // One that the program has can't become hidden.
-    let may_be_hidden = is_hidden(fd) || (is_high(fd) && fcntl(fd, libc::F_GETFD, 0) < 0);
+    let may_be_hidden = is_hidden(fd) || (is_high(fd) && !is_open(fd));
     let Some(page) = page().filter(|_| may_be_hidden) else { return make() };
     // Until the program has the number: nothing of the library's gets it, and none of its calls uses it.
     let _alone = Asking::begin(page);

@@ -187,8 +187,18 @@ pub(crate) fn may_own_descriptor(fd: i32) -> bool {
     true
 }
 
-/// dup2 and dup3: the program gives a number to something else.
+/// Numbers that `close_range` closes.
+pub(crate) fn release(first: u32, last: u32) {
+    let end = last.min(hidden::limit() - 1);
+    opening::release(first.min(end + 1) as i32..=end as i32);
+}
+
+/// dup2 and dup3: the program gives a number to something else, which closes what it is.
 pub(crate) fn replace(nr: Number, args: &Args) -> isize {
+    let (from, onto) = (args[0] as i32, args[1] as i32);
+    if from != onto && hidden::is_open(from) {
+        opening::release(onto..=onto);
+    }
     hidden::replace(args[1] as i32, || sys::call(nr, args))
 }
 

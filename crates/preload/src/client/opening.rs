@@ -6,12 +6,13 @@
 use kvfs_lane::Reply;
 use kvfs_lane::greeting::PLACEHOLDER_MODE;
 
-use super::server::{Who, spare, who};
+use super::server::{Who, exchange, spare, who};
 use super::{Done, UMASK, ask, at, error, fail, hidden};
 use crate::call::Call;
 use crate::slow::Verdict;
 use crate::state;
 use crate::sys::{self, Args, Number, word};
+use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// open, openat, openat2, creat.
@@ -91,14 +92,16 @@ pub(super) fn leads_to_placeholder(nr: Number, args: &Args) -> bool {
         && found.mode() == PLACEHOLDER_MODE
 }
 
-/// A descriptor is about to be closed: locks of ranges that the process has on the file end. A child of vfork
-/// closes one of its own table, and the locks are its parent's.
-pub(super) fn close(call: &Call<'_>) -> isize {
-    let has_locks =
-        super::page::page().is_some_and(|page| page.has_locks.load(Relaxed) && who(page) == Who::Own);
-    if has_locks && let Ok(handle) = super::first(call) {
-        // Whatever it says, the descriptor is closed.
-        let _ = super::do_it(call, &kvfs_lane::Call::Close { handle });
+/// Numbers of the program are about to be closed: locks of ranges that the process has on their files end. A
+/// child of vfork closes those of its own table, and the locks are its parent's.
+pub(super) fn release(fds: RangeInclusive<i32>) {
+    if !super::page::page().is_some_and(|page| page.has_locks.load(Relaxed) && who(page) == Who::Own) {
+        return;
     }
-    sys::call(call.nr, call.args)
+    for fd in fds.filter(|fd| state::is_marked(*fd) && !hidden::is_hidden(*fd)) {
+        if let Ok(handle) = super::handle(fd) {
+            // Whatever it says, the descriptor is closed.
+            let _ = exchange(&kvfs_lane::Call::Close { handle }, |_| 0, |_, _| ());
+        }
+    }
 }

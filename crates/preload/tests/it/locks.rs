@@ -78,6 +78,21 @@ int main(int c, char **v) {
 }
 "#;
 
+/// A file is closed by each of the calls that close, while a copy of the descriptor stays.
+const REPLACES: &str = r#"
+int main(int c, char **v) {
+  (void)c; char p[4096]; snprintf(p, sizeof p, "%s/db", v[1]); int null = open("/dev/null", O_RDWR), kept = open(p, O_CREAT | O_RDWR, 0600);
+  for (int how = 0; how < 5; how++) {
+    int fd = dup(kept); lock(fd, F_SETLK); ask(p);
+    // None of these closes it.
+    dup2(fd, fd); dup2(77, fd); syscall(SYS_close_range, fd, fd, 4); ask(p);
+    if (how == 0) close(fd); else if (how == 1) dup2(null, fd); else if (how == 2) dup3(null, fd, O_CLOEXEC); else if (how == 3) syscall(SYS_close_range, fd, ~0U, 0); else dup2(kept, fd);
+    ask(p); close(fd);
+  }
+  printf("%d\n", (int)write(kept, "x", 1)); return 0;
+}
+"#;
+
 fn compare_program(main: &str) {
     compare(
         &["gcc"],
@@ -98,4 +113,9 @@ fn lock_is_kept_while_many_threads_of_it_call() {
 #[test]
 fn thread_that_waits_for_a_lock_gets_it_though_a_copy_of_its_descriptor_was_closed() {
     compare_program(CLOSES);
+}
+
+#[test]
+fn locks_end_with_each_call_that_closes_a_descriptor_of_the_file() {
+    compare_program(REPLACES);
 }
