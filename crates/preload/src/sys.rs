@@ -122,6 +122,11 @@ impl Stat {
         self.0[3] as u32
     }
 
+    /// Whose it is.
+    pub(crate) fn uid(&self) -> u32 {
+        (self.0[3] >> 32) as u32
+    }
+
     /// Asks about the path at an address.
     pub(crate) fn of_path(&mut self, path: u64) -> bool {
         call(libc::SYS_stat as u64, &[path, self.0.as_mut_ptr() as u64, 0, 0, 0, 0]) == 0

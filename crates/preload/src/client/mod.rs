@@ -180,8 +180,11 @@ fn by_descriptor(call: &Call<'_>) -> Done {
 /// Whether a descriptor that the process was started with belongs to a store, also where its user may not use
 /// it.
 pub(crate) fn may_own_descriptor(fd: i32) -> bool {
-    let Ok(handle) = handle(fd) else { return false };
-    if hidden::is_high(fd) && directory::is_of(handle) {
+    let mut found = sys::Stat::new();
+    if !found.of_descriptor(fd) || found.mode() != PLACEHOLDER_MODE {
+        return false;
+    }
+    if hidden::is_high(fd) && directory::is_of(found.identity().1) {
         hidden::inherit_directory(fd);
     }
     true
@@ -265,13 +268,22 @@ fn outside(call: &Call<'_>, path: u64) -> Verdict {
     Verdict::Done(sys::call(call.nr, &args))
 }
 
+/// Whether a file is a placeholder: one of the server's user. Other users may give the same rights to files of
+/// their own; root does not, nor this process's user to its own harm, and what is theirs may be another
+/// server's.
+fn is_placeholder(found: &sys::Stat) -> bool {
+    let is_own = || sys::call(libc::SYS_geteuid as u64, &[0; 6]) as u32 == found.uid();
+    let is_of_server = || server::owner().is_none_or(|owner| owner == found.uid());
+    found.mode() == PLACEHOLDER_MODE && (is_of_server() || found.uid() == 0 || is_own())
+}
+
 /// The handle of an open file of the store's.
 fn handle(fd: i32) -> Result<u64, Verdict> {
-    let mut stat = sys::Stat::new();
-    if !stat.of_descriptor(fd) || stat.mode() != PLACEHOLDER_MODE {
+    let mut found = sys::Stat::new();
+    if !found.of_descriptor(fd) || !is_placeholder(&found) {
         return Err(Verdict::Native);
     }
-    Ok(stat.identity().1)
+    Ok(found.identity().1)
 }
 
 /// The handle of the first descriptor.

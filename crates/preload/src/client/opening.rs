@@ -4,7 +4,6 @@
 //! wants it.
 
 use kvfs_lane::Reply;
-use kvfs_lane::greeting::PLACEHOLDER_MODE;
 
 use super::server::{Who, exchange, spare, who};
 use super::{Done, UMASK, ask, at, error, fail, hidden};
@@ -89,7 +88,7 @@ pub(super) fn leads_to_placeholder(nr: Number, args: &Args) -> bool {
     address >= 4096
         && sys::string(address).is_some_and(is_name)
         && found.of_path(address)
-        && found.mode() == PLACEHOLDER_MODE
+        && super::is_placeholder(&found)
 }
 
 /// Numbers of the program are about to be closed: locks of ranges that the process has on their files end. A

@@ -28,6 +28,9 @@ use crate::sys;
 /// Placeholders that are asked for first.
 const SPARES_MIN: u32 = 8;
 
+/// The user of the server that was connected to at last, and one; 0: none was.
+static OWNER: AtomicU64 = AtomicU64::new(0);
+
 /// An errno.
 pub(super) type Errno = i32;
 
@@ -121,11 +124,31 @@ fn connect() -> Result<OwnedFd, Errno> {
     // Another user may not; whatever else keeps the server from answering, the program can only fail.
     let refused = |errno| if errno == rustix::io::Errno::ACCESS { libc::EACCES } else { libc::EIO };
     rustix::net::connect(&socket, address).map_err(refused)?;
+    note_owner(&socket);
     let greeted = greeting::ask(&socket, HELLO.get().ok_or(libc::EIO)?);
     // There is no transaction any more.
     let ended = |errno| if errno == libc::ENOENT { libc::ESTALE } else { errno };
     greeted.map_err(|error| ended(errno(&error)))?;
     Ok(socket)
+}
+
+/// Keeps whose server is behind a socket.
+fn note_owner(socket: &OwnedFd) {
+    // struct ucred: process, user, group.
+    let (mut found, mut len) = ([0_u32; 3], 12_u32);
+    let (option, space) = (libc::SO_PEERCRED as u64, found.as_mut_ptr() as u64);
+    let args = [socket.as_raw_fd() as u64, libc::SOL_SOCKET as u64, option, space, &raw mut len as u64, 0];
+    if sys::call(libc::SYS_getsockopt as u64, &args) == 0 {
+        OWNER.store(u64::from(found[1]) + 1, Relaxed);
+    }
+}
+
+/// Whose server it is: the files of its directory of placeholders are that user's. `None`: there is none.
+pub(super) fn owner() -> Option<u32> {
+    if OWNER.load(Relaxed) == 0 && connection(page()?).ok()?.is_none() {
+        connect().ok()?;
+    }
+    Some(OWNER.load(Relaxed).checked_sub(1)? as u32)
 }
 
 /// The connection that is kept.

@@ -1,6 +1,8 @@
 //! Descriptors that come from other processes, and those that the server does not know.
 
+use std::fs::Permissions;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Output, Stdio};
 
 use crate::run::{Served, compare};
@@ -140,6 +142,26 @@ fn what_is_written_to_an_open_file_of_another_server_is_refused() {
     let message = String::from_utf8_lossy(&ran.stderr);
     assert!(message.contains("Input/output error") && message.ends_with("1\n"), "{message}");
     assert_eq!(run(&one, "cat /kvfs/log").stdout, b"");
+}
+
+#[test]
+fn file_of_another_user_with_the_rights_of_a_placeholder_is_that_file() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("bait");
+    std::fs::write(&path, "its own\n").expect("writes");
+    if std::os::unix::fs::chown(&path, Some(65534), None).is_err() {
+        eprintln!("skipped: only root gives files away");
+        return;
+    }
+    std::fs::set_permissions(&path, Permissions::from_mode(0o1222)).expect("changes");
+    // By numbers that were of the store, and inherited.
+    let script = format!(
+        "echo x > /kvfs/f; exec 5< /kvfs/f 5< {0}; read -r said <&5; echo $said; cat {0}; cat < {0}",
+        path.display()
+    );
+    let ran = run(&Served::new(), &script);
+    let message = String::from_utf8_lossy(&ran.stderr);
+    assert_eq!(String::from_utf8_lossy(&ran.stdout), "its own\nits own\nits own\n", "{message}");
 }
 
 #[test]
