@@ -7,6 +7,7 @@ import json
 import math
 import os
 import threading
+import weakref
 from dataclasses import dataclass
 from types import TracebackType
 from typing import (
@@ -113,6 +114,7 @@ class _Line:
     lead elsewhere by now."""
 
     def __init__(self, store: str) -> None:
+        self._pid = os.getpid()
         self._descriptor, owner = open_socket_of(store)
         socket = f"/proc/self/fd/{self._descriptor}"
         try:
@@ -133,9 +135,21 @@ class _Line:
         self._channel = grpc.insecure_channel(f"unix:{socket}", options)
         self.stub = StoreStub(self._channel)
 
+    @property
+    def is_inherited(self) -> bool:
+        return self._pid != os.getpid()
+
     def close(self) -> None:
+        if self.is_inherited:
+            # Its socket is the parent's: nothing may be said there.
+            _inherited.append(self)
+            return
         self._channel.close()
         os.close(self._descriptor)
+
+
+#: Lines of parents of this process, which must not end here.
+_inherited: List[_Line] = []
 
 
 class _Connection:
@@ -146,18 +160,39 @@ class _Connection:
         self.deadline = deadline
         self._lock = threading.Lock()
         self._line: Optional[_Line] = _Line(store)
+        _connections.add(self)
 
     def call(self, method: str, request: Any, txn: int = 0) -> Any:
+        while True:
+            line = self._own_line()
+            with explained(txn):
+                try:
+                    return getattr(line.stub, method)(request, timeout=self.deadline)
+                except ValueError:
+                    # Nothing was sent, if another thread has closed the channel meanwhile.
+                    if self._line is line:
+                        raise
+                except grpc.RpcError as error:
+                    if error.code() == grpc.StatusCode.UNAVAILABLE:
+                        self._renew(line)
+                    raise
+
+    def _own_line(self) -> _Line:
+        """The line of this process: a child of fork makes one, since two would mix their calls on one."""
         line = self._line
+        if line is not None and line.is_inherited:
+            with self._lock:
+                if self._line is line:
+                    self._line = _Line(self.store)
+                    line.close()
+                line = self._line
         if line is None:
             raise NotMounted("the store is closed here")
-        with explained(txn):
-            try:
-                return getattr(line.stub, method)(request, timeout=self.deadline)
-            except grpc.RpcError as error:
-                if error.code() == grpc.StatusCode.UNAVAILABLE:
-                    self._renew(line)
-                raise
+        return line
+
+    def after_fork(self) -> None:
+        """In the child: a thread that is not there may have had the lock."""
+        self._lock = threading.Lock()
 
     def _renew(self, gone: "_Line") -> None:
         """The daemon has gone. Where there is another one, the next call goes to its socket."""
@@ -175,6 +210,17 @@ class _Connection:
             line, self._line = self._line, None
         if line is not None:
             line.close()
+
+
+_connections: "weakref.WeakSet[_Connection]" = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for connection in list(_connections):
+        connection.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class Keyspace:
@@ -605,6 +651,7 @@ class Transaction(_Keys):
         super().__init__(connection, txn, durable)
         self._root: Optional[str] = None
         self._ended = False
+        self._pid = os.getpid()
 
     @property
     def id(self) -> int:
@@ -691,7 +738,8 @@ class Transaction(_Keys):
         error: Optional[BaseException],
         trace: Optional[TracebackType],
     ) -> None:
-        if self._ended:
+        # A child of fork that leaves the block leaves the end to its parent.
+        if self._ended or self._pid != os.getpid():
             return
         if kind is None:
             try:

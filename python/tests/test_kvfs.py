@@ -70,6 +70,38 @@ class OnMount(unittest.TestCase):
     def kv(self, *args, **options):
         return subprocess.run([KVFS, "kv", *args], cwd=DIR, check=True, capture_output=True, **options).stdout
 
+    def test_a_child_of_fork_has_a_connection_of_its_own_and_leaves_the_transactions_of_its_parent(self):
+        with self.store.transaction() as txn:
+            txn[self.name][b"parent"] = b"1"
+            children = []
+            for _ in range(4):
+                pid = os.fork()
+                if pid == 0:
+                    status = 1
+                    try:
+                        with txn:
+                            self.keys[b"child"] = b"2"
+                            status = 0 if self.keys[b"child"] == b"2" and b"parent" not in self.keys else 2
+                        self.store.close()
+                    finally:
+                        os._exit(status)
+                children.append(pid)
+            self.assertEqual([self.keys.get(b"none") for _ in range(20)], [None] * 20)
+            self.assertEqual([os.waitpid(pid, 0)[1] for pid in children], [0] * 4)
+            txn[self.name][b"last"] = b"3"
+        self.assertEqual(list(self.keys), [b"child", b"last", b"parent"])
+
+    def test_a_call_on_a_channel_that_is_closed_meanwhile_says_that_the_store_is_closed(self):
+        stub = self.store._connection._line.stub
+        get = stub.Get
+
+        def closes(*args, **options):
+            self.store.close()
+            return get(*args, **options)
+
+        with mock.patch.object(stub, "Get", closes), self.assertRaises(kvfs.NotMounted):
+            self.keys[b"a"]
+
     def test_a_keyspace_is_like_a_dictionary_in_order(self):
         keys = self.keys
         keys[b"b"] = b"2"
