@@ -121,6 +121,10 @@ fn run(directory: i32, path: u64, argv: u64, envp: u64, flags: i32, depth: usize
         // The kernel may execute what cannot be read.
         return if place == Place::Outside { native(directory, path, argv, envp, flags) } else { fail(-fd) };
     }
+    if place == Place::Outside && !is_regular(fd) {
+        close(fd);
+        return native(directory, path, argv, envp, flags);
+    }
     let mut head = [0; 512];
     let length = read_at(fd, &mut head, 0);
     let head = &head[..length];
@@ -136,7 +140,7 @@ fn run(directory: i32, path: u64, argv: u64, envp: u64, flags: i32, depth: usize
         let is_ours = script::interpreter(head)
             .is_some_and(|(interpreter, _)| interpreter.starts_with(state::prefix(&mut prefix)));
         return if is_ours {
-            run_script(head, path, argv, envp, depth)
+            run_named_script(head, directory, path, argv, envp, depth)
         } else {
             native(directory, path, argv, envp, flags)
         };
@@ -149,7 +153,7 @@ fn run(directory: i32, path: u64, argv: u64, envp: u64, flags: i32, depth: usize
     }
     if script::interpreter(head).is_some() {
         close(fd);
-        return run_script(head, path, argv, envp, depth);
+        return run_named_script(head, directory, path, argv, envp, depth);
     }
     let copy = copy_to_memory(fd, name);
     close(fd);
@@ -161,26 +165,71 @@ fn run(directory: i32, path: u64, argv: u64, envp: u64, flags: i32, depth: usize
     result
 }
 
+/// Without waiting for the writer of a fifo, which the kernel refuses to execute.
 fn open(directory: i32, path: u64) -> i32 {
-    let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as u64;
+    let flags = (libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK) as u64;
     dispatch(libc::SYS_openat as u64, &[directory as u64, path, flags, 0, 0, 0]) as i32
+}
+
+fn is_regular(fd: i32) -> bool {
+    let mut found = sys::Stat::new();
+    found.of_descriptor(fd) && found.mode() & libc::S_IFMT == libc::S_IFREG
 }
 
 /// A second descriptor of an open file, which may have been opened with `O_PATH`.
 fn open_descriptor(directory: i32) -> i32 {
-    let mut name = *b"/proc/self/fd/0000000000\0";
-    let mut rest = directory.unsigned_abs();
-    for digit in name[14..24].iter_mut().rev() {
-        *digit = b'0' + (rest % 10) as u8;
-        rest /= 10;
-    }
-    let first = name[14..23].iter().position(|d| *d != b'0').unwrap_or(9);
-    name.copy_within(14 + first.., 14);
+    let (mut name, mut digits) = ([0; 25], [0; 10]);
+    let number = decimal(directory, &mut digits);
+    name[..14].copy_from_slice(b"/proc/self/fd/");
+    name[14..14 + number.len()].copy_from_slice(number);
     open(libc::AT_FDCWD, name.as_ptr() as u64)
+}
+
+/// The digits of a number that is not negative.
+fn decimal(number: i32, digits: &mut [u8; 10]) -> &[u8] {
+    let (mut rest, mut at) = (number.unsigned_abs(), digits.len());
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            return &digits[at..];
+        }
+    }
 }
 
 fn close(fd: i32) {
     dispatch(libc::SYS_close as u64, &[fd as u64, 0, 0, 0, 0, 0]);
+}
+
+/// Runs a script by the name that its interpreter is to open: that of the descriptor, where the path is
+/// relative to one.
+fn run_named_script(head: &[u8], directory: i32, path: u64, argv: u64, envp: u64, depth: usize) -> Verdict {
+    let is_absolute = path >= 4096 && sys::string(path).is_some_and(|path| path.starts_with(b"/"));
+    if directory == libc::AT_FDCWD || is_absolute {
+        return run_script(head, path, argv, envp, depth);
+    }
+    let flags = sys::call(libc::SYS_fcntl as u64, &[directory as u64, libc::F_GETFD as u64, 0, 0, 0, 0]);
+    if flags & libc::FD_CLOEXEC as isize != 0 {
+        // The interpreter would not find it.
+        return Verdict::Done(-(libc::ENOENT as isize));
+    }
+    run_script_of(head, directory, path, argv, envp, depth)
+}
+
+/// Runs a script as `/dev/fd/N` or `/dev/fd/N/PATH`, as the kernel does.
+#[inline(never)]
+fn run_script_of(head: &[u8], directory: i32, path: u64, argv: u64, envp: u64, depth: usize) -> Verdict {
+    let path = if path < 4096 { &b""[..] } else { sys::string(path).unwrap_or(b"") };
+    let (mut name, mut digits) = (PathBuffer::new(), [0; 10]);
+    let is_whole = name.push(b"/dev/fd/")
+        && name.push(decimal(directory, &mut digits))
+        && (path.is_empty() || name.push(b"/"))
+        && name.push(path);
+    if !is_whole {
+        return Verdict::Done(-(libc::ENAMETOOLONG as isize));
+    }
+    run_script(head, name.address(), argv, envp, depth)
 }
 
 /// Runs the interpreter of a script with its argument, the path of the script, and the rest of the arguments.

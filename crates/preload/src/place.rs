@@ -19,6 +19,7 @@ pub(crate) enum Place<'a> {
     /// It leaves through `..` of the root: the rest, from the directory that holds the prefix.
     Above(&'a [u8]),
     /// A name of a descriptor of this process that may belong to the store: `/proc/self/fd/N`, `/dev/stdin`.
+    /// A path through one is relative to it.
     Descriptor(i32),
     /// Elsewhere: the call takes the argument as it is.
     Outside,
@@ -35,8 +36,12 @@ pub(crate) fn resolve<'a>(directory: i32, address: u64) -> Place<'a> {
 
 fn sort<'a>(directory: i32, path: &'a [u8], prefix: &[u8]) -> Place<'a> {
     if path.first() == Some(&b'/') {
-        if let Some(fd) = descriptor(path) {
-            return if state::is_marked(fd) { Place::Descriptor(fd) } else { Place::Outside };
+        if let Some((fd, rest)) = descriptor(path) {
+            return match rest {
+                _ if !state::is_marked(fd) => Place::Outside,
+                b"" => Place::Descriptor(fd),
+                rest => Place::At(fd, rest),
+            };
         }
         return below(path, prefix, prefix).unwrap_or(Place::Outside);
     }
@@ -124,15 +129,17 @@ pub(crate) fn is_parent(fd: i32, prefix: &[u8]) -> bool {
     found.of_descriptor(fd) && parent.of_path(path.as_ptr() as u64) && found.identity() == parent.identity()
 }
 
-/// The number in a name of a descriptor.
-fn descriptor(path: &[u8]) -> Option<i32> {
-    let number = match path {
-        b"/dev/stdin" => return Some(0),
-        b"/dev/stdout" => return Some(1),
-        b"/dev/stderr" => return Some(2),
+/// The number in a name of a descriptor, and the path from there.
+fn descriptor(path: &[u8]) -> Option<(i32, &[u8])> {
+    let name = match path {
+        b"/dev/stdin" => return Some((0, b"")),
+        b"/dev/stdout" => return Some((1, b"")),
+        b"/dev/stderr" => return Some((2, b"")),
         _ => path.strip_prefix(b"/proc/self/fd/").or_else(|| path.strip_prefix(b"/dev/fd/"))?,
     };
-    std::str::from_utf8(number).ok()?.parse().ok()
+    let (number, rest) = name.split_at(name.iter().position(|b| *b == b'/').unwrap_or(name.len()));
+    let number = std::str::from_utf8(number).ok()?.parse().ok()?;
+    Some((number, skip(rest, false)))
 }
 
 #[cfg(test)]

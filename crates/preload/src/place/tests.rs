@@ -1,4 +1,5 @@
 use super::{Place, from_here, sort};
+use crate::state;
 
 const OUTSIDE: Place<'static> = Place::Outside;
 
@@ -18,6 +19,10 @@ fn absolute_path_is_below_only_behind_a_whole_prefix() {
     assert_eq!(at("/kvfs/a/../../kvfs/b"), Place::Below(b"b"));
     assert_eq!(at("kvfs/a"), OUTSIDE);
     assert_eq!(at("/proc/self/fd/77"), OUTSIDE);
+    state::mark(78);
+    assert_eq!([at("/dev/fd/78"), at("/proc/self/fd/78/")], [Place::Descriptor(78); 2]);
+    assert_eq!(at("/dev/fd/78//a/../b"), Place::At(78, b"a/../b"));
+    assert_eq!(at("/dev/fd/78x"), OUTSIDE);
 }
 
 #[test]

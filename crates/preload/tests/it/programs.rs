@@ -25,6 +25,38 @@ fn descriptors_are_opened_anew_by_their_names() {
     );
 }
 
+/// Executes `tool` of a directory by a descriptor of the directory, of which programs that are begun have a
+/// copy or not, or of the file.
+const EXECUTES: &str = r#"
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+extern char **environ;
+int main(int c, char **v) {
+  (void)c; char how = v[2][0], *w[] = {"tool", "word", 0}; int dir = open(v[1], O_RDONLY | O_DIRECTORY | (how == 'c' ? O_CLOEXEC : 0));
+  if (how == 'f') fexecve(openat(dir, "tool", O_RDONLY), w, environ); else syscall(SYS_execveat, dir, "tool", w, environ, 0);
+  printf("%d\n", errno); return 0;
+}
+"#;
+
+#[test]
+fn script_is_executed_by_a_descriptor_and_no_fifo_is_waited_for() {
+    compare(
+        &["gcc"],
+        &format!(
+            r"gcc -w -o $D/prog -x c - <<'C_END'
+{EXECUTES}
+C_END
+            w=$(mktemp -d); cd $w; printf '#!/bin/sh\necho of the store: $0 $1\n' > $D/tool; printf '#!/bin/sh\necho another one\n' > tool
+            chmod +x $D/tool tool; for how in d c f; do $D/prog $D $how; done; ./tool
+            mkfifo fifo; chmod +x fifo; timeout 60 ./fifo || echo $?; rm -r $w"
+        ),
+    );
+}
+
 #[test]
 fn path_through_the_parent_of_the_prefix_is_found() {
     compare(&["ls"], "echo x > $D/f; cat /.$D/f /../$D/f /$D/f $D//f; ls -d $D/..; cd $D/..; cat ${D##*/}/f");
