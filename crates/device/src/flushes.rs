@@ -6,7 +6,7 @@
 //!
 //! Thread safety: shared by all threads; those that come while a flush is under way share the next one.
 //! Invariants: a call returns when a flush has succeeded that began after the call did; from a failed flush
-//! on every call fails.
+//! on, or from one that panics, every call fails.
 
 use std::io;
 
@@ -61,12 +61,27 @@ impl Flushes {
         state.begun += 1;
         state.is_under_way = true;
         drop(state);
+        let panicked = io::Error::other("a thread that flushed the device has panicked");
+        let mut under_way = UnderWay { flushes: self, failed: Some(panicked) };
         let flushed = flush();
-        let mut state = self.state.lock();
-        state.is_under_way = false;
-        state.failed = flushed.as_ref().err().map(same_error);
-        self.ended.notify_all();
+        under_way.failed = flushed.as_ref().err().map(same_error);
         flushed
+    }
+}
+
+/// A flush by this thread. It ends when this is dropped.
+struct UnderWay<'f> {
+    flushes: &'f Flushes,
+    /// Why it has failed. Of one that panics nothing is known.
+    failed: Option<io::Error>,
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        let mut state = self.flushes.state.lock();
+        state.is_under_way = false;
+        state.failed = self.failed.take();
+        self.flushes.ended.notify_all();
     }
 }
 

@@ -75,3 +75,20 @@ fn failed_flush_fails_for_all_that_wait_and_all_that_come() {
     let again = flushes.flush(|| Ok(())).expect_err("has failed");
     assert_eq!((again.kind(), again.to_string().as_str()), (io::ErrorKind::StorageFull, "full"));
 }
+
+#[test]
+fn flush_that_panics_fails_for_all_that_wait_and_all_that_come() {
+    let flushes = Arc::new(Flushes::default());
+    let (result, first) = begin(&flushes);
+    let waiting = {
+        let flushes = Arc::clone(&flushes);
+        std::thread::spawn(move || flushes.flush(|| Ok(())))
+    };
+    // It is never told its result.
+    drop(result);
+    first.join().expect_err("panics");
+    let failed = waiting.join().expect("ends").expect_err("has failed");
+    assert!(failed.to_string().contains("panicked"), "{failed}");
+    let later = flushes.flush(|| unreachable!("nothing is flushed any more"));
+    assert!(later.expect_err("has failed").to_string().contains("panicked"));
+}
