@@ -157,7 +157,8 @@ impl Server {
             .thread_name("kv-worker")
             .thread_keep_alive(WORKER_IDLE_MAX)
             .build()?;
-        let syncer = Syncer::start(Arc::clone(fs.store()))?;
+        let store = Arc::clone(fs.store());
+        let syncer = Syncer::start(move |position| store.sync(position))?;
         let users = Users::new(&options.limits);
         let shared = Arc::new(Shared { fs, transactions, syncer, users, options });
         let (stop, stopped) = watch::channel(false);

@@ -1,14 +1,15 @@
 //! One thread that syncs for all waiting requests: those that come while it works are the next group.
 //!
 //! Thread safety: all methods are `&self`. Invariant: a request that is told `Ok` was at or below a position
-//! that was synced after it asked.
+//! that was synced after it asked; each request is answered, also where the thread panics.
 
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use kvfs_locks::{Condvar, Mutex, class};
-use kvfs_store::{Position, Store, StoreError};
+use kvfs_store::{Position, StoreError};
 use tokio::sync::oneshot;
 
 type Answer = Result<(), StoreError>;
@@ -32,13 +33,17 @@ pub(super) struct Syncer {
 }
 
 impl Syncer {
-    pub(super) fn start(store: Arc<dyn Store>) -> io::Result<Self> {
+    /// `sync` returns when everything at or below a position survives a power cut.
+    pub(super) fn start(sync: impl Fn(Position) -> Answer + Send + 'static) -> io::Result<Self> {
         let shared = Arc::<Shared>::default();
         let working = Arc::clone(&shared);
         let body = move || {
             while let Some(group) = working.next_group() {
                 let newest = group.iter().map(|(position, _)| *position).max().unwrap_or_default();
-                let synced = store.sync(newest);
+                let synced = catch_unwind(AssertUnwindSafe(|| sync(newest))).unwrap_or_else(|_| {
+                    tracing::error!("a sync for key-value requests panicked");
+                    Err(StoreError::io("syncing", io::Error::other("a panic; the daemon's log has more")))
+                });
                 for (_, waiter) in group {
                     // A client that has gone does not want to know.
                     let _ = waiter.send(synced.clone());
@@ -79,3 +84,6 @@ impl Drop for Syncer {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -18,7 +18,7 @@ fn shared(limits: Limits) -> Shared {
     let clock = Arc::new(SystemClock::new());
     FileSystem::mkfs(&store, &*clock, &MkfsOptions::default()).unwrap();
     let fs = Arc::new(FileSystem::open(store, clock, MountOptions::default()).unwrap());
-    let syncer = Syncer::start(Arc::clone(fs.store())).unwrap();
+    let syncer = Syncer::start(|_| Ok(())).unwrap();
     let users = Users::new(&limits);
     let options = Options { masters: vec![0, 500], mount: PathBuf::new(), also: None, limits };
     Shared { fs, transactions: Arc::new(NoTransactions), syncer, users, options }
