@@ -8,13 +8,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use kvfs_device::{CrashDevice, CrashMode, Device, MemoryDevice};
-use kvfs_store::TxnId;
+use kvfs_store::{Store, TxnId};
 
-use crate::crash_check::History;
+use crate::crash_check::{History, compare};
 use crate::engine::Engine;
 use crate::named::NamedLog;
 use crate::ops::{Profile, Step, generate};
-use crate::session::{Session, check_goes_on, check_ids_go_on, check_recovery, writes_only};
+use crate::session::{
+    Session, check_goes_on, check_ids_go_on, check_recovery, expect_keyspaces, writes_only,
+};
 use crate::spaces::Handles;
 use crate::txns::Outcomes;
 use crate::undo::check_undo;
@@ -168,22 +170,32 @@ fn check_image(
         let handles = Handles::open(&*open.store()).map_err(|error| error.to_string())?;
         check_undo(&*open.store(), &handles, &recording.history)?;
         check_ids_go_on(&*open.store(), recording.last_txn(event))?;
-        let position = check_goes_on(&*open)?;
+        check_goes_on(&*open)?;
         let image = device.crash_image(seed, CrashMode::Any).map_err(|error| error.to_string())?;
-        drop(open);
-        check_second_crash(engine, image, position.0)?;
+        check_second_crash(engine, image, &*open.store(), &handles)?;
     }
     Ok(())
 }
 
-/// Recovery itself wrote; what it wrote must survive too.
-fn check_second_crash(engine: &dyn Engine, image: MemoryDevice, seqno_synced: u64) -> Result<(), String> {
-    let open =
-        engine.open(Arc::new(image)).map_err(|error| format!("opening after a second crash: {error}"))?;
-    let position = open.store().position();
-    if position.0 < seqno_synced {
-        return Err(format!("{seqno_synced} was synced before the second crash, but {position:?} is there"));
+/// Recovery itself wrote; what it wrote must survive too, with all that `before` had when it crashed, since
+/// the last thing was a sync.
+fn check_second_crash(
+    engine: &dyn Engine,
+    image: MemoryDevice,
+    before: &dyn Store,
+    handles: &Handles,
+) -> Result<(), String> {
+    let failed = |error| format!("opening after a second crash: {error}");
+    let open = engine.open(Arc::new(image)).map_err(failed)?;
+    let store = open.store();
+    let (position, synced) = (store.position(), before.position());
+    if position != synced {
+        return Err(format!("{synced:?} was synced before the second crash, but {position:?} is there"));
     }
+    expect_keyspaces(&*store)?;
+    let handles_now = Handles::open(&*store).map_err(failed)?;
+    compare(&*store, &handles_now, before, handles)
+        .map_err(|difference| format!("after a second crash: {difference}"))?;
     open.check()
 }
 

@@ -1,6 +1,7 @@
 //! A failure of every device call of a run, one at a time: the store must stay right or refuse
 //! writes, and what it leaves on the healed device must be a legal prefix.
 
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -122,7 +123,7 @@ fn count_calls(engine: &dyn Engine, steps: &[Step]) -> Result<impl Fn(Call) -> u
     let before = run.device.counts();
     let device = Arc::clone(&run.device);
     if let Some(run) = run.all_steps(steps)? {
-        run.session.compare()?;
+        run.read_everything()?;
     }
     let after = device.counts();
     Ok(move |call| after.of(call) - before.of(call))
@@ -137,10 +138,13 @@ fn run_with(
 ) -> Result<(bool, bool), String> {
     let run = start(engine)?;
     run.device.add(rule);
-    match run.all_steps(steps)? {
-        Some(run) => run.finish(crash_seed),
-        None => Ok((true, true)),
-    }
+    let device = Arc::clone(&run.device);
+    let outcome = match run.all_steps(steps)? {
+        Some(run) if run.device.faults() == 0 => run.read_everything()?.finish(crash_seed)?,
+        Some(run) => run.finish(crash_seed)?,
+        None => (true, true),
+    };
+    if device.faults() == 0 { Err("the call was never made".to_owned()) } else { Ok(outcome) }
 }
 
 impl Faulty<'_> {
@@ -243,6 +247,18 @@ impl Faulty<'_> {
     fn refuses_writes(&self) -> bool {
         let store = self.session.open.store();
         matches!(store.sync(store.position()), Err(StoreError::Failed { .. }))
+    }
+
+    /// Reads all while the fault is still to come: what it hits fails, and what is answered is right.
+    fn read_everything(mut self) -> Result<Self, String> {
+        let failed = Cell::new(false);
+        let may_fail = |_: &StoreError| {
+            failed.set(self.device.faults() > 0);
+            failed.get()
+        };
+        self.session.compare_readable(may_fail).map_err(|problem| format!("at last: {problem}"))?;
+        self.noticed |= failed.get();
+        Ok(self)
     }
 
     /// Closes and opens. When the fault hits that, the healed device must open instead.

@@ -39,6 +39,11 @@ pub fn seeds(seed_default: u64, rounds_default: u64) -> impl Iterator<Item = u64
     (0..rounds).map(move |round| first.wrapping_add(round))
 }
 
+/// What the run of `seed` has of these: the same when it is replayed alone.
+pub fn of_seed<T: Copy>(seed: u64, choices: &[T]) -> T {
+    choices[(seed % choices.len() as u64) as usize]
+}
+
 fn number_from_env(name: &str) -> Option<u64> {
     let text = env::var(name).ok()?;
     let number = text.parse();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kvfs_device::Device;
 use kvfs_store::{Durability, Isolation, Op, Position, Result, Store, StoreError, Txn, TxnId, TxnOptions};
 
-use crate::crash_check::{History, compare};
+use crate::crash_check::{History, compare, compare_readable};
 use crate::engine::{Engine, OpenStore};
 use crate::named::NamedLog;
 use crate::ops::{OpWeights, Profile, SLOTS, Step, StepWeights};
@@ -232,6 +232,12 @@ impl Session {
     /// Compares everything with the newest state.
     pub(crate) fn compare(&self) -> Result<(), String> {
         compare(&*self.open.store(), &self.handles, &**self.history.model(), self.history.handles())
+    }
+
+    /// As [`Session::compare`], where reads may fail, as `may_fail` says.
+    pub(crate) fn compare_readable(&self, may_fail: impl Fn(&StoreError) -> bool) -> Result<(), String> {
+        let (store, history) = (self.open.store(), &self.history);
+        compare_readable(&*store, &self.handles, &**history.model(), history.handles(), may_fail)
     }
 
     /// Runs a step; what does not write is left out. Space may run out: such batches don't count.

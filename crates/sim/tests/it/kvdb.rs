@@ -11,8 +11,8 @@ use kvfs_sim::engine::{DeviceSubject, Engine, OpenStore};
 use kvfs_sim::fault_sweep::{FaultSweep, assert_survives_faults};
 use kvfs_sim::flip_sweep::assert_notices_flips;
 use kvfs_sim::ops::{OpWeights, Profile, StepWeights};
-use kvfs_sim::seeds;
 use kvfs_sim::store_check::assert_like_model;
+use kvfs_sim::{of_seed, seeds};
 use kvfs_store::clock::ManualClock;
 use kvfs_store::{Compression, Result, Store};
 
@@ -286,7 +286,8 @@ fn like_the_model_with_many_blocks() {
     let op_weights =
         OpWeights { put: 2, delete: 3, delete_range: 2, merge: 1, put_blocks: 12, patch_block: 6 };
     let profile = Profile { op_weights, put_blocks_max: 80, steps: 250, ..profile() };
-    for (seed, stitch_bytes_min) in seeds(1400, 3).zip([32 * KIB, 0, u64::MAX].into_iter().cycle()) {
+    for seed in seeds(1400, 3) {
+        let stitch_bytes_min = of_seed(seed, &[32 * KIB, 0, u64::MAX]);
         check_with(&Kvdb::with(|e| e.options.merge.stitch_bytes_min = stitch_bytes_min), &profile, seed);
     }
 }
@@ -298,11 +299,11 @@ fn like_the_model_when_data_is_compressed() {
         OpWeights { put: 4, delete: 3, delete_range: 2, merge: 2, put_blocks: 8, patch_block: 6 };
     let profile = Profile { op_weights, put_blocks_max: 80, steps: 250, wishes: true, ..profile() };
     let settings = [Compression::None, Compression::Lz4, Compression::Zstd(3)];
-    for (at, seed) in seeds(2200, 6).enumerate() {
+    for seed in seeds(2200, 6) {
         let engine = Kvdb::with(|e| {
-            e.options.compression = settings[at % settings.len()];
-            e.options.merge.stitch_bytes_min = [32 * KIB, 0, u64::MAX, 8 * KIB][at % 4];
-            e.options.private_bytes = [64 * KIB, 16 * MIB][at % 2];
+            e.options.compression = of_seed(seed, &settings);
+            e.options.merge.stitch_bytes_min = of_seed(seed, &[32 * KIB, 0, u64::MAX, 8 * KIB]);
+            e.options.private_bytes = of_seed(seed, &[64 * KIB, 16 * MIB]);
         });
         check_with(&engine, &profile, seed);
     }
@@ -367,7 +368,8 @@ fn like_the_model_when_transactions_spill_now_and_then() {
 
 #[test]
 fn like_the_model_when_spilled_runs_are_merged_at_once() {
-    for (seed, stitch_bytes_min) in seeds(1800, 4).zip([0, u64::MAX].into_iter().cycle()) {
+    for seed in seeds(1800, 4) {
+        let stitch_bytes_min = of_seed(seed, &[0, u64::MAX]);
         let engine = Kvdb::with(|e| {
             e.options.private_bytes = 1;
             e.options.memtable_bytes = 4 * KIB;
@@ -382,7 +384,8 @@ fn like_the_model_when_spilled_runs_are_merged_at_once() {
 
 #[test]
 fn like_the_model_when_transactions_commit_by_way_of_runs() {
-    for (seed, batch_commit_bytes_max) in seeds(2100, 4).zip([0, 4096].into_iter().cycle()) {
+    for seed in seeds(2100, 4) {
+        let batch_commit_bytes_max = of_seed(seed, &[0, 4096]);
         let engine = Kvdb::with(|e| e.options.batch_commit_bytes_max = batch_commit_bytes_max);
         check_with(&engine, &transactional(), seed);
     }
@@ -393,7 +396,8 @@ fn like_the_model_when_transactions_spill_many_blocks() {
     let op_weights =
         OpWeights { put: 2, delete: 3, delete_range: 2, merge: 1, put_blocks: 12, patch_block: 6 };
     let profile = Profile { op_weights, put_blocks_max: 60, steps: 250, ..transactional() };
-    for (seed, private_bytes) in seeds(1900, 2).zip([1, 256 * KIB].into_iter().cycle()) {
+    for seed in seeds(1900, 2) {
+        let private_bytes = of_seed(seed, &[1, 256 * KIB]);
         check_with(&Kvdb::with(|e| e.options.private_bytes = private_bytes), &profile, seed);
     }
 }
@@ -414,7 +418,8 @@ fn like_the_model_when_transactions_spill_and_the_store_fills_up() {
 
 #[test]
 fn survives_a_crash_at_every_event_of_spilled_transactions() {
-    for (seed, private_bytes) in seeds(20, 3).zip([1, 1, 8 * KIB].into_iter().cycle()) {
+    for seed in seeds(20, 3) {
+        let private_bytes = of_seed(seed, &[1, 1, 8 * KIB]);
         let batch_commit_bytes_max = 4096;
         let options = Options { private_bytes, batch_commit_bytes_max, ..eventful().options };
         let engine = Kvdb { options, ..eventful() };
@@ -425,7 +430,7 @@ fn survives_a_crash_at_every_event_of_spilled_transactions() {
 
 #[test]
 fn survives_a_fault_at_every_call_of_spilled_transactions() {
-    for seed in seeds(30, 1) {
+    for seed in seeds(30, 3) {
         let engine = Kvdb { options: Options { private_bytes: 1, ..eventful().options }, ..eventful() };
         let outcomes = assert_survives_faults(&engine, &FaultSweep::of_steps(30), seed);
         assert!(outcomes.stopped > 0, "{outcomes:?}");
@@ -462,7 +467,7 @@ fn survives_torn_writes() {
 
 #[test]
 fn survives_a_fault_at_every_call() {
-    for seed in seeds(1, 1) {
+    for seed in seeds(1, 3) {
         let outcomes = assert_survives_faults(&eventful(), &FaultSweep::of_steps(30), seed);
         assert!(outcomes.stopped > 0, "{outcomes:?}");
     }
@@ -472,7 +477,8 @@ fn survives_a_fault_at_every_call() {
 fn survives_lasting_faults() {
     let sweep = FaultSweep { lasting: true, calls_step: 3, ..FaultSweep::of_steps(30) };
     for seed in seeds(5, 1) {
-        assert_survives_faults(&eventful(), &sweep, seed);
+        let outcomes = assert_survives_faults(&eventful(), &sweep, seed);
+        assert!(outcomes.stopped > 0, "{outcomes:?}");
     }
 }
 
