@@ -26,7 +26,7 @@ die() {
 # A fresh directory for this run; everything in it goes when the script ends, mounts first.
 work_dir() {
   [ "$KVFS" = plain ] || [ -x "$KVFS" ] || die "$KVFS is not there: make build"
-  work=$(mktemp -d "${KVFS_TMP:-/var/tmp}/kvfs-$1.XXXXXX")
+  work=$(mktemp -d "${KVFS_TMP:-/var/tmp}/kvfs-$1.XXXXXX") || die "$1: no directory to work in"
   chmod 755 "$work"
   trap cleanup EXIT
   trap 'exit 130' INT

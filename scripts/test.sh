@@ -8,7 +8,7 @@ export PATH=$PATH:$HOME/.cargo/bin CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-never}
 
 stages=("$@")
 [ ${#stages[@]} -gt 0 ] || stages=(suites lint unit mount docs)
-logs=$(mktemp -d)
+logs=$(mktemp -d) || exit 2
 declare -A jobs=()
 cleanup() {
   [ ${#jobs[@]} = 0 ] || kill -- "${jobs[@]/#/-}" 2>/dev/null
