@@ -57,6 +57,30 @@ unit() {
   # Of other units of this machine it complains, too.
   [ $status = 0 ] || ! grep -q 'kvfs@' "$work/verify"
 }
+# Of a mount point that systemd-escape writes with a backslash, too, the unit finds what says how to mount it: as systemd
+# does, which takes each EnvironmentFile for a pattern.
+unit_settings() {
+  command -v systemd-escape >/dev/null || { echo "no systemd-escape here"; return 77; }
+  local point instance files
+  for point in /srv/data /srv/my-data "/srv/ünder way"; do
+    instance=$(systemd-escape --path "$point")
+    mkdir -p "$work/etc/kvfs/srv" && touch "$work/etc/kvfs$point.conf" || return 1
+    files=$(sed -n 's/^EnvironmentFile=-//p' "$root/usr/lib/systemd/system/kvfs@.service" | while read -r line; do
+      line=${line//%i/"$instance"}
+      python3 - "$work${line//%f/"$point"}" <<'PY'
+import ctypes, sys
+class Found(ctypes.Structure):
+    _fields_ = [("count", ctypes.c_size_t), ("paths", ctypes.POINTER(ctypes.c_char_p)), ("rest", ctypes.c_char * 256)]
+found = Found()
+if ctypes.CDLL(None).glob(sys.argv[1].encode(), 0, None, ctypes.byref(found)) == 0:
+    for at in range(found.count): print(found.paths[at].decode())
+PY
+    done)
+    [ "$files" = "$work/etc/kvfs$point.conf" ] || { echo "$point: found '$files'"; return 1; }
+  done
+  # The name of the instance serves where it has no backslash.
+  grep -qx 'EnvironmentFile=-/etc/kvfs/%i.conf' "$root/usr/lib/systemd/system/kvfs@.service"
+}
 by_helper() {
   "$KVFS" mkfs "$work/store" --size 512M && "$helper" "$work/store" "$mnt" -o rw,noatime,_netdev,noauto,x-a=b,memory=128M &&
     is_mounted "$mnt" && grep -q "^$work/store $mnt fuse.kvfs rw.*noatime" /proc/self/mounts && echo hi >"$mnt/file" &&
@@ -130,6 +154,7 @@ step "make install-files" install_all
 step "man and groff read every page without a warning" manual
 step "completions" completions
 step "the unit passes systemd-analyze" unit
+step "the unit finds its settings, whatever the mount point is called" unit_settings
 step "mount.fuse.kvfs and umount.fuse.kvfs" by_helper
 step "the helpers' exit codes are those of mount(8)" helper_codes
 step "mount -t fuse.kvfs and a line of fstab" by_mount8
