@@ -33,6 +33,15 @@ work_dir() {
   trap 'exit 143' TERM
 }
 
+# take_down DIR [OPTION]: what is mounted below it, deepest first; lazily, because a dead daemon leaves a mount that answers
+# nothing.
+take_down() {
+  local dir
+  awk -v w="$1/" 'index($2, w) == 1 { print $2 }' /proc/self/mounts | sort -r | while read -r dir; do
+    umount --lazy "${@:2}" "$dir" 2>/dev/null || fusermount3 -u -z "$dir" 2>/dev/null
+  done
+}
+
 # cleanup [STATUS]: that of the last command, if it is not given.
 cleanup() {
   local status=${1:-$?}
@@ -42,11 +51,7 @@ cleanup() {
   cd /
   if [ -n "$daemon" ]; then kill -9 "$daemon" 2>/dev/null; fi
   if [ -n "$work" ]; then
-    local dir
-    # Deepest first; lazily, because a dead daemon leaves a mount that answers nothing.
-    awk -v w="$work/" 'index($2, w) == 1 { print $2 }' /proc/self/mounts | sort -r | while read -r dir; do
-      umount -l "$dir" 2>/dev/null || fusermount3 -u -z "$dir" 2>/dev/null
-    done
+    take_down "$work"
     if [ "$status" != 0 ] && [ -n "${KEEP:-}" ]; then say "kept: $work"; else rm -rf --one-file-system "$work"; fi
   fi
   exit "$status"
@@ -185,7 +190,9 @@ step() {
     summary "$(basename "$0" .sh)"
     exit 1
   fi
-  log=$(mktemp)
+  # Where within.sh finds it.
+  log=$(mktemp "$work/step.XXXXXX")
+  echo "step: $name" >"$log"
   t0=$(date +%s.%N)
   watch_step >>"$log" 2>&1 </dev/null &
   watcher=$!
@@ -202,12 +209,12 @@ step() {
     grep '^# ' "$log" | sed 's/^# /                      /'
   elif [ "$status" = 77 ]; then
     skipped=$((skipped + 1))
-    printf '  skipped            %s: %s\n' "$name" "$(tail -n 1 "$log")"
+    printf '  skipped            %s: %s\n' "$name" "$(tail -n +2 "$log" | tail -n 1)"
   else
     failed=$((failed + 1))
     failures+=("$name")
     printf '  FAILED  %7.1f s  %s (exit %s)\n' "$took" "$name" "$status"
-    tail -n 30 "$log" | cut -c 1-300 | sed 's/^/          | /'
+    tail -n +2 "$log" | tail -n 30 | cut -c 1-300 | sed 's/^/          | /'
   fi
   rm -f "$log"
   return "$status"

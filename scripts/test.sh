@@ -9,14 +9,36 @@ export PATH=$PATH:$HOME/.cargo/bin CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-never}
 stages=("$@")
 [ ${#stages[@]} -gt 0 ] || stages=(suites lint unit mount docs)
 logs=$(mktemp -d) || exit 2
+# Tests of other users go through it.
+chmod 755 "$logs"
 declare -A jobs=()
+running=''
 cleanup() {
-  [ ${#jobs[@]} = 0 ] || kill -- "${jobs[@]/#/-}" 2>/dev/null
-  rm -rf "$logs"
+  [ -z "$running" ] || { kill "$running" && wait "$running"; } 2>/dev/null
+  [ ${#jobs[@]} = 0 ] || { kill -- "${jobs[@]/#/-}" && wait "${jobs[@]}"; } 2>/dev/null
+  rm -rf --one-file-system "$logs"
 }
 trap cleanup EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM
+trap 'break_off 130' INT
+trap 'break_off 143' TERM
+
+# attend COMMAND...: in the background and waited for, so that a signal is handled at once.
+attend() {
+  local status=0
+  "$@" &
+  running=$!
+  wait "$running" || status=$?
+  running=''
+  return "$status"
+}
+# bound NAME: sets $bounded, what a command that runs tests begins with, so that a test that hangs does not take what
+# follows. All of them take four to five minutes on two cores, once they are compiled. What they make is in a directory
+# of their own.
+bound() {
+  local dir=$logs/$1.tmp
+  mkdir -m 1777 "$dir" || return
+  bounded=(scripts/within.sh 700 "$dir" env TMPDIR="$dir")
+}
 
 # What `cargo clippy` sets for `cargo check`, for a compilation that makes machine code as well: so the tests are
 # compiled once, and not once for clippy and once to be run.
@@ -42,7 +64,7 @@ test_block_devices() {
   [ "$(id -u)" = 0 ] || { echo 'block-devices: 0 passed, 0 failed, 1 skipped'; return; }
   # Of the whole workspace, as everywhere here: for one crate its dependencies would be compiled once more, with
   # fewer features.
-  "${linted[@]}" "${test_all[@]}" --test it block_devices -- --ignored
+  bound block-devices && attend "${bounded[@]}" "${linted[@]}" "${test_all[@]}" --test it block_devices -- --ignored
 }
 
 # alongside NAME COMMAND...: until a stage needs it, with processes of a group of their own.
@@ -75,8 +97,9 @@ run_stage() {
       # object storage wait for clocks, and hardly compute.
       local status=0 processors
       processors=$(nproc)
-      alongside slatedb env RUST_TEST_THREADS=$((4 * processors)) "${linted[@]}" "${test_all[@]}" --no-fail-fast --test it slatedb::
-      RUST_TEST_THREADS=$((2 * processors)) "${linted[@]}" "${test_all[@]}" --no-fail-fast -- --skip slatedb:: || status=1
+      "${linted[@]}" "${test_all[@]}" --no-run || return 1
+      bound slatedb && alongside slatedb "${bounded[@]}" RUST_TEST_THREADS=$((4 * processors)) "${linted[@]}" "${test_all[@]}" --no-fail-fast --test it slatedb:: || return 1
+      bound unit && attend "${bounded[@]}" RUST_TEST_THREADS=$((2 * processors)) "${linted[@]}" "${test_all[@]}" --no-fail-fast -- --skip slatedb:: || status=1
       joined slatedb || status=1
       return "$status"
       ;;
@@ -90,7 +113,7 @@ run_stage() {
       # The suites wait more than they compute. Not before: two cargos wait for each other.
       ! has_stage docs || beside docs "${make_docs[@]}"
       # The tests' own binary: one compilation for all, and its assertions hold on mounts, too.
-      KVFS=$PWD/target/debug/kvfs tests/suites/all.sh || status=1
+      attend env KVFS="$PWD/target/debug/kvfs" tests/suites/all.sh || status=1
       return "$status"
       ;;
     *) echo "no such stage: $1"; return 2 ;;
@@ -107,8 +130,51 @@ counts() {
     END { print p + 0, f + 0, s + 0 }' "$1"
 }
 
-passed=0 failed=0 skipped=0 report=()
+passed=0 failed=0 skipped=0 report=() stage=''
 start=$SECONDS
+# ended STATUS: of the stage that is run.
+ended() {
+  local p f s word=ok
+  read -r p f s <<<"$(counts "$logs/$stage")"
+  # A stage without a runner's summary counts as one; one that ended badly counts as a failure in any case.
+  [ $((p + f)) -gt 0 ] || { [ "$1" = 0 ] && p=1; }
+  [ "$1" = 0 ] || [ "$f" -gt 0 ] || f=1
+  passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+  [ "$f" = 0 ] || word=FAILED
+  report+=("$(printf '%-9s %-6s %5d passed, %d failed, %d skipped  %4d s' "$stage" "$word" "$p" "$f" "$s" $((SECONDS - t0)))")
+}
+summary() {
+  printf '\n== summary\n'
+  printf '%s\n' "${report[@]}"
+  printf '%d passed, %d failed, %d skipped in %d s\n' "$passed" "$failed" "$skipped" $((SECONDS - start))
+}
+# show LINE: waits until it is in the log of the stage, so that all before it is, and has been shown.
+show() {
+  echo "$1"
+  local i
+  for ((i = 0; i < 30; i++)); do
+    grep -qsxF "$1" "$logs/$stage" && return
+    sleep 0.1
+  done
+}
+# break_off STATUS: on a signal. In the middle of a stage, what is said goes through its log.
+break_off() {
+  trap '' INT TERM
+  local i
+  [ -z "$running" ] || kill "$running"
+  # Not for long: the summary must come before the stage is killed with what tells of it.
+  for ((i = 0; i < 120; i++)); do
+    kill -0 "$running" && sleep 0.1 || break
+  done 2>/dev/null
+  running=''
+  if [ -f "$logs/$stage" ]; then
+    show "$stage was broken off"
+    ended 1
+  fi
+  summary
+  show "broken off"
+  exit "$1"
+}
 for stage in "${stages[@]}"; do
   t0=$SECONDS
   if [ "$stage" = suites ]; then
@@ -116,24 +182,15 @@ for stage in "${stages[@]}"; do
     continue
   fi
   printf '\n== %s\n' "$stage"
-  exec 4> >(tee "$logs/$stage")
+  # The signal that ends the stage must not end what tells of it.
+  exec 4> >(trap '' INT TERM && exec tee "$logs/$stage")
   tee=$!
   run_stage "$stage" >&4 2>&1 4>&- </dev/null
   status=$?
   exec 4>&-
   [ "$stage-$status" != lint-0 ] || linted=("${with_lints[@]}")
   wait "$tee" 2>/dev/null # it has written its last line
-  read -r p f s <<<"$(counts "$logs/$stage")"
-  # A stage without a runner's summary counts as one; one that ended badly counts as a failure in any case.
-  [ $((p + f)) -gt 0 ] || { [ $status = 0 ] && p=1; }
-  [ $status = 0 ] || [ "$f" -gt 0 ] || f=1
-  passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
-  word=ok
-  [ "$f" = 0 ] || word=FAILED
-  report+=("$(printf '%-9s %-6s %5d passed, %d failed, %d skipped  %4d s' "$stage" "$word" "$p" "$f" "$s" $((SECONDS - t0)))")
+  ended "$status"
 done
-
-printf '\n== summary\n'
-printf '%s\n' "${report[@]}"
-printf '%d passed, %d failed, %d skipped in %d s\n' "$passed" "$failed" "$skipped" $((SECONDS - start))
+summary
 [ "$failed" = 0 ]

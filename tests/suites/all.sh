@@ -16,27 +16,49 @@ bad() {
   return 1
 }
 
-# Runs one, and fails unless its last line, which it prints itself, says that all is well.
+# The longest takes four to five minutes on two cores.
+limit=700
+# Of the suite that this lane runs: its process, its name, its begin.
+running='' current='' begun=0
+# What it said, which comes when it has ended.
+tell() {
+  echo "$current took $((SECONDS - begun)) s" >>"$logs/$current.log"
+  flock "$logs" cat "$logs/$current.log"
+}
+# suite NAME DIR COMMAND...: runs one, and fails unless its last line, which it prints itself, says that all is well.
 suite() {
-  local name=$1 t0=$SECONDS log=$work/$1.log line
-  shift
-  # Started in the background it would ignore them, and so would what it starts.
-  env --default-signal=INT,QUIT "$@" >"$log" 2>&1 </dev/null
-  line=$(grep -E "^$name: [0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$" "$log" | tail -n 1)
-  [ -n "$line" ] || bad "$name" >>"$log"
-  echo "$name took $((SECONDS - t0)) s" >>"$log"
-  flock "$work" cat "$log"
+  local line='' status=0 log=$logs/$1.log
+  current=$1 begun=$SECONDS
+  "$here/../../scripts/within.sh" "$limit" "${@:2}" >"$log" 2>&1 </dev/null &
+  running=$!
+  wait "$running" || status=$?
+  running=''
+  [ "$status" = 124 ] || line=$(grep -E "^$1: [0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$" "$log" | tail -n 1)
+  [ -n "$line" ] || bad "$1" >>"$log"
+  tell
   [[ $line == *" 0 failed, "* ]]
 }
+break_off() {
+  trap '' TERM
+  if [ -n "$running" ]; then
+    kill "$running"
+    wait "$running"
+    bad "$current" >>"$logs/$current.log"
+    tell
+  fi
+  [ -z "$daemon" ] || kill -9 "$daemon" 2>/dev/null
+  exit 143
+}
 
-# The POSIX suites, on one mount.
+# The POSIX suites, on one mount: if one hangs, the daemon ends with it.
 posix() {
-  local status=0
+  local status=0 work=$logs/posix
+  mkdir -m 755 "$work" || bad mkdir || return
   make_store suites --size 8G || bad mkfs || return
-  mount_store || bad mount || return
-  suite pjdfstest "$here/pjdfstest.sh" "$mnt" || status=1
-  suite fsx "$here/fsx.sh" "$mnt" 8000 1 2 || status=1
-  suite stress-ng "$here/stress-ng.sh" "$mnt" 1 || status=1
+  KVFS_TMP=$work mount_store || bad mount || return
+  suite pjdfstest "$work" "$here/pjdfstest.sh" "$mnt" || status=1
+  suite fsx "$work" "$here/fsx.sh" "$mnt" 8000 1 2 || status=1
+  suite stress-ng "$work" "$here/stress-ng.sh" "$mnt" 1 || status=1
   umount_store || bad umount || status=1
   check_store || bad check || status=1
   echo "peak resident set of the daemon: $((rss_max_kib / 1024)) MiB"
@@ -44,45 +66,39 @@ posix() {
 }
 
 # Takes the first of those that wait out of the list and prints it.
-next() { (cd "$work" && flock lock sh -c 'head -n 1 waiting; sed -i 1d waiting'); }
-# What went well is noted in $work/sound: so what was not run, or could not be noted, did not go well.
+next() { (cd "$logs" && flock lock sh -c 'head -n 1 waiting; sed -i 1d waiting'); }
+# What went well is noted in $logs/sound: so what was not run, or could not be noted, did not go well.
 run_lane() {
   local name
   while name=$(next) && [ -n "$name" ]; do
     case $name in
       posix) posix ;;
-      realwork) suite realwork "$here/../../scripts/realwork.sh" --short ;;
+      realwork) suite realwork "$logs/realwork" "$here/../../scripts/realwork.sh" --short ;;
       # The tests' own binary has the engine slatedb; its tests have run.
-      beyond) suite beyond env SKIP_ENGINE_TESTS=1 KVFS="$repo/target/debug/kvfs" "$here/../../scripts/beyond.sh" short ;;
-      torture) suite torture "$here/../../scripts/torture.sh" 50 ;;
-      *) suite "$name" "$here/$name.sh" ;;
-    esac && echo "$name" >>"$work/sound"
+      beyond) suite beyond "$logs/beyond" env SKIP_ENGINE_TESTS=1 KVFS="$repo/target/debug/kvfs" "$here/../../scripts/beyond.sh" short ;;
+      torture) suite torture "$logs/torture" "$here/../../scripts/torture.sh" 50 ;;
+      *) suite "$name" "$logs/$name" "$here/$name.sh" ;;
+    esac && echo "$name" >>"$logs/sound"
   done
 }
 if [ "${1:-}" = --lane ]; then
-  work=$2
+  logs=$2
+  trap break_off TERM
   run_lane
   exit
 fi
 
 work_dir suites
 lanes=()
-
-# With all that it has started, which takes down its own mounts.
-end() {
-  local pid
-  for pid in $(pgrep -P "$1"); do end "$pid"; done
-  kill "$1" 2>/dev/null
-}
 finish() {
   local status=$?
-  local lane
-  for lane in "${lanes[@]}"; do end "$lane"; done
-  wait "${lanes[@]}"
-  (exit "$status")
-  cleanup
+  [ ${#lanes[@]} = 0 ] || kill "${lanes[@]}" 2>/dev/null
+  wait
+  cleanup "$status"
 }
 trap finish EXIT
+# A step that hangs is the better place to end it: it has a name, and the others follow.
+export LIMIT=${LIMIT:-300}
 
 # The lanes take the next one from here. The longest come first, so that all end at about the same time.
 all=(beyond realwork posix load lifecycle privileges torture txn rpc install transfer repository snapshot differential kernel container branch acl hostile calls hidden
@@ -91,12 +107,11 @@ printf '%s\n' "${all[@]}" >"$work/waiting" || die "the list of the suites can't 
 # What is unmounted in one lane may be mounted still in a mount namespace that another has made meanwhile: they don't see
 # each other's mounts.
 apart=()
-[ "$(id -u)" != 0 ] || apart=(unshare --mount --propagation private)
-for _ in 2 3; do
+for _ in 1 2 3; do
   "${apart[@]}" "$here/all.sh" --lane "$work" &
   lanes+=($!)
+  [ "$(id -u)" != 0 ] || apart=(unshare --mount --propagation private)
 done
-run_lane
 wait "${lanes[@]}"
 lanes=()
 missing=()
