@@ -17,15 +17,19 @@ echo "# seed $seed"
 
 # Commits transactions one after the other until the daemon is gone: each makes a directory with two files, adds
 # a line to a log, and sets a key, all with the same number. Of every fourth one the larger file is so large that it goes
-# to its final place at once.
+# to its final place at once. One that ends before says so in $work/early.
 committer() {
-  local me=$1 round=$2 number
+  local me=$1 round=$2 number status
   for ((number = 0; ; number++)); do
     local id=$round-$me-$number size=$((number % 4 ? 20000 : 300000))
     # shellcheck disable=SC2016 # The inner shell reads its own arguments.
     timeout 30 "$KVFS" txn run -s "$mnt" -- sh -ec '
       mkdir "$1/$2"; echo "$2" >"$1/$2/small"; head -c "$5" /dev/zero | tr "\0" "$3" >"$1/$2/large"
-      echo "$2" >>"$1/log-$3"; "$4" kv put -s "$1" ids "$2" "$2"' sh "$mnt" "$id" "$me" "$KVFS" "$size" >/dev/null 2>&1 || return
+      echo "$2" >>"$1/log-$3"; "$4" kv put -s "$1" ids "$2" "$2"' sh "$mnt" "$id" "$me" "$KVFS" "$size" >"$work/said-$me" 2>&1 || {
+      status=$?
+      [ -e "$work/ending" ] || echo "transaction $id ended with $status: $(tail -n 2 "$work/said-$me" | cut -c 1-300)" >>"$work/early"
+      return
+    }
     echo "$id" >>"$work/acknowledged"
   done
 }
@@ -63,6 +67,7 @@ PY
 
 one_round() {
   local round=$1 me workers=()
+  rm -f "$work/ending" "$work/early"
   mount_store || return
   for me in 1 2 3 4; do
     committer $me "$round" &
@@ -70,8 +75,10 @@ one_round() {
   done
   # Up to some ten times the time that one transaction takes.
   sleep "0.$(printf '%03d' $((RANDOM % 330 + 20)))"
+  touch "$work/ending"
   kill_daemon
   wait "${workers[@]}"
+  [ ! -e "$work/early" ] || { echo "round $round, seed $seed, before the daemon was killed:"; cat "$work/early"; return 1; }
   mount_store || return
   # Values, one a line.
   "$KVFS" kv scan -s "$mnt" ids 2>/dev/null | awk '{ print $NF }' >"$mnt.keys"
@@ -97,5 +104,10 @@ for ((round = 1; round <= rounds; round++)); do
 done
 [ $bad != 0 ] || count_store
 echo "# $((round - 1)) rounds in $SECONDS s, $there transactions committed, $untold of them not acknowledged"
+# Usually there are two a round.
+if [ $bad = 0 ] && [ $((there * 10)) -lt "$rounds" ]; then
+  echo "too few for a test"
+  bad=1
+fi
 echo "torture: $((round - 1)) passed, $bad failed, 0 skipped"
 [ $bad = 0 ]
