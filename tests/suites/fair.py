@@ -33,7 +33,7 @@ def list_names(path):
         except OSError as error:
             if error.errno != 7: raise  # E2BIG: of a daemon without bounds
 
-loop = {"direct": read_direct, "list": list_names}.get(what)
+loop = {"none": None, "direct": read_direct, "list": list_names}[what]
 path = f"{mnt}/{what}"
 if loop and not os.path.exists(path):
     with open(path, "wb") as file:
@@ -47,7 +47,7 @@ for _ in range(readers):
     child = os.fork()
     if child == 0:
         libc.prctl(1, 9)
-        loop(path)
+        sys.exit(loop(path))
     children.append(child)
 try:
     time.sleep(0.5)
@@ -60,6 +60,8 @@ try:
         took.append((time.monotonic() - start) * 1000)
         assert open(f"{mnt}/changed").read() == f"{index}\n"
         if sum(took) > 120_000: break
+    ended = [child for child in children if os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT)]
+    if ended: sys.exit(f"{len(ended)} of {readers} readers have ended")
 finally:
     for child in children: os.kill(child, 9)
     for child in children: os.waitpid(child, 0)
