@@ -1,5 +1,5 @@
 # Shared by the scripts: mounts that are always taken down again, steps that are timed and counted.
-# Source it; then: work_dir, mount_store, umount_store, kill_daemon, check_store, step, ends, said, until_ok,
+# Source it; then: needs_root, work_dir, mount_store, umount_store, kill_daemon, check_store, step, ends, said, until_ok,
 # summary.
 # shellcheck shell=bash
 #
@@ -23,11 +23,21 @@ die() {
   exit 2
 }
 
+# needs_root NAME WHY: an ordinary user has the suite skipped.
+needs_root() {
+  [ "$(id -u)" != 0 ] || return 0
+  say "needs root, $2"
+  say "$1: 0 passed, 0 failed, 1 skipped"
+  exit 0
+}
+
 # A fresh directory for this run; everything in it goes when the script ends, mounts first.
 work_dir() {
   [ "$KVFS" = plain ] || [ -x "$KVFS" ] || die "$KVFS is not there: make build"
   work=$(mktemp -d "${KVFS_TMP:-/var/tmp}/kvfs-$1.XXXXXX") || die "$1: no directory to work in"
   chmod 755 "$work"
+  # What a test makes has the modes that it expects.
+  umask 022
   trap cleanup EXIT
   trap 'exit 130' INT
   trap 'exit 143' TERM

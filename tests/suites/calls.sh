@@ -6,6 +6,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 # shellcheck source-path=SCRIPTDIR/../../scripts
 . "$here/../../scripts/lib.sh"
 [ "$KVFS" != plain ] || die "calls: a plain directory has no transactions"
+needs_root calls "to become other users"
 work_dir calls
 make_store calls --size 1G >/dev/null || die "mkfs failed"
 # One worker: whatever blocks it blocks everything.

@@ -8,6 +8,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 . "$here/../../scripts/lib.sh"
 . "$here/../../scripts/picture.sh"
 [ "$KVFS" != plain ] || die "formats: a plain directory has no format"
+needs_root formats "since the files there belong to others"
 work_dir formats
 fixtures=$here/../fixtures/formats
 

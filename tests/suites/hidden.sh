@@ -6,6 +6,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 # shellcheck source-path=SCRIPTDIR/../../scripts
 . "$here/../../scripts/lib.sh"
 [ "$KVFS" != plain ] || die "hidden: a plain directory has no .kvfs"
+needs_root hidden "to become other users"
 work_dir hidden
 make_store hidden --size 4G >/dev/null || die "mkfs failed"
 mount_store || die "mount failed"

@@ -7,7 +7,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 # shellcheck source-path=SCRIPTDIR/../../scripts
 . "$here/../../scripts/lib.sh"
 [ "$KVFS" != plain ] || die "kernel: a plain directory is no FUSE mount"
-[ "$(id -u)" = 0 ] || die "kernel: overlays and bind mounts need root"
+needs_root kernel "for overlays and bind mounts"
 work_dir kernel
 make_store kernel --size 4G >/dev/null || die "mkfs failed"
 mount_store || die "mount failed"

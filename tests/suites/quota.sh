@@ -59,6 +59,7 @@ seen_by_others() {
 }
 
 limited() {
+  is_root || { echo "needs root, to limit a user who has nothing else"; return 77; }
   quota set --user "$who" --bytes-hard 1M --inodes-hard 12 && quota get --user "$who" || return 1
   ! as sh -c 'head -c 2000000 /dev/zero >theirs/large' 2>"$work/said" && said 'quota exceeded' || return 1
   ! as sh -c 'for i in 1 2 3 4 5 6 7 8 9; do mkdir theirs/more$i || exit 1; done' 2>"$work/said" && said 'quota exceeded' || return 1

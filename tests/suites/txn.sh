@@ -296,16 +296,17 @@ compared() {
   "$KVFS" txn join "$id" -- sh -ec "echo bb > cmp/edited; rm cmp/gone; mv cmp/moved cmp/sub/here; mkdir cmp/new; echo x > cmp/new/file
     cat cmp/same > /dev/null; echo g > cmp/tmp; mv cmp/tmp cmp/replaced; mv cmp/sub cmp/under; '$KVFS' kv put tags fresh 1; '$KVFS' kv del tags dropped"
   "$KVFS" txn diff "$id" | tee "$work/said"
-  local want line status=0
-  want='~ /cmp/edited  2 B → 3 B
+  local want line status=0 owner
+  owner=$(id -un):$(id -gn)
+  want="~ /cmp/edited  2 B → 3 B
 - /cmp/gone
-+ /cmp/new/  mode 0755, owner root:root
-+ /cmp/new/file  2 B, mode 0644, owner root:root
++ /cmp/new/  mode 0755, owner $owner
++ /cmp/new/file  2 B, mode 0644, owner $owner
 ~ /cmp/replaced  2 B
 > /cmp/sub → /cmp/under/
 > /cmp/moved → /cmp/under/here  2 B
-- key tags/dropped  1 B, "1"
-+ key tags/fresh  1 B, "1"'
+- key tags/dropped  1 B, \"1\"
++ key tags/fresh  1 B, \"1\""
   diff <(echo "$want") <(sed '/gone/s/  .*//' "$work/said") || status=1
   [ "$("$KVFS" txn diff --stat "$id")" = "3 added, 2 removed, 2 changed, 2 renamed, 12 B" ] || { "$KVFS" txn diff --stat "$id"; status=1; }
   "$KVFS" txn diff --json "$id" | python3 -c 'import json,sys; [json.loads(l) for l in sys.stdin]' || status=1
