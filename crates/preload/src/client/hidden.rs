@@ -191,8 +191,8 @@ pub(super) fn copy(fd: i32) -> i32 {
     if copied < 0 { fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) } else { copied }
 }
 
-/// The program gives a number to something of its own, by `make`. What is hidden there gets another one; where
-/// there is none, or the table is that of a child of vfork, that is refused.
+/// The program gives a number to something of its own, by `make`. What is hidden there gets another one;
+/// where there is none, or the table is that of a child of vfork, that is refused.
 pub(super) fn replace(fd: i32, make: impl FnOnce() -> isize) -> isize {
     // One that the program has can't become hidden.
     let may_be_hidden = is_hidden(fd) || (is_high(fd) && !is_open(fd));

@@ -5,8 +5,8 @@
 //! writing, too, the server has memory: all processes map the same, and it is the file's as long as a hidden
 //! copy of the descriptor is there.
 //!
-//! Thread safety: see the back end; the list of mappings is atomic, and a child of fork has a copy of it. What
-//! changes their descriptors does so as the one that asks on the connection.
+//! Thread safety: see the back end; the list of mappings is atomic, and a child of fork has a copy of it.
+//! What changes their descriptors does so as the one that asks on the connection.
 
 use std::ops::Range;
 use std::os::fd::AsRawFd;

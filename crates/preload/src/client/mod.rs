@@ -268,8 +268,8 @@ fn outside(call: &Call<'_>, path: u64) -> Verdict {
     Verdict::Done(sys::call(call.nr, &args))
 }
 
-/// Whether a file is a placeholder: one of the server's user. Other users may give the same rights to files of
-/// their own; root does not, nor this process's user to its own harm, and what is theirs may be another
+/// Whether a file is a placeholder: one of the server's user. Other users may give the same rights to files
+/// of their own; root does not, nor this process's user to its own harm, and what is theirs may be another
 /// server's.
 fn is_placeholder(found: &sys::Stat) -> bool {
     let is_own = || sys::call(libc::SYS_geteuid as u64, &[0; 6]) as u32 == found.uid();
