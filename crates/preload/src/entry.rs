@@ -125,8 +125,13 @@ global_asm!(
     ".Lkp_fd2:",
     "mov ecx, edx",
     "jmp .Lkp_last_fd",
+    // mmap: 16 is MAP_FIXED, which replaces what may be shared memory.
     ".Lkp_fd4:",
     "mov ecx, r8d",
+    "test r10d, 16",
+    "jz .Lkp_last_fd",
+    "cmp byte ptr [rip + {has_shared}], 0",
+    "jne .Lkp_slow",
     "jmp .Lkp_last_fd",
     // A message with room for descriptors.
     ".Lkp_receive:",

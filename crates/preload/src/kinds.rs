@@ -29,7 +29,7 @@ pub(crate) enum Kind {
     At1 = 7,
     /// Always for [`crate::slow`].
     Always = 8,
-    /// 4 is a descriptor.
+    /// 4 is a descriptor, and memory may be replaced that is shared by way of the store.
     Fd4 = 9,
     /// 0 and 2 are descriptors.
     Fd02 = 10,

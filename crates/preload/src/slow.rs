@@ -30,6 +30,10 @@ pub(crate) fn slow(nr: Number, args: &Args) -> Verdict {
         libc::SYS_io_uring_setup => Verdict::Done(-(libc::ENOSYS as isize)),
         libc::SYS_chdir | libc::SYS_fchdir => change_directory(nr, args),
         libc::SYS_dup | libc::SYS_dup2 | libc::SYS_dup3 => duplicate(nr, args),
+        libc::SYS_mmap => Verdict::Done(match client::serve(&sort(nr, args)) {
+            Verdict::Done(result) => result,
+            Verdict::Native => client::place_mapping(args),
+        }),
         libc::SYS_munmap => Verdict::Done(client::unmap(args)),
         libc::SYS_mremap => Verdict::Done(client::remap(args)),
         libc::SYS_msync => Verdict::Done(client::sync_mapping(args)),

@@ -88,7 +88,7 @@ pub(super) fn map(call: &Call<'_>) -> Done {
     }
     let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags & KEPT;
     let while_filled = (libc::PROT_READ | libc::PROT_WRITE) as u64;
-    let start = sys::call(call.nr, &[address, len, while_filled, kind as u64, u64::MAX, 0]);
+    let start = place(&[address, len, while_filled, kind as u64, u64::MAX, 0]);
     if start < 0 {
         return Err(Verdict::Done(start));
     }
@@ -110,7 +110,7 @@ fn share(call: &Call<'_>, handle: u64) -> Done {
     let mapping = list(fd)?;
     let mut args = *call.args;
     args[4] = memory.as_raw_fd() as u64;
-    let start = sys::call(call.nr, &args);
+    let start = place(&args);
     if start < 0 {
         let_go(mapping);
         return Err(Verdict::Done(start));
@@ -137,6 +137,46 @@ fn list(fd: i32) -> Result<&'static Mapping, Verdict> {
     })
 }
 
+/// The kernel's mmap. A mapping that has to be at its address replaces what is there.
+pub(crate) fn place(args: &Args) -> isize {
+    let start = sys::call(libc::SYS_mmap as u64, args);
+    if start >= 0 && args[3] as i32 & libc::MAP_FIXED != 0 {
+        let_go_all(&forget(&(start as u64..behind(start as u64, args[1]))));
+    }
+    start
+}
+
+/// Mappings that have no pages any more.
+type Ended = [bool; MAPPINGS_MAX];
+
+/// Pages are no longer those of mappings that are listed.
+fn forget(gone: &Range<u64>) -> Ended {
+    let mut ended = [false; MAPPINGS_MAX];
+    for (mapping, has_ended) in MAPPINGS.iter().zip(&mut ended) {
+        let pages = mapping.pages();
+        if !meet(&pages, gone) {
+            continue;
+        }
+        match (gone.start <= pages.start, pages.end <= gone.end) {
+            (true, true) => {
+                *has_ended = mapping.start.compare_exchange(pages.start, 0, Acquire, Relaxed).is_ok();
+            }
+            (true, false) => {
+                mapping.start.store(gone.end, Release);
+                mapping.len.store(pages.end - gone.end, Relaxed);
+            }
+            (false, true) => mapping.len.store(gone.start - pages.start, Relaxed),
+            // Both sides keep it.
+            (false, false) => {}
+        }
+    }
+    ended
+}
+
+fn let_go_all(ended: &Ended) {
+    MAPPINGS.iter().zip(ended).filter(|(_, has_ended)| **has_ended).for_each(|(mapping, _)| let_go(mapping));
+}
+
 /// A mapping has no pages any more.
 fn let_go(mapping: &Mapping) {
     let _alone = page().map(Asking::begin);
@@ -161,6 +201,9 @@ pub(crate) fn remap(args: &Args) -> isize {
         return -(libc::ENOMEM as isize);
     }
     let start = sys::call(libc::SYS_mremap as u64, args);
+    if start >= 0 && args[3] as i32 & libc::MREMAP_FIXED != 0 {
+        let_go_all(&forget(&(args[4]..behind(args[4], args[2]))));
+    }
     if start >= 0
         && let Some(mapping) = mapping
     {
@@ -172,28 +215,10 @@ pub(crate) fn remap(args: &Args) -> isize {
 
 /// munmap: files whose mappings are gone are let go.
 pub(crate) fn unmap(args: &Args) -> isize {
-    let gone = args[0]..behind(args[0], args[1]);
-    let mut ended = [false; MAPPINGS_MAX];
-    for (mapping, has_ended) in MAPPINGS.iter().zip(&mut ended) {
-        let pages = mapping.pages();
-        if !meet(&pages, &gone) {
-            continue;
-        }
-        match (gone.start <= pages.start, pages.end <= gone.end) {
-            (true, true) => {
-                *has_ended = mapping.start.compare_exchange(pages.start, 0, Acquire, Relaxed).is_ok();
-            }
-            (true, false) => {
-                mapping.start.store(gone.end, Release);
-                mapping.len.store(pages.end - gone.end, Relaxed);
-            }
-            (false, true) => mapping.len.store(gone.start - pages.start, Relaxed),
-            // Both sides keep it.
-            (false, false) => {}
-        }
-    }
+    // Before: another thread may have the pages at once.
+    let ended = forget(&(args[0]..behind(args[0], args[1])));
     let result = sys::call(libc::SYS_munmap as u64, args);
-    MAPPINGS.iter().zip(ended).filter(|(_, has_ended)| *has_ended).for_each(|(mapping, _)| let_go(mapping));
+    let_go_all(&ended);
     result
 }
 

@@ -43,7 +43,7 @@ use crate::sys::{self, Args, Number};
 
 pub(crate) use directory::{leave_directory, owns};
 pub(crate) use hidden::{first_within, is_hidden};
-pub(crate) use map::{remap, sync as sync_mapping, unmap};
+pub(crate) use map::{place as place_mapping, remap, sync as sync_mapping, unmap};
 
 /// The socket of the server: `KVFS_EXEC_SOCKET`.
 const SOCKET: &str = "KVFS_EXEC_SOCKET";

@@ -85,6 +85,42 @@ fn said_with_two_servers(program: &Path) -> [String; 2] {
     [before, after]
 }
 
+/// Mappings are replaced by others at their addresses, which are not of the file any more.
+const REPLACES: &str = r#"
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#define P 4096
+#define FREE (MAP_PRIVATE | MAP_ANONYMOUS)
+static int fd;
+static char *map(void *at, int flags) { return mmap(at, 2 * P, PROT_READ | PROT_WRITE, MAP_SHARED | flags, fd, 0); }
+static int sync_it(char *p) { return msync(p, P, MS_SYNC) ? errno : 0; }
+int main(int c, char **v) {
+  (void)c; fd = open(v[1], O_CREAT | O_RDWR, 0600); if (fd < 0 || ftruncate(fd, 2 * P)) return 1;
+  int failed = 0; char *p = 0, *q = 0, *kept = map(0, 0);
+  for (int i = 0; i < 100; i++) {
+    p = map(0, 0); failed += p == MAP_FAILED || mmap(p, 2 * P, PROT_READ, FREE | MAP_FIXED, -1, 0) != p;
+    q = map(0, 0); char *from = mmap(0, 2 * P, PROT_READ, FREE, -1, 0);
+    failed += q == MAP_FAILED || mremap(from, 2 * P, 2 * P, MREMAP_MAYMOVE | MREMAP_FIXED, q) != q;
+    failed += map(kept, MAP_FIXED) != kept;
+  }
+  char *half = map(0, 0); failed += mmap(half, P, PROT_READ, FREE | MAP_FIXED, -1, 0) != half;
+  printf("%d %d\n", failed, sync_it(kept)); fflush(stdout); getchar();
+  printf("%d %d %d %d %d\n", sync_it(p), sync_it(q), sync_it(half), sync_it(half + P), sync_it(kept)); return 0;
+}
+"#;
+
+#[test]
+fn memory_that_was_replaced_is_not_that_of_the_file_and_lets_it_go() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let Some(program) = compiled(directory.path(), REPLACES, &[]) else { return };
+    // EIO: the file is another server's.
+    assert_eq!(said_with_two_servers(&program), ["0 0\n", "0 0 0 5 5\n"]);
+}
+
 #[test]
 fn mapping_is_synced_whatever_numbers_the_program_takes_and_takes_none_of_them_along() {
     let directory = tempfile::tempdir().expect("a directory");
