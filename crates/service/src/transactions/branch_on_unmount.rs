@@ -12,8 +12,8 @@ use super::taken::{Taken, Use};
 use crate::error::{ErrorKind, Result, ServiceError};
 
 /// A transaction that was taken out of the reach of all other threads.
-struct Leaving {
-    taken: Taken,
+struct Leaving<'t> {
+    taken: Taken<'t>,
     uid: u32,
     /// What keeps the view from being changed.
     frozen: Option<FrozenView>,
@@ -56,10 +56,10 @@ impl Transactions {
             }
             if failed.is_some() {
                 drop(frozen);
-                self.give_back(taken, true);
+                taken.give_back(true);
             } else {
                 tracing::info!(id, "transaction kept as a branch");
-                self.drop_taken(taken, None, Some(format!("kept as branch {}", branch_name(id))));
+                taken.discard(None, Some(format!("kept as branch {}", branch_name(id))));
                 kept.push(branch_name(id));
             }
         }
@@ -67,19 +67,19 @@ impl Transactions {
     }
 
     /// Takes any transaction that no thread is busy with.
-    fn take_free(&self, what: &'static str) -> Option<Leaving> {
+    fn take_free(&self, what: &'static str) -> Option<Leaving<'_>> {
         let mut state = self.state.lock();
         let (id, uid) = {
             let (&id, entry) = state.open.iter().find(|(_, entry)| entry.used == Use::Free)?;
             (id, entry.owner.uid)
         };
-        let taken = Self::take_entry(&mut state, id, what)?;
+        let taken = self.take_entry(&mut state, id, what)?;
         Some(Leaving { taken, uid, frozen: None })
     }
 
     /// Closes a view, and has what the kernel keeps of it come in.
-    fn settle_to_keep(&self, leaving: &mut Leaving) -> Result<()> {
-        let Leaving { taken: Taken { id, view, view_mount }, frozen, .. } = leaving;
+    fn settle_to_keep(&self, leaving: &mut Leaving<'_>) -> Result<()> {
+        let Leaving { taken: Taken { id, view, view_mount, .. }, frozen, .. } = leaving;
         let mut settle = || {
             *frozen = Some(view.expect_txn()?.freeze()?);
             view_mount.as_ref().map_or(Ok(()), |view_mount| view_mount.mount.write_back())?;

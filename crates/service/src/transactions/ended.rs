@@ -7,8 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::Transactions;
-use super::entry::Entry;
-use super::taken::{AT_WORK, Taken, Use};
+use super::taken::{AT_WORK, Use};
 use crate::caller::Caller;
 
 /// Most that are remembered.
@@ -71,35 +70,9 @@ impl Transactions {
 
     /// Drops a transaction unless it is busy; `why` is told to its owner.
     pub(super) fn abort_by_daemon(&self, id: u64, why: &str) {
-        let taken = Self::take_entry(&mut self.state.lock(), id, "being aborted");
+        let taken = self.take_entry(&mut self.state.lock(), id, "being aborted");
         if let Some(taken) = taken {
-            self.drop_taken(taken, None, Some(why.to_owned()));
+            taken.discard(None, Some(why.to_owned()));
         }
-    }
-
-    /// `why` is told to the owner of the transaction that asks for it later, unless the owner has ended it:
-    /// then it is unknown.
-    pub(super) fn drop_taken(&self, taken: Taken, by: Option<&Caller>, why: Option<String>) {
-        let Taken { id, view, view_mount } = taken;
-        if let Some(txn) = view.txn() {
-            txn.abort();
-        }
-        let mut state = self.state.lock();
-        let removed = state.open.remove(&id);
-        if let (Some(entry), Some(why)) = (&removed, why)
-            && by.is_none_or(|caller| caller.uid != entry.owner.uid)
-        {
-            state.ended.note(id, entry.owner.uid, why);
-        }
-        if let Some(Entry { line: Some((number, Some(line))), .. }) = removed
-            && by.is_none_or(|caller| caller.number != number)
-        {
-            // The command that runs the transaction learns of it, and ends what runs in it.
-            line.cut();
-        }
-        if let Some(view_mount) = view_mount {
-            state.take_down(id, view_mount);
-        }
-        self.changed.notify_all();
     }
 }

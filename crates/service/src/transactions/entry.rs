@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use kvfs_fs::{FileSystem, Owner, TxnView};
 
+use super::Transactions;
 use super::limits::Slot;
 use super::taken::{Taken, Use};
 use crate::caller::Connection;
@@ -35,9 +36,9 @@ impl Entry {
     }
 
     /// For a thread that found it free.
-    pub(super) fn take(&mut self, id: u64, what: &'static str) -> Taken {
+    pub(super) fn take<'t>(&mut self, of: &'t Transactions, id: u64, what: &'static str) -> Taken<'t> {
         self.used = Use::Taken(what);
-        Taken { id, view: Arc::clone(&self.view), view_mount: self.view_mount.take() }
+        Taken::new(of, id, Arc::clone(&self.view), self.view_mount.take())
     }
 
     /// A control connection mounts the view of its transaction itself.

@@ -361,7 +361,7 @@ impl Transactions {
             None => self.main.mounts.commit(&view, durability, pages_max),
         };
         let stays = view.txn().is_some_and(|txn| !txn.is_over());
-        self.give_back(taken, stays);
+        taken.give_back(stays);
         timer.end(OperationKind::Commit, caller, id, done.as_ref().err().map_or(0, FsError::errno));
         match &done {
             Ok(position) => tracing::debug!(id, ?position, "transaction committed"),
@@ -395,7 +395,7 @@ impl Transactions {
         let taken = self.take(caller, id, "committing")?;
         let Taken { view, view_mount, .. } = &taken;
         let is_committed = view_mount.is_none() && view.txn().and_then(TxnView::commit_unwritten).is_some();
-        self.give_back(taken, !is_committed);
+        taken.give_back(!is_committed);
         if is_committed {
             timer.end(OperationKind::Commit, caller, id, 0);
         }
@@ -426,9 +426,10 @@ impl Transactions {
     ) -> Result<TxnId> {
         self.main.check_files()?;
         let (id, view) = self.enter(options, None, Use::Taken(AT_WORK), Slot::uncounted())?;
+        let taken = Taken::new(self, id.0, Arc::clone(&view), None);
         let worked = work(&view);
         let done = worked.and_then(|()| self.main.mounts.commit(&view, Durability::Synced, None));
-        self.give_back(Taken { id: id.0, view: Arc::clone(&view), view_mount: None }, false);
+        taken.give_back(false);
         done.map(|_| id).map_err(|error| ServiceError::NotCommitted {
             id: id.0,
             view,
@@ -446,7 +447,7 @@ impl Transactions {
         let view = &taken.view;
         let doomed = view.txn().and_then(TxnView::doom).map(|doom| view.lock_words().explain(&doom));
         let why = format!("aborted by user {} (pid {})", caller.uid, caller.pid);
-        self.drop_taken(taken, Some(caller), Some(why));
+        taken.discard(Some(caller), Some(why));
         timer.end(OperationKind::Drop, caller, id, 0);
         Ok(doomed)
     }

@@ -1,5 +1,7 @@
 //! The registry without a front end.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use kvfs_fs::{BeginOptions, Durability, NodeId, settled};
 
 use super::{Begin, TxnState};
@@ -76,10 +78,10 @@ fn transaction_whose_connection_ends_is_gone_at_once_or_when_it_is_given_back() 
     let ended = world.transactions.view(&caller, free).expect_err("has ended");
     assert_eq!(ended.to_string(), format!("transaction {free}: aborted: its connection ended"));
     assert!(matches!(world.transactions.view(&caller, used), Err(ServiceError::Busy { .. })));
-    world.transactions.give_back(taken, true);
+    taken.give_back(true);
     assert!(matches!(world.transactions.view(&caller, used), Err(ServiceError::Unknown(_))));
     let taken = world.transactions.take(&caller, stays, "being read").expect("is free");
-    world.transactions.give_back(taken, true);
+    taken.give_back(true);
     assert_eq!(world.transactions.state(&caller, stays).expect("is open"), TxnState::Open);
 }
 
@@ -104,4 +106,24 @@ fn what_the_daemon_is_at_work_at_ends_at_its_next_operation_when_all_is_aborted(
         let error = carried.join().expect("returns").expect_err("is given up");
         assert!(matches!(error, ServiceError::NotCommitted { .. }), "{error}");
     });
+}
+
+#[test]
+fn transaction_of_a_thread_that_panics_is_aborted_and_keeps_nothing_from_ending() {
+    let world = World::new(false);
+    let id = world.transactions.begin(&stranger(), Begin::default()).expect("begins");
+    let tied =
+        world.transactions.begin(&stranger(), Begin { tied: true, ..Begin::default() }).expect("begins");
+    let failed = |work: &dyn Fn()| assert!(catch_unwind(AssertUnwindSafe(work)).is_err());
+    for id in [id, tied] {
+        failed(&|| {
+            let _taken = world.transactions.take(&stranger(), id, "committing").expect("is free");
+            panic!("as a commit may");
+        });
+        let ended = world.transactions.view(&stranger(), id).expect_err("has ended");
+        assert_eq!(ended.to_string(), format!("transaction {id}: aborted: the daemon failed in it"));
+    }
+    failed(&|| drop(world.transactions.carry_out(&BeginOptions::default(), |_| panic!("at work"))));
+    world.transactions.close();
+    assert!(world.fs.admission().transactions().is_empty(), "their locks have gone");
 }
