@@ -12,12 +12,12 @@
 //! the queue is bounded, but for what callers wait for; what the kernel doesn't know is refused at
 //! submission, or reported as [`Outcome::Unsupported`] and refused from then on.
 
+mod pending;
 mod queue;
 mod send;
 #[cfg(test)]
 mod tests;
 
-use std::any::Any;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -34,6 +34,8 @@ use crate::abi::notify as wire;
 use crate::dispatch::Channel;
 use crate::session::Negotiated;
 use crate::transport::Delivery;
+pub(crate) use pending::Kept;
+pub use pending::Pending;
 use queue::{Done, KernelLock, Queue, SENDERS_MAX};
 
 /// How often a caller that waits looks whether another sender is needed, and for how long the senders have
@@ -199,61 +201,6 @@ pub(crate) struct NotifierConfig {
     pub(crate) name: String,
 }
 
-/// Notifications that are on their way.
-#[derive(Default)]
-pub struct Pending(Arc<(Mutex<Progress, class::FuseNotifyPending>, Condvar)>);
-
-#[derive(Default)]
-struct Progress {
-    left: u64,
-    /// Whether there are others, for which no caller waits.
-    has_others: bool,
-    /// Nodes of which the kernel had nothing.
-    not_cached: Vec<u64>,
-    /// Is dropped with all that refers to this.
-    _kept: Option<Kept>,
-}
-
-/// What is to be dropped when notifications were carried out.
-pub(crate) type Kept = Box<dyn Any + Send>;
-
-impl Pending {
-    /// Returns when all are carried out, or after `time_max`. Whether all are.
-    pub fn wait_for(&self, time_max: Duration) -> bool {
-        self.wait_at_most(time_max) && !self.0.0.lock().has_others
-    }
-
-    /// Which keeps `kept` until all were carried out, whether a caller waits for that or not.
-    fn keeping(kept: Option<Kept>) -> Self {
-        Self(Arc::new((Mutex::new(Progress { _kept: kept, ..Progress::default() }), Condvar::new())))
-    }
-
-    /// Another one, for which no caller waits. Returns what is to be called when it was carried out.
-    fn add_other(&self) -> Done {
-        self.0.0.lock().has_others = true;
-        let counted = Arc::clone(&self.0);
-        Box::new(move |_| drop(counted))
-    }
-
-    /// Counts one more. Returns what is to be called when it was carried out.
-    fn count(&self, notification: &Notification) -> Done {
-        self.0.0.lock().left += 1;
-        let (counted, node) = (Arc::clone(&self.0), notification.inode());
-        Box::new(move |outcome| {
-            let mut progress = counted.0.lock();
-            progress.left -= 1;
-            progress.not_cached.extend(node.filter(|_| outcome == Outcome::NotCached));
-            counted.1.notify_one();
-        })
-    }
-
-    /// The same for those that are waited for.
-    fn wait_at_most(&self, time_max: Duration) -> bool {
-        let mut progress = self.0.0.lock();
-        !self.0.1.wait_while_for(&mut progress, |progress| progress.left > 0, time_max).timed_out()
-    }
-}
-
 fn call(callbacks: Vec<Done>, outcome: Outcome) {
     for done in callbacks {
         if catch_unwind(AssertUnwindSafe(|| done(outcome))).is_err() {
@@ -350,7 +297,7 @@ impl Notifier {
     ) -> Result<Vec<u64>, NotifyError> {
         let (pending, submitted) = self.queue_all(notifications, None, |_, _| true);
         self.wait(&pending, None);
-        submitted.map(|()| std::mem::take(&mut pending.0.0.lock().not_cached))
+        submitted.map(|()| pending.take_not_cached())
     }
 
     /// As [`Self::carry_out_all`], but for those that the kernel has no time for: they are carried out when
@@ -377,11 +324,15 @@ impl Notifier {
         let (pending, submitted) = self.queue_all(counted, kept, Queue::is_awaited);
         let time_max = WAIT_EACH.saturating_mul(count).saturating_add(self.shared.config.wait_max);
         self.wait(&pending, Some(time_max));
-        if pending.0.0.lock().left > 0 || pending.0.0.lock().has_others {
+        let (is_late, has_others) = pending.late_and_others();
+        if is_late {
+            // Not of those that come behind: any user can have as many as that one likes.
             tracing::warn!("the kernel is busy with a directory or file; it is told later what has changed");
+        }
+        if is_late || has_others {
             self.bound_names();
         }
-        submitted.map(|()| std::mem::take(&mut pending.0.0.lock().not_cached))
+        submitted.map(|()| pending.take_not_cached())
     }
 
     /// Queues all `notifications` and returns what is to be waited for: not for those behind others that the
@@ -475,7 +426,8 @@ impl Notifier {
     fn bound_names(&self) {
         let callbacks = {
             let mut queue = self.shared.queue.lock();
-            if queue.len() <= self.shared.config.len_max {
+            // One name may change as often as a caller likes.
+            if queue.len().max(queue.callbacks_count()) <= self.shared.config.len_max {
                 return;
             }
             let callbacks = queue.take_names();
@@ -525,7 +477,11 @@ impl Notifier {
     fn run(&self) {
         let mut next = self.next();
         while let Some((notification, callbacks)) = next {
-            let outcome = self.carry_out(&notification);
+            let sent = catch_unwind(AssertUnwindSafe(|| self.carry_out(&notification)));
+            let outcome = sent.unwrap_or_else(|_| {
+                tracing::error!(?notification, "the sender of a notification panicked");
+                Outcome::Failed(Errno::IO)
+            });
             tracing::trace!(?notification, ?outcome, "notification");
             // Before a caller can look whether it was.
             let behind = self.shared.queue.lock().release(notification.kernel_lock());

@@ -62,6 +62,7 @@ pub(super) struct Queue {
     sending: HashMap<KernelLock, Sending>,
     /// All that wait, and what is to be called when each was carried out.
     callbacks: HashMap<Notification, Vec<Done>>,
+    callbacks_count: usize,
     begun: u64,
     pub(super) senders: usize,
     /// Senders that have nothing to do.
@@ -72,6 +73,11 @@ pub(super) struct Queue {
 impl Queue {
     pub(super) fn len(&self) -> usize {
         self.callbacks.len()
+    }
+
+    /// How many callbacks wait: several for a notification that was submitted several times.
+    pub(super) fn callbacks_count(&self) -> usize {
+        self.callbacks_count
     }
 
     /// Whether another sender would have something to do.
@@ -85,6 +91,7 @@ impl Queue {
     }
 
     pub(super) fn push(&mut self, notification: Notification, done: Option<Done>) {
+        self.callbacks_count += usize::from(done.is_some());
         match self.callbacks.entry(notification) {
             Entry::Occupied(same) => same.into_mut().extend(done),
             Entry::Vacant(place) => {
@@ -144,6 +151,7 @@ impl Queue {
         self.sending.insert(lock, Sending { number: self.begun, is_stalled: false, behind });
         self.begun += 1;
         let callbacks = self.callbacks.remove(&next).unwrap_or_default();
+        self.callbacks_count -= callbacks.len();
         (next, callbacks)
     }
 
@@ -194,7 +202,10 @@ impl Queue {
                 sending.behind.clear();
             }
         }
-        self.callbacks.extract_if(|one, _| is_name(one)).flat_map(|(_, callbacks)| callbacks).collect()
+        let names = self.callbacks.extract_if(|one, _| is_name(one));
+        let callbacks: Vec<_> = names.flat_map(|(_, callbacks)| callbacks).collect();
+        self.callbacks_count -= callbacks.len();
+        callbacks
     }
 
     /// Takes out all that wait. Returns what waits for them.
@@ -202,6 +213,7 @@ impl Queue {
         self.waiting.clear();
         self.beyond.iter_mut().for_each(VecDeque::clear);
         self.sending.values_mut().for_each(|sending| sending.behind.clear());
+        self.callbacks_count = 0;
         self.callbacks.drain().flat_map(|(_, callbacks)| callbacks).collect()
     }
 }

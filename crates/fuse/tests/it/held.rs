@@ -3,6 +3,7 @@
 
 use std::io::IoSlice;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use kvfs_fs::{BeginOptions, Caller, Durability, FileSystem, MountOptions, NodeId, WriteFlags};
@@ -22,12 +23,12 @@ use crate::slow::Barrier;
 
 pub(crate) const O_DIRECT: u32 = 0o40000;
 
-/// A kernel in which notifications of one kind wait, where they are of one node, until the test opens the
-/// barrier.
+/// A kernel in which notifications of one kind, where they are of one node, wait until the test opens the
+/// barrier, or meet with something else.
 pub(crate) struct Holding {
     inner: Box<dyn Transport>,
     held: (i32, u64),
-    barrier: Arc<Barrier>,
+    meet: Arc<dyn Fn() + Send + Sync>,
 }
 
 impl Holding {
@@ -36,7 +37,8 @@ impl Holding {
         held: (i32, u64),
         barrier: &Arc<Barrier>,
     ) -> Box<dyn Transport> {
-        Box::new(Self { inner: Box::new(inner), held, barrier: Arc::clone(barrier) })
+        let barrier = Arc::clone(barrier);
+        Box::new(Self { inner: Box::new(inner), held, meet: Arc::new(move || barrier.pass()) })
     }
 }
 
@@ -52,7 +54,7 @@ impl Transport for Holding {
             && head.error == self.held.0
             && u64::read_from_prefix(&parts[1]).unwrap().0 == self.held.1
         {
-            self.barrier.pass();
+            (self.meet)();
         }
         self.inner.send(parts)
     }
@@ -62,8 +64,8 @@ impl Transport for Holding {
     }
 
     fn another(&self) -> Result<Box<dyn Transport>, Errno> {
-        let (inner, barrier) = (self.inner.another()?, Arc::clone(&self.barrier));
-        Ok(Box::new(Self { inner, barrier, ..*self }))
+        let (inner, meet) = (self.inner.another()?, Arc::clone(&self.meet));
+        Ok(Box::new(Self { inner, meet, ..*self }))
     }
 }
 
@@ -234,4 +236,31 @@ fn more_names_of_a_held_directory_than_may_wait_become_one_message() {
     let refused = notifier.submit(name_in(rig.nodes[0], "other".to_owned()));
     assert_eq!(refused, Err(NotifyError::QueueFull { len_max: 4 }));
     rig.end();
+}
+
+#[test]
+fn one_name_of_a_held_directory_that_changes_more_often_than_may_wait_becomes_one_message() {
+    let rig = rig(false, INVAL_ENTRY);
+    let notifier = rig.session.notifier();
+    for _ in 0..7 {
+        notifier.carry_out_soon([name_in(rig.nodes[0], "name".to_owned())]).unwrap();
+    }
+    assert!(std::iter::repeat_with(|| rig.kernel.answer()).any(|told| told.error == INC_EPOCH));
+    rig.end();
+}
+
+#[test]
+fn sender_that_panics_keeps_nothing_behind_it_waiting() {
+    let (_, bridge) = over_the_model(MountOptions::default());
+    let config = SessionConfig { init: init_config(), workers: 1, ..SessionConfig::default() };
+    let is_first = Arc::new(AtomicBool::new(true));
+    let meet: Arc<dyn Fn() + Send + Sync> =
+        Arc::new(move || assert!(!is_first.swap(false, Ordering::SeqCst), "as a sender may"));
+    let (kernel, session) = Kernel::start_with(bridge, &config, |transport| {
+        Box::new(Holding { inner: Box::new(transport), held: (INVAL_ENTRY, NodeId::ROOT.0), meet })
+    });
+    let names = ["first", "second"].map(|name| name_in(NodeId::ROOT, name.to_owned()));
+    session.notifier().carry_out_all(names).unwrap();
+    kernel.unmount();
+    session.wait().unwrap();
 }

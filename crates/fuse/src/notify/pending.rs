@@ -1,0 +1,78 @@
+//! Notifications that a caller waits for, for some time.
+//!
+//! Thread safety: shared by the caller and the callbacks of what it has submitted.
+
+use std::any::Any;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kvfs_locks::{Condvar, Mutex, class};
+
+use super::queue::Done;
+use super::{Notification, Outcome};
+
+/// Notifications that are on their way.
+#[derive(Default)]
+pub struct Pending(Arc<(Mutex<Progress, class::FuseNotifyPending>, Condvar)>);
+
+#[derive(Default)]
+struct Progress {
+    left: u64,
+    /// Whether there are others, for which no caller waits.
+    has_others: bool,
+    /// Nodes of which the kernel had nothing.
+    not_cached: Vec<u64>,
+    /// Is dropped with all that refers to this.
+    _kept: Option<Kept>,
+}
+
+/// What is to be dropped when notifications were carried out.
+pub(crate) type Kept = Box<dyn Any + Send>;
+
+impl Pending {
+    /// Returns when all are carried out, or after `time_max`. Whether all are.
+    pub fn wait_for(&self, time_max: Duration) -> bool {
+        self.wait_at_most(time_max) && !self.0.0.lock().has_others
+    }
+
+    /// Which keeps `kept` until all were carried out, whether a caller waits for that or not.
+    pub(super) fn keeping(kept: Option<Kept>) -> Self {
+        Self(Arc::new((Mutex::new(Progress { _kept: kept, ..Progress::default() }), Condvar::new())))
+    }
+
+    /// Another one, for which no caller waits. Returns what is to be called when it was carried out.
+    pub(super) fn add_other(&self) -> Done {
+        self.0.0.lock().has_others = true;
+        let counted = Arc::clone(&self.0);
+        Box::new(move |_| drop(counted))
+    }
+
+    /// Counts one more. Returns what is to be called when it was carried out.
+    pub(super) fn count(&self, notification: &Notification) -> Done {
+        self.0.0.lock().left += 1;
+        let (counted, node) = (Arc::clone(&self.0), notification.inode());
+        Box::new(move |outcome| {
+            let mut progress = counted.0.lock();
+            progress.left -= 1;
+            progress.not_cached.extend(node.filter(|_| outcome == Outcome::NotCached));
+            counted.1.notify_one();
+        })
+    }
+
+    /// The same for those that are waited for.
+    pub(super) fn wait_at_most(&self, time_max: Duration) -> bool {
+        let mut progress = self.0.0.lock();
+        !self.0.1.wait_while_for(&mut progress, |progress| progress.left > 0, time_max).timed_out()
+    }
+
+    /// Whether some that are waited for are not carried out, and whether others are not waited for.
+    pub(super) fn late_and_others(&self) -> (bool, bool) {
+        let progress = self.0.0.lock();
+        (progress.left > 0, progress.has_others)
+    }
+
+    /// Nodes of which the kernel had nothing.
+    pub(super) fn take_not_cached(&self) -> Vec<u64> {
+        std::mem::take(&mut self.0.0.lock().not_cached)
+    }
+}
