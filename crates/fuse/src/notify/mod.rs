@@ -301,8 +301,8 @@ impl Notifier {
     }
 
     /// As [`Self::carry_out_all`], but for those that the kernel has no time for: they are carried out when
-    /// it has. [`crate::SessionConfig::notification_wait_max`] says when that is. Where too many of them
-    /// are names, the kernel forgets all that it knows, if it can; then even what is mounted on them.
+    /// it has. [`crate::SessionConfig::notification_wait_max`] says when that is. Where too many names wait
+    /// for that, the kernel forgets all that it knows, if it can; then even what is mounted on them.
     ///
     /// # Errors
     /// As there.
@@ -422,15 +422,11 @@ impl Notifier {
         Ok(())
     }
 
-    /// Where more names wait than may, behind what the kernel has no time for: one message for all of them.
+    /// Where more names wait than may, behind what the kernel has no time for: one message for all of those.
     fn bound_names(&self) {
         let callbacks = {
             let mut queue = self.shared.queue.lock();
-            // One name may change as often as a caller likes.
-            if queue.len().max(queue.callbacks_count()) <= self.shared.config.len_max {
-                return;
-            }
-            let callbacks = queue.take_names();
+            let Some(callbacks) = queue.take_stalled_names(self.shared.config.len_max) else { return };
             if self.supports(wire::INC_EPOCH) {
                 let done = move |_| call(callbacks, Outcome::Failed(Errno::AGAIN));
                 queue.push(Notification::IncEpoch, Some(Box::new(done)));

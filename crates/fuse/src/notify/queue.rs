@@ -9,8 +9,8 @@
 //! as one, so there are never more than the kernel has names and nodes to be told of; with one sender the
 //! order is that in which they came.
 
-use std::collections::VecDeque;
 use std::collections::hash_map::{Entry, HashMap};
+use std::collections::{HashSet, VecDeque};
 
 use super::{Notification, Outcome};
 
@@ -62,7 +62,9 @@ pub(super) struct Queue {
     sending: HashMap<KernelLock, Sending>,
     /// All that wait, and what is to be called when each was carried out.
     callbacks: HashMap<Notification, Vec<Done>>,
-    callbacks_count: usize,
+    /// How many names of each directory wait. One counts as often as callers wait for it, since it may change
+    /// as often as a caller likes.
+    names: HashMap<u64, usize>,
     begun: u64,
     pub(super) senders: usize,
     /// Senders that have nothing to do.
@@ -73,11 +75,6 @@ pub(super) struct Queue {
 impl Queue {
     pub(super) fn len(&self) -> usize {
         self.callbacks.len()
-    }
-
-    /// How many callbacks wait: several for a notification that was submitted several times.
-    pub(super) fn callbacks_count(&self) -> usize {
-        self.callbacks_count
     }
 
     /// Whether another sender would have something to do.
@@ -91,13 +88,22 @@ impl Queue {
     }
 
     pub(super) fn push(&mut self, notification: Notification, done: Option<Done>) {
-        self.callbacks_count += usize::from(done.is_some());
-        match self.callbacks.entry(notification) {
-            Entry::Occupied(same) => same.into_mut().extend(done),
+        let lock = notification.kernel_lock();
+        let more = match self.callbacks.entry(notification) {
+            Entry::Occupied(same) => {
+                let callbacks = same.into_mut();
+                let before = callbacks.len().max(1);
+                callbacks.extend(done);
+                callbacks.len().max(1) - before
+            }
             Entry::Vacant(place) => {
                 self.waiting.push_back(place.key().clone());
                 place.insert(done.into_iter().collect());
+                1
             }
+        };
+        if let KernelLock::Directory(directory) = lock {
+            *self.names.entry(directory).or_default() += more;
         }
     }
 
@@ -151,7 +157,14 @@ impl Queue {
         self.sending.insert(lock, Sending { number: self.begun, is_stalled: false, behind });
         self.begun += 1;
         let callbacks = self.callbacks.remove(&next).unwrap_or_default();
-        self.callbacks_count -= callbacks.len();
+        if let KernelLock::Directory(directory) = lock
+            && let Entry::Occupied(mut names) = self.names.entry(directory)
+        {
+            *names.get_mut() -= callbacks.len().max(1);
+            if *names.get() == 0 {
+                names.remove();
+            }
+        }
         (next, callbacks)
     }
 
@@ -174,8 +187,26 @@ impl Queue {
         if self.sending.get(&lock).is_some_and(|sending| sending.is_stalled) {
             return true;
         }
-        let Some(kind) = lock.kind().filter(|kind| self.is_full(*kind)) else { return false };
-        self.sending.iter().all(|(lock, sending)| sending.is_stalled || lock.kind() != Some(kind))
+        lock.kind().is_some_and(|kind| self.is_held_up(kind))
+    }
+
+    /// Whether the senders wait for as many locks of this kind as they may, and no caller for any of those.
+    fn is_held_up(&self, kind: usize) -> bool {
+        let mut sending = self.sending.iter();
+        self.is_full(kind) && sending.all(|(lock, sending)| sending.is_stalled || lock.kind() != Some(kind))
+    }
+
+    /// The directories of which names wait behind others for which no caller waits any more.
+    fn stalled_directories(&self) -> HashSet<u64> {
+        if self.is_held_up(0) {
+            return self.names.keys().copied().collect();
+        }
+        let stalled = self.sending.iter().filter(|(_, sending)| sending.is_stalled);
+        let directories = stalled.filter_map(|(lock, _)| match lock {
+            KernelLock::Directory(directory) => Some(*directory),
+            _ => None,
+        });
+        directories.filter(|directory| self.names.contains_key(directory)).collect()
     }
 
     /// Whether callers wait for what waits for `lock`.
@@ -192,20 +223,27 @@ impl Queue {
         self.callbacks.contains_key(notification) || self.sending.contains_key(&notification.kernel_lock())
     }
 
-    /// Takes out the names that wait. Returns what waits for them.
-    pub(super) fn take_names(&mut self) -> Vec<Done> {
-        self.beyond[0].clear();
-        let is_name = |one: &Notification| matches!(one.kernel_lock(), KernelLock::Directory(_));
-        self.waiting.retain(|one| !is_name(one));
-        for (lock, sending) in &mut self.sending {
-            if matches!(lock, KernelLock::Directory(_)) {
+    /// Where more than `count_max` names wait behind others for which no caller waits any more: takes these
+    /// out. Returns what waits for them.
+    pub(super) fn take_stalled_names(&mut self, count_max: usize) -> Option<Vec<Done>> {
+        let stalled = self.stalled_directories();
+        if stalled.iter().map(|directory| self.names[directory]).sum::<usize>() <= count_max {
+            return None;
+        }
+        let is_taken = |one: &Notification| match one.kernel_lock() {
+            KernelLock::Directory(directory) => stalled.contains(&directory),
+            _ => false,
+        };
+        self.waiting.retain(|one| !is_taken(one));
+        self.beyond[0].retain(|one| !is_taken(one));
+        for directory in &stalled {
+            self.names.remove(directory);
+            if let Some(sending) = self.sending.get_mut(&KernelLock::Directory(*directory)) {
                 sending.behind.clear();
             }
         }
-        let names = self.callbacks.extract_if(|one, _| is_name(one));
-        let callbacks: Vec<_> = names.flat_map(|(_, callbacks)| callbacks).collect();
-        self.callbacks_count -= callbacks.len();
-        callbacks
+        let taken = self.callbacks.extract_if(|one, _| is_taken(one));
+        Some(taken.flat_map(|(_, callbacks)| callbacks).collect())
     }
 
     /// Takes out all that wait. Returns what waits for them.
@@ -213,7 +251,7 @@ impl Queue {
         self.waiting.clear();
         self.beyond.iter_mut().for_each(VecDeque::clear);
         self.sending.values_mut().for_each(|sending| sending.behind.clear());
-        self.callbacks_count = 0;
+        self.names.clear();
         self.callbacks.drain().flat_map(|(_, callbacks)| callbacks).collect()
     }
 }

@@ -1,7 +1,7 @@
 use bytes::Bytes;
 
-use super::queue::{KernelLock, Queue};
-use super::{Notification, Outcome};
+use super::queue::{Done, KernelLock, Queue};
+use super::{Notification, Outcome, call};
 
 /// As many locks of a kind as senders may wait for.
 const LOCKS_MAX: u64 = 31;
@@ -97,14 +97,47 @@ fn held_locks_of_a_kind_leave_senders_to_all_others_and_more_of_them_wait() {
 }
 
 #[test]
-fn taken_names_are_called_back_and_the_rest_stays() {
+fn names_behind_a_held_directory_alone_are_taken_out_when_they_are_too_many() {
     let mut queue = queue_of([name(1, "a")]);
     assert!(queue.next().is_some());
+    queue.give_up_on(queue.begun());
     let (called, was_called) = std::sync::mpsc::channel();
-    queue.push(name(1, "b"), Some(Box::new(move |outcome| called.send(outcome).expect("is awaited"))));
+    let told = |name| {
+        let called = called.clone();
+        Some(Box::new(move |outcome| called.send((name, outcome)).expect("is awaited")) as Done)
+    };
+    queue.push(name(1, "b"), told("b"));
     queue.push(pages(7), None);
-    assert!(queue.next().is_some_and(|(notification, _)| notification == pages(7)));
-    queue.take_names().into_iter().for_each(|done| done(Outcome::Ended));
-    assert_eq!(was_called.recv(), Ok(Outcome::Ended));
-    assert!(queue.len() == 0 && queue.release(KernelLock::Directory(1)).is_none());
+    for free in ["c", "d", "e"] {
+        queue.push(name(2, free), told(free));
+    }
+    assert!(queue.take_stalled_names(1).is_none(), "those of the other directory are soon told");
+    queue.push(name(1, "f"), told("f"));
+    let taken = queue.take_stalled_names(1).expect("two wait");
+    call(taken, Outcome::Ended);
+    let mut called: Vec<_> = was_called.try_iter().collect();
+    called.sort_unstable_by_key(|(name, _)| *name);
+    assert_eq!(called, [("b", Outcome::Ended), ("f", Outcome::Ended)]);
+    assert!(queue.release(KernelLock::Directory(1)).is_none());
+    for left in [pages(7), name(2, "c")] {
+        assert_eq!(next(&mut queue), Some(left));
+    }
+}
+
+#[test]
+fn names_of_all_directories_wait_behind_as_many_held_ones_as_senders_may_wait_for() {
+    let mut queue = queue_of([]);
+    for parent in 1..=LOCKS_MAX {
+        queue.push(name(parent, "a"), None);
+        assert!(queue.next().is_some());
+    }
+    for parent in 1..=LOCKS_MAX {
+        queue.push(name(100 + parent, "a"), None);
+    }
+    assert!(queue.next().is_none());
+    assert!(queue.take_stalled_names(1).is_none(), "callers wait for them");
+    queue.give_up_on(queue.begun());
+    queue.push(name(200, "a"), Some(Box::new(|_| {})));
+    assert_eq!(queue.take_stalled_names(1).map(|taken| taken.len()), Some(1));
+    assert!(queue.len() == 0 && queue.release(KernelLock::Directory(1)).is_none() && !queue.has_more());
 }
