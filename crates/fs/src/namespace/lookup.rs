@@ -77,7 +77,6 @@ impl FileSystem {
 
     /// Lowers the lookup count of `node` by `count`. At zero the node is forgotten, and an orphan dies.
     pub fn forget(&self, node: NodeId, count: u64) {
-        self.nodes.forget(node.0, count);
-        self.orphans().reap_when_many();
+        self.orphans().reap_with(|| self.nodes.forget(node.0, count));
     }
 }

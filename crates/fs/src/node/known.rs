@@ -162,7 +162,6 @@ impl HeldNode {
 
 impl Drop for HeldNode {
     fn drop(&mut self) {
-        self.fs.nodes().release(&self.node, 1);
-        self.fs.orphans().reap_when_many();
+        self.fs.orphans().reap_with(|| self.fs.nodes().release(&self.node, 1));
     }
 }

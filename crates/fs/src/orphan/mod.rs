@@ -91,12 +91,16 @@ impl Orphans<'_> {
         !self.is_read_only && self.nodes.dead().len() > 0 && self.reap_all().is_ok()
     }
 
-    /// Reaps when enough came together for a batch.
-    pub(crate) fn reap_when_many(&self) {
-        if self.nodes.dead().len() < REAP_BATCH || self.is_read_only {
+    /// Carries out `forgetting`, which may queue orphans, and reaps one batch when they make another one
+    /// full. So a thread that must not be kept from its work pays for its own, and never for a backlog: that
+    /// is reaped by [`FileSystem::housekeep`].
+    pub(crate) fn reap_with(&self, forgetting: impl FnOnce()) {
+        let before = self.nodes.dead().len();
+        forgetting();
+        if self.nodes.dead().len() / REAP_BATCH <= before / REAP_BATCH || self.is_read_only {
             return;
         }
-        if let Err(error) = self.reap_all() {
+        if let Err(error) = self.reap_batch() {
             tracing::warn!(%error, "orphans were not removed; they stay queued");
         }
     }
@@ -104,15 +108,19 @@ impl Orphans<'_> {
     /// Reaps what is queued. The caller must hold no gate. Nothing of a view that is being committed: the
     /// main line is told of what is left then.
     pub(crate) fn reap_all(&self) -> Result<()> {
-        while self.nodes.dead().len() > 0 {
-            let gate = self.quotas.gate(self.writer);
-            let open = self.origin.txn().map(TxnView::stay_open);
-            if matches!(open, Some(None)) {
-                return Ok(());
-            }
-            self.reap_some(&gate)?;
-        }
+        while self.nodes.dead().len() > 0 && self.reap_batch()? {}
         Ok(())
+    }
+
+    /// One batch of that. False: the view is being committed.
+    fn reap_batch(&self) -> Result<bool> {
+        let gate = self.quotas.gate(self.writer);
+        let open = self.origin.txn().map(TxnView::stay_open);
+        if matches!(open, Some(None)) {
+            return Ok(false);
+        }
+        self.reap_some(&gate)?;
+        Ok(true)
     }
 
     /// Reaps queued orphans, as many as one batch takes.

@@ -77,6 +77,35 @@ fn what_has_nothing_but_its_row_leaves_none_when_it_is_unlinked() {
 }
 
 #[test]
+fn backlog_of_orphans_is_left_to_housekeeping_by_what_the_kernel_forgets() {
+    let setup = Setup::new(100);
+    let files: Vec<NodeId> = (0..400).map(|number| setup.file(ROOT, &number.to_string())).collect();
+    let open = setup.file(ROOT, "open");
+    for file in files {
+        setup.forget(file, 1);
+    }
+    let view = begin(&setup, Isolation::Snapshot);
+    for number in 0..400 {
+        view.unlink(&view.caller, ROOT, number.to_string().as_bytes()).unwrap();
+    }
+    commit(&view.fs).unwrap();
+    let queued = || setup.nodes().stats().orphans_queued;
+    assert_eq!(queued(), 400);
+    setup.forget(open, 1);
+    assert_eq!(queued(), 400, "it has ended nothing");
+    // Those that it ends itself are paid for as they come.
+    for number in 0..256 {
+        let file = setup.file(ROOT, "ends");
+        setup.write_at(file, 0, &[number as u8; 200]).unwrap();
+        setup.unlink(&setup.caller, ROOT, b"ends").unwrap();
+        setup.forget(file, 1);
+    }
+    assert_eq!(queued(), 400);
+    setup.housekeep().unwrap();
+    assert_eq!((queued(), orphans(&setup)), (0, 0));
+}
+
+#[test]
 fn every_first_change_of_an_orphan_without_a_row_is_kept() {
     let setup = Setup::new(100);
     let attr = |file| setup.getattr(&setup.caller, file).unwrap();
