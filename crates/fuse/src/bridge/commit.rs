@@ -429,7 +429,7 @@ impl Shared {
         });
         let epoch = by_epoch.then_some(Notification::IncEpoch);
         let listings = listings.into_iter().map(everything_of);
-        let kept = telling.map(|telling| Box::new(telling) as Kept);
+        let kept = telling.map(|telling| Arc::new(telling) as Kept);
         carry_out(notifier, &mut listings.chain(epoch).chain(entries), kept);
         drop(by_name);
     }

@@ -36,15 +36,15 @@ use crate::session::Negotiated;
 use crate::transport::Delivery;
 pub(crate) use pending::Kept;
 pub use pending::Pending;
+use pending::WaitBudget;
 use queue::{Done, KernelLock, Queue, SENDERS_MAX};
 
 /// How often a caller that waits looks whether another sender is needed, and for how long the senders have
 /// got nowhere then.
 const LOOK_PERIOD: Duration = Duration::from_millis(50);
 
-/// How much longer than [`crate::SessionConfig::notification_wait_max`] a caller waits for each that it has
-/// submitted.
-const WAIT_EACH: Duration = Duration::from_micros(100);
+/// How many are submitted before a caller waits for them: each takes 250 bytes until it is carried out.
+const PART_LEN: usize = 4096;
 
 /// A message to the kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -319,20 +319,30 @@ impl Notifier {
         notifications: impl IntoIterator<Item = Notification>,
         kept: Option<Kept>,
     ) -> Result<Vec<u64>, NotifyError> {
-        let mut count = 0;
-        let counted = notifications.into_iter().inspect(|_| count += 1);
-        let (pending, submitted) = self.queue_all(counted, kept, Queue::is_awaited);
-        let time_max = WAIT_EACH.saturating_mul(count).saturating_add(self.shared.config.wait_max);
-        self.wait(&pending, Some(time_max));
-        let (is_late, has_others) = pending.late_and_others();
-        if is_late {
+        let mut budget = WaitBudget::new(self.shared.config.wait_max);
+        let (mut not_cached, mut is_late) = (Vec::new(), false);
+        let mut notifications = notifications.into_iter().peekable();
+        while notifications.peek().is_some() {
+            let mut count = 0;
+            let part = notifications.by_ref().take(PART_LEN).inspect(|_| count += 1);
+            let (pending, submitted) = self.queue_all(part, kept.clone(), Queue::is_awaited);
+            let waited = self.wait(&pending, Some(budget.for_part(count)));
+            budget.spend(waited, count);
+            let (is_part_late, has_others) = pending.late_and_others();
             // Not of those that come behind: any user can have as many as that one likes.
+            is_late |= is_part_late;
+            if is_part_late || has_others {
+                self.bound_names();
+            }
+            submitted?;
+            not_cached.append(&mut pending.take_not_cached());
+        }
+        // What the callbacks keep of it lives on.
+        drop(kept);
+        if is_late {
             tracing::warn!("the kernel is busy with a directory or file; it is told later what has changed");
         }
-        if is_late || has_others {
-            self.bound_names();
-        }
-        submitted.map(|()| pending.take_not_cached())
+        Ok(not_cached)
     }
 
     /// Queues all `notifications` and returns what is to be waited for: not for those behind others that the
@@ -374,8 +384,8 @@ impl Notifier {
     }
 
     /// Waits until all are carried out, for `time_max` at most. Later callers don't wait for what has kept
-    /// this one from the end then.
-    fn wait(&self, pending: &Pending, time_max: Option<Duration>) {
+    /// this one from the end then. Returns how long it took, at least.
+    fn wait(&self, pending: &Pending, time_max: Option<Duration>) -> Duration {
         let period = time_max.map_or(LOOK_PERIOD, |time_max| LOOK_PERIOD.min(time_max / 8));
         let (mut waited, mut begun, mut begun_first) = (Duration::ZERO, None, None);
         while !pending.wait_at_most(period) {
@@ -387,9 +397,10 @@ impl Notifier {
             waited += period;
             if time_max.is_some_and(|time_max| waited >= time_max) {
                 self.shared.queue.lock().give_up_on(begun_first);
-                return;
+                break;
             }
         }
+        waited
     }
 
     /// Starts another sender, if all wait for the kernel, and there is something for it to do. To be called

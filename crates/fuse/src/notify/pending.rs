@@ -1,6 +1,8 @@
-//! Notifications that a caller waits for, for some time.
+//! Notifications that a caller waits for, and for how long it does.
 //!
-//! Thread safety: shared by the caller and the callbacks of what it has submitted.
+//! Thread safety: a [`Pending`] is for the thread that waits and the ones that send; a [`WaitBudget`] is
+//! plain data. Invariant: however many parts a caller's notifications are sent in, what holds up the kernel
+//! costs it one budget.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -9,7 +11,10 @@ use std::time::Duration;
 use kvfs_locks::{Condvar, Mutex, class};
 
 use super::queue::Done;
-use super::{Notification, Outcome};
+use super::{LOOK_PERIOD, Notification, Outcome};
+
+/// How long a caller waits for each that it has submitted, in any case.
+const WAIT_EACH: Duration = Duration::from_micros(100);
 
 /// Notifications that are on their way.
 #[derive(Default)]
@@ -27,7 +32,7 @@ struct Progress {
 }
 
 /// What is to be dropped when notifications were carried out.
-pub(crate) type Kept = Box<dyn Any + Send>;
+pub(crate) type Kept = Arc<dyn Any + Send + Sync>;
 
 impl Pending {
     /// Returns when all are carried out, or after `time_max`. Whether all are.
@@ -74,5 +79,29 @@ impl Pending {
     /// Nodes of which the kernel had nothing.
     pub(super) fn take_not_cached(&self) -> Vec<u64> {
         std::mem::take(&mut self.0.0.lock().not_cached)
+    }
+}
+
+/// How much longer a caller waits, in all, than its notifications may take.
+pub(super) struct WaitBudget(Duration);
+
+impl WaitBudget {
+    pub(super) fn new(left: Duration) -> Self {
+        Self(left)
+    }
+
+    /// What `count` notifications may take, whatever others have taken.
+    fn own(count: u32) -> Duration {
+        WAIT_EACH.saturating_mul(count).max(LOOK_PERIOD)
+    }
+
+    /// How long to wait for the next `count`.
+    pub(super) fn for_part(&self, count: u32) -> Duration {
+        Self::own(count).saturating_add(self.0)
+    }
+
+    /// The caller has waited for so many.
+    pub(super) fn spend(&mut self, waited: Duration, count: u32) {
+        self.0 = self.0.saturating_sub(waited.saturating_sub(Self::own(count)));
     }
 }

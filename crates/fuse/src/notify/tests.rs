@@ -1,5 +1,8 @@
+use std::time::Duration;
+
 use bytes::Bytes;
 
+use super::pending::WaitBudget;
 use super::queue::{Done, KernelLock, Queue};
 use super::{Notification, Outcome, call};
 
@@ -140,4 +143,21 @@ fn names_of_all_directories_wait_behind_as_many_held_ones_as_senders_may_wait_fo
     queue.push(name(200, "a"), Some(Box::new(|_| {})));
     assert_eq!(queue.take_stalled_names(1).map(|taken| taken.len()), Some(1));
     assert!(queue.len() == 0 && queue.release(KernelLock::Directory(1)).is_none() && !queue.has_more());
+}
+
+#[test]
+fn held_directories_that_are_met_in_many_parts_cost_one_budget() {
+    let (wait_max, each) = (Duration::from_secs(3), Duration::from_micros(100));
+    let mut budget = WaitBudget::new(wait_max);
+    let mut waited = Duration::ZERO;
+    for _ in 0..31 {
+        let part = budget.for_part(4096);
+        budget.spend(part, 4096);
+        waited += part;
+    }
+    assert_eq!(waited, wait_max + each * 4096 * 31);
+    // What goes quickly costs nothing of it.
+    let mut budget = WaitBudget::new(wait_max);
+    budget.spend(each * 4096, 4096);
+    assert_eq!(budget.for_part(4096), wait_max + each * 4096);
 }

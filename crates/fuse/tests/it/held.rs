@@ -3,7 +3,8 @@
 
 use std::io::IoSlice;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use kvfs_fs::{BeginOptions, Caller, Durability, FileSystem, MountOptions, NodeId, WriteFlags};
@@ -81,6 +82,11 @@ struct Rig {
 
 /// Whether `held` and `free` are files; notifications of kind `code` wait for the first one.
 fn rig(is_file: bool, code: i32) -> Rig {
+    rig_waiting(is_file, code, Duration::from_millis(400))
+}
+
+/// Callers wait for the kernel for `wait_max`.
+fn rig_waiting(is_file: bool, code: i32, wait_max: Duration) -> Rig {
     let (fs, bridge) = over_the_model(MountOptions::default());
     let caller = Caller::default();
     let nodes = [&b"held"[..], b"free"].map(|name| {
@@ -95,7 +101,7 @@ fn rig(is_file: bool, code: i32) -> Rig {
         init: init_config(),
         workers: 1,
         notifications_max: 4,
-        notification_wait_max: Duration::from_millis(400),
+        notification_wait_max: wait_max,
         ..SessionConfig::default()
     };
     let barrier = Arc::new(Barrier::default());
@@ -187,7 +193,7 @@ fn commit_of_held_pages_goes_on_and_a_mapping_of_old_pages_is_refused_until_they
     rig.barrier.open();
     // Housekeeping finds that they are, sooner or later.
     while write() != 0 {
-        std::thread::yield_now();
+        thread::yield_now();
     }
     rig.end();
 }
@@ -263,4 +269,33 @@ fn sender_that_panics_keeps_nothing_behind_it_waiting() {
     session.notifier().carry_out_all(names).unwrap();
     kernel.unmount();
     session.wait().unwrap();
+}
+
+#[test]
+fn names_of_a_large_commit_are_queued_in_parts_each_when_the_one_before_was_told() {
+    const PART_LEN: usize = 4096;
+    let rig = rig_waiting(false, INVAL_ENTRY, Duration::from_mins(10));
+    let notifier = rig.session.notifier();
+    let (taken, is_told, is_early) = (AtomicUsize::new(0), AtomicBool::new(false), AtomicBool::new(false));
+    let names = (0..2 * PART_LEN).map(|number| {
+        if number == PART_LEN && !is_told.load(Ordering::SeqCst) {
+            is_early.store(true, Ordering::SeqCst);
+        }
+        taken.store(number + 1, Ordering::SeqCst);
+        name_in(rig.nodes[0], number.to_string())
+    });
+    thread::scope(|scope| {
+        scope.spawn(|| notifier.carry_out_soon(names).unwrap());
+        rig.barrier.wait_for_waiter();
+        while taken.load(Ordering::SeqCst) < PART_LEN {
+            thread::yield_now();
+        }
+        is_told.store(true, Ordering::SeqCst);
+        rig.barrier.open();
+        for number in 0..2 * PART_LEN {
+            assert_eq!(rig.told_of(number.to_string().as_bytes()), rig.nodes[0]);
+        }
+    });
+    assert!(!is_early.load(Ordering::SeqCst));
+    rig.end();
 }
