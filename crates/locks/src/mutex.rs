@@ -81,21 +81,26 @@ impl<'l, T, C: Class> MutexGuard<'l, T, C> {
     }
 
     /// Runs `call` while the lock is free, and waits for it again.
+    ///
+    /// # Panics
+    /// In debug builds if the thread holds a lock of this or a later class.
     #[track_caller]
     pub fn unlocked<R>(guard: &mut Self, call: impl FnOnce() -> R) -> R {
         Self::paused(guard, |inner| parking_lot::MutexGuard::unlocked(inner, call))
     }
 
-    /// Runs `call`, which lets go of the lock and takes it again.
+    /// Runs `call`, which lets go of the lock and takes it again: under what else the thread holds, as if it
+    /// had been free.
     #[track_caller]
     pub(crate) fn paused<R>(
         guard: &mut Self,
         call: impl FnOnce(&mut parking_lot::MutexGuard<'l, T>) -> R,
     ) -> R {
         let at = Location::caller();
-        guard.hold.end();
-        let result = call(&mut guard.inner);
         let address = address(parking_lot::MutexGuard::mutex(&guard.inner));
+        guard.hold.end();
+        check::<C>(address, at);
+        let result = call(&mut guard.inner);
         guard.hold = Hold::begin::<C>(address, Mode::Exclusive, at);
         result
     }

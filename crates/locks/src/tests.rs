@@ -31,6 +31,31 @@ fn lock_against_the_order_panics_with_both_names() {
 }
 
 #[test]
+#[cfg(debug_assertions)]
+fn wait_takes_its_lock_again_under_what_the_thread_holds() {
+    type Early = Mutex<(), class::KvTableMaking>;
+    let (early, late) = (Early::new(()), RwLock::<_, class::KvTableKnown>::new(()));
+    let waits = [
+        |guard: &mut _| assert!(crate::Condvar::new().wait_for(guard, Duration::ZERO).timed_out()),
+        |guard: &mut _| crate::MutexGuard::unlocked(guard, || ()),
+    ];
+    for wait in waits {
+        wait(&mut early.lock());
+        let against = thread::scope(|scope| {
+            let waiter = scope.spawn(|| {
+                let mut guard = early.lock();
+                let _late = late.write();
+                wait(&mut guard);
+            });
+            waiter.join()
+        });
+        let panic = against.expect_err("panics");
+        let message = panic.downcast_ref::<String>().expect("has a message");
+        assert!(message.contains("`kv/table.making`") && message.contains("`kv/table.known`"), "{message}");
+    }
+}
+
+#[test]
 fn held_shows_holder_and_waiter_with_their_locations() {
     let lock = Mutex::<_, class::SocketSharesTaken>::new(());
     let guard = lock.lock();
