@@ -22,7 +22,7 @@ use crate::superblock::LiveSuperblock;
 use crate::tiers::TierWishes;
 use crate::transfer::finish_receive;
 use crate::types::ShownPrivileges;
-use crate::view::{Authors, OpenViews, Origin, Processes, Shared, keyspace_table};
+use crate::view::{Authors, OpenViews, Origin, Processes, Shared, UntoldNames, keyspace_table};
 use crate::{FileType, FsError, MkfsOptions, MountOptions, NAME_LEN_MAX, NodeId, Result, StatFs, Timestamp};
 
 /// A view of a file system in a store: the main line, as [`FileSystem::open`] gives it, or a transaction
@@ -101,12 +101,12 @@ impl FileSystem {
             lazy_times: LazyTimes::new(&options, true, Arc::clone(&clock)),
             shared: Arc::new(Shared {
                 admission,
+                untold: Arc::new(UntoldNames::new(Arc::clone(&clock))),
                 clock,
                 open: OpenViews::default(),
                 views: Arc::default(),
                 authors: Authors::default(),
                 processes: Processes::default(),
-                untold: Arc::default(),
                 superblock,
                 keyspaces: keyspace_table(&store, &keyspaces),
                 naming_branches: Mutex::default(),

@@ -5,70 +5,186 @@
 //! appeared, or waited for it, would be carried out on what is there now. So a change of such a name is
 //! refused ([`FsError::NameChanged`]), and the kernel looks the name up again: from then on it knows.
 //!
+//! Kept by directory: the kernel is told the names of a directory one after the other, and no name of one is
+//! known to have been told before all are. Where there are too many names, all of a directory count.
+//!
 //! Thread safety: any number of threads. Invariants: a name is here before an operation of the main line can
-//! hold it after the commit; it goes when the kernel has been told, or has looked it up since.
+//! hold it after the commit; it goes when the kernel has been told, or has looked it up since, and never
+//! because there are too many.
 //!
 //! [`FsError::NameChanged`]: crate::FsError::NameChanged
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::HashSet;
+use std::collections::hash_map::{Entry, HashMap};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use kvfs_locks::{Mutex, class};
+use kvfs_store::clock::Clock;
 
 use super::Invalidations;
 use crate::{FileSystem, NodeId};
 
+/// Names that are kept, in all directories.
+const NAMES_MAX: usize = 1 << 16;
+
+/// Names of directories all of whose names are untold that are known to have been looked up, twice.
+const LOOKED_UP_MAX: usize = 1 << 15;
+
+/// Names that a commit adds at a time.
+const PART_LEN: usize = 4096;
+
+/// As long as that a kernel may keep a name, so it has forgotten what it was not told.
+const NAME_LIFE_MAX: Duration = Duration::from_hours(24);
+
 /// See the module. Names are kept as hashes: one that is taken for another is looked up in vain.
-#[derive(Default)]
-pub(crate) struct UntoldNames {
+pub struct UntoldNames {
     hasher: RandomState,
-    commits: Mutex<Commits, class::FsViewUntoldCommits>,
-    /// Their number, to be looked at without the lock.
+    clock: Arc<dyn Clock>,
+    state: Mutex<State, class::FsViewUntoldCommits>,
+    /// Number of directories, to be looked at without the lock.
     len: AtomicUsize,
+    /// Number of the next commit.
+    next: AtomicU64,
 }
 
 #[derive(Default)]
-struct Commits {
-    untold: Vec<Commit>,
-    /// Number of the next one.
-    next: u64,
+struct State {
+    directories: HashMap<u64, Directory>,
+    /// Their names, where not all are untold.
+    len: usize,
+    /// Names of the others that the kernel has looked up: before which commit. The newer ones come first.
+    looked_up: [HashMap<u64, u64>; 2],
+    /// When the first directory was kept for long enough, at the earliest.
+    expires: Option<Duration>,
 }
 
-struct Commit {
-    number: u64,
-    names: HashSet<u64>,
+struct Directory {
+    /// The newest commit that has changed each; `None`: all names are untold.
+    names: Option<HashMap<u64, u64>>,
+    /// The newest commit that has changed any.
+    commit: u64,
+    /// How many [`Telling`]s go on.
+    tellings: u32,
+    /// The kernel is never told of some.
+    kept_until: Option<Duration>,
 }
 
 /// What a commit has changed, and of which the kernel is being told until this is dropped.
 #[must_use = "the kernel is taken to have been told when it is dropped"]
 pub struct Telling {
     untold: Arc<UntoldNames>,
-    number: u64,
+    directories: Vec<u64>,
 }
 
 /// What another front end than the kernel has changed on the main line: `changes` are untold until what is
-/// returned is dropped.
-pub fn begin_telling(fs: &FileSystem, changes: &Invalidations) -> Telling {
-    fs.shared.untold.begin(changes)
+/// returned has ended. `None`: `fs` is a view, and names are kept for the kernel behind the main line alone.
+pub fn begin_telling(fs: &FileSystem, changes: &Invalidations) -> Option<Telling> {
+    fs.origin.is_main().then(|| fs.shared.untold.begin(changes))
+}
+
+/// Of the main line; `None`: `fs` is a view.
+pub fn untold_names(fs: &FileSystem) -> Option<Arc<UntoldNames>> {
+    fs.origin.is_main().then(|| Arc::clone(&fs.shared.untold))
+}
+
+impl State {
+    fn add(&mut self, directory: u64, name: u64, commit: u64) {
+        let untold = self.directories.entry(directory).or_insert_with(|| Directory {
+            names: Some(HashMap::new()),
+            commit,
+            tellings: 0,
+            kept_until: None,
+        });
+        untold.commit = untold.commit.max(commit);
+        let Some(names) = &mut untold.names else { return };
+        match names.entry(name) {
+            Entry::Occupied(mut known) => *known.get_mut() = commit.max(*known.get()),
+            Entry::Vacant(place) => {
+                place.insert(commit);
+                self.len += 1;
+            }
+        }
+    }
+
+    /// Where there are too many names, all of the directories that have the most are untold.
+    fn bound(&mut self) {
+        if self.len <= NAMES_MAX {
+            return;
+        }
+        let kept = self.directories.iter().filter_map(|(directory, untold)| {
+            let names = untold.names.as_ref()?;
+            Some((names.len(), *directory))
+        });
+        let mut kept: Vec<_> = kept.collect();
+        kept.sort_unstable();
+        // Half of them, so that the next one is not met soon.
+        while let Some((_, largest)) = kept.pop().filter(|_| self.len > NAMES_MAX / 2) {
+            self.add_all(largest);
+        }
+    }
+
+    /// All names of `directory` are untold. False: none was.
+    fn add_all(&mut self, directory: u64) -> bool {
+        let Some(untold) = self.directories.get_mut(&directory) else { return false };
+        self.len -= untold.names.take().map_or(0, |names| names.len());
+        true
+    }
+
+    /// Takes the directory out, if the kernel has been told all.
+    fn end(&mut self, directory: u64, waits: bool) {
+        let Entry::Occupied(untold) = self.directories.entry(directory) else { return };
+        if !waits && untold.get().tellings == 0 && untold.get().kept_until.is_none() {
+            self.len -= untold.remove().names.map_or(0, |names| names.len());
+        }
+    }
 }
 
 impl UntoldNames {
+    pub(crate) fn new(clock: Arc<dyn Clock>) -> Self {
+        Self {
+            hasher: RandomState::new(),
+            clock,
+            state: Mutex::default(),
+            len: AtomicUsize::new(0),
+            next: AtomicU64::new(0),
+        }
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        let mut state = self.state.lock();
+        let changed = change(&mut state);
+        self.len.store(state.directories.len(), Ordering::SeqCst);
+        changed
+    }
+
     fn hash(&self, directory: u64, name: &[u8]) -> u64 {
         self.hasher.hash_one((directory, name))
     }
 
     /// From now on the names in `changes` are untold. Before the locks of the commit go.
     pub(crate) fn begin(self: &Arc<Self>, changes: &Invalidations) -> Telling {
-        let names = changes.entries.iter().chain(&changes.moved);
-        let names = names.map(|(directory, name)| self.hash(directory.0, name)).collect();
-        let mut commits = self.commits.lock();
-        let number = commits.next;
-        commits.next += 1;
-        commits.untold.push(Commit { number, names });
-        self.len.store(commits.untold.len(), Ordering::SeqCst);
-        Telling { untold: Arc::clone(self), number }
+        let commit = self.next.fetch_add(1, Ordering::SeqCst);
+        let mut directories = HashSet::new();
+        for part in changes.entries.chunks(PART_LEN).chain(changes.moved.chunks(PART_LEN)) {
+            let names = part.iter().map(|(directory, name)| (directory.0, self.hash(directory.0, name)));
+            let names: Vec<_> = names.collect();
+            self.change(|state| {
+                for (directory, name) in names {
+                    state.add(directory, name, commit);
+                    if directories.insert(directory) {
+                        state.directories.entry(directory).and_modify(|untold| untold.tellings += 1);
+                    }
+                }
+                state.bound();
+            });
+        }
+        Telling { untold: Arc::clone(self), directories: directories.into_iter().collect() }
     }
 
     /// Whether the kernel may know of this name what was before.
@@ -76,39 +192,138 @@ impl UntoldNames {
         if self.len.load(Ordering::SeqCst) == 0 {
             return false;
         }
-        let hash = self.hash(directory, name);
-        self.commits.lock().untold.iter().any(|commit| commit.names.contains(&hash))
+        let name = self.hash(directory, name);
+        let State { directories, looked_up, .. } = &*self.state.lock();
+        let Some(untold) = directories.get(&directory) else { return false };
+        match &untold.names {
+            Some(names) => names.contains_key(&name),
+            None => !looked_up.iter().any(|names| names.get(&name).is_some_and(|next| *next > untold.commit)),
+        }
     }
 
     /// Before the kernel's look for a name begins. What it finds is to be told to [`Self::end_lookup`].
     pub(crate) fn begin_lookup(&self) -> Option<u64> {
-        if self.len.load(Ordering::SeqCst) == 0 {
-            return None;
-        }
-        Some(self.commits.lock().next)
+        (self.len.load(Ordering::SeqCst) > 0).then(|| self.next.load(Ordering::SeqCst))
     }
 
     /// The kernel is answered what a name is, by a look that began before the commit `next` and those behind
     /// it.
     pub(crate) fn end_lookup(&self, next: u64, directory: NodeId, name: &[u8]) {
-        let hash = self.hash(directory.0, name);
-        let mut commits = self.commits.lock();
-        for commit in commits.untold.iter_mut().filter(|commit| commit.number < next) {
-            commit.names.remove(&hash);
+        let name = self.hash(directory.0, name);
+        let State { directories, len, looked_up, .. } = &mut *self.state.lock();
+        let Some(untold) = directories.get_mut(&directory.0) else { return };
+        let Some(names) = &mut untold.names else {
+            if looked_up[0].len() >= LOOKED_UP_MAX {
+                looked_up[1] = std::mem::take(&mut looked_up[0]);
+            }
+            looked_up[0].insert(name, next);
+            return;
+        };
+        if let Entry::Occupied(known) = names.entry(name)
+            && *known.get() < next
+        {
+            known.remove();
+            *len -= 1;
         }
+    }
+
+    /// The kernel has been told all names of `directory` that were queued. The caller keeps others from
+    /// being queued meanwhile.
+    pub fn told(&self, directory: u64) {
+        self.change(|state| state.end(directory, false));
+    }
+
+    /// The kernel is not told the names of these directories that wait: all of theirs are untold until what
+    /// is returned has ended.
+    pub fn give_up(self: &Arc<Self>, mut directories: Vec<u64>) -> Telling {
+        self.change(|state| {
+            directories.retain(|directory| state.add_all(*directory));
+            for directory in &directories {
+                state.directories.entry(*directory).and_modify(|untold| untold.tellings += 1);
+            }
+        });
+        Telling { untold: Arc::clone(self), directories }
+    }
+
+    /// Ends what was kept for long enough ([`Telling::keep`]). `waits`: see [`Telling::end`].
+    pub fn expire(&self, waits: impl Fn(u64) -> bool) {
+        let now = self.clock.monotonic();
+        self.change(|state| {
+            if state.expires.is_none_or(|expires| expires > now) {
+                return;
+            }
+            let mut expired = Vec::new();
+            for (directory, untold) in &mut state.directories {
+                if untold.kept_until.take_if(|until| *until <= now).is_some() {
+                    expired.push(*directory);
+                }
+            }
+            state.expires = state.directories.values().filter_map(|untold| untold.kept_until).min();
+            for directory in expired {
+                state.end(directory, waits(directory));
+            }
+        });
+    }
+
+    /// The kernel forgets all: its connection has ended.
+    pub fn forget_all(&self) {
+        self.change(|state| {
+            let directories: Vec<u64> = state.directories.keys().copied().collect();
+            for directory in directories {
+                state.directories.entry(directory).and_modify(|untold| untold.kept_until = None);
+                state.end(directory, false);
+            }
+        });
+    }
+}
+
+impl Telling {
+    /// The names were queued. `waits`: whether some of a directory still are, or are being told;
+    /// [`UntoldNames::told`] ends these. The caller keeps that from changing meanwhile.
+    pub fn end(mut self, waits: impl Fn(u64) -> bool) {
+        self.take_end(waits, None);
+    }
+
+    /// The kernel was not told, and may never be: the names are untold for as long as a kernel may keep one,
+    /// but for those that it looks up.
+    pub fn keep(mut self) {
+        let until = self.untold.clock.monotonic().saturating_add(NAME_LIFE_MAX);
+        self.take_end(|_| true, Some(until));
+    }
+
+    fn take_end(&mut self, waits: impl Fn(u64) -> bool, kept_until: Option<Duration>) {
+        let directories = std::mem::take(&mut self.directories);
+        if directories.is_empty() {
+            return;
+        }
+        self.untold.change(|state| {
+            for directory in directories {
+                let Some(untold) = state.directories.get_mut(&directory) else { continue };
+                untold.tellings -= 1;
+                untold.kept_until = untold.kept_until.max(kept_until);
+                state.end(directory, waits(directory));
+            }
+            state.expires = state.expires.or(kept_until);
+        });
     }
 }
 
 impl Drop for Telling {
     fn drop(&mut self) {
-        let mut commits = self.untold.commits.lock();
-        commits.untold.retain(|commit| commit.number != self.number);
-        self.untold.len.store(commits.untold.len(), Ordering::SeqCst);
+        self.take_end(|_| false, None);
+    }
+}
+
+impl std::fmt::Debug for UntoldNames {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let directories = self.len.load(Ordering::SeqCst);
+        f.debug_struct("UntoldNames").field("directories", &directories).finish_non_exhaustive()
     }
 }
 
 impl std::fmt::Debug for Telling {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Telling").field("number", &self.number).finish_non_exhaustive()
+        let directories = self.directories.len();
+        f.debug_struct("Telling").field("directories", &directories).finish_non_exhaustive()
     }
 }

@@ -33,7 +33,8 @@ use super::background::Job;
 use super::cached::Cached;
 use super::writers::Writers;
 use super::{Bridge, Shared};
-use crate::notify::{Kept, Notification, Notifier, Outcome};
+use crate::abi::notify::INC_EPOCH;
+use crate::notify::{Notification, Notifier, Outcome};
 
 /// So long READs wait for the kernel to take greater sizes: longer than one that is not held up by a READ
 /// takes.
@@ -204,6 +205,7 @@ impl Shared {
     pub(super) fn forget_late(&self) {
         let Some(notifier) = self.notifier.get() else { return };
         notifier.reinforce();
+        notifier.expire_given_up();
         if notifier.has_stalled() {
             // The last one of a round may be among those that the kernel has no time for.
             self.pruning.store(false, Ordering::Release);
@@ -229,14 +231,9 @@ impl Shared {
 }
 
 /// Has all carried out, but for what the kernel has no time for. Returns the nodes of which it had nothing.
-/// `kept` is dropped when all are.
-fn soon(
-    notifier: &Notifier,
-    notifications: &mut dyn Iterator<Item = Notification>,
-    kept: Option<Kept>,
-) -> Vec<u64> {
+fn soon(notifier: &Notifier, notifications: &mut dyn Iterator<Item = Notification>) -> Vec<u64> {
     // The connection's end forgets everything.
-    notifier.carry_out_soon_keeping(notifications, kept).unwrap_or_default()
+    notifier.carry_out_soon(notifications).unwrap_or_default()
 }
 
 impl Bridge {
@@ -345,7 +342,7 @@ impl Bridge {
         invalidated.sizes = files.iter().filter_map(|file| Some((*file, invalidated.size(*file)?))).collect();
         // Of one that has given way nothing will appear.
         while view.txn().is_some_and(|txn| txn.doom().is_none()) {
-            let absent = soon(notifier, &mut files.iter().copied().map(everything_of), None);
+            let absent = soon(notifier, &mut files.iter().copied().map(everything_of));
             files.retain(|file| notifier.has_to_tell(&everything_of(*file)));
             writers.leave_old(files);
             invalidated.absent.extend(self.files.shared.learnt_soon(absent));
@@ -380,13 +377,12 @@ impl Shared {
     /// See [`Bridge::forget_beside`].
     pub(super) fn forget_beside(&self, changes: Invalidations) {
         let telling = begin_telling(&self.fs, &changes);
-        let carry_out =
-            |notifier: &Notifier, notifications: &mut dyn Iterator<Item = Notification>, _kept| {
-                let told = notifications.map(|one| (notifier.carry_out(&one), one));
-                let absent = told.filter(|(outcome, _)| *outcome == Outcome::NotCached);
-                absent.filter_map(|(_, notification)| notification.inode()).collect()
-            };
-        self.forget_changes(changes, Some(telling), &HashSet::new(), carry_out, |_| {});
+        let carry_out = |notifier: &Notifier, notifications: &mut dyn Iterator<Item = Notification>| {
+            let told = notifications.map(|one| (notifier.carry_out(&one), one));
+            let absent = told.filter(|(outcome, _)| *outcome == Outcome::NotCached);
+            absent.filter_map(|(_, notification)| notification.inode()).collect()
+        };
+        self.forget_changes(changes, telling, &HashSet::new(), carry_out, |_| {});
     }
 
     /// Has the kernel forget `changes`, but for the files of which it has `forgotten` everything before.
@@ -397,7 +393,7 @@ impl Shared {
         changes: Invalidations,
         telling: Option<Telling>,
         forgotten: &HashSet<u64>,
-        carry_out: impl Fn(&Notifier, &mut dyn Iterator<Item = Notification>, Option<Kept>) -> Vec<u64>,
+        carry_out: impl Fn(&Notifier, &mut dyn Iterator<Item = Notification>) -> Vec<u64>,
         then: impl FnOnce(&Notifier),
     ) {
         let Some(notifier) = self.notifier.get() else { return };
@@ -412,7 +408,7 @@ impl Shared {
         // Modes, owners and lists first: a name that is new in a directory which is closed from now on is not
         // opened by what the kernel knew of the directory. Each process that may list a directory can hold up
         // all else that is told of it.
-        let absent = carry_out(notifier, &mut nodes, None);
+        let absent = carry_out(notifier, &mut nodes);
         self.late.add(self.learnt_soon(absent));
         then(notifier);
         let (root_names, is_in_root) = (&self.root_names, listings.contains(&NodeId::ROOT.0));
@@ -429,8 +425,14 @@ impl Shared {
         });
         let epoch = by_epoch.then_some(Notification::IncEpoch);
         let listings = listings.into_iter().map(everything_of);
-        let kept = telling.map(|telling| Arc::new(telling) as Kept);
-        carry_out(notifier, &mut listings.chain(epoch).chain(entries), kept);
+        carry_out(notifier, &mut listings.chain(epoch).chain(entries));
+        let is_epoch_told = || notifier.supports(INC_EPOCH) && !notifier.has_to_tell(&Notification::IncEpoch);
+        match telling {
+            // The kernel knows the names, and there is nothing in the queue that says when it does not.
+            Some(telling) if by_epoch && !is_epoch_told() => telling.keep(),
+            Some(telling) => notifier.end_telling(telling),
+            None => {}
+        }
         drop(by_name);
     }
 }

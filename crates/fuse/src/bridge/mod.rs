@@ -38,7 +38,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
-use kvfs_fs::{AsFsError, Caller, FileSystem, FsError, NodeId, Position};
+use kvfs_fs::{AsFsError, Caller, FileSystem, FsError, NodeId, Position, untold_names};
 use kvfs_locks::{Mutex, class};
 use rustix::io::Errno;
 
@@ -341,6 +341,9 @@ impl Bridge {
     /// Gives the bridge the way to make the kernel forget; call it when the session has started.
     pub fn attach(&self, notifier: Notifier) {
         // A second session on the same bridge is a mistake of the caller; the first notifier stays.
+        if let Some(untold) = untold_names(&self.files.shared.fs) {
+            notifier.attach(untold);
+        }
         let _ = self.files.shared.notifier.set(notifier);
     }
 

@@ -20,12 +20,13 @@ mod tests;
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
+use kvfs_fs::{Telling, UntoldNames};
 use kvfs_locks::{Condvar, Mutex, class};
 use rustix::io::Errno;
 
@@ -34,7 +35,6 @@ use crate::abi::notify as wire;
 use crate::dispatch::Channel;
 use crate::session::Negotiated;
 use crate::transport::Delivery;
-pub(crate) use pending::Kept;
 pub use pending::Pending;
 use pending::WaitBudget;
 use queue::{Done, KernelLock, Queue, SENDERS_MAX};
@@ -187,6 +187,7 @@ struct Shared {
     /// Bit per notification code.
     supported: AtomicU32,
     expire_only: bool,
+    untold: OnceLock<Arc<UntoldNames>>,
 }
 
 /// How a notifier works.
@@ -241,6 +242,7 @@ impl Notifier {
             changed: Condvar::new(),
             supported: AtomicU32::new(supported),
             expire_only: negotiated.has(bit::HAS_EXPIRE_ONLY),
+            untold: OnceLock::new(),
         };
         Self { shared: Arc::new(shared) }
     }
@@ -295,7 +297,7 @@ impl Notifier {
         &self,
         notifications: impl IntoIterator<Item = Notification>,
     ) -> Result<Vec<u64>, NotifyError> {
-        let (pending, submitted) = self.queue_all(notifications, None, |_, _| true);
+        let (pending, submitted) = self.queue_all(notifications, |_, _| true);
         self.wait(&pending, None);
         submitted.map(|()| pending.take_not_cached())
     }
@@ -310,22 +312,13 @@ impl Notifier {
         &self,
         notifications: impl IntoIterator<Item = Notification>,
     ) -> Result<Vec<u64>, NotifyError> {
-        self.carry_out_soon_keeping(notifications, None)
-    }
-
-    /// As [`Self::carry_out_soon`]; `kept` is dropped when all are carried out, however late.
-    pub(crate) fn carry_out_soon_keeping(
-        &self,
-        notifications: impl IntoIterator<Item = Notification>,
-        kept: Option<Kept>,
-    ) -> Result<Vec<u64>, NotifyError> {
         let mut budget = WaitBudget::new(self.shared.config.wait_max);
         let (mut not_cached, mut is_late) = (Vec::new(), false);
         let mut notifications = notifications.into_iter().peekable();
         while notifications.peek().is_some() {
             let mut count = 0;
             let part = notifications.by_ref().take(PART_LEN).inspect(|_| count += 1);
-            let (pending, submitted) = self.queue_all(part, kept.clone(), Queue::is_awaited);
+            let (pending, submitted) = self.queue_all(part, Queue::is_awaited);
             let waited = self.wait(&pending, Some(budget.for_part(count)));
             budget.spend(waited, count);
             let (is_part_late, has_others) = pending.late_and_others();
@@ -337,8 +330,6 @@ impl Notifier {
             submitted?;
             not_cached.append(&mut pending.take_not_cached());
         }
-        // What the callbacks keep of it lives on.
-        drop(kept);
         if is_late {
             tracing::warn!("the kernel is busy with a directory or file; it is told later what has changed");
         }
@@ -354,16 +345,15 @@ impl Notifier {
         &self,
         notifications: impl IntoIterator<Item = Notification>,
     ) -> (Pending, Result<(), NotifyError>) {
-        self.queue_all(notifications, None, Queue::is_awaited)
+        self.queue_all(notifications, Queue::is_awaited)
     }
 
     fn queue_all(
         &self,
         notifications: impl IntoIterator<Item = Notification>,
-        kept: Option<Kept>,
         is_waited_for: impl Fn(&Queue, KernelLock) -> bool,
     ) -> (Pending, Result<(), NotifyError>) {
-        let pending = Pending::keeping(kept);
+        let pending = Pending::default();
         for notification in notifications {
             if !self.supports(notification.code()) {
                 continue;
@@ -373,11 +363,12 @@ impl Notifier {
                 return (pending, Err(NotifyError::Ended));
             }
             let done = if is_waited_for(&queue, notification.kernel_lock()) {
-                pending.count(&notification)
+                Some(pending.count(&notification))
             } else {
-                pending.add_other()
+                pending.note_other();
+                None
             };
-            queue.push(notification, Some(done));
+            queue.push(notification, done);
             self.shared.changed.notify_one();
         }
         (pending, Ok(()))
@@ -435,20 +426,51 @@ impl Notifier {
 
     /// Where more names wait than may, behind what the kernel has no time for: one message for all of those.
     fn bound_names(&self) {
-        let callbacks = {
+        let (callbacks, unforgotten) = {
             let mut queue = self.shared.queue.lock();
-            let Some(callbacks) = queue.take_stalled_names(self.shared.config.len_max) else { return };
+            let Some((directories, callbacks)) = queue.take_stalled_names(self.shared.config.len_max) else {
+                return;
+            };
+            let mut given_up = self.shared.untold.get().map(|untold| untold.give_up(directories));
             if self.supports(wire::INC_EPOCH) {
-                let done = move |_| call(callbacks, Outcome::Failed(Errno::AGAIN));
+                let (notifier, telling) = (self.clone(), given_up.take());
+                let done = move |outcome| notifier.end_given_up(telling, outcome);
                 queue.push(Notification::IncEpoch, Some(Box::new(done)));
                 self.shared.changed.notify_one();
-                Vec::new()
-            } else {
-                callbacks
             }
+            (callbacks, given_up)
         };
         tracing::warn!("too many names wait to be forgotten by the kernel: it is told to forget all");
+        if let Some(telling) = unforgotten {
+            telling.keep();
+        }
         call(callbacks, Outcome::Failed(Errno::AGAIN));
+    }
+
+    fn end_given_up(&self, telling: Option<Telling>, outcome: Outcome) {
+        let Some(telling) = telling else { return };
+        match outcome {
+            Outcome::Done | Outcome::Ended => self.end_telling(telling),
+            _ => telling.keep(),
+        }
+    }
+
+    /// From now on `untold` is told what the kernel has been told.
+    pub(crate) fn attach(&self, untold: Arc<UntoldNames>) {
+        let _ = self.shared.untold.set(untold);
+    }
+
+    /// The names of `telling` were submitted, so it ends when none of a directory of it waits.
+    pub(crate) fn end_telling(&self, telling: Telling) {
+        let queue = self.shared.queue.lock();
+        telling.end(|directory| queue.has_names(directory));
+    }
+
+    /// To be called from time to time: ends what the kernel can't know any more, though it was not told.
+    pub(crate) fn expire_given_up(&self) {
+        let Some(untold) = self.shared.untold.get() else { return };
+        let queue = self.shared.queue.lock();
+        untold.expire(|directory| queue.has_names(directory));
     }
 
     /// Whether the kernel is still to be told of this, or of something else that waits for the same lock.
@@ -491,10 +513,24 @@ impl Notifier {
             });
             tracing::trace!(?notification, ?outcome, "notification");
             // Before a caller can look whether it was.
-            let behind = self.shared.queue.lock().release(notification.kernel_lock());
+            let behind = self.release(notification.kernel_lock());
             call(callbacks, outcome);
             next = behind.or_else(|| self.next());
         }
+    }
+
+    /// One that waited for `lock` was carried out. The next of those.
+    fn release(&self, lock: KernelLock) -> Option<(Notification, Vec<Done>)> {
+        let mut queue = self.shared.queue.lock();
+        let behind = queue.release(lock);
+        // Under the lock: none is queued meanwhile.
+        if let KernelLock::Directory(directory) = lock
+            && !queue.has_names(directory)
+            && let Some(untold) = self.shared.untold.get()
+        {
+            untold.told(directory);
+        }
+        behind
     }
 
     /// What a sender is to send next. `None`: it is to end.
@@ -521,6 +557,9 @@ impl Notifier {
         let callbacks = {
             let mut queue = self.shared.queue.lock();
             queue.has_ended = true;
+            if let Some(untold) = self.shared.untold.get() {
+                untold.forget_all();
+            }
             queue.take_all()
         };
         self.shared.changed.notify_all();

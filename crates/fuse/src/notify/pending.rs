@@ -4,7 +4,6 @@
 //! plain data. Invariant: however many parts a caller's notifications are sent in, what holds up the kernel
 //! costs it one budget.
 
-use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,12 +26,7 @@ struct Progress {
     has_others: bool,
     /// Nodes of which the kernel had nothing.
     not_cached: Vec<u64>,
-    /// Is dropped with all that refers to this.
-    _kept: Option<Kept>,
 }
-
-/// What is to be dropped when notifications were carried out.
-pub(crate) type Kept = Arc<dyn Any + Send + Sync>;
 
 impl Pending {
     /// Returns when all are carried out, or after `time_max`. Whether all are.
@@ -40,16 +34,9 @@ impl Pending {
         self.wait_at_most(time_max) && !self.0.0.lock().has_others
     }
 
-    /// Which keeps `kept` until all were carried out, whether a caller waits for that or not.
-    pub(super) fn keeping(kept: Option<Kept>) -> Self {
-        Self(Arc::new((Mutex::new(Progress { _kept: kept, ..Progress::default() }), Condvar::new())))
-    }
-
-    /// Another one, for which no caller waits. Returns what is to be called when it was carried out.
-    pub(super) fn add_other(&self) -> Done {
+    /// There is another one, for which no caller waits.
+    pub(super) fn note_other(&self) {
         self.0.0.lock().has_others = true;
-        let counted = Arc::clone(&self.0);
-        Box::new(move |_| drop(counted))
     }
 
     /// Counts one more. Returns what is to be called when it was carried out.

@@ -218,14 +218,20 @@ impl Queue {
         self.sending.values().any(|sending| sending.is_stalled)
     }
 
+    /// Whether names of `directory` are still to be carried out, or are being.
+    pub(super) fn has_names(&self, directory: u64) -> bool {
+        let is_being_told = || self.sending.contains_key(&KernelLock::Directory(directory));
+        !self.has_ended && (self.names.contains_key(&directory) || is_being_told())
+    }
+
     /// Whether `notification` is still to be carried out, or one that waits for the same lock just now.
     pub(super) fn contains(&self, notification: &Notification) -> bool {
         self.callbacks.contains_key(notification) || self.sending.contains_key(&notification.kernel_lock())
     }
 
     /// Where more than `count_max` names wait behind others for which no caller waits any more: takes these
-    /// out. Returns what waits for them.
-    pub(super) fn take_stalled_names(&mut self, count_max: usize) -> Option<Vec<Done>> {
+    /// out. Returns their directories, and what waits for them.
+    pub(super) fn take_stalled_names(&mut self, count_max: usize) -> Option<(Vec<u64>, Vec<Done>)> {
         let stalled = self.stalled_directories();
         if stalled.iter().map(|directory| self.names[directory]).sum::<usize>() <= count_max {
             return None;
@@ -243,7 +249,8 @@ impl Queue {
             }
         }
         let taken = self.callbacks.extract_if(|one, _| is_taken(one));
-        Some(taken.flat_map(|(_, callbacks)| callbacks).collect())
+        let callbacks = taken.flat_map(|(_, callbacks)| callbacks).collect();
+        Some((stalled.into_iter().collect(), callbacks))
     }
 
     /// Takes out all that wait. Returns what waits for them.

@@ -116,12 +116,14 @@ fn names_behind_a_held_directory_alone_are_taken_out_when_they_are_too_many() {
     }
     assert!(queue.take_stalled_names(1).is_none(), "those of the other directory are soon told");
     queue.push(name(1, "f"), told("f"));
-    let taken = queue.take_stalled_names(1).expect("two wait");
+    let (directories, taken) = queue.take_stalled_names(1).expect("two wait");
     call(taken, Outcome::Ended);
+    assert_eq!(directories, [1]);
+    assert!(queue.has_names(1) && queue.has_names(2), "one is being told");
     let mut called: Vec<_> = was_called.try_iter().collect();
     called.sort_unstable_by_key(|(name, _)| *name);
     assert_eq!(called, [("b", Outcome::Ended), ("f", Outcome::Ended)]);
-    assert!(queue.release(KernelLock::Directory(1)).is_none());
+    assert!(queue.release(KernelLock::Directory(1)).is_none() && !queue.has_names(1));
     for left in [pages(7), name(2, "c")] {
         assert_eq!(next(&mut queue), Some(left));
     }
@@ -141,7 +143,8 @@ fn names_of_all_directories_wait_behind_as_many_held_ones_as_senders_may_wait_fo
     assert!(queue.take_stalled_names(1).is_none(), "callers wait for them");
     queue.give_up_on(queue.begun());
     queue.push(name(200, "a"), Some(Box::new(|_| {})));
-    assert_eq!(queue.take_stalled_names(1).map(|taken| taken.len()), Some(1));
+    let taken = queue.take_stalled_names(1).map(|(directories, taken)| (directories.len(), taken.len()));
+    assert_eq!(taken, Some((LOCKS_MAX as usize + 1, 1)));
     assert!(queue.len() == 0 && queue.release(KernelLock::Directory(1)).is_none() && !queue.has_more());
 }
 

@@ -30,6 +30,8 @@ pub(crate) struct Holding {
     inner: Box<dyn Transport>,
     held: (i32, u64),
     meet: Arc<dyn Fn() + Send + Sync>,
+    /// A kind that this kernel does not know, though it says so.
+    refused: Option<i32>,
 }
 
 impl Holding {
@@ -39,7 +41,8 @@ impl Holding {
         barrier: &Arc<Barrier>,
     ) -> Box<dyn Transport> {
         let barrier = Arc::clone(barrier);
-        Box::new(Self { inner: Box::new(inner), held, meet: Arc::new(move || barrier.pass()) })
+        let meet = Arc::new(move || barrier.pass());
+        Box::new(Self { inner: Box::new(inner), held, meet, refused: None })
     }
 }
 
@@ -50,6 +53,9 @@ impl Transport for Holding {
 
     fn send(&self, parts: &[IoSlice<'_>]) -> Result<Delivery, Errno> {
         let (head, _) = abi::OutHeader::read_from_prefix(&parts[0]).unwrap();
+        if head.unique == 0 && self.refused == Some(head.error) {
+            return Err(Errno::INVAL);
+        }
         // All of these kinds begin with the node.
         if head.unique == 0
             && head.error == self.held.0
@@ -82,11 +88,11 @@ struct Rig {
 
 /// Whether `held` and `free` are files; notifications of kind `code` wait for the first one.
 fn rig(is_file: bool, code: i32) -> Rig {
-    rig_waiting(is_file, code, Duration::from_millis(400))
+    rig_of(is_file, code, Duration::from_millis(400), None)
 }
 
-/// Callers wait for the kernel for `wait_max`.
-fn rig_waiting(is_file: bool, code: i32, wait_max: Duration) -> Rig {
+/// Callers wait for the kernel for `wait_max`. It does not know messages of kind `refused`.
+fn rig_of(is_file: bool, code: i32, wait_max: Duration, refused: Option<i32>) -> Rig {
     let (fs, bridge) = over_the_model(MountOptions::default());
     let caller = Caller::default();
     let nodes = [&b"held"[..], b"free"].map(|name| {
@@ -106,7 +112,9 @@ fn rig_waiting(is_file: bool, code: i32, wait_max: Duration) -> Rig {
     };
     let barrier = Arc::new(Barrier::default());
     let (kernel, session) = Kernel::start_with(bridge.clone(), &config, |transport| {
-        Holding::wrap(transport, (code, nodes[0].0), &barrier)
+        let (held, barrier) = ((code, nodes[0].0), Arc::clone(&barrier));
+        let meet = Arc::new(move || barrier.pass());
+        Box::new(Holding { inner: Box::new(transport), held, meet, refused })
     });
     bridge.attach(session.notifier());
     for (unique, name) in [(4, &b"held\0"[..]), (6, b"free\0")] {
@@ -245,13 +253,18 @@ fn more_names_of_a_held_directory_than_may_wait_become_one_message() {
 }
 
 #[test]
-fn one_name_of_a_held_directory_that_changes_more_often_than_may_wait_becomes_one_message() {
+fn one_name_of_a_held_directory_waits_once_however_often_it_changes() {
     let rig = rig(false, INVAL_ENTRY);
     let notifier = rig.session.notifier();
     for _ in 0..7 {
         notifier.carry_out_soon([name_in(rig.nodes[0], "name".to_owned())]).unwrap();
     }
-    assert!(std::iter::repeat_with(|| rig.kernel.answer()).any(|told| told.error == INC_EPOCH));
+    rig.barrier.open();
+    for _ in 0..2 {
+        assert_eq!(rig.told_of(b"name"), rig.nodes[0], "what was held up, and once more");
+    }
+    notifier.carry_out_all([name_in(rig.nodes[0], "last".to_owned())]).unwrap();
+    assert_eq!(rig.kernel.answer().error, INVAL_ENTRY);
     rig.end();
 }
 
@@ -263,7 +276,8 @@ fn sender_that_panics_keeps_nothing_behind_it_waiting() {
     let meet: Arc<dyn Fn() + Send + Sync> =
         Arc::new(move || assert!(!is_first.swap(false, Ordering::SeqCst), "as a sender may"));
     let (kernel, session) = Kernel::start_with(bridge, &config, |transport| {
-        Box::new(Holding { inner: Box::new(transport), held: (INVAL_ENTRY, NodeId::ROOT.0), meet })
+        let held = (INVAL_ENTRY, NodeId::ROOT.0);
+        Box::new(Holding { inner: Box::new(transport), held, meet, refused: None })
     });
     let names = ["first", "second"].map(|name| name_in(NodeId::ROOT, name.to_owned()));
     session.notifier().carry_out_all(names).unwrap();
@@ -274,7 +288,7 @@ fn sender_that_panics_keeps_nothing_behind_it_waiting() {
 #[test]
 fn names_of_a_large_commit_are_queued_in_parts_each_when_the_one_before_was_told() {
     const PART_LEN: usize = 4096;
-    let rig = rig_waiting(false, INVAL_ENTRY, Duration::from_mins(10));
+    let rig = rig_of(false, INVAL_ENTRY, Duration::from_mins(10), None);
     let notifier = rig.session.notifier();
     let (taken, is_told, is_early) = (AtomicUsize::new(0), AtomicBool::new(false), AtomicBool::new(false));
     let names = (0..2 * PART_LEN).map(|number| {
@@ -297,5 +311,28 @@ fn names_of_a_large_commit_are_queued_in_parts_each_when_the_one_before_was_told
         }
     });
     assert!(!is_early.load(Ordering::SeqCst));
+    rig.end();
+}
+
+#[test]
+fn names_that_a_kernel_can_not_be_told_of_are_looked_up_again_before_it_changes_them() {
+    let rig = rig_of(false, INVAL_ENTRY, Duration::from_millis(400), Some(INC_EPOCH));
+    let [held, free] = rig.nodes;
+    let view = rig.begin();
+    for number in 0..6 {
+        for node in rig.nodes {
+            view.create(&Caller::default(), node, number.to_string().as_bytes(), 0o644, true).unwrap();
+        }
+    }
+    rig.bridge.commit(&view, None, Durability::Buffered, None).unwrap();
+    rig.barrier.open();
+    let ask = |opcode, node: NodeId| {
+        rig.kernel.send(opcode, 10, node.0, &[b"5\0"]);
+        std::iter::repeat_with(|| rig.kernel.answer()).find(|answer| answer.unique == 10).unwrap().error
+    };
+    assert_eq!(ask(Opcode::Unlink, held), -Errno::STALE.raw_os_error());
+    assert_eq!(ask(Opcode::Lookup, held), 0);
+    assert_eq!(ask(Opcode::Unlink, held), 0);
+    assert_eq!(ask(Opcode::Unlink, free), 0);
     rig.end();
 }

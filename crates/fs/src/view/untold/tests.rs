@@ -1,0 +1,104 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use kvfs_store::clock::ManualClock;
+
+use super::{NAME_LIFE_MAX, NAMES_MAX, UntoldNames};
+use crate::NodeId;
+use crate::view::Invalidations;
+
+const DIR: u64 = 7;
+const OTHER: u64 = 8;
+
+fn untold() -> (Arc<UntoldNames>, Arc<ManualClock>) {
+    let clock = Arc::new(ManualClock::at(Duration::from_secs(1_000_000_000)));
+    (Arc::new(UntoldNames::new(clock.clone())), clock)
+}
+
+fn changes<const N: usize>(names: [(u64, &str); N]) -> Invalidations {
+    let entries = names.map(|(directory, name)| (NodeId(directory), Box::from(name.as_bytes())));
+    Invalidations { entries: entries.into(), ..Invalidations::default() }
+}
+
+fn look_up(untold: &UntoldNames, directory: u64, name: &[u8]) {
+    let next = untold.begin_lookup().expect("there are untold names");
+    untold.end_lookup(next, NodeId(directory), name);
+}
+
+#[test]
+fn names_of_a_directory_are_untold_until_all_that_were_queued_are_told() {
+    let (untold, _) = untold();
+    let telling = untold.begin(&changes([(DIR, "a"), (OTHER, "b")]));
+    // Those of commits before were told. Its own are not queued yet.
+    untold.told(DIR);
+    assert!(untold.has(DIR, b"a") && untold.has(OTHER, b"b") && !untold.has(DIR, b"b"));
+    telling.end(|directory| directory == DIR);
+    assert!(untold.has(DIR, b"a") && !untold.has(OTHER, b"b"));
+    untold.told(DIR);
+    assert!(!untold.has(DIR, b"a") && untold.begin_lookup().is_none());
+}
+
+#[test]
+fn commits_to_a_held_directory_take_room_for_its_names_once() {
+    let (untold, _) = untold();
+    for _ in 0..1000 {
+        untold.begin(&changes([(DIR, "a")])).end(|_| true);
+    }
+    let state = untold.state.lock();
+    assert_eq!((state.directories.len(), state.len), (1, 1));
+    drop(state);
+    untold.told(DIR);
+    assert!(!untold.has(DIR, b"a"));
+}
+
+#[test]
+fn look_that_began_before_a_commit_tells_of_no_name_that_it_has_changed() {
+    let (untold, _) = untold();
+    let first = untold.begin(&changes([(DIR, "a")]));
+    let next = untold.begin_lookup().expect("one is untold");
+    let second = untold.begin(&changes([(DIR, "a")]));
+    untold.end_lookup(next, NodeId(DIR), b"a");
+    assert!(untold.has(DIR, b"a"));
+    look_up(&untold, DIR, b"a");
+    assert!(!untold.has(DIR, b"a"));
+    drop((first, second));
+}
+
+#[test]
+fn more_untold_names_than_are_kept_make_all_of_their_directory_untold_but_what_is_looked_up() {
+    let (untold, _) = untold();
+    let other = untold.begin(&changes([(OTHER, "a")]));
+    let many = (0..NAMES_MAX as u64 + 10_000).map(|name| (NodeId(DIR), Box::from(name.to_be_bytes())));
+    let many = untold.begin(&Invalidations { entries: many.collect(), ..Invalidations::default() });
+    assert_eq!(untold.state.lock().len, 1);
+    assert!(untold.has(OTHER, b"a") && !untold.has(OTHER, b"b") && untold.has(DIR, b"any"));
+    look_up(&untold, DIR, b"any");
+    assert!(!untold.has(DIR, b"any") && untold.has(DIR, b"another"));
+    let again = untold.begin(&changes([(DIR, "a")]));
+    assert!(untold.has(DIR, b"any"), "it may be one that has been changed now");
+    drop((other, many));
+    assert!(untold.has(DIR, b"any") && !untold.has(OTHER, b"a"));
+    drop(again);
+    assert!(!untold.has(DIR, b"any"));
+}
+
+#[test]
+fn names_that_are_given_up_stay_untold_for_as_long_as_a_kernel_may_keep_them() {
+    let (untold, clock) = untold();
+    untold.begin(&changes([(DIR, "a"), (OTHER, "b")])).end(|_| true);
+    untold.give_up(vec![DIR, OTHER]).keep();
+    untold.give_up(vec![OTHER]).end(|_| false);
+    untold.told(DIR);
+    untold.told(OTHER);
+    assert!(untold.has(DIR, b"a") && untold.has(DIR, b"any"));
+    look_up(&untold, DIR, b"a");
+    assert!(!untold.has(DIR, b"a") && untold.has(DIR, b"any"));
+    clock.advance(NAME_LIFE_MAX / 2);
+    untold.expire(|_| false);
+    assert!(untold.has(DIR, b"any"));
+    clock.advance(NAME_LIFE_MAX);
+    untold.expire(|directory| directory == OTHER);
+    assert!(!untold.has(DIR, b"any") && untold.has(OTHER, b"any"), "some of the latter wait");
+    untold.forget_all();
+    assert!(untold.begin_lookup().is_none());
+}
