@@ -57,14 +57,15 @@ unit() {
   # Of other units of this machine it complains, too.
   [ $status = 0 ] || ! grep -q 'kvfs@' "$work/verify"
 }
-# Of a mount point that systemd-escape writes with a backslash, too, the unit finds what says how to mount it: as systemd
-# does, which takes each EnvironmentFile for a pattern.
+# Of each mount point the unit finds its own settings and no other's, also where systemd-escape writes a backslash: as
+# systemd does, which takes each EnvironmentFile for a pattern.
 unit_settings() {
   command -v systemd-escape >/dev/null || { echo "no systemd-escape here"; return 77; }
-  local point instance files
-  for point in /srv/data /srv/my-data "/srv/ünder way"; do
+  local point instance files own=$work/etc/kvfs/mounts points=(/srv/data /srv-data /srv/my-data "/srv/ünder way" /mounts/srv)
+  mkdir -p "$own/srv" "$own/mounts" || return 1
+  for point in "${points[@]}"; do touch "$own$point.conf" || return 1; done
+  for point in "${points[@]}"; do
     instance=$(systemd-escape --path "$point")
-    mkdir -p "$work/etc/kvfs/srv" && touch "$work/etc/kvfs$point.conf" || return 1
     files=$(sed -n 's/^EnvironmentFile=-//p' "$root/usr/lib/systemd/system/kvfs@.service" | while read -r line; do
       line=${line//%i/"$instance"}
       python3 - "$work${line//%f/"$point"}" <<'PY'
@@ -76,7 +77,7 @@ if ctypes.CDLL(None).glob(sys.argv[1].encode(), 0, None, ctypes.byref(found)) ==
     for at in range(found.count): print(found.paths[at].decode())
 PY
     done)
-    [ "$files" = "$work/etc/kvfs$point.conf" ] || { echo "$point: found '$files'"; return 1; }
+    [ "$files" = "$own$point.conf" ] || { echo "$point: found '$files'"; return 1; }
   done
   # The name of the instance serves where it has no backslash.
   grep -qx 'EnvironmentFile=-/etc/kvfs/%i.conf' "$root/usr/lib/systemd/system/kvfs@.service"
