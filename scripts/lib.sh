@@ -39,7 +39,9 @@ work_dir() {
   # What a test makes has the modes that it expects.
   umask 022
   trap cleanup EXIT
+  trap 'exit 129' HUP
   trap 'exit 130' INT
+  trap 'exit 131' QUIT
   trap 'exit 143' TERM
 }
 

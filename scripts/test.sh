@@ -19,7 +19,9 @@ cleanup() {
   rm -rf --one-file-system "$logs"
 }
 trap cleanup EXIT
+trap 'break_off 129' HUP
 trap 'break_off 130' INT
+trap 'break_off 131' QUIT
 trap 'break_off 143' TERM
 
 # attend COMMAND...: in the background and waited for, so that a signal is handled at once.
@@ -159,7 +161,7 @@ show() {
 }
 # break_off STATUS: on a signal. In the middle of a stage, what is said goes through its log.
 break_off() {
-  trap '' INT TERM
+  trap '' INT TERM HUP QUIT PIPE
   local i
   [ -z "$running" ] || kill "$running"
   # Not for long: the summary must come before the stage is killed with what tells of it.
@@ -183,7 +185,7 @@ for stage in "${stages[@]}"; do
   fi
   printf '\n== %s\n' "$stage"
   # The signal that ends the stage must not end what tells of it.
-  exec 4> >(trap '' INT TERM && exec tee "$logs/$stage")
+  exec 4> >(trap '' INT TERM HUP QUIT && exec tee "$logs/$stage")
   tee=$!
   run_stage "$stage" >&4 2>&1 4>&- </dev/null
   status=$?

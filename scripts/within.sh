@@ -74,7 +74,9 @@ stop() {
 }
 
 [ -d "$dir" ] || mkdir -m 755 "$dir" || exit 2
+trap 'stop "ended by a signal" 2 129' HUP
 trap 'stop "ended by a signal" 2 130' INT
+trap 'stop "ended by a signal" 2 131' QUIT
 trap 'stop "ended by a signal" 2 143' TERM
 # In the background it would ignore the two, and so would what it starts.
 setsid env --default-signal=INT,QUIT KVFS_TMP="$dir" "$@" &

@@ -39,7 +39,7 @@ suite() {
   [[ $line == *" 0 failed, "* ]]
 }
 break_off() {
-  trap '' TERM
+  trap '' TERM HUP QUIT PIPE
   if [ -n "$running" ]; then
     kill "$running"
     wait "$running"
@@ -83,7 +83,7 @@ run_lane() {
 }
 if [ "${1:-}" = --lane ]; then
   logs=$2
-  trap break_off TERM
+  trap break_off TERM HUP QUIT
   run_lane
   exit
 fi
