@@ -30,7 +30,7 @@ mod tests;
 
 pub(crate) use dead::Dead;
 pub use known::{HeldNode, KnownNode};
-pub(crate) use settling::Touched;
+pub(crate) use settling::{Behind, Touched};
 pub(crate) use state::{DirectoryPart, Location, Node, NodeState, Pin, Verified};
 pub use table::NodeTable;
 pub(crate) use table::{Intern, NameChange};

@@ -125,11 +125,7 @@ impl Orphans<'_> {
 
     /// Reaps queued orphans, as many as one batch takes.
     fn reap_some(&self, gate: &Gate<'_>) -> Result<()> {
-        let mut dead = self.nodes.dead().take(REAP_BATCH);
-        if let Some(view) = self.origin.txn() {
-            // Others may know a file that was there before; its row in `orphans` goes to the main line.
-            dead.orphans.retain(|orphan| view.created.contains(orphan.inode));
-        }
+        let dead = self.nodes.dead().take(REAP_BATCH);
         let reaped = self.stage_deaths(&dead).and_then(|(batch, ends)| gate.apply_ends(batch, &ends));
         reaped.map(drop).inspect_err(|_| self.nodes.dead().push(&dead))
     }
@@ -138,7 +134,13 @@ impl Orphans<'_> {
     fn stage_deaths(&self, dead: &Dead) -> Result<(Batch, Vec<Header>)> {
         let mut ends = dead.orphans.clone();
         for range in dead.unread.ranges() {
-            self.each_row(range, |header| ends.push(header))?;
+            if let Err(error) = self.each_row(range.clone(), |header| ends.push(header)) {
+                tracing::warn!(?range, %error, "orphans can't be read; they stay until the next mount");
+            }
+        }
+        if let Some(view) = self.origin.txn() {
+            // Others may know a file that was there before; its row in `orphans` goes to the main line.
+            ends.retain(|orphan| view.created.contains(orphan.inode));
         }
         let mut batch = Batch::new();
         for header in &ends {

@@ -436,6 +436,34 @@ fn orphans_of_a_branch_end_with_the_merge() {
     main.assert_sound("merged");
 }
 
+/// One file is open on the main line and loses its name in the branch, one had lost it before.
+#[test]
+fn branch_that_is_opened_again_ends_no_orphan_of_the_main_line() {
+    let main = Setup::new(100);
+    let [open_file, unlinked] = ["open", "unlinked"].map(|name| {
+        let file = main.file(ROOT, name);
+        main.write_at(file, 0, &[7; 9000]).unwrap();
+        file
+    });
+    act_all(&main, "rm unlinked");
+    let view = branch(&main, "b");
+    act_all(&view, "rm open; write new a; rm new");
+    view.branches().checkpoint().unwrap();
+    drop(view);
+    let view = open(&main, "b");
+    view.housekeep().unwrap();
+    assert_eq!(view.nodes().stats().orphans_queued, 0);
+    finish(&main, view, "b").unwrap();
+    for file in [open_file, unlinked] {
+        assert_eq!(main.read_all(file), [7; 9000]);
+        main.forget(file, u64::MAX);
+    }
+    main.housekeep().unwrap();
+    let report = kvfs_fs::check::check(&main.store).unwrap();
+    assert_eq!((report.files, report.orphans, report.blocks), (0, 0, 0));
+    main.assert_sound("merged");
+}
+
 /// A transaction that works on the same things stands in the way, and keeps what it has.
 #[test]
 fn a_merge_and_a_transaction_exclude_each_other() {

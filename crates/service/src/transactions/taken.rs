@@ -130,7 +130,10 @@ impl Drop for Taken<'_> {
     fn drop(&mut self) {
         if !self.is_given_back {
             tracing::error!(id = self.id, "the thread that used the transaction panicked; aborted");
-            self.end_without_owner(None, Some("aborted: the daemon failed in it".to_owned()));
+            self.end_without_owner(
+                None,
+                Some("the daemon failed in it: aborted, unless it was being committed".to_owned()),
+            );
         }
     }
 }

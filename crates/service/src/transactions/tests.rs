@@ -121,7 +121,10 @@ fn transaction_of_a_thread_that_panics_is_aborted_and_keeps_nothing_from_ending(
             panic!("as a commit may");
         });
         let ended = world.transactions.view(&stranger(), id).expect_err("has ended");
-        assert_eq!(ended.to_string(), format!("transaction {id}: aborted: the daemon failed in it"));
+        assert_eq!(
+            ended.to_string(),
+            format!("transaction {id}: the daemon failed in it: aborted, unless it was being committed")
+        );
     }
     failed(&|| drop(world.transactions.carry_out(&BeginOptions::default(), |_| panic!("at work"))));
     world.transactions.close();

@@ -47,7 +47,7 @@ use super::TxnView;
 use super::publish::bring_in;
 use super::untold::Telling;
 use crate::fair_lock::ReadGuard;
-use crate::node::Touched;
+use crate::node::{Behind, Touched};
 use crate::{FsError, NodeId, Result};
 
 /// What the front end does before the commit point.
@@ -163,6 +163,37 @@ impl PlannedCommit {
     }
 }
 
+/// A commit behind its point, which stands whatever happens. When this is dropped, its locks go.
+struct PastPoint<'t> {
+    view: &'t TxnView,
+    /// `None`: it has appeared.
+    behind: Option<Behind<'t>>,
+    /// Why the nodes of the main line are not up to date with it.
+    problem: Option<String>,
+}
+
+impl PastPoint<'_> {
+    /// It appears, or nothing is answered any more from nodes that are behind it. The view has ended.
+    fn appear(&mut self) {
+        if let Some(problem) = self.problem.take() {
+            let id = self.view.txn.id();
+            let reason = format!("transaction {id} was committed, but reading it back failed: {problem}");
+            self.view.main.nodes.lose(&reason);
+        }
+        self.behind = None;
+        self.view.phase.end();
+    }
+}
+
+impl Drop for PastPoint<'_> {
+    fn drop(&mut self) {
+        self.appear();
+        if let Some(locks) = &self.view.locks {
+            locks.end();
+        }
+    }
+}
+
 impl TxnView {
     /// Lets an operation in, and keeps the phase until it is done.
     pub(super) fn admit(&self, phase_max: Phase) -> Result<ReadGuard<'_, Phase, class::FsViewCommitPhase>> {
@@ -260,23 +291,18 @@ impl TxnView {
         let nodes = &self.main.nodes;
         let published = nodes.publish_behind(touched, || self.txn.commit(Durability::Buffered));
         let (position, epoch, behind) = published.inspect_err(|_| gate.refund_commit(&charged))?;
+        let mut past_point =
+            PastPoint { view: self, behind: Some(behind), problem: Some("a panic".to_owned()) };
         // Behind the commit point nothing is given up.
         let brought_in = progress::while_wanted(|| true, || bring_in(&self.main, set, position, epoch));
-        if let Err(error) = &brought_in {
-            // The commit stands, and the table of nodes is behind it: nothing may be answered from it.
-            let id = self.txn.id();
-            self.main
-                .nodes
-                .lose(&format!("transaction {id} was committed, but reading it back failed: {error}"));
-        }
-        drop(behind);
-        self.phase.end();
+        past_point.problem = brought_in.as_ref().err().map(ToString::to_string);
+        past_point.appear();
         appeared();
         let told = brought_in.map(|changes| {
             let telling = self.main.shared.untold.begin(&changes);
             (position, changes, telling)
         });
-        locks.end();
+        drop(past_point);
         told
     }
 
