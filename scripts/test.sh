@@ -34,12 +34,12 @@ attend() {
   return "$status"
 }
 # bound NAME: sets $bounded, what a command that runs tests begins with, so that a test that hangs does not take what
-# follows. All of them take four to five minutes on two cores, once they are compiled. What they make is in a directory
-# of their own.
+# follows, nor its time in CI. All of them take four to five minutes on two cores, once they are compiled. What they make
+# is in a directory of their own.
 bound() {
   local dir=$logs/$1.tmp
   mkdir -m 1777 "$dir" || return
-  bounded=(scripts/within.sh 700 "$dir" env TMPDIR="$dir")
+  bounded=(scripts/within.sh 560 "$dir" env TMPDIR="$dir")
 }
 
 # What `cargo clippy` sets for `cargo check`, for a compilation that makes machine code as well: so the tests are
@@ -191,7 +191,8 @@ for stage in "${stages[@]}"; do
   status=$?
   exec 4>&-
   [ "$stage-$status" != lint-0 ] || linted=("${with_lints[@]}")
-  wait "$tee" 2>/dev/null # it has written its last line
+  # Until it has written its last line. A process that can't be killed may keep its pipe open.
+  attend timeout 60 tail --pid="$tee" --sleep-interval=0.1 --follow /dev/null >/dev/null 2>&1
   ended "$status"
 done
 summary
