@@ -203,7 +203,7 @@ detach() {
   local loop
   for loop in "${loops[@]}"; do losetup -d "$loop" 2>/dev/null; done
 }
-trap 'detach; cleanup' EXIT
+trap 'status=$?; detach; cleanup "$status"' EXIT
 loop_device() { # FILE: sets $loop
   loop=$(losetup -f --show "$1" 2>/dev/null) || { echo "no loop devices, or not root"; return 77; }
   loops+=("$loop")
