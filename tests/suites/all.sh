@@ -48,7 +48,6 @@ break_off() {
     bad "$current" >>"$logs/$current.log"
     tell
   fi
-  [ -z "$daemon" ] || kill -9 "$daemon" 2>/dev/null
   exit 143
 }
 
@@ -85,6 +84,8 @@ run_lane() {
 }
 if [ "${1:-}" = --lane ]; then
   logs=$2
+  # What the POSIX suites have left is in this lane's mount namespace.
+  trap '[ -z "$daemon" ] || kill -9 "$daemon" 2>/dev/null; take_down "$logs/posix"' EXIT
   trap break_off TERM HUP QUIT
   run_lane
   exit
