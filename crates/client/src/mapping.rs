@@ -6,8 +6,9 @@
 //!
 //! Thread safety: as the bytes of a vector.
 //!
-//! Invariant: a sync writes the bytes that were changed here, and no others, so what others have written
-//! between them and behind them stays. It never makes the file longer.
+//! Invariant: a sync changes the bytes that were changed here, and no others, so what others had written
+//! between them and behind them stays. An aligned word is written at once, so that no reader and no crash
+//! finds a part of one. It never makes the file longer.
 
 use std::ops::Range;
 
@@ -17,8 +18,11 @@ use rustix::io::Errno;
 
 use crate::Process;
 
-/// So many bytes are compared at once.
+/// So many bytes are compared, and read again, at once.
 const PAGE: usize = 4096;
+
+/// The bytes of a number that must not be torn.
+const WORD: usize = 8;
 
 /// See the module.
 #[derive(Debug)]
@@ -40,19 +44,50 @@ fn zeros(len: usize) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The first bytes from `at` on that are not what they were; both are of one length.
-fn next_change(bytes: &[u8], known: &[u8], mut at: usize) -> Option<Range<usize>> {
-    while at < bytes.len() {
-        let end = bytes.len().min(at + PAGE);
-        if bytes[at..end] != known[at..end] {
+/// What of a page is to be written in one call, from `at` on: whole words, the first and the last of which
+/// were changed here. Between them lie none that others have changed, as far as `now`, the page as the file
+/// has it, tells: those are not written while others may be at it.
+fn next_stretch(bytes: &[u8], known: &[u8], now: &[u8], at: usize) -> Option<Range<usize>> {
+    let mut stretch: Option<Range<usize>> = None;
+    for at in (at..now.len()).step_by(WORD) {
+        let word = at..now.len().min(at + WORD);
+        if bytes[word.clone()] != known[word.clone()] {
+            stretch.get_or_insert(word.clone()).end = word.end;
+        } else if stretch.is_some() && now[word.clone()] != known[word] {
             break;
         }
-        at = end;
     }
-    let is_same = |(one, other): (&u8, &u8)| one == other;
-    let pairs = |from: usize| bytes[from..].iter().zip(&known[from..]);
-    let start = at + pairs(at).position(|pair| !is_same(pair))?;
-    Some(start..pairs(start).position(is_same).map_or(bytes.len(), |len| start + len))
+    stretch
+}
+
+/// Reads until there are enough bytes, or the file ends. Returns how many there are.
+fn read(process: &Process, fd: Fd, bytes: &mut [u8], offset: u64) -> Result<usize> {
+    let mut done = 0;
+    while done < bytes.len() {
+        match process.pread(fd, &mut bytes[done..], offset + done as u64)? {
+            0 => break,
+            got => done += got,
+        }
+    }
+    Ok(done)
+}
+
+/// See [`Mapping::sync`].
+fn sync_page(process: &Process, fd: Fd, bytes: &[u8], known: &mut [u8], offset: u64) -> Result<()> {
+    let mut now = [0; PAGE];
+    let len = read(process, fd, &mut now[..bytes.len()], offset)?;
+    let now = &mut now[..len];
+    let mut at = 0;
+    while let Some(stretch) = next_stretch(bytes, known, now, at) {
+        for at in stretch.clone().filter(|at| bytes[*at] != known[*at]) {
+            now[at] = bytes[at];
+        }
+        at = stretch.start + process.pwrite(fd, &now[stretch.clone()], offset + stretch.start as u64)?;
+        known[stretch.start..at].copy_from_slice(&bytes[stretch.start..at]);
+    }
+    // Behind the end of the file.
+    known[len..].copy_from_slice(&bytes[len..]);
+    Ok(())
 }
 
 impl Mapping {
@@ -66,13 +101,7 @@ impl Mapping {
             return Err(PosixError::Refused { errno: Errno::INVAL, reason: "a mapping of nothing" });
         }
         let (mut bytes, mut known) = (zeros(len)?, zeros(len)?);
-        let mut done = 0;
-        while done < len {
-            match process.pread(fd, &mut bytes[done..], offset + done as u64)? {
-                0 => break,
-                got => done += got,
-            }
-        }
+        let done = read(process, fd, &mut bytes, offset)?;
         known[..done].copy_from_slice(&bytes[..done]);
         Ok(Self { fd, offset, bytes, known })
     }
@@ -88,12 +117,12 @@ impl Mapping {
     }
 
     /// Writes the bytes that were changed to the file, as far as that goes: what was changed behind its end
-    /// no later sync writes, either. Not durable: that is fsync. O(`len`), and a write for each stretch of
-    /// changed bytes.
+    /// no later sync writes, either. Not durable: that is fsync. O(`len`), and a read and a write for each
+    /// page of 4 KiB with changed bytes; more writes where others have changed bytes between them.
     ///
     /// # Errors
-    /// EBADF: not open for writing, or closed; ENODEV: open for appending, so nothing can be written in its
-    /// place; those of writing.
+    /// EBADF: not open for writing or reading, or closed; ENODEV: open for appending, so nothing can be
+    /// written in its place; those of writing.
     pub fn sync(&mut self, process: &Process) -> Result<()> {
         if process.flags(self.fd)?.contains(OFlags::APPEND) {
             return Err(PosixError::Refused {
@@ -101,14 +130,14 @@ impl Mapping {
                 reason: "a mapping of a file to append to",
             });
         }
-        let size = process.stat(self.fd)?.size;
-        let end = size.saturating_sub(self.offset).min(self.bytes.len() as u64) as usize;
-        let mut at = 0;
-        while let Some(Range { start, end }) = next_change(&self.bytes[..end], &self.known[..end], at) {
-            at = start + process.pwrite(self.fd, &self.bytes[start..end], self.offset + start as u64)?;
-            self.known[start..at].copy_from_slice(&self.bytes[start..at]);
+        let Self { fd, offset, bytes, known } = self;
+        let pages = bytes.chunks(PAGE).zip(known.chunks_mut(PAGE)).zip((*offset..).step_by(PAGE));
+        for ((bytes, known), offset) in pages.filter(|((bytes, known), _)| bytes != known) {
+            sync_page(process, *fd, bytes, known, offset)?;
         }
-        self.known[end..].copy_from_slice(&self.bytes[end..]);
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;
