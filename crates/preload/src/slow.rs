@@ -138,7 +138,8 @@ pub(crate) fn note_directory() {
 /// Closes what the program knows of a range.
 fn close_range(args: &Args) -> Verdict {
     let (mut first, last) = (args[0] as u32, args[1] as u32);
-    if args[2] as u32 & libc::CLOSE_RANGE_CLOEXEC == 0 {
+    // With other flags it closes nothing.
+    if args[2] as u32 & !libc::CLOSE_RANGE_UNSHARE == 0 {
         client::release(first, last);
     }
     while let Some(hidden) = client::first_within(first, last) {

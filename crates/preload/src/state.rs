@@ -4,7 +4,7 @@
 //! Thread safety: atomics; the prefix is written once, before any site is patched.
 //! Invariant: bits are supersets of the truth. A child of vfork shares them, so no `close` may clear one.
 
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicUsize, Ordering::Relaxed};
 
 /// Descriptors from this number on are always asked about.
 pub(crate) const DESCRIPTORS: usize = 65536;
@@ -19,6 +19,8 @@ pub(crate) const CWD_NEAR: u8 = 1;
 
 /// A bit for each descriptor that may belong to the store.
 pub(crate) static MARKS: [AtomicU32; DESCRIPTORS / 32] = [const { AtomicU32::new(0) }; DESCRIPTORS / 32];
+/// The highest descriptor that may belong to the store; -1: none.
+static HIGHEST: AtomicI32 = AtomicI32::new(-1);
 /// Where the working directory is.
 pub(crate) static CWD: AtomicU8 = AtomicU8::new(CWD_OUTSIDE);
 /// Whether memory is or was shared with other processes by way of the store.
@@ -29,6 +31,7 @@ static PREFIX_LENGTH: AtomicUsize = AtomicUsize::new(0);
 
 /// Notes that a descriptor may belong to the store.
 pub(crate) fn mark(fd: i32) {
+    HIGHEST.fetch_max(fd, Relaxed);
     if let Some(word) = usize::try_from(fd).ok().and_then(|fd| MARKS.get(fd / 32)) {
         word.fetch_or(1 << (fd % 32), Relaxed);
     }
@@ -38,6 +41,11 @@ pub(crate) fn mark(fd: i32) {
 pub(crate) fn is_marked(fd: i32) -> bool {
     let Ok(at) = usize::try_from(fd) else { return false };
     MARKS.get(at / 32).is_none_or(|word| word.load(Relaxed) & (1 << (fd % 32)) != 0)
+}
+
+/// No higher descriptor belongs to the store.
+pub(crate) fn highest() -> i32 {
+    HIGHEST.load(Relaxed)
 }
 
 /// Sets the prefix: absolute, without a slash at the end. Returns `false` if it is not.

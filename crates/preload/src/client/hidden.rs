@@ -40,7 +40,7 @@ fn process() -> u64 {
 }
 
 /// How many descriptors the process may have.
-pub(super) fn limit() -> u32 {
+fn limit() -> u32 {
     let mut limit = [0_u64; 2];
     let args = [libc::RLIMIT_NOFILE.into(), limit.as_mut_ptr() as u64, 0, 0, 0, 0];
     let asked = sys::call(libc::SYS_getrlimit as u64, &args);

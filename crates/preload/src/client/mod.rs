@@ -190,10 +190,10 @@ pub(crate) fn may_own_descriptor(fd: i32) -> bool {
     true
 }
 
-/// Numbers that `close_range` closes.
+/// Numbers that `close_range` closes. Those that the process may have are too many to look at each.
 pub(crate) fn release(first: u32, last: u32) {
-    let end = last.min(hidden::limit() - 1);
-    opening::release(first.min(end + 1) as i32..=end as i32);
+    let number = |fd| i32::try_from(fd).unwrap_or(i32::MAX);
+    opening::release(number(first)..=number(last).min(state::highest()));
 }
 
 /// dup2 and dup3: the program gives a number to something else, which closes what it is.

@@ -93,6 +93,23 @@ int main(int c, char **v) {
 }
 "#;
 
+/// A file is closed whose number is above the limit by now; then a program that may have very many numbers
+/// closes ranges without an end. What fails closes nothing.
+const CLOSES_RANGES: &str = r#"
+#include <sys/resource.h>
+#include <time.h>
+int main(int c, char **v) {
+  (void)c; char p[4096]; snprintf(p, sizeof p, "%s/db", v[1]); int fd = open(p, O_CREAT | O_RDWR, 0600), high = fcntl(fd, F_DUPFD, 300);
+  struct rlimit was, few = {200, 200}, many = {1 << 20, 1 << 20}; getrlimit(RLIMIT_NOFILE, &was); few.rlim_max = was.rlim_max; setrlimit(RLIMIT_NOFILE, &few);
+  lock(fd, F_SETLK); printf("%ld %ld\n", syscall(SYS_close_range, high, ~0U, 8), syscall(SYS_close_range, ~0U, 3, 0)); ask(p);
+  printf("%ld\n", syscall(SYS_close_range, high, ~0U, 0)); ask(p);
+  // Only root may have so many.
+  if (setrlimit(RLIMIT_NOFILE, &many)) setrlimit(RLIMIT_NOFILE, &was);
+  lock(fd, F_SETLK); clock_t start = clock(); for (int i = 0; i < 50; i++) syscall(SYS_close_range, fd + 1, ~0U, 0);
+  printf("%d\n", clock() - start < 2 * CLOCKS_PER_SEC); ask(p); close(fd); ask(p); return 0;
+}
+"#;
+
 fn compare_program(main: &str) {
     compare(
         &["gcc"],
@@ -118,4 +135,9 @@ fn thread_that_waits_for_a_lock_gets_it_though_a_copy_of_its_descriptor_was_clos
 #[test]
 fn locks_end_with_each_call_that_closes_a_descriptor_of_the_file() {
     compare_program(REPLACES);
+}
+
+#[test]
+fn range_that_is_closed_ends_locks_whatever_the_limit_is_and_in_the_time_of_what_is_open() {
+    compare_program(CLOSES_RANGES);
 }
