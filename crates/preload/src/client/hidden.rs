@@ -164,6 +164,10 @@ pub(super) fn inherit_directory(fd: i32) {
 /// A placeholder stands for the new working directory, in the place of the old one; `None`: there is none any
 /// more. `is_shared`: a child of vfork.
 pub(super) fn keep_directory(fd: Option<OwnedFd>, is_shared: bool) {
+    // A program that was never in the store waits for no server.
+    if fd.is_none() && DIRECTORY.load(Relaxed) == 0 {
+        return;
+    }
     let _alone = page().map(Asking::begin);
     let old = DIRECTORY.load(Relaxed) - 1;
     if old >= 0 {

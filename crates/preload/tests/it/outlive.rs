@@ -1,6 +1,7 @@
 //! Programs that outlive their server.
 
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
@@ -105,4 +106,38 @@ fn threads_of_a_program_whose_server_was_killed_end_their_calls_and_use_the_next
     assert_eq!((&*before, &*after), ("0\n1 ready\n", "-1\n0\n0\n-1\n1\n0\n0\n0\n7\n"));
     drop(server.stdin.take());
     server.wait().expect("has ended");
+}
+
+/// The first call of a thread waits for a server; the program goes elsewhere meanwhile.
+const GOES_ELSEWHERE: &str = r#"
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+static volatile int tid;
+static void *work(void *path) { struct stat st; tid = syscall(SYS_gettid); return (void *)(long)stat(path, &st); }
+static int sleeps(void) {
+  char p[64], b[256] = {0}; snprintf(p, sizeof p, "/proc/self/task/%d/stat", tid); FILE *f = fopen(p, "r"); if (!f) return 0;
+  fread(b, 1, sizeof b - 1, f); fclose(f); char *state = strrchr(b, ')'); return state && state[2] == 'S';
+}
+int main(int c, char **v) {
+  (void)c; pthread_t th; pthread_create(&th, 0, work, v[1]); while (!tid || !sleeps()) sched_yield();
+  printf("%d\n", chdir("/")); fflush(stdout); _exit(0);
+}
+"#;
+
+#[test]
+fn program_goes_elsewhere_while_a_server_does_not_answer() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let Some(program) = compiled(directory.path(), GOES_ELSEWHERE, &["-pthread"]) else { return };
+    let run = tempfile::tempdir().expect("another one");
+    // Takes no connection.
+    let _listener = UnixListener::bind(run.path().join("socket")).expect("binds");
+    let program = [program.to_str().expect("text"), PREFIX];
+    let ran = under("timeout", run.path()).args(["-s", "KILL", "60"]).args(program).output().expect("runs");
+    assert_eq!((String::from_utf8_lossy(&ran.stdout).as_ref(), ran.status.code()), ("0\n", Some(0)));
 }
