@@ -48,10 +48,15 @@ fn limit() -> u32 {
     if asked == 0 { limit[0].clamp(1, 1 << 30) as u32 } else { 1024 }
 }
 
+/// Numbers that are marked before the library has them: what the program does to them is looked at.
+const MARKED: i32 = 64;
+
 /// Half of few descriptors, and few of many, are this library's.
 pub(super) fn set_up() {
     let limit = limit().min(1024) as i32;
-    FLOOR.store((limit - 64).max(limit / 2), Relaxed);
+    let floor = (limit - MARKED).max(limit / 2);
+    (floor..floor + MARKED).for_each(state::mark);
+    FLOOR.store(floor, Relaxed);
 }
 
 fn fcntl(fd: i32, command: i32, argument: i32) -> i32 {
@@ -198,8 +203,8 @@ pub(super) fn copy(fd: i32) -> i32 {
 /// The program gives a number to something of its own, by `make`. What is hidden there gets another one;
 /// where there is none, or the table is that of a child of vfork, that is refused.
 pub(super) fn replace(fd: i32, make: impl FnOnce() -> isize) -> isize {
-    // One that the program has can't become hidden.
-    let may_be_hidden = is_hidden(fd) || (is_high(fd) && !is_open(fd));
+    // One that is open may be on its way to become hidden.
+    let may_be_hidden = is_hidden(fd) || is_high(fd);
     let Some(page) = page().filter(|_| may_be_hidden) else { return make() };
     // Until the program has the number: nothing of the library's gets it, and none of its calls uses it.
     let _alone = Asking::begin(page);

@@ -44,6 +44,18 @@ impl Mapping {
         let start = self.start.load(Acquire);
         if start == 0 { 0..0 } else { start..behind(start, self.len.load(Relaxed)) }
     }
+
+    /// The handle of its file; `None`: it is over.
+    fn handle(&self) -> Option<u64> {
+        loop {
+            let fd = self.fd.load(Acquire);
+            let handle = super::handle(fd - 1).ok();
+            // Otherwise something else may have the number by now.
+            if self.fd.load(Acquire) == fd {
+                return handle;
+            }
+        }
+    }
 }
 
 /// Where the last page ends.
@@ -229,7 +241,7 @@ pub(crate) fn sync(args: &Args) -> isize {
         if !meet(&mapping.pages(), &range) || args[2] as i32 & libc::MS_SYNC == 0 {
             continue;
         }
-        let Ok(handle) = super::handle(mapping.fd.load(Relaxed) - 1) else { continue };
+        let Some(handle) = mapping.handle() else { continue };
         let failed = |reply, _: &mut [u8]| match reply {
             Reply::Done => 0,
             Reply::Failed { errno } => errno,

@@ -129,6 +129,47 @@ fn number_that_a_program_takes_gets_nothing_of_a_request_that_is_under_way() {
     );
 }
 
+/// In each child a thread takes numbers that the library has not had yet, while the first call connects.
+const TAKES_FIRST: &str = r#"
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+static int file; static volatile int is_over, rounds;
+static void *work(void *d) {
+  (void)d; long refused = 0;
+  for (; !is_over; rounds++) for (int n = 960; n < 963; n++) if (dup2(file, n) != n || close(n)) refused++;
+  return (void *)refused;
+}
+int main(int c, char **v) {
+  (void)c; file = open("/dev/null", O_RDWR); int failed = 0;
+  for (int i = 0; i < 100; i++) {
+    pid_t pid = fork();
+    if (!pid) {
+      pthread_t th; pthread_create(&th, 0, work, 0); while (!rounds) ; struct stat st; int bad = 0; void *refused;
+      for (int k = 0; k < 3; k++) bad |= stat(v[1], &st);
+      is_over = 1; pthread_join(th, &refused); _exit(bad || refused);
+    }
+    int s; waitpid(pid, &s, 0); failed += s != 0;
+  }
+  printf("%d\n", failed); return 0;
+}
+"#;
+
+#[test]
+fn number_that_a_program_takes_while_its_first_call_connects_is_not_the_connection() {
+    compare(
+        &["gcc"],
+        &format!(
+            "ulimit -Sn 1024; gcc -w -pthread -o $D/prog -x c - <<'C_END'\n{TAKES_FIRST}\nC_END\n$D/prog $D; rm $D/prog"
+        ),
+    );
+}
+
 fn run(served: &Served, script: &str) -> Output {
     served.command("bash").args(["-c", script]).output().expect("bash runs")
 }

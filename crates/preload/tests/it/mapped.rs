@@ -65,6 +65,30 @@ int main(int c, char **v) {
 }
 "#;
 
+/// A thread takes one number after the other, while msync is called.
+const SYNCS: &str = r#"
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+#define P 4096
+static int null; static volatile int rounds, is_over;
+static void *work(void *d) { (void)d; while (!is_over) { for (int n = 64; n < 72; n++) { dup2(null, n); close(n); } rounds++; } return 0; }
+int main(int c, char **v) {
+  (void)c; struct rlimit few = {128, 128}; if (setrlimit(RLIMIT_NOFILE, &few)) return 1;
+  int fd = open(v[1], O_CREAT | O_RDWR, 0600); null = open("/dev/null", O_WRONLY); if (fd < 0 || null < 0 || ftruncate(fd, P)) return 2;
+  char *p = mmap(0, P, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0); if (p == MAP_FAILED) return 3; p[0] = 'a';
+  printf("%d\n", msync(p, P, MS_SYNC)); fflush(stdout); getchar();
+  pthread_t th; pthread_create(&th, 0, work, 0); int unnoticed = 0;
+  while (rounds < 4000) if (!msync(p, P, MS_SYNC) || errno != EIO) unnoticed++;
+  is_over = 1; pthread_join(th, 0); printf("%d\n", unnoticed); return 0;
+}
+"#;
+
 /// What a program says before and after its server was replaced.
 fn said_with_two_servers(program: &Path) -> [String; 2] {
     let mut served = Served::new();
@@ -135,4 +159,12 @@ fn msync_of_each_mapping_reaches_its_server_or_fails() {
     let Some(program) = compiled(directory.path(), MAPS, &[]) else { return };
     // EIO: the file is another server's. A mapping that nothing would sync is refused.
     assert_eq!(said_with_two_servers(&program), ["1 0 0 \n", "5 5 5 \n1 1\n"]);
+}
+
+#[test]
+fn msync_finds_its_file_while_the_descriptor_that_keeps_it_moves() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let Some(program) = compiled(directory.path(), SYNCS, &["-pthread"]) else { return };
+    // The file is another server's, so each fails.
+    assert_eq!(said_with_two_servers(&program), ["0\n", "0\n"]);
 }
