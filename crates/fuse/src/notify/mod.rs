@@ -17,6 +17,7 @@ mod queue;
 mod send;
 #[cfg(test)]
 mod tests;
+mod untold;
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -26,7 +27,7 @@ use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
-use kvfs_fs::{Telling, UntoldNames};
+use kvfs_fs::UntoldNames;
 use kvfs_locks::{Condvar, Mutex, class};
 use rustix::io::Errno;
 
@@ -319,8 +320,7 @@ impl Notifier {
             let mut count = 0;
             let part = notifications.by_ref().take(PART_LEN).inspect(|_| count += 1);
             let (pending, submitted) = self.queue_all(part, Queue::is_awaited);
-            let waited = self.wait(&pending, Some(budget.for_part(count)));
-            budget.spend(waited, count);
+            self.wait(&pending, Some((&mut budget, count)));
             let (is_part_late, has_others) = pending.late_and_others();
             // Not of those that come behind: any user can have as many as that one likes.
             is_late |= is_part_late;
@@ -374,24 +374,28 @@ impl Notifier {
         (pending, Ok(()))
     }
 
-    /// Waits until all are carried out, for `time_max` at most. Later callers don't wait for what has kept
-    /// this one from the end then. Returns how long it took, at least.
-    fn wait(&self, pending: &Pending, time_max: Option<Duration>) -> Duration {
+    /// Waits until all are carried out; with a budget not for longer than that allows for so many. Later
+    /// callers don't wait for what this one has then seen being sent for as long as all of the budget.
+    fn wait(&self, pending: &Pending, mut limit: Option<(&mut WaitBudget, u32)>) {
+        let time_max = limit.as_ref().map(|(budget, count)| budget.for_part(*count));
         let period = time_max.map_or(LOOK_PERIOD, |time_max| LOOK_PERIOD.min(time_max / 8));
-        let (mut waited, mut begun, mut begun_first) = (Duration::ZERO, None, None);
+        let (mut waited, mut begun) = (Duration::ZERO, None);
         while !pending.wait_at_most(period) {
             let now = self.shared.queue.lock().begun();
             if begun.replace(now) == Some(now) {
                 self.reinforce();
             }
-            let begun_first = *begun_first.get_or_insert(now);
             waited += period;
+            let Some((budget, _)) = &mut limit else { continue };
+            budget.look(period, now);
             if time_max.is_some_and(|time_max| waited >= time_max) {
-                self.shared.queue.lock().give_up_on(begun_first);
+                self.shared.queue.lock().give_up_on(budget.begun_before());
                 break;
             }
         }
-        waited
+        if let Some((budget, count)) = limit {
+            budget.spend(waited, count);
+        }
     }
 
     /// Starts another sender, if all wait for the kernel, and there is something for it to do. To be called
@@ -422,55 +426,6 @@ impl Notifier {
         thread::Builder::new().name(name).spawn(move || sender.run())?;
         queue.senders += 1;
         Ok(())
-    }
-
-    /// Where more names wait than may, behind what the kernel has no time for: one message for all of those.
-    fn bound_names(&self) {
-        let (callbacks, unforgotten) = {
-            let mut queue = self.shared.queue.lock();
-            let Some((directories, callbacks)) = queue.take_stalled_names(self.shared.config.len_max) else {
-                return;
-            };
-            let mut given_up = self.shared.untold.get().map(|untold| untold.give_up(directories));
-            if self.supports(wire::INC_EPOCH) {
-                let (notifier, telling) = (self.clone(), given_up.take());
-                let done = move |outcome| notifier.end_given_up(telling, outcome);
-                queue.push(Notification::IncEpoch, Some(Box::new(done)));
-                self.shared.changed.notify_one();
-            }
-            (callbacks, given_up)
-        };
-        tracing::warn!("too many names wait to be forgotten by the kernel: it is told to forget all");
-        if let Some(telling) = unforgotten {
-            telling.keep();
-        }
-        call(callbacks, Outcome::Failed(Errno::AGAIN));
-    }
-
-    fn end_given_up(&self, telling: Option<Telling>, outcome: Outcome) {
-        let Some(telling) = telling else { return };
-        match outcome {
-            Outcome::Done | Outcome::Ended => self.end_telling(telling),
-            _ => telling.keep(),
-        }
-    }
-
-    /// From now on `untold` is told what the kernel has been told.
-    pub(crate) fn attach(&self, untold: Arc<UntoldNames>) {
-        let _ = self.shared.untold.set(untold);
-    }
-
-    /// The names of `telling` were submitted, so it ends when none of a directory of it waits.
-    pub(crate) fn end_telling(&self, telling: Telling) {
-        let queue = self.shared.queue.lock();
-        telling.end(|directory| queue.has_names(directory));
-    }
-
-    /// To be called from time to time: ends what the kernel can't know any more, though it was not told.
-    pub(crate) fn expire_given_up(&self) {
-        let Some(untold) = self.shared.untold.get() else { return };
-        let queue = self.shared.queue.lock();
-        untold.expire(|directory| queue.has_names(directory));
     }
 
     /// Whether the kernel is still to be told of this, or of something else that waits for the same lock.

@@ -4,6 +4,7 @@
 //! plain data. Invariant: however many parts a caller's notifications are sent in, what holds up the kernel
 //! costs it one budget.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -70,11 +71,33 @@ impl Pending {
 }
 
 /// How much longer a caller waits, in all, than its notifications may take.
-pub(super) struct WaitBudget(Duration);
+pub(super) struct WaitBudget {
+    max: Duration,
+    left: Duration,
+    waited: Duration,
+    /// When the caller has looked, in time that it had waited, and how many had been begun to be sent. From
+    /// the last look on that is `max` ago.
+    looks: VecDeque<(Duration, u64)>,
+}
 
 impl WaitBudget {
-    pub(super) fn new(left: Duration) -> Self {
-        Self(left)
+    pub(super) fn new(max: Duration) -> Self {
+        Self { max, left: max, waited: Duration::ZERO, looks: VecDeque::new() }
+    }
+
+    /// After it has waited for another `period`: how many have been begun.
+    pub(super) fn look(&mut self, period: Duration, begun: u64) {
+        self.waited += period;
+        self.looks.push_back((self.waited, begun));
+        while self.looks.get(1).is_some_and(|(at, _)| self.waited.saturating_sub(*at) >= self.max) {
+            self.looks.pop_front();
+        }
+    }
+
+    /// How many had been begun before the caller began to wait for the last `max`.
+    pub(super) fn begun_before(&self) -> u64 {
+        let first = self.looks.front().filter(|(at, _)| self.waited.saturating_sub(*at) >= self.max);
+        first.map_or(0, |(_, begun)| *begun)
     }
 
     /// What `count` notifications may take, whatever others have taken.
@@ -84,11 +107,11 @@ impl WaitBudget {
 
     /// How long to wait for the next `count`.
     pub(super) fn for_part(&self, count: u32) -> Duration {
-        Self::own(count).saturating_add(self.0)
+        Self::own(count).saturating_add(self.left)
     }
 
     /// The caller has waited for so many.
     pub(super) fn spend(&mut self, waited: Duration, count: u32) {
-        self.0 = self.0.saturating_sub(waited.saturating_sub(Self::own(count)));
+        self.left = self.left.saturating_sub(waited.saturating_sub(Self::own(count)));
     }
 }

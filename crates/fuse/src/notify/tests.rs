@@ -164,3 +164,17 @@ fn held_directories_that_are_met_in_many_parts_cost_one_budget() {
     budget.spend(each * 4096, 4096);
     assert_eq!(budget.for_part(4096), wait_max + each * 4096);
 }
+
+#[test]
+fn directory_is_given_up_when_it_has_itself_been_held_for_all_of_a_budget() {
+    let (wait_max, period) = (Duration::from_secs(3), Duration::from_millis(50));
+    let mut budget = WaitBudget::new(wait_max);
+    for begun in 1..=60 {
+        budget.look(period, begun);
+        assert_eq!(budget.begun_before(), 0, "none has been seen for so long");
+    }
+    for begun in 61..=1000 {
+        budget.look(period, begun);
+        assert_eq!(budget.begun_before(), begun - 60);
+    }
+}

@@ -82,6 +82,8 @@ struct Rig {
     kernel: Kernel,
     session: Session,
     barrier: Arc<Barrier>,
+    /// The same for the second one. Open, until a test closes it.
+    other_barrier: Arc<Barrier>,
     /// `held` and `free`, in the root.
     nodes: [NodeId; 2],
 }
@@ -110,11 +112,12 @@ fn rig_of(is_file: bool, code: i32, wait_max: Duration, refused: Option<i32>) ->
         notification_wait_max: wait_max,
         ..SessionConfig::default()
     };
-    let barrier = Arc::new(Barrier::default());
+    let [barrier, other_barrier] = [(); 2].map(|()| Arc::new(Barrier::default()));
     let (kernel, session) = Kernel::start_with(bridge.clone(), &config, |transport| {
+        let inner = Holding::wrap(transport, (code, nodes[1].0), &other_barrier);
         let (held, barrier) = ((code, nodes[0].0), Arc::clone(&barrier));
         let meet = Arc::new(move || barrier.pass());
-        Box::new(Holding { inner: Box::new(transport), held, meet, refused })
+        Box::new(Holding { inner, held, meet, refused })
     });
     bridge.attach(session.notifier());
     for (unique, name) in [(4, &b"held\0"[..]), (6, b"free\0")] {
@@ -122,7 +125,7 @@ fn rig_of(is_file: bool, code: i32, wait_max: Duration, refused: Option<i32>) ->
         assert_eq!(kernel.answer().unique, unique);
     }
     barrier.close();
-    Rig { fs, bridge, kernel, session, barrier, nodes }
+    Rig { fs, bridge, kernel, session, barrier, other_barrier, nodes }
 }
 
 impl Rig {
@@ -159,6 +162,7 @@ impl Rig {
 
     fn end(self) {
         self.barrier.open();
+        self.other_barrier.open();
         self.kernel.unmount();
         self.session.wait().unwrap();
     }
@@ -311,6 +315,22 @@ fn names_of_a_large_commit_are_queued_in_parts_each_when_the_one_before_was_told
         }
     });
     assert!(!is_early.load(Ordering::SeqCst));
+    rig.end();
+}
+
+#[test]
+fn directory_that_is_held_for_a_moment_beside_a_held_one_is_not_given_up() {
+    const PART_LEN: usize = 4096;
+    let rig = rig_of(false, INVAL_ENTRY, Duration::from_secs(1), None);
+    let ([held, free], notifier) = (rig.nodes, rig.session.notifier());
+    rig.other_barrier.close();
+    // What the first part has waited for the held directory is not what the second one has for the other.
+    let others = (1..PART_LEN).map(|number| name_in(NodeId::ROOT, number.to_string()));
+    let first = std::iter::once(name_in(held, "name".to_owned())).chain(others);
+    notifier.carry_out_soon(first.chain([name_in(free, "name".to_owned())])).unwrap();
+    let submit = |directory| notifier.submit(name_in(directory, "another".to_owned()));
+    assert_eq!(submit(held), Err(NotifyError::QueueFull { len_max: 4 }));
+    assert_eq!(submit(free), Ok(()));
     rig.end();
 }
 
