@@ -6,7 +6,8 @@
 //! refused ([`FsError::NameChanged`]), and the kernel looks the name up again: from then on it knows.
 //!
 //! Kept by directory: the kernel is told the names of a directory one after the other, and no name of one is
-//! known to have been told before all are. Where there are too many names, all of a directory count.
+//! known to have been told before all are. Where there are too many names, all of a directory count; where there
+//! are too many directories of which the kernel is never told, all names of all directories do.
 //!
 //! Thread safety: any number of threads. Invariants: a name is here before an operation of the main line can
 //! hold it after the commit; it goes when the kernel has been told, or has looked it up since, and never
@@ -35,6 +36,12 @@ const NAMES_MAX: usize = 1 << 16;
 
 /// Names of directories all of whose names are untold that are known to have been looked up, twice.
 const LOOKED_UP_MAX: usize = 1 << 15;
+
+/// Directories that are kept one by one although the kernel is never told of them.
+const KEPT_MAX: usize = 1 << 12;
+
+/// Stands for all directories, once more than that would be kept. No directory has this number.
+const ALL: u64 = 0;
 
 /// Names that a commit adds at a time.
 const PART_LEN: usize = 4096;
@@ -93,6 +100,15 @@ pub fn untold_names(fs: &FileSystem) -> Option<Arc<UntoldNames>> {
     fs.origin.is_main().then(|| Arc::clone(&fs.shared.untold))
 }
 
+impl Directory {
+    fn has(&self, name: u64, looked_up: &[HashMap<u64, u64>; 2]) -> bool {
+        match &self.names {
+            Some(names) => names.contains_key(&name),
+            None => !looked_up.iter().any(|names| names.get(&name).is_some_and(|next| *next > self.commit)),
+        }
+    }
+}
+
 impl State {
     fn add(&mut self, directory: u64, name: u64, commit: u64) {
         let untold = self.directories.entry(directory).or_insert_with(|| Directory {
@@ -134,6 +150,24 @@ impl State {
         let Some(untold) = self.directories.get_mut(&directory) else { return false };
         self.len -= untold.names.take().map_or(0, |names| names.len());
         true
+    }
+
+    /// Where too many directories are kept, all are, for as long as the last of these.
+    fn bound_kept(&mut self) {
+        let kept = self.directories.iter().filter(|(_, untold)| untold.kept_until.is_some());
+        let kept: Vec<u64> = kept.map(|(directory, _)| *directory).collect();
+        if kept.len() <= KEPT_MAX {
+            return;
+        }
+        let mut all = Directory { names: None, commit: 0, tellings: 0, kept_until: None };
+        for directory in kept {
+            let Some(untold) = self.directories.get_mut(&directory) else { continue };
+            all.commit = all.commit.max(untold.commit);
+            all.kept_until = all.kept_until.max(untold.kept_until.take());
+            // Its names that wait are among all, for longer than a kernel may keep what was before them.
+            self.end(directory, false);
+        }
+        self.directories.insert(ALL, all);
     }
 
     /// Takes the directory out, if the kernel has been told all.
@@ -194,11 +228,8 @@ impl UntoldNames {
         }
         let name = self.hash(directory, name);
         let State { directories, looked_up, .. } = &*self.state.lock();
-        let Some(untold) = directories.get(&directory) else { return false };
-        match &untold.names {
-            Some(names) => names.contains_key(&name),
-            None => !looked_up.iter().any(|names| names.get(&name).is_some_and(|next| *next > untold.commit)),
-        }
+        let mut untold = [directory, ALL].into_iter().filter_map(|directory| directories.get(&directory));
+        untold.any(|untold| untold.has(name, looked_up))
     }
 
     /// Before the kernel's look for a name begins. What it finds is to be told to [`Self::end_lookup`].
@@ -211,15 +242,16 @@ impl UntoldNames {
     pub(crate) fn end_lookup(&self, next: u64, directory: NodeId, name: &[u8]) {
         let name = self.hash(directory.0, name);
         let State { directories, len, looked_up, .. } = &mut *self.state.lock();
-        let Some(untold) = directories.get_mut(&directory.0) else { return };
-        let Some(names) = &mut untold.names else {
+        let are_all_untold =
+            |directory| directories.get(&directory).is_some_and(|untold| untold.names.is_none());
+        if are_all_untold(directory.0) || are_all_untold(ALL) {
             if looked_up[0].len() >= LOOKED_UP_MAX {
                 looked_up[1] = std::mem::take(&mut looked_up[0]);
             }
             looked_up[0].insert(name, next);
-            return;
-        };
-        if let Entry::Occupied(known) = names.entry(name)
+        }
+        if let Some(names) = directories.get_mut(&directory.0).and_then(|untold| untold.names.as_mut())
+            && let Entry::Occupied(known) = names.entry(name)
             && *known.get() < next
         {
             known.remove();
@@ -304,6 +336,9 @@ impl Telling {
                 state.end(directory, waits(directory));
             }
             state.expires = state.expires.or(kept_until);
+            if kept_until.is_some() {
+                state.bound_kept();
+            }
         });
     }
 }

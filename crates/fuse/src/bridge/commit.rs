@@ -33,7 +33,6 @@ use super::background::Job;
 use super::cached::Cached;
 use super::writers::Writers;
 use super::{Bridge, Shared};
-use crate::abi::notify::INC_EPOCH;
 use crate::notify::{Notification, Notifier, Outcome};
 
 /// So long READs wait for the kernel to take greater sizes: longer than one that is not held up by a READ
@@ -423,15 +422,13 @@ impl Shared {
         let entries = entries.filter(|_| !by_epoch).map(|((directory, name), expire_only)| {
             Notification::InvalEntry { parent: directory.0, name: Bytes::from(name), expire_only }
         });
-        let epoch = by_epoch.then_some(Notification::IncEpoch);
+        let epoch = by_epoch.then(|| notifier.tell_epoch());
         let listings = listings.into_iter().map(everything_of);
-        carry_out(notifier, &mut listings.chain(epoch).chain(entries));
-        let is_epoch_told = || notifier.supports(INC_EPOCH) && !notifier.has_to_tell(&Notification::IncEpoch);
-        match telling {
-            // The kernel knows the names, and there is nothing in the queue that says when it does not.
-            Some(telling) if by_epoch && !is_epoch_told() => telling.keep(),
-            Some(telling) => notifier.end_telling(telling),
-            None => {}
+        carry_out(notifier, &mut listings.chain(entries));
+        match (telling, epoch) {
+            (Some(telling), Some(outcome)) => notifier.end_by_epoch(telling, outcome),
+            (Some(telling), None) => notifier.end_telling(telling),
+            (None, _) => {}
         }
         drop(by_name);
     }

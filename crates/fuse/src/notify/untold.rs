@@ -19,7 +19,11 @@ impl Notifier {
             let mut given_up = self.shared.untold.get().map(|untold| untold.give_up(directories));
             if self.supports(wire::INC_EPOCH) {
                 let (notifier, telling) = (self.clone(), given_up.take());
-                let done = move |outcome| notifier.end_given_up(telling, outcome);
+                let done = move |outcome| {
+                    if let Some(telling) = telling {
+                        notifier.end_by_epoch(telling, outcome);
+                    }
+                };
                 queue.push(Notification::IncEpoch, Some(Box::new(done)));
                 self.shared.changed.notify_one();
             }
@@ -32,10 +36,20 @@ impl Notifier {
         call(callbacks, Outcome::Failed(Errno::AGAIN));
     }
 
-    fn end_given_up(&self, telling: Option<Telling>, outcome: Outcome) {
-        let Some(telling) = telling else { return };
+    /// Has the kernel trust no name any more. Nothing inside the kernel is waited for.
+    pub(crate) fn tell_epoch(&self) -> Outcome {
+        if self.supports(wire::INC_EPOCH) {
+            self.carry_out(&Notification::IncEpoch)
+        } else {
+            Outcome::Unsupported
+        }
+    }
+
+    /// The kernel was told of no name of `telling`, but of a new epoch, with this outcome.
+    pub(crate) fn end_by_epoch(&self, telling: Telling, outcome: Outcome) {
         match outcome {
             Outcome::Done | Outcome::Ended => self.end_telling(telling),
+            // Nothing in the queue says when the kernel knows.
             _ => telling.keep(),
         }
     }

@@ -36,11 +36,18 @@ struct Rig {
 
 /// A file system in the model, and a bridge to it.
 pub(crate) fn over_the_model(options: MountOptions) -> (Arc<FileSystem>, Arc<Bridge>) {
+    over_the_model_with(options, BridgeConfig::default())
+}
+
+pub(crate) fn over_the_model_with(
+    options: MountOptions,
+    config: BridgeConfig,
+) -> (Arc<FileSystem>, Arc<Bridge>) {
     let store: Arc<dyn Store> = Arc::new(ModelStore::new());
     let clock = Arc::new(SystemClock::new());
     FileSystem::mkfs(&store, &*clock, &MkfsOptions::default()).unwrap();
     let fs = Arc::new(FileSystem::open(store, clock, options).unwrap());
-    let bridge = Bridge::new(Arc::clone(&fs), BridgeConfig::default()).unwrap();
+    let bridge = Bridge::new(Arc::clone(&fs), config).unwrap();
     (fs, Arc::new(bridge))
 }
 

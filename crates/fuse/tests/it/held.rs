@@ -10,7 +10,8 @@ use std::time::Duration;
 use kvfs_fs::{BeginOptions, Caller, Durability, FileSystem, MountOptions, NodeId, WriteFlags};
 use kvfs_fuse::abi::notify::{INC_EPOCH, INVAL_ENTRY, INVAL_INODE, InvalEntryOut};
 use kvfs_fuse::abi::{self, Opcode};
-use kvfs_fuse::bridge::{Bridge, init_config};
+use kvfs_fuse::bridge::{Answer, Bridge, BridgeConfig, ControlCaller, ControlHandler, init_config};
+use kvfs_fuse::dispatch::Ioctl;
 use kvfs_fuse::notify::{Notification, NotifyError};
 use kvfs_fuse::session::SessionConfig;
 use kvfs_fuse::transport::memory::MemoryTransport;
@@ -18,11 +19,12 @@ use kvfs_fuse::transport::{Delivery, Received, Transport};
 use kvfs_fuse::{Errno, Session};
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::bridge::over_the_model;
+use crate::bridge::{over_the_model, over_the_model_with};
 use crate::kernel::Kernel;
 use crate::slow::Barrier;
 
 pub(crate) const O_DIRECT: u32 = 0o40000;
+const CALL: &[u8] = b"system.test";
 
 /// A kernel in which notifications of one kind, where they are of one node, wait until the test opens the
 /// barrier, or meet with something else.
@@ -76,6 +78,31 @@ impl Transport for Holding {
     }
 }
 
+/// A call by a setxattr waits at the barrier.
+struct WaitingCall(Arc<Barrier>);
+
+impl ControlHandler for WaitingCall {
+    fn is_ours(&self, name: &[u8]) -> bool {
+        name == CALL
+    }
+
+    fn ioctl(&self, _: ControlCaller, _: u32, _: &[u8]) -> Option<Answer<Ioctl>> {
+        None
+    }
+
+    fn set(&self, _: ControlCaller, _: &[u8], _: &[u8]) -> Answer<()> {
+        let barrier = Arc::clone(&self.0);
+        Answer::Later(Box::new(move || {
+            barrier.pass();
+            Ok(())
+        }))
+    }
+
+    fn get(&self, _: ControlCaller, _: &[u8]) -> Result<bytes::Bytes, Errno> {
+        Err(Errno::NODATA)
+    }
+}
+
 struct Rig {
     fs: Arc<FileSystem>,
     bridge: Arc<Bridge>,
@@ -84,6 +111,8 @@ struct Rig {
     barrier: Arc<Barrier>,
     /// The same for the second one. Open, until a test closes it.
     other_barrier: Arc<Barrier>,
+    /// Of calls. Open, too.
+    call_barrier: Arc<Barrier>,
     /// `held` and `free`, in the root.
     nodes: [NodeId; 2],
 }
@@ -95,7 +124,10 @@ fn rig(is_file: bool, code: i32) -> Rig {
 
 /// Callers wait for the kernel for `wait_max`. It does not know messages of kind `refused`.
 fn rig_of(is_file: bool, code: i32, wait_max: Duration, refused: Option<i32>) -> Rig {
-    let (fs, bridge) = over_the_model(MountOptions::default());
+    let [barrier, other_barrier, call_barrier] = [(); 3].map(|()| Arc::new(Barrier::default()));
+    let control: Option<Arc<dyn ControlHandler>> = Some(Arc::new(WaitingCall(Arc::clone(&call_barrier))));
+    let config = BridgeConfig { control, ..BridgeConfig::default() };
+    let (fs, bridge) = over_the_model_with(MountOptions::default(), config);
     let caller = Caller::default();
     let nodes = [&b"held"[..], b"free"].map(|name| {
         let made = if is_file {
@@ -112,7 +144,6 @@ fn rig_of(is_file: bool, code: i32, wait_max: Duration, refused: Option<i32>) ->
         notification_wait_max: wait_max,
         ..SessionConfig::default()
     };
-    let [barrier, other_barrier] = [(); 2].map(|()| Arc::new(Barrier::default()));
     let (kernel, session) = Kernel::start_with(bridge.clone(), &config, |transport| {
         let inner = Holding::wrap(transport, (code, nodes[1].0), &other_barrier);
         let (held, barrier) = ((code, nodes[0].0), Arc::clone(&barrier));
@@ -125,7 +156,7 @@ fn rig_of(is_file: bool, code: i32, wait_max: Duration, refused: Option<i32>) ->
         assert_eq!(kernel.answer().unique, unique);
     }
     barrier.close();
-    Rig { fs, bridge, kernel, session, barrier, other_barrier, nodes }
+    Rig { fs, bridge, kernel, session, barrier, other_barrier, call_barrier, nodes }
 }
 
 impl Rig {
@@ -163,6 +194,7 @@ impl Rig {
     fn end(self) {
         self.barrier.open();
         self.other_barrier.open();
+        self.call_barrier.open();
         self.kernel.unmount();
         self.session.wait().unwrap();
     }
@@ -354,5 +386,27 @@ fn names_that_a_kernel_can_not_be_told_of_are_looked_up_again_before_it_changes_
     assert_eq!(ask(Opcode::Lookup, held), 0);
     assert_eq!(ask(Opcode::Unlink, held), 0);
     assert_eq!(ask(Opcode::Unlink, free), 0);
+    rig.end();
+}
+
+#[test]
+fn names_that_a_new_epoch_has_told_of_are_not_looked_up_again() {
+    let rig = rig(false, INVAL_INODE);
+    rig.call_barrier.close();
+    let announcement = (abi::SetxattrInCompat::default(), abi::SetxattrExt::default());
+    let parts = [announcement.0.as_bytes(), announcement.1.as_bytes(), CALL, &[0]];
+    rig.kernel.send(Opcode::Setxattr, 20, 1, &parts);
+    rig.call_barrier.wait_for_waiter();
+    // Something else that waits for no lock of the kernel is on its way.
+    let attributes = Notification::InvalInode { node: rig.nodes[0].0, offset: -1, len: 0 };
+    rig.session.notifier().submit(attributes).unwrap();
+    rig.barrier.wait_for_waiter();
+    let view = rig.begin();
+    view.create(&Caller::default(), NodeId::ROOT, b"new", 0o644, true).unwrap();
+    rig.bridge.commit(&view, None, Durability::Buffered, None).unwrap();
+    assert!(std::iter::repeat_with(|| rig.kernel.answer()).any(|told| told.error == INC_EPOCH));
+    rig.kernel.send(Opcode::Unlink, 10, 1, &[b"new\0"]);
+    let answered = std::iter::repeat_with(|| rig.kernel.answer()).find(|answer| answer.unique == 10);
+    assert_eq!(answered.unwrap().error, 0);
     rig.end();
 }

@@ -3,12 +3,13 @@ use std::time::Duration;
 
 use kvfs_store::clock::ManualClock;
 
-use super::{NAME_LIFE_MAX, NAMES_MAX, UntoldNames};
+use super::{ALL, KEPT_MAX, NAME_LIFE_MAX, NAMES_MAX, UntoldNames};
 use crate::NodeId;
 use crate::view::Invalidations;
 
 const DIR: u64 = 7;
 const OTHER: u64 = 8;
+const NEVER_CHANGED: u64 = 1 << 40;
 
 fn untold() -> (Arc<UntoldNames>, Arc<ManualClock>) {
     let clock = Arc::new(ManualClock::at(Duration::from_secs(1_000_000_000)));
@@ -101,4 +102,35 @@ fn names_that_are_given_up_stay_untold_for_as_long_as_a_kernel_may_keep_them() {
     assert!(!untold.has(DIR, b"any") && untold.has(OTHER, b"any"), "some of the latter wait");
     untold.forget_all();
     assert!(untold.begin_lookup().is_none());
+}
+
+#[test]
+fn more_directories_than_are_kept_make_all_names_untold_but_what_is_looked_up() {
+    let (untold, clock) = untold();
+    let step = NAME_LIFE_MAX / 4;
+    let name = |directory: usize| (NodeId(directory as u64 + 1), Box::from(&b"a"[..]));
+    let waiting = untold.begin(&changes([(DIR, "a")]));
+    for directories in [0..KEPT_MAX, KEPT_MAX..2 * KEPT_MAX + 1] {
+        clock.advance(step);
+        let entries = directories.map(name).collect();
+        untold.begin(&Invalidations { entries, ..Invalidations::default() }).keep();
+    }
+    let directories: Vec<u64> = untold.state.lock().directories.keys().copied().collect();
+    assert!(directories.len() == 2 && directories.contains(&DIR) && directories.contains(&ALL));
+    waiting.end(|_| false);
+    for directory in [DIR, OTHER, NEVER_CHANGED] {
+        assert!(untold.has(directory, b"any"));
+        look_up(&untold, directory, b"any");
+        assert!(!untold.has(directory, b"any") && untold.has(directory, b"another"));
+    }
+    let again = untold.begin(&changes([(DIR, "any"), (OTHER, "a")]));
+    assert!(untold.has(DIR, b"any"), "it has been changed now");
+    drop(again);
+    assert!(!untold.has(DIR, b"any"), "the kernel has been told");
+    clock.advance(step * 3);
+    untold.expire(|_| false);
+    assert!(untold.has(DIR, b"another"), "for as long as the last one is kept");
+    clock.advance(step);
+    untold.expire(|_| false);
+    assert!(!untold.has(DIR, b"another") && untold.begin_lookup().is_none());
 }
