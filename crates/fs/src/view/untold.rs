@@ -6,7 +6,8 @@
 //! refused ([`FsError::NameChanged`]), and the kernel looks the name up again: from then on it knows.
 //!
 //! Kept by directory: the kernel is told the names of a directory one after the other, and no name of one is
-//! known to have been told before all are. Where there are too many names, all of a directory count; where there
+//! known to have been told before all that were queued are. Names of a commit that is yet to queue its own
+//! stay then, and those of later ones. Where there are too many names, all of a directory count; where there
 //! are too many directories of which the kernel is never told, all names of all directories do.
 //!
 //! Thread safety: any number of threads. Invariants: a name is here before an operation of the main line can
@@ -76,8 +77,10 @@ struct Directory {
     names: Option<HashMap<u64, u64>>,
     /// The newest commit that has changed any.
     commit: u64,
-    /// How many [`Telling`]s go on.
-    tellings: u32,
+    /// Numbers of the [`Telling`]s that go on.
+    tellings: Vec<u64>,
+    /// Names that only commits before this one have changed have gone.
+    told_before: u64,
     /// The kernel is never told of some.
     kept_until: Option<Duration>,
 }
@@ -86,6 +89,8 @@ struct Directory {
 #[must_use = "the kernel is taken to have been told when it is dropped"]
 pub struct Telling {
     untold: Arc<UntoldNames>,
+    /// That of the commit.
+    number: u64,
     directories: Vec<u64>,
 }
 
@@ -107,6 +112,15 @@ impl Directory {
             None => !looked_up.iter().any(|names| names.get(&name).is_some_and(|next| *next > self.commit)),
         }
     }
+
+    /// The kernel has been told the names that commits before `number` have changed. Returns how many go.
+    fn end_before(&mut self, number: u64) -> usize {
+        let Some(names) = self.names.as_mut().filter(|_| self.told_before < number) else { return 0 };
+        self.told_before = number;
+        let before = names.len();
+        names.retain(|_, commit| *commit >= number);
+        before - names.len()
+    }
 }
 
 impl State {
@@ -114,7 +128,8 @@ impl State {
         let untold = self.directories.entry(directory).or_insert_with(|| Directory {
             names: Some(HashMap::new()),
             commit,
-            tellings: 0,
+            tellings: Vec::new(),
+            told_before: 0,
             kept_until: None,
         });
         untold.commit = untold.commit.max(commit);
@@ -159,7 +174,8 @@ impl State {
         if kept.len() <= KEPT_MAX {
             return;
         }
-        let mut all = Directory { names: None, commit: 0, tellings: 0, kept_until: None };
+        let mut all =
+            Directory { names: None, commit: 0, tellings: Vec::new(), told_before: 0, kept_until: None };
         for directory in kept {
             let Some(untold) = self.directories.get_mut(&directory) else { continue };
             all.commit = all.commit.max(untold.commit);
@@ -170,12 +186,22 @@ impl State {
         self.directories.insert(ALL, all);
     }
 
-    /// Takes the directory out, if the kernel has been told all.
-    fn end(&mut self, directory: u64, waits: bool) {
-        let Entry::Occupied(untold) = self.directories.entry(directory) else { return };
-        if !waits && untold.get().tellings == 0 && untold.get().kept_until.is_none() {
-            self.len -= untold.remove().names.map_or(0, |names| names.len());
+    fn begin_telling(&mut self, directory: u64, number: u64) {
+        if let Some(untold) = self.directories.get_mut(&directory) {
+            untold.tellings.push(number);
         }
+    }
+
+    /// Unless names of `directory` still wait: those that were queued have been told.
+    fn end(&mut self, directory: u64, waits: bool) {
+        let Entry::Occupied(mut untold) = self.directories.entry(directory) else { return };
+        if waits || untold.get().kept_until.is_some() {
+            return;
+        }
+        self.len -= match untold.get().tellings.iter().min().copied() {
+            Some(oldest) => untold.get_mut().end_before(oldest),
+            None => untold.remove().names.map_or(0, |names| names.len()),
+        };
     }
 }
 
@@ -203,22 +229,22 @@ impl UntoldNames {
 
     /// From now on the names in `changes` are untold. Before the locks of the commit go.
     pub(crate) fn begin(self: &Arc<Self>, changes: &Invalidations) -> Telling {
-        let commit = self.next.fetch_add(1, Ordering::SeqCst);
+        let number = self.next.fetch_add(1, Ordering::SeqCst);
         let mut directories = HashSet::new();
         for part in changes.entries.chunks(PART_LEN).chain(changes.moved.chunks(PART_LEN)) {
             let names = part.iter().map(|(directory, name)| (directory.0, self.hash(directory.0, name)));
             let names: Vec<_> = names.collect();
             self.change(|state| {
                 for (directory, name) in names {
-                    state.add(directory, name, commit);
+                    state.add(directory, name, number);
                     if directories.insert(directory) {
-                        state.directories.entry(directory).and_modify(|untold| untold.tellings += 1);
+                        state.begin_telling(directory, number);
                     }
                 }
                 state.bound();
             });
         }
-        Telling { untold: Arc::clone(self), directories: directories.into_iter().collect() }
+        Telling { untold: Arc::clone(self), number, directories: directories.into_iter().collect() }
     }
 
     /// Whether the kernel may know of this name what was before.
@@ -268,13 +294,14 @@ impl UntoldNames {
     /// The kernel is not told the names of these directories that wait: all of theirs are untold until what
     /// is returned has ended.
     pub fn give_up(self: &Arc<Self>, mut directories: Vec<u64>) -> Telling {
+        let number = self.next.fetch_add(1, Ordering::SeqCst);
         self.change(|state| {
             directories.retain(|directory| state.add_all(*directory));
             for directory in &directories {
-                state.directories.entry(*directory).and_modify(|untold| untold.tellings += 1);
+                state.begin_telling(*directory, number);
             }
         });
-        Telling { untold: Arc::clone(self), directories }
+        Telling { untold: Arc::clone(self), number, directories }
     }
 
     /// Ends what was kept for long enough ([`Telling::keep`]). `waits`: see [`Telling::end`].
@@ -331,7 +358,7 @@ impl Telling {
         self.untold.change(|state| {
             for directory in directories {
                 let Some(untold) = state.directories.get_mut(&directory) else { continue };
-                untold.tellings -= 1;
+                untold.tellings.retain(|number| *number != self.number);
                 untold.kept_until = untold.kept_until.max(kept_until);
                 state.end(directory, waits(directory));
             }

@@ -40,6 +40,28 @@ fn names_of_a_directory_are_untold_until_all_that_were_queued_are_told() {
 }
 
 #[test]
+fn names_that_were_told_go_while_later_commits_to_their_directory_overlap() {
+    let (untold, _) = untold();
+    let mut telling = untold.begin(&changes([(DIR, "first"), (DIR, "again")]));
+    for name in ["second", "third", "fourth"] {
+        let next = untold.begin(&changes([(DIR, name), (DIR, "again")]));
+        telling.end(|_| true);
+        // All that were queued have been told, and the names of the next one are not yet queued.
+        untold.told(DIR);
+        assert_eq!(untold.state.lock().len, 2);
+        assert!(!untold.has(DIR, b"first") && untold.has(DIR, name.as_bytes()) && untold.has(DIR, b"again"));
+        telling = next;
+    }
+    // The other way round: the newer ones are queued first, but not told before the older ones are.
+    let older = untold.begin(&changes([(DIR, "older")]));
+    untold.begin(&changes([(DIR, "newer")])).end(|_| false);
+    telling.end(|_| false);
+    assert!(untold.has(DIR, b"older") && untold.has(DIR, b"newer") && !untold.has(DIR, b"again"));
+    older.end(|_| false);
+    assert_eq!((untold.state.lock().len, untold.begin_lookup()), (0, None));
+}
+
+#[test]
 fn commits_to_a_held_directory_take_room_for_its_names_once() {
     let (untold, _) = untold();
     for _ in 0..1000 {
