@@ -207,7 +207,7 @@ classes! {
     FsNodeSettlingBehind "fs/node/settling.behind",
     FsViewAuthors "fs/view/authors",
     FsViewCreated "fs/view/created",
-    FsViewUntoldCommits "fs/view/untold.commits",
+    FsViewUntoldState "fs/view/untold.state",
     FsNodeStateCookies "fs/node/state.cookies",
     FsNodeDeadAll "fs/node/dead.all",
     FsNodeTableRenewed "fs/node/table.renewed",

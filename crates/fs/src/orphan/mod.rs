@@ -112,22 +112,16 @@ impl Orphans<'_> {
         Ok(())
     }
 
-    /// One batch of that. False: the view is being committed.
+    /// As many of them as one batch takes. False: the view is being committed.
     fn reap_batch(&self) -> Result<bool> {
         let gate = self.quotas.gate(self.writer);
         let open = self.origin.txn().map(TxnView::stay_open);
         if matches!(open, Some(None)) {
             return Ok(false);
         }
-        self.reap_some(&gate)?;
-        Ok(true)
-    }
-
-    /// Reaps queued orphans, as many as one batch takes.
-    fn reap_some(&self, gate: &Gate<'_>) -> Result<()> {
         let dead = self.nodes.dead().take(REAP_BATCH);
         let reaped = self.stage_deaths(&dead).and_then(|(batch, ends)| gate.apply_ends(batch, &ends));
-        reaped.map(drop).inspect_err(|_| self.nodes.dead().push(&dead))
+        reaped.map(|_| true).inspect_err(|_| self.nodes.dead().push(&dead))
     }
 
     /// The end of these, and what they were.

@@ -54,7 +54,7 @@ const NAME_LIFE_MAX: Duration = Duration::from_hours(24);
 pub struct UntoldNames {
     hasher: RandomState,
     clock: Arc<dyn Clock>,
-    state: Mutex<State, class::FsViewUntoldCommits>,
+    state: Mutex<State, class::FsViewUntoldState>,
     /// Number of directories, to be looked at without the lock.
     len: AtomicUsize,
     /// Number of the next commit.
@@ -72,6 +72,8 @@ struct State {
     expires: Option<Duration>,
 }
 
+/// By default all of its names are untold.
+#[derive(Default)]
 struct Directory {
     /// The newest commit that has changed each; `None`: all names are untold.
     names: Option<HashMap<u64, u64>>,
@@ -125,13 +127,8 @@ impl Directory {
 
 impl State {
     fn add(&mut self, directory: u64, name: u64, commit: u64) {
-        let untold = self.directories.entry(directory).or_insert_with(|| Directory {
-            names: Some(HashMap::new()),
-            commit,
-            tellings: Vec::new(),
-            told_before: 0,
-            kept_until: None,
-        });
+        let none = || Directory { names: Some(HashMap::new()), ..Directory::default() };
+        let untold = self.directories.entry(directory).or_insert_with(none);
         untold.commit = untold.commit.max(commit);
         let Some(names) = &mut untold.names else { return };
         match names.entry(name) {
@@ -174,8 +171,7 @@ impl State {
         if kept.len() <= KEPT_MAX {
             return;
         }
-        let mut all =
-            Directory { names: None, commit: 0, tellings: Vec::new(), told_before: 0, kept_until: None };
+        let mut all = Directory::default();
         for directory in kept {
             let Some(untold) = self.directories.get_mut(&directory) else { continue };
             all.commit = all.commit.max(untold.commit);
