@@ -3,8 +3,8 @@
 //! Thread safety: one lock, held for a few instructions. Invariants: the lowest free number is given out; a
 //! process that is bounded has as many descriptors as its user's share was taken for. Those of the program
 //! have numbers below [`DESCRIPTORS_MAX`]; hidden ones, from there on, are reached by no number that the
-//! program gives, and end with the process. One that is closed is not given out again at
-//! once: a call that is under way would find another open file.
+//! program gives, and end with the process. One that is closed is not given out again at once: a call that is
+//! under way would find another open file.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -28,6 +28,12 @@ fn begin(flushes: &Arc<Flushes>) -> (Sender<io::Result<()>>, JoinHandle<io::Resu
     (result, thread)
 }
 
+/// Begins another one meanwhile.
+fn begin_behind(flushes: &Arc<Flushes>) -> JoinHandle<io::Result<()>> {
+    let flushes = Arc::clone(flushes);
+    std::thread::spawn(move || flushes.flush(|| Ok(())))
+}
+
 #[test]
 fn who_comes_while_a_flush_is_under_way_waits_for_the_next_one() {
     let flushes = Arc::new(Flushes::default());
@@ -60,10 +66,7 @@ fn who_comes_while_a_flush_is_under_way_waits_for_the_next_one() {
 fn failed_flush_fails_for_all_that_wait_and_all_that_come() {
     let flushes = Arc::new(Flushes::default());
     let (result, first) = begin(&flushes);
-    let waiting = {
-        let flushes = Arc::clone(&flushes);
-        std::thread::spawn(move || flushes.flush(|| Ok(())))
-    };
+    let waiting = begin_behind(&flushes);
     result.send(Err(eio())).expect("is under way");
     for thread in [first, waiting] {
         assert_eq!(thread.join().expect("ends").expect_err("has failed").raw_os_error(), Some(EIO));
@@ -80,10 +83,7 @@ fn failed_flush_fails_for_all_that_wait_and_all_that_come() {
 fn flush_that_panics_fails_for_all_that_wait_and_all_that_come() {
     let flushes = Arc::new(Flushes::default());
     let (result, first) = begin(&flushes);
-    let waiting = {
-        let flushes = Arc::clone(&flushes);
-        std::thread::spawn(move || flushes.flush(|| Ok(())))
-    };
+    let waiting = begin_behind(&flushes);
     // It is never told its result.
     drop(result);
     first.join().expect_err("panics");

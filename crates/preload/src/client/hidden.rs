@@ -39,21 +39,15 @@ fn process() -> u64 {
     sys::call(libc::SYS_getpid as u64, &[0; 6]) as u64
 }
 
-/// How many descriptors the process may have.
-fn limit() -> u32 {
-    let mut limit = [0_u64; 2];
-    let args = [libc::RLIMIT_NOFILE.into(), limit.as_mut_ptr() as u64, 0, 0, 0, 0];
-    let asked = sys::call(libc::SYS_getrlimit as u64, &args);
-    // The kernel has no more.
-    if asked == 0 { limit[0].clamp(1, 1 << 30) as u32 } else { 1024 }
-}
-
 /// Numbers that are marked before the library has them: what the program does to them is looked at.
 const MARKED: i32 = 64;
 
-/// Half of few descriptors, and few of many, are this library's.
+/// Looks how many descriptors the process may have: half of few, and few of many, are this library's.
 pub(super) fn set_up() {
-    let limit = limit().min(1024) as i32;
+    let mut limit = [0_u64; 2];
+    let args = [libc::RLIMIT_NOFILE.into(), limit.as_mut_ptr() as u64, 0, 0, 0, 0];
+    let asked = sys::call(libc::SYS_getrlimit as u64, &args);
+    let limit = if asked == 0 { limit[0].clamp(1, 1024) as i32 } else { 1024 };
     let floor = (limit - MARKED).max(limit / 2);
     (floor..floor + MARKED).for_each(state::mark);
     FLOOR.store(floor, Relaxed);

@@ -1,7 +1,6 @@
 //! Programs that map files of the store.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::path::Path;
 use std::process::Stdio;
 
 use crate::run::{Served, compiled};
@@ -90,7 +89,9 @@ int main(int c, char **v) {
 "#;
 
 /// What a program says before and after its server was replaced.
-fn said_with_two_servers(program: &Path) -> [String; 2] {
+fn expect_said_with_two_servers(source: &str, options: &[&str], said: [&str; 2]) {
+    let directory = tempfile::tempdir().expect("a directory");
+    let Some(program) = compiled(directory.path(), source, options) else { return };
     let mut served = Served::new();
     let mut program = served
         .command(program.to_str().expect("text"))
@@ -106,7 +107,7 @@ fn said_with_two_servers(program: &Path) -> [String; 2] {
     program.stdin.take().expect("a pipe").write_all(b"\n").expect("goes on");
     output.read_to_string(&mut after).expect("ends");
     program.wait().expect("has ended");
-    [before, after]
+    assert_eq!([before, after], said);
 }
 
 /// Mappings are replaced by others at their addresses, which are not of the file any more.
@@ -139,32 +140,24 @@ int main(int c, char **v) {
 
 #[test]
 fn memory_that_was_replaced_is_not_that_of_the_file_and_lets_it_go() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let Some(program) = compiled(directory.path(), REPLACES, &[]) else { return };
     // EIO: the file is another server's.
-    assert_eq!(said_with_two_servers(&program), ["0 0\n", "0 0 0 5 5\n"]);
+    expect_said_with_two_servers(REPLACES, &[], ["0 0\n", "0 0 0 5 5\n"]);
 }
 
 #[test]
 fn mapping_is_synced_whatever_numbers_the_program_takes_and_takes_none_of_them_along() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let Some(program) = compiled(directory.path(), TAKES_NUMBERS, &[]) else { return };
     // EIO: the file is another server's.
-    assert_eq!(said_with_two_servers(&program), ["0 0\n", "5 1 0\n"]);
+    expect_said_with_two_servers(TAKES_NUMBERS, &[], ["0 0\n", "5 1 0\n"]);
 }
 
 #[test]
 fn msync_of_each_mapping_reaches_its_server_or_fails() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let Some(program) = compiled(directory.path(), MAPS, &[]) else { return };
     // EIO: the file is another server's. A mapping that nothing would sync is refused.
-    assert_eq!(said_with_two_servers(&program), ["1 0 0 \n", "5 5 5 \n1 1\n"]);
+    expect_said_with_two_servers(MAPS, &[], ["1 0 0 \n", "5 5 5 \n1 1\n"]);
 }
 
 #[test]
 fn msync_finds_its_file_while_the_descriptor_that_keeps_it_moves() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let Some(program) = compiled(directory.path(), SYNCS, &["-pthread"]) else { return };
     // The file is another server's, so each fails.
-    assert_eq!(said_with_two_servers(&program), ["0\n", "0\n"]);
+    expect_said_with_two_servers(SYNCS, &["-pthread"], ["0\n", "0\n"]);
 }
