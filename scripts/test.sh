@@ -132,7 +132,17 @@ counts() {
     END { print p + 0, f + 0, s + 0 }' "$1"
 }
 
-passed=0 failed=0 skipped=0 report=() stage=''
+# failures LOG STAGE: what failed, and the first panic of each test; short, since the end of a log is what is kept.
+failures() {
+  awk -v stage="$2" '
+    /^failed: / { print stage ": " substr($0, 9) }
+    /^---- .* stdout ----$/ { test = $2 }
+    test != "" && / panicked at / { print stage ": " test; print "  " $0; getline; print "  " $0; test = "" }
+    /^error: test failed, to rerun/ || / has overflowed its stack$/ || /^no end after / { print stage ": " $0 }
+  ' "$1" | cut -c 1-300 | head -n 40
+}
+
+passed=0 failed=0 skipped=0 report=() stage='' what_failed=''
 start=$SECONDS
 # ended STATUS: of the stage that is run.
 ended() {
@@ -142,10 +152,11 @@ ended() {
   [ $((p + f)) -gt 0 ] || { [ "$1" = 0 ] && p=1; }
   [ "$1" = 0 ] || [ "$f" -gt 0 ] || f=1
   passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
-  [ "$f" = 0 ] || word=FAILED
+  [ "$f" = 0 ] || { word=FAILED && what_failed+=$(failures "$logs/$stage" "$stage")$'\n'; }
   report+=("$(printf '%-9s %-6s %5d passed, %d failed, %d skipped  %4d s' "$stage" "$word" "$p" "$f" "$s" $((SECONDS - t0)))")
 }
 summary() {
+  [ -z "$what_failed" ] || printf '\n== failed\n%s' "$what_failed"
   printf '\n== summary\n'
   printf '%s\n' "${report[@]}"
   printf '%d passed, %d failed, %d skipped in %d s\n' "$passed" "$failed" "$skipped" $((SECONDS - start))
