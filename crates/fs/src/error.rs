@@ -76,6 +76,9 @@ pub enum FsError {
     /// Something else has to end first (EBUSY).
     #[error("{0}")]
     Busy(&'static str),
+    /// Dirty pages of a view take longer than its commit waits for them; they go on (EBUSY).
+    #[error("the view's dirty pages wait for another transaction's lock")]
+    PagesWait,
     /// No such extended attribute (ENODATA).
     #[error("no such extended attribute")]
     NoAttribute,
@@ -241,7 +244,7 @@ impl FsError {
             Self::QuotaExceeded => errno::EDQUOT,
             Self::OtherProject => errno::EXDEV,
             Self::Interrupted => errno::EINTR,
-            Self::Busy(_) => errno::EBUSY,
+            Self::Busy(_) | Self::PagesWait => errno::EBUSY,
             Self::NoAttribute => errno::ENODATA,
             Self::AttributeTooLarge { .. } => errno::E2BIG,
             Self::NotSupported(_) => errno::EOPNOTSUPP,

@@ -211,7 +211,7 @@ fn kind_of(error: &FsError) -> ErrorKind {
     match error {
         FsError::Canceled(_) | FsError::MergeRefused { .. } => ErrorKind::Conflict,
         FsError::NoSpace | FsError::QuotaExceeded | FsError::ProjectFull => ErrorKind::NoSpace,
-        FsError::Busy(_) => ErrorKind::InUse,
+        FsError::Busy(_) | FsError::PagesWait => ErrorKind::InUse,
         FsError::Corrupt { .. } => ErrorKind::Damaged,
         FsError::Store(cause) => kind_of_store(cause),
         _ => ErrorKind::Failed,

@@ -112,7 +112,7 @@ pub trait ViewMount: Send {
     /// about.
     ///
     /// # Errors
-    /// As [`kvfs_fs::PlannedCommit::commit`]; `Busy`: the pages take longer.
+    /// As [`kvfs_fs::PlannedCommit::commit`]; `PagesWait`: the pages take longer, and go on.
     fn commit(
         &self,
         view: &Arc<FileSystem>,
@@ -120,11 +120,11 @@ pub trait ViewMount: Send {
         pages_max: Option<Duration>,
     ) -> Result<Position, FsError>;
 
-    /// Has the kernel write out every dirty page of the view.
+    /// Has the kernel write out every dirty page of the view. `pages_max`: as for [`Self::commit`].
     ///
     /// # Errors
-    /// That of a page that could not be written.
-    fn write_back(&self) -> Result<(), FsError>;
+    /// That of a page that could not be written; `PagesWait`: they take longer, and go on.
+    fn write_back(&self, pages_max: Option<Duration>) -> Result<(), FsError>;
 
     /// Ends the views of deleted snapshots that this kernel side has.
     fn close_deleted_snapshots(&self);

@@ -16,13 +16,21 @@ use crate::mounts::{Mounts, ViewMount};
 #[derive(Debug, Default)]
 pub struct NoMounts {
     is_writeback: bool,
+    #[cfg(test)]
+    instead_of_commit: Option<fn(&FileSystem) -> FsError>,
 }
 
 impl NoMounts {
     /// As where the kernel kept dirty pages.
     #[cfg(test)]
     pub(crate) fn with_writeback(is_writeback: bool) -> Self {
-        Self { is_writeback }
+        Self { is_writeback, ..Self::default() }
+    }
+
+    /// As where commits fail, by this.
+    #[cfg(test)]
+    pub(crate) fn with_commit(instead: fn(&FileSystem) -> FsError) -> Self {
+        Self { instead_of_commit: Some(instead), ..Self::default() }
     }
 }
 
@@ -50,6 +58,10 @@ impl Mounts for NoMounts {
         durability: Durability,
         _: Option<Duration>,
     ) -> Result<Position, FsError> {
+        #[cfg(test)]
+        if let Some(instead) = self.instead_of_commit {
+            return Err(instead(view));
+        }
         view.expect_txn()?.freeze()?.plan()?.commit(|| ())?.harden(durability)
     }
 

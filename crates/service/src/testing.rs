@@ -259,8 +259,17 @@ impl World {
         Self::owned_by(Caller::own().uid, is_writeback)
     }
 
+    /// Where commits fail, by this.
+    pub(crate) fn with_commit(instead: fn(&FileSystem) -> FsError) -> Self {
+        Self::over(NoMounts::with_commit(instead), Caller::own().uid)
+    }
+
     /// Of a store whose directory belongs to that user.
     pub(crate) fn owned_by(owner_uid: u32, is_writeback: bool) -> Self {
+        Self::over(NoMounts::with_writeback(is_writeback), owner_uid)
+    }
+
+    fn over(mounts: NoMounts, owner_uid: u32) -> Self {
         let model = ModelStore::new();
         model.keep_for_undo(10);
         let store: Arc<dyn Store> = Arc::new(model);
@@ -270,11 +279,7 @@ impl World {
         let fs = Arc::new(FileSystem::open(store, clock, options).expect("opens"));
         let operations = Arc::new(Operations::default());
         operations.watch(&fs);
-        let main = MainLine {
-            fs: Arc::clone(&fs),
-            mounts: Arc::new(NoMounts::with_writeback(is_writeback)),
-            views_max: 16,
-        };
+        let main = MainLine { fs: Arc::clone(&fs), mounts: Arc::new(mounts), views_max: 16 };
         let branches = Branches::new(main.clone()).expect("starts");
         let transactions = Transactions::new(main, &branches).expect("starts");
         Self {

@@ -99,7 +99,7 @@ impl Mounts for MainMount {
     }
 
     fn write_back(&self) -> Result<(), FsError> {
-        self.bridge.write_back()
+        self.bridge.write_back(None)
     }
 
     fn commit(
@@ -193,8 +193,8 @@ impl ViewMount for Mounted {
         self.main.commit(view, Some(self.view.bridge()), durability, pages_max)
     }
 
-    fn write_back(&self) -> Result<(), FsError> {
-        self.view.bridge().write_back()
+    fn write_back(&self, pages_max: Option<Duration>) -> Result<(), FsError> {
+        self.view.bridge().write_back(pages_max)
     }
 
     fn close_deleted_snapshots(&self) {

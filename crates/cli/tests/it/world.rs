@@ -159,8 +159,9 @@ impl World {
 impl Drop for World {
     fn drop(&mut self) {
         for dir in mounts_below(&self.root) {
-            // A daemon that lives ends; a dead one leaves nothing.
-            let _ = Command::new("umount").arg("-l").arg(&dir).stderr(Stdio::null()).status();
+            // A daemon that lives ends; a dead one leaves nothing. By force: without an answer a thread that
+            // writes pages out would keep a killed one, and with it the connection, for ever.
+            let _ = Command::new("umount").args(["-f", "-l"]).arg(&dir).stderr(Stdio::null()).status();
         }
         for pid in daemons_of(&self.root) {
             let _ = kill_process(pid, Signal::KILL);

@@ -5,9 +5,9 @@
 //! meets the transaction's locks, which is a conflict); the store commits; the main line's kernel side
 //! forgets what has changed; the committer is answered.
 //!
-//! A caller that commits while the kernel holds a lock for it must say how long the pages of the view may
-//! take: they may wait for a transaction that wants this very lock. A pool thread writes them then, and goes
-//! on when the caller gives up.
+//! The pages of the view may wait for another transaction's lock. A caller that keeps what the end of that
+//! one may need (a lock of the kernel, a thread that is one of few) must say how long they may take. A pool
+//! thread writes them then, and goes on when the caller gives up.
 //!
 //! Where the kernel has no time for a notification, because a process keeps the lock of a directory or of a
 //! file's pages, the commit goes on without it, and the kernel is told as soon as it has ([`soon`]).
@@ -242,7 +242,7 @@ impl Bridge {
     /// pages may take, at about.
     ///
     /// # Errors
-    /// As [`kvfs_fs::PlannedCommit::commit`]; `Busy`: the pages take longer, and go on. After `Canceled`
+    /// As [`kvfs_fs::PlannedCommit::commit`]; `PagesWait`: the pages take longer, and go on. After `Canceled`
     /// there is nothing left but to abort; after others it can be tried again.
     pub fn commit(
         &self,
@@ -263,7 +263,7 @@ impl Bridge {
             return Ok(position);
         }
         let frozen = txn.freeze()?;
-        own.map_or(Ok(()), |own| own.write_back_within(pages_max))?;
+        own.map_or(Ok(()), |own| own.write_back(pages_max))?;
         self.commit_frozen(view, frozen, durability)
     }
 
@@ -292,26 +292,21 @@ impl Bridge {
     }
 
     /// Has the kernel write out every dirty page of this view, of shared mappings too, and drop its pages.
+    /// Waits for about `time_max` at most, if that is given; for views, by one caller at a time.
     ///
     /// # Errors
-    /// That of a page that could not be written.
-    pub fn write_back(&self) -> Result<(), FsError> {
-        self.files.shared.write_back()
-    }
-
-    /// The same for a view, waiting for about `time_max` at most, if that is given.
-    fn write_back_within(&self, time_max: Option<Duration>) -> Result<(), FsError> {
-        let Some(time_max) = time_max else { return self.write_back() };
+    /// That of a page that could not be written. `PagesWait`: they take longer, and go on.
+    pub fn write_back(&self, time_max: Option<Duration>) -> Result<(), FsError> {
         let shared = &self.files.shared;
+        let Some(time_max) = time_max else { return shared.write_back() };
         let WriteOut { state, ended } = &shared.write_out;
         let mut round = state.lock();
         let is_late = |round: &mut kvfs_locks::MutexGuard<'_, Round, class::FuseBridgeCommitState>| {
             ended.wait_while_for(round, |round| round.is_under_way, time_max).timed_out()
         };
-        let late = || FsError::Busy("the view's dirty pages wait for another transaction's lock");
         // One that began before may have passed by what is dirty now.
         if is_late(&mut round) {
-            return Err(late());
+            return Err(FsError::PagesWait);
         }
         *round = Round { is_under_way: true, failed: None };
         drop(round);
@@ -320,11 +315,11 @@ impl Bridge {
         if let Err(job) = self.files.background.blocking_pool.submit(job) {
             // No thread is to be had just now.
             drop(job);
-            return Err(late());
+            return Err(FsError::PagesWait);
         }
         let mut round = state.lock();
         if is_late(&mut round) {
-            return Err(late());
+            return Err(FsError::PagesWait);
         }
         round.failed.take().map_or(Ok(()), Err)
     }

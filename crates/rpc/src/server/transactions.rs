@@ -17,6 +17,11 @@ use super::failure::TxnError;
 use super::peer::Peer;
 use crate::{ioctl, proto};
 
+/// Between two attempts at a commit whose pages wait, at first.
+const PAUSE_MIN: Duration = Duration::from_millis(20);
+/// The same, later: so late a commit may notice that the other transaction has ended.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+
 /// How to begin a transaction.
 #[derive(Debug, Clone)]
 pub struct Begin {
@@ -76,10 +81,12 @@ pub trait Transactions: Send + Sync + 'static {
     fn path(&self, peer: &Peer, txn: u64) -> Result<PathBuf, TxnError>;
 
     /// Commits it: visible to all readers when this returns, and durable when what it returns is synced.
+    /// `None`: dirty pages of its view wait for another transaction's lock, and go on. It is to be tried
+    /// again; until then the caller keeps no thread, which the end of that one may need.
     ///
     /// # Errors
     /// As [`Transactions::view`]; what keeps it from being committed.
-    fn commit(&self, peer: &Peer, txn: u64) -> Result<Position, TxnError>;
+    fn commit(&self, peer: &Peer, txn: u64) -> Result<Option<Position>, TxnError>;
 
     /// Drops it. Returns why it could not have been committed any more, if so.
     ///
@@ -111,7 +118,7 @@ impl Transactions for NoTransactions {
         Err(TxnError::Unknown(txn))
     }
 
-    fn commit(&self, _: &Peer, txn: u64) -> Result<Position, TxnError> {
+    fn commit(&self, _: &Peer, txn: u64) -> Result<Option<Position>, TxnError> {
         Err(TxnError::Unknown(txn))
     }
 
@@ -159,7 +166,16 @@ impl Shared {
         request: proto::CommitRequest,
     ) -> Result<(), Status> {
         let txn = request.txn;
-        let position = self.run(call, move |shared, peer| shared.transactions.commit(peer, txn)).await??;
+        let mut pause = PAUSE_MIN;
+        let position = loop {
+            let done = self.run(call, move |shared, peer| shared.transactions.commit(peer, txn)).await??;
+            if let Some(position) = done {
+                break position;
+            }
+            call.report.wait();
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(PAUSE_MAX);
+        };
         let hardened = self.harden(position, request.durability).await;
         hardened.map_err(|status| {
             let message = format!("committed, but it may not survive a power cut: {}", status.message());

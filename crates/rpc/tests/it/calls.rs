@@ -4,7 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use kvfs_rpc::ENDED_TRAILER;
-use kvfs_rpc::client::blocking::Store;
+use kvfs_rpc::client::blocking::{Store, Transaction};
 use kvfs_rpc::client::{BeginOptions, ClientError, Code, ImportedPart, LockOn, Range};
 use kvfs_rpc::proto::operation::Change;
 use kvfs_rpc::proto::{KeyRange, KeyValue, Operation};
@@ -270,7 +270,7 @@ fn failure_in_a_transaction_that_met_another_one_is_a_conflict_and_tried_again()
     let (mut store, mut other) = (world.connect(), world.connect());
     store.put("k", b"fought", b"0").unwrap();
     let mut tries = 0;
-    let mut fails = |txn: &mut kvfs_rpc::client::blocking::Transaction, tries: u32| {
+    let mut fails = |txn: &mut Transaction, tries: u32| {
         if tries == 1 {
             other.put("k", b"fought", b"theirs").unwrap();
             txn.put("k", b"fought", b"mine").unwrap_err();
@@ -371,6 +371,38 @@ fn client_locks_keys_and_files_and_waiting_blocks_no_thread() {
     let outside = store.call(async |client| client.lock(songs, false).await);
     assert_eq!(code(&outside.unwrap_err()), Code::InvalidArgument);
     txn.abort().unwrap();
+}
+
+#[test]
+fn commits_whose_pages_wait_block_no_thread_and_end_with_their_deadline() {
+    let world = World::new();
+    let begin = || world.connect().begin(BeginOptions::default()).unwrap();
+    let (mut holder, mut impatient) = (begin(), begin());
+    world.let_wait([impatient.id()]);
+    let mut late = impatient.map(|client| client.within(Duration::from_millis(50)));
+    let refused = late.call(async |client| client.commit().await).unwrap_err();
+    assert_eq!(code(&refused), Code::DeadlineExceeded);
+    impatient.abort().unwrap();
+    // More than there are threads.
+    let waiting: Vec<_> = (0..12).map(|_| begin()).collect();
+    world.let_wait(waiting.iter().map(Transaction::id));
+    let commit = |txn: u64| {
+        let socket = world.socket();
+        std::thread::spawn(move || {
+            let mut inside = Store::connect_to(&socket)?.map(|client| client.in_txn(txn));
+            inside.call(async |client| client.commit().await)
+        })
+    };
+    let commits: Vec<_> = waiting.iter().map(|txn| commit(txn.id())).collect();
+    while world.tried_count() < commits.len() {
+        std::thread::yield_now();
+    }
+    holder.put("k", b"a", b"1").unwrap();
+    holder.commit().unwrap();
+    world.let_wait([]);
+    for commit in commits {
+        commit.join().unwrap().unwrap();
+    }
 }
 
 #[test]

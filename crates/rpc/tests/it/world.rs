@@ -21,6 +21,8 @@ type Open = (Arc<FileSystem>, Option<u64>, Begin);
 struct Registry {
     main: Mutex<Option<Arc<FileSystem>>>,
     open: Mutex<BTreeMap<u64, Open>>,
+    /// Those whose pages wait, and how often their commit was tried.
+    waiting: Mutex<BTreeMap<u64, u32>>,
 }
 
 impl Transactions for Registry {
@@ -51,10 +53,16 @@ impl Transactions for Registry {
         Ok(format!("/views/{txn}").into())
     }
 
-    fn commit(&self, _: &Peer, txn: u64) -> Result<Position, TxnError> {
+    fn commit(&self, _: &Peer, txn: u64) -> Result<Option<Position>, TxnError> {
+        let mut waiting = self.waiting.lock().unwrap();
+        if let Some(attempts) = waiting.get_mut(&txn) {
+            *attempts += 1;
+            return Ok(None);
+        }
+        drop(waiting);
         let (view, ..) = self.open.lock().unwrap().remove(&txn).ok_or(TxnError::Unknown(txn))?;
         let commit = || view.expect_txn()?.freeze()?.plan()?.commit(|| ())?.harden(Durability::Buffered);
-        commit().map_err(|error| TxnError::of(&view, &error))
+        commit().map(Some).map_err(|error| TxnError::of(&view, &error))
     }
 
     fn abort(&self, _: &Peer, txn: u64) -> Result<Option<String>, TxnError> {
@@ -136,6 +144,16 @@ impl World {
 
     pub(crate) fn open_transactions(&self) -> usize {
         self.registry.open.lock().unwrap().len()
+    }
+
+    /// From now on the pages of these transactions wait, of no others.
+    pub(crate) fn let_wait(&self, txns: impl IntoIterator<Item = u64>) {
+        *self.registry.waiting.lock().unwrap() = txns.into_iter().map(|txn| (txn, 0)).collect();
+    }
+
+    /// Of those: for how many a commit was tried.
+    pub(crate) fn tried_count(&self) -> usize {
+        self.registry.waiting.lock().unwrap().values().filter(|&&attempts| attempts > 0).count()
     }
 
     pub(crate) fn stop(&mut self) {

@@ -69,7 +69,7 @@ impl Mounted {
         });
         if frozen.is_ok()
             && !self.mount.has_ended()
-            && let Err(error) = self.mount.write_back()
+            && let Err(error) = self.mount.write_back(None)
         {
             tracing::error!(name, %error, "dirty pages of a branch are lost");
         }
@@ -285,7 +285,7 @@ impl Branches {
             // Where it is still in use, the kernel writes out its dirty pages first.
             if let Err(error) = mounted.mount.unmount() {
                 tracing::info!(name, %error, "a branch is in use while the store is unmounted");
-                if let Err(error) = mounted.mount.write_back() {
+                if let Err(error) = mounted.mount.write_back(None) {
                     tracing::error!(name, %error, "dirty pages of a branch are lost");
                 }
             }

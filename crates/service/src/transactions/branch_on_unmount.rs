@@ -5,11 +5,16 @@
 //!
 //! Thread safety: for threads that may block, as the registry.
 
+use std::time::Duration;
+
 use kvfs_fs::{FrozenView, FsError};
 
 use super::Transactions;
 use super::taken::{Taken, Use};
 use crate::error::{ErrorKind, Result, ServiceError};
+
+/// So long the dirty pages of a view may take: they may wait for the lock of a transaction that is kept, too.
+const PAGES_TIME_MAX: Duration = Duration::from_secs(3);
 
 /// A transaction that was taken out of the reach of all other threads.
 struct Leaving<'t> {
@@ -82,7 +87,9 @@ impl Transactions {
         let Leaving { taken: Taken { id, view, view_mount, .. }, frozen, .. } = leaving;
         let mut settle = || {
             *frozen = Some(view.expect_txn()?.freeze()?);
-            view_mount.as_ref().map_or(Ok(()), |view_mount| view_mount.mount.write_back())?;
+            if let Some(view_mount) = view_mount {
+                view_mount.mount.write_back(Some(PAGES_TIME_MAX))?;
+            }
             if self.main.fs.branches().get(&branch_name(*id)).is_ok() { Err(FsError::Exists) } else { Ok(()) }
         };
         settle().map_err(|error| not_kept(*id, &error.into(), &[]))

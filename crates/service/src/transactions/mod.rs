@@ -361,6 +361,12 @@ impl Transactions {
             None => self.main.mounts.commit(&view, durability, pages_max),
         };
         let stays = view.txn().is_some_and(|txn| !txn.is_over());
+        // It may be doomed while its pages wait: the next attempt would find nothing to say so.
+        let doom = view.txn().and_then(TxnView::doom).filter(|_| !stays);
+        let done = done.map_err(|error| match (error, doom) {
+            (FsError::Busy(_) | FsError::PagesWait, Some(doom)) => FsError::Canceled(doom),
+            (error, _) => error,
+        });
         taken.give_back(stays);
         timer.end(OperationKind::Commit, caller, id, done.as_ref().err().map_or(0, FsError::errno));
         match &done {
@@ -368,7 +374,9 @@ impl Transactions {
             Err(FsError::Canceled(doom)) => {
                 tracing::info!(id, why = view.lock_words().explain(doom), "transaction not committed");
             }
-            Err(error @ FsError::Busy(_)) => tracing::debug!(id, %error, "transaction not committed yet"),
+            Err(error @ (FsError::Busy(_) | FsError::PagesWait)) => {
+                tracing::debug!(id, %error, "transaction not committed yet");
+            }
             Err(error) => tracing::warn!(id, %error, "transaction not committed"),
         }
         match done {

@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use kvfs_fs::{BeginOptions, Durability, NodeId, settled};
+use kvfs_fs::{BeginOptions, Durability, FsError, NodeId, settled};
 
 use super::{Begin, TxnState};
 use crate::caller::Caller;
@@ -129,4 +129,27 @@ fn transaction_of_a_thread_that_panics_is_aborted_and_keeps_nothing_from_ending(
     failed(&|| drop(world.transactions.carry_out(&BeginOptions::default(), |_| panic!("at work"))));
     world.transactions.close();
     assert!(world.fs.admission().transactions().is_empty(), "their locks have gone");
+}
+
+#[test]
+fn transaction_that_is_doomed_while_its_pages_wait_fails_by_the_conflict() {
+    let world = World::with_commit(|view| {
+        view.expect_txn().expect("is one").give_way(7, NodeId::ROOT);
+        FsError::PagesWait
+    });
+    let id = world.transactions.begin(&stranger(), Begin::default()).expect("begins");
+    let refused = world.transactions.commit(&stranger(), id, Durability::Buffered, None);
+    let refused = refused.map(drop).expect_err("met a conflict");
+    assert!(matches!(refused.of_file_system(), Some(FsError::Canceled(_))), "{refused}");
+    assert!(matches!(world.transactions.view(&stranger(), id), Err(ServiceError::Unknown(_))));
+}
+
+#[test]
+fn transaction_whose_pages_wait_stays_open() {
+    let world = World::with_commit(|_| FsError::PagesWait);
+    let id = world.transactions.begin(&stranger(), Begin::default()).expect("begins");
+    let refused = world.transactions.commit(&stranger(), id, Durability::Buffered, None);
+    let refused = refused.map(drop).expect_err("waits");
+    assert!(matches!(refused.of_file_system(), Some(FsError::PagesWait)), "{refused}");
+    assert_eq!(world.transactions.state(&stranger(), id).expect("is open"), TxnState::Open);
 }

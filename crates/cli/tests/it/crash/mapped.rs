@@ -7,11 +7,11 @@ use std::io;
 
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
 
-pub(super) const PAGE_BYTES: usize = 4096;
+pub(crate) const PAGE_BYTES: usize = 4096;
 
 /// A shared mapping of a whole file that nothing truncates.
 #[derive(Debug)]
-pub(super) struct Mapping {
+pub(crate) struct Mapping {
     start: *mut c_void,
     len: usize,
 }
@@ -20,7 +20,7 @@ pub(super) struct Mapping {
 unsafe impl Send for Mapping {}
 
 impl Mapping {
-    pub(super) fn new(file: &File, len: usize) -> io::Result<Self> {
+    pub(crate) fn new(file: &File, len: usize) -> io::Result<Self> {
         let prot = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::SHARED | MapFlags::POPULATE;
         // SAFETY: a fresh mapping, at a place that the kernel chooses.
@@ -31,7 +31,7 @@ impl Mapping {
     /// Copies `bytes` to the beginning of page `page`.
     ///
     /// Touching a page whose file fails would raise a signal, so `new` has read them all.
-    pub(super) fn write(&mut self, page: usize, bytes: &[u8]) {
+    pub(crate) fn write(&mut self, page: usize, bytes: &[u8]) {
         assert!(page * PAGE_BYTES + bytes.len() <= self.len);
         // SAFETY: within the mapping, to which no reference is held.
         unsafe {

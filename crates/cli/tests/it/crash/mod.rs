@@ -8,7 +8,7 @@
 
 mod history;
 mod killed;
-mod mapped;
+pub(crate) mod mapped;
 mod mapping;
 mod power;
 mod transactions;

@@ -5,5 +5,6 @@ mod histories;
 mod leaks;
 mod limits;
 mod names;
+mod pages;
 mod signals;
 mod sizes;
