@@ -1,5 +1,6 @@
 //! What a server answers is what the file system answers.
 
+use std::fmt::Write;
 use std::io::{IoSlice, IoSliceMut};
 
 use bytes::Bytes;
@@ -219,6 +220,10 @@ fn listing(n: &mut Numbers, process: &Process) -> String {
         directory.rewind();
         assert_eq!(directory.read().expect("lists").as_ref(), found.first());
     }
+    // They are others once a directory was forgotten and found again, and a server knows it for longer.
+    for entry in &mut found {
+        entry.offset = 0;
+    }
     format!("{:?} {found:?}", directory.fd())
 }
 
@@ -259,16 +264,31 @@ fn keys(n: &mut Numbers, process: &Process) -> String {
     }
 }
 
+/// Numbers inodes by when they were told first: those of new files, too, depend on what was forgotten.
+fn with_inodes_counted(told: &str, seen: &mut Vec<String>) -> String {
+    let mut parts = told.split("inode: ");
+    let mut counted = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (inode, rest) = part.split_at(part.find(|at: char| !at.is_ascii_digit()).unwrap_or(part.len()));
+        let number = seen.iter().position(|before| before == inode).unwrap_or_else(|| {
+            seen.push(inode.to_owned());
+            seen.len() - 1
+        });
+        write!(counted, "inode: {number}{rest}").expect("is memory");
+    }
+    counted
+}
+
 /// Each call is told as it went.
 fn run(world: &World, seed: u64) -> Vec<String> {
-    let mut n = Numbers(seed);
+    let (mut n, mut seen) = (Numbers(seed), Vec::new());
     let user = Identity { uid: 1000, gid: 1000, groups: vec![7, 8] };
     let mut processes = vec![world.process(&Identity::root()), world.process(&user)];
     (0..CALLS)
         .map(|_| {
             let which = n.below(processes.len());
             let process = &processes[which];
-            match n.below(40) {
+            let told = match n.below(40) {
                 0 => format!("{:o}", process.umask(n.of(&[0o022, 0o077, 0]) as u32)),
                 1 | 2 => told(process.chdir(n.place())),
                 3 | 4 => told(process.getcwd()),
@@ -285,11 +305,17 @@ fn run(world: &World, seed: u64) -> Vec<String> {
                 8 | 9 => locks(&mut n, process),
                 10..=12 => keys(&mut n, process),
                 13 => listing(&mut n, process),
-                14..=19 => names(&mut n, process),
+                14..=19 => {
+                    let told = names(&mut n, process);
+                    // A process whose directory is inside of a removed tree sees how far it is gone.
+                    world.take_trees_apart();
+                    told
+                }
                 20..=25 => attributes(&mut n, process),
                 26..=31 => descriptors(&mut n, process),
                 _ => content(&mut n, process),
-            }
+            };
+            with_inodes_counted(&told, &mut seen)
         })
         .collect()
 }

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 
 use kvfs_client::{Process, ServedStore};
-use kvfs_fs::{FileSystem, MkfsOptions, MountOptions};
+use kvfs_fs::{DetachedTrees, FileSystem, MkfsOptions, MountOptions};
 use kvfs_kvdb::Db;
 use kvfs_lane::SOCKET_NAME;
 use kvfs_posix::{Identity, Volume};
@@ -53,6 +53,11 @@ impl World {
 
     pub(crate) fn store(&self) -> &ServedStore {
         &self.served.as_ref().expect("is served").0
+    }
+
+    /// Waits until nothing of removed trees is left.
+    pub(crate) fn take_trees_apart(&self) {
+        DetachedTrees::of(self.volume.file_system()).remove_all().expect("is removed");
     }
 
     /// Lets other users reach the socket.

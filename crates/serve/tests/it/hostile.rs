@@ -210,12 +210,14 @@ fn descriptors_and_locks_of_all_connections_are_bounded_and_come_back() {
     assert_eq!(client.call(&unused, &[]), Err(Errno::MFILE));
     client.call(&Call::DupTo { handle, new: 10, closes_on_exec: false }, &[]).expect("takes another's place");
     drop(children);
-    world.until(|_| client.call(&again, &[]).is_ok());
 
     let mut taken = 0;
     let refused = 'full: loop {
         let path = format!("/{taken}");
-        let handle = client.open(&path, OFlags::CREATE | OFlags::RDWR, None).expect("opens");
+        let open = || client.open(&path, OFlags::CREATE | OFlags::RDWR, None);
+        // The server finds out about one child after the other.
+        world.until(|_| open() != Err(Errno::MFILE));
+        let handle = open().expect("there are enough");
         for start in (0..4096).step_by(2) {
             let lock = LockRange { start, end: start + 1, is_exclusive: Some(true), of_file: start % 4 == 0 };
             match client.call(&Call::Lock { handle, lock, waits: false }, &[]) {
