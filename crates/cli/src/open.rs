@@ -71,24 +71,41 @@ pub(crate) fn wait_closed(store: &StoreDir, client: Client) -> Result<()> {
     }
 }
 
-/// Opens a store to mount it; says where it is mounted already.
+/// A store that was to be opened.
+pub(crate) enum Unmounted {
+    Opened(OpenStore),
+    /// Another daemon serves it without a mount; what to say of that.
+    Served(CliError),
+}
+
+/// Opens a store to mount it; says where it is mounted or served already.
 pub(crate) fn open_unmounted(store: &StoreDir, options: &OpenOptions) -> Result<OpenStore> {
-    let clock = SystemClock::new();
+    match open_unless_served(store, options)? {
+        Unmounted::Opened(open) => Ok(open),
+        Unmounted::Served(error) => Err(error),
+    }
+}
+
+/// As [`open_unmounted`]: to be served without a mount is no failure.
+pub(crate) fn open_unless_served(store: &StoreDir, options: &OpenOptions) -> Result<Unmounted> {
+    let mut clock = SystemClock::new();
     loop {
         match OpenStore::open_with(store, options) {
             Err(error) if error.code == Code::InUse => {}
-            done => return done,
+            done => return done.map(Unmounted::Opened),
         }
         match control::connect(store) {
             Ok(Daemon::Closing(client)) => {
                 wait_closed(store, client)?;
-                return open_behind_exit(store, options);
+                // Others may have waited for that, too.
+                clock = SystemClock::new();
+                continue;
             }
             Ok(Daemon::Serving { dir, .. }) if dir.as_os_str().is_empty() => {
                 let path = store.path().display();
                 let message =
                     format!("{path} is served without a mount already; `kvfs umount {path}` ends that");
-                return Err(CliError::new(Code::InUse, message));
+                return Ok(Unmounted::Served(CliError::new(Code::InUse, message)));
             }
             Ok(Daemon::Serving { client, dir }) => {
                 if mounts::of_store(store.path())?.is_some() {
@@ -101,7 +118,8 @@ pub(crate) fn open_unmounted(store: &StoreDir, options: &OpenOptions) -> Result<
                     let message = format!("{store}: files of the former mount on {dir} are still in use");
                     return Err(CliError::new(Code::InUse, message));
                 }
-                return open_behind_exit(store, options);
+                clock = SystemClock::new();
+                continue;
             }
             _ => {}
         }
@@ -110,7 +128,7 @@ pub(crate) fn open_unmounted(store: &StoreDir, options: &OpenOptions) -> Result<
         }
         // A daemon that begins listens in a moment; one that ends leaves the store.
         if clock.monotonic() >= EXIT_TIME_MAX {
-            return OpenStore::open_with(store, options);
+            return OpenStore::open_with(store, options).map(Unmounted::Opened);
         }
         std::thread::park_timeout(EXIT_POLL_PERIOD);
     }

@@ -6,10 +6,8 @@ use std::process::ExitCode;
 
 use super::mount::Wish;
 use crate::args::ServeArgs;
-use crate::control::{self, Daemon};
 use crate::daemon;
-use crate::error::{Code, Result};
-use crate::store_dir::StoreDir;
+use crate::error::Result;
 
 /// `words`: all of the command line, the program's name first.
 pub(crate) fn run(args: &ServeArgs, words: &[OsString]) -> Result<ExitCode> {
@@ -31,22 +29,8 @@ pub(crate) fn run(args: &ServeArgs, words: &[OsString]) -> Result<ExitCode> {
     } else if args.foreground {
         daemon::serve(&plan, daemon::log::Target::Terminal, || Ok(()))
     } else {
-        match daemon::background::start(&named_absolutely(words, store, &plan.store), "opening the store") {
-            Err(error) if plan.while_used && error.code == Code::InUse && is_served(&plan.store)? => {
-                Ok(ExitCode::SUCCESS)
-            }
-            done => done,
-        }
+        daemon::background::start(&named_absolutely(words, store, &plan.store), "opening the store")
     }
-}
-
-/// Whether another one serves the store without a mount, or has just done it.
-fn is_served(store: &Path) -> Result<bool> {
-    Ok(match control::connect(&StoreDir::open(store)?)? {
-        Daemon::Serving { dir, .. } => dir.as_os_str().is_empty(),
-        Daemon::Closing(_) => true,
-        Daemon::Absent => false,
-    })
 }
 
 /// The same words with the store as `kvfs status` and other users find it.

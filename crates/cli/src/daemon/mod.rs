@@ -52,7 +52,7 @@ use crate::commands::mount::options::Asked;
 use crate::control::{Mounted, RequestHandler, Server};
 use crate::control_dir;
 use crate::error::{CliError, Code, Result};
-use crate::open::{OpenStore, open_unmounted};
+use crate::open::{OpenStore, Unmounted, open_unless_served};
 use crate::store_dir::StoreDir;
 use files::KernelSides;
 use front_ends::{FrontEnds, Store};
@@ -105,7 +105,7 @@ pub(crate) struct Plan {
 }
 
 /// Mounts, calls `ready` when the mount or the sockets answer, serves until it is unmounted or told to end,
-/// closes the store.
+/// closes the store. Does nothing more where another one serves it, and that is all that is wanted.
 pub(crate) fn serve(plan: &Plan, log: log::Target, ready: impl FnOnce() -> Result<()>) -> Result<ExitCode> {
     if let Some(dir) = &plan.dir {
         point::check(plan, dir)?;
@@ -122,7 +122,11 @@ pub(crate) fn serve(plan: &Plan, log: log::Target, ready: impl FnOnce() -> Resul
     // Before other threads start, so that none of them is interrupted.
     let signals = Signals::catch()?;
 
-    let open = open_unmounted(&store, &plan.open).inspect(|_| signals.opened())?;
+    let open = match open_unless_served(&store, &plan.open).inspect(|_| signals.opened())? {
+        Unmounted::Opened(open) => open,
+        Unmounted::Served(_) if plan.while_used => return ready().map(|()| ExitCode::SUCCESS),
+        Unmounted::Served(error) => return Err(error),
+    };
     if let Some(path) = &plan.cache_trace
         && let Err(error) = cache_trace::start(path, &open)
     {
