@@ -1,4 +1,5 @@
-//! Which files the kernel may have in its page cache, for writers past that.
+//! Of which nodes the kernel may have something: pages of files, for writers past its cache, and names in
+//! directories, which it is told of when they change elsewhere.
 //!
 //! A direct write drops the pages of its range before it is sent, and again when it has returned, but for
 //! asynchronous ones: what is read between the two would stay, old, for good. So the answer to a direct write
@@ -6,11 +7,12 @@
 //!
 //! Thread safety: atomics. Invariants: a READ through the cache is noted before it looks at the content, a
 //! WRITE through it before it changes that, and data for the cache before it is read; so a write that finds
-//! no note changed the content before any of them. Several files share a bit, which costs an invalidation
-//! that is not needed, and nothing else.
+//! no note changed the content before any of them. A request for a name, or for a listing, is noted before it
+//! looks at the directory. Several nodes share a bit, which costs a notification that is not needed, and
+//! nothing else.
 
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 const WORDS: usize = 1024;
 
@@ -29,16 +31,18 @@ impl Cached {
         (&self.0[hash as usize % WORDS], 1 << ((hash >> 32) % 64))
     }
 
-    /// Pages of `node` are about to be in the cache.
+    /// The kernel is about to have something of `node`. To be called before that is looked at.
     pub(super) fn note(&self, node: u64) {
         let (word, bit) = self.place(node);
         if word.load(Ordering::SeqCst) & bit == 0 {
             word.fetch_or(bit, Ordering::SeqCst);
+            fence(Ordering::SeqCst);
         }
     }
 
-    /// Whether the kernel may have pages of `node`.
+    /// Whether the kernel may have something of `node`. To be called after that has changed.
     pub(super) fn has(&self, node: u64) -> bool {
+        fence(Ordering::SeqCst);
         let (word, bit) = self.place(node);
         word.load(Ordering::SeqCst) & bit != 0
     }

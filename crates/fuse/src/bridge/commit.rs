@@ -33,7 +33,7 @@ use super::background::Job;
 use super::cached::Cached;
 use super::writers::Writers;
 use super::{Bridge, Shared};
-use crate::notify::{Notification, Notifier, Outcome};
+use crate::notify::{Notification, Notifier};
 
 /// So long READs wait for the kernel to take greater sizes: longer than one that is not held up by a READ
 /// takes.
@@ -283,7 +283,7 @@ impl Bridge {
         let on = &self.files.shared;
         let telling = committed.telling.take();
         let changes = std::mem::take(&mut committed.invalidations);
-        on.forget_changes(changes, telling, &forgotten, soon, |notifier| {
+        on.forget_changes(changes, telling, &forgotten, |notifier| {
             on.old_are_dropped(notifier);
             // Any user can hold up the names. Those that come meanwhile are flushed together.
             drop(turn);
@@ -348,9 +348,8 @@ impl Bridge {
         Some(invalidated)
     }
 
-    /// Has the kernel forget what another front end has changed, on that one's own thread: it may wait for
-    /// requests that wait for a transaction, which commits, whose notifications come in turn, must not. The
-    /// caller must hold nothing that a request needs.
+    /// Has the kernel forget what another front end has changed. It may wait for requests, so the caller must
+    /// hold nothing that one needs; it waits no longer than a commit does, and the kernel is told late then.
     pub fn forget_beside(&self, changes: Invalidations) {
         self.files.shared.forget_beside(changes);
     }
@@ -363,7 +362,7 @@ impl Bridge {
         if is_newer {
             kvfs_fs::renew_cached(&shared.fs, |file| shared.cached.has(file.0));
         }
-        shared.forget_changes(kvfs_fs::take_renewed(&shared.fs), None, &HashSet::new(), soon, |_| {});
+        shared.forget_changes(kvfs_fs::take_renewed(&shared.fs), None, &HashSet::new(), |_| {});
     }
 }
 
@@ -371,23 +370,16 @@ impl Shared {
     /// See [`Bridge::forget_beside`].
     pub(super) fn forget_beside(&self, changes: Invalidations) {
         let telling = begin_telling(&self.fs, &changes);
-        let carry_out = |notifier: &Notifier, notifications: &mut dyn Iterator<Item = Notification>| {
-            let told = notifications.map(|one| (notifier.carry_out(&one), one));
-            let absent = told.filter(|(outcome, _)| *outcome == Outcome::NotCached);
-            absent.filter_map(|(_, notification)| notification.inode()).collect()
-        };
-        self.forget_changes(changes, telling, &HashSet::new(), carry_out, |_| {});
+        self.forget_changes(changes, telling, &HashSet::new(), |_| {});
     }
 
     /// Has the kernel forget `changes`, but for the files of which it has `forgotten` everything before.
-    /// `telling` ends when it has been told all names, however late. `carry_out` returns the nodes of which
-    /// the kernel had nothing; `then` is called before the names.
+    /// `telling` ends when it has been told all names, however late. `then` is called before the names.
     fn forget_changes(
         &self,
         changes: Invalidations,
         telling: Option<Telling>,
         forgotten: &HashSet<u64>,
-        carry_out: impl Fn(&Notifier, &mut dyn Iterator<Item = Notification>) -> Vec<u64>,
         then: impl FnOnce(&Notifier),
     ) {
         let Some(notifier) = self.notifier.get() else { return };
@@ -402,7 +394,7 @@ impl Shared {
         // Modes, owners and lists first: a name that is new in a directory which is closed from now on is not
         // opened by what the kernel knew of the directory. Each process that may list a directory can hold up
         // all else that is told of it.
-        let absent = carry_out(notifier, &mut nodes);
+        let absent = soon(notifier, &mut nodes);
         self.late.add(self.learnt_soon(absent));
         then(notifier);
         let (root_names, is_in_root) = (&self.root_names, listings.contains(&NodeId::ROOT.0));
@@ -414,12 +406,17 @@ impl Shared {
         // one that it was in: it looks the name up again, and finds out.
         let entries = changes.entries.into_iter().map(|entry| (entry, false));
         let entries = entries.chain(changes.moved.into_iter().map(|entry| (entry, true)));
-        let entries = entries.filter(|_| !by_epoch).map(|((directory, name), expire_only)| {
-            Notification::InvalEntry { parent: directory.0, name: Bytes::from(name), expire_only }
-        });
+        let entries = entries
+            .filter(|((directory, _), _)| !by_epoch && self.names_cached.has(directory.0))
+            .map(|((directory, name), expire_only)| Notification::InvalEntry {
+                parent: directory.0,
+                name: Bytes::from(name),
+                expire_only,
+            });
         let epoch = by_epoch.then(|| notifier.tell_epoch());
-        let listings = listings.into_iter().map(everything_of);
-        carry_out(notifier, &mut listings.chain(entries));
+        let listings = listings.into_iter().filter(|directory| self.names_cached.has(*directory));
+        let listings = listings.map(everything_of);
+        soon(notifier, &mut listings.chain(entries));
         match (telling, epoch) {
             (Some(telling), Some(outcome)) => notifier.end_by_epoch(telling, outcome),
             (Some(telling), None) => notifier.end_telling(telling),

@@ -231,6 +231,8 @@ impl Operations for Files {
     }
 
     fn lookup(&self, cx: &RequestContext, parent: u64, name: &[u8], reply: Reply<Entry>) {
+        // The kernel makes, removes and moves no name that it has not asked for before.
+        self.shared.names_cached.note(parent);
         let name: Box<[u8]> = name.into();
         self.run(cx, reply, move |on, caller| match on.fs.lookup(caller, NodeId(parent), &name) {
             Ok(entry) => Ok(on.entry(&entry)),
@@ -469,6 +471,7 @@ impl Operations for Files {
     }
 
     fn readdir(&self, cx: &RequestContext, node: u64, args: ReaddirArgs, reply: Reply<DirectoryBuffer>) {
+        self.shared.names_cached.note(node);
         self.run(cx, reply.map(), move |on, caller| on.list(&reader(caller, args.flags), NodeId(node), args));
     }
 

@@ -179,6 +179,8 @@ struct Shared {
     writers: Arc<Writers>,
     /// Files that may be in the page cache.
     cached: Cached,
+    /// Directories of which the kernel may know names, or a listing.
+    names_cached: Cached,
     /// Commits of transactions take turns.
     commits: Mutex<(), class::FuseBridgeCommits>,
     root_names: RootNames,
@@ -447,6 +449,7 @@ impl Shared {
             pruning: Arc::default(),
             writers: Arc::default(),
             cached: Cached::default(),
+            names_cached: Cached::default(),
             commits: Mutex::default(),
             root_names: RootNames::default(),
             lost_write: Mutex::default(),

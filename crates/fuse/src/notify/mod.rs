@@ -315,7 +315,9 @@ impl Notifier {
     ) -> Result<Vec<u64>, NotifyError> {
         let mut budget = WaitBudget::new(self.shared.config.wait_max);
         let (mut not_cached, mut is_late) = (Vec::new(), false);
-        let mut notifications = notifications.into_iter().peekable();
+        let mut told_at_once = Vec::new();
+        let waits = |notification: &Notification| !self.tell_at_once(notification, &mut told_at_once);
+        let mut notifications = notifications.into_iter().filter(waits).peekable();
         while notifications.peek().is_some() {
             let mut count = 0;
             let part = notifications.by_ref().take(PART_LEN).inspect(|_| count += 1);
@@ -333,7 +335,22 @@ impl Notifier {
         if is_late {
             tracing::warn!("the kernel is busy with a directory or file; it is told later what has changed");
         }
+        drop(notifications);
+        not_cached.append(&mut told_at_once);
         Ok(not_cached)
+    }
+
+    /// Carries out what waits for nothing inside the kernel, and returns whether this is such: no sender has
+    /// to be woken for it.
+    fn tell_at_once(&self, notification: &Notification, not_cached: &mut Vec<u64>) -> bool {
+        if notification.kernel_lock() != KernelLock::Nothing {
+            return false;
+        }
+        if self.supports(notification.code()) {
+            let outcome = self.carry_out(notification);
+            not_cached.extend(notification.inode().filter(|_| outcome == Outcome::NotCached));
+        }
+        true
     }
 
     /// Queues all `notifications` and returns what is to be waited for: not for those behind others that the
@@ -529,9 +546,8 @@ impl Notifier {
         !changed.wait_while_for(&mut queue, |queue| queue.senders > 0, config.wait_max).timed_out()
     }
 
-    /// Sends it now, past the queue. Waits for what the kernel waits for: not for workers and
-    /// senders.
-    pub(crate) fn carry_out(&self, notification: &Notification) -> Outcome {
+    /// Sends it now, past the queue. Waits for what the kernel waits for.
+    fn carry_out(&self, notification: &Notification) -> Outcome {
         if self.shared.queue.lock().has_ended {
             return Outcome::Ended;
         }

@@ -467,8 +467,10 @@ fn the_kernel_hears_of_changed_permissions_before_new_names() {
     bridge.attach(session.notifier());
     let caller = Caller::default();
     let private = fs.mkdir(&caller, NodeId::ROOT, b"private", 0o755).unwrap().node;
-    kernel.send(Opcode::Lookup, 4, 1, &[b"private\0"]);
-    assert_eq!(kernel.answer().unique, 4);
+    for (unique, directory, name) in [(4, 1, &b"private\0"[..]), (6, private.0, b"secret\0")] {
+        kernel.send(Opcode::Lookup, unique, directory, &[name]);
+        assert_eq!(kernel.answer().unique, unique);
+    }
 
     let view = fs.begin(&BeginOptions::default()).unwrap();
     let closed = SetAttr { mode: Some(0o700), ..SetAttr::default() };

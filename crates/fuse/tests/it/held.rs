@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use kvfs_fs::{BeginOptions, Caller, Durability, FileSystem, MountOptions, NodeId, WriteFlags};
+use kvfs_fs::{
+    BeginOptions, Caller, Durability, FileSystem, FsError, Invalidations, MountOptions, NodeId, WriteFlags,
+};
 use kvfs_fuse::abi::notify::{INC_EPOCH, INVAL_ENTRY, INVAL_INODE, InvalEntryOut};
 use kvfs_fuse::abi::{self, Opcode};
 use kvfs_fuse::bridge::{Answer, Bridge, BridgeConfig, ControlCaller, ControlHandler, init_config};
@@ -155,6 +157,11 @@ fn rig_of(is_file: bool, code: i32, wait_max: Duration, refused: Option<i32>) ->
         kernel.send(Opcode::Lookup, unique, 1, &[name]);
         assert_eq!(kernel.answer().unique, unique);
     }
+    // It is told of names in directories that it has looked into.
+    for directory in nodes.iter().filter(|_| !is_file) {
+        kernel.send(Opcode::Lookup, 8, directory.0, &[b"absent\0"]);
+        assert_eq!(kernel.answer().unique, 8);
+    }
     barrier.close();
     Rig { fs, bridge, kernel, session, barrier, other_barrier, call_barrier, nodes }
 }
@@ -216,6 +223,74 @@ fn commits_go_on_beside_a_held_directory_and_its_names_are_told_later() {
     assert_eq!(rig.told_of(b"first"), held);
     assert_eq!(rig.told_of(b"second"), held);
     rig.end();
+}
+
+#[test]
+fn another_front_end_goes_on_beside_a_held_directory_and_its_names_are_told_later() {
+    let rig = rig(false, INVAL_ENTRY);
+    let [held, free] = rig.nodes;
+    let entries = rig.nodes.map(|node| (node, Box::from(&b"new"[..]))).to_vec();
+    rig.bridge.forget_beside(Invalidations { entries, ..Invalidations::default() });
+    assert_eq!(rig.told_of(b"new"), free);
+    let kernel = Caller { goes_by_names: true, ..Caller::default() };
+    let create = || rig.fs.create(&kernel, held, b"new", 0o644, true).map(drop);
+    assert!(matches!(create(), Err(FsError::NameChanged)), "the kernel knows it as it was");
+    rig.barrier.open();
+    assert_eq!(rig.told_of(b"new"), held);
+    // The sender says so when it is told.
+    while matches!(create(), Err(FsError::NameChanged)) {
+        thread::yield_now();
+    }
+    rig.end();
+}
+
+#[test]
+fn kernel_is_told_of_names_and_listings_only_where_it_has_looked_for_one() {
+    let rig = rig_of(false, INVAL_ENTRY, Duration::from_mins(10), None);
+    rig.barrier.open();
+    let seen = rig.nodes[0];
+    let unseen = rig.fs.mkdir(&Caller::default(), seen, b"unseen", 0o755).unwrap().node;
+    let told = || {
+        let entries = [seen, unseen].map(|directory| (directory, Box::from(&b"new"[..]))).to_vec();
+        rig.bridge.forget_beside(Invalidations { entries, ..Invalidations::default() });
+        // What was told before has come.
+        let last = Notification::InvalInode { node: NodeId::ROOT.0, offset: -1, len: 0 };
+        rig.session.notifier().submit(last).unwrap();
+        let answers = std::iter::repeat_with(|| rig.kernel.answer());
+        let told = answers.map(|told| (told.error, NodeId(u64::read_from_prefix(&told.body).unwrap().0)));
+        let mut told: Vec<_> = told.take_while(|(_, node)| *node != NodeId::ROOT).collect();
+        told.sort_unstable();
+        told
+    };
+    let attributes = |node| (INVAL_INODE, node);
+    // Its listing is content.
+    let all = |node| [(INVAL_ENTRY, node), (INVAL_INODE, node), attributes(node)];
+    let mut expected = [&all(seen)[..], &[attributes(unseen)]].concat();
+    expected.sort_unstable();
+    assert_eq!(told(), expected);
+    rig.kernel.send(Opcode::Lookup, 10, unseen.0, &[b"absent\0"]);
+    assert_eq!(rig.kernel.answer().unique, 10);
+    let mut expected = [all(seen), all(unseen)].concat();
+    expected.sort_unstable();
+    assert_eq!(told(), expected);
+    rig.end();
+}
+
+#[test]
+fn session_ends_beside_a_held_directory_that_another_front_end_has_changed() {
+    let Rig { bridge, kernel, session, barrier, nodes, .. } = rig(false, INVAL_ENTRY);
+    thread::scope(|scope| {
+        let entries = vec![(nodes[0], Box::from(&b"new"[..]))];
+        let changed =
+            scope.spawn(|| bridge.forget_beside(Invalidations { entries, ..Invalidations::default() }));
+        barrier.wait_for_waiter();
+        kernel.unmount();
+        session.wait().unwrap();
+        bridge.end();
+        // Its caller, too, is waited for by what ends a daemon.
+        changed.join().unwrap();
+    });
+    barrier.open();
 }
 
 #[test]
