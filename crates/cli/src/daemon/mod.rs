@@ -104,6 +104,22 @@ pub(crate) struct Plan {
     pub(crate) asked: Asked,
 }
 
+/// `None`: another one serves it, and that is all that is wanted.
+fn open(plan: &Plan, store: &StoreDir, signals: &Signals) -> Result<Option<OpenStore>> {
+    let open = match open_unless_served(store, &plan.open).inspect(|_| signals.opened())? {
+        Unmounted::Opened(open) => open,
+        Unmounted::Served(_) if plan.while_used => return Ok(None),
+        Unmounted::Served(error) => return Err(error),
+    };
+    if let Some(path) = &plan.cache_trace
+        && let Err(error) = cache_trace::start(path, &open)
+    {
+        open.close()?;
+        return Err(error);
+    }
+    Ok(Some(open))
+}
+
 /// Mounts, calls `ready` when the mount or the sockets answer, serves until it is unmounted or told to end,
 /// closes the store. Does nothing more where another one serves it, and that is all that is wanted.
 pub(crate) fn serve(plan: &Plan, log: log::Target, ready: impl FnOnce() -> Result<()>) -> Result<ExitCode> {
@@ -122,17 +138,7 @@ pub(crate) fn serve(plan: &Plan, log: log::Target, ready: impl FnOnce() -> Resul
     // Before other threads start, so that none of them is interrupted.
     let signals = Signals::catch()?;
 
-    let open = match open_unless_served(&store, &plan.open).inspect(|_| signals.opened())? {
-        Unmounted::Opened(open) => open,
-        Unmounted::Served(_) if plan.while_used => return ready().map(|()| ExitCode::SUCCESS),
-        Unmounted::Served(error) => return Err(error),
-    };
-    if let Some(path) = &plan.cache_trace
-        && let Err(error) = cache_trace::start(path, &open)
-    {
-        open.close()?;
-        return Err(error);
-    }
+    let Some(open) = open(plan, &store, &signals)? else { return ready().map(|()| ExitCode::SUCCESS) };
     tell_of_end(&store)?;
     let plan = &degraded(plan, &open);
     point::detach_dead_views(&store)?;
