@@ -191,6 +191,11 @@ impl Device for JoinedDevice {
     fn room_bytes(&self) -> Option<u64> {
         self.first.segment.device.room_bytes()
     }
+
+    fn answers(&self, offsets: &[u64]) -> bool {
+        let others = self.others.read().clone();
+        std::iter::once(&self.first).chain(&others).all(|placed| placed.segment.device.answers(offsets))
+    }
 }
 
 impl std::fmt::Debug for JoinedDevice {

@@ -112,6 +112,13 @@ pub trait Device: Send + Sync {
     fn room_bytes(&self) -> Option<u64> {
         None
     }
+
+    /// Whether the medium reads at all: a sector at one of `offsets`. A device that is made of several asks
+    /// each of them, at these offsets of its own; true: all read.
+    fn answers(&self, offsets: &[u64]) -> bool {
+        let mut sector = AlignedBuf::zeroed(SECTOR_BYTES);
+        offsets.iter().any(|&offset| self.read_at(sector.as_mut(), offset).is_ok())
+    }
 }
 
 impl<D: Device + ?Sized> Device for Arc<D> {
@@ -149,5 +156,9 @@ impl<D: Device + ?Sized> Device for Arc<D> {
 
     fn room_bytes(&self) -> Option<u64> {
         (**self).room_bytes()
+    }
+
+    fn answers(&self, offsets: &[u64]) -> bool {
+        (**self).answers(offsets)
     }
 }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::{CountingDevice, MemoryDevice, SECTOR_BYTES};
+use crate::{CountingDevice, FaultDevice, MemoryDevice, SECTOR_BYTES};
 
 const SECTOR: u64 = SECTOR_BYTES as u64;
 
@@ -86,4 +86,22 @@ fn a_missing_device_fails_by_name_and_leaves_the_others_to_be_read() {
     assert_eq!(first_byte(&joined, 0).unwrap(), 5);
     let error = first_byte(&joined, 1).unwrap_err();
     assert!(error.to_string().contains("the slow disk is missing"), "{error}");
+}
+
+#[test]
+fn devices_answer_when_each_of_them_reads_at_one_of_the_offsets() {
+    let memory = || Arc::new(FaultDevice::new(MemoryDevice::new(4 * SECTOR)));
+    let (first, second) = (memory(), memory());
+    let joined = JoinedDevice::new(Arc::clone(&first) as _, Arc::default());
+    let (start, offset, len) = (8 * SECTOR, 3 * SECTOR, SECTOR);
+    joined.append(Segment { start, device: Arc::clone(&second) as _, offset, len, written: Arc::default() });
+    let answers = || joined.answers(&[0, 2 * SECTOR]);
+    for one in [&first, &second] {
+        assert!(answers());
+        one.lose(0..1);
+        assert!(answers(), "the other offset serves");
+        one.lose(2 * SECTOR..3 * SECTOR);
+        assert!(!answers());
+        one.clear();
+    }
 }

@@ -3,22 +3,21 @@
 //! Runs hold whole blocks alone. So a flush reads what its patches lie on, in key order, a window of blocks
 //! at a time and many requests at once: one after the other would take as long as the writers had saved. A
 //! block that can't be read is left out, and told: it stays what it is, unreadable, and all others are
-//! written. That is so for the data of single blocks alone. Where the device answers nothing any more, or an
-//! index is damaged, the flush ends as ever, and the journal still has the patches.
+//! written. That is so for the data of single blocks alone. Where one of the devices answers nothing any
+//! more, or an index is damaged, the flush ends as ever, and the journal still has the patches.
 //!
 //! Thread safety: a window is read by threads of its own, which end before it is written.
 
-use std::cell::LazyCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
-use kvfs_device::{AlignedBuf, Device};
+use kvfs_device::Device;
 use kvfs_store::{BLOCK_BYTES, Result, Seqno, StoreError};
 
 use crate::flush::Flusher;
-use crate::format::{RecordKind, SUPERBLOCK_ADDRS, SUPERBLOCK_BYTES};
+use crate::format::{RecordKind, SUPERBLOCK_ADDRS};
 use crate::iter::Kept;
 use crate::memtable::{BlockFill, BlockState, MemTable, block_key, split_block_key};
 use crate::runtime::options::Background;
@@ -221,21 +220,27 @@ impl Below {
         let mut single = Vec::with_capacity(request.records.len());
         for block in (request.first..).take(request.records.len()) {
             self.find_base(source, request, block)?;
-            single.push((block, self.read_blocks(source, request, block, 1)));
-        }
-        // A block that could be read says nothing: it may have come from memory, or be a hole.
-        let is_alive = LazyCell::new(|| answers(source.device));
-        let keyspace = source.keyspace;
-        let block_of = |(block, read)| match read {
-            Ok(bytes) => Ok(Some(bytes)),
-            Err(error @ StoreError::Io { .. }) if !*is_alive => Err(error),
-            Err(error @ (StoreError::Io { .. } | StoreError::Corrupt { .. })) => {
-                tracing::debug!(keyspace, block, %error, "a patched block is damaged");
-                Ok(None)
+            let mut read = self.read_blocks(source, request, block, 1);
+            if let Err(error @ StoreError::Io { .. }) = read {
+                // Which device it was is not known: all have to answer. A block that could be read says
+                // nothing: it may have come from memory, or be a hole.
+                if !source.device.answers(&SUPERBLOCK_ADDRS) {
+                    return Err(error);
+                }
+                // The device may have begun to answer just now.
+                read = self.read_blocks(source, request, block, 1);
             }
-            Err(error) => Err(error),
-        };
-        single.into_iter().map(block_of).collect()
+            single.push(match read {
+                Ok(bytes) => Some(bytes),
+                Err(error @ (StoreError::Io { .. } | StoreError::Corrupt { .. })) => {
+                    let keyspace = source.keyspace;
+                    tracing::debug!(keyspace, block, %error, "a patched block is damaged");
+                    None
+                }
+                Err(error) => return Err(error),
+            });
+        }
+        Ok(single)
     }
 
     /// Looks for the piece that has what a patch of `block` lies on, and reads none of its data: when this
@@ -290,12 +295,6 @@ impl Below {
         }
         self.lost.len() as u64
     }
-}
-
-/// Whether the device reads anything at all: one of the superblocks.
-fn answers(device: &dyn Device) -> bool {
-    let mut buf = AlignedBuf::zeroed(SUPERBLOCK_BYTES);
-    SUPERBLOCK_ADDRS.iter().any(|&addr| device.read_at(buf.as_mut(), addr).is_ok())
 }
 
 /// What has to be read for the patches among `window`, which is in record order.

@@ -10,13 +10,13 @@ use kvfs_store::{StoreError, Tier};
 use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::{SECTOR_BYTES, ZoneId, crc32c};
+use super::{SECTOR_BYTES, SUPERBLOCK_ADDRS, ZoneId, crc32c};
 
 /// Where the first zone of such a device begins on it (bytes).
 pub const MEMBER_DATA_FROM: u64 = 1 << 20;
 
-/// Where the two copies begin (bytes).
-const LABEL_ADDRS: [u64; 2] = [0, 32768];
+/// Where the two copies begin (bytes): where the first device has its superblocks.
+const LABEL_ADDRS: [u64; 2] = SUPERBLOCK_ADDRS;
 const LABEL_BYTES: usize = SECTOR_BYTES as usize;
 const MAGIC: [u8; 8] = *b"\x89kvfsM\r\n";
 /// The checksum covers everything behind itself.
