@@ -55,10 +55,10 @@ impl OpenStore {
     }
 }
 
-/// Waits for a daemon that is closing the store.
-pub(crate) fn wait_closed(store: &StoreDir, client: Client) -> Result<()> {
+/// Waits for a daemon that is closing the store. False: it is not known how that has ended.
+pub(crate) fn wait_closed(store: &StoreDir, client: Client) -> Result<bool> {
     match client.await_closed().and_then(|mut closing| closing.wait(CLOSE_TIME_MAX)) {
-        Ok(true) => Ok(()),
+        Ok(true) => Ok(true),
         Ok(false) => Err(CliError::new(
             Code::InUse,
             format!("{} was unmounted, and its daemon still has it open", store.path().display()),
@@ -66,7 +66,7 @@ pub(crate) fn wait_closed(store: &StoreDir, client: Client) -> Result<()> {
         // However that daemon ended: opening the store tells what is left.
         Err(error) => {
             tracing::debug!(%error, "the daemon that closed the store");
-            Ok(())
+            Ok(false)
         }
     }
 }
@@ -94,13 +94,8 @@ pub(crate) fn open_unless_served(store: &StoreDir, options: &OpenOptions) -> Res
             Err(error) if error.code == Code::InUse => {}
             done => return done.map(Unmounted::Opened),
         }
-        match control::connect(store) {
-            Ok(Daemon::Closing(client)) => {
-                wait_closed(store, client)?;
-                // Others may have waited for that, too.
-                clock = SystemClock::new();
-                continue;
-            }
+        let has_closed = match control::connect(store) {
+            Ok(Daemon::Closing(client)) => wait_closed(store, client)?,
             Ok(Daemon::Serving { dir, .. }) if dir.as_os_str().is_empty() => {
                 let path = store.path().display();
                 let message =
@@ -112,16 +107,21 @@ pub(crate) fn open_unless_served(store: &StoreDir, options: &OpenOptions) -> Res
                     return Err(in_use(store, &dir));
                 }
                 // Unmounted, and its daemon is about to notice; or lazily, and still in use.
-                if let Ok(false) = client.await_closed().and_then(|mut closing| closing.wait(NOTICE_TIME_MAX))
-                {
-                    let (store, dir) = (store.path().display(), dir.display());
-                    let message = format!("{store}: files of the former mount on {dir} are still in use");
-                    return Err(CliError::new(Code::InUse, message));
+                match client.await_closed().and_then(|mut closing| closing.wait(NOTICE_TIME_MAX)) {
+                    Ok(false) => {
+                        let (store, dir) = (store.path().display(), dir.display());
+                        let message = format!("{store}: files of the former mount on {dir} are still in use");
+                        return Err(CliError::new(Code::InUse, message));
+                    }
+                    closed => closed.is_ok(),
                 }
-                clock = SystemClock::new();
-                continue;
             }
-            _ => {}
+            _ => false,
+        };
+        if has_closed {
+            // Others may have waited for that, too, and be quicker.
+            clock = SystemClock::new();
+            continue;
         }
         if let Some(dir) = mounts::of_store(store.path())? {
             return Err(in_use(store, &dir));

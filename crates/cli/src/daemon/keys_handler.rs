@@ -5,16 +5,11 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
-use kvfs_fs::{Durability, FileSystem, FsError, Position};
+use kvfs_fs::{Durability, FileSystem, Position};
 use kvfs_rpc::client::Code as GrpcCode;
 use kvfs_rpc::server::{self, TxnError};
 use kvfs_service::{Begin, Caller, ErrorKind, ServiceError, Transactions};
-
-/// So long an attempt at a commit keeps its thread, one of few, while dirty pages wait for a transaction that
-/// may need one to end.
-const PAGES_TIME_MAX: Duration = Duration::from_millis(100);
 
 /// See the module.
 struct KeysHandler(Arc<Transactions>);
@@ -63,12 +58,13 @@ impl server::Transactions for KeysHandler {
         self.0.path(&caller(peer), txn).map_err(txn_error)
     }
 
-    fn commit(&self, peer: &server::Peer, txn: u64) -> Result<Option<Position>, TxnError> {
-        match self.0.commit(&caller(peer), txn, Durability::Buffered, Some(PAGES_TIME_MAX)) {
-            Ok(committed) => Ok(Some(committed.position)),
-            Err(error) if matches!(error.of_file_system(), Some(FsError::PagesWait)) => Ok(None),
-            Err(error) => Err(txn_error(error)),
-        }
+    fn may_wait(&self, txn: u64) -> bool {
+        self.0.is_mounted(txn)
+    }
+
+    fn commit(&self, peer: &server::Peer, txn: u64) -> Result<Position, TxnError> {
+        let committed = self.0.commit(&caller(peer), txn, Durability::Buffered, None);
+        committed.map(|committed| committed.position).map_err(txn_error)
     }
 
     fn abort(&self, peer: &server::Peer, txn: u64) -> Result<Option<String>, TxnError> {

@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use kvfs_fs::{Caller, FileSystem, Position, Ticket, hold_state};
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tonic::{Request, Status};
 
@@ -63,12 +64,30 @@ impl Shared {
     ) -> Result<T, Status> {
         let turn = Arc::clone(&call.user.turns).acquire_owned().await;
         let turn = turn.map_err(|_| Status::unavailable("the store is being closed"))?;
-        let (shared, peer) = (Arc::clone(self), Arc::clone(&call.peer));
-        let done = tokio::task::spawn_blocking(move || {
+        let work = move |shared: &Self, peer: &Peer| {
             let _turn = turn;
-            work(&shared, &peer)
-        });
-        done.await.map_err(|error| {
+            work(shared, peer)
+        };
+        self.run_on(&Handle::current(), call, work).await
+    }
+
+    /// The same for what may wait for other requests: without a turn, on a thread that none of these needs.
+    pub(super) async fn run_apart<T: Send + 'static>(
+        self: &Arc<Self>,
+        call: &Call,
+        work: impl FnOnce(&Self, &Peer) -> T + Send + 'static,
+    ) -> Result<T, Status> {
+        self.run_on(&self.apart, call, work).await
+    }
+
+    async fn run_on<T: Send + 'static>(
+        self: &Arc<Self>,
+        threads: &Handle,
+        call: &Call,
+        work: impl FnOnce(&Self, &Peer) -> T + Send + 'static,
+    ) -> Result<T, Status> {
+        let (shared, peer) = (Arc::clone(self), Arc::clone(&call.peer));
+        threads.spawn_blocking(move || work(&shared, &peer)).await.map_err(|error| {
             tracing::error!(%error, "a key-value request failed");
             Status::internal("the request failed inside of the daemon; its log has more")
         })

@@ -42,7 +42,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use kvfs_fs::FileSystem;
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -54,6 +54,9 @@ const END_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// An idle worker goes after this time.
 const WORKER_IDLE_MAX: Duration = Duration::from_secs(10);
+
+/// More than there are transactions with mounted views, each of which has threads of its own as well.
+const APART_MAX: usize = 1 << 16;
 
 /// What clients may take.
 #[derive(Debug, Clone)]
@@ -126,6 +129,8 @@ pub(crate) struct Shared {
     syncer: Syncer,
     users: Users,
     options: Options,
+    /// Threads for what may wait for other requests.
+    apart: Handle,
 }
 
 /// A listening socket. Stopped and removed by [`Server::stop`] or on drop.
@@ -157,13 +162,19 @@ impl Server {
             .thread_name("kv-worker")
             .thread_keep_alive(WORKER_IDLE_MAX)
             .build()?;
+        let apart = Builder::new_current_thread()
+            .max_blocking_threads(APART_MAX)
+            .thread_name("kv-commit")
+            .thread_keep_alive(WORKER_IDLE_MAX)
+            .build()?;
         let store = Arc::clone(fs.store());
         let syncer = Syncer::start(move |position| store.sync(position))?;
         let users = Users::new(&options.limits);
-        let shared = Arc::new(Shared { fs, transactions, syncer, users, options });
+        let handle = apart.handle().clone();
+        let shared = Arc::new(Shared { fs, transactions, syncer, users, options, apart: handle });
         let (stop, stopped) = watch::channel(false);
         let listeners = std::iter::once(listener).chain(also).collect();
-        let body = move || serve(runtime, listeners, &shared, &stopped);
+        let body = move || serve([runtime, apart], listeners, &shared, &stopped);
         let thread = std::thread::Builder::new().name("kv-socket".into()).spawn(body)?;
         Ok(Self { socket, stop, thread: Some(thread) })
     }
@@ -193,7 +204,7 @@ impl Drop for Server {
 }
 
 fn serve(
-    runtime: Runtime,
+    [runtime, apart]: [Runtime; 2],
     listeners: Vec<UnixListener>,
     shared: &Arc<Shared>,
     stopped: &watch::Receiver<bool>,
@@ -214,4 +225,5 @@ fn serve(
     }
     // Connections end with their tasks; what they began on other threads is waited for.
     runtime.shutdown_timeout(END_TIME_MAX);
+    apart.shutdown_timeout(END_TIME_MAX);
 }

@@ -17,11 +17,6 @@ use super::failure::TxnError;
 use super::peer::Peer;
 use crate::{ioctl, proto};
 
-/// Between two attempts at a commit whose pages wait, at first.
-const PAUSE_MIN: Duration = Duration::from_millis(20);
-/// The same, later: so late a commit may notice that the other transaction has ended.
-const PAUSE_MAX: Duration = Duration::from_secs(1);
-
 /// How to begin a transaction.
 #[derive(Debug, Clone)]
 pub struct Begin {
@@ -80,13 +75,16 @@ pub trait Transactions: Send + Sync + 'static {
     /// As [`Transactions::view`]; the mount fails.
     fn path(&self, peer: &Peer, txn: u64) -> Result<PathBuf, TxnError>;
 
+    /// Whether its commit may wait for what others hold: for dirty pages of its view, which may wait for
+    /// another transaction's lock. It has a thread of its own then, since the end of that one may need any of
+    /// those that requests share.
+    fn may_wait(&self, txn: u64) -> bool;
+
     /// Commits it: visible to all readers when this returns, and durable when what it returns is synced.
-    /// `None`: dirty pages of its view wait for another transaction's lock, and go on. It is to be tried
-    /// again; until then the caller keeps no thread, which the end of that one may need.
     ///
     /// # Errors
     /// As [`Transactions::view`]; what keeps it from being committed.
-    fn commit(&self, peer: &Peer, txn: u64) -> Result<Option<Position>, TxnError>;
+    fn commit(&self, peer: &Peer, txn: u64) -> Result<Position, TxnError>;
 
     /// Drops it. Returns why it could not have been committed any more, if so.
     ///
@@ -118,7 +116,11 @@ impl Transactions for NoTransactions {
         Err(TxnError::Unknown(txn))
     }
 
-    fn commit(&self, _: &Peer, txn: u64) -> Result<Option<Position>, TxnError> {
+    fn may_wait(&self, _: u64) -> bool {
+        false
+    }
+
+    fn commit(&self, _: &Peer, txn: u64) -> Result<Position, TxnError> {
         Err(TxnError::Unknown(txn))
     }
 
@@ -166,15 +168,11 @@ impl Shared {
         request: proto::CommitRequest,
     ) -> Result<(), Status> {
         let txn = request.txn;
-        let mut pause = PAUSE_MIN;
-        let position = loop {
-            let done = self.run(call, move |shared, peer| shared.transactions.commit(peer, txn)).await??;
-            if let Some(position) = done {
-                break position;
-            }
-            call.report.wait();
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(PAUSE_MAX);
+        let commit = move |shared: &Self, peer: &Peer| shared.transactions.commit(peer, txn);
+        let position = if self.transactions.may_wait(txn) {
+            self.run_apart(call, commit).await??
+        } else {
+            self.run(call, commit).await??
         };
         let hardened = self.harden(position, request.durability).await;
         hardened.map_err(|status| {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use kvfs_fs::{BeginOptions, Durability, FileSystem, Isolation, MkfsOptions, MountOptions, Owner, Position};
@@ -21,8 +21,9 @@ type Open = (Arc<FileSystem>, Option<u64>, Begin);
 struct Registry {
     main: Mutex<Option<Arc<FileSystem>>>,
     open: Mutex<BTreeMap<u64, Open>>,
-    /// Those whose pages wait, and how often their commit was tried.
-    waiting: Mutex<BTreeMap<u64, u32>>,
+    /// Those whose pages wait, and whether their commit was begun.
+    waiting: Mutex<BTreeMap<u64, bool>>,
+    goes_on: Condvar,
 }
 
 impl Transactions for Registry {
@@ -53,16 +54,20 @@ impl Transactions for Registry {
         Ok(format!("/views/{txn}").into())
     }
 
-    fn commit(&self, _: &Peer, txn: u64) -> Result<Option<Position>, TxnError> {
+    fn may_wait(&self, txn: u64) -> bool {
+        self.waiting.lock().unwrap().contains_key(&txn)
+    }
+
+    fn commit(&self, _: &Peer, txn: u64) -> Result<Position, TxnError> {
         let mut waiting = self.waiting.lock().unwrap();
-        if let Some(attempts) = waiting.get_mut(&txn) {
-            *attempts += 1;
-            return Ok(None);
+        while let Some(is_begun) = waiting.get_mut(&txn) {
+            *is_begun = true;
+            waiting = self.goes_on.wait(waiting).unwrap();
         }
         drop(waiting);
         let (view, ..) = self.open.lock().unwrap().remove(&txn).ok_or(TxnError::Unknown(txn))?;
         let commit = || view.expect_txn()?.freeze()?.plan()?.commit(|| ())?.harden(Durability::Buffered);
-        commit().map(Some).map_err(|error| TxnError::of(&view, &error))
+        commit().map_err(|error| TxnError::of(&view, &error))
     }
 
     fn abort(&self, _: &Peer, txn: u64) -> Result<Option<String>, TxnError> {
@@ -148,12 +153,13 @@ impl World {
 
     /// From now on the pages of these transactions wait, of no others.
     pub(crate) fn let_wait(&self, txns: impl IntoIterator<Item = u64>) {
-        *self.registry.waiting.lock().unwrap() = txns.into_iter().map(|txn| (txn, 0)).collect();
+        *self.registry.waiting.lock().unwrap() = txns.into_iter().map(|txn| (txn, false)).collect();
+        self.registry.goes_on.notify_all();
     }
 
-    /// Of those: for how many a commit was tried.
-    pub(crate) fn tried_count(&self) -> usize {
-        self.registry.waiting.lock().unwrap().values().filter(|&&attempts| attempts > 0).count()
+    /// Of how many of those the commit was begun.
+    pub(crate) fn begun_count(&self) -> usize {
+        self.registry.waiting.lock().unwrap().values().filter(|is_begun| **is_begun).count()
     }
 
     pub(crate) fn stop(&mut self) {

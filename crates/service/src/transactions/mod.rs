@@ -231,6 +231,11 @@ impl Transactions {
         self.install_view_mount(id, ServedView::new(mount, slot)).map(drop)
     }
 
+    /// Whether the view of a transaction is mounted, so that its commit may wait for pages.
+    pub fn is_mounted(&self, id: u64) -> bool {
+        self.state.lock().open.get(&id).is_some_and(|entry| entry.view_mount.is_some())
+    }
+
     /// The view, with a slot for its kernel side.
     fn view_without_mount(&self, caller: &Caller, id: u64) -> Result<(Arc<FileSystem>, Slot)> {
         let state = self.state.lock();

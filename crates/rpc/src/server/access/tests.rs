@@ -21,7 +21,9 @@ fn shared(limits: Limits) -> Shared {
     let syncer = Syncer::start(|_| Ok(())).unwrap();
     let users = Users::new(&limits);
     let options = Options { masters: vec![0, 500], mount: PathBuf::new(), also: None, limits };
-    Shared { fs, transactions: Arc::new(NoTransactions), syncer, users, options }
+    // Nothing here waits for others.
+    let apart = tokio::runtime::Builder::new_current_thread().build().unwrap().handle().clone();
+    Shared { fs, transactions: Arc::new(NoTransactions), syncer, users, options, apart }
 }
 
 fn peer(uid: u32, groups: &[u32]) -> Peer {
