@@ -33,7 +33,7 @@ use super::background::Job;
 use super::cached::Cached;
 use super::writers::Writers;
 use super::{Bridge, Shared};
-use crate::notify::{Notification, Notifier};
+use crate::notify::{Notification, Notifier, Told};
 
 /// So long READs wait for the kernel to take greater sizes: longer than one that is not held up by a READ
 /// takes.
@@ -229,8 +229,8 @@ impl Shared {
     }
 }
 
-/// Has all carried out, but for what the kernel has no time for. Returns the nodes of which it had nothing.
-fn soon(notifier: &Notifier, notifications: &mut dyn Iterator<Item = Notification>) -> Vec<u64> {
+/// Has all carried out, but for what the kernel has no time for.
+fn soon(notifier: &Notifier, notifications: &mut dyn Iterator<Item = Notification>) -> Told {
     // The connection's end forgets everything.
     notifier.carry_out_soon(notifications).unwrap_or_default()
 }
@@ -239,7 +239,7 @@ impl Bridge {
     /// Commits the transaction of `view`, which came from this bridge's main line and is reached through
     /// `own`, if it is mounted. When this returns, every user of the main line sees the changes, and nothing
     /// older; with [`Durability::Synced`] they survive a power cut. `pages_max`: how long the view's dirty
-    /// pages may take, at about.
+    /// pages may make no progress, at about.
     ///
     /// # Errors
     /// As [`kvfs_fs::PlannedCommit::commit`]; `PagesWait`: the pages take longer, and go on. After `Canceled`
@@ -292,7 +292,8 @@ impl Bridge {
     }
 
     /// Has the kernel write out every dirty page of this view, of shared mappings too, and drop its pages.
-    /// Waits for about `time_max` at most, if that is given; for views, by one caller at a time.
+    /// Waits for about `time_max` without progress at most, if that is given; for views, by one caller at a
+    /// time.
     ///
     /// # Errors
     /// That of a page that could not be written. `PagesWait`: they take longer, and go on.
@@ -302,7 +303,17 @@ impl Bridge {
         let WriteOut { state, ended } = &shared.write_out;
         let mut round = state.lock();
         let is_late = |round: &mut kvfs_locks::MutexGuard<'_, Round, class::FuseBridgeCommitState>| {
-            ended.wait_while_for(round, |round| round.is_under_way, time_max).timed_out()
+            let begun = || shared.notifier.get().map(Notifier::begun);
+            let mut before = begun();
+            while ended.wait_while_for(round, |round| round.is_under_way, time_max).timed_out() {
+                // Where many files are known, one after the other.
+                let now = begun();
+                if now == before {
+                    return true;
+                }
+                before = now;
+            }
+            false
         };
         // One that began before may have passed by what is dirty now.
         if is_late(&mut round) {
@@ -336,10 +347,10 @@ impl Bridge {
         invalidated.sizes = files.iter().filter_map(|file| Some((*file, invalidated.size(*file)?))).collect();
         // Of one that has given way nothing will appear.
         while view.txn().is_some_and(|txn| txn.doom().is_none()) {
-            let absent = soon(notifier, &mut files.iter().copied().map(everything_of));
-            files.retain(|file| notifier.has_to_tell(&everything_of(*file)));
-            writers.leave_old(files);
-            invalidated.absent.extend(self.files.shared.learnt_soon(absent));
+            let told = soon(notifier, &mut files.into_iter().map(everything_of));
+            // Of others' messages nothing follows: what they tell of may be newer.
+            writers.leave_old(told.late);
+            invalidated.absent.extend(self.files.shared.learnt_soon(told.not_cached));
             files = writers.next_round();
             if files.is_empty() {
                 break;
@@ -388,14 +399,20 @@ impl Shared {
         let listings: BTreeSet<u64> = names.map(|(directory, _)| directory.0).collect();
         let nodes = changes.nodes.into_iter();
         let nodes = nodes.filter(|(node, _)| !listings.contains(&node.0) && !forgotten.contains(&node.0));
+        // A page that is written whole is kept back without having been asked for.
+        let has_pages = |node: u64| self.config.writeback || self.cached.has(node);
         let mut nodes = nodes
-            .map(|(node, content)| if content { everything_of(node.0) } else { attributes_of(node.0) })
+            .map(
+                |(node, content)| {
+                    if content && has_pages(node.0) { everything_of(node.0) } else { attributes_of(node.0) }
+                },
+            )
             .chain(listings.iter().copied().map(attributes_of));
         // Modes, owners and lists first: a name that is new in a directory which is closed from now on is not
         // opened by what the kernel knew of the directory. Each process that may list a directory can hold up
         // all else that is told of it.
-        let absent = soon(notifier, &mut nodes);
-        self.late.add(self.learnt_soon(absent));
+        let told = soon(notifier, &mut nodes);
+        self.late.add(self.learnt_soon(told.not_cached));
         then(notifier);
         let (root_names, is_in_root) = (&self.root_names, listings.contains(&NodeId::ROOT.0));
         let by_name = is_in_root.then(|| root_names.by_name());

@@ -36,8 +36,8 @@ use crate::abi::notify as wire;
 use crate::dispatch::Channel;
 use crate::session::Negotiated;
 use crate::transport::Delivery;
-pub use pending::Pending;
 use pending::WaitBudget;
+pub use pending::{Pending, Told};
 use queue::{Done, KernelLock, Queue, SENDERS_MAX};
 
 /// How often a caller that waits looks whether another sender is needed, and for how long the senders have
@@ -300,7 +300,7 @@ impl Notifier {
     ) -> Result<Vec<u64>, NotifyError> {
         let (pending, submitted) = self.queue_all(notifications, |_, _| true);
         self.wait(&pending, None);
-        submitted.map(|()| pending.take_not_cached())
+        submitted.map(|()| pending.take_told().not_cached)
     }
 
     /// As [`Self::carry_out_all`], but for those that the kernel has no time for: they are carried out when
@@ -312,11 +312,11 @@ impl Notifier {
     pub fn carry_out_soon(
         &self,
         notifications: impl IntoIterator<Item = Notification>,
-    ) -> Result<Vec<u64>, NotifyError> {
+    ) -> Result<Told, NotifyError> {
         let mut budget = WaitBudget::new(self.shared.config.wait_max);
-        let (mut not_cached, mut is_late) = (Vec::new(), false);
-        let mut told_at_once = Vec::new();
-        let waits = |notification: &Notification| !self.tell_at_once(notification, &mut told_at_once);
+        let (mut told, mut is_late) = (Told::default(), false);
+        let mut absent_at_once = Vec::new();
+        let waits = |notification: &Notification| !self.tell_at_once(notification, &mut absent_at_once);
         let mut notifications = notifications.into_iter().filter(waits).peekable();
         while notifications.peek().is_some() {
             let mut count = 0;
@@ -330,14 +330,16 @@ impl Notifier {
                 self.bound_names();
             }
             submitted?;
-            not_cached.append(&mut pending.take_not_cached());
+            let mut of_part = pending.take_told();
+            told.not_cached.append(&mut of_part.not_cached);
+            told.late.append(&mut of_part.late);
         }
         if is_late {
             tracing::warn!("the kernel is busy with a directory or file; it is told later what has changed");
         }
         drop(notifications);
-        not_cached.append(&mut told_at_once);
-        Ok(not_cached)
+        told.not_cached.append(&mut absent_at_once);
+        Ok(told)
     }
 
     /// Carries out what waits for nothing inside the kernel, and returns whether this is such: no sender has
@@ -382,7 +384,7 @@ impl Notifier {
             let done = if is_waited_for(&queue, notification.kernel_lock()) {
                 Some(pending.count(&notification))
             } else {
-                pending.note_other();
+                pending.note_other(&notification);
                 None
             };
             queue.push(notification, done);
@@ -449,6 +451,11 @@ impl Notifier {
     pub(crate) fn has_to_tell(&self, notification: &Notification) -> bool {
         let queue = self.shared.queue.lock();
         !queue.has_ended && queue.contains(notification)
+    }
+
+    /// How many have been begun to be sent so far.
+    pub(crate) fn begun(&self) -> u64 {
+        self.shared.queue.lock().begun()
     }
 
     /// Whether the kernel has no time for some of what it is to be told.

@@ -4,7 +4,7 @@
 //! plain data. Invariant: however many parts a caller's notifications are sent in, what holds up the kernel
 //! costs it one budget.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,6 +27,17 @@ struct Progress {
     has_others: bool,
     /// Nodes of which the kernel had nothing.
     not_cached: Vec<u64>,
+    /// Nodes of which it has not been told.
+    late: HashSet<u64>,
+}
+
+/// What came of notifications that were to be carried out soon.
+#[derive(Debug, Default)]
+pub struct Told {
+    /// Nodes of which the kernel had nothing.
+    pub not_cached: Vec<u64>,
+    /// Nodes of which it has not been told yet.
+    pub late: Vec<u64>,
 }
 
 impl Pending {
@@ -36,17 +47,26 @@ impl Pending {
     }
 
     /// There is another one, for which no caller waits.
-    pub(super) fn note_other(&self) {
-        self.0.0.lock().has_others = true;
+    pub(super) fn note_other(&self, notification: &Notification) {
+        let mut progress = self.0.0.lock();
+        progress.has_others = true;
+        progress.late.extend(notification.inode());
     }
 
     /// Counts one more. Returns what is to be called when it was carried out.
     pub(super) fn count(&self, notification: &Notification) -> Done {
-        self.0.0.lock().left += 1;
         let (counted, node) = (Arc::clone(&self.0), notification.inode());
+        {
+            let mut progress = self.0.0.lock();
+            progress.left += 1;
+            progress.late.extend(node);
+        }
         Box::new(move |outcome| {
             let mut progress = counted.0.lock();
             progress.left -= 1;
+            if let Some(node) = node {
+                progress.late.remove(&node);
+            }
             progress.not_cached.extend(node.filter(|_| outcome == Outcome::NotCached));
             counted.1.notify_one();
         })
@@ -64,9 +84,11 @@ impl Pending {
         (progress.left > 0, progress.has_others)
     }
 
-    /// Nodes of which the kernel had nothing.
-    pub(super) fn take_not_cached(&self) -> Vec<u64> {
-        std::mem::take(&mut self.0.0.lock().not_cached)
+    /// What has come of them so far.
+    pub(super) fn take_told(&self) -> Told {
+        let mut progress = self.0.0.lock();
+        let late = std::mem::take(&mut progress.late).into_iter().collect();
+        Told { not_cached: std::mem::take(&mut progress.not_cached), late }
     }
 }
 

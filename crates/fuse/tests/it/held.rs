@@ -10,7 +10,7 @@ use std::time::Duration;
 use kvfs_fs::{
     BeginOptions, Caller, Durability, FileSystem, FsError, Invalidations, MountOptions, NodeId, WriteFlags,
 };
-use kvfs_fuse::abi::notify::{INC_EPOCH, INVAL_ENTRY, INVAL_INODE, InvalEntryOut};
+use kvfs_fuse::abi::notify::{INC_EPOCH, INVAL_ENTRY, INVAL_INODE, InvalEntryOut, InvalInodeOut};
 use kvfs_fuse::abi::{self, Opcode};
 use kvfs_fuse::bridge::{Answer, Bridge, BridgeConfig, ControlCaller, ControlHandler, init_config};
 use kvfs_fuse::dispatch::Ioctl;
@@ -277,6 +277,34 @@ fn kernel_is_told_of_names_and_listings_only_where_it_has_looked_for_one() {
 }
 
 #[test]
+fn kernel_is_told_of_content_only_where_it_may_have_pages_and_late_of_what_is_held() {
+    let rig = rig(true, INVAL_INODE);
+    let [held, free] = rig.nodes;
+    let told_offset = || {
+        let told = rig.kernel.answer();
+        assert_eq!(told.error, INVAL_INODE);
+        InvalInodeOut::read_from_bytes(&told.body[..]).unwrap().off
+    };
+    let change = |node| {
+        rig.bridge.forget_beside(Invalidations { nodes: vec![(node, true)], ..Invalidations::default() });
+    };
+    change(free);
+    assert_eq!(told_offset(), -1, "attributes alone");
+    let read = abi::ReadIn { size: 4096, ..abi::ReadIn::default() };
+    rig.kernel.send(Opcode::Read, 10, free.0, &[read.as_bytes()]);
+    assert_eq!(rig.kernel.answer().unique, 10);
+    change(free);
+    assert_eq!(told_offset(), 0);
+    let pages = |node: NodeId| Notification::InvalInode { node: node.0, offset: 0, len: 0 };
+    let told = rig.session.notifier().carry_out_soon([pages(held), pages(free)]).unwrap();
+    assert_eq!(told.late, [held.0]);
+    let told = rig.session.notifier().carry_out_soon([pages(held), pages(free)]).unwrap();
+    assert_eq!(told.late, [held.0], "behind the one that is held");
+    rig.barrier.open();
+    rig.end();
+}
+
+#[test]
 fn session_ends_beside_a_held_directory_that_another_front_end_has_changed() {
     let Rig { bridge, kernel, session, barrier, nodes, .. } = rig(false, INVAL_ENTRY);
     thread::scope(|scope| {
@@ -297,6 +325,9 @@ fn session_ends_beside_a_held_directory_that_another_front_end_has_changed() {
 fn commit_of_held_pages_goes_on_and_a_mapping_of_old_pages_is_refused_until_they_are_dropped() {
     let rig = rig(true, INVAL_INODE);
     let [held, _] = rig.nodes;
+    let read = abi::ReadIn { size: 4096, ..abi::ReadIn::default() };
+    rig.kernel.send(Opcode::Read, 8, held.0, &[read.as_bytes()]);
+    assert_eq!(rig.kernel.answer().unique, 8);
     let view = rig.begin();
     let data = bytes::Bytes::from_static(b"new");
     view.write(&Caller::default(), held, 0, data, WriteFlags::default()).unwrap();
