@@ -123,9 +123,11 @@ impl Victims {
         self.zones.binary_search(&zone.0).is_ok()
     }
 
-    /// Whether `piece` may have anything of them: of what is misplaced that is not known.
-    pub(crate) fn may_have_any_of(&self, piece: &PieceDesc) -> bool {
-        self.are_misplaced() || self.have_any_of(piece)
+    /// Whether `piece` may have anything of them, which was made of `old` and its neighbours: what is
+    /// misplaced is known of `old` alone.
+    pub(crate) fn may_have_any_of(&self, piece: &PieceDesc, old: &PieceDesc) -> bool {
+        let meets_old = || piece.first_key <= old.last_key && piece.last_key >= old.first_key;
+        (self.are_misplaced() && meets_old()) || self.have_any_of(piece)
     }
 
     /// Whether `piece` has anything there.

@@ -20,6 +20,7 @@ mod clones;
 mod drains;
 mod heat;
 mod huge;
+mod large_runs;
 mod outages;
 mod placement;
 mod repair;

@@ -156,7 +156,7 @@ fn rewrite_all(
             let victims = Victims::new(zones, worth).leaving_rest();
             let config = merger.stepper.step_config(Lane::FIRST, BUDGET, Some(merger.pace()));
             let config = StepConfig { victims, ..config };
-            let rewritten = merger.rewrite_all(&[target], &config, false, &mut |_, _| true);
+            let rewritten = merger.rewrite_all(&[target], &config, false, &mut |_, _| goes_on(left));
             let rewritten = ok_unless_full(rewritten.map(drop)).map(|fits| round.was_full |= !fits);
             pass_over(&mut round.unread, rewritten, &runtime.health)?;
             left = bytes_left();

@@ -375,7 +375,7 @@ impl Migrator {
                 let is_needed = !is_cold || self.zones().is_fast_crowded();
                 if is_needed && self.has_room_for(plan) {
                     had_room = true;
-                    match self.rewrite(*target) {
+                    match self.rewrite(*target, &mut || goes_on(left)) {
                         Ok(moved) => has_moved |= moved,
                         error => pass_over(&mut unread, error.map(drop), &runtime.health)?,
                     }
@@ -406,14 +406,14 @@ impl Migrator {
     }
 
     /// Whether anything was moved: the piece was there, free to be rewritten, and found space.
-    fn rewrite(&self, target: Target) -> Result<bool> {
+    fn rewrite(&self, target: Target, goes_on: &mut dyn FnMut() -> bool) -> Result<bool> {
         let merger = &self.merger;
         let begin = merger.runtime.clock.monotonic();
         *self.moving_since.lock() = Some(begin);
         let copied = Arc::new(AtomicU64::new(0));
         let config = self.step_config(Victims::misplaced(Arc::clone(&copied)));
         let was_there = self.is_there(target);
-        let rewritten = merger.rewrite_all(&[target], &config, false, &mut |_, _| true);
+        let rewritten = merger.rewrite_all(&[target], &config, false, &mut |_, _| goes_on());
         let took = merger.runtime.clock.monotonic().saturating_sub(begin);
         *self.moving_since.lock() = None;
         ok_unless_full(rewritten.map(drop))?;

@@ -34,6 +34,14 @@ pub(super) struct Target {
     pub(super) piece: PieceId,
 }
 
+/// What has come of a piece of a run that has to be made anew first.
+enum Rebased {
+    /// These are to be rewritten.
+    To(Vec<Target>),
+    /// It was ended behind one of its steps: what is left is a merge that goes on as any other.
+    Ended,
+}
+
 /// Takes what a rewrite makes.
 #[derive(Default)]
 struct Pieces(Vec<Finished>);
@@ -64,7 +72,8 @@ impl Merger {
         self.rewrite_all(&targets, config, has_all, goes_on)
     }
 
-    /// Rewrites these pieces; as [`Merger::empty`].
+    /// Rewrites these pieces; as [`Merger::empty`]. Where the run of one has to be made anew before,
+    /// `goes_on` is asked between the steps of that, too.
     pub(super) fn rewrite_all(
         &self,
         targets: &[Target],
@@ -77,17 +86,28 @@ impl Merger {
         let is_shared = self.live.has_announced(Feature::Clones);
         self.stepper.copies.forget_emptied();
         let sharing = is_shared.then(|| Arc::new(Sharing::of(&self.stepper.copies, &config.victims)));
-        for (done, &target) in targets.iter().enumerate() {
+        let mut ends = |done| {
             let is_wanted = !has_all && self.merging.is_wanted();
-            if self.runtime.is_stopping() || is_wanted || !goes_on(done, targets.len()) {
+            self.runtime.is_stopping() || is_wanted || !goes_on(done, targets.len())
+        };
+        for (done, &target) in targets.iter().enumerate() {
+            if ends(done) {
                 return Ok(false);
             }
-            let mut rebased = Vec::new();
-            let found =
-                claimed(&self.merging, target, config, has_all, |config| self.stepper.rebase(target, config));
-            let found = found.map(|found| rebased.extend(found.unwrap_or_default()));
-            pass_over(&mut unread, found, &self.runtime.health)?;
-            for target in rebased {
+            let rebase = |config: &StepConfig| self.stepper.rebase(target, config, &mut || ends(done));
+            let rebased = match claimed(&self.merging, target, config, has_all, rebase) {
+                Ok(Some(Rebased::Ended)) => return Ok(false),
+                Ok(Some(Rebased::To(targets))) => targets,
+                Ok(None) => Vec::new(),
+                Err(error) => {
+                    pass_over(&mut unread, Err(error), &self.runtime.health)?;
+                    Vec::new()
+                }
+            };
+            for (at, target) in rebased.into_iter().enumerate() {
+                if at > 0 && ends(done) {
+                    return Ok(false);
+                }
                 let sharing = sharing.as_ref();
                 let rewrite = |config: &StepConfig| self.stepper.rewrite_all_of(target, config, sharing);
                 let rewritten = claimed(&self.merging, target, config, has_all, rewrite);
@@ -149,31 +169,37 @@ pub(super) fn pass_over(unread: &mut Result<()>, rewritten: Result<()>, health: 
 impl Stepper {
     /// A new piece of a run whose seqnos are counted from its base would be counted so, too: such a run
     /// becomes another one, of the same bytes where they are. What of it is to be rewritten, which may be
-    /// `target` as it is.
-    fn rebase(&self, target: Target, config: &StepConfig) -> Result<Vec<Target>> {
+    /// `target` as it is. `ends` is asked behind each step.
+    fn rebase(&self, target: Target, config: &StepConfig, ends: &mut dyn FnMut() -> bool) -> Result<Rebased> {
         let Target { keyspace, run, piece } = target;
         let view = self.live.view();
         let Some(of) = view.version.runs(keyspace).iter().find(|other| other.id == run) else {
-            return Ok(Vec::new());
+            return Ok(Rebased::To(Vec::new()));
         };
-        let Some(old) = of.pieces.iter().find(|other| other.desc().id == piece) else {
-            return Ok(Vec::new());
+        let Some(old) = of.pieces.iter().find(|other| other.desc().id == piece).cloned() else {
+            return Ok(Rebased::To(Vec::new()));
         };
         if old.seqno_min() == old.desc().seqno_min {
-            return Ok(vec![target]);
+            return Ok(Rebased::To(vec![target]));
         }
         if view.version.merges(keyspace).iter().any(|merge| merge.involves(run)) {
-            return Ok(Vec::new());
+            return Ok(Rebased::To(Vec::new()));
         }
         let mut merge = self.merge_of(keyspace, std::slice::from_ref(of));
         drop(view);
         let stitching = StepConfig { victims: Victims::default(), stitch_bytes_min: 0, ..config.clone() };
-        while self.step(&mut merge, &stitching)? == Progress::More {}
+        while self.step(&mut merge, &stitching)? == Progress::More {
+            if ends() {
+                return Ok(Rebased::Ended);
+            }
+        }
         let view = self.live.view();
         let runs = view.version.runs(keyspace).iter().filter(|run| run.id == merge.output);
-        let pieces =
-            runs.flat_map(|run| &run.pieces).filter(|piece| config.victims.may_have_any_of(piece.desc()));
-        Ok(pieces.map(|piece| Target { keyspace, run: merge.output, piece: piece.desc().id }).collect())
+        let is_to_be_rewritten =
+            |piece: &&Arc<Piece>| config.victims.may_have_any_of(piece.desc(), old.desc());
+        let pieces = runs.flat_map(|run| &run.pieces).filter(is_to_be_rewritten);
+        let target = |piece: &Arc<Piece>| Target { keyspace, run: merge.output, piece: piece.desc().id };
+        Ok(Rebased::To(pieces.map(target).collect()))
     }
 
     /// Rewrites a piece, and what takes its place, until nothing of the victims is left: where the piece
