@@ -108,8 +108,8 @@ pub trait ViewMount: Send {
     /// Whether it is mounted nowhere any more.
     fn has_ended(&self) -> bool;
 
-    /// As [`Mounts::commit`], for the view behind this. `pages_max`: how long its dirty pages may make no
-    /// progress, at about.
+    /// As [`Mounts::commit`], for the view behind this. `pages_max`: how long its dirty pages may take, at
+    /// about, beside what each known file may.
     ///
     /// # Errors
     /// As [`kvfs_fs::PlannedCommit::commit`]; `PagesWait`: the pages take longer, and go on.

@@ -39,6 +39,9 @@ use crate::notify::{Notification, Notifier, Told};
 /// takes.
 const SIZE_WAIT_MAX: Duration = Duration::from_millis(20);
 
+/// So long the kernel may take for a file of a view, of which most have nothing dirty.
+const FILE_TIME: Duration = Duration::from_micros(100);
+
 /// Pages and attributes of a file; dirty pages are written first.
 pub(super) fn everything_of(node: u64) -> Notification {
     Notification::InvalInode { node, offset: 0, len: 0 }
@@ -239,7 +242,7 @@ impl Bridge {
     /// Commits the transaction of `view`, which came from this bridge's main line and is reached through
     /// `own`, if it is mounted. When this returns, every user of the main line sees the changes, and nothing
     /// older; with [`Durability::Synced`] they survive a power cut. `pages_max`: how long the view's dirty
-    /// pages may make no progress, at about.
+    /// pages may take, at about, beside what each known file may.
     ///
     /// # Errors
     /// As [`kvfs_fs::PlannedCommit::commit`]; `PagesWait`: the pages take longer, and go on. After `Canceled`
@@ -292,28 +295,20 @@ impl Bridge {
     }
 
     /// Has the kernel write out every dirty page of this view, of shared mappings too, and drop its pages.
-    /// Waits for about `time_max` without progress at most, if that is given; for views, by one caller at a
-    /// time.
+    /// Waits for about `time_max` at most, if that is given, and what each known file may take; for views, by
+    /// one caller at a time.
     ///
     /// # Errors
     /// That of a page that could not be written. `PagesWait`: they take longer, and go on.
     pub fn write_back(&self, time_max: Option<Duration>) -> Result<(), FsError> {
         let shared = &self.files.shared;
         let Some(time_max) = time_max else { return shared.write_back() };
+        let known = u32::try_from(shared.fs.nodes().cached_files().len()).unwrap_or(u32::MAX);
+        let time_max = time_max.saturating_add(FILE_TIME.saturating_mul(known));
         let WriteOut { state, ended } = &shared.write_out;
         let mut round = state.lock();
         let is_late = |round: &mut kvfs_locks::MutexGuard<'_, Round, class::FuseBridgeCommitState>| {
-            let begun = || shared.notifier.get().map(Notifier::begun);
-            let mut before = begun();
-            while ended.wait_while_for(round, |round| round.is_under_way, time_max).timed_out() {
-                // Where many files are known, one after the other.
-                let now = begun();
-                if now == before {
-                    return true;
-                }
-                before = now;
-            }
-            false
+            ended.wait_while_for(round, |round| round.is_under_way, time_max).timed_out()
         };
         // One that began before may have passed by what is dirty now.
         if is_late(&mut round) {
@@ -399,8 +394,9 @@ impl Shared {
         let listings: BTreeSet<u64> = names.map(|(directory, _)| directory.0).collect();
         let nodes = changes.nodes.into_iter();
         let nodes = nodes.filter(|(node, _)| !listings.contains(&node.0) && !forgotten.contains(&node.0));
-        // A page that is written whole is kept back without having been asked for.
-        let has_pages = |node: u64| self.config.writeback || self.cached.has(node);
+        // A page that is written whole is kept back without having been asked for. Listings are pages, too.
+        let has_pages =
+            |node: u64| self.config.writeback || self.cached.has(node) || self.names_cached.has(node);
         let mut nodes = nodes
             .map(
                 |(node, content)| {

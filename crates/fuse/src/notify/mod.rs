@@ -453,11 +453,6 @@ impl Notifier {
         !queue.has_ended && queue.contains(notification)
     }
 
-    /// How many have been begun to be sent so far.
-    pub(crate) fn begun(&self) -> u64 {
-        self.shared.queue.lock().begun()
-    }
-
     /// Whether the kernel has no time for some of what it is to be told.
     pub(crate) fn has_stalled(&self) -> bool {
         self.shared.queue.lock().has_stalled()

@@ -169,10 +169,13 @@ impl Shared {
     ) -> Result<(), Status> {
         let txn = request.txn;
         let commit = move |shared: &Self, peer: &Peer| shared.transactions.commit(peer, txn);
-        let position = if self.transactions.may_wait(txn) {
-            self.run_apart(call, commit).await??
-        } else {
-            self.run(call, commit).await??
+        // Requests that came before this one may have mounted the view.
+        let unless_it_waits = move |shared: &Self, peer: &Peer| {
+            (!shared.transactions.may_wait(txn)).then(|| commit(shared, peer))
+        };
+        let position = match self.run(call, unless_it_waits).await? {
+            Some(done) => done?,
+            None => self.run_apart(call, commit).await??,
         };
         let hardened = self.harden(position, request.durability).await;
         hardened.map_err(|status| {

@@ -13,8 +13,7 @@ use super::Transactions;
 use super::taken::{Taken, Use};
 use crate::error::{ErrorKind, Result, ServiceError};
 
-/// So long the dirty pages of a view may make no progress: they may wait for the lock of a transaction that
-/// is kept, too.
+/// So long the dirty pages of a view may take: they may wait for the lock of a transaction that is kept, too.
 const PAGES_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// A transaction that was taken out of the reach of all other threads.
