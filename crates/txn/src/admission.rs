@@ -191,6 +191,13 @@ impl Guard<'_> {
         self.admit(wants, lock)
     }
 
+    /// Whether a transaction's lock is in the way of one of these names, whose latches are held, so that
+    /// `false` holds until they are given back. Waits for none: for an operation outside of transactions that
+    /// has another way to go.
+    pub fn meets_locks(&self, wants: &[Want<'_>]) -> bool {
+        !self.locks.is_empty() && wants.iter().any(|want| self.locks.is_held_against(want))
+    }
+
     /// Locks the names, or passes them, whose latches are held.
     fn admit(&mut self, wants: &[Want<'_>], lock: impl Fn(&Want<'_>) -> bool) -> Result<(), Refused> {
         let (asker, takes) = match self.party {

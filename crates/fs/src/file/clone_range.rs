@@ -101,12 +101,12 @@ impl<'v> RangeCloner<'v> {
         let blocks = blocks_name(from.inode, ranges.source, ranges.source + ranges.len);
         let size = LockName::Attributes { inode: from.inode, fields: Fields::SIZE };
         let wants = [Want::shared(size), Want::shared(blocks)];
-        // On the main line nothing is committed to the source meanwhile: a view reads its own state of it.
-        let _held = if fs.origin.is_main() {
-            fs.locker().latch(caller, &wants)?
-        } else {
-            fs.locker().latch_to_read(caller, &wants)?
-        };
+        let held = fs.locker().latch_to_read(caller, &wants)?;
+        // On the main line nothing may be committed to the source meanwhile; a view reads its own state.
+        // The source is only read, so no transaction is waited for: a wait would doom it.
+        if fs.origin.is_main() && held.meets_locks(&wants) {
+            return Ok(None);
+        }
         let mut wants = target_wants(to.inode).to_vec();
         let loss = PrivilegeLoss::AsCaller;
         wants.extend(loss.want(to.inode));

@@ -78,6 +78,11 @@ impl Names<'_> {
         }
         self.locker.verify(wants)
     }
+
+    /// Whether a transaction's lock is in the way of one of these names, which are held. Waits for none.
+    pub(crate) fn meets_locks(&self, wants: &[Want<'_>]) -> bool {
+        self.guard.meets_locks(wants)
+    }
 }
 
 impl Drop for Names<'_> {

@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use kvfs_fs::{
     Attr, Caller, CloneRights, Cloned, FallocateMode, FileSystem, FileType, FsError, Limits, NodeId,
@@ -555,21 +556,21 @@ fn large_copy_that_waits_for_one_transaction_after_another_is_called_again() {
     for at in 0..17 {
         main.write_at(source, at << 20, &vec![3; 1 << 20]).unwrap();
     }
-    let changing = |name| {
+    let changing = |set: SetAttr| {
         let view = begin(&main, Isolation::Snapshot);
-        let node = look(&view, ROOT, name);
-        let size = SetAttr { size: Some(1 << 30), ..SetAttr::default() };
-        view.setattr(&view.caller, node, &size).unwrap();
+        let node = look(&view, ROOT, "target");
+        view.setattr(&view.caller, node, &set).unwrap();
         view
     };
-    let (first, second) = (changing("source"), changing("target"));
+    let first = changing(SetAttr { size: Some(1 << 30), ..SetAttr::default() });
+    let second = changing(SetAttr { mode: Some(0o600), ..SetAttr::default() });
     let copy = |caller: &Caller| main.fs.copy_file_range(caller, source, 0, target, 0, 17 << 20);
-    let Err(FsError::Parked(ticket)) = copy(&main.caller) else { panic!("the source is changed") };
+    let Err(FsError::Parked(ticket)) = copy(&main.caller) else { panic!("the size is changed") };
     assert!(!ticket.is_ready());
-    commit(&first.fs).unwrap();
+    first.txn().unwrap().abort();
     assert!(ticket.is_ready());
     let again = Caller { ticket: Some(ticket), ..main.caller.clone() };
-    let Err(FsError::Parked(ticket)) = copy(&again) else { panic!("the target is changed") };
+    let Err(FsError::Parked(ticket)) = copy(&again) else { panic!("the mode is changed") };
     assert!(!ticket.is_ready());
     second.txn().unwrap().abort();
     assert!(ticket.is_ready(), "the copy waits for nothing");
@@ -577,31 +578,59 @@ fn large_copy_that_waits_for_one_transaction_after_another_is_called_again() {
     main.assert_sound("copied");
 }
 
-/// Before and after a commit are not mixed.
 #[test]
-fn a_large_copy_waits_for_a_transaction_that_has_changed_its_source() {
+fn large_copy_of_what_a_transaction_changes_is_a_copy_and_dooms_nothing() {
+    const LEN: u64 = 17 << 20;
+    let main = over_the_engine(1 << 20);
+    let source = main.file(ROOT, "source");
+    for at in 0..17 {
+        main.write_at(source, at << 20, &vec![7; 1 << 20]).unwrap();
+    }
+    let copy_into = |target| main.copy_file_range(&main.caller, source, 0, target, 0, LEN).unwrap().bytes;
+    let targets = ["overwritten", "longer", "emptied"].map(|name| main.file(ROOT, name));
+    for (number, &target) in targets.iter().enumerate() {
+        let view = begin(&main, Isolation::Snapshot);
+        look(&view, ROOT, "source");
+        let changed = match number {
+            0 => view.write_at(source, 1 << 20, b"overwritten").map(drop),
+            1 => view.write_at(source, LEN, b"longer").map(drop),
+            _ => {
+                let empty = SetAttr { size: Some(0), ..SetAttr::default() };
+                view.setattr(&view.caller, source, &empty).map(drop)
+            }
+        };
+        changed.unwrap();
+        let before = main.read_all(source);
+        assert_eq!(copy_into(target), 4 << 20);
+        assert!(main.read_all(target) == before[..4 << 20]);
+        main.clock.advance(Duration::from_secs(2));
+        main.admission().tick();
+        commit(&view.fs).unwrap();
+    }
+    assert_eq!(copy_into(main.file(ROOT, "behind")), 0);
+    main.assert_sound("copied");
+}
+
+/// It reads what the transaction began with.
+#[test]
+fn large_copy_in_a_transaction_is_a_clone_while_another_one_changes_the_source() {
     let main = over_the_engine(1 << 20);
     let (source, target) = (main.file(ROOT, "source"), main.file(ROOT, "target"));
     for at in 0..17 {
         main.write_at(source, at << 20, &vec![7; 1 << 20]).unwrap();
     }
-    let copy = |view: &Setup| view.copy_file_range(&view.caller, source, 0, target, 0, 1 << 30);
     let view = begin(&main, Isolation::Snapshot);
     look(&view, ROOT, "source");
     view.setattr(&view.caller, source, &SetAttr { size: Some(0), ..SetAttr::default() }).unwrap();
-    assert!(matches!(
-        main.fs.copy_file_range(&main.caller, source, 0, target, 0, 1 << 30),
-        Err(FsError::Parked(_))
-    ));
-    // Another transaction reads what it began with.
     let other = begin(&main, Isolation::Snapshot);
     for name in ["source", "target"] {
         look(&other, ROOT, name);
     }
-    assert_eq!(copy(&other).unwrap().bytes, 17 << 20);
-    drop(other);
+    let copied = other.copy_file_range(&other.caller, source, 0, target, 0, 1 << 30).unwrap();
+    assert_eq!(copied.bytes, 17 << 20);
     commit(&view.fs).unwrap();
-    assert_eq!(copy(&main).unwrap().bytes, 0);
+    assert!(other.read_all(target) == vec![7; 17 << 20]);
+    commit(&other.fs).unwrap();
     main.assert_sound("copied");
 }
 

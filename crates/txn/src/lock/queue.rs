@@ -152,6 +152,11 @@ impl Object {
         })
     }
 
+    /// Whether any transaction holds what conflicts with `mode` on `span`.
+    pub(super) fn is_held_against(&self, span: &Span, mode: Mode) -> bool {
+        self.holdings.iter().any(|holding| holding.held.conflicts(span, mode))
+    }
+
     pub(super) fn is_blocked(&self, request: &Request<'_>) -> bool {
         if self.own(request.asker).is_some_and(|own| own.covers(request.span, request.mode)) {
             return false;

@@ -155,6 +155,14 @@ impl LockTable {
         bytes
     }
 
+    /// Whether a lock is in the way of an operation on the main line that wants `want`. The caller must hold
+    /// the latch of that name; `false` holds until it is given back.
+    pub(crate) fn is_held_against(&self, want: &Want<'_>) -> bool {
+        let key = ObjectKey::of(&want.name);
+        let shard = self.shard(key).lock();
+        shard.get(&key).is_some_and(|object| object.is_held_against(&Span::of(&want.name), want.mode))
+    }
+
     /// Looks whether `want` is free for `asker`, and takes it if `take` says so and it is a transaction's.
     pub(crate) fn attempt(
         self: &Arc<Self>,
