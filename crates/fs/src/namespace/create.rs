@@ -100,6 +100,8 @@ impl FileSystem {
         self.locker().check_writable()?;
         let (parent, _) = self.locker().pin_directory(parent)?;
         let gate = self.gate();
+        // It needs no name, but no commit of its view may take place meanwhile.
+        let _names = self.locker().latch(caller, &[])?;
         let new = New { kind: FileType::Regular, mode, rdev: 0, target: b"" };
         let (mut header, inherited) = Maker::new(self).new_header(caller, &parent, &new)?;
         header.nlink = 0;

@@ -603,11 +603,14 @@ fn nothing_comes_into_a_commit_that_takes_place() {
     // What the kernel still owes comes in until the commit, and everything else does not.
     view.write_at(file, 0, b"owed").unwrap();
     assert!(matches!(view.create(&view.caller, ROOT, b"g", 0o644, true), Err(FsError::ViewEnded(_))));
+    assert!(matches!(view.tmpfile(&view.caller, ROOT, 0o644, true), Err(FsError::ViewEnded(_))));
     let planned = frozen.plan().unwrap();
     assert!(matches!(view.write_at(file, 0, b"late"), Err(FsError::ViewEnded(_))));
+    assert!(matches!(view.tmpfile(&view.caller, ROOT, 0o644, true), Err(FsError::ViewEnded(_))));
     planned.commit(|| ()).unwrap().harden(Durability::Synced).unwrap();
     assert!(view.write_at(file, 0, b"late").is_err());
     assert_eq!(content(&main, ROOT, "f"), b"owed");
+    main.assert_sound("committed");
 }
 
 /// Neither those that want what it had locked, nor others that commit.
