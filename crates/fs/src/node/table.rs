@@ -573,6 +573,18 @@ impl NodeTable {
     }
 }
 
+impl Drop for NodeTable {
+    /// Nodes let go of their parents while the table still holds those: else the last one of a deep tree
+    /// would drop all above it, by recursion.
+    fn drop(&mut self) {
+        for shard in &self.shards {
+            for node in shard.shard.read().nodes.values() {
+                node.state.lock().location = Location::Root;
+            }
+        }
+    }
+}
+
 fn node_bytes(location: &Location, directory: Option<&DirectoryPart>) -> u64 {
     let location_bytes = match location {
         Location::Entry { name, .. } => name.len().next_multiple_of(16),

@@ -14,6 +14,7 @@ mod checkpointed_copies;
 mod clones;
 mod compression;
 mod copy;
+mod deep;
 mod detached;
 mod detached_views;
 mod driver;
