@@ -4,6 +4,8 @@
 //! the operation holds the identity of the moved directory exclusively, and of the target and all its
 //! ancestors shared, so that none of them can move meanwhile.
 
+use std::collections::HashSet;
+
 use kvfs_store::{Batch, Position};
 use kvfs_txn::{Fields, LockName, Want};
 
@@ -289,7 +291,7 @@ impl<'v> Mover<'v> {
         {
             view.expect_attached(moved.inode)?;
         }
-        let mut latched: Vec<u64> = Vec::new();
+        let mut latched: HashSet<u64> = HashSet::new();
         loop {
             let (ancestors, ended) = self.resolver.ancestors(target)?;
             if ancestors.contains(&moved.inode) {
@@ -305,7 +307,7 @@ impl<'v> Mover<'v> {
                 ended?;
                 let Some(view) = self.origin.txn() else { return Ok(()) };
                 // A transaction reads its snapshot; the tree must stay one in the newest state.
-                return view.expect_unmoved(self.keyspaces.meta, &latched);
+                return view.expect_unmoved(self.keyspaces.meta, &ancestors);
             }
             names.try_extend(&missing)?;
             latched.extend(ancestors);
