@@ -109,7 +109,7 @@ pub trait ViewMount: Send {
     fn has_ended(&self) -> bool;
 
     /// As [`Mounts::commit`], for the view behind this. `pages_max`: how long its dirty pages may take, at
-    /// about, beside what each known file may.
+    /// about.
     ///
     /// # Errors
     /// As [`kvfs_fs::PlannedCommit::commit`]; `PagesWait`: the pages take longer, and go on.
@@ -120,7 +120,8 @@ pub trait ViewMount: Send {
         pages_max: Option<Duration>,
     ) -> Result<Position, FsError>;
 
-    /// Has the kernel write out every dirty page of the view. `pages_max`: as for [`Self::commit`].
+    /// Has the kernel write out every dirty page of the view. `pages_max`: as for [`Self::commit`], beside
+    /// what each known file may take.
     ///
     /// # Errors
     /// That of a page that could not be written; `PagesWait`: they take longer, and go on.

@@ -242,7 +242,7 @@ impl Bridge {
     /// Commits the transaction of `view`, which came from this bridge's main line and is reached through
     /// `own`, if it is mounted. When this returns, every user of the main line sees the changes, and nothing
     /// older; with [`Durability::Synced`] they survive a power cut. `pages_max`: how long the view's dirty
-    /// pages may take, at about, beside what each known file may.
+    /// pages may take, at about.
     ///
     /// # Errors
     /// As [`kvfs_fs::PlannedCommit::commit`]; `PagesWait`: the pages take longer, and go on. After `Canceled`
@@ -266,7 +266,7 @@ impl Bridge {
             return Ok(position);
         }
         let frozen = txn.freeze()?;
-        own.map_or(Ok(()), |own| own.write_back(pages_max))?;
+        own.map_or(Ok(()), |own| own.write_back_within(pages_max))?;
         self.commit_frozen(view, frozen, durability)
     }
 
@@ -301,10 +301,14 @@ impl Bridge {
     /// # Errors
     /// That of a page that could not be written. `PagesWait`: they take longer, and go on.
     pub fn write_back(&self, time_max: Option<Duration>) -> Result<(), FsError> {
+        let files = || u32::try_from(self.files.shared.fs.nodes().cached_files().len()).unwrap_or(u32::MAX);
+        self.write_back_within(time_max.map(|time_max| time_max + FILE_TIME.saturating_mul(files())))
+    }
+
+    /// The same, and no longer, however many files are known.
+    fn write_back_within(&self, time_max: Option<Duration>) -> Result<(), FsError> {
         let shared = &self.files.shared;
         let Some(time_max) = time_max else { return shared.write_back() };
-        let known = u32::try_from(shared.fs.nodes().cached_files().len()).unwrap_or(u32::MAX);
-        let time_max = time_max.saturating_add(FILE_TIME.saturating_mul(known));
         let WriteOut { state, ended } = &shared.write_out;
         let mut round = state.lock();
         let is_late = |round: &mut kvfs_locks::MutexGuard<'_, Round, class::FuseBridgeCommitState>| {
