@@ -33,14 +33,11 @@ use super::background::Job;
 use super::cached::Cached;
 use super::writers::Writers;
 use super::{Bridge, Shared};
-use crate::notify::{Notification, Notifier, Told};
+use crate::notify::{Notification, Notifier, Told, WAIT_EACH};
 
 /// So long READs wait for the kernel to take greater sizes: longer than one that is not held up by a READ
 /// takes.
 const SIZE_WAIT_MAX: Duration = Duration::from_millis(20);
-
-/// So long the kernel may take for a file of a view, of which most have nothing dirty.
-const FILE_TIME: Duration = Duration::from_micros(100);
 
 /// Pages and attributes of a file; dirty pages are written first.
 pub(super) fn everything_of(node: u64) -> Notification {
@@ -301,8 +298,8 @@ impl Bridge {
     /// # Errors
     /// That of a page that could not be written. `PagesWait`: they take longer, and go on.
     pub fn write_back(&self, time_max: Option<Duration>) -> Result<(), FsError> {
-        let files = || u32::try_from(self.files.shared.fs.nodes().cached_files().len()).unwrap_or(u32::MAX);
-        self.write_back_within(time_max.map(|time_max| time_max + FILE_TIME.saturating_mul(files())))
+        let known = || u32::try_from(self.files.shared.fs.nodes().cached_files().len()).unwrap_or(u32::MAX);
+        self.write_back_within(time_max.map(|time_max| time_max + WAIT_EACH.saturating_mul(known())))
     }
 
     /// The same, and no longer, however many files are known.
@@ -401,13 +398,11 @@ impl Shared {
         // A page that is written whole is kept back without having been asked for. Listings are pages, too.
         let has_pages =
             |node: u64| self.config.writeback || self.cached.has(node) || self.names_cached.has(node);
-        let mut nodes = nodes
-            .map(
-                |(node, content)| {
-                    if content && has_pages(node.0) { everything_of(node.0) } else { attributes_of(node.0) }
-                },
-            )
-            .chain(listings.iter().copied().map(attributes_of));
+        let changed_of = |(node, content): (NodeId, bool)| match node.0 {
+            node if content && has_pages(node) => everything_of(node),
+            node => attributes_of(node),
+        };
+        let mut nodes = nodes.map(changed_of).chain(listings.iter().copied().map(attributes_of));
         // Modes, owners and lists first: a name that is new in a directory which is closed from now on is not
         // opened by what the kernel knew of the directory. Each process that may list a directory can hold up
         // all else that is told of it.

@@ -36,6 +36,7 @@ use crate::abi::notify as wire;
 use crate::dispatch::Channel;
 use crate::session::Negotiated;
 use crate::transport::Delivery;
+pub(crate) use pending::WAIT_EACH;
 use pending::WaitBudget;
 pub use pending::{Pending, Told};
 use queue::{Done, KernelLock, Queue, SENDERS_MAX};

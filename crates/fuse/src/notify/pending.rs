@@ -14,7 +14,7 @@ use super::queue::Done;
 use super::{LOOK_PERIOD, Notification, Outcome};
 
 /// How long a caller waits for each that it has submitted, in any case.
-const WAIT_EACH: Duration = Duration::from_micros(100);
+pub(crate) const WAIT_EACH: Duration = Duration::from_micros(100);
 
 /// Notifications that are on their way.
 #[derive(Default)]

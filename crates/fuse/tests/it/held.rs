@@ -153,17 +153,16 @@ fn rig_of(is_file: bool, code: i32, wait_max: Duration, refused: Option<i32>) ->
         Box::new(Holding { inner, held, meet, refused })
     });
     bridge.attach(session.notifier());
-    for (unique, name) in [(4, &b"held\0"[..]), (6, b"free\0")] {
-        kernel.send(Opcode::Lookup, unique, 1, &[name]);
-        assert_eq!(kernel.answer().unique, unique);
+    let rig = Rig { fs, bridge, kernel, session, barrier, other_barrier, call_barrier, nodes };
+    for name in [&b"held\0"[..], b"free\0"] {
+        rig.asks(Opcode::Lookup, NodeId::ROOT, &[name]);
     }
     // It is told of names in directories that it has looked into.
-    for directory in nodes.iter().filter(|_| !is_file) {
-        kernel.send(Opcode::Lookup, 8, directory.0, &[b"absent\0"]);
-        assert_eq!(kernel.answer().unique, 8);
+    for directory in nodes.into_iter().filter(|_| !is_file) {
+        rig.asks(Opcode::Lookup, directory, &[b"absent\0"]);
     }
-    barrier.close();
-    Rig { fs, bridge, kernel, session, barrier, other_barrier, call_barrier, nodes }
+    rig.barrier.close();
+    rig
 }
 
 impl Rig {
@@ -182,6 +181,18 @@ impl Rig {
             view.create(&Caller::default(), node, name, 0o644, true).unwrap();
         }
         self.bridge.commit(&view, None, Durability::Buffered, None).unwrap();
+    }
+
+    /// A request for `node`, and its answer.
+    fn asks(&self, opcode: Opcode, node: NodeId, parts: &[&[u8]]) {
+        self.kernel.send(opcode, 8, node.0, parts);
+        assert_eq!(self.kernel.answer().unique, 8);
+    }
+
+    /// The kernel has a page of the file.
+    fn reads(&self, file: NodeId) {
+        let read = abi::ReadIn { size: 4096, ..abi::ReadIn::default() };
+        self.asks(Opcode::Read, file, &[read.as_bytes()]);
     }
 
     /// Waits until the kernel is told of `name`, and returns the directory.
@@ -268,8 +279,7 @@ fn kernel_is_told_of_names_and_listings_only_where_it_has_looked_for_one() {
     let mut expected = [&all(seen)[..], &[attributes(unseen)]].concat();
     expected.sort_unstable();
     assert_eq!(told(), expected);
-    rig.kernel.send(Opcode::Lookup, 10, unseen.0, &[b"absent\0"]);
-    assert_eq!(rig.kernel.answer().unique, 10);
+    rig.asks(Opcode::Lookup, unseen, &[b"absent\0"]);
     let mut expected = [all(seen), all(unseen)].concat();
     expected.sort_unstable();
     assert_eq!(told(), expected);
@@ -290,9 +300,7 @@ fn kernel_is_told_of_content_only_where_it_may_have_pages_and_late_of_what_is_he
     };
     change(free);
     assert_eq!(told_offset(), -1, "attributes alone");
-    let read = abi::ReadIn { size: 4096, ..abi::ReadIn::default() };
-    rig.kernel.send(Opcode::Read, 10, free.0, &[read.as_bytes()]);
-    assert_eq!(rig.kernel.answer().unique, 10);
+    rig.reads(free);
     change(free);
     assert_eq!(told_offset(), 0);
     let pages = |node: NodeId| Notification::InvalInode { node: node.0, offset: 0, len: 0 };
@@ -325,9 +333,7 @@ fn session_ends_beside_a_held_directory_that_another_front_end_has_changed() {
 fn commit_of_held_pages_goes_on_and_a_mapping_of_old_pages_is_refused_until_they_are_dropped() {
     let rig = rig(true, INVAL_INODE);
     let [held, _] = rig.nodes;
-    let read = abi::ReadIn { size: 4096, ..abi::ReadIn::default() };
-    rig.kernel.send(Opcode::Read, 8, held.0, &[read.as_bytes()]);
-    assert_eq!(rig.kernel.answer().unique, 8);
+    rig.reads(held);
     let view = rig.begin();
     let data = bytes::Bytes::from_static(b"new");
     view.write(&Caller::default(), held, 0, data, WriteFlags::default()).unwrap();
@@ -351,10 +357,8 @@ fn commit_of_held_pages_goes_on_and_a_mapping_of_old_pages_is_refused_until_they
 #[test]
 fn direct_write_beside_held_pages_keeps_no_other_direct_write_waiting() {
     let rig = rig(true, INVAL_INODE);
-    let read = abi::ReadIn { size: 4096, ..abi::ReadIn::default() };
-    for (unique, node) in [(8, rig.nodes[0]), (10, rig.nodes[1])] {
-        rig.kernel.send(Opcode::Read, unique, node.0, &[read.as_bytes()]);
-        assert_eq!(rig.kernel.answer().unique, unique);
+    for node in rig.nodes {
+        rig.reads(node);
     }
     let write = abi::WriteIn { size: 4096, flags: O_DIRECT, ..abi::WriteIn::default() };
     rig.kernel.send(Opcode::Write, 12, rig.nodes[0].0, &[write.as_bytes(), &[7; 4096]]);
