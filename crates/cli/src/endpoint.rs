@@ -266,7 +266,7 @@ impl Via {
     fn try_reach(store: &StoreDir, read_only: bool) -> Result<Self> {
         match control::connect(store)? {
             Daemon::Serving { client, .. } => return Ok(Self::Daemon(client)),
-            Daemon::Closing(client) => drop(open::wait_closed(store, client)?),
+            Daemon::Closing(client) => open::wait_closed(store, client)?,
             Daemon::Absent => {}
         }
         Self::open(store, read_only)

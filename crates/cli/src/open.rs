@@ -55,8 +55,13 @@ impl OpenStore {
     }
 }
 
-/// Waits for a daemon that is closing the store. False: it is not known how that has ended.
-pub(crate) fn wait_closed(store: &StoreDir, client: Client) -> Result<bool> {
+/// Waits for a daemon that is closing the store.
+pub(crate) fn wait_closed(store: &StoreDir, client: Client) -> Result<()> {
+    has_closed(store, client).map(drop)
+}
+
+/// The same. False: it is not known how that has ended.
+fn has_closed(store: &StoreDir, client: Client) -> Result<bool> {
     match client.await_closed().and_then(|mut closing| closing.wait(CLOSE_TIME_MAX)) {
         Ok(true) => Ok(true),
         Ok(false) => Err(CliError::new(
@@ -94,8 +99,8 @@ pub(crate) fn open_unless_served(store: &StoreDir, options: &OpenOptions) -> Res
             Err(error) if error.code == Code::InUse => {}
             done => return done.map(Unmounted::Opened),
         }
-        let has_closed = match control::connect(store) {
-            Ok(Daemon::Closing(client)) => wait_closed(store, client)?,
+        let is_closed = match control::connect(store) {
+            Ok(Daemon::Closing(client)) => has_closed(store, client)?,
             Ok(Daemon::Serving { dir, .. }) if dir.as_os_str().is_empty() => {
                 let path = store.path().display();
                 let message =
@@ -118,7 +123,7 @@ pub(crate) fn open_unless_served(store: &StoreDir, options: &OpenOptions) -> Res
             }
             _ => false,
         };
-        if has_closed {
+        if is_closed {
             // Others may have waited for that, too, and be quicker.
             clock = SystemClock::new();
             continue;

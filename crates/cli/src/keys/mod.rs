@@ -301,7 +301,7 @@ fn reach(dir: &StoreDir, read_only: bool, txn: u64, snapshot: Option<&str>) -> R
                 std::thread::park_timeout(CHANGE_POLL_PERIOD);
                 continue;
             }
-            Daemon::Closing(client) => drop(open::wait_closed(dir, client)?),
+            Daemon::Closing(client) => open::wait_closed(dir, client)?,
             Daemon::Absent => {}
         }
         if txn != 0 {

@@ -3,7 +3,6 @@
 //! A process with dirty pages waits for them wherever it closes the file, and so does a command that is run
 //! meanwhile with a copy of its number. So a process of its own has them, which runs nothing.
 
-use std::collections::BTreeSet;
 use std::env;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
@@ -83,21 +82,44 @@ fn begin(client: &mut Store) -> Transaction {
     client.begin(BeginOptions::default()).unwrap()
 }
 
-/// One that has the lock of the page.
-fn begin_holder(dir: &str, client: &mut Store) -> Transaction {
-    fs::write(format!("{dir}/paged"), [b'0'; PAGE_BYTES]).unwrap();
-    let mut holder = begin(client);
-    let file = File::options().write(true).open(holder.path("/paged").unwrap()).unwrap();
-    file.write_all_at(b"held", 0).unwrap();
-    holder
+/// A mount on which `holder` has the lock of a page that those of `paged` have dirty.
+struct Held {
+    // Where a test fails, the world goes first, and ends the connections.
+    _world: World,
+    dir: String,
+    holder: Transaction,
+    paged: Paged,
 }
 
-/// Transactions that are being committed just now.
-fn committing(dir: &str) -> Vec<u64> {
+impl Held {
+    fn new(paged_count: usize) -> Self {
+        let mut paged = Paged::default();
+        let world = World::new();
+        let (_, dir) = world.mounted();
+        fs::write(format!("{dir}/paged"), [b'0'; PAGE_BYTES]).unwrap();
+        let mut client = connect(&dir);
+        let mut holder = begin(&mut client);
+        let file = File::options().write(true).open(holder.path("/paged").unwrap()).unwrap();
+        file.write_all_at(b"held", 0).unwrap();
+        drop(file);
+        paged.begin(&mut client, paged_count);
+        Self { _world: world, dir, holder, paged }
+    }
+
+    /// The page is `content` at the end, and what is mounted can be unmounted.
+    fn end(self, content: [u8; 4]) {
+        assert_eq!(fs::read(format!("{}/paged", self.dir)).unwrap()[..4], content);
+        let Self { _world, dir, paged, .. } = self;
+        drop(paged);
+        kvfs(&["umount", &dir]).ok();
+    }
+}
+
+/// How many transactions are being committed.
+fn committing_count(dir: &str) -> usize {
     let list = kvfs(&["txn", "-s", dir, "list", "--json"]).ok();
     let list: Vec<serde_json::Value> = serde_json::from_str(&list).unwrap();
-    let lines = list.iter().filter(|line| line["state"] == "committing");
-    lines.map(|line| line["id"].as_u64().unwrap()).collect()
+    list.iter().filter(|line| line["state"] == "committing").count()
 }
 
 #[test]
@@ -105,36 +127,24 @@ fn transaction_is_committed_beside_commits_of_its_user_whose_pages_wait_for_it()
     if !can_mount("transaction_is_committed_beside_commits_of_its_user_whose_pages_wait_for_it") {
         return;
     }
-    // Where the test fails, the world goes first, and ends the connections.
-    let mut paged = Paged::default();
-    let world = World::new();
-    let (_, dir) = world.mounted();
-    let mut client = connect(&dir);
-    let mut holder = begin_holder(&dir, &mut client);
     // As many as one user has threads.
-    paged.begin(&mut client, Limits::default().threads - 2);
+    let mut held = Held::new(Limits::default().threads - 2);
     let commit = |id: u64| {
-        let dir = dir.clone();
+        let dir = held.dir.clone();
         thread::spawn(move || {
             let mut inside = connect(&dir).map(|client| client.in_txn(id));
             inside.call(Client::commit)
         })
     };
-    let commits: Vec<_> = paged.txns.iter().map(|txn| commit(txn.id())).collect();
-    let mut seen = BTreeSet::new();
-    wait_until("all commits", || {
-        seen.extend(committing(&dir));
-        seen.len() == commits.len()
-    });
+    let commits: Vec<_> = held.paged.txns.iter().map(|txn| commit(txn.id())).collect();
+    wait_until("all commits", || committing_count(&held.dir) == commits.len());
     assert!(commits.iter().all(|commit| !commit.is_finished()));
-    holder.commit().unwrap();
+    held.holder.commit().unwrap();
     for commit in commits {
         let refused = commit.join().unwrap().unwrap_err();
         assert!(matches!(refused, ClientError::Conflict(_)), "{refused}");
     }
-    assert_eq!(fs::read(format!("{dir}/paged")).unwrap()[..4], *b"held");
-    drop(paged);
-    kvfs(&["umount", &dir]).ok();
+    held.end(*b"held");
 }
 
 #[test]
@@ -142,14 +152,10 @@ fn umount_that_keeps_transactions_is_refused_while_pages_of_one_wait_for_another
     if !can_mount("umount_that_keeps_transactions_is_refused_while_pages_of_one_wait_for_another") {
         return;
     }
-    let mut paged = Paged::default();
-    let world = World::new();
-    let (_, dir) = world.mounted();
-    let mut client = connect(&dir);
-    let mut holder = begin_holder(&dir, &mut client);
-    paged.begin(&mut client, 1);
+    let mut held = Held::new(1);
+    let Held { dir, holder, paged, .. } = &mut held;
     let kept = &mut paged.txns[0];
-    kvfs(&["umount", "--checkpoint-open", &dir]).fails(
+    kvfs(&["umount", "--checkpoint-open", dir]).fails(
         IN_USE,
         &[
             &format!("transaction {} can't be kept as a branch", kept.id()),
@@ -157,10 +163,8 @@ fn umount_that_keeps_transactions_is_refused_while_pages_of_one_wait_for_another
             "all are open as before",
         ],
     );
-    assert!([&holder, &*kept].iter().all(|txn| is_open(&dir, &txn.id().to_string())));
+    assert!([&*holder, &*kept].iter().all(|txn| is_open(dir, &txn.id().to_string())));
     holder.abort().unwrap();
     kept.commit().unwrap();
-    assert_eq!(fs::read(format!("{dir}/paged")).unwrap()[..4], *b"mine");
-    drop(paged);
-    kvfs(&["umount", &dir]).ok();
+    held.end(*b"mine");
 }
