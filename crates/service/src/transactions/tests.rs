@@ -1,6 +1,8 @@
 //! The registry without a front end.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use kvfs_fs::{BeginOptions, Durability, FsError, NodeId, settled};
 
@@ -152,4 +154,56 @@ fn transaction_whose_pages_wait_stays_open() {
     let refused = refused.map(drop).expect_err("waits");
     assert!(matches!(refused.of_file_system(), Some(FsError::PagesWait)), "{refused}");
     assert_eq!(world.transactions.state(&stranger(), id).expect("is open"), TxnState::Open);
+}
+
+#[test]
+fn transaction_whose_commit_fails_while_an_unmount_keeps_transactions_is_kept() {
+    static FAILS: AtomicBool = AtomicBool::new(false);
+    let world = World::with_commit(|_| {
+        while !FAILS.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+        FsError::NoSpace
+    });
+    let begin = || world.transactions.begin(&stranger(), Begin::default()).expect("begins");
+    let (committing, free) = (begin(), begin());
+    std::thread::scope(|scope| {
+        let commit =
+            || world.transactions.commit(&stranger(), committing, Durability::Buffered, None).map(drop);
+        let commit = scope.spawn(commit);
+        while world.transactions.state(&stranger(), committing).expect("is known") == TxnState::Open {
+            std::thread::yield_now();
+        }
+        let kept = scope.spawn(|| world.transactions.keep_all());
+        // Until it waits.
+        while world.transactions.changed.notify_all() == 0 && !kept.is_finished() {
+            std::thread::yield_now();
+        }
+        let goes_on = world.transactions.state(&stranger(), free);
+        FAILS.store(true, Ordering::Release);
+        assert!(commit.join().expect("returns").is_err());
+        let kept = kept.join().expect("returns").expect("keeps");
+        assert_eq!(kept, [format!("txn-{committing}"), format!("txn-{free}")]);
+        assert_eq!(goes_on.expect("is known"), TxnState::Open, "nothing was taken before");
+    });
+}
+
+#[test]
+fn unmount_that_keeps_transactions_is_refused_while_one_is_being_committed() {
+    let world = World::new(false);
+    let begin = || world.transactions.begin(&stranger(), Begin::default()).expect("begins");
+    let (free, committing) = (begin(), begin());
+    let taken = world.transactions.take(&stranger(), committing, "committing").expect("is free");
+    let refused = world.transactions.keep_all_within(Duration::ZERO).expect_err("is busy");
+    assert_eq!(refused.kind(), ErrorKind::InUse);
+    assert_eq!(
+        refused.to_string(),
+        format!(
+            "transaction {committing} can't be kept as a branch: it is still committing after 0 s; try again \
+             later; all are open as before"
+        )
+    );
+    assert_eq!(world.transactions.state(&stranger(), free).expect("is open"), TxnState::Open);
+    taken.give_back(false);
+    assert_eq!(world.transactions.keep_all().expect("keeps"), [format!("txn-{free}")]);
 }
