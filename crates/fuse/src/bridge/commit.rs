@@ -31,9 +31,9 @@ use kvfs_locks::{Condvar, Mutex, class};
 
 use super::background::Job;
 use super::cached::Cached;
-use super::writers::Writers;
+use super::writers::{OldPages, Rested, Writers};
 use super::{Bridge, Shared};
-use crate::notify::{Notification, Notifier, Told, WAIT_EACH};
+use crate::notify::{Message, Notification, Notifier, Told, WAIT_EACH};
 
 /// So long READs wait for the kernel to take greater sizes: longer than one that is not held up by a READ
 /// takes.
@@ -100,7 +100,7 @@ impl Drop for UnderWay {
 
 /// Files of which the main line's kernel side has no old pages, and gets none, until this is dropped.
 struct InvalidatedPages<'a> {
-    writers: &'a Writers,
+    writers: &'a Arc<Writers>,
     fs: &'a FileSystem,
     notifier: &'a Notifier,
     cached: &'a Cached,
@@ -112,8 +112,8 @@ struct InvalidatedPages<'a> {
 }
 
 impl InvalidatedPages<'_> {
-    /// The commit has appeared. Returns the files of which the kernel has nothing old.
-    fn end(self) -> HashSet<u64> {
+    /// The commit has appeared.
+    fn end(self) -> Rested {
         // A read(2) may have looked at the size before the commit, and READ only now. The kernel takes a
         // smaller one from the answer; a greater one it takes from data that is stored at the end of the
         // file, before it waits for the page, which a READ may hold.
@@ -123,15 +123,15 @@ impl InvalidatedPages<'_> {
         let stored: HashSet<u64> = ends.iter().map(|(node, _)| *node).collect();
         let (pending, _) = self.notifier.submit_all(ends.into_iter().map(|(_, end)| end));
         let are_stored = pending.wait_for(SIZE_WAIT_MAX);
-        let mut forgotten = self.writers.rest(true);
-        forgotten.retain(|node| !self.absent.contains(node));
+        let mut rested = self.writers.rest(true);
+        rested.forgotten.retain(|node| !self.absent.contains(node));
         if !are_stored {
             // A page is held by a READ, which goes on now, or by a WRITE, which waits for the locks of this
             // very commit. The byte may come behind what that writes, so the page goes once more when the
             // locks have gone.
-            forgotten.retain(|node| !stored.contains(node));
+            rested.forgotten.retain(|node| !stored.contains(node));
         }
-        forgotten
+        rested
     }
 
     fn size(&self, node: u64) -> Option<u64> {
@@ -209,18 +209,10 @@ impl Shared {
             // The last one of a round may be among those that the kernel has no time for.
             self.pruning.store(false, Ordering::Release);
         }
-        // During a commit there are files of which it is yet to tell.
-        if let Some(_turn) = self.commits.try_lock() {
-            self.old_are_dropped(notifier);
-        }
         for node in self.late.take(self.entries.load(Ordering::Relaxed)) {
             // Where the queue is full or the connection has ended, there is no more to be done.
             let _ = notifier.submit(attributes_of(node));
         }
-    }
-
-    fn old_are_dropped(&self, notifier: &Notifier) {
-        self.writers.old_are_dropped(|file| notifier.has_to_tell(&everything_of(file)));
     }
 
     /// Of nodes that the kernel did not have: those that it is about to learn.
@@ -230,9 +222,9 @@ impl Shared {
 }
 
 /// Has all carried out, but for what the kernel has no time for.
-fn soon(notifier: &Notifier, notifications: &mut dyn Iterator<Item = Notification>) -> Told {
+fn soon(notifier: &Notifier, messages: &mut dyn Iterator<Item = Message>) -> Told {
     // The connection's end forgets everything.
-    notifier.carry_out_soon(notifications).unwrap_or_default()
+    notifier.carry_out_soon(messages).unwrap_or_default()
 }
 
 impl Bridge {
@@ -276,15 +268,14 @@ impl Bridge {
         let turn = self.files.shared.commits.lock();
         let planned = frozen.plan()?;
         let invalidated = self.invalidate_pages(view, planned.plan());
-        let mut forgotten = HashSet::new();
+        let mut rested = Rested::default();
         let mut committed = planned.commit(|| {
-            forgotten = invalidated.map_or_else(HashSet::new, InvalidatedPages::end);
+            rested = invalidated.map_or_else(Rested::default, InvalidatedPages::end);
         })?;
         let on = &self.files.shared;
         let telling = committed.telling.take();
         let changes = std::mem::take(&mut committed.invalidations);
-        on.forget_changes(changes, telling, &forgotten, |notifier| {
-            on.old_are_dropped(notifier);
+        on.forget_changes(changes, telling, rested, || {
             // Any user can hold up the names. Those that come meanwhile are flushed together.
             drop(turn);
         });
@@ -343,7 +334,7 @@ impl Bridge {
         invalidated.sizes = files.iter().filter_map(|file| Some((*file, invalidated.size(*file)?))).collect();
         // Of one that has given way nothing will appear.
         while view.txn().is_some_and(|txn| txn.doom().is_none()) {
-            let told = soon(notifier, &mut files.into_iter().map(everything_of));
+            let told = soon(notifier, &mut files.into_iter().map(everything_of).map(Message::from));
             // Of others' messages nothing follows: what they tell of may be newer.
             writers.leave_old(told.late);
             invalidated.absent.extend(self.files.shared.learnt_soon(told.not_cached));
@@ -369,7 +360,7 @@ impl Bridge {
         if is_newer {
             kvfs_fs::renew_cached(&shared.fs, |file| shared.cached.has(file.0));
         }
-        shared.forget_changes(kvfs_fs::take_renewed(&shared.fs), None, &HashSet::new(), |_| {});
+        shared.forget_changes(kvfs_fs::take_renewed(&shared.fs), None, Rested::default(), || {});
     }
 }
 
@@ -377,23 +368,27 @@ impl Shared {
     /// See [`Bridge::forget_beside`].
     pub(super) fn forget_beside(&self, changes: Invalidations) {
         let telling = begin_telling(&self.fs, &changes);
-        self.forget_changes(changes, telling, &HashSet::new(), |_| {});
+        self.forget_changes(changes, telling, Rested::default(), || {});
     }
 
-    /// Has the kernel forget `changes`, but for the files of which it has `forgotten` everything before.
+    /// Has the kernel forget `changes`, but for the files of `rested` of which it has nothing old.
     /// `telling` ends when it has been told all names, however late. `then` is called before the names.
     fn forget_changes(
         &self,
         changes: Invalidations,
         telling: Option<Telling>,
-        forgotten: &HashSet<u64>,
-        then: impl FnOnce(&Notifier),
+        rested: Rested,
+        then: impl FnOnce(),
     ) {
         let Some(notifier) = self.notifier.get() else { return };
         // Cached listings are pages of the directory.
         let names = changes.entries.iter().chain(&changes.moved);
         let listings: BTreeSet<u64> = names.map(|(directory, _)| directory.0).collect();
         let nodes = changes.nodes.into_iter();
+        let Rested { mut forgotten, old } = rested;
+        // Each goes by its own message, which may be late, and old pages are refused until then.
+        forgotten.extend(old.iter().map(OldPages::node));
+        let old = old.into_iter().map(|pages| Message::keeping(everything_of(pages.node()), pages));
         let nodes = nodes.filter(|(node, _)| !listings.contains(&node.0) && !forgotten.contains(&node.0));
         // A page that is written whole is kept back without having been asked for. Listings are pages, too.
         let has_pages =
@@ -402,13 +397,13 @@ impl Shared {
             node if content && has_pages(node) => everything_of(node),
             node => attributes_of(node),
         };
-        let mut nodes = nodes.map(changed_of).chain(listings.iter().copied().map(attributes_of));
+        let nodes = nodes.map(changed_of).chain(listings.iter().copied().map(attributes_of));
         // Modes, owners and lists first: a name that is new in a directory which is closed from now on is not
         // opened by what the kernel knew of the directory. Each process that may list a directory can hold up
         // all else that is told of it.
-        let told = soon(notifier, &mut nodes);
+        let told = soon(notifier, &mut old.chain(nodes.map(Message::from)));
         self.late.add(self.learnt_soon(told.not_cached));
-        then(notifier);
+        then();
         let (root_names, is_in_root) = (&self.root_names, listings.contains(&NodeId::ROOT.0));
         let by_name = is_in_root.then(|| root_names.by_name());
         // A new epoch detaches whatever is mounted in the file system, so names go one by one, however many
@@ -428,7 +423,7 @@ impl Shared {
         let epoch = by_epoch.then(|| notifier.tell_epoch());
         let listings = listings.into_iter().filter(|directory| self.names_cached.has(*directory));
         let listings = listings.map(everything_of);
-        soon(notifier, &mut listings.chain(entries));
+        soon(notifier, &mut listings.chain(entries).map(Message::from));
         match (telling, epoch) {
             (Some(telling), Some(outcome)) => notifier.end_by_epoch(telling, outcome),
             (Some(telling), None) => notifier.end_telling(telling),

@@ -11,7 +11,8 @@
 //! behind those that are dropped: a file that is read meanwhile, whether it was known before or not, is
 //! dropped once more; once all are, READs of them wait until what is committed has appeared. Where old pages
 //! stay all the same, since a file is read without pause or has waiting writers, a dirty page that comes in
-//! between the commit and their end is refused: its program is told, and what was committed stays.
+//! between the commit and their end is refused: its program is told, and what was committed stays. Their end
+//! is that of the message by which the commit itself has them dropped ([`OldPages`]), however many follow.
 //!
 //! A read(2) takes the size that the kernel has when the pages are there, and asks for it before only where
 //! that is invalid or not greater than what is read. So the size must change together with the content:
@@ -28,7 +29,8 @@
 //! Invariant: while pages are dropped, a file either has waiting writers or its pages are being dropped, or
 //! its committer has been told to give way.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
+use std::collections::hash_map::{Entry, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -75,8 +77,8 @@ struct Waiting {
 struct State {
     waiting: HashMap<u64, Waiting>,
     invalidation: Option<PageInvalidation>,
-    /// Files that a commit has changed, of which the kernel still has old pages.
-    old: HashSet<u64>,
+    /// Files that commits have changed, of which the kernel still has old pages: how many [`OldPages`].
+    old: HashMap<u64, u32>,
 }
 
 impl State {
@@ -100,6 +102,20 @@ pub(super) struct Place {
     node: u64,
     /// Of a dirty page of this process.
     page: Option<u32>,
+}
+
+/// The kernel has pages of a file that are older than a commit; dropped when it has them no more.
+pub(super) struct OldPages {
+    writers: Arc<Writers>,
+    node: u64,
+}
+
+/// What the kernel has of the files of a commit when that has appeared.
+#[derive(Default)]
+pub(super) struct Rested {
+    /// Neither pages nor attributes of before.
+    pub(super) forgotten: HashSet<u64>,
+    pub(super) old: Vec<OldPages>,
 }
 
 impl Writers {
@@ -241,35 +257,45 @@ impl Writers {
 
     /// Whether the kernel may write a page of `node` that it read before a commit, after which it is.
     pub(super) fn has_old_pages(&self, node: u64) -> bool {
-        self.has_old.load(Ordering::Acquire) && self.state.lock().old.contains(&node)
+        self.has_old.load(Ordering::Acquire) && self.state.lock().old.contains_key(&node)
     }
 
-    /// The kernel has dropped all pages of before the commit, but for files that it is still to be told of:
-    /// `is_to_be_told`, which is called with the lock held.
-    pub(super) fn old_are_dropped(&self, is_to_be_told: impl Fn(u64) -> bool) {
-        if !self.has_old.load(Ordering::Acquire) {
-            return;
-        }
-        let mut state = self.state.lock();
-        state.old.retain(|node| is_to_be_told(*node));
-        self.has_old.store(!state.old.is_empty(), Ordering::Release);
-    }
-
-    /// What was committed has appeared (then call [`Self::old_are_dropped`] at last), or nothing will.
-    /// Returns the files of which the kernel has neither pages nor attributes of before.
-    pub(super) fn rest(&self, has_appeared: bool) -> HashSet<u64> {
+    /// What was committed has appeared, or nothing will.
+    pub(super) fn rest(self: &Arc<Self>, has_appeared: bool) -> Rested {
         let mut state = self.state.lock();
         self.is_invalidating.store(false, Ordering::Release);
-        let Some(mut invalidation) = state.invalidation.take() else { return HashSet::new() };
-        if has_appeared {
-            state.old.extend(invalidation.nodes_read.iter().chain(&invalidation.left_out));
-            self.has_old.store(!state.old.is_empty(), Ordering::Release);
-        }
+        let Some(mut invalidation) = state.invalidation.take() else { return Rested::default() };
+        let old = invalidation.nodes_read.iter().chain(&invalidation.left_out).filter(|_| has_appeared);
+        let old = old.map(|node| {
+            *state.old.entry(*node).or_default() += 1;
+            OldPages { writers: Arc::clone(self), node: *node }
+        });
+        let old: Vec<_> = old.collect();
+        self.has_old.store(!state.old.is_empty(), Ordering::Release);
         drop(state);
         let readers = invalidation.readers.into_iter().map(|(_, again)| again);
         invalidation.attributes.into_iter().chain(readers).for_each(|again| again());
         invalidation.nodes.retain(|node| invalidation.is_through && !invalidation.nodes_read.contains(node));
-        invalidation.nodes
+        Rested { forgotten: invalidation.nodes, old }
+    }
+}
+
+impl OldPages {
+    pub(super) fn node(&self) -> u64 {
+        self.node
+    }
+}
+
+impl Drop for OldPages {
+    fn drop(&mut self) {
+        let mut state = self.writers.state.lock();
+        if let Entry::Occupied(mut count) = state.old.entry(self.node) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
+        self.writers.has_old.store(!state.old.is_empty(), Ordering::Release);
     }
 }
 
@@ -445,7 +471,7 @@ mod tests {
         writers.wait_for_commit(7, job("content"));
         writers.wait_for_attributes(7, job("attributes"));
         assert_eq!(*order.lock(), ["of another file"]);
-        assert_eq!(writers.rest(true), HashSet::from([7]), "the kernel has nothing old of it");
+        assert_eq!(writers.rest(true).forgotten, HashSet::from([7]), "the kernel has nothing old of it");
         assert_eq!(*order.lock(), ["of another file", "attributes", "content"]);
         writers.wait_for_attributes(7, job("later"));
         assert_eq!(order.lock().len(), 4);
@@ -461,7 +487,7 @@ mod tests {
             writers.next_round();
         }
         assert!(!writers.takes_end(7) && writers.takes_end(8), "old pages keep the old size");
-        assert_eq!(writers.rest(true), HashSet::from([8]));
+        assert_eq!(writers.rest(true).forgotten, HashSet::from([8]));
     }
 
     #[test]
@@ -486,14 +512,19 @@ mod tests {
             writers.next_round();
         }
         assert!([6, 7, 8].iter().all(|node| !writers.has_old_pages(*node)), "nothing has changed yet");
-        writers.rest(true);
+        let mut old = writers.rest(true).old;
         assert!(writers.has_old_pages(6) && writers.has_old_pages(7) && !writers.has_old_pages(8));
-        writers.old_are_dropped(|node| node == 7);
+        old.retain(|pages| pages.node() == 7);
         assert!(
             !writers.has_old_pages(6) && writers.has_old_pages(7),
             "the kernel has yet to drop its pages"
         );
-        writers.old_are_dropped(|_| false);
+        let _waiting = writers.wait(7, 1, false);
+        writers.begin_invalidation(&of([7]), &view);
+        let of_next = writers.rest(true).old;
+        drop(old);
+        assert!(writers.has_old_pages(7), "those of the next commit are yet to be dropped");
+        drop(of_next);
         assert!(!writers.has_old_pages(7));
 
         let (writers, _view) = invalidating(7);

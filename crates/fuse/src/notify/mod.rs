@@ -38,7 +38,7 @@ use crate::session::Negotiated;
 use crate::transport::Delivery;
 pub(crate) use pending::WAIT_EACH;
 use pending::WaitBudget;
-pub use pending::{Pending, Told};
+pub use pending::{Message, Pending, Told};
 use queue::{Done, KernelLock, Queue, SENDERS_MAX};
 
 /// How often a caller that waits looks whether another sender is needed, and for how long the senders have
@@ -312,16 +312,16 @@ impl Notifier {
     /// As there.
     pub fn carry_out_soon(
         &self,
-        notifications: impl IntoIterator<Item = Notification>,
+        messages: impl IntoIterator<Item = impl Into<Message>>,
     ) -> Result<Told, NotifyError> {
         let mut budget = WaitBudget::new(self.shared.config.wait_max);
         let (mut told, mut is_late) = (Told::default(), false);
         let mut absent_at_once = Vec::new();
-        let waits = |notification: &Notification| !self.tell_at_once(notification, &mut absent_at_once);
-        let mut notifications = notifications.into_iter().filter(waits).peekable();
-        while notifications.peek().is_some() {
+        let waits = |message: &Message| !self.tell_at_once(&message.notification, &mut absent_at_once);
+        let mut messages = messages.into_iter().map(Into::into).filter(waits).peekable();
+        while messages.peek().is_some() {
             let mut count = 0;
-            let part = notifications.by_ref().take(PART_LEN).inspect(|_| count += 1);
+            let part = messages.by_ref().take(PART_LEN).inspect(|_| count += 1);
             let (pending, submitted) = self.queue_all(part, Queue::is_awaited);
             self.wait(&pending, Some((&mut budget, count)));
             let (is_part_late, has_others) = pending.late_and_others();
@@ -338,7 +338,7 @@ impl Notifier {
         if is_late {
             tracing::warn!("the kernel is busy with a directory or file; it is told later what has changed");
         }
-        drop(notifications);
+        drop(messages);
         told.not_cached.append(&mut absent_at_once);
         Ok(told)
     }
@@ -370,11 +370,13 @@ impl Notifier {
 
     fn queue_all(
         &self,
-        notifications: impl IntoIterator<Item = Notification>,
+        messages: impl IntoIterator<Item = impl Into<Message>>,
         is_waited_for: impl Fn(&Queue, KernelLock) -> bool,
     ) -> (Pending, Result<(), NotifyError>) {
         let pending = Pending::default();
-        for notification in notifications {
+        for message in messages {
+            let message = message.into();
+            let notification = &message.notification;
             if !self.supports(notification.code()) {
                 continue;
             }
@@ -383,12 +385,14 @@ impl Notifier {
                 return (pending, Err(NotifyError::Ended));
             }
             let done = if is_waited_for(&queue, notification.kernel_lock()) {
-                Some(pending.count(&notification))
+                Some(pending.count(notification))
             } else {
-                pending.note_other(&notification);
+                pending.note_other(notification);
                 None
             };
-            queue.push(notification, done);
+            let replaced = queue.push(message, done);
+            drop(queue);
+            drop(replaced);
             self.shared.changed.notify_one();
         }
         (pending, Ok(()))
@@ -446,12 +450,6 @@ impl Notifier {
         thread::Builder::new().name(name).spawn(move || sender.run())?;
         queue.senders += 1;
         Ok(())
-    }
-
-    /// Whether the kernel is still to be told of this, or of something else that waits for the same lock.
-    pub(crate) fn has_to_tell(&self, notification: &Notification) -> bool {
-        let queue = self.shared.queue.lock();
-        !queue.has_ended && queue.contains(notification)
     }
 
     /// Whether the kernel has no time for some of what it is to be told.

@@ -16,6 +16,28 @@ use super::{LOOK_PERIOD, Notification, Outcome};
 /// How long a caller waits for each that it has submitted, in any case.
 pub(crate) const WAIT_EACH: Duration = Duration::from_micros(100);
 
+/// See [`Message`].
+pub(super) type Kept = Box<dyn Send>;
+
+/// A notification, and what is kept until it has been carried out, or will not be. Equal ones that wait are
+/// carried out as one, which keeps only the last of what they keep.
+pub struct Message {
+    pub(super) notification: Notification,
+    pub(super) kept: Option<Kept>,
+}
+
+impl Message {
+    pub(crate) fn keeping(notification: Notification, kept: impl Send + 'static) -> Self {
+        Self { notification, kept: Some(Box::new(kept)) }
+    }
+}
+
+impl From<Notification> for Message {
+    fn from(notification: Notification) -> Self {
+        Self { notification, kept: None }
+    }
+}
+
 /// Notifications that are on their way.
 #[derive(Default)]
 pub struct Pending(Arc<(Mutex<Progress, class::FuseNotifyPending>, Condvar)>);

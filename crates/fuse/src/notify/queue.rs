@@ -12,9 +12,25 @@
 use std::collections::hash_map::{Entry, HashMap};
 use std::collections::{HashSet, VecDeque};
 
-use super::{Notification, Outcome};
+use super::pending::Kept;
+use super::{Message, Notification, Outcome};
 
 pub(super) type Done = Box<dyn FnOnce(Outcome) + Send>;
+
+/// What waits for one notification.
+#[derive(Default)]
+struct Waiting {
+    callbacks: Vec<Done>,
+    kept: Option<Kept>,
+}
+
+impl Waiting {
+    /// All that is to be called. What is kept goes first: before a caller that waits looks.
+    fn into_callbacks(self) -> impl Iterator<Item = Done> {
+        let dropped = self.kept.map(|kept| Box::new(move |_| drop(kept)) as Done);
+        dropped.into_iter().chain(self.callbacks)
+    }
+}
 
 /// Threads that send at once.
 pub(super) const SENDERS_MAX: usize = 64;
@@ -60,8 +76,8 @@ pub(super) struct Queue {
     /// Those that came when the senders waited for as many locks of their kind as they may.
     beyond: [VecDeque<Notification>; 2],
     sending: HashMap<KernelLock, Sending>,
-    /// All that wait, and what is to be called when each was carried out.
-    callbacks: HashMap<Notification, Vec<Done>>,
+    /// All that wait, and what waits for each.
+    callbacks: HashMap<Notification, Waiting>,
     /// How many names of each directory wait. One counts as often as callers wait for it, since it may change
     /// as often as a caller likes.
     names: HashMap<u64, usize>,
@@ -87,24 +103,32 @@ impl Queue {
         self.begun
     }
 
-    pub(super) fn push(&mut self, notification: Notification, done: Option<Done>) {
+    /// Returns what an equal one has kept in place of which this one keeps something: to be dropped without
+    /// the queue's lock.
+    pub(super) fn push(&mut self, message: impl Into<Message>, done: Option<Done>) -> Option<Kept> {
+        let Message { notification, kept } = message.into();
         let lock = notification.kernel_lock();
+        let mut replaced = None;
         let more = match self.callbacks.entry(notification) {
             Entry::Occupied(same) => {
-                let callbacks = same.into_mut();
+                let Waiting { callbacks, kept: kept_before } = same.into_mut();
+                if kept.is_some() {
+                    replaced = std::mem::replace(kept_before, kept);
+                }
                 let before = callbacks.len().max(1);
                 callbacks.extend(done);
                 callbacks.len().max(1) - before
             }
             Entry::Vacant(place) => {
                 self.waiting.push_back(place.key().clone());
-                place.insert(done.into_iter().collect());
+                place.insert(Waiting { callbacks: done.into_iter().collect(), kept });
                 1
             }
         };
         if let KernelLock::Directory(directory) = lock {
             *self.names.entry(directory).or_default() += more;
         }
+        replaced
     }
 
     /// One that waited for `lock` was carried out. The next of those, which its sender has to send, too.
@@ -156,16 +180,16 @@ impl Queue {
     ) -> (Notification, Vec<Done>) {
         self.sending.insert(lock, Sending { number: self.begun, is_stalled: false, behind });
         self.begun += 1;
-        let callbacks = self.callbacks.remove(&next).unwrap_or_default();
+        let waiting = self.callbacks.remove(&next).unwrap_or_default();
         if let KernelLock::Directory(directory) = lock
             && let Entry::Occupied(mut names) = self.names.entry(directory)
         {
-            *names.get_mut() -= callbacks.len().max(1);
+            *names.get_mut() -= waiting.callbacks.len().max(1);
             if *names.get() == 0 {
                 names.remove();
             }
         }
-        (next, callbacks)
+        (next, waiting.into_callbacks().collect())
     }
 
     /// Whether the senders wait for as many locks of this kind as they may.
@@ -224,11 +248,6 @@ impl Queue {
         !self.has_ended && (self.names.contains_key(&directory) || is_being_told())
     }
 
-    /// Whether `notification` is still to be carried out, or one that waits for the same lock just now.
-    pub(super) fn contains(&self, notification: &Notification) -> bool {
-        self.callbacks.contains_key(notification) || self.sending.contains_key(&notification.kernel_lock())
-    }
-
     /// Where more than `count_max` names wait behind others for which no caller waits any more: takes these
     /// out. Returns their directories, and what waits for them.
     pub(super) fn take_stalled_names(&mut self, count_max: usize) -> Option<(Vec<u64>, Vec<Done>)> {
@@ -249,7 +268,7 @@ impl Queue {
             }
         }
         let taken = self.callbacks.extract_if(|one, _| is_taken(one));
-        let callbacks = taken.flat_map(|(_, callbacks)| callbacks).collect();
+        let callbacks = taken.flat_map(|(_, waiting)| waiting.into_callbacks()).collect();
         Some((stalled.into_iter().collect(), callbacks))
     }
 
@@ -259,6 +278,6 @@ impl Queue {
         self.beyond.iter_mut().for_each(VecDeque::clear);
         self.sending.values_mut().for_each(|sending| sending.behind.clear());
         self.names.clear();
-        self.callbacks.drain().flat_map(|(_, callbacks)| callbacks).collect()
+        self.callbacks.drain().flat_map(|(_, waiting)| waiting.into_callbacks()).collect()
     }
 }

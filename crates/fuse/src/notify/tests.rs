@@ -1,10 +1,11 @@
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 
 use super::pending::WaitBudget;
 use super::queue::{Done, KernelLock, Queue};
-use super::{Notification, Outcome, call};
+use super::{Message, Notification, Outcome, call};
 
 /// As many locks of a kind as senders may wait for.
 const LOCKS_MAX: u64 = 31;
@@ -64,10 +65,28 @@ fn equal_notifications_wait_as_one_and_call_all_back() {
     assert_eq!((sent, callbacks.len()), (pages(1), 3));
     // It is being sent, and may be too early for what comes now.
     queue.push(pages(1), None);
-    assert!(queue.contains(&pages(1)) && queue.next().is_none());
+    assert!(queue.next().is_none());
     assert!(queue.release(KernelLock::Pages(1)).is_some());
-    assert!(queue.contains(&pages(1)) && queue.release(KernelLock::Pages(1)).is_none());
-    assert!(!queue.contains(&pages(1)));
+    assert!(queue.release(KernelLock::Pages(1)).is_none());
+}
+
+#[test]
+fn equal_notifications_keep_what_the_last_one_keeps_until_it_was_carried_out() {
+    let mut queue = queue_of([]);
+    let keeping = |kept: &Arc<()>| Message::keeping(pages(1), Arc::clone(kept));
+    let [first, second, third] = [(); 3].map(Arc::new);
+    let is_kept = |kept: &Arc<()>| Arc::strong_count(kept) == 2;
+    assert!(queue.push(keeping(&first), None).is_none());
+    queue.push(pages(1), Some(Box::new(|_| {})));
+    drop(queue.push(keeping(&second), None));
+    assert!(!is_kept(&first) && is_kept(&second));
+    let (_, callbacks) = queue.next().expect("one waits");
+    // It began before.
+    assert!(queue.push(keeping(&third), None).is_none());
+    call(callbacks, Outcome::Done);
+    assert!(!is_kept(&second) && is_kept(&third));
+    call(queue.take_all(), Outcome::Ended);
+    assert!(!is_kept(&third));
 }
 
 #[test]

@@ -2,8 +2,8 @@
 //! into memory that never comes, or those of a file's pages.
 
 use std::io::IoSlice;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
@@ -115,6 +115,8 @@ struct Rig {
     other_barrier: Arc<Barrier>,
     /// Of calls. Open, too.
     call_barrier: Arc<Barrier>,
+    /// Runs in each notification that has passed the first one.
+    passed: Arc<OnceLock<Box<dyn Fn() + Send + Sync>>>,
     /// `held` and `free`, in the root.
     nodes: [NodeId; 2],
 }
@@ -127,6 +129,7 @@ fn rig(is_file: bool, code: i32) -> Rig {
 /// Callers wait for the kernel for `wait_max`. It does not know messages of kind `refused`.
 fn rig_of(is_file: bool, code: i32, wait_max: Duration, refused: Option<i32>) -> Rig {
     let [barrier, other_barrier, call_barrier] = [(); 3].map(|()| Arc::new(Barrier::default()));
+    let passed: Arc<OnceLock<Box<dyn Fn() + Send + Sync>>> = Arc::default();
     let control: Option<Arc<dyn ControlHandler>> = Some(Arc::new(WaitingCall(Arc::clone(&call_barrier))));
     let config = BridgeConfig { control, ..BridgeConfig::default() };
     let (fs, bridge) = over_the_model_with(MountOptions::default(), config);
@@ -148,12 +151,15 @@ fn rig_of(is_file: bool, code: i32, wait_max: Duration, refused: Option<i32>) ->
     };
     let (kernel, session) = Kernel::start_with(bridge.clone(), &config, |transport| {
         let inner = Holding::wrap(transport, (code, nodes[1].0), &other_barrier);
-        let (held, barrier) = ((code, nodes[0].0), Arc::clone(&barrier));
-        let meet = Arc::new(move || barrier.pass());
+        let (held, barrier, passed) = ((code, nodes[0].0), Arc::clone(&barrier), Arc::clone(&passed));
+        let meet = Arc::new(move || {
+            barrier.pass();
+            passed.get().into_iter().for_each(|passed| passed());
+        });
         Box::new(Holding { inner, held, meet, refused })
     });
     bridge.attach(session.notifier());
-    let rig = Rig { fs, bridge, kernel, session, barrier, other_barrier, call_barrier, nodes };
+    let rig = Rig { fs, bridge, kernel, session, barrier, other_barrier, call_barrier, passed, nodes };
     for name in [&b"held\0"[..], b"free\0"] {
         rig.asks(Opcode::Lookup, NodeId::ROOT, &[name]);
     }
@@ -329,8 +335,13 @@ fn session_ends_beside_a_held_directory_that_another_front_end_has_changed() {
     barrier.open();
 }
 
-#[test]
-fn commit_of_held_pages_goes_on_and_a_mapping_of_old_pages_is_refused_until_they_are_dropped() {
+fn everything_of(file: NodeId) -> Notification {
+    Notification::InvalInode { node: file.0, offset: 0, len: 0 }
+}
+
+/// A rig in which the kernel has old pages of the first file, which a commit has changed, and the messages
+/// that say so are held.
+fn rig_with_old_pages() -> Rig {
     let rig = rig(true, INVAL_INODE);
     let [held, _] = rig.nodes;
     rig.reads(held);
@@ -339,18 +350,43 @@ fn commit_of_held_pages_goes_on_and_a_mapping_of_old_pages_is_refused_until_they
     view.write(&Caller::default(), held, 0, data, WriteFlags::default()).unwrap();
     rig.bridge.commit(&view, None, Durability::Buffered, None).unwrap();
     rig.barrier.wait_for_waiter();
+    assert_eq!(rig.writes_back(held), -Errno::IO.raw_os_error());
+    rig
+}
 
-    let write = || {
+impl Rig {
+    /// The kernel writes a page of a mapping.
+    fn writes_back(&self, file: NodeId) -> i32 {
         let head = abi::WriteIn { size: 3, write_flags: abi::flags::WRITE_CACHE, ..abi::WriteIn::default() };
-        rig.kernel.send(Opcode::Write, 10, held.0, &[head.as_bytes(), b"old"]);
-        std::iter::repeat_with(|| rig.kernel.answer()).find(|answer| answer.unique == 10).unwrap().error
-    };
-    assert_eq!(write(), -Errno::IO.raw_os_error());
+        self.kernel.send(Opcode::Write, 10, file.0, &[head.as_bytes(), b"old"]);
+        std::iter::repeat_with(|| self.kernel.answer()).find(|answer| answer.unique == 10).unwrap().error
+    }
+}
+
+#[test]
+fn commit_of_held_pages_goes_on_and_a_mapping_of_old_pages_is_refused_until_they_are_dropped() {
+    let rig = rig_with_old_pages();
     rig.barrier.open();
-    // Housekeeping finds that they are, sooner or later.
-    while write() != 0 {
+    while rig.writes_back(rig.nodes[0]) != 0 {
         thread::yield_now();
     }
+    rig.end();
+}
+
+#[test]
+fn mapping_is_refused_no_longer_than_for_its_commit_while_a_process_without_a_mount_writes_on() {
+    let rig = rig_with_old_pages();
+    let [held, _] = rig.nodes;
+    // It has always written once more before the kernel has been told of the last time.
+    let notifier = rig.session.notifier();
+    let writes_on = move || notifier.carry_out_then(everything_of(held), || {});
+    assert!(rig.passed.set(Box::new(writes_on)).is_ok());
+    rig.barrier.open();
+    // The message that was held, the commit's, and the next one, which begins when that is over.
+    for _ in 0..3 {
+        while rig.kernel.answer().error != INVAL_INODE {}
+    }
+    assert_eq!(rig.writes_back(held), 0);
     rig.end();
 }
 
