@@ -1,11 +1,14 @@
 //! A store in memory, without a kernel side, for tests.
 
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use kvfs_fs::{FileSystem, FsError, KnownNode, MkfsOptions, MountOptions, NodeId, settled};
+use kvfs_fs::{
+    Durability, FileSystem, FsError, KnownNode, MkfsOptions, MountOptions, NodeId, Position, settled,
+};
 use kvfs_store::clock::SystemClock;
 use kvfs_store::model::ModelStore;
 use kvfs_store::{Store, StoreError, progress};
@@ -20,7 +23,7 @@ use crate::lines::{
     ChargeLines, DefragPlanLine, DefragmentedLine, DeviceLine, DrainLine, HealthLine, HeatLines,
     NewDeviceLine, PlacementLine, ZoneLines,
 };
-use crate::mounts::MainLine;
+use crate::mounts::{MainLine, Mounts, ViewMount};
 use crate::no_mounts::NoMounts;
 use crate::operations::Operations;
 use crate::served::ServedStore;
@@ -240,6 +243,48 @@ impl Connection for Line {
 
     fn is_there(&self) -> bool {
         !self.is_gone.load(Ordering::Relaxed)
+    }
+}
+
+/// The kernel side of a view, without a kernel.
+pub(crate) struct TestView;
+
+impl ViewMount for TestView {
+    fn path(&self) -> PathBuf {
+        PathBuf::new()
+    }
+
+    fn has_ended(&self) -> bool {
+        false
+    }
+
+    fn commit(
+        &self,
+        view: &Arc<FileSystem>,
+        durability: Durability,
+        pages_max: Option<Duration>,
+    ) -> Result<Position, FsError> {
+        NoMounts::default().commit(view, durability, pages_max)
+    }
+
+    fn write_back(&self, _: Option<Duration>) -> Result<(), FsError> {
+        Ok(())
+    }
+
+    fn close_deleted_snapshots(&self) {}
+
+    fn unmount(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn detach(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn forget(&self) {}
+
+    fn end(self: Box<Self>) -> Result<(), String> {
+        Ok(())
     }
 }
 

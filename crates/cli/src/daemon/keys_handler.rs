@@ -58,13 +58,14 @@ impl server::Transactions for KeysHandler {
         self.0.path(&caller(peer), txn).map_err(txn_error)
     }
 
-    fn may_wait(&self, txn: u64) -> bool {
-        self.0.is_mounted(txn)
-    }
-
     fn commit(&self, peer: &server::Peer, txn: u64) -> Result<Position, TxnError> {
         let committed = self.0.commit(&caller(peer), txn, Durability::Buffered, None);
         committed.map(|committed| committed.position).map_err(txn_error)
+    }
+
+    fn commit_without_wait(&self, peer: &server::Peer, txn: u64) -> Result<Option<Position>, TxnError> {
+        let committed = self.0.commit_unmounted(&caller(peer), txn, Durability::Buffered);
+        committed.map(|committed| committed.map(|committed| committed.position)).map_err(txn_error)
     }
 
     fn abort(&self, peer: &server::Peer, txn: u64) -> Result<Option<String>, TxnError> {

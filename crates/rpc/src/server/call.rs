@@ -7,7 +7,6 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use kvfs_fs::{Caller, FileSystem, Position, Ticket, hold_state};
-use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tonic::{Request, Status};
 
@@ -64,11 +63,12 @@ impl Shared {
     ) -> Result<T, Status> {
         let turn = Arc::clone(&call.user.turns).acquire_owned().await;
         let turn = turn.map_err(|_| Status::unavailable("the store is being closed"))?;
-        let work = move |shared: &Self, peer: &Peer| {
+        let (shared, peer) = (Arc::clone(self), Arc::clone(&call.peer));
+        let work = move || {
             let _turn = turn;
-            work(shared, peer)
+            work(&shared, &peer)
         };
-        self.run_on(&Handle::current(), call, work).await
+        tokio::task::spawn_blocking(work).await.map_err(|error| failed_inside(&error))
     }
 
     /// The same for what may wait for other requests: without a turn, on a thread that none of these needs.
@@ -77,20 +77,8 @@ impl Shared {
         call: &Call,
         work: impl FnOnce(&Self, &Peer) -> T + Send + 'static,
     ) -> Result<T, Status> {
-        self.run_on(&self.apart, call, work).await
-    }
-
-    async fn run_on<T: Send + 'static>(
-        self: &Arc<Self>,
-        threads: &Handle,
-        call: &Call,
-        work: impl FnOnce(&Self, &Peer) -> T + Send + 'static,
-    ) -> Result<T, Status> {
         let (shared, peer) = (Arc::clone(self), Arc::clone(&call.peer));
-        threads.spawn_blocking(move || work(&shared, &peer)).await.map_err(|error| {
-            tracing::error!(%error, "a key-value request failed");
-            Status::internal("the request failed inside of the daemon; its log has more")
-        })
+        self.apart.run(move || work(&shared, &peer)).await
     }
 
     /// Does an operation, again and again while a lock is in the way: waiting takes no thread, and ends with
@@ -171,4 +159,10 @@ impl Shared {
             txn => Ok(self.transactions.view(peer, txn)?),
         }
     }
+}
+
+/// What is answered where a thread panicked over a request.
+pub(super) fn failed_inside(error: &dyn std::fmt::Display) -> Status {
+    tracing::error!(%error, "a key-value request failed");
+    Status::internal("the request failed inside of the daemon; its log has more")
 }

@@ -2,8 +2,9 @@
 //!
 //! Purpose: the service of `store.proto` over a [`FileSystem`]. One thread (`kv-socket`) does all talking, by
 //! an event loop that never blocks; what may block runs on a few threads (`kv-worker`), of which no user gets
-//! all; one thread (`kv-sync`) syncs for all waiting requests. Operations that must wait for a lock wait as
-//! tickets, not as threads.
+//! all; a commit that may wait for other requests has a thread of its own (`kv-commit`); one thread
+//! (`kv-sync`) syncs for all waiting requests. Operations that must wait for a lock wait as tickets, not as
+//! threads.
 //!
 //! Thread safety: a [`Server`] is started and stopped by its owner; everything inside is shared.
 //!
@@ -12,6 +13,7 @@
 //! reported gone when the connection is.
 
 mod access;
+mod apart;
 mod body;
 mod call;
 mod connection;
@@ -33,19 +35,22 @@ pub use kvfs_socket::BoundSocket;
 pub use peer::Peer;
 pub use transactions::{Begin, NoTransactions, Transactions, TxnLine};
 
+use std::convert::Infallible;
 use std::io;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use kvfs_fs::FileSystem;
-use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use apart::Apart;
 use syncer::Syncer;
 use users::Users;
 
@@ -54,9 +59,6 @@ const END_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// An idle worker goes after this time.
 const WORKER_IDLE_MAX: Duration = Duration::from_secs(10);
-
-/// More than there are transactions with mounted views, each of which has threads of its own as well.
-const APART_MAX: usize = 1 << 16;
 
 /// What clients may take.
 #[derive(Debug, Clone)]
@@ -130,7 +132,7 @@ pub(crate) struct Shared {
     users: Users,
     options: Options,
     /// Threads for what may wait for other requests.
-    apart: Handle,
+    apart: Apart,
 }
 
 /// A listening socket. Stopped and removed by [`Server::stop`] or on drop.
@@ -162,19 +164,14 @@ impl Server {
             .thread_name("kv-worker")
             .thread_keep_alive(WORKER_IDLE_MAX)
             .build()?;
-        let apart = Builder::new_current_thread()
-            .max_blocking_threads(APART_MAX)
-            .thread_name("kv-commit")
-            .thread_keep_alive(WORKER_IDLE_MAX)
-            .build()?;
         let store = Arc::clone(fs.store());
         let syncer = Syncer::start(move |position| store.sync(position))?;
         let users = Users::new(&options.limits);
-        let handle = apart.handle().clone();
-        let shared = Arc::new(Shared { fs, transactions, syncer, users, options, apart: handle });
+        let (apart, ended) = Apart::new();
+        let shared = Arc::new(Shared { fs, transactions, syncer, users, options, apart });
         let (stop, stopped) = watch::channel(false);
         let listeners = std::iter::once(listener).chain(also).collect();
-        let body = move || serve([runtime, apart], listeners, &shared, &stopped);
+        let body = move || serve(runtime, listeners, shared, &stopped, &ended);
         let thread = std::thread::Builder::new().name("kv-socket".into()).spawn(body)?;
         Ok(Self { socket, stop, thread: Some(thread) })
     }
@@ -204,17 +201,18 @@ impl Drop for Server {
 }
 
 fn serve(
-    [runtime, apart]: [Runtime; 2],
+    runtime: Runtime,
     listeners: Vec<UnixListener>,
-    shared: &Arc<Shared>,
+    shared: Arc<Shared>,
     stopped: &watch::Receiver<bool>,
+    ended: &Receiver<Infallible>,
 ) {
     let accepted = runtime.block_on(async {
         let numbers = Arc::new(AtomicU64::new(1));
         let mut accepting = JoinSet::new();
         for listener in listeners {
             let listener = tokio::net::UnixListener::from_std(listener)?;
-            let (shared, stopped, numbers) = (Arc::clone(shared), stopped.clone(), Arc::clone(&numbers));
+            let (shared, stopped, numbers) = (Arc::clone(&shared), stopped.clone(), Arc::clone(&numbers));
             accepting.spawn(async move { connection::accept(&listener, &shared, &numbers, stopped).await });
         }
         while accepting.join_next().await.is_some() {}
@@ -225,5 +223,8 @@ fn serve(
     }
     // Connections end with their tasks; what they began on other threads is waited for.
     runtime.shutdown_timeout(END_TIME_MAX);
-    apart.shutdown_timeout(END_TIME_MAX);
+    drop(shared);
+    if ended.recv_timeout(END_TIME_MAX) == Err(RecvTimeoutError::Timeout) {
+        tracing::warn!("key-value requests are being worked on still");
+    }
 }

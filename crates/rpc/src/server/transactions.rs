@@ -75,16 +75,19 @@ pub trait Transactions: Send + Sync + 'static {
     /// As [`Transactions::view`]; the mount fails.
     fn path(&self, peer: &Peer, txn: u64) -> Result<PathBuf, TxnError>;
 
-    /// Whether its commit may wait for what others hold: for dirty pages of its view, which may wait for
-    /// another transaction's lock. It has a thread of its own then, since the end of that one may need any of
-    /// those that requests share.
-    fn may_wait(&self, txn: u64) -> bool;
-
     /// Commits it: visible to all readers when this returns, and durable when what it returns is synced.
     ///
     /// # Errors
     /// As [`Transactions::view`]; what keeps it from being committed.
     fn commit(&self, peer: &Peer, txn: u64) -> Result<Position, TxnError>;
+
+    /// The same, unless its commit may wait for what others hold: for dirty pages of its view, which may wait
+    /// for another transaction's lock. Then nothing happens (`None`), and the commit needs a thread of its
+    /// own, since the end of that other one may need any of those that requests share.
+    ///
+    /// # Errors
+    /// As [`Transactions::commit`].
+    fn commit_without_wait(&self, peer: &Peer, txn: u64) -> Result<Option<Position>, TxnError>;
 
     /// Drops it. Returns why it could not have been committed any more, if so.
     ///
@@ -116,11 +119,11 @@ impl Transactions for NoTransactions {
         Err(TxnError::Unknown(txn))
     }
 
-    fn may_wait(&self, _: u64) -> bool {
-        false
+    fn commit(&self, _: &Peer, txn: u64) -> Result<Position, TxnError> {
+        Err(TxnError::Unknown(txn))
     }
 
-    fn commit(&self, _: &Peer, txn: u64) -> Result<Position, TxnError> {
+    fn commit_without_wait(&self, _: &Peer, txn: u64) -> Result<Option<Position>, TxnError> {
         Err(TxnError::Unknown(txn))
     }
 
@@ -168,14 +171,11 @@ impl Shared {
         request: proto::CommitRequest,
     ) -> Result<(), Status> {
         let txn = request.txn;
-        let commit = move |shared: &Self, peer: &Peer| shared.transactions.commit(peer, txn);
-        // Requests that came before this one may have mounted the view.
-        let unless_it_waits = move |shared: &Self, peer: &Peer| {
-            (!shared.transactions.may_wait(txn)).then(|| commit(shared, peer))
-        };
-        let position = match self.run(call, unless_it_waits).await? {
-            Some(done) => done?,
-            None => self.run_apart(call, commit).await??,
+        let without_wait =
+            move |shared: &Self, peer: &Peer| shared.transactions.commit_without_wait(peer, txn);
+        let position = match self.run(call, without_wait).await?? {
+            Some(position) => position,
+            None => self.run_apart(call, move |shared, peer| shared.transactions.commit(peer, txn)).await??,
         };
         let hardened = self.harden(position, request.durability).await;
         hardened.map_err(|status| {

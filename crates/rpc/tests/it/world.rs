@@ -54,10 +54,6 @@ impl Transactions for Registry {
         Ok(format!("/views/{txn}").into())
     }
 
-    fn may_wait(&self, txn: u64) -> bool {
-        self.waiting.lock().unwrap().contains_key(&txn)
-    }
-
     fn commit(&self, _: &Peer, txn: u64) -> Result<Position, TxnError> {
         let mut waiting = self.waiting.lock().unwrap();
         while let Some(is_begun) = waiting.get_mut(&txn) {
@@ -68,6 +64,11 @@ impl Transactions for Registry {
         let (view, ..) = self.open.lock().unwrap().remove(&txn).ok_or(TxnError::Unknown(txn))?;
         let commit = || view.expect_txn()?.freeze()?.plan()?.commit(|| ())?.harden(Durability::Buffered);
         commit().map_err(|error| TxnError::of(&view, &error))
+    }
+
+    fn commit_without_wait(&self, peer: &Peer, txn: u64) -> Result<Option<Position>, TxnError> {
+        let waits = self.waiting.lock().unwrap().contains_key(&txn);
+        if waits { Ok(None) } else { self.commit(peer, txn).map(Some) }
     }
 
     fn abort(&self, _: &Peer, txn: u64) -> Result<Option<String>, TxnError> {

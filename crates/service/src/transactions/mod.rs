@@ -13,6 +13,7 @@
 mod begin;
 mod branch_on_unmount;
 mod clock;
+mod commit;
 mod detached;
 mod ended;
 mod entry;
@@ -27,7 +28,6 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use kvfs_fs::operations::OperationKind;
 use kvfs_fs::{
@@ -231,11 +231,6 @@ impl Transactions {
         self.install_view_mount(id, ServedView::new(mount, slot)).map(drop)
     }
 
-    /// Whether the view of a transaction is mounted, so that its commit may wait for pages.
-    pub fn is_mounted(&self, id: u64) -> bool {
-        self.state.lock().open.get(&id).is_some_and(|entry| entry.view_mount.is_some())
-    }
-
     /// The view, with a slot for its kernel side.
     fn view_without_mount(&self, caller: &Caller, id: u64) -> Result<(Arc<FileSystem>, Slot)> {
         let state = self.state.lock();
@@ -345,74 +340,12 @@ impl Transactions {
         self.path(caller, id)
     }
 
-    /// Commits: the entrance of all front ends. After a conflict the transaction is gone; after other
-    /// failures it stays open. `pages_max`: how long the dirty pages of its view may take.
-    ///
-    /// # Errors
-    /// As [`Self::view`]; [`ServiceError::NotCommitted`].
-    pub fn commit(
-        &self,
-        caller: &Caller,
-        id: u64,
-        durability: Durability,
-        pages_max: Option<Duration>,
-    ) -> Result<Committed> {
-        let timer = Timer::start(&self.main.fs);
-        let taken = self.take(caller, id, "committing")?;
-        let view = Arc::clone(&taken.view);
-        let operations = view.txn().map(TxnView::stats).unwrap_or_default().operations;
-        let done = match &taken.view_mount {
-            Some(view_mount) => view_mount.mount.commit(&view, durability, pages_max),
-            None => self.main.mounts.commit(&view, durability, pages_max),
-        };
-        let stays = view.txn().is_some_and(|txn| !txn.is_over());
-        // It may be doomed while its pages wait: the next attempt would find nothing to say so.
-        let doom = view.txn().and_then(TxnView::doom).filter(|_| !stays);
-        let done = done.map_err(|error| match (error, doom) {
-            (FsError::Busy(_) | FsError::PagesWait, Some(doom)) => FsError::Canceled(doom),
-            (error, _) => error,
-        });
-        taken.give_back(stays);
-        timer.end(OperationKind::Commit, caller, id, done.as_ref().err().map_or(0, FsError::errno));
-        match &done {
-            Ok(position) => tracing::debug!(id, ?position, "transaction committed"),
-            Err(FsError::Canceled(doom)) => {
-                tracing::info!(id, why = view.lock_words().explain(doom), "transaction not committed");
-            }
-            Err(error @ (FsError::Busy(_) | FsError::PagesWait)) => {
-                tracing::debug!(id, %error, "transaction not committed yet");
-            }
-            Err(error) => tracing::warn!(id, %error, "transaction not committed"),
-        }
-        match done {
-            Ok(position) => Ok(Committed { position, operations }),
-            Err(error) => Err(ServiceError::NotCommitted { id, view, error: Box::new(error) }),
-        }
-    }
-
     /// Waits until what was committed up to `position` is durable.
     ///
     /// # Errors
     /// It may not be.
     pub fn sync(&self, position: Position) -> Result<(), FsError> {
         self.main.fs.sync(position)
-    }
-
-    /// Commits, not durably, what has changed nothing and has no kernel side: that waits for nothing. False:
-    /// it is not such a one, and nothing happened.
-    ///
-    /// # Errors
-    /// As [`Self::view`].
-    pub fn commit_unwritten(&self, caller: &Caller, id: u64) -> Result<bool> {
-        let timer = Timer::start(&self.main.fs);
-        let taken = self.take(caller, id, "committing")?;
-        let Taken { view, view_mount, .. } = &taken;
-        let is_committed = view_mount.is_none() && view.txn().and_then(TxnView::commit_unwritten).is_some();
-        taken.give_back(!is_committed);
-        if is_committed {
-            timer.end(OperationKind::Commit, caller, id, 0);
-        }
-        Ok(is_committed)
     }
 
     /// Whether the kernel keeps dirty pages of ordinary writes.

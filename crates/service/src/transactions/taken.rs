@@ -146,6 +146,20 @@ impl Transactions {
         self.take_entry(&mut state, id, what).ok_or(ServiceError::Unknown(id))
     }
 
+    /// The same, unless it has a kernel side (`None`). What is taken gets none.
+    pub(super) fn take_unmounted(
+        &self,
+        caller: &Caller,
+        id: u64,
+        what: &'static str,
+    ) -> Result<Option<Taken<'_>>> {
+        let mut state = self.state.lock();
+        if Self::of(&state, caller, id)?.view_mount.is_some() {
+            return Ok(None);
+        }
+        Ok(self.take_entry(&mut state, id, what))
+    }
+
     /// `Free` → `Taken`. `None`: it is in another state, or gone.
     pub(super) fn take_entry(&self, state: &mut State, id: u64, what: &'static str) -> Option<Taken<'_>> {
         let entry = state.open.get_mut(&id).filter(|entry| entry.used == Use::Free)?;

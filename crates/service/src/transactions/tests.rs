@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use kvfs_fs::{BeginOptions, Durability, FsError, NodeId, settled};
 
+use super::entry::ServedView;
+use super::limits::Slot;
 use super::{Begin, TxnState};
 use crate::caller::Caller;
 use crate::error::{ErrorKind, ServiceError};
-use crate::testing::{World, stranger};
+use crate::testing::{TestView, World, stranger};
 
 #[test]
 fn negative_priority_is_refused_to_all_but_root_and_the_owner_on_every_way_in() {
@@ -206,4 +208,29 @@ fn unmount_that_keeps_transactions_is_refused_while_one_is_being_committed() {
     assert_eq!(world.transactions.state(&stranger(), free).expect("is open"), TxnState::Open);
     taken.give_back(false);
     assert_eq!(world.transactions.keep_all().expect("keeps"), [format!("txn-{free}")]);
+}
+
+#[test]
+fn commit_without_wait_leaves_what_has_a_mounted_view_and_what_is_taken_gets_none() {
+    let world = World::new(false);
+    let begin = || world.transactions.begin(&stranger(), Begin::default()).expect("begins");
+    let mount = |id: u64| {
+        let view = ServedView::new(Box::new(TestView), Slot::uncounted());
+        world.transactions.install_view_mount(id, view)
+    };
+    let commit = |id| {
+        let committed = world.transactions.commit_unmounted(&stranger(), id, Durability::Buffered);
+        committed.expect("is known").is_some()
+    };
+    let (mounted, taken, plain) = (begin(), begin(), begin());
+    mount(mounted).expect("is free");
+    assert!(!commit(mounted));
+    assert_eq!(world.transactions.state(&stranger(), mounted).expect("is open"), TxnState::Open);
+    world.transactions.commit(&stranger(), mounted, Durability::Buffered, None).expect("commits");
+    let committing = world.transactions.take_unmounted(&stranger(), taken, "committing");
+    let committing = committing.expect("is known").expect("has no view");
+    assert!(matches!(mount(taken), Err(ServiceError::Unknown(id)) if id == taken));
+    committing.give_back(false);
+    assert!(commit(plain));
+    assert!(matches!(world.transactions.view(&stranger(), plain), Err(ServiceError::Unknown(_))));
 }

@@ -9,6 +9,7 @@ use kvfs_store::model::ModelStore;
 use tonic::Code;
 
 use super::*;
+use crate::server::apart::Apart;
 use crate::server::syncer::Syncer;
 use crate::server::users::Users;
 use crate::server::{Limits, NoTransactions, Options};
@@ -21,8 +22,7 @@ fn shared(limits: Limits) -> Shared {
     let syncer = Syncer::start(|_| Ok(())).unwrap();
     let users = Users::new(&limits);
     let options = Options { masters: vec![0, 500], mount: PathBuf::new(), also: None, limits };
-    // Nothing here waits for others.
-    let apart = tokio::runtime::Builder::new_current_thread().build().unwrap().handle().clone();
+    let (apart, _) = Apart::new();
     Shared { fs, transactions: Arc::new(NoTransactions), syncer, users, options, apart }
 }
 
