@@ -68,7 +68,11 @@ impl FrontEnds {
     }
 
     /// Ends them, transactions before all that may wait for one.
-    pub(super) fn end(self) {
+    pub(super) fn end(mut self) {
+        if let Some(keys) = &mut self.keys {
+            keys.remove_socket();
+        }
+        self.transactions.end_open();
         if let Some(keys) = self.keys {
             keys.stop();
         }

@@ -176,17 +176,23 @@ impl Server {
         Ok(Self { socket, stop, thread: Some(thread) })
     }
 
-    /// Refuses new connections, ends the others, and waits for what is being worked on.
+    /// Removes the socket, so that a client that finds the store closing finds none. Those that are connected
+    /// go on.
+    pub fn remove_socket(&mut self) {
+        if let Err(error) = self.socket.remove() {
+            tracing::warn!(%error, "cannot remove the key-value socket");
+        }
+    }
+
+    /// Refuses new connections, ends the others, and waits for what is being worked on. What that may wait
+    /// for must have ended before: a commit whose pages wait, for the transaction that they wait for.
     pub fn stop(mut self) {
         self.end();
     }
 
     fn end(&mut self) {
         let Some(thread) = self.thread.take() else { return };
-        // First, so that a client that finds the store closing finds no socket.
-        if let Err(error) = self.socket.remove() {
-            tracing::warn!(%error, "cannot remove the key-value socket");
-        }
+        self.remove_socket();
         let _ = self.stop.send(true);
         if thread.join().is_err() {
             tracing::error!("the key-value thread panicked");

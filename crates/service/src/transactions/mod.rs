@@ -420,11 +420,17 @@ impl Transactions {
         shown.map(|(&id, entry)| (id, entry.owner.uid, self.main.mounts.view_path(id))).collect()
     }
 
-    /// Refuses new ones, aborts the open ones, and waits until nothing is left of them.
-    pub fn close(&self) {
+    /// Refuses new ones and aborts the open ones, so that a commit under way waits for none of them any more.
+    pub fn end_open(&self) {
         self.state.lock().is_closed = true;
         self.changed.notify_all();
         self.abort_all("the store is being closed");
+    }
+
+    /// As [`Self::end_open`], and waits until nothing is left of them, but for views that calls mount
+    /// meanwhile.
+    pub fn close(&self) {
+        self.end_open();
         self.clock_wanted.notify_all();
         let (ending, clock) = {
             let mut state = self.state.lock();

@@ -17,7 +17,7 @@ use kvfs_rpc::server::Limits;
 
 use super::limits::is_open;
 use crate::crash::mapped::{Mapping, PAGE_BYTES};
-use crate::world::{PATIENCE, World, can_mount, kvfs, wait_until};
+use crate::world::{PATIENCE, World, can_mount, daemon_of, daemons_of, kvfs, run, wait_until};
 
 const IN_USE: i32 = 3;
 const MAPPED_FILES: &str = "KVFS_TEST_MAPPED_FILES";
@@ -85,7 +85,7 @@ fn begin(client: &mut Store) -> Transaction {
 /// A mount on which `holder` has the lock of a page that those of `paged` have dirty.
 struct Held {
     // Where a test fails, the world goes first, and ends the connections.
-    _world: World,
+    world: World,
     dir: String,
     holder: Transaction,
     paged: Paged,
@@ -103,13 +103,13 @@ impl Held {
         file.write_all_at(b"held", 0).unwrap();
         drop(file);
         paged.begin(&mut client, paged_count);
-        Self { _world: world, dir, holder, paged }
+        Self { world, dir, holder, paged }
     }
 
     /// The page is `content` at the end, and what is mounted can be unmounted.
     fn end(self, content: [u8; 4]) {
         assert_eq!(fs::read(format!("{}/paged", self.dir)).unwrap()[..4], content);
-        let Self { _world, dir, paged, .. } = self;
+        let Self { world: _world, dir, paged, .. } = self;
         drop(paged);
         kvfs(&["umount", &dir]).ok();
     }
@@ -166,5 +166,29 @@ fn umount_that_keeps_transactions_is_refused_while_pages_of_one_wait_for_another
     assert!([&*holder, &*kept].iter().all(|txn| is_open(dir, &txn.id().to_string())));
     holder.abort().unwrap();
     kept.commit().unwrap();
+    held.end(*b"mine");
+}
+
+#[test]
+fn commit_whose_pages_wait_goes_on_when_the_mount_has_gone() {
+    if !can_mount("commit_whose_pages_wait_goes_on_when_the_mount_has_gone") {
+        return;
+    }
+    let held = Held::new(1);
+    let (dir, id) = (held.dir.clone(), held.paged.txns[0].id());
+    let store = held.world.text("store");
+    let commit = thread::spawn({
+        let dir = dir.clone();
+        move || connect(&dir).map(|client| client.in_txn(id)).call(Client::commit)
+    });
+    wait_until("the commit", || committing_count(&dir) == 1);
+    let daemon = daemon_of(&store);
+    run(Command::new("umount").arg(&dir)).ok();
+    wait_until("the end of the daemon", || !daemons_of(Path::new(&store)).contains(&daemon));
+    // Whether it is told depends on which comes first, the answer or the end of its connection.
+    let _ = commit.join().unwrap();
+    let log = fs::read_to_string(format!("{store}/kvfs.log")).unwrap();
+    assert!(!log.contains("key-value requests are being worked on still"), "{log}");
+    kvfs(&["mount", &store, &dir]).ok();
     held.end(*b"mine");
 }
