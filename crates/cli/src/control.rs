@@ -2,11 +2,14 @@
 //!
 //! Thread safety: plain functions. Invariant: what waits for the daemon shows a progress bar.
 
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 pub(crate) use kvfs_control::*;
 
 use crate::error::{CliError, Result};
+use crate::killed_daemon;
+use crate::mounts::MountedStore;
 use crate::progress::Bar;
 use crate::store_dir::StoreDir;
 
@@ -16,9 +19,19 @@ const BARS: Bars = |what| {
     Box::new(move |stage, unit, done, total| bar.show(stage, unit, done, total))
 };
 
-/// Connects to the daemon of a store, if there is one.
+/// Connects to the daemon of a store, if there is one. One that was killed and can't end is made to.
 pub(crate) fn connect(store: &StoreDir) -> Result<Daemon> {
-    Ok(Client::greet(store.connect_control(), &store.control_name(), BARS)?)
+    let stream = store.connect_control();
+    if let Ok(stream) = &stream {
+        killed_daemon::end(stream, store.path())?;
+    }
+    Ok(Client::greet(stream, &store.control_name(), BARS)?)
+}
+
+/// A connection to the daemon of a mount, by whichever of its sockets lets this user in.
+pub(crate) fn reach(mount: &MountedStore) -> Option<UnixStream> {
+    let own = StoreDir::open(&mount.store).ok().and_then(|store| store.connect_control().ok());
+    own.or_else(|| Client::reach_public(&mount.store).ok())
 }
 
 /// Connects to the daemon of the mounts that show `source`, by the socket for their users.

@@ -12,6 +12,7 @@ use crate::control::{
     self, BranchRequest, Client, Daemon, Mounted, Peer, Request, RequestHandler, Response, TierRequest,
 };
 use crate::error::{CliError, Code, Result};
+use crate::killed_daemon;
 use crate::mounts::{self, MountedStore};
 use crate::open;
 use crate::progress::Bar;
@@ -53,11 +54,15 @@ pub(crate) fn mounted_at(target: Option<&Path>) -> Result<Option<MountedStore>> 
     if target.is_none()
         && let Some(mounted) = mounts::containing(Path::new("."))?
     {
+        killed_daemon::end_of(&mounted)?;
         return Ok(Some(mounted));
     }
     let around = std::env::var_os(EXEC_STORE_VARIABLE);
     let Some(path) = target.or(around.as_deref().map(Path::new)) else { return Ok(None) };
-    Ok(mounts::containing(path)?.filter(|_| !open::is_store(path)))
+    let Some(mounted) = mounts::containing(path)? else { return Ok(None) };
+    // Before anything is asked on the mount.
+    killed_daemon::end_of(&mounted)?;
+    Ok(Some(mounted).filter(|_| !open::is_store(path)))
 }
 
 /// The daemon of the mount that `target` is on, with where it has mounted the store, by the socket for users

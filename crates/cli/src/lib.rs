@@ -18,6 +18,7 @@ mod engine;
 mod error;
 mod heat;
 mod keys;
+mod killed_daemon;
 mod mount_helper;
 mod mounts;
 mod names;

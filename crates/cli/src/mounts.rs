@@ -1,11 +1,16 @@
 //! Which kvfs mount a path lies on, read from the kernel's mount table.
 
+use std::collections::BTreeSet;
+use std::fs;
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use kvfs_fuse::mount::{self, MOUNT_TABLE, Mount, PointState};
 
 use crate::error::{CliError, Code, Result};
+use crate::killed_daemon;
+use crate::procs;
 
 /// File system type in the mount table.
 pub(crate) const FS_TYPE: &str = "fuse.kvfs";
@@ -35,10 +40,20 @@ pub(crate) fn list() -> Result<Vec<MountedStore>> {
     Ok(list_all()?.into_iter().filter(|mount| !mount.is_view).collect())
 }
 
-/// As [`list`], as process `pid` sees it; nothing where this process may not look.
-pub(crate) fn list_of(pid: u32) -> Vec<MountedStore> {
-    let table = mount::table_in(Path::new(&format!("/proc/{pid}/mountinfo"))).unwrap_or_default();
-    table.into_iter().filter_map(of_ours).filter(|mount| !mount.is_view).collect()
+/// As [`list_all`], and, with a process of each, what it sees of other mount namespaces, as far as this
+/// process may look.
+pub(crate) fn everywhere() -> Result<Vec<(MountedStore, Option<u32>)>> {
+    let mut found: Vec<_> = list_all()?.into_iter().map(|mount| (mount, None)).collect();
+    let own = fs::metadata("/proc/self/ns/mnt").map_or(0, |namespace| namespace.ino());
+    let mut namespaces = BTreeSet::from([own]);
+    for pid in procs::pids() {
+        let namespace = fs::metadata(format!("/proc/{pid}/ns/mnt")).map(|namespace| namespace.ino());
+        if namespace.is_ok_and(|namespace| namespaces.insert(namespace)) {
+            let table = mount::table_in(Path::new(&format!("/proc/{pid}/mountinfo"))).unwrap_or_default();
+            found.extend(table.into_iter().filter_map(of_ours).map(|mount| (mount, Some(pid))));
+        }
+    }
+    Ok(found)
 }
 
 /// Whether process `pid` sees the view of a transaction at `dir`, where others see a mount.
@@ -48,9 +63,13 @@ pub(crate) fn is_in_view(pid: u32, dir: &Path) -> bool {
     topmost.and_then(of_ours).is_some_and(|mount| mount.is_view)
 }
 
-/// What is at a mount point.
-pub(crate) fn state(dir: &Path) -> PointState {
-    mount::state(dir)
+/// What is at a mount point. A daemon that was killed and can't end is made to, since what is asked on its
+/// mount would wait as it does.
+pub(crate) fn state(dir: &Path) -> Result<PointState> {
+    if let Some(mount) = containing(dir)? {
+        killed_daemon::end_of(&mount)?;
+    }
+    Ok(mount::state(dir))
 }
 
 /// As [`list`], with views.
@@ -106,7 +125,8 @@ impl MountedStore {
         self.is_of(0) || self.is_own()
     }
 
-    fn is_of(&self, uid: u32) -> bool {
+    /// Whether this user has.
+    pub(crate) fn is_of(&self, uid: u32) -> bool {
         let owner = self.fs_options.split(',').find_map(|option| option.strip_prefix("user_id="));
         owner.is_some_and(|owner| owner.parse() == Ok(uid))
     }
@@ -159,8 +179,6 @@ pub(crate) fn of_ours(mount: Mount) -> Option<MountedStore> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use super::*;
 
     #[test]

@@ -76,11 +76,21 @@ pub(crate) fn ignored_signals() -> Vec<i32> {
     (1..=64).filter(|signal| mask & (1 << (signal - 1)) != 0).collect()
 }
 
+/// A field of what the kernel says of a process, the third one of all being number 0.
+fn stat_field(pid: u32, number: usize) -> Option<String> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // Behind the name, which may have blanks and parentheses.
+    stat.rsplit_once(')')?.1.split_whitespace().nth(number).map(str::to_owned)
+}
+
+/// Whether a process has a number and does not run any more, though threads of it may wait in the kernel.
+pub(crate) fn is_dead(pid: u32) -> bool {
+    stat_field(pid, 0).is_some_and(|state| matches!(&*state, "Z" | "X"))
+}
+
 /// When a process began (since 1970).
 pub(crate) fn began(pid: u32) -> Option<Duration> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // Behind the name, which may have blanks and parentheses; the 22nd field of all.
-    let ticks: u64 = stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()?;
+    let ticks: u64 = stat_field(pid, 19)?.parse().ok()?;
     let boot = fs::read_to_string("/proc/stat").ok()?;
     let boot: u64 = boot.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()?;
     let per_second = rustix::param::clock_ticks_per_second().max(1);
@@ -136,8 +146,16 @@ mod tests {
         assert_eq!((found.pid, found.what), (child.id(), "working directory"));
         assert!(describe(&[found]).contains("working directory"));
         assert!(began(child.id()).is_some_and(|at| at > Duration::from_secs(1_000_000_000)));
+        assert!(!is_dead(child.id()));
         child.kill().expect("ends");
+        rustix::process::waitid(
+            rustix::process::WaitId::Pid(rustix::process::Pid::from_child(&child)),
+            rustix::process::WaitIdOptions::EXITED | rustix::process::WaitIdOptions::NOWAIT,
+        )
+        .expect("is a child");
+        assert!(is_dead(child.id()));
         child.wait().expect("ends");
+        assert!(!is_dead(child.id()));
         assert_eq!(user(std::process::id(), &dir), None);
         fs::remove_dir(&dir).expect("cleans up");
     }

@@ -10,15 +10,16 @@ use std::process::ExitCode;
 use std::time::Duration;
 use std::{fs, io};
 
-use kvfs_fuse::mount::PointState;
+use kvfs_fuse::mount::{self, PointState};
 use kvfs_socket::peer_credentials;
 use kvfs_store::clock::{Clock, SystemClock};
 
 use crate::args::StatusArgs;
-use crate::control::Client;
+use crate::control::{self, Client};
 use crate::daemon::background;
 use crate::endpoint;
 use crate::error::{CliError, Code, Result};
+use crate::killed_daemon;
 use crate::mounts::{self, MountedStore};
 use crate::names::Table;
 use crate::output::{print, printable, printable_path, with_bytes};
@@ -89,22 +90,9 @@ fn lines(found: Vec<(MountedStore, Option<u32>)>) -> Vec<Line> {
 fn all() -> Result<Vec<(MountedStore, Option<u32>)>> {
     let mut seen = BTreeSet::new();
     let mut found = Vec::new();
-    for mount in mounts::list()? {
-        if seen.insert((mount.dir.clone(), mount.store.clone())) {
-            found.push((mount, None));
-        }
-    }
-    let own = fs::metadata("/proc/self/ns/mnt").map_or(0, |namespace| namespace.ino());
-    let mut namespaces = BTreeSet::from([own]);
-    for pid in procs::pids() {
-        let namespace = fs::metadata(format!("/proc/{pid}/ns/mnt")).map(|namespace| namespace.ino());
-        if !namespace.is_ok_and(|namespace| namespaces.insert(namespace)) {
-            continue;
-        }
-        for mount in mounts::list_of(pid) {
-            if seen.insert((mount.dir.clone(), mount.store.clone())) {
-                found.push((mount, Some(pid)));
-            }
+    for (mount, elsewhere) in mounts::everywhere()? {
+        if !mount.is_view && seen.insert((mount.dir.clone(), mount.store.clone())) {
+            found.push((mount, elsewhere));
         }
     }
     let served = procs::pids().filter_map(served_by);
@@ -137,9 +125,10 @@ fn served_by(pid: u32) -> Option<PathBuf> {
 }
 
 fn line(mount: MountedStore, elsewhere: Option<u32>) -> Line {
-    let stream = connect(&mount);
+    let stream = control::reach(&mount);
+    let is_killed = stream.as_ref().is_some_and(killed_daemon::is_behind);
     let daemon = daemon_of(&mount, stream.as_ref());
-    let health = stream.as_ref().map_or(Ok(None), Client::health);
+    let health = stream.as_ref().filter(|_| !is_killed).map_or(Ok(None), Client::health);
     // Nor would it answer what a look at the mount asks.
     let is_silent = health
         .as_ref()
@@ -149,9 +138,10 @@ fn line(mount: MountedStore, elsewhere: Option<u32>) -> Line {
     // A mount of another user whose daemon does not answer here may answer nothing at all. A directory of
     // another namespace is another one here.
     let may_ask = elsewhere.is_none() && (stream.is_some() || mount.is_trusted());
-    let point =
-        if is_mounted && may_ask && !is_silent { mounts::state(&mount.dir) } else { PointState::Free };
+    let is_asked = is_mounted && may_ask && !is_silent && !is_killed;
+    let point = if is_asked { mount::state(&mount.dir) } else { PointState::Free };
     let state = match (elsewhere, point) {
+        _ if is_killed => "dead",
         _ if is_silent => "silent",
         (Some(_), _) => "elsewhere",
         (None, _) if is_mounted && !may_ask => "-",
@@ -173,21 +163,17 @@ fn line(mount: MountedStore, elsewhere: Option<u32>) -> Line {
     Line { mount, elsewhere, state, daemon, since, trouble, removing }
 }
 
-/// The daemon of a mount, by whichever of its sockets lets this user in.
-fn connect(mount: &MountedStore) -> Option<UnixStream> {
-    let own = StoreDir::open(&mount.store).ok().and_then(|store| store.connect_control().ok());
-    own.or_else(|| Client::reach_public(&mount.store).ok())
-}
-
 /// Process and user of the daemon, by its socket; where none lets this user in, by its command line.
 fn daemon_of(mount: &MountedStore, stream: Option<&UnixStream>) -> Option<(u32, u32)> {
     if let Some(credentials) = stream.and_then(|stream| peer_credentials(stream).ok()) {
         return Some((credentials.pid, credentials.uid));
     }
     procs::pids().find_map(|pid| {
-        let words = procs::words(pid);
-        let is_ours =
-            procs::command(pid) == "kvfs" && words.contains(&mount.store) && words.contains(&mount.dir);
+        // Of a process that waits for a page, the words may wait as well.
+        let is_ours = procs::command(pid) == "kvfs" && {
+            let words = procs::words(pid);
+            words.contains(&mount.store) && words.contains(&mount.dir)
+        };
         let uid = fs::metadata(format!("/proc/{pid}")).ok()?.uid();
         is_ours.then_some((pid, uid))
     })

@@ -11,6 +11,7 @@ use crate::args::UmountArgs;
 use crate::control::{self, BranchRequest, Client, Closing, Daemon, Request, Response};
 use crate::daemon::explain_mount;
 use crate::error::{CliError, Code, Result};
+use crate::killed_daemon;
 use crate::mounts::{self, MountedStore};
 use crate::open::{CLOSE_TIME_MAX, NOTICE_TIME_MAX};
 use crate::procs;
@@ -32,6 +33,10 @@ pub(crate) fn run(args: &UmountArgs) -> Result<ExitCode> {
             format!("{} lies inside a mount; the mount point is {}", args.dir.display(), mount.dir.display()),
         ));
     }
+    let ended = killed_daemon::end_of(&mount);
+    if !args.lazy {
+        ended.clone()?;
+    }
     let closing = match daemon_to_ask(&mount, args) {
         Some(Daemon::Serving { mut client, dir }) if dir == mount.dir => {
             if (args.abort_open || args.checkpoint_open) && !args.lazy {
@@ -47,6 +52,7 @@ pub(crate) fn run(args: &UmountArgs) -> Result<ExitCode> {
         let _bar = Bar::new("unmounting");
         kvfs_fuse::mount::unmount(&mount.dir, how).map_err(|error| in_the_way(&mount, &error))?;
     }
+    ended?;
     if mount.is_view && !args.lazy {
         settle(&mount)?;
     }

@@ -15,7 +15,7 @@ use crate::store_dir::StoreDir;
 pub(super) fn check(plan: &Plan, dir: &Path) -> Result<()> {
     detach_stale(dir)?;
     let unfit = |what: &str| Err(CliError::new(Code::MountPoint, format!("{} {what}", dir.display())));
-    match mount::state(dir) {
+    match mounts::state(dir)? {
         PointState::Free => {}
         PointState::Stale => return unfit("is a mount whose daemon has died, and could not be detached"),
         PointState::Mounted(found) if found.fs_type == mounts::FS_TYPE => {
@@ -55,7 +55,7 @@ pub(super) fn check(plan: &Plan, dir: &Path) -> Result<()> {
 
 /// A dead kvfs mount has nothing that could be lost. Several may lie on top of each other.
 fn detach_stale(dir: &Path) -> Result<()> {
-    while mount::state(dir) == PointState::Stale {
+    while mounts::state(dir)? == PointState::Stale {
         let ours = mounts::list()?.iter().any(|mounted| mounted.dir == dir);
         if !ours {
             return Ok(());

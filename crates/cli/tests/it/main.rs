@@ -13,6 +13,7 @@ mod exec;
 mod followers;
 mod foreign;
 mod help;
+mod killed;
 mod kv;
 mod lanes;
 mod life;

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use crate::world::{KVFS, Run, World, can_mount, daemons_of, is_mounted, kvfs, run};
 
-const DENIED: i32 = 7;
+pub(crate) const DENIED: i32 = 7;
 /// The user `nobody` on every Linux.
 pub(crate) const NOBODY: u32 = 65534;
 /// Set where a test runs again in a namespace.

@@ -13,12 +13,13 @@ use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, 
 /// Where the list is mounted, as a rule.
 const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 
-/// Ends the connection that serves the device of this number.
+/// Ends the connection that serves the file system of this number, the device of what is mounted. As
+/// [`super::Unmount::Abort`], where the mount can't be reached, or has none of its own.
 ///
 /// # Errors
 /// There is no such connection, it is another user's, or the list is mounted nowhere and this process may not
 /// mount it.
-pub(super) fn abort((major, minor): (u32, u32)) -> io::Result<()> {
+pub fn abort((major, minor): (u32, u32)) -> io::Result<()> {
     if major != 0 {
         return Err(Errno::NODEV.into());
     }
