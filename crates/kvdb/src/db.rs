@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use kvfs_device::Device;
 use kvfs_store::progress::{self, Unit};
 use kvfs_store::{
@@ -510,6 +511,10 @@ impl Checkpoints for Db {
 
     fn resume(&self, id: TxnId) -> Result<Arc<dyn Txn>> {
         Ok(DbTxn::resume(&self.parts.txns, id)?)
+    }
+
+    fn fork(&self, id: TxnId, owner: &dyn Fn(&CheckpointInfo) -> Bytes) -> Result<TxnId> {
+        DbTxn::fork(&self.parts.txns, id, owner)
     }
 }
 

@@ -71,6 +71,8 @@ impl Generator<'_> {
             w.named_compare,
             w.txn_prepare,
             w.txn_checkpoint,
+            w.txn_fork,
+            w.txn_fork_compare,
         ];
         let slot = self.rng.index(SLOTS);
         match pick(&mut self.rng, &weights) {
@@ -104,7 +106,10 @@ impl Generator<'_> {
                 Step::TxnBegin { slot, isolation }
             }
             16 => Step::TxnApply { slot, ops: self.ops() },
-            17 => self.txn_changed(slot),
+            17 => {
+                let (space, records) = self.records();
+                Step::TxnChanged { slot, space, records }
+            }
             18 => Step::TxnChanges { slot },
             19 => Step::TxnCommit { slot, durability: self.durability() },
             20 => Step::TxnAbort { slot },
@@ -112,7 +117,12 @@ impl Generator<'_> {
             22 => Step::NamedDelete { slot },
             23 => Step::NamedCompare { slot },
             24 => Step::TxnPrepare { slot },
-            _ => Step::TxnCheckpoint { slot },
+            25 => Step::TxnCheckpoint { slot },
+            26 => Step::TxnFork { slot },
+            _ => {
+                let (space, records) = self.records();
+                Step::TxnForkCompare { slot, space, records }
+            }
         }
     }
 
@@ -159,7 +169,7 @@ impl Generator<'_> {
         if self.one_in(self.profile.synced_one_in) { Durability::Synced } else { Durability::Buffered }
     }
 
-    fn txn_changed(&mut self, slot: usize) -> Step {
+    fn records(&mut self) -> (SpaceIndex, Records) {
         let space = self.space();
         let records = match self.rng.below(3) {
             0 => {
@@ -174,11 +184,10 @@ impl Generator<'_> {
             _ => {
                 let space = self.space_where(|space| SPACES[space].kind == KeyspaceKind::Block);
                 let count = if self.one_in(10) { u64::MAX } else { self.rng.below(20) };
-                let records = Records::Blocks { prefix: self.prefix(), first: self.block(), count };
-                return Step::TxnChanged { slot, space, records };
+                return (space, Records::Blocks { prefix: self.prefix(), first: self.block(), count });
             }
         };
-        Step::TxnChanged { slot, space, records }
+        (space, records)
     }
 
     fn op(&mut self) -> Op {

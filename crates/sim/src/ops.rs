@@ -85,6 +85,12 @@ pub enum Step {
     TxnPrepare { slot: usize },
     /// Checkpoints, and in every other slot lets go and resumes.
     TxnCheckpoint { slot: usize },
+    /// Forks a transaction with a checkpoint, the next one from `slot` on, and puts the fork into the slot
+    /// behind it, in place of what is there.
+    TxnFork { slot: usize },
+    /// Compares what a fork, the next one from `slot` on, began with and what it has changed since, and
+    /// whether what it came of has changed `records` since.
+    TxnForkCompare { slot: usize, space: SpaceIndex, records: Records },
     /// Commits, and so empties `slot`.
     TxnCommit { slot: usize, durability: Durability },
     /// Aborts, and so empties `slot`.
@@ -123,6 +129,8 @@ pub struct StepWeights {
     pub txn_changes: u32,
     pub txn_prepare: u32,
     pub txn_checkpoint: u32,
+    pub txn_fork: u32,
+    pub txn_fork_compare: u32,
     pub txn_commit: u32,
     pub txn_abort: u32,
     pub reopen: u32,
@@ -189,6 +197,8 @@ impl Default for Profile {
             txn_changes: 2,
             txn_prepare: 2,
             txn_checkpoint: 2,
+            txn_fork: 2,
+            txn_fork_compare: 4,
             txn_commit: 3,
             txn_abort: 1,
             reopen: 1,
@@ -290,6 +300,10 @@ impl fmt::Debug for Step {
             Self::TxnChanges { slot } => write!(f, "txn_changes {slot}"),
             Self::TxnPrepare { slot } => write!(f, "txn_prepare {slot}"),
             Self::TxnCheckpoint { slot } => write!(f, "txn_checkpoint {slot}"),
+            Self::TxnFork { slot } => write!(f, "txn_fork {slot}"),
+            Self::TxnForkCompare { slot, space, records } => {
+                write!(f, "txn_fork_compare {slot} {} {records:?}", space_name(*space))
+            }
             Self::TxnCommit { slot, durability } => write!(f, "txn_commit {slot} {durability:?}"),
             Self::TxnAbort { slot } => write!(f, "txn_abort {slot}"),
             Self::Get { reader, space, key } => {

@@ -38,6 +38,8 @@ pub(crate) fn writes_only(steps: usize) -> Profile {
         txn_changes: 0,
         txn_prepare: 4,
         txn_checkpoint: 0,
+        txn_fork: 0,
+        txn_fork_compare: 0,
         txn_commit: 6,
         txn_abort: 1,
         crash: 0,

@@ -1,7 +1,9 @@
 //! Runs generated steps on a store beside the model and compares every answer.
 
+mod forks;
 mod transactions;
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -19,6 +21,7 @@ use crate::shrink::shrink;
 use crate::spaces::{Handles, SpaceIndex};
 use crate::txns::Outcomes;
 use crate::undo::check_undo;
+use forks::Fork;
 
 /// A store under test, and what can be done to it from outside.
 pub trait Subject {
@@ -169,6 +172,8 @@ struct Runner<'s> {
     snapshots: [Option<Pair<Arc<dyn Snapshot>>>; SLOTS],
     cursors: [Option<Pair<Box<dyn Cursor>>>; SLOTS],
     txns: [Option<Pair<Arc<dyn Txn>>>; SLOTS],
+    /// By the fork's id, which may have ended.
+    forks: BTreeMap<TxnId, Fork>,
     outcomes: Outcomes,
     named: NamedStates,
 }
@@ -218,6 +223,7 @@ impl<'s> Runner<'s> {
             snapshots: Default::default(),
             cursors: Default::default(),
             txns: Default::default(),
+            forks: BTreeMap::new(),
             suspended: Vec::new(),
             outcomes: Outcomes::default(),
             named: NamedStates::default(),
@@ -265,6 +271,8 @@ impl<'s> Runner<'s> {
             Step::TxnChanges { slot } => self.txn_changes(*slot),
             Step::TxnPrepare { slot } => self.txn_prepare(*slot),
             Step::TxnCheckpoint { slot } => self.txn_checkpoint(*slot),
+            Step::TxnFork { slot } => self.txn_fork(*slot),
+            Step::TxnForkCompare { slot, space, records } => self.txn_fork_compare(*slot, *space, records),
             Step::TxnCommit { slot, durability } => self.txn_commit(*slot, *durability),
             Step::TxnAbort { slot } => self.txn_abort(*slot),
             Step::Reopen => self.reopen(),

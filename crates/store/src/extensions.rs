@@ -6,6 +6,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+
 use crate::{
     ChangedRanges, CheckpointInfo, Compression, KeyRange, Keyspace, Result, Seqno, Snapshot, SnapshotInfo,
     Store, StoreError, TierBytes, Txn, TxnId, TxnOptions, TxnOutcome, UndoPoint, UndoViews,
@@ -141,6 +143,14 @@ impl dyn Store + '_ {
     /// As there, and where the engine has no such extension.
     pub fn resume(&self, id: TxnId) -> Result<Arc<dyn Txn>> {
         self.checkpoints().ok_or_else(|| StoreError::NoCheckpoint(id))?.resume(id)
+    }
+
+    /// As [`Checkpoints::fork`](crate::Checkpoints::fork).
+    ///
+    /// # Errors
+    /// As there, and where the engine has no such extension.
+    pub fn fork(&self, id: TxnId, owner: &dyn Fn(&CheckpointInfo) -> Bytes) -> Result<TxnId> {
+        self.checkpoints().ok_or_else(|| StoreError::NoCheckpoint(id))?.fork(id, owner)
     }
 
     /// As [`UndoHistory::undo_points`](crate::UndoHistory::undo_points).

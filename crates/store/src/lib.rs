@@ -202,6 +202,11 @@ pub trait Cursor: Send {
 pub trait Snapshot: Read {
     /// The newest seqno that the snapshot sees.
     fn seqno(&self) -> Seqno;
+
+    /// What its engine knows it by; `None`: nothing but what it reads.
+    fn as_any(&self) -> Option<&dyn std::any::Any> {
+        None
+    }
 }
 
 /// A transactional, ordered, multi-keyspace store.

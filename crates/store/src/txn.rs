@@ -244,8 +244,8 @@ pub trait Txn: Read {
         clones.iter().try_for_each(|clone| copy_blocks(self, self, keyspace, clone))
     }
 
-    /// As [`Txn::clone_blocks`], of what `from`, a snapshot of the same store, sees of each source: sources
-    /// and targets may be the same then.
+    /// As [`Txn::clone_blocks`], of what `from`, a snapshot of the same store or of a transaction of it
+    /// ([`Txn::as_of`]), sees of each source: sources and targets may be the same then.
     ///
     /// # Errors
     /// As [`Txn::clone_blocks`].
@@ -265,6 +265,40 @@ pub trait Txn: Read {
     /// # Errors
     /// As reads.
     fn changes(&self, keyspace: Keyspace) -> Result<Box<dyn ChangeCursor>>;
+
+    /// What it saw after the first `operations` of its operations ([`TxnStats::operations`]), which must be
+    /// where it, or what it is a fork of, had a checkpoint. As long as the transaction is open.
+    ///
+    /// # Errors
+    /// The transaction has ended; [`crate::StoreError::Unsupported`] by an engine without checkpoints.
+    fn as_of(&self, operations: u64) -> Result<Arc<dyn Snapshot>> {
+        let _ = operations;
+        Err(StoreError::Unsupported { engine: "a model", what: "checkpoints of transactions" })
+    }
+
+    /// As [`Txn::changes`], of what was written after the first `operations`, as there.
+    ///
+    /// # Errors
+    /// As [`Txn::as_of`], and as reads.
+    fn changes_after(&self, operations: u64, keyspace: Keyspace) -> Result<Box<dyn ChangeCursor>> {
+        let _ = keyspace;
+        self.as_of(operations).and(Err(StoreError::Unsupported { engine: "a model", what: "forks" }))
+    }
+
+    /// A change that the transaction itself has made after the first `operations`, as there, and that
+    /// concerns `records`; its seqno means nothing.
+    ///
+    /// # Errors
+    /// As [`Txn::changes_after`].
+    fn changed_after(
+        &self,
+        operations: u64,
+        keyspace: Keyspace,
+        records: &[Records],
+    ) -> Result<Option<Changed>> {
+        let _ = (keyspace, records);
+        self.as_of(operations).and(Err(StoreError::Unsupported { engine: "a model", what: "forks" }))
+    }
 
     /// Sizes.
     fn stats(&self) -> TxnStats;
@@ -403,6 +437,8 @@ pub struct CheckpointInfo {
     pub snapshot: Seqno,
     /// Of the first checkpoint (since 1970-01-01 UTC).
     pub created: Duration,
+    /// Operations up to the checkpoint.
+    pub operations: u64,
     /// Keys and values of the checkpoint (bytes).
     pub bytes: u64,
     /// A caller has it open, and may have written more than the checkpoint holds.
@@ -473,4 +509,12 @@ pub trait Checkpoints: Send + Sync {
     /// # Errors
     /// [`StoreError::NoCheckpoint`], [`StoreError::CheckpointOpen`]; the store is read-only or failed.
     fn resume(&self, id: TxnId) -> Result<Arc<dyn Txn>>;
+
+    /// Makes another checkpointed transaction with the snapshot, the isolation and all writes of the last
+    /// checkpoint of `id`, which may be open and goes on by itself. Its owner is what `owner`, which may ask
+    /// the store, makes of that checkpoint. Durable when this returns. No value is read or written again.
+    ///
+    /// # Errors
+    /// [`StoreError::NoCheckpoint`]; as [`Txn::checkpoint`].
+    fn fork(&self, id: TxnId, owner: &dyn Fn(&CheckpointInfo) -> Bytes) -> Result<TxnId>;
 }

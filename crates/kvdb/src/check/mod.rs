@@ -8,13 +8,14 @@ pub(crate) use lost_keys::blocks_of;
 pub(crate) use zones::zone_map;
 pub use zones::{ZoneInfo, ZoneKind, ZoneMap};
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use kvfs_store::progress::{self, Unit};
 use kvfs_store::{KeyspaceKind, Result, Seqno};
 
+use crate::format::PieceId;
 use crate::layers::view::{Sealed, View};
 use crate::parts::Parts;
 use crate::space::Zones;
@@ -59,6 +60,8 @@ struct Tally {
     pieces: u64,
     records: u64,
     bytes_verified: u64,
+    /// Pieces in which nothing is wrong: forks have the same ones.
+    sound: HashSet<PieceId>,
     /// By keyspace and place of the run.
     parts: Vec<(u32, (Seqno, RunId), LostPart)>,
 }
@@ -156,6 +159,9 @@ fn check_run(run: &Run, (keyspace, name, is_main): (u32, &str, bool), tally: &mu
     }
     for piece in &run.pieces {
         progress::check_wanted()?;
+        if tally.sound.contains(&piece.desc().id) {
+            continue;
+        }
         tally.pieces += 1;
         tally.records += piece.desc().records;
         let verified = piece.verify().and_then(|bytes| Ok((bytes, piece.has_damaged_copy()?)));
@@ -163,6 +169,7 @@ fn check_run(run: &Run, (keyspace, name, is_main): (u32, &str, bool), tally: &mu
             Ok((bytes, has_damaged_copy)) => {
                 tally.bytes_verified += bytes;
                 progress::advance(bytes);
+                tally.sound.insert(piece.desc().id);
                 if has_damaged_copy {
                     let number = piece.desc().id.0;
                     tally.findings.push(format!(

@@ -16,30 +16,39 @@ use crate::format::{RecordIter, RecordKind, RecordRef};
 use crate::iter::{CompactionIter, KeepRules, Kept, MergingIter, run_records};
 use crate::memtable::{Merger, TombstoneSet, split_block_key};
 use crate::table::Access;
+use crate::version::Run;
 
-/// One keyspace of a private write set, up to a seqno.
+/// One keyspace of a private write set, between two seqnos.
 pub(super) struct NetSource {
     pub(super) own: OwnWrites,
+    /// What is at or below it does not count.
+    pub(super) since: Seqno,
     pub(super) keyspace: u32,
     pub(super) kind: KeyspaceKind,
     pub(super) merger: Merger,
 }
 
 impl NetSource {
-    /// All records up to the limit. The data of blocks is not asked for: they have no values here.
-    fn records(&self) -> UpTo {
-        let runs = self.own.runs(self.keyspace);
+    /// Of each run what may count: a spill's pieces are of its own time.
+    fn runs(&self) -> Vec<Run> {
+        self.own.runs(self.keyspace).iter().filter_map(|run| run.part_above(self.since)).collect()
+    }
+
+    /// All records that count. The data of blocks is not asked for: they have no values here.
+    fn records(&self) -> Counting {
+        let runs = self.runs();
         let in_tables = self.own.tables().map(|table| table.iter(self.keyspace));
         let in_runs = runs.iter().map(|run| run_records(run, Access::Crowded { walks: runs.len() }));
         let records = Box::new(MergingIter::new(in_tables.chain(in_runs).collect()));
-        UpTo { records, limit: self.own.limit(), has_values: self.kind == KeyspaceKind::Tuple }
+        let (since, limit) = (self.since, self.own.limit());
+        Counting { records, since, limit, has_values: self.kind == KeyspaceKind::Tuple }
     }
 
     fn tombstones(&self) -> Arc<TombstoneSet> {
-        let runs = self.own.runs(self.keyspace);
-        let in_runs = runs.iter().flat_map(|run| run.tombstones());
-        let mut sets: Vec<_> = self.own.tables().map(|table| table.tombstones(self.keyspace)).collect();
-        sets.extend(in_runs);
+        let in_runs = self.runs();
+        let in_runs = in_runs.iter().flat_map(Run::tombstones);
+        let in_tables = self.own.tables().map(|table| table.tombstones(self.keyspace));
+        let mut sets: Vec<_> = in_tables.chain(in_runs).map(|set| set_above(set, self.since)).collect();
         sets.retain(|set| !set.is_empty());
         match &sets[..] {
             [] => Arc::default(),
@@ -47,6 +56,14 @@ impl NetSource {
             _ => Arc::new(TombstoneSet::union(sets.iter().map(|set| &**set))),
         }
     }
+}
+
+/// The tombstones above `since`.
+fn set_above(set: Arc<TombstoneSet>, since: Seqno) -> Arc<TombstoneSet> {
+    if set.seqno_range().is_none_or(|(oldest, _)| oldest > since) {
+        return set;
+    }
+    Arc::new(TombstoneSet::new(set.list().iter().filter(|tombstone| tombstone.seqno > since).cloned()))
 }
 
 /// One element of the net set.
@@ -281,27 +298,31 @@ fn close(stretch: Option<Stretch>, source: &NetSource, block_writes: &BlockWrite
     batch.put_blocks_packed(Keyspace(source.keyspace), prefix, first, data, compression);
 }
 
-/// The records at or below a seqno, on forward walks.
-struct UpTo {
+/// The records between two seqnos, on forward walks.
+struct Counting {
     records: Box<dyn RecordIter>,
+    /// Exclusive.
+    since: Seqno,
+    /// Inclusive.
     limit: Seqno,
     /// Else they are taken for empty, and not read.
     has_values: bool,
 }
 
-impl UpTo {
-    fn pass_newer(&mut self) -> Result<()> {
-        while self.records.record().is_some_and(|record| record.seqno > self.limit) {
+impl Counting {
+    fn pass_others(&mut self) -> Result<()> {
+        let counts = |record: RecordRef<'_>| record.seqno > self.since && record.seqno <= self.limit;
+        while self.records.record().is_some_and(|record| !counts(record)) {
             self.records.next()?;
         }
         Ok(())
     }
 }
 
-impl RecordIter for UpTo {
+impl RecordIter for Counting {
     fn seek(&mut self, key: &[u8], seqno: Seqno) -> Result<()> {
         self.records.seek(key, seqno)?;
-        self.pass_newer()
+        self.pass_others()
     }
 
     fn seek_before(&mut self, key: &[u8]) -> Result<()> {
@@ -310,7 +331,7 @@ impl RecordIter for UpTo {
 
     fn first(&mut self) -> Result<()> {
         self.records.first()?;
-        self.pass_newer()
+        self.pass_others()
     }
 
     fn last(&mut self) -> Result<()> {
@@ -319,7 +340,7 @@ impl RecordIter for UpTo {
 
     fn next(&mut self) -> Result<()> {
         self.records.next()?;
-        self.pass_newer()
+        self.pass_others()
     }
 
     fn prev(&mut self) -> Result<()> {

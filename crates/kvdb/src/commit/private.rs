@@ -22,7 +22,9 @@ use super::SnapshotPin;
 use super::net::{NetChanges, NetSource, net_batch};
 use super::spilled::{PrivateRuns, Spill};
 use crate::cache::Accountant;
-use crate::memtable::{BlockFill, BlockSearch, Lookup, MemTable, Merger, space_of};
+use crate::memtable::{
+    BlockFill, BlockSearch, ChangeVisitor, ChangeWalk, Lookup, MemTable, Merger, space_of,
+};
 use crate::version::{Edit, Run, TakePiece};
 
 /// Private records have seqnos above this, all others below.
@@ -101,6 +103,19 @@ impl OwnWrites {
             }
         }
         Ok(())
+    }
+
+    /// Takes a walk over changes through all layers.
+    ///
+    /// # Errors
+    /// I/O errors and corruption.
+    pub(crate) fn walk_changes(
+        &self,
+        keyspace: u32,
+        walk: &mut ChangeWalk<impl ChangeVisitor>,
+    ) -> Result<()> {
+        self.tables().for_each(|table| table.walk_changes(keyspace, walk));
+        self.runs(keyspace).iter().try_for_each(|run| run.walk_changes(walk))
     }
 
     /// Takes a search for the next block through all layers.
@@ -189,7 +204,12 @@ impl PrivateWrites {
 
     /// The set as it is now; `None` while it is empty.
     pub(crate) fn own(&self) -> Option<OwnWrites> {
-        (self.last > PRIVATE).then(|| self.view())
+        self.own_at(self.last)
+    }
+
+    /// The set as it was at `limit`, which was the last seqno of a checkpoint, or is that of all.
+    pub(crate) fn own_at(&self, limit: Seqno) -> Option<OwnWrites> {
+        (limit > PRIVATE).then(|| OwnWrites { limit, ..self.view() })
     }
 
     fn view(&self) -> OwnWrites {
@@ -225,12 +245,15 @@ impl PrivateWrites {
     /// Sets what is in memory aside, to be written; `None` when there is nothing. Batches
     /// that come later are newer. The caller takes turns with other spills.
     pub(crate) fn seal(&mut self) -> Option<Arc<MemTable>> {
-        if self.sealed.is_none() && !self.table.is_empty() {
-            let fresh = Arc::new(MemTable::new(&self.accountant));
-            self.sealed = Some(std::mem::replace(&mut self.table, fresh));
-            self.bytes_space = (0, self.bytes_space.0);
-            self.block_writes.clear();
+        if self.sealed.is_none() {
+            // Operations that left no record are in the runs, too.
             self.stats_spilled = self.stats;
+            if !self.table.is_empty() {
+                let fresh = Arc::new(MemTable::new(&self.accountant));
+                self.sealed = Some(std::mem::replace(&mut self.table, fresh));
+                self.bytes_space = (0, self.bytes_space.0);
+                self.block_writes.clear();
+            }
         }
         self.sealed.clone()
     }
@@ -292,13 +315,19 @@ impl PrivateWrites {
         self.stats_spilled
     }
 
-    /// The net changes of one keyspace as they are now.
-    pub(crate) fn changes(&self, keyspace: u32, kind: KeyspaceKind, merger: Merger) -> NetChanges {
-        NetChanges::new(&self.source(keyspace, kind, merger))
+    /// The net changes of one keyspace above `since`, as they are now.
+    pub(crate) fn changes_after(
+        &self,
+        since: Seqno,
+        keyspace: u32,
+        kind: KeyspaceKind,
+        merger: Merger,
+    ) -> NetChanges {
+        NetChanges::new(&NetSource { since, ..self.source(keyspace, kind, merger) })
     }
 
     fn source(&self, keyspace: u32, kind: KeyspaceKind, merger: Merger) -> NetSource {
-        NetSource { own: self.view(), keyspace, kind, merger }
+        NetSource { own: self.view(), since: PRIVATE, keyspace, kind, merger }
     }
 
     /// The net changes of all keyspaces as one batch. `meta` knows the layout and the merge function of each.

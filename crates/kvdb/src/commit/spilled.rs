@@ -7,7 +7,8 @@
 //! Thread safety: values; readers share them by clones that cost one reference.
 //!
 //! Invariants: runs of a keyspace are newest first; for each key the seqnos descend along them; `edits` is
-//! what the manifest has not been told of.
+//! what the manifest has not been told of. A piece holds what came up to a checkpoint or what came after it,
+//! never both: with a checkpoint all of memory is spilled.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -90,11 +91,40 @@ impl PrivateRuns {
         self.by_keyspace.get(&keyspace).map_or(&[], |runs| runs)
     }
 
-    /// The same as those of a checkpoint that the manifest knows.
+    /// The same as those of a checkpoint that the manifest knows, which goes up to `last`.
     #[must_use]
-    pub(crate) fn checkpointed(&self) -> Self {
+    pub(crate) fn checkpointed(&self, last: Seqno) -> Self {
         let (by_keyspace, checkpoint) = (Arc::clone(&self.by_keyspace), self.checkpoint.clone());
-        Self { by_keyspace, checkpoint, last: self.last, ..Self::default() }
+        Self { by_keyspace, checkpoint, last, ..Self::default() }
+    }
+
+    /// Runs of `txn` with the same pieces, as a checkpoint with that snapshot, and the edits by which the
+    /// manifest learns of them.
+    pub(crate) fn forked(
+        &self,
+        txn: TxnId,
+        snapshot: SnapshotPin,
+        mut new_id: impl FnMut() -> RunId,
+    ) -> (Self, Vec<Edit>) {
+        let (mut by_keyspace, mut edits) = (BTreeMap::new(), Vec::new());
+        for (&keyspace, runs) in &*self.by_keyspace {
+            let mut forked = Vec::with_capacity(runs.len());
+            // The manifest has them oldest first.
+            for run in runs.iter().rev() {
+                let run = Run { id: new_id(), ..run.rebased(PRIVATE) };
+                edits.push(Edit::PrepareRun { txn, keyspace, run: run.id, age: run.age });
+                let add = |piece: &Arc<Piece>| Edit::AddPiece {
+                    keyspace,
+                    run: run.id,
+                    piece: piece.desc().clone(),
+                };
+                edits.extend(run.pieces.iter().map(add));
+                forked.push(Arc::new(run));
+            }
+            forked.reverse();
+            by_keyspace.insert(keyspace, forked);
+        }
+        (Self::restored(by_keyspace, self.last, snapshot), edits)
     }
 
     /// Every run, with its keyspace.

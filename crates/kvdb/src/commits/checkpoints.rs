@@ -8,6 +8,10 @@
 //! after an abort. Up to these edits a crash may bring the checkpoint back, so the snapshot stays pinned up
 //! to them.
 //!
+//! A *fork* is a checkpoint of another transaction that has the same pieces, in runs of its own: journal up
+//! to now → one edit that names the runs and marks them. Nothing of either transaction depends on the other
+//! one: each run holds its own references on the zones of its pieces, in memory as after an opening.
+//!
 //! Thread safety: one short lock, never held across I/O.
 
 use std::collections::BTreeMap;
@@ -108,6 +112,19 @@ impl Checkpoints {
         drop(former);
     }
 
+    /// What `id` goes back to, as the manifest knows it; it may be open. The runs keep the snapshot and their
+    /// pieces, whatever becomes of `id`.
+    pub(crate) fn saved(&self, id: TxnId) -> Result<(Saved, CheckpointInfo)> {
+        let by_id = self.by_id.lock();
+        let (saved, is_open) = by_id.get(&id).ok_or(StoreError::NoCheckpoint(id))?;
+        Ok((saved.clone(), info(id, &saved.state, *is_open)))
+    }
+
+    /// The manifest holds `saved` for `id`, which is not open.
+    pub(crate) fn add(&self, id: TxnId, saved: Saved) {
+        self.by_id.lock().insert(id, (saved, false));
+    }
+
     /// What `id` is to go on from; it is open now.
     pub(crate) fn open(&self, id: TxnId) -> Result<Saved> {
         let mut by_id = self.by_id.lock();
@@ -139,6 +156,7 @@ fn info(id: TxnId, state: &CheckpointState, is_open: bool) -> CheckpointInfo {
         isolation: state.isolation,
         snapshot: state.snapshot,
         created: Duration::from_nanos(state.created),
+        operations: state.operations,
         bytes: state.bytes_written,
         is_open,
         owner: state.owner.clone(),

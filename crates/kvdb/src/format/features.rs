@@ -13,7 +13,7 @@ pub const FORMAT_VERSION_PLAIN: u32 = 1;
 pub const FORMAT_VERSION: u32 = ANNOUNCED[ANNOUNCED.len() - 1].0;
 
 /// Which version announces what, ascending.
-const ANNOUNCED: [(u32, Feature); 7] = [
+const ANNOUNCED: [(u32, Feature); 8] = [
     (2, Feature::Packed),
     (3, Feature::Patches),
     (4, Feature::Bound),
@@ -21,6 +21,7 @@ const ANNOUNCED: [(u32, Feature); 7] = [
     (6, Feature::Members),
     (7, Feature::Clones),
     (8, Feature::BoundPatches),
+    (9, Feature::Forks),
 ];
 
 /// Something that a store of the first version does not have.
@@ -41,6 +42,8 @@ pub enum Feature {
     /// The journal refers to blocks in their final place that several patches make up. It does not when it is
     /// empty.
     BoundPatches,
+    /// Several runs may have the same piece. It stays for good.
+    Forks,
 }
 
 impl Feature {

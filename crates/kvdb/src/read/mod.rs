@@ -3,6 +3,7 @@
 pub(crate) mod changed;
 mod tiers;
 
+use std::any::Any;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use kvfs_store::{
     Snapshot, StoreError,
 };
 
-use crate::commit::SnapshotPin;
+use crate::commit::{OwnWrites, SnapshotPin};
 use crate::history::History;
 use crate::layers::{Layers, Located};
 use crate::live::LiveSet;
@@ -116,11 +117,12 @@ impl Reader {
     }
 }
 
-/// A pinned position. Reads go through the layers of the moment: the pin keeps merges from dropping
-/// what it sees.
+/// A pinned position, maybe below what a transaction had written. Reads go through the layers of the moment:
+/// the pin keeps merges from dropping what it sees.
 pub(crate) struct DbSnapshot {
     reader: Arc<Reader>,
     pin: SnapshotPin,
+    own: Option<OwnWrites>,
 }
 
 impl DbSnapshot {
@@ -128,12 +130,23 @@ impl DbSnapshot {
     /// merge either sees the pin or works only on what is at or below it.
     pub(crate) fn new(reader: Arc<Reader>) -> Self {
         let pin = reader.history.pin_newest();
-        Self { reader, pin }
+        Self::at(reader, pin)
     }
 
     /// Reads at a position that is pinned already.
     pub(crate) fn at(reader: Arc<Reader>, pin: SnapshotPin) -> Self {
-        Self { reader, pin }
+        Self::through(reader, pin, None)
+    }
+
+    /// As [`Self::at`], through writes of a transaction.
+    pub(crate) fn through(reader: Arc<Reader>, pin: SnapshotPin, own: Option<OwnWrites>) -> Self {
+        Self { reader, pin, own }
+    }
+
+    /// The layers that `snapshot` sees, be it one of this engine or not.
+    pub(crate) fn layers_of(snapshot: &dyn Snapshot, live: &LiveSet) -> Layers {
+        let own = snapshot.as_any().and_then(|any| any.downcast_ref::<Self>()).and_then(|of| of.own.clone());
+        Layers { view: live.view(), seqno: snapshot.seqno(), own }
     }
 }
 
@@ -222,12 +235,16 @@ impl ReadAt for DbSnapshot {
     }
 
     fn layers(&self) -> Result<Layers> {
-        Ok(Layers { view: self.reader.live.view(), seqno: self.pin.seqno(), own: None })
+        Ok(Self::layers_of(self, &self.reader.live))
     }
 }
 
 impl Snapshot for DbSnapshot {
     fn seqno(&self) -> Seqno {
         self.pin.seqno()
+    }
+
+    fn as_any(&self) -> Option<&dyn Any> {
+        Some(self)
     }
 }

@@ -320,7 +320,7 @@ fn forget_the_future(state: &mut ManifestState, repaired: &mut Repaired) -> bool
         state.checkpoints.iter().filter(|(_, saved)| saved.snapshot > last).map(|(&txn, _)| txn).collect();
     for txn in &gone {
         state.checkpoints.remove(txn);
-        state.prepared.remove(txn);
+        state.take_prepared(*txn);
         findings.push(format!("transaction {txn} is lost: it was begun after the damage of the journal"));
     }
     state.committed.retain(|&seqno, _| seqno <= last);

@@ -1,6 +1,6 @@
 //! All pieces of a state, verified and mended.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -94,11 +94,18 @@ impl<'a> Repair<'a> {
             }
         }
         let mut claimed = if headless.is_empty() { HashSet::new() } else { self.claimed()? };
+        let mut rebuilt: HashMap<PieceId, Vec<u64>> = HashMap::new();
         for (keyspace, txn, id) in headless {
             let Some((_, name, kind)) = names.iter().find(|(id, ..)| *id == keyspace) else { continue };
             let owner = Owner { keyspace, name, kind: *kind, txn };
+            // What a fork has of the same piece, this run has, too.
+            for addr in rebuilt.get(&id).into_iter().flatten() {
+                claimed.remove(addr);
+            }
             if let Some(run) = run_of(state, owner, id) {
-                self.headless(owner, run, id, &mut claimed)?;
+                let addresses = self.headless(owner, run, id, &claimed)?;
+                claimed.extend(&addresses);
+                rebuilt.insert(id, addresses);
             }
         }
         Ok(())
@@ -156,25 +163,27 @@ impl<'a> Repair<'a> {
         Ok(headless)
     }
 
+    /// Mends a piece without an index; gives where the blocks lie that were found for it.
     fn headless(
         &mut self,
         owner: Owner<'_>,
         run: &mut RunState,
         id: PieceId,
-        claimed: &mut HashSet<u64>,
-    ) -> Result<()> {
-        let Some(at) = run.pieces.iter().position(|desc| desc.id == id) else { return Ok(()) };
+        claimed: &HashSet<u64>,
+    ) -> Result<Vec<u64>> {
+        let Some(at) = run.pieces.iter().position(|desc| desc.id == id) else { return Ok(Vec::new()) };
         let desc = run.pieces.remove(at);
         let next_id = Arc::clone(self.next_id);
         let mut number = || PieceId(next_id.fetch_add(1, Ordering::Relaxed));
         let salvaged = rebuild(self.ctx, owner.keyspace, owner.kind, &desc, claimed, &mut number)?;
-        if let Salvaged::Mended { piece: Some((_, piece)), .. } = &salvaged {
-            claimed.extend(addresses_of(piece)?);
-        }
+        let addresses = match &salvaged {
+            Salvaged::Mended { piece: Some((_, piece)), .. } => addresses_of(piece)?,
+            _ => Vec::new(),
+        };
         if let Some(desc) = self.settle(owner, run, desc, salvaged) {
             run.pieces.insert(at, desc);
         }
-        Ok(())
+        Ok(addresses)
     }
 
     /// What stands in the place of `desc` from now on.

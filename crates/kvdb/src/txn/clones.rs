@@ -18,7 +18,7 @@ use crate::commit::PrivateWrites;
 use crate::flush::clones::LocatedClone;
 use crate::format::Feature;
 use crate::layers::{Layers, Located};
-use crate::read::ReadAt;
+use crate::read::{DbSnapshot, ReadAt};
 
 /// Blocks that are looked for at once: 256 MiB of data, 64 KiB of memory.
 const WINDOW_BLOCKS: u64 = 1 << 16;
@@ -66,7 +66,7 @@ impl DbTxn {
         let last = self.reserve(clones.len() as u64)?;
         let layers = match from {
             // The snapshot keeps what is seen there.
-            Some(from) => Layers { view: self.engine.live.view(), seqno: from.seqno(), own: None },
+            Some(from) => DbSnapshot::layers_of(from, &self.engine.live),
             None => self.layers()?,
         };
         let (mut in_pieces, mut in_memory) = (Vec::new(), Vec::new());

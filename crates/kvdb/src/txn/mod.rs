@@ -10,8 +10,10 @@
 //! one before; the space that its commit needs is spoken for from each `apply` on; what does not fit one
 //! record of the journal is spilled.
 
+mod checkpoints;
 mod clones;
 mod engine;
+mod forks;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -26,13 +28,11 @@ use kvfs_store::{
 pub(crate) use engine::Txns;
 
 use crate::commit::{OwnWrites, PRIVATE, PrivateWrites, SnapshotPin, Spill};
-use crate::commits::checkpoints::Saved;
 use crate::journal::{CommitMark, CommitNote};
 use crate::layers::Layers;
 use crate::memtable::{BlockFill, ChangeWalk, MemTable, Merger};
 use crate::read::{DbSnapshot, ReadAt, Reader, read_at_layers};
 use crate::runtime::stalls::StallTimer;
-use crate::version::{CheckpointState, Edit};
 
 /// What ends with the transaction.
 struct Live {
@@ -63,13 +63,6 @@ pub(crate) struct DbTxn {
     is_checkpointed: AtomicBool,
 }
 
-/// What the manifest is to learn of private runs.
-struct Save {
-    edits: Vec<Edit>,
-    /// What is a checkpoint then.
-    checkpoint: Option<CheckpointState>,
-}
-
 impl DbTxn {
     pub(crate) fn begin(engine: &Arc<Txns>, options: TxnOptions) -> Result<Arc<Self>> {
         engine.runtime.check_accepting()?;
@@ -90,19 +83,6 @@ impl DbTxn {
         let writes = PrivateWrites::new(Arc::clone(&engine.runtime.ctx.accountant));
         let live = Live { pin, writes, note: Bytes::new() };
         Self::listed(Self::new(engine, id, isolation, live, false))
-    }
-
-    /// Opens what a checkpoint holds.
-    pub(crate) fn resume(engine: &Arc<Txns>, id: TxnId) -> Result<Arc<Self>> {
-        engine.runtime.check_accepting()?;
-        let saved = engine.checkpoints.open(id)?;
-        let accountant = Arc::clone(&engine.runtime.ctx.accountant);
-        let stats = saved.stats();
-        let writes = PrivateWrites::restored(accountant, saved.runs, stats);
-        engine.transactions.note_resumed(id);
-        // The checkpoint's own pin has kept what is seen there.
-        let live = Live { pin: engine.history.pin(saved.state.snapshot), writes, note: Bytes::new() };
-        Ok(Self::listed(Self::new(engine, id, saved.state.isolation, live, true)))
     }
 
     fn new(engine: &Arc<Txns>, id: TxnId, isolation: Isolation, live: Live, is_resumed: bool) -> Self {
@@ -336,63 +316,6 @@ impl DbTxn {
         self.engine.writer.commit_batch(&batch, &self.mark(live)).map(Some)
     }
 
-    /// Everything to the device, and into the manifest; as a checkpoint when it has an `owner`.
-    fn prepare_spilled(&self, owner: Option<&[u8]>) -> Result<()> {
-        let _one_at_a_time = self.spilling.lock();
-        self.spill_whole()?;
-        let save = self.with(|live| Ok(self.plan_save(live, owner)))?;
-        self.tell(&save)?;
-        self.with(|live| {
-            self.note_saved(live, save);
-            Ok(())
-        })
-    }
-
-    /// What the manifest does not know of the runs; nothing is sealed. What a checkpointed transaction
-    /// prepares is its next checkpoint.
-    fn plan_save(&self, live: &Live, owner: Option<&[u8]>) -> Save {
-        let mut edits = live.writes.unprepared().to_vec();
-        let former = self.engine.checkpoints.get(self.id);
-        if owner.is_none() && (former.is_none() || edits.is_empty()) {
-            return Save { edits, checkpoint: None };
-        }
-        let stats = live.writes.stats_spilled();
-        let now = || self.engine.runtime.clock.wall().as_nanos() as u64;
-        let checkpoint = CheckpointState {
-            snapshot: self.snapshot,
-            isolation: self.isolation,
-            created: former.as_ref().map_or_else(now, |former| former.created),
-            operations: live.writes.runs().last() - PRIVATE,
-            batches: stats.batches,
-            bytes_written: stats.bytes_written,
-            bytes_spilled: stats.bytes_spilled,
-            owner: match (owner, former) {
-                (None, Some(former)) => former.owner,
-                (owner, _) => Bytes::copy_from_slice(owner.unwrap_or_default()),
-            },
-        };
-        edits.push(Edit::Checkpoint { txn: self.id, checkpoint: checkpoint.clone() });
-        Save { edits, checkpoint: Some(checkpoint) }
-    }
-
-    fn tell(&self, save: &Save) -> Result<()> {
-        if save.checkpoint.is_some() {
-            // The snapshot, and all that was written outside with a view to the private writes.
-            self.engine.history.log.sync(self.engine.history.position())?;
-        }
-        self.engine.flusher.prepare_runs(save.edits.clone())
-    }
-
-    fn note_saved(&self, live: &mut Live, save: Save) {
-        let snapshot = save.checkpoint.is_some().then(|| live.pin.clone());
-        live.writes.note_prepared(snapshot);
-        if let Some(state) = save.checkpoint {
-            let saved = Saved { state, runs: live.writes.runs().checkpointed() };
-            self.engine.checkpoints.set(self.id, saved);
-            self.is_checkpointed.store(true, Ordering::Release);
-        }
-    }
-
     /// Commits by way of runs; `None`: it came to nothing. The caller holds both locks.
     fn commit_spilled(&self, live: &mut Live) -> Result<Option<Position>> {
         // Twice at the most: what a failed spill left, and what came in after it.
@@ -511,8 +434,24 @@ impl Txn for DbTxn {
     }
 
     fn changes(&self, keyspace: Keyspace) -> Result<Box<dyn ChangeCursor>> {
-        let meta = self.engine.keyspaces.get(keyspace.0)?;
-        self.with(|live| Ok(Box::new(live.writes.changes(keyspace.0, meta.kind, meta.merger)) as _))
+        self.net_changes(0, keyspace)
+    }
+
+    fn as_of(&self, operations: u64) -> Result<Arc<dyn Snapshot>> {
+        self.seen_after(operations)
+    }
+
+    fn changes_after(&self, operations: u64, keyspace: Keyspace) -> Result<Box<dyn ChangeCursor>> {
+        self.net_changes(operations, keyspace)
+    }
+
+    fn changed_after(
+        &self,
+        operations: u64,
+        keyspace: Keyspace,
+        records: &[Records],
+    ) -> Result<Option<Changed>> {
+        self.own_changed(operations, keyspace, records)
     }
 
     fn stats(&self) -> TxnStats {

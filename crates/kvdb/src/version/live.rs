@@ -3,9 +3,10 @@
 //! Thread safety: everything here is immutable and shared by `Arc`. A reader that holds a
 //! [`Version`] keeps all its pieces, and so their zones, from being reused.
 //!
-//! Invariants: runs of a keyspace are ordered newest first and their seqno ranges descend, except
-//! that the output of an unfinished merge stands beside its trimmed inputs, with disjoint keys; the
-//! pieces of a run are ordered by key and don't overlap.
+//! Invariants: runs of a keyspace are ordered newest first and their seqno ranges descend, except that the
+//! output of an unfinished merge stands beside its trimmed inputs, with disjoint keys; the pieces of a run
+//! are ordered by key and don't overlap. The same piece may be in several runs, of forks of one transaction,
+//! each with its own base: an open piece belongs to one of them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -60,6 +61,13 @@ impl Run {
     /// The same run with all seqnos counted from `base` on.
     pub(crate) fn rebased(&self, base: Seqno) -> Self {
         Self { pieces: self.pieces.iter().map(|piece| piece.rebased(base)).collect(), ..self.clone() }
+    }
+
+    /// The part that may hold anything above `seqno`, by pieces; `None`: nothing does. O(pieces).
+    pub(crate) fn part_above(&self, seqno: Seqno) -> Option<Self> {
+        let is_newer = |piece: &&Arc<Piece>| piece.seqno_max() > seqno;
+        let pieces: Vec<_> = self.pieces.iter().filter(is_newer).cloned().collect();
+        (!pieces.is_empty()).then(|| Self { pieces, ..self.clone() })
     }
 
     /// Whether a reader has looked for keys in it.
@@ -293,12 +301,16 @@ impl Version {
     }
 
     /// The version that `state` describes, with pieces from `self` and from `fresh`. Both must be in
-    /// step: every piece of `state` is in one of them.
+    /// step: every piece of `state` is in one of them. Runs of forks have the same pieces, each counted from
+    /// its own base.
     pub(crate) fn follow(&self, state: &ManifestState, keyspace: u32, fresh: &[Arc<Piece>]) -> Self {
-        let mut known: BTreeMap<PieceId, &Arc<Piece>> =
-            fresh.iter().map(|piece| (piece.desc().id, piece)).collect();
+        let with_place = |piece| -> ((PieceId, Seqno), &Arc<Piece>) {
+            let piece: &Arc<Piece> = piece;
+            ((piece.desc().id, piece.base()), piece)
+        };
+        let mut known: BTreeMap<_, _> = fresh.iter().map(with_place).collect();
         for run in self.runs(keyspace) {
-            known.extend(run.pieces.iter().map(|piece| (piece.desc().id, piece)));
+            known.extend(run.pieces.iter().map(with_place));
         }
         let of = state.keyspaces.get(&keyspace);
         let state_runs = of.map_or(&[][..], |of| &of.runs[..]);
@@ -309,7 +321,7 @@ impl Version {
                 let pieces = run
                     .pieces
                     .iter()
-                    .filter_map(|desc| known.get(&desc.id).map(|&p| Arc::clone(p)))
+                    .filter_map(|desc| known.get(&(desc.id, run.base)).map(|&p| Arc::clone(p)))
                     .collect();
                 Arc::new(live_run(run, pieces))
             })

@@ -27,6 +27,8 @@ pub(crate) struct ManifestState {
     pub committed: BTreeMap<Seqno, TxnId>,
     /// Runs that wait for the commit of a transaction: with their keyspaces, in the order in which they came.
     pub prepared: BTreeMap<TxnId, Vec<(u32, RunState)>>,
+    /// Whose they are.
+    prepared_by: BTreeMap<(u32, RunId), TxnId>,
     /// Named snapshots.
     pub snapshots: BTreeMap<String, SnapshotState>,
     /// Checkpointed transactions; their runs are in `prepared`.
@@ -166,7 +168,7 @@ impl ManifestState {
             Edit::PrepareRun { txn, keyspace, run, age } => self.prepare(*txn, *keyspace, *run, *age),
             Edit::AdoptRuns { txn, base } => self.adopt(*txn, *base),
             Edit::DropPrepared { txn } => {
-                let (runs, checkpoint) = (self.prepared.remove(txn), self.checkpoints.remove(txn));
+                let (runs, checkpoint) = (self.take_prepared(*txn), self.checkpoints.remove(txn));
                 let is_known = runs.is_some() || checkpoint.is_some();
                 is_known.then_some(()).ok_or("the transaction has prepared nothing")
             }
@@ -296,24 +298,35 @@ impl ManifestState {
     }
 
     fn add_run(&mut self, keyspace: u32, run: RunState) -> Result<(), &'static str> {
-        if self.prepared_run(keyspace, run.id).is_some() {
+        if self.prepared_by.contains_key(&(keyspace, run.id)) {
             return Err("the run exists already");
         }
         self.keyspace(keyspace)?.add_run(run)
     }
 
     fn prepare(&mut self, txn: TxnId, keyspace: u32, run: RunId, age: Seqno) -> Result<(), &'static str> {
-        let exists = self.prepared_run(keyspace, run).is_some();
+        let exists = self.prepared_by.contains_key(&(keyspace, run));
         if exists || self.keyspace(keyspace)?.run(run).is_ok() {
             return Err("the run exists already");
         }
+        self.prepared_by.insert((keyspace, run), txn);
         self.prepared.entry(txn).or_default().push((keyspace, RunState::new(run, age, 0)));
         Ok(())
     }
 
     fn prepared_run(&mut self, keyspace: u32, id: RunId) -> Option<&mut RunState> {
-        let mut runs = self.prepared.values_mut().flatten();
-        runs.find(|(of, run)| (*of, run.id) == (keyspace, id)).map(|(_, run)| run)
+        let runs = self.prepared.get_mut(self.prepared_by.get(&(keyspace, id))?)?;
+        // Pieces come right behind their run, as a rule.
+        runs.iter_mut().rev().find(|(of, run)| (*of, run.id) == (keyspace, id)).map(|(_, run)| run)
+    }
+
+    /// The runs of `txn`, which are prepared no more.
+    pub(crate) fn take_prepared(&mut self, txn: TxnId) -> Option<Vec<(u32, RunState)>> {
+        let runs = self.prepared.remove(&txn)?;
+        for (keyspace, run) in &runs {
+            self.prepared_by.remove(&(*keyspace, run.id));
+        }
+        Some(runs)
     }
 
     fn adopt(&mut self, txn: TxnId, base: Seqno) -> Result<(), &'static str> {
@@ -321,7 +334,7 @@ impl ManifestState {
         if runs.iter().any(|(_, run)| run.age.checked_add(base).is_none()) {
             return Err("a seqno overflows");
         }
-        for (keyspace, run) in self.prepared.remove(&txn).into_iter().flatten() {
+        for (keyspace, run) in self.take_prepared(txn).into_iter().flatten() {
             let age = run.age + base;
             self.keyspace(keyspace)?.add_run(RunState { age, base, ..run })?;
         }

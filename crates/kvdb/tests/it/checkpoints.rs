@@ -95,6 +95,8 @@ struct Run {
     main: Content,
     txns: Vec<Open>,
     steps: Vec<Step>,
+    /// What the step that is under way may leave behind its first part.
+    half: Option<StallTimer>,
 }
 
 impl Run {
@@ -112,6 +114,7 @@ impl Run {
             main: Content::default(),
             txns: Vec::new(),
             steps: Vec::new(),
+            half: None,
         };
         run.note(0);
         run
@@ -127,17 +130,22 @@ impl Run {
 
     fn note(&mut self, began: usize) {
         self.db.sync(self.db.position()).expect("syncs");
+        let ended = self.crash.events_len();
+        let half = self.half.take();
+        self.steps.extend(half.into_iter().chain([self.held()]).map(|held| Step { began, ended, held }));
+    }
+
+    fn held(&self) -> StallTimer {
         let saved = |open: &Open| open.saved.clone().map(|saved| (open.id, saved));
         let checkpoints = self.txns.iter().filter_map(saved).collect();
-        let held = StallTimer { checkpoints, main: self.main.clone() };
-        self.steps.push(Step { began, ended: self.crash.events_len(), held });
+        StallTimer { checkpoints, main: self.main.clone() }
     }
 
     fn step(&mut self) {
         let began = self.crash.events_len();
         let spaces = keyspaces(&self.db);
         let at = self.rng.index(self.txns.len().max(1));
-        match self.rng.below(14) {
+        match self.rng.below(16) {
             0 | 1 if self.txns.len() < 3 => {
                 let txn = self.db.begin(TxnOptions::default()).expect("begins");
                 let (id, now) = (txn.id(), self.main.clone());
@@ -150,6 +158,7 @@ impl Run {
             4 => self.db.flush().expect("flushes"),
             5 => self.db.compact().expect("merges"),
             6 => self.reopen(),
+            14 | 15 => self.fork(at),
             _ if self.txns.is_empty() => {}
             choice => self.step_of(at, choice),
         }
@@ -192,14 +201,29 @@ impl Run {
         }
     }
 
+    /// Another transaction from the checkpoint of that one, if it has any, be it open or not.
+    fn fork(&mut self, at: usize) {
+        let from = self.txns.get(at).filter(|_| self.txns.len() < 5);
+        let Some(Open { id, saved: Some(saved), .. }) = from else { return };
+        let (id, saved) = (*id, saved.clone());
+        let id = self.db.fork(id, &|_| "me".into()).expect("forks");
+        self.txns.push(Open { txn: None, id, now: saved.clone(), saved: Some(saved) });
+    }
+
     fn end(&mut self, at: usize) {
         let spaces = keyspaces(&self.db);
-        let Open { txn, id, .. } = self.txns.remove(at);
+        let mut half = self.held();
+        let Open { txn, id, now, saved } = self.txns.remove(at);
         let txn = txn.expect("is open");
         if self.rng.below(3) == 0 {
             txn.abort();
             assert_eq!(self.db.txn_outcome(id), TxnOutcome::Unknown);
         } else {
+            // What is prepared for the commit is a newer checkpoint until the commit is durable.
+            if saved.is_some() {
+                half.checkpoints.insert(id, now);
+                self.half = Some(half);
+            }
             txn.commit(Durability::Buffered).expect("commits");
             self.main = content(&*self.db, spaces);
         }

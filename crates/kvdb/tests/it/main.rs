@@ -8,6 +8,7 @@ mod clones;
 mod clones_of_clones;
 mod damaged_indexes;
 mod folds;
+mod forks;
 mod gathering;
 mod overwritten;
 mod paging;

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use kvfs_device::{Device, MemoryDevice, Rng};
 use kvfs_kvdb::Db;
 use kvfs_store::{
-    Batch, Durability, Isolation, KeyRange, Keyspace, Read, Result, Store, StoreError, Transactions, Txn,
-    TxnOptions, TxnOutcome,
+    Batch, Checkpoints, Durability, Isolation, KeyRange, Keyspace, Read, Result, Store, StoreError,
+    Transactions, Txn, TxnOptions, TxnOutcome,
 };
 use parking_lot::{Condvar, Mutex};
 
@@ -176,6 +176,48 @@ fn runs_of_a_commit_whose_outcome_is_unknown_are_not_given_to_others() {
 
 /// A spill that finds the store closing must not count as a failure of the store: `close` would not write
 /// out.
+#[test]
+fn a_fork_whose_outcome_is_unknown_is_there_or_not_and_what_it_came_of_is_as_it_was() {
+    let mut failed = 0;
+    for lies_in in 1..8 {
+        let (gate, device) = gated(100);
+        let db = open(&device, |options| options.private_bytes = 1);
+        let rows_of = rows(&db);
+        let txn = begin(&db);
+        for key in ["a", "b", "c"] {
+            write(&*txn, rows_of, key, 40_000).expect("applies");
+        }
+        txn.checkpoint(b"").expect("is checkpointed");
+        put(&db, rows_of, "beside", "1");
+        gate.lies_in.store(lies_in, Ordering::SeqCst);
+        let forked = db.fork(txn.id(), &|_| "fork".into());
+        failed += u64::from(forked.is_err());
+        gate.lies_in.store(0, Ordering::SeqCst);
+        // Its space is not given away, whatever ends now.
+        txn.abort();
+        let id = txn.id();
+        drop(txn);
+        drop(db);
+        let db = open(&device, |_| {});
+        let rows = rows(&db);
+        let found = db.checkpointed();
+        match &forked {
+            Ok(fork) => assert!(found.iter().map(|info| info.id).eq([*fork]), "{lies_in}: {found:?}"),
+            Err(_) => assert!(found.iter().any(|info| info.id == id), "{lies_in}: {found:?}"),
+        }
+        for info in &found {
+            let txn = db.resume(info.id).expect("resumes");
+            for key in ["a", "b", "c"] {
+                let value = txn.get(rows, key.as_bytes()).expect("reads");
+                assert!(value.as_deref() == Some(&noise(key, 40_000)[..]), "{lies_in}: {key} of {info:?}");
+            }
+        }
+        let checked = db.check().expect("checks");
+        assert!(checked.findings.is_empty(), "{lies_in}: {:?}", checked.findings);
+    }
+    assert!((1..7).contains(&failed), "{failed} have failed");
+}
+
 #[test]
 fn a_spill_that_meets_a_close_does_not_make_the_close_fail() {
     let (gate, device) = gated(400);

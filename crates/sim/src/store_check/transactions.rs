@@ -71,13 +71,19 @@ impl Runner<'_> {
 
     pub(super) fn txn_changes(&self, slot: usize) -> Verdict {
         let Some(pair) = &self.txns[slot] else { return Ok(()) };
+        self.same_changes(pair, None)
+    }
+
+    /// Compares the net changes, or those after so many operations.
+    pub(super) fn same_changes(&self, pair: &Pair<Arc<dyn Txn>>, since: Option<&Pair<u64>>) -> Verdict {
         for (space, index) in SPACES.iter().zip(0..) {
-            let net = |txn: &dyn Txn, handles: &Handles| {
-                let mut cursor = txn.changes(handles.get(index)).map_err(|error| text(&error))?;
-                NetSet::read(&mut *cursor)
+            let net = |txn: &dyn Txn, handles: &Handles, since: Option<u64>| {
+                let space = handles.get(index);
+                let walk = since.map_or_else(|| txn.changes(space), |since| txn.changes_after(since, space));
+                NetSet::read(&mut *walk.map_err(|error| text(&error))?)
             };
-            let found = net(&*pair.subject, &self.handles)?;
-            let expected = net(&*pair.model, self.history.handles())?;
+            let found = net(&*pair.subject, &self.handles, since.map(|since| since.subject))?;
+            let expected = net(&*pair.model, self.history.handles(), since.map(|since| since.model))?;
             if found != expected {
                 return Err(format!("{}: the net changes are {found:?}, not {expected:?}", space.name));
             }
@@ -94,7 +100,7 @@ impl Runner<'_> {
         pair.model.prepare().map_err(|error| text(&error))
     }
 
-    fn is_checkpointed(&self, slot: usize) -> bool {
+    pub(super) fn is_checkpointed(&self, slot: usize) -> bool {
         let Some(pair) = &self.txns[slot] else { return false };
         self.subject.store().checkpointed().iter().any(|info| info.id == pair.subject.id())
     }
@@ -118,7 +124,7 @@ impl Runner<'_> {
         self.compare(Reader::Txn(slot))
     }
 
-    fn resume(&self, ids: &Pair<TxnId>) -> Result<Pair<Arc<dyn Txn>>, String> {
+    pub(super) fn resume(&self, ids: &Pair<TxnId>) -> Result<Pair<Arc<dyn Txn>>, String> {
         let subject = self.subject.store().resume(ids.subject).map_err(|error| text(&error))?;
         let model = self.history.model().resume(ids.model).map_err(|error| text(&error))?;
         if (subject.id(), subject.isolation()) != (ids.subject, model.isolation()) {

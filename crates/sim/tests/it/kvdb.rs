@@ -355,6 +355,30 @@ fn like_the_model_when_transactions_spill_with_every_batch() {
     }
 }
 
+/// Checkpoints, and forks of them, of much that is written after each.
+#[test]
+fn like_the_model_when_transactions_fork() {
+    for seed in seeds(2500, 8) {
+        let private_bytes = of_seed(seed, &[1, 64 * KIB, 1 << 20, 1]);
+        let engine = Kvdb::with(|e| {
+            e.options.private_bytes = private_bytes;
+            e.options.memtable_bytes = 16 * KIB;
+            e.options.merge.class_runs = 2;
+        });
+        let step_weights = StepWeights {
+            apply: 10,
+            txn_begin: 3,
+            txn_checkpoint: 8,
+            txn_fork: 8,
+            txn_fork_compare: 30,
+            txn_commit: 2,
+            txn_abort: 1,
+            ..transactional().step_weights
+        };
+        check_with(&engine, &Profile { step_weights, steps: 1000, ..transactional() }, seed);
+    }
+}
+
 #[test]
 fn like_the_model_when_transactions_spill_now_and_then() {
     for seed in seeds(1700, 3) {

@@ -367,6 +367,10 @@ impl crate::Checkpoints for ModelStore {
     fn resume(&self, id: TxnId) -> Result<Arc<dyn Txn>> {
         Ok(Arc::new(ModelTxn::resume(&self.shared, id)?))
     }
+
+    fn fork(&self, id: TxnId, owner: &dyn Fn(&CheckpointInfo) -> Bytes) -> Result<TxnId> {
+        ModelTxn::fork(&self.shared, id, owner)
+    }
 }
 
 impl crate::UndoHistory for ModelStore {

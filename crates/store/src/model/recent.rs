@@ -7,6 +7,9 @@
 //! Thread safety: under the commit lock.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
+
+use rpds::ListSync;
 
 use super::table::Table;
 use crate::blocks::{block_key, block_of, blocks_in};
@@ -38,16 +41,45 @@ impl RecentChanges {
 
     /// A change after `since` that concerns `records`.
     pub(super) fn find(&self, keyspace: Keyspace, records: &Records, since: Seqno) -> Option<Changed> {
-        let newer = self.0.iter().rev().take_while(|recent| recent.seqno > since);
-        let mut of_keyspace = newer.filter(|recent| recent.keyspace == keyspace);
-        let recent = of_keyspace.find(|recent| meet(&recent.records, records))?;
-        let key = match (&recent.records, records) {
-            (Records::Key { key, .. }, _) | (Records::Blocks { .. }, Records::Key { key, .. }) => key.clone(),
-            (Records::Range(range), _) => range.start.clone(),
-            (Records::Blocks { prefix, first, .. }, _) => block_key(prefix, *first),
-        };
-        Some(Changed { keyspace, key, seqno: recent.seqno })
+        find(self.0.iter().rev(), keyspace, records, since)
     }
+}
+
+/// What a transaction has changed itself since its first checkpoint, by its own operations. A copy takes
+/// constant time.
+#[derive(Clone, Default)]
+pub(super) struct OwnChanges(ListSync<Arc<Recent>>);
+
+impl OwnChanges {
+    /// Takes in what a batch changes, whose first operation is the one with number `first`.
+    pub(super) fn push(&mut self, changes: Vec<(Keyspace, Records)>, first: u64) {
+        for ((keyspace, records), seqno) in changes.into_iter().zip(first..) {
+            self.0.push_front_mut(Arc::new(Recent { seqno, keyspace, records }));
+        }
+    }
+
+    /// As [`RecentChanges::find`], after the first `operations`.
+    pub(super) fn find(&self, keyspace: Keyspace, records: &Records, operations: u64) -> Option<Changed> {
+        find(self.0.iter().map(|recent| &**recent), keyspace, records, operations)
+    }
+}
+
+/// A change after `since` that concerns `records`, of some that come newest first.
+fn find<'r>(
+    newest_first: impl Iterator<Item = &'r Recent>,
+    keyspace: Keyspace,
+    records: &Records,
+    since: Seqno,
+) -> Option<Changed> {
+    let newer = newest_first.take_while(|recent| recent.seqno > since);
+    let mut of_keyspace = newer.filter(|recent| recent.keyspace == keyspace);
+    let recent = of_keyspace.find(|recent| meet(&recent.records, records))?;
+    let key = match (&recent.records, records) {
+        (Records::Key { key, .. }, _) | (Records::Blocks { .. }, Records::Key { key, .. }) => key.clone(),
+        (Records::Range(range), _) => range.start.clone(),
+        (Records::Blocks { prefix, first, .. }, _) => block_key(prefix, *first),
+    };
+    Some(Changed { keyspace, key, seqno: recent.seqno })
 }
 
 /// The records that an operation changes.

@@ -13,13 +13,13 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 
 use super::apply::{self, Tables};
-use super::recent::records_of;
+use super::recent::{OwnChanges, records_of};
 use super::snapshot::Pin;
 use super::{Commit, Shared, named};
 use crate::write_set::{Charge, Overlay, WriteSets};
 use crate::{
     Batch, ChangeCursor, Changed, CheckpointInfo, Cursor, Durability, Extent, ExtentKind, Isolation,
-    KeyRange, Keyspace, NOTE_LEN_MAX, Position, Read, Records, Result, Seqno, Snapshot, StoreError, Txn,
+    KeyRange, Keyspace, NOTE_LEN_MAX, Op, Position, Read, Records, Result, Seqno, Snapshot, StoreError, Txn,
     TxnId, TxnOptions, TxnOutcome, TxnStats, check_owner,
 };
 
@@ -41,9 +41,46 @@ pub(super) struct Transactions {
 struct Checkpoint {
     info: CheckpointInfo,
     own: WriteSets,
-    /// For as long as no transaction has them open.
-    charge: Charge,
+    /// What they take, for as long as this is what the transaction goes back to.
+    _charge: Charge,
     stats: TxnStats,
+    changes: OwnChanges,
+    fork: Option<Fork>,
+}
+
+impl Checkpoint {
+    /// The same for another transaction.
+    fn fork(&self, shared: &Shared) -> Self {
+        let before = self.own.clone();
+        Self {
+            info: self.info.clone(),
+            own: self.own.clone(),
+            _charge: Charge::new(&shared.bytes_private, bytes_of(shared, &self.own)),
+            stats: self.stats,
+            changes: OwnChanges::default(),
+            fork: Some(Fork { operations: self.info.operations, before, since: WriteSets::default() }),
+        }
+    }
+}
+
+/// What a transaction began with that is a fork of another one.
+#[derive(Clone)]
+struct Fork {
+    /// So many operations led to it.
+    operations: u64,
+    before: WriteSets,
+    /// What was written since.
+    since: WriteSets,
+}
+
+impl Fork {
+    fn check(&self, operations: u64) -> Result<()> {
+        if self.operations == operations {
+            return Ok(());
+        }
+        let what = "states of transactions where they did not fork";
+        Err(StoreError::Unsupported { engine: "the model", what })
+    }
 }
 
 impl Transactions {
@@ -89,6 +126,43 @@ struct Live {
     charge: Charge,
     stats: TxnStats,
     note: Bytes,
+    /// From the first checkpoint on.
+    changes: Option<OwnChanges>,
+    fork: Option<Fork>,
+}
+
+impl Live {
+    fn new(shared: &Shared, pin: Arc<Pin>) -> Self {
+        Self {
+            pin,
+            own: WriteSets::default(),
+            charge: Charge::new(&shared.bytes_private, 0),
+            stats: TxnStats::default(),
+            note: Bytes::new(),
+            changes: None,
+            fork: None,
+        }
+    }
+
+    /// What it goes back to from now on.
+    fn checkpoint(&self, shared: &Shared, info: CheckpointInfo) -> Checkpoint {
+        Checkpoint {
+            info,
+            own: self.own.clone(),
+            _charge: Charge::new(&shared.bytes_private, bytes_of(shared, &self.own)),
+            stats: self.stats,
+            changes: self.changes.clone().unwrap_or_default(),
+            fork: self.fork.clone(),
+        }
+    }
+}
+
+/// What a transaction sees.
+#[derive(Clone)]
+struct Seen {
+    shared: Arc<Shared>,
+    below: Arc<Pin>,
+    own: WriteSets,
 }
 
 /// A transaction.
@@ -116,13 +190,7 @@ impl ModelTxn {
 
     fn new(shared: &Arc<Shared>, id: TxnId, pin: Pin, isolation: Isolation) -> Self {
         let snapshot = pin.at();
-        let live = Live {
-            pin: Arc::new(pin),
-            own: WriteSets::default(),
-            charge: Charge::new(&shared.bytes_private, 0),
-            stats: TxnStats::default(),
-            note: Bytes::new(),
-        };
+        let live = Live::new(shared, Arc::new(pin));
         let shared = Arc::clone(shared);
         Self { shared, id, isolation, snapshot, is_resumed: false, live: Mutex::new(Some(live)) }
     }
@@ -136,11 +204,41 @@ impl ModelTxn {
         }
         let (snapshot, isolation) = (checkpoint.info.snapshot, checkpoint.info.isolation);
         let (own, stats) = (checkpoint.own.clone(), checkpoint.stats);
+        let (changes, fork) = (Some(checkpoint.changes.clone()), checkpoint.fork.clone());
         let pin = Arc::new(Pin::another(shared, commit, snapshot));
         drop(guard);
-        let charge = Charge::new(&shared.bytes_private, bytes_of(shared, &own));
-        let live = Mutex::new(Some(Live { pin, own, charge, stats, note: Bytes::new() }));
+        let mut live = Live { own, stats, changes, fork, ..Live::new(shared, pin) };
+        live.charge.set(bytes_of(shared, &live.own));
+        let live = Mutex::new(Some(live));
         Ok(Self { shared: Arc::clone(shared), id, isolation, snapshot, is_resumed: true, live })
+    }
+
+    /// As [`crate::Checkpoints::fork`].
+    pub(super) fn fork(
+        shared: &Arc<Shared>,
+        id: TxnId,
+        owner: &dyn Fn(&CheckpointInfo) -> Bytes,
+    ) -> Result<TxnId> {
+        let forked = {
+            let guard = shared.commit.lock();
+            let from = guard.transactions.checkpoints.get(&id).ok_or(StoreError::NoCheckpoint(id))?;
+            from.fork(shared)
+        };
+        // Without the lock: the caller may ask the store for something.
+        let owner = owner(&forked.info);
+        check_owner(&owner)?;
+        let mut guard = shared.commit.lock();
+        let commit = &mut *guard;
+        let snapshot = forked.info.snapshot;
+        // Its versions may be gone.
+        if !commit.transactions.checkpoints.contains_key(&id) {
+            return Err(StoreError::NoCheckpoint(id));
+        }
+        let id = commit.transactions.list(snapshot);
+        let info = CheckpointInfo { id, owner, is_open: false, ..forked.info };
+        commit.transactions.checkpoints.insert(id, Checkpoint { info, ..forked });
+        commit.pin(snapshot);
+        Ok(id)
     }
 
     fn with<R>(&self, work: impl FnOnce(&mut Live) -> Result<R>) -> Result<R> {
@@ -150,19 +248,17 @@ impl ModelTxn {
         }
     }
 
-    /// Reads a keyspace through what was written.
-    fn read<R>(&self, keyspace: Keyspace, read: impl FnOnce(Overlay<'_>) -> Result<R>) -> Result<R> {
-        let space = self.shared.table(keyspace)?.space();
-        let (pin, own) = self.with(|live| Ok((self.state(live), live.own.of(keyspace))))?;
-        read(Overlay::new(&*pin, space, own))
+    /// What it sees now.
+    fn seen(&self) -> Result<Seen> {
+        self.with(|live| Ok(self.seen_by(live)))
     }
 
-    /// What it sees below its own writes.
-    fn state(&self, live: &Live) -> Arc<Pin> {
-        match self.isolation {
+    fn seen_by(&self, live: &Live) -> Seen {
+        let below = match self.isolation {
             Isolation::Snapshot => Arc::clone(&live.pin),
             Isolation::Serializable => Arc::new(Pin::newest(&self.shared)),
-        }
+        };
+        Seen { shared: Arc::clone(&self.shared), below, own: live.own.clone() }
     }
 
     fn find_conflict(&self, tables: &Tables, batch: &Batch) -> Result<()> {
@@ -192,7 +288,15 @@ fn bytes_of(shared: &Shared, own: &WriteSets) -> u64 {
     own.bytes() + own.entry_count() * shared.options.entry_bytes
 }
 
-impl Read for ModelTxn {
+impl Seen {
+    /// Reads a keyspace through what was written.
+    fn read<R>(&self, keyspace: Keyspace, read: impl FnOnce(Overlay<'_>) -> Result<R>) -> Result<R> {
+        let space = self.shared.table(keyspace)?.space();
+        read(Overlay::new(&*self.below, space, self.own.of(keyspace)))
+    }
+}
+
+impl Read for Seen {
     fn get(&self, keyspace: Keyspace, key: &[u8]) -> Result<Option<Bytes>> {
         self.read(keyspace, |overlay| overlay.get(key))
     }
@@ -217,6 +321,40 @@ impl Read for ModelTxn {
         kind: ExtentKind,
     ) -> Result<Option<Extent>> {
         self.read(keyspace, |overlay| overlay.next_extent(prefix, blocks, kind))
+    }
+}
+
+impl Snapshot for Seen {
+    fn seqno(&self) -> Seqno {
+        self.below.at()
+    }
+}
+
+impl Read for ModelTxn {
+    fn get(&self, keyspace: Keyspace, key: &[u8]) -> Result<Option<Bytes>> {
+        self.seen()?.get(keyspace, key)
+    }
+
+    fn multi_get(&self, keyspace: Keyspace, keys: &[&[u8]]) -> Result<Vec<Option<Bytes>>> {
+        self.seen()?.multi_get(keyspace, keys)
+    }
+
+    fn cursor(&self, keyspace: Keyspace, range: KeyRange) -> Result<Box<dyn Cursor>> {
+        self.seen()?.cursor(keyspace, range)
+    }
+
+    fn read_blocks(&self, keyspace: Keyspace, prefix: &[u8], first: u64, buf: &mut [u8]) -> Result<()> {
+        self.seen()?.read_blocks(keyspace, prefix, first, buf)
+    }
+
+    fn next_extent(
+        &self,
+        keyspace: Keyspace,
+        prefix: &[u8],
+        blocks: Range<u64>,
+        kind: ExtentKind,
+    ) -> Result<Option<Extent>> {
+        self.seen()?.next_extent(keyspace, prefix, blocks, kind)
     }
 }
 
@@ -254,8 +392,19 @@ impl Txn for ModelTxn {
             if apply::is_full_for(&self.shared, &batch) {
                 return Err(StoreError::Full);
             }
-            let base = self.state(live);
-            live.own.apply(batch, &|keyspace| Ok(self.shared.table(keyspace)?.space()), &*base)?;
+            let seen = self.seen_by(live);
+            let spaces = |keyspace| Ok(self.shared.table(keyspace)?.space());
+            let records = |op: &Op| Ok((op.keyspace(), records_of(op, tables.get(op.keyspace()))?));
+            let changes = batch.ops().iter().map(records).collect::<Result<_>>()?;
+            let mut fork = live.fork.clone();
+            if let Some(fork) = &mut fork {
+                fork.since.apply(batch.clone(), &spaces, &seen)?;
+            }
+            live.own.apply(batch, &spaces, &*seen.below)?;
+            live.fork = fork;
+            if let Some(own) = &mut live.changes {
+                own.push(changes, live.stats.operations + 1);
+            }
             live.charge.set(bytes_of(&self.shared, &live.own));
             live.stats.batches += 1;
             live.stats.operations += operations;
@@ -277,6 +426,40 @@ impl Txn for ModelTxn {
         self.with(|live| Ok(live.own.of(keyspace).changes(kind)))
     }
 
+    fn as_of(&self, operations: u64) -> Result<Arc<dyn Snapshot>> {
+        self.with(|live| {
+            let seen = self.seen_by(live);
+            if operations == live.stats.operations {
+                return Ok(Arc::new(seen) as Arc<dyn Snapshot>);
+            }
+            let fork = live.fork.as_ref().ok_or(StoreError::NoCheckpoint(self.id))?;
+            fork.check(operations)?;
+            Ok(Arc::new(Seen { own: fork.before.clone(), ..seen }) as Arc<dyn Snapshot>)
+        })
+    }
+
+    fn changes_after(&self, operations: u64, keyspace: Keyspace) -> Result<Box<dyn ChangeCursor>> {
+        let kind = self.shared.table(keyspace)?.kind;
+        self.with(|live| {
+            let fork = live.fork.as_ref().ok_or(StoreError::NoCheckpoint(self.id))?;
+            fork.check(operations)?;
+            Ok(fork.since.of(keyspace).changes(kind))
+        })
+    }
+
+    fn changed_after(
+        &self,
+        operations: u64,
+        keyspace: Keyspace,
+        records: &[Records],
+    ) -> Result<Option<Changed>> {
+        self.shared.table(keyspace)?;
+        self.with(|live| {
+            let own = live.changes.as_ref().ok_or(StoreError::NoCheckpoint(self.id))?;
+            Ok(records.iter().find_map(|records| own.find(keyspace, records, operations)))
+        })
+    }
+
     fn stats(&self) -> TxnStats {
         self.live
             .lock()
@@ -287,8 +470,9 @@ impl Txn for ModelTxn {
     fn prepare(&self) -> Result<()> {
         self.with(|live| {
             if let Some(checkpoint) = self.shared.commit.lock().transactions.checkpoints.get_mut(&self.id) {
-                (checkpoint.own, checkpoint.stats) = (live.own.clone(), live.stats);
-                checkpoint.charge.set(bytes_of(&self.shared, &live.own));
+                let TxnStats { operations, bytes_written: bytes, .. } = live.stats;
+                let info = CheckpointInfo { operations, bytes, ..checkpoint.info.clone() };
+                *checkpoint = live.checkpoint(&self.shared, info);
             }
             Ok(())
         })
@@ -304,12 +488,13 @@ impl Txn for ModelTxn {
                 isolation: self.isolation,
                 snapshot: self.snapshot,
                 created: Duration::ZERO,
+                operations: live.stats.operations,
                 bytes: live.stats.bytes_written,
                 is_open: true,
                 owner: Bytes::copy_from_slice(owner),
             };
-            let charge = Charge::new(&self.shared.bytes_private, bytes_of(&self.shared, &live.own));
-            let checkpoint = Checkpoint { info, own: live.own.clone(), charge, stats: live.stats };
+            live.changes.get_or_insert_default();
+            let checkpoint = live.checkpoint(&self.shared, info);
             if commit.transactions.checkpoints.insert(self.id, checkpoint).is_none() {
                 commit.pin(self.snapshot);
             }

@@ -27,7 +27,7 @@ fn apply(writes: &mut PrivateWrites, fill: impl FnOnce(&mut Batch)) {
 }
 
 fn changes(writes: &PrivateWrites, keyspace: Keyspace) -> Vec<Change> {
-    let mut cursor = writes.changes(keyspace.0, kind_of(keyspace), merger());
+    let mut cursor = writes.changes_after(PRIVATE, keyspace.0, kind_of(keyspace), merger());
     std::iter::from_fn(|| cursor.next().unwrap()).collect()
 }
 
@@ -81,7 +81,7 @@ fn stretches_of_blocks_are_cut_out_of_what_was_written() {
 fn a_walk_over_the_changes_does_not_see_what_comes_later() {
     let mut writes = writes();
     apply(&mut writes, |b| b.put(ROWS, "b", "1"));
-    let mut cursor = writes.changes(ROWS.0, KeyspaceKind::Tuple, merger());
+    let mut cursor = writes.changes_after(PRIVATE, ROWS.0, KeyspaceKind::Tuple, merger());
     apply(&mut writes, |b| {
         b.put(ROWS, "a", "2");
         b.put(ROWS, "b", "2");

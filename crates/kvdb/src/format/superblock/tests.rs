@@ -89,11 +89,11 @@ fn errors_tell_what_is_there() {
     assert_eq!(read().unwrap(), superblock(0));
 
     let mut other = slot(&superblock(1));
-    other[12] = 9;
+    other[12] = 10;
     let crc = crc32c(&other[12..]);
     other[8..12].copy_from_slice(&crc.to_le_bytes());
     device.write_at(AlignedBuf::from_slice(&other).as_ref(), SUPERBLOCK_ADDRS[1]).unwrap();
-    assert!(matches!(read(), Err(SuperblockError::OtherVersion { found: 9, known: 8 })));
+    assert!(matches!(read(), Err(SuperblockError::OtherVersion { found: 10, known: 9 })));
 
     for addr in SUPERBLOCK_ADDRS {
         let mut bytes = slot(&superblock(0));

@@ -1,13 +1,15 @@
 //! The version in the superblocks, through all its changes and crashes in them.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use kvfs_device::{CrashDevice, CrashMode, Device, MemoryDevice};
 use kvfs_store::clock::ManualClock;
 use kvfs_store::{
-    Batch, BlockClone, Compress, Compression, Durability, Keyspace, KeyspaceKind, Op, Store, Tier,
-    Transactions, TxnOptions,
+    Batch, BlockClone, Checkpoints, Compress, Compression, Durability, Keyspace, KeyspaceKind, Op, Store,
+    Tier, Transactions, TxnOptions,
 };
 
 use crate::format::{Feature, Features, Superblock};
@@ -110,6 +112,18 @@ fn clone(db: &Db) {
     txn.commit(Durability::Synced).expect("commits");
 }
 
+/// A checkpoint, and another transaction with the same runs.
+fn fork(db: &Db) {
+    let txn = db.begin(TxnOptions::default()).expect("begins");
+    let mut batch = Batch::new();
+    batch.put_blocks(data(db), "f", 0, vec![7; 4096]);
+    txn.apply(batch).expect("applies");
+    txn.checkpoint(b"").expect("is checkpointed");
+    db.fork(txn.id(), &|_| Bytes::new()).expect("forks");
+    // Not that there is nothing any more.
+    txn.suspend();
+}
+
 fn add_device(db: &Db) {
     let device = Arc::new(MemoryDevice::growable(CAPACITY, CAPACITY));
     db.add_device(device, Tier::Slow).expect("adds");
@@ -123,11 +137,13 @@ fn version(device: &dyn Device) -> u32 {
 fn held(device: &dyn Device) -> Features {
     let superblock = Superblock::read_newest(device).expect("reads");
     let mut features = Features::default();
+    let mut pieces = HashSet::new();
     let look = |edit: &Edit| match edit {
         Edit::DropPiece { .. } | Edit::RecordMerge { .. } => features = features.with(Feature::Steps),
         Edit::AddMember(_) => features = features.with(Feature::Members),
-        // Of these lives, only clones prepare runs.
+        // Of these lives, only clones prepare runs, and forks behind them.
         Edit::PrepareRun { .. } => features = features.with(Feature::Clones),
+        Edit::AddPiece { piece, .. } if !pieces.insert(piece.id) => features = features.with(Feature::Forks),
         _ => {}
     };
     let state = manifest::read_state(device, &superblock, look).expect("is whole");
@@ -193,7 +209,7 @@ fn live(steps: &[Step], versions_closed: u32) {
                 // there is any.
                 let staying = match told {
                     ..=4 => 2,
-                    5..=7 => told,
+                    5..=7 | 9 => told,
                     _ => 7,
                 };
                 assert!(version(image.as_ref()) <= staying);
@@ -219,6 +235,7 @@ fn nothing_is_held_that_the_superblocks_do_not_announce() {
     live(&[(defragment, 5), (write, 5)], 5);
     live(&[(add_device, 6), (write, 6)], 6);
     live(&[(clone, 7), (gather_parts, 8)], 7);
+    live(&[(clone, 7), (fork, 9), (gather_parts, 9)], 9);
 }
 
 #[test]
