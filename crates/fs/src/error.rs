@@ -130,6 +130,12 @@ pub enum FsError {
          directory, a file or a range as a whole", .0.bytes, .0.bytes_free
     )]
     NoLocks(LockShare),
+    /// There are branches of the branch, which have to be merged or deleted first (EBUSY).
+    #[error("there are branches of it: {}", .names.join(", "))]
+    HasBranches {
+        /// Their names.
+        names: Vec<String>,
+    },
     /// A branch can't be merged: what it changed was changed on the main line, too, or the tree would not
     /// stay one. Nothing was changed, and the branch is as it was (ECANCELED).
     #[error("the branch can't be merged: {}{}", .conflicts.join("; "), and_more(*.more))]
@@ -244,7 +250,7 @@ impl FsError {
             Self::QuotaExceeded => errno::EDQUOT,
             Self::OtherProject => errno::EXDEV,
             Self::Interrupted => errno::EINTR,
-            Self::Busy(_) | Self::PagesWait => errno::EBUSY,
+            Self::Busy(_) | Self::PagesWait | Self::HasBranches { .. } => errno::EBUSY,
             Self::NoAttribute => errno::ENODATA,
             Self::AttributeTooLarge { .. } => errno::E2BIG,
             Self::NotSupported(_) => errno::EOPNOTSUPP,

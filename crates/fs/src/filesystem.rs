@@ -132,6 +132,7 @@ impl FileSystem {
         if !options.read_only {
             // Before anything is written: it names the state that is there.
             finish_receive(&*fs.store, keyspaces.meta)?;
+            fs.branches().end_leftovers();
             fs.orphans().queue_leftovers()?;
             fs.orphans().reap_all()?;
         }

@@ -25,8 +25,8 @@ mod superblock;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use branch::BranchRecord;
 pub use branch::BranchRoot;
+pub(crate) use branch::{BranchRecord, Fork};
 pub(crate) use key::{
     DETACHED_INODE, NAMELESS_INODES, Placement, ROOT_INODE, block_prefix, check_name, inode_key,
     is_keyspace_key, keyspace_records, parse_inode_key, parse_private_key, parse_received_key, private_key,

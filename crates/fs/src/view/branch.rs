@@ -4,7 +4,7 @@
 //! restart, and one day merged ([`super::begin_merge`]) or deleted. It takes no locks, so that it is in no
 //! other party's way and none dooms it; what others have done meanwhile is looked at when it is merged. A
 //! branch of one directory is a branch whose view has that as its root: nothing leads from there to what is
-//! outside.
+//! outside. A branch of a branch begins as that one is then ([`super::fork`]).
 //!
 //! Thread safety: as [`FileSystem`]; making a branch takes turns.
 //!
@@ -27,6 +27,7 @@ use kvfs_store::{
 use kvfs_txn::LockOwner;
 
 use super::commit::CommitPhase;
+use super::fork::leftovers;
 use super::txn::{TXN_NODE_SHARE, TxnView};
 use super::{Created, Origin, Paths};
 use crate::detached::DetachedTrees;
@@ -40,7 +41,7 @@ use crate::{FileSystem, FsError, INODE_MAX, Result};
 pub const BRANCHES_MAX: usize = 1000;
 
 /// Longest path of a directory that there may be a branch of (bytes): its record holds it.
-const ROOT_PATH_LEN_MAX: usize = 3800;
+const ROOT_PATH_LEN_MAX: usize = 3700;
 
 /// A branch that exists.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,6 +60,8 @@ pub struct BranchInfo {
     pub is_open: bool,
     /// The directory that it is a branch of; `None`: of everything.
     pub root: Option<BranchRoot>,
+    /// The branch that it is a branch of; `None`: of the main line.
+    pub parent: Option<TxnId>,
 }
 
 /// What kind of transaction's view to open.
@@ -73,12 +76,12 @@ pub(super) struct Opened {
 /// The branches of a store. All views have the same; what makes one of a view is about the view that was
 /// asked for it.
 pub struct Branches<'v> {
-    main: &'v FileSystem,
-    origin: &'v Origin,
-    store: &'v dyn Store,
-    superblock: &'v LiveSuperblock,
+    pub(super) main: &'v FileSystem,
+    pub(super) origin: &'v Origin,
+    pub(super) store: &'v dyn Store,
+    pub(super) superblock: &'v LiveSuperblock,
     quotas: &'v Quotas,
-    naming: &'v Mutex<(), class::FsViewOriginNamingBranches>,
+    pub(super) naming: &'v Mutex<(), class::FsViewOriginNamingBranches>,
     meta: Keyspace,
     is_read_only: bool,
 }
@@ -104,8 +107,6 @@ impl Branches<'_> {
         if self.is_read_only {
             return Err(FsError::ReadOnly);
         }
-        check_snapshot_name(name)
-            .map_err(|_| FsError::Invalid("the name of a branch is one component of a path"))?;
         DetachedTrees::of(self.main).prepare_for_views();
         let _turn = self.naming.lock();
         self.check_new(name)?;
@@ -121,7 +122,9 @@ impl Branches<'_> {
     }
 
     /// Whether there may be one more branch, with this name.
-    fn check_new(&self, name: &str) -> Result<()> {
+    pub(super) fn check_new(&self, name: &str) -> Result<()> {
+        check_snapshot_name(name)
+            .map_err(|_| FsError::Invalid("the name of a branch is one component of a path"))?;
         let branches = self.all();
         if branches.iter().any(|branch| branch.name == name) {
             return Err(FsError::Exists);
@@ -151,7 +154,7 @@ impl Branches<'_> {
             found.extend_from_slice(name);
         }
         if found.len() > ROOT_PATH_LEN_MAX {
-            return Err(FsError::Invalid("the path of a branch's directory is one of at most 3800 bytes"));
+            return Err(FsError::Invalid("the path of a branch's directory is one of at most 3700 bytes"));
         }
         Ok((inode != ROOT_INODE).then_some(BranchRoot { inode, path: found }))
     }
@@ -184,16 +187,31 @@ impl Branches<'_> {
         root: Option<BranchRoot>,
     ) -> Result<BranchRecord> {
         let inode_from = self.superblock.inode_next();
-        let record = BranchRecord { name: name.to_owned(), uid, inode_from, root };
+        let name = name.to_owned();
+        let record = BranchRecord { name, uid, inode_from, root, fork: None, merged: None };
         txn.checkpoint(&record.encode())?;
         Ok(record)
     }
 
     /// The branches, oldest first.
     pub fn all(&self) -> Vec<BranchInfo> {
+        let mut all = self.records();
+        let merged = leftovers(&all);
+        all.retain(|(info, _)| !merged.contains(&info.id));
+        all.into_iter().map(|(info, record)| branch_info(&info, record)).collect()
+    }
+
+    /// What is kept of the branch with this number.
+    pub(super) fn record_of(&self, id: TxnId) -> Option<BranchRecord> {
+        let all = self.records();
+        let is_left = leftovers(&all).contains(&id);
+        all.into_iter().find(|(info, _)| info.id == id && !is_left).map(|(_, record)| record)
+    }
+
+    /// What is kept of each.
+    pub(super) fn records(&self) -> Vec<(CheckpointInfo, BranchRecord)> {
         let all = self.store.checkpointed().into_iter();
-        all.filter_map(|info| BranchRecord::decode(&info.owner).map(|record| branch_info(&info, record)))
-            .collect()
+        all.filter_map(|info| BranchRecord::decode(&info.owner).map(|record| (info, record))).collect()
     }
 
     /// The branch `name`.
@@ -242,10 +260,24 @@ impl Branches<'_> {
     /// Drops the branch and frees its space. No view of it may be open.
     ///
     /// # Errors
-    /// As [`FileSystem::open_branch`].
+    /// `HasBranches`; as [`FileSystem::open_branch`].
     pub fn delete(&self, name: &str) -> Result<()> {
         let branch = self.get(name)?;
-        self.store.resume(branch.id)?.abort();
+        let txn = self.store.resume(branch.id)?;
+        // No view that could have another one made is open.
+        self.expect_childless(branch.id)?;
+        txn.abort();
+        Ok(())
+    }
+
+    /// As [`Self::delete`], of the branch whose view this is, which has kept others out since it was known to
+    /// have no branches.
+    ///
+    /// # Errors
+    /// `Invalid`: it is none.
+    pub fn delete_open(&self) -> Result<()> {
+        let view = self.origin.txn().filter(|view| view.branch.get().is_some());
+        view.ok_or(FsError::Invalid("only branches are deleted"))?.txn.abort();
         Ok(())
     }
 }
@@ -264,8 +296,9 @@ impl Opened {
         main.locker().check_writable()?;
         let branch = main.branches().get(name)?;
         let txn = main.store.resume(branch.id)?;
-        let owner = main.store.checkpointed().into_iter().find(|info| info.id == branch.id);
-        let record = owner.and_then(|info| BranchRecord::decode(&info.owner)).ok_or(FsError::NotFound)?;
+        // Looked at once more: it may have been merged into another branch meanwhile.
+        let record = main.branches().record_of(branch.id).filter(|record| record.name == name);
+        let record = record.ok_or(FsError::NotFound)?;
         let pending_usage = main.quotas().pending_of(&*txn)?;
         let locks = locks(branch.id, record.uid);
         Ok(Self { txn, locks, branch: Some(record), pending_usage })
@@ -333,7 +366,7 @@ impl FileSystem {
 }
 
 fn branch_info(info: &CheckpointInfo, record: BranchRecord) -> BranchInfo {
-    let BranchRecord { name, uid, root, .. } = record;
+    let BranchRecord { name, uid, root, fork, .. } = record;
     let &CheckpointInfo { id, created, bytes, is_open, .. } = info;
-    BranchInfo { name, id, uid, created, bytes, is_open, root }
+    BranchInfo { name, id, uid, created, bytes, is_open, root, parent: fork.map(|fork| fork.parent) }
 }

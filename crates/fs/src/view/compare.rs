@@ -48,7 +48,7 @@ impl Origin {
             Entry::Occupied(all) => Arc::clone(all.get()),
             Entry::Vacant(place) => {
                 let mut all = Vec::new();
-                each_change(view.txn.changes(keyspace)?, |change| {
+                each_change(view.changes(keyspace)?, |change| {
                     all.push(range_of(&change));
                     Ok(())
                 })?;

@@ -161,11 +161,12 @@ struct Names {
 pub fn diff(fs: &FileSystem) -> Result<Vec<Difference>> {
     let view = fs.origin.txn().ok_or(FsError::Invalid("only transactions are compared"))?;
     view.check_alive()?;
-    let mut comparison = Comparison::new(&view.main, fs);
+    let changed = view.changed_state()?;
+    let mut comparison = Comparison::new(&changed, fs);
     progress::stage("comparing", Unit::Items, 0);
-    each_change(view.txn.changes(fs.keyspaces.meta)?, |change| match change {
+    each_change(view.changes(fs.keyspaces.meta)?, |change| match change {
         Change::Put { key, .. } | Change::Delete { key } | Change::Merge { key, .. } => {
-            let [before, after] = [view.main.rows().get(&key)?, fs.rows().get(&key)?];
+            let [before, after] = [changed.rows().get(&key)?, fs.rows().get(&key)?];
             comparison.take_key(&key, before, after)
         }
         Change::DeleteRange { .. } | Change::Blocks { .. } => Ok(()),
@@ -173,13 +174,13 @@ pub fn diff(fs: &FileSystem) -> Result<Vec<Difference>> {
     let mut lines = comparison.name_lines()?;
     for info in fs.shared.keyspaces.user_keyspaces() {
         let name = Arc::from(info.name);
-        each_change(view.txn.changes(info.keyspace)?, |change| {
+        each_change(view.changes(info.keyspace)?, |change| {
             let (key, value) = match change {
                 Change::Put { key, value } => (key, Some(value)),
                 Change::Delete { key } => (key, None),
                 _ => return Ok(()),
             };
-            let before = fs.store.get(info.keyspace, &key)?;
+            let before = changed.origin.read().get(info.keyspace, &key)?;
             lines.extend(key_line(&name, &key, before.as_ref(), value.as_ref()));
             Ok(())
         })?;

@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use kvfs_store::progress::{self, Unit};
-use kvfs_store::{Change, Keyspace, Records, Seqno, Touch};
+use kvfs_store::{Change, Changed, Keyspace, Records, Touch};
 use kvfs_txn::{Admission, Fields, LockNameBuf, LockOwner, Mode, Owner, Refused, Rival, TxnTraits, Want};
 
 use super::TxnView;
@@ -33,7 +33,7 @@ use super::branch::Opened;
 use super::merge_trees::{each_change_by_others, place_of};
 use super::paths::Paths;
 use super::publish::each_change;
-use super::undo::{author, note_of};
+use super::undo::note_of;
 use crate::schema::{
     DETACHED_INODE, Header, Placement, ROOT_INODE, Row, RowPatch, TOUCH_COUNTERS, TOUCH_PARENT,
 };
@@ -45,24 +45,19 @@ pub(super) const CONFLICTS_MAX: usize = 100;
 /// Longest wait for the lock of a transaction.
 pub(super) const LOCK_WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// How a merge takes its locks.
+/// How a merge takes its locks: none where it has all of what it is brought into to itself.
 #[derive(Clone, Copy)]
-pub(super) struct Claims<'f> {
-    admission: &'f Admission,
-    owner: &'f LockOwner,
-}
+pub(super) struct Claims<'f>(Option<(&'f Admission, &'f LockOwner)>);
 
 impl Claims<'_> {
     /// Locks all names, which may mean to wait for other transactions.
     pub(super) fn claim(self, wants: &[(LockNameBuf, Mode)]) -> Result<()> {
-        if wants.is_empty() {
-            return Ok(());
-        }
+        let (false, Some((admission, owner))) = (wants.is_empty(), self.0) else { return Ok(()) };
         let wants: Vec<Want<'_>> =
             wants.iter().map(|(name, mode)| Want { name: name.as_name(), mode: *mode }).collect();
         let mut again = None;
         loop {
-            match self.admission.try_lock(self.owner, &wants, again.as_ref()) {
+            match admission.try_lock(owner, &wants, again.as_ref()) {
                 Ok(()) => return Ok(()),
                 Err(Refused::Wait(ticket)) => {
                     ticket.wait();
@@ -94,8 +89,8 @@ type Wants = Vec<(LockNameBuf, Mode)>;
 /// changed), and locks on all of it that was there before.
 ///
 /// # Errors
-/// [`FsError::MergeRefused`] with what is in the way; `Canceled`: a transaction is, try again later; as
-/// [`FileSystem::open_branch`].
+/// [`FsError::MergeRefused`] with what is in the way; `Canceled`: a transaction is, try again later;
+/// `HasBranches`; a branch of a branch ([`crate::merge_into_parent`]); as [`FileSystem::open_branch`].
 pub fn begin_merge(main: &Arc<FileSystem>, name: &str, pid: u32) -> Result<Arc<FileSystem>> {
     let mut note = None;
     let opened = Opened::resume(main, name, |id, uid| {
@@ -114,8 +109,10 @@ pub fn begin_merge(main: &Arc<FileSystem>, name: &str, pid: u32) -> Result<Arc<F
     if let (Some(view), Some(note)) = (merging.origin.txn(), note) {
         view.txn.describe(note);
     }
+    main.branches().expect_mergeable(&merging)?;
     check_directory(main, &merging)?;
-    Merge::claim_and_validate(&merging)?;
+    let view = merging.expect_txn()?;
+    claim_and_validate(&merging, Claims(Some((&merging.shared.admission, view.lock_owner()?))))?;
     Ok(merging)
 }
 
@@ -132,22 +129,33 @@ pub(super) fn check_directory(main: &FileSystem, branch: &FileSystem) -> Result<
     }
 }
 
-impl Merge<'_> {
-    fn claim_and_validate(fs: &FileSystem) -> Result<()> {
-        let Some(view) = fs.origin.txn() else { return Err(FsError::Invalid("not a branch")) };
-        let claims = Claims { admission: &fs.shared.admission, owner: view.lock_owner()? };
-        let mut merge = Merge { fs, view, claims, moved: BTreeMap::new(), conflicts: Vec::new(), more: 0 };
-        progress::stage("locking what the branch has changed", Unit::Items, 0);
-        merge.claim_all()?;
-        progress::stage("looking for what is in the way", Unit::Items, 0);
-        merge.validate_all()?;
-        merge.validate_places()?;
-        merge.validate_detached()?;
-        merge.validate_tree()?;
-        let Merge { conflicts, more, .. } = merge;
-        if conflicts.is_empty() { Ok(()) } else { Err(FsError::MergeRefused { conflicts, more }) }
-    }
+/// Locks all that a branch has changed, and makes sure that it fits what it is brought into.
+///
+/// # Errors
+/// As [`begin_merge`].
+fn claim_and_validate(fs: &FileSystem, claims: Claims<'_>) -> Result<()> {
+    let view = fs.expect_txn()?;
+    let mut merge = Merge { fs, view, claims, moved: BTreeMap::new(), conflicts: Vec::new(), more: 0 };
+    progress::stage("locking what the branch has changed", Unit::Items, 0);
+    merge.claim_all()?;
+    progress::stage("looking for what is in the way", Unit::Items, 0);
+    merge.validate_all()?;
+    merge.validate_places()?;
+    merge.validate_detached()?;
+    merge.validate_tree()?;
+    let Merge { conflicts, more, .. } = merge;
+    if conflicts.is_empty() { Ok(()) } else { Err(FsError::MergeRefused { conflicts, more }) }
+}
 
+/// As [`begin_merge`], of a branch of a branch, over a view of that one which nothing else uses.
+///
+/// # Errors
+/// [`FsError::MergeRefused`]; store errors.
+pub(super) fn validate_alone(fs: &FileSystem) -> Result<()> {
+    claim_and_validate(fs, Claims(None))
+}
+
+impl Merge<'_> {
     fn is_own(&self, inode: u64) -> bool {
         self.view.created.contains(inode)
     }
@@ -156,14 +164,14 @@ impl Merge<'_> {
 
     fn claim_all(&mut self) -> Result<()> {
         let spaces = self.fs.keyspaces;
-        each_change(self.view.txn.changes(spaces.meta)?, |change| {
+        each_change(self.view.changes(spaces.meta)?, |change| {
             let wants = self.row_wants(&change)?;
             self.claim(&wants)
         })?;
-        each_change(self.view.txn.changes(spaces.data)?, |change| self.claim(&self.block_wants(&change)))?;
-        each_change(self.view.txn.changes(spaces.xattr)?, |change| self.claim(&self.xattr_wants(&change)))?;
+        each_change(self.view.changes(spaces.data)?, |change| self.claim(&self.block_wants(&change)))?;
+        each_change(self.view.changes(spaces.xattr)?, |change| self.claim(&self.xattr_wants(&change)))?;
         for info in self.fs.shared.keyspaces.user_keyspaces() {
-            each_change(self.view.txn.changes(info.keyspace)?, |change| {
+            each_change(self.view.changes(info.keyspace)?, |change| {
                 self.claim(&[(keys_name(info.keyspace, &change), Mode::Exclusive)])
             })?;
         }
@@ -265,7 +273,7 @@ impl Merge<'_> {
         let spaces = self.fs.keyspaces;
         let own = [spaces.meta, spaces.data, spaces.xattr, spaces.orphans];
         let users = self.fs.shared.keyspaces.user_keyspaces().map(|info| info.keyspace);
-        let mut places = BTreeSet::new();
+        let (mut places, mut contents) = (BTreeSet::new(), BTreeMap::new());
         for keyspace in own.into_iter().chain(users) {
             let touch = |change: &Change| match change {
                 Change::Merge { key, operands } => {
@@ -275,15 +283,50 @@ impl Merge<'_> {
                 }
                 _ => Touch::ALL,
             };
-            each_change(self.view.txn.changes(keyspace)?, |change| {
+            each_change(self.view.changes(keyspace)?, |change| {
                 let records = [records_of(&change, touch)];
-                if let Some(changed) = self.view.txn.changed_since_snapshot(keyspace, &records)? {
+                if let Some(changed) = self.view.changed_outside(keyspace, &records)? {
                     let name = self.view.name_of(&changed);
-                    if self.is_full() || places.insert(name.to_string()) {
-                        self.note(|merge| merge.describe_change(&name, changed.seqno))?;
+                    if let LockNameBuf::Blocks { inode, .. } = name {
+                        if contents.contains_key(&inode) || contents.len() < CONFLICTS_MAX {
+                            contents.entry(inode).or_insert((name, changed));
+                        } else {
+                            self.more += 1;
+                        }
+                    } else if self.is_full() || places.insert(name.to_string()) {
+                        self.note(|merge| merge.describe_change(&name, &changed))?;
                     }
                 }
                 Ok(())
+            })?;
+        }
+        self.note_contents(&contents)
+    }
+
+    /// Notes changes of the content of files, whose places are those of rows that the branch has changed,
+    /// too.
+    fn note_contents(&mut self, contents: &BTreeMap<u64, (LockNameBuf, Changed)>) -> Result<()> {
+        if contents.is_empty() {
+            return Ok(());
+        }
+        let mut places = BTreeMap::new();
+        each_change(self.view.changes(self.fs.keyspaces.meta)?, |change| {
+            let key = key_of(&change);
+            let place = Placement::parse_key(key).filter(|(_, name)| !name.is_empty());
+            if let (Some((directory, name)), Some(bytes)) = (place, self.fs.rows().get(key)?) {
+                let inode = Row::decode(key, &bytes)?.inode();
+                if contents.contains_key(&inode) {
+                    places.insert(inode, (directory, Bytes::copy_from_slice(name)));
+                }
+            }
+            Ok(())
+        })?;
+        for (inode, (name, changed)) in contents {
+            self.note(|merge| {
+                let Some(place) = places.get(inode) else { return merge.describe_change(name, changed) };
+                let path = Paths::new(merge.fs).path(place)?;
+                let place = format!("the content of {}", String::from_utf8_lossy(&path));
+                Ok(merge.view.tell_outside(&place, changed))
             })?;
         }
         Ok(())
@@ -293,7 +336,7 @@ impl Merge<'_> {
     /// touched by that.
     fn validate_places(&mut self) -> Result<()> {
         let (view, mut main, mut seen) = (self.view, Paths::new(&*self.view.main), BTreeSet::new());
-        each_change(view.txn.changes(self.fs.keyspaces.meta)?, |change| {
+        each_change(view.changes(self.fs.keyspaces.meta)?, |change| {
             let place = Placement::parse_key(key_of(&change));
             // What the branch has removed itself is in no way of it.
             let is_asked = |directory: u64| directory != DETACHED_INODE && !self.is_own(directory);
@@ -316,12 +359,11 @@ impl Merge<'_> {
         let root = self.fs.nodes.root().0;
         each_change_by_others((self.fs, self.view), self.claims, |changed| {
             self.note(|merge| {
-                let author = author(&*merge.fs.store, changed.seqno);
                 let path = match place_of(changed) {
                     Some(place) => Paths::below(&*merge.view.main, root).path(&place)?,
                     None => b"what was removed".to_vec(),
                 };
-                Ok(changed_outside(&String::from_utf8_lossy(&path), author))
+                Ok(merge.view.tell_outside(&String::from_utf8_lossy(&path), changed))
             })
         })
     }
@@ -346,8 +388,7 @@ impl Merge<'_> {
         Ok(String::from_utf8_lossy(&path).into_owned())
     }
 
-    fn describe_change(&self, name: &LockNameBuf, seqno: Seqno) -> Result<String> {
-        let author = author(&*self.fs.store, seqno);
+    fn describe_change(&self, name: &LockNameBuf, changed: &Changed) -> Result<String> {
         let mut paths = Paths::new(self.fs);
         let mut path = |directory: u64, name: &[u8]| -> Result<String> {
             let path = paths.path(&(directory, Bytes::copy_from_slice(name)))?;
@@ -358,7 +399,7 @@ impl Merge<'_> {
             LockNameBuf::Attributes { inode, .. } => path(*inode, b"")?,
             other => self.fs.lock_words().describe(other),
         };
-        Ok(changed_outside(&place, author))
+        Ok(self.view.tell_outside(&place, changed))
     }
 
     /// Every directory that the branch has moved must still lead to the root, by where it and those above it

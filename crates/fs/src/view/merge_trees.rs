@@ -39,7 +39,7 @@ pub(super) fn each_change_by_others(
     mut found: impl FnMut(&Changed) -> Result<()>,
 ) -> Result<()> {
     let mut walk = Walk { fs, view, claims, todo: Vec::new(), linked: BTreeMap::new() };
-    each_change(view.txn.changes(fs.keyspaces.meta)?, |change| {
+    each_change(view.changes(fs.keyspaces.meta)?, |change| {
         if let Change::Put { key, value } = &change
             && Placement::parse_key(key)
                 .is_some_and(|(parent, name)| parent == DETACHED_INODE && !name.is_empty())
@@ -113,7 +113,7 @@ impl Walk<'_> {
         if self.view.created.contains(inode) {
             return Ok(None);
         }
-        Ok(self.view.txn.changed_since_snapshot(self.fs.keyspaces.meta, &[records])?)
+        self.view.changed_outside(self.fs.keyspaces.meta, &[records])
     }
 }
 

@@ -21,10 +21,11 @@ use super::undo::{Obstacle, Planned, Selection, TakenBack, owner_of_note};
 use super::{BeginOptions, DiffKind};
 use crate::{FileSystem, FsError, Result};
 
-/// A transaction of `owner` that does what the branch has changed on the main line of now. `selection` says
-/// what becomes of conflicts (`force`: the branch's side stays, `keep`: the main line's). Commit the view
-/// like that of every transaction, and then delete the branch. O(what the branch and the main line have
-/// changed).
+/// A transaction of `owner` that does what the branch has changed on the main line of now, and the branch,
+/// which is open. `selection` says what becomes of conflicts (`force`: the branch's side stays, `keep`: the
+/// main line's). Commit the view like that of every transaction, and then delete the branch
+/// ([`crate::Branches::delete_open`]): nothing else gets at it meanwhile. O(what the branch and the main line
+/// have changed).
 ///
 /// # Errors
 /// [`FsError::MergeRefused`] with the conflicts that are left; as [`FileSystem::open_branch`] and
@@ -34,11 +35,11 @@ pub fn begin_merge_preferring(
     name: &str,
     owner: Owner,
     selection: &Selection,
-) -> Result<Arc<FileSystem>> {
+) -> Result<[Arc<FileSystem>; 2]> {
     let branch = Opened::resume(main, name, |_, _| None)?.into_view(main)?;
+    main.branches().expect_mergeable(&branch)?;
     check_directory(main, &branch)?;
-    let Some(view) = branch.origin.txn() else { return Err(FsError::Invalid("not a branch")) };
-    let base = main.view_of(view.txn.base()?)?;
+    let base = main.view_of(branch.expect_txn()?.txn.base()?)?;
     // At work from here on, also while it only compares.
     let merging = main.begin(&BeginOptions {
         lock_wait_max: Some(LOCK_WAIT_MAX),
@@ -48,7 +49,7 @@ pub fn begin_merge_preferring(
     })?;
     let sides = Sides { before: &branch, after: &base };
     match Planned::new(sides, &merging, selection)?.carry_out()? {
-        TakenBack::Done(_) => Ok(merging),
+        TakenBack::Done(_) => Ok([merging, branch]),
         TakenBack::Refused(obstacles) => {
             let more = obstacles.len().saturating_sub(CONFLICTS_MAX) as u64;
             let conflicts = obstacles.iter().take(CONFLICTS_MAX).map(describe).collect();

@@ -10,13 +10,14 @@ use bytes::Bytes;
 
 use kvfs_locks::{Mutex, class};
 use kvfs_store::{
-    Changed, Isolation, KeyRange, Keyspace, Records, Snapshot, SnapshotInfo, StoreError, Txn, TxnId,
-    TxnOptions, TxnStats,
+    ChangeCursor, Changed, Isolation, KeyRange, Keyspace, Records, Snapshot, SnapshotInfo, StoreError, Txn,
+    TxnId, TxnOptions, TxnStats,
 };
 use kvfs_txn::{Doom, DoomReason, Fields, LockName, LockNameBuf, LockOwner, Rival, TxnTraits};
 
 use super::branch::Opened;
 use super::commit::CommitPhase;
+use super::merge::changed_outside;
 use super::paths::Paths;
 use super::undo::{author, note_of};
 use super::{Created, Origin};
@@ -158,6 +159,51 @@ impl TxnView {
         match Paths::new(base).detached_tree(directory)? {
             Some(_) => Err(FsError::NotFound),
             None => Ok(()),
+        }
+    }
+
+    /// How far a branch of a branch had come when it was made.
+    fn forked_at(&self) -> Option<u64> {
+        self.branch.get()?.fork.map(|fork| fork.operations)
+    }
+
+    /// What it has changed: a branch of a branch, since it was made.
+    pub(super) fn changes(&self, keyspace: Keyspace) -> Result<Box<dyn ChangeCursor>> {
+        Ok(match self.forked_at() {
+            None => self.txn.changes(keyspace)?,
+            Some(operations) => self.txn.changes_after(operations, keyspace)?,
+        })
+    }
+
+    /// What its changes are changes of: the main line of now; of a branch of a branch, what that was when it
+    /// was made.
+    pub(super) fn changed_state(&self) -> Result<Arc<FileSystem>> {
+        match self.forked_at() {
+            None => Ok(Arc::clone(&self.main)),
+            Some(operations) => self.main.view_of(self.txn.as_of(operations)?),
+        }
+    }
+
+    /// A change that concerns `records`, by others since it began: of the main line; while a branch of a
+    /// branch is brought into that one, of that one.
+    pub(super) fn changed_outside(&self, keyspace: Keyspace, records: &[Records]) -> Result<Option<Changed>> {
+        match (self.forked_at(), self.main.origin.txn()) {
+            (None, _) => Ok(self.txn.changed_since_snapshot(keyspace, records)?),
+            (Some(operations), Some(parent)) => {
+                Ok(parent.txn.changed_after(operations, keyspace, records)?)
+            }
+            (Some(_), None) => Err(FsError::Invalid("a branch of a branch is compared with that one")),
+        }
+    }
+
+    /// How a refusal tells of a change at `place` that [`Self::changed_outside`] has found.
+    pub(super) fn tell_outside(&self, place: &str, changed: &Changed) -> String {
+        let parent = self.main.origin.txn().and_then(|parent| parent.branch.get());
+        match (self.forked_at(), parent) {
+            (Some(_), Some(BranchRecord { name, .. })) => {
+                format!("{place} was changed outside of the branch, in branch \"{name}\"")
+            }
+            _ => changed_outside(place, author(&*self.main.store, changed.seqno)),
         }
     }
 

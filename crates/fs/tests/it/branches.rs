@@ -10,6 +10,7 @@ use kvfs_fs::{
 use kvfs_store::model::ModelStore;
 use kvfs_store::{Isolation, StoreError};
 
+use crate::branches_of_branches;
 use crate::engine;
 use crate::setup::Setup;
 use crate::views::{begin, commit};
@@ -142,6 +143,13 @@ fn meet(before: &str, in_branch: &str, outside: &str) -> (Setup, Result<()>) {
         act(&main, "touch later").unwrap();
     }
     main.assert_sound(&context);
+    for is_made_in_branch in [false, true] {
+        branches_of_branches::meet_alike(
+            (before, in_branch, outside),
+            is_made_in_branch,
+            (&main, merged.as_ref().err()),
+        );
+    }
     (main, merged)
 }
 
@@ -531,10 +539,12 @@ fn merge_of_a_branch_leaves_an_undo_point_of_its_owner() {
 /// Merges with one side preferred everywhere.
 pub(crate) fn merge_preferring(main: &Setup, name: &str, selection: &Selection) -> Result<()> {
     let owner = Owner { uid: 0, pid: 1, name: "merge".to_owned() };
-    let merging = kvfs_fs::begin_merge_preferring(&main.fs, name, owner, selection)?;
+    let [merging, branch] = kvfs_fs::begin_merge_preferring(&main.fs, name, owner, selection)?;
+    // Nothing can be done in it that would be lost with it, nor a branch be made of it.
+    let busy = main.fs.open_branch(name).map(drop).unwrap_err();
+    assert!(matches!(busy, FsError::Store(error) if matches!(*error, StoreError::CheckpointOpen(_))));
     commit(&merging)?;
-    drop(merging);
-    main.branches().delete(name)
+    branch.branches().delete_open()
 }
 
 fn branch_wins() -> Selection {

@@ -7,7 +7,8 @@
 //! line's nodes say must be what a fresh mount of the store says, and the store must be sound.
 //!
 //! Some of the transactions are branches: they are suspended and opened again now and then, and merged in the
-//! end, which may be refused and must otherwise be as if their work had been done then.
+//! end, which may be refused and must otherwise be as if their work had been done then. Some are branches of
+//! these, and merged into them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -187,6 +188,8 @@ struct Open {
     isolation: Isolation,
     /// It is a branch of this name: no locks, and all that others did is looked at when it is merged.
     branch: Option<String>,
+    /// The branch that it is a branch of.
+    parent: Option<String>,
     /// So much is in its last checkpoint.
     checkpointed: usize,
     /// Inodes that the view was told of.
@@ -205,6 +208,8 @@ struct World {
     conflicts: u32,
     merged: u32,
     refused: u32,
+    /// Into a branch, and refused there.
+    nested: [u32; 2],
     branches: u32,
 }
 
@@ -231,6 +236,7 @@ impl World {
             conflicts,
             merged,
             refused,
+            nested: [0; 2],
             branches,
         }
     }
@@ -322,14 +328,28 @@ impl World {
             let name = format!("branch {}", self.branches);
             self.main.fs.branches().create(&name, 1000).unwrap();
             let view = self.main.through(self.main.fs.open_branch(&name).unwrap(), self.main.options);
-            let branch = Some(name);
-            Open { view, isolation: Isolation::Snapshot, branch, checkpointed: 0, known, done: Vec::new() }
+            let (branch, isolation) = (Some(name), Isolation::Snapshot);
+            Open { view, isolation, branch, parent: None, checkpointed: 0, known, done: Vec::new() }
         } else {
             let view = begin(&self.main, isolation);
-            Open { view, isolation, branch: None, checkpointed: 0, known, done: Vec::new() }
+            Open { view, isolation, branch: None, parent: None, checkpointed: 0, known, done: Vec::new() }
         };
         open.known.insert(ROOT, FileType::Directory);
         self.open.push(open);
+    }
+
+    /// Makes a branch of a branch.
+    fn fork(&mut self, index: usize) {
+        let parent = &mut self.open[index];
+        let Some(name) = parent.branch.clone() else { return };
+        self.branches += 1;
+        let child = format!("branch {}", self.branches);
+        parent.view.fs.branches().fork(&child, 1000).unwrap();
+        parent.checkpointed = parent.done.len();
+        let view = self.main.through(self.main.fs.open_branch(&child).unwrap(), self.main.options);
+        let known = BTreeMap::from([(ROOT, FileType::Directory)]);
+        let (branch, parent, isolation) = (Some(child), Some(name), Isolation::Snapshot);
+        self.open.push(Open { view, isolation, branch, parent, checkpointed: 0, known, done: Vec::new() });
     }
 
     /// Checkpoints a branch, or suspends it and opens it again, as after a crash.
@@ -372,8 +392,42 @@ impl World {
         }
     }
 
+    /// Merges a branch of a branch into that one, which is as if it had done the same now.
+    fn merge_into_parent(&mut self, mut open: Open, name: &str) {
+        let of = |other: &&mut Open| other.branch == open.parent;
+        let parent = self.open.iter_mut().find(of).unwrap();
+        for view in [&mut open.view, &mut parent.view] {
+            view.branches().checkpoint().unwrap();
+            view.fs = Arc::clone(&self.main.fs);
+        }
+        let merged = kvfs_fs::merge_into_parent(&self.main.fs, name);
+        parent.view.fs = self.main.fs.open_branch(parent.branch.as_deref().unwrap()).unwrap();
+        parent.known = BTreeMap::from([(ROOT, FileType::Directory)]);
+        parent.view.assert_sound(&format!("seed {}, after a merge into a branch", self.seed));
+        match merged {
+            Ok(()) => {
+                parent.done.extend(open.done);
+                self.nested[0] += 1;
+                assert!(matches!(self.main.branches().get(name), Err(FsError::NotFound)));
+            }
+            Err(FsError::MergeRefused { .. }) => {
+                self.nested[1] += 1;
+                self.main.branches().delete(name).unwrap();
+            }
+            Err(other) => panic!("{other}"),
+        }
+        parent.checkpointed = parent.done.len();
+    }
+
     fn end(&mut self, index: usize) {
+        let ended = &self.open[index].branch;
+        if ended.is_some() && self.open.iter().any(|other| other.parent == *ended) {
+            return;
+        }
         let mut open = self.open.swap_remove(index);
+        if let (Some(name), Some(_)) = (open.branch.clone(), &open.parent) {
+            return self.merge_into_parent(open, &name);
+        }
         if let Some(name) = open.branch.clone() {
             if self.merge(&mut open, &name) {
                 let context = format!("{}, {name}", self.context());
@@ -432,7 +486,8 @@ impl World {
                 2 => self.forget_some(),
                 3 if !self.open.is_empty() => {
                     let index = self.random.below(self.open.len() as u64) as usize;
-                    self.suspend(index);
+                    let forks = self.open.len() < TRANSACTIONS_MAX && self.random.one_in(3);
+                    if forks { self.fork(index) } else { self.suspend(index) }
                 }
                 3..=6 => self.on_main(),
                 _ if !self.open.is_empty() => {
@@ -442,8 +497,11 @@ impl World {
                 _ => self.on_main(),
             }
         }
-        while !self.open.is_empty() {
-            self.end(0);
+        let is_childless = |open: &Open, all: &[Open]| {
+            open.branch.is_none() || all.iter().all(|other| other.parent != open.branch)
+        };
+        while let Some(index) = self.open.iter().position(|open| is_childless(open, &self.open)) {
+            self.end(index);
         }
         let context = self.context();
         self.compare(&context);
@@ -525,7 +583,7 @@ fn tree(on: &Setup) -> BTreeMap<String, String> {
 }
 
 fn run_seeds(seeds: std::ops::Range<u64>, main: impl Fn() -> Setup) {
-    let (mut committed, mut conflicts, mut merged, mut refused) = (0, 0, 0, 0);
+    let (mut committed, mut conflicts, mut merged, mut refused, mut nested) = (0, 0, 0, 0, [0; 2]);
     let is_replay = seeds.end - seeds.start < 10;
     let has_branches = main().store.checkpoints().is_some();
     for seed in seeds {
@@ -535,10 +593,13 @@ fn run_seeds(seeds: std::ops::Range<u64>, main: impl Fn() -> Setup) {
         conflicts += world.conflicts;
         merged += world.merged;
         refused += world.refused;
+        nested = [nested[0] + world.nested[0], nested[1] + world.nested[1]];
     }
+    let has_met_branches = merged > 20 && refused > 5 && nested[0] > 5 && nested[1] > 2;
     assert!(
-        is_replay || committed > 20 && conflicts > 5 && (!has_branches || merged > 20 && refused > 5),
-        "{committed} commits, {conflicts} conflicts, {merged} merges, {refused} refused: too tame"
+        is_replay || committed > 20 && conflicts > 5 && (!has_branches || has_met_branches),
+        "{committed} commits, {conflicts} conflicts, {merged} merges, {refused} refused, {nested:?} into branches: \
+         too tame"
     );
 }
 

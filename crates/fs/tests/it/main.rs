@@ -9,6 +9,7 @@ mod areas;
 #[path = "../../../engines/transactions/tests/it/bare.rs"]
 mod bare;
 mod branches;
+mod branches_of_branches;
 mod branches_of_directories;
 mod checkpointed_copies;
 mod clones;
