@@ -140,6 +140,23 @@ PY
   ends 0 branch diff inside && said '^> /f → /a/b/f' && ends 0 branch merge inside && [ "$(cat "$mnt/team/project/a/b/f")" = old ] &&
     (cd "$mnt/team/project" && git log --oneline | grep -q one) && no_branches && rm -r "$mnt/team"
 }
+# Two ways to go on from a branch that is worked in; one of them is kept.
+of_branch() {
+  mkdir "$mnt/p" && echo old >"$mnt/p/f" && branch create base && branch mount base "$at" && echo base >"$at/p/base" && head -c 5000000 /dev/urandom >"$at/p/large" &&
+    ends 0 branch create one --of base && ends 0 branch create two --of base --flush && ends "$failed_code" branch create one --of base && said 'exists already' &&
+    ends 0 branch list && said 'one  *branch base' && branch list --json | grep -q '"parent":"base"' && branch mount one "$at2" || return 1
+  cmp "$at/p/large" "$at2/p/large" && echo one >"$at2/p/f" && dd if=/dev/urandom of="$at2/p/large" bs=4096 count=3 seek=7 conv=notrunc status=none &&
+    mv "$at2/p" "$at2/q" && echo beside >"$at/p/beside" && ends 0 branch diff one && said '/q/f' && ! said 'base$' || return 1
+  ends "$in_use" branch merge base && said 'one, two' && [ "$(cat "$at/p/beside")" = beside ] && ends "$in_use" branch delete base || return 1
+  local sum
+  sum=$(sha256sum <"$at2/q/large") && exec 8<"$at/p/f" && ends "$in_use" branch merge one && exec 8<&- && [ "$(cat "$at2/q/f")" = one ] || return 1
+  # Both are mounted; what it is merged into is mounted again.
+  ends 0 branch merge one && [ -z "$(ls "$at2")" ] && [ "$(cat "$at/q/f")" = one ] && [ "$(cat "$at/q/beside")" = beside ] && [ "$sum" = "$(sha256sum <"$at/q/large")" ] &&
+    [ "$(cat "$mnt/p/f")" = old ] || return 1
+  branch mount two "$at2" && echo two >"$at2/p/f" && kill_daemon && umount -l "$at" "$at2" 2>/dev/null
+  mount_store && branch mount two "$at2" && echo two >"$at2/p/f" && ends "$conflict" branch merge two && said '/p/f was changed outside' && [ "$(cat "$at2/p/f")" = two ] &&
+    ends 0 branch delete two && ends 0 branch merge base && [ "$(cat "$mnt/q/f")" = one ] && [ "$sum" = "$(sha256sum <"$mnt/q/large")" ] && no_branches && "$KVFS" check "$mnt" && rm -r "$mnt/q"
+}
 # A build's worth of files, ten branches, and nothing is left of them.
 space_back() {
   until_ok no_orphans
@@ -160,6 +177,7 @@ step "files open in it" in_use_inside
 step "two branches and the main line at once" two_at_once
 step "keys in a branch" keys_in_it
 step "a branch of a directory, and no way out of it" of_directory
+step "branches of a branch: one is kept" of_branch
 step "a transaction in the way" transaction_in_the_way
 step "open transactions are kept at the unmount" open_at_the_end
 step "a store that is not mounted" unmounted

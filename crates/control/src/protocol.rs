@@ -7,6 +7,8 @@
 
 #![expect(missing_docs, reason = "names and types say what the fields are, where nothing else is said")]
 
+mod branches;
+
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::time::Duration;
@@ -22,6 +24,8 @@ use kvfs_service::lines::{
     TxnLine, ZoneLines,
 };
 use kvfs_service::{ErrorKind, ServiceError};
+
+pub use branches::BranchRequest;
 
 /// Longest answer (bytes): some millions of findings of a check fit. What grows with ordinary use is told in
 /// pages.
@@ -157,48 +161,6 @@ pub struct ObstacleLine {
     pub change: ChangeLine,
     /// Without counts.
     pub by: Option<CommittedLine>,
-}
-
-/// What is asked about branches.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub enum BranchRequest {
-    Create {
-        name: String,
-        /// Of what: a path from the root of the store, as raw bytes.
-        directory: Vec<u8>,
-        /// As this snapshot has it; `None`: as it is now.
-        from: Option<String>,
-        /// With dirty pages of shared mappings.
-        flush: bool,
-    },
-    List,
-    /// Absolute path, as raw bytes.
-    Mount {
-        name: String,
-        dir: Vec<u8>,
-    },
-    /// Unmounts it, if it is mounted; answered when it is checkpointed.
-    Unmount {
-        name: String,
-    },
-    /// Whatever was mounted here, as raw bytes, has been unmounted: answered when it is checkpointed.
-    Settle {
-        dir: Vec<u8>,
-    },
-    /// One page of what it changes, as [`Request::Diff`].
-    Diff {
-        name: String,
-        from: u64,
-        limit: u64,
-    },
-    /// Without a selection: only if nothing is in the way.
-    Merge {
-        name: String,
-        selection: Option<SelectionLine>,
-    },
-    Delete {
-        name: String,
-    },
 }
 
 /// What is asked about named snapshots.

@@ -150,6 +150,8 @@ pub struct BranchLine {
     pub dir: Vec<u8>,
     /// What it is a branch of; `None`: of everything.
     pub directory: Option<DirectoryLine>,
+    /// The branch that it is a branch of, and is brought into; `None`: the main line.
+    pub parent: Option<String>,
 }
 
 /// The directory that a branch is one of, by raw bytes of paths from the root of the store.

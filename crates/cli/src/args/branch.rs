@@ -10,6 +10,7 @@ const BRANCH_EXAMPLES: &str = "\
 Examples:
   kvfs branch create try                   of all files and keys as they are now
   kvfs branch create fix ~/mnt/project     of one directory
+  kvfs branch create other --of try        of another branch; merged into that
   kvfs branch mount try ~/try              work in it for as long as you like
   kvfs branch diff try
   kvfs umount ~/try                        it stays, also over crashes
@@ -40,11 +41,16 @@ pub(crate) enum BranchCommand {
         kvfs branch create --flush try\n  \
         kvfs branch create fix ~/mnt/project\n  \
         kvfs branch create -s ~/store fix /project     not mounted, or from its root\n  \
-        kvfs branch create old --from last-week\n\
+        kvfs branch create old --from last-week\n  \
+        kvfs branch create other --of try\n\
         \n\
         A branch of a directory shows that directory as its root: where it is mounted\n\
         nothing leads out of it, and `diff` and `merge --prefer` take paths from there.\n\
-        It has no keys.")]
+        It has no keys.\n\
+        \n\
+        A branch of a branch begins with all that is in that one, takes no time and no\n\
+        space, and is merged into that one, which stays until its branches are merged or\n\
+        deleted: so of several ways to go on one is kept.")]
     Create {
         /// Name: up to 255 bytes, no slash
         name: String,
@@ -54,6 +60,9 @@ pub(crate) enum BranchCommand {
         /// As it is in this snapshot; a merge then looks for what was changed since it was taken
         #[arg(long, value_name = "SNAPSHOT", conflicts_with = "flush")]
         from: Option<String>,
+        /// Of this branch, which may be mounted
+        #[arg(long, value_name = "BRANCH", conflicts_with_all = ["dir", "from"])]
+        of: Option<String>,
         /// First have the kernel write out dirty pages of shared mappings
         #[arg(long)]
         flush: bool,
@@ -101,7 +110,8 @@ pub(crate) enum BranchCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Bring all that was done in a branch to the main line at once; the branch ends
+    /// Bring all that was done in a branch to the main line at once, or into the branch that it is one of;
+    /// the branch ends
     #[command(after_help = "Examples:\n  \
         kvfs branch merge try\n  \
         kvfs branch merge try --prefer branch             where both changed\n  \

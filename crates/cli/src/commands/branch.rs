@@ -24,11 +24,11 @@ pub(crate) fn run(args: &BranchArgs) -> Result<ExitCode> {
     let only_reads = matches!(args.command, BranchCommand::List { .. });
     let mut store = args.store.clone();
     let mut directory = b"/".to_vec();
-    if let BranchCommand::Create { dir, .. } = &args.command {
+    if let BranchCommand::Create { dir, of: None, .. } = &args.command {
         if let Some(dir) = dir {
             (store, directory) = find_directory(args.store.as_deref(), dir)?;
         }
-        expect_main_line(store.as_deref(), "a branch is one of the main line")?;
+        expect_main_line(store.as_deref(), "a branch is one of the main line, or made with --of")?;
     }
     Endpoint::with(store.as_deref(), only_reads, |endpoint| answer(endpoint, &args.command, &directory))?;
     Ok(ExitCode::SUCCESS)
@@ -78,6 +78,9 @@ impl BranchCommand {
     /// What is asked, where the answer is only that it is done.
     fn clone_request(&self, directory: &[u8]) -> Result<Option<BranchRequest>> {
         Ok(Some(match self {
+            Self::Create { name, of: Some(parent), flush, .. } => {
+                BranchRequest::Fork { name: name.clone(), parent: parent.clone(), flush: *flush }
+            }
             Self::Create { name, from, flush, .. } => BranchRequest::Create {
                 name: name.clone(),
                 directory: directory.to_vec(),
@@ -151,7 +154,7 @@ fn list(endpoint: &mut Endpoint, form: TableForm) -> Result<()> {
         let list: Vec<_> = lines.iter().map(as_json).collect();
         text = format!("{}\n", serde_json::Value::Array(list));
     } else {
-        let head = ("CREATED (UTC)", "USER", "SIZE", "NAME", "DIRECTORY");
+        let head = ("CREATED (UTC)", "USER", "SIZE", "NAME", "OF");
         text = format!(
             "{:19}  {:>8}  {:>9}  {:20}  {:20}  MOUNTED ON\n",
             head.0, head.1, head.2, head.3, head.4
@@ -160,7 +163,7 @@ fn list(endpoint: &mut Endpoint, form: TableForm) -> Result<()> {
             let BranchLine { name, created, bytes, uid, .. } = line;
             let user = Table::Users.shown(*uid, form.numeric);
             let (created, bytes, dir) = (date_time(*created), human_bytes(*bytes), dir_of(line));
-            let of = directory_of(line);
+            let of = line.parent.as_ref().map_or_else(|| directory_of(line), |name| format!("branch {name}"));
             let row =
                 format!("{created:19}  {user:>8}  {bytes:>9}  {name:20}  {of:20}  {}", printable_path(&dir));
             text.push_str(row.trim_end());
@@ -192,6 +195,7 @@ fn as_json(line: &BranchLine) -> serde_json::Value {
         "uid": line.uid,
         "created": line.created.as_secs_f64(),
         "bytes": line.bytes,
+        "parent": line.parent,
     });
     let directory = line.directory.as_ref();
     let now = directory.map_or(Some(b"/".as_slice()), |of| of.now.as_deref());

@@ -59,7 +59,7 @@ fn branch_of_a_directory_is_mounted_with_it_as_its_root_and_merged() {
     on(&format!("{dir}/team"), &["branch", "create", "near", "project/src"]).ok();
     kvfs(&["branch", "create", "-s", &store, "far", "/team/project"]).ok();
     let shown = on(&dir, &["branch", "list"]).ok();
-    assert!(shown.contains("DIRECTORY") && shown.contains(" /team/project/src"), "{shown}");
+    assert!(shown.contains(" OF ") && shown.contains(" /team/project/src"), "{shown}");
     let list = listed(&dir);
     let of: Vec<_> = (0..3).map(|at| list[at]["directory"].as_str().unwrap()).collect();
     assert_eq!(of, ["/team/project", "/team/project/src", "/team/project"]);

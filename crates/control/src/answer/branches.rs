@@ -22,6 +22,9 @@ impl RequestHandler {
             BranchRequest::Create { name, directory, from, flush } => {
                 store.create_branch(caller, &name, (&directory, from.as_deref()), flush)?;
             }
+            BranchRequest::Fork { name, parent, flush } => {
+                store.fork_branch(caller, &name, &parent, flush)?;
+            }
             BranchRequest::List => {
                 let lines = store.list_branches(caller)?;
                 return Ok(Response::Branches { now: SystemClock::new().wall(), lines });

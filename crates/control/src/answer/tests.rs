@@ -267,6 +267,7 @@ fn may(request: &Request) -> May {
             }
             // And of these those to which the branch belongs.
             BranchRequest::Create { .. }
+            | BranchRequest::Fork { .. }
             | BranchRequest::Diff { .. }
             | BranchRequest::Merge { .. }
             | BranchRequest::Delete { .. } => May::Masters,
@@ -304,6 +305,7 @@ fn branch_requests() -> Vec<Request> {
     let selection = SelectionLine::default;
     let requests = [
         BranchRequest::Create { name: "new".to_owned(), directory: b"/".to_vec(), from: None, flush: true },
+        BranchRequest::Fork { name: "new".to_owned(), parent: name(), flush: true },
         BranchRequest::List,
         BranchRequest::Mount { name: name(), dir: b"/".to_vec() },
         BranchRequest::Unmount { name: name() },

@@ -1,7 +1,9 @@
-//! Branches of a store: those that are mounted (`mounted`), and what callers do with branches (`operations`).
+//! Branches of a store: those that are mounted (`mounted`), and what callers do with branches (`operations`,
+//! `into_branch`).
 //!
 //! Thread safety: see [`Branches`]; the functions are for threads that may block.
 
+mod into_branch;
 mod mounted;
 mod operations;
 
@@ -11,20 +13,30 @@ use kvfs_fs::{FileSystem, FsError, Owner, Selection};
 
 pub use mounted::Branches;
 
-/// The transaction of a merge.
-fn begin_merge(
-    fs: &Arc<FileSystem>,
-    name: &str,
-    owner: Owner,
-    selection: Option<&Selection>,
-) -> Result<Arc<FileSystem>, FsError> {
-    match selection {
-        None => kvfs_fs::begin_merge(fs, name, owner.pid),
-        Some(selection) => kvfs_fs::begin_merge_preferring(fs, name, owner, selection),
-    }
+/// A merge into the main line.
+struct Merging {
+    /// Its transaction, to be committed.
+    view: Arc<FileSystem>,
+    /// What was done once more on the main line leaves the branch behind, open.
+    left: Option<Arc<FileSystem>>,
 }
 
-/// What was done once more on the main line leaves the branch behind.
-fn end_merged(fs: &FileSystem, name: &str, is_left: bool) -> Result<(), FsError> {
-    if is_left { fs.branches().delete(name) } else { Ok(()) }
+impl Merging {
+    fn begin(
+        fs: &Arc<FileSystem>,
+        name: &str,
+        owner: Owner,
+        selection: Option<&Selection>,
+    ) -> Result<Self, FsError> {
+        let Some(selection) = selection else {
+            return Ok(Self { view: kvfs_fs::begin_merge(fs, name, owner.pid)?, left: None });
+        };
+        let [view, left] = kvfs_fs::begin_merge_preferring(fs, name, owner, selection)?;
+        Ok(Self { view, left: Some(left) })
+    }
+
+    /// After the commit.
+    fn end(self) -> Result<(), FsError> {
+        self.left.map_or(Ok(()), |left| left.branches().delete_open())
+    }
 }

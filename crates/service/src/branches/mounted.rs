@@ -14,12 +14,12 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use kvfs_fs::{Durability, FileSystem, FsError, NodeId, Owner, Selection, TxnView};
+use kvfs_fs::{BranchInfo, Durability, FileSystem, FsError, NodeId, Owner, Selection, TxnView};
 use kvfs_locks::{Condvar, Mutex, class};
 use kvfs_store::clock::{Clock, SystemClock};
 
+use super::Merging;
 use super::operations::explain;
-use super::{begin_merge, end_merged};
 use crate::caller::Caller;
 use crate::error::{ErrorKind, Result, ServiceError};
 use crate::mounts::{MainLine, ViewMount};
@@ -207,15 +207,33 @@ impl Branches {
         mounted.end(&name)
     }
 
+    /// Makes a branch of a mounted one, for its user, of all that was acknowledged there; with `flush`, of
+    /// dirty pages of shared mappings, too. Waits for clones of trees that are under way in it. `None`: it is
+    /// not mounted.
+    ///
+    /// # Errors
+    /// As [`kvfs_fs::Branches::fork`].
+    pub fn fork(&self, name: &str, parent: &str, flush: bool) -> Option<Result<BranchInfo, FsError>> {
+        let mut state = self.state.lock();
+        Self::collect(&mut state);
+        loop {
+            let mounted = state.mounted.get(parent)?;
+            let flushed = if flush { mounted.mount.write_back(None) } else { Ok(()) };
+            match flushed.and_then(|()| mounted.fs.branches().fork(name, mounted.uid)) {
+                Err(FsError::Busy(_)) => drop(self.changed.wait_for(&mut state, TICK)),
+                made => return Some(made),
+            }
+        }
+    }
+
     /// Merges a branch that is not mounted. When this returns, every user of the main line sees it, durably.
     ///
     /// # Errors
     /// Something is in the way; as a commit.
     pub fn merge(&self, name: &str, owner: Owner, selection: Option<&Selection>) -> Result<(), FsError> {
-        let merging = begin_merge(&self.main.fs, name, owner, selection)?;
-        self.main.mounts.commit(&merging, Durability::Synced, None)?;
-        drop(merging);
-        end_merged(&self.main.fs, name, selection.is_some())
+        let merging = Merging::begin(&self.main.fs, name, owner, selection)?;
+        self.main.mounts.commit(&merging.view, Durability::Synced, None)?;
+        merging.end()
     }
 
     /// The view of a mounted branch.

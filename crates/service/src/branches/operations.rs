@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use kvfs_fs::{BranchInfo, BranchRoot, Difference, FileSystem, FsError, Owner};
 use kvfs_store::StoreError;
 
-use super::{begin_merge, end_merged};
+use super::Merging;
+use super::into_branch::merge_into_parent;
 use crate::authority::{authorize, authorize_server, is_server};
 use crate::caller::Caller;
 use crate::error::{ErrorKind, Result, ServiceError};
@@ -50,13 +51,31 @@ impl ServedStore<'_> {
                     ErrorKind::Usage,
                     format!("{shown} is no directory, of which there may be a branch"),
                 ),
-                FsError::Exists => {
-                    ServiceError::new(ErrorKind::Failed, format!("branch \"{name}\" exists already"))
-                }
-                FsError::Invalid(what) => ServiceError::new(ErrorKind::Usage, what),
-                other => other.into(),
+                other => not_made(name, other),
             })?;
         tracing::info!(name, id = made.id.0, directory = %shown, "branch created");
+        Ok(())
+    }
+
+    /// Makes a branch of a branch of the caller's, for the user of that, of everything that was acknowledged
+    /// there; with `flush`, of dirty pages of shared mappings, too.
+    ///
+    /// # Errors
+    /// The caller may not; the name is taken, or none; the other one is in use without being mounted; as a
+    /// checkpoint.
+    pub fn fork_branch(&self, caller: &Caller, name: &str, parent: &str, flush: bool) -> Result<()> {
+        admit(self.fs, caller)?;
+        self.check_branch_files()?;
+        let uid = self.own_branch(caller, parent)?.uid;
+        let of_mounted = self.branches.and_then(|branches| branches.fork(name, parent, flush));
+        let made = if let Some(made) = of_mounted {
+            made
+        } else {
+            let view = self.fs.open_branch(parent).map_err(|error| explain(parent, error))?;
+            view.branches().fork(name, uid)
+        };
+        let made = made.map_err(|error| not_made(name, error))?;
+        tracing::info!(name, id = made.id.0, parent, "branch created");
         Ok(())
     }
 
@@ -70,6 +89,8 @@ impl ServedStore<'_> {
             let now = self.fs.branches().place_now(&root)?;
             Ok(DirectoryLine { path: root.path, now })
         };
+        let all = self.fs.branches().all();
+        let name_of = |id| all.iter().find(|info| info.id == id).map(|info| info.name.clone());
         let line = |info: BranchInfo| -> Result<_> {
             Ok(BranchLine {
                 dir: mounted.get(&info.name).map(|dir| raw(dir)).unwrap_or_default(),
@@ -79,9 +100,10 @@ impl ServedStore<'_> {
                 bytes: info.bytes,
                 name: info.name,
                 directory: info.root.map(place).transpose()?,
+                parent: info.parent.and_then(name_of),
             })
         };
-        let mine = self.fs.branches().all().into_iter().filter(|info| caller.may_act_for(info.uid));
+        let mine = all.iter().filter(|info| caller.may_act_for(info.uid)).cloned();
         mine.map(line).collect()
     }
 
@@ -137,36 +159,40 @@ impl ServedStore<'_> {
         Ok(kvfs_fs::diff(&view)?)
     }
 
-    /// Merges a branch of the caller's: without a selection only if nothing is in the way. A branch that is
-    /// not merged is as it was, mounted again where it was mounted. One that is mounted is merged for those
-    /// alone that may unmount it.
+    /// Merges a branch of the caller's into what it is a branch of: the main line, where a selection may say
+    /// what becomes of what is in the way, or another branch. A branch that is not merged is as it was,
+    /// mounted again where it was mounted. One that is mounted is merged for those alone that may unmount it.
     ///
     /// # Errors
     /// The caller may not; it is in use; something is in the way; as a commit.
     pub fn merge_branch(&self, caller: &Caller, name: &str, selection: Option<SelectionLine>) -> Result<()> {
         admit(self.fs, caller)?;
         self.check_branch_files()?;
-        self.own_branch(caller, name)?;
+        let info = self.own_branch(caller, name)?;
+        expect_childless(self.fs, &info)?;
+        if info.parent.is_some() {
+            return merge_into_parent(self, caller, name, selection.is_some());
+        }
         let selection = selection.map(|choice| selected(caller, choice));
         let owner = Owner { uid: caller.uid, pid: caller.pid, name: format!("merge of branch {name}") };
         let merged = if let Some(branches) = self.branches {
             let dir = branches.mounted().remove(name);
             self.unmount_for(caller, name)?;
             let merged = branches.merge(name, owner, selection.as_ref());
-            if let (Err(_), Some(dir)) = (&merged, dir)
-                && is_server(caller.uid)
-                && let Err(error) = branches.mount(name, &dir, caller)
-            {
-                tracing::error!(name, %error, "a branch that was not merged is not mounted any more");
+            if merged.is_err() {
+                mount_again(self, caller, name, dir);
             }
             merged
         } else {
-            begin_merge(self.fs, name, owner, selection.as_ref())
-                .and_then(|merging| commit_unseen(&merging))
-                .and_then(|()| end_merged(self.fs, name, selection.is_some()))
+            Merging::begin(self.fs, name, owner, selection.as_ref()).and_then(|merging| {
+                commit_unseen(&merging.view)?;
+                merging.end()
+            })
         };
         merged.map_err(|error| match error {
-            FsError::MergeRefused { conflicts, more } => refused(name, &conflicts, more, selection.is_some()),
+            FsError::MergeRefused { conflicts, more } => {
+                refused_by(name, None, (&conflicts, more), selection.is_some())
+            }
             error => explain(name, error),
         })?;
         tracing::info!(name, "branch merged");
@@ -179,7 +205,8 @@ impl ServedStore<'_> {
     /// The caller may not; it is in use.
     pub fn delete_branch(&self, caller: &Caller, name: &str) -> Result<()> {
         admit(self.fs, caller)?;
-        self.own_branch(caller, name)?;
+        let info = self.own_branch(caller, name)?;
+        expect_childless(self.fs, &info)?;
         self.unmount_for(caller, name)?;
         self.fs.branches().delete(name).map_err(|error| explain(name, error))?;
         tracing::info!(name, "branch deleted");
@@ -187,7 +214,7 @@ impl ServedStore<'_> {
     }
 
     /// The branch, if the caller may use it.
-    fn own_branch(&self, caller: &Caller, name: &str) -> Result<BranchInfo> {
+    pub(super) fn own_branch(&self, caller: &Caller, name: &str) -> Result<BranchInfo> {
         let info = self.fs.branches().get(name).map_err(|error| explain(name, error))?;
         if caller.may_act_for(info.uid) {
             return Ok(info);
@@ -198,7 +225,7 @@ impl ServedStore<'_> {
 
     /// Unmounts a branch, if it is mounted. For the owner of the store nothing is unmounted: it is not
     /// mounted, or refused; one that is mounted after this look is in use.
-    fn unmount_for(&self, caller: &Caller, name: &str) -> Result<()> {
+    pub(super) fn unmount_for(&self, caller: &Caller, name: &str) -> Result<()> {
         let Some(branches) = self.branches else { return Ok(()) };
         if is_server(caller.uid) {
             return branches.unmount(name);
@@ -215,6 +242,21 @@ impl ServedStore<'_> {
     }
 }
 
+/// Before it is unmounted; when it is open this is looked at once more.
+fn expect_childless(fs: &FileSystem, info: &BranchInfo) -> Result<()> {
+    fs.branches().expect_childless(info.id).map_err(|error| explain(&info.name, error))
+}
+
+/// Mounts a branch where it was mounted before a merge, if it was.
+pub(super) fn mount_again(store: &ServedStore<'_>, caller: &Caller, name: &str, dir: Option<PathBuf>) {
+    if let (Some(branches), Some(dir)) = (store.branches, dir)
+        && is_server(caller.uid)
+        && let Err(error) = branches.mount(name, &dir, caller)
+    {
+        tracing::error!(name, %error, "a branch is not mounted any more after a merge");
+    }
+}
+
 fn admit(fs: &FileSystem, caller: &Caller) -> Result<()> {
     authorize(fs, caller, "work with branches")
 }
@@ -228,20 +270,38 @@ fn on_one_line(text: &str) -> String {
     text.chars().map(escape).collect()
 }
 
-/// What is in the way of a merge, and what to do about it; `is_preferring`: sides were preferred already.
-fn refused(name: &str, conflicts: &[String], more: u64, is_preferring: bool) -> ServiceError {
+fn not_made(name: &str, error: FsError) -> ServiceError {
+    match error {
+        FsError::Exists => ServiceError::new(ErrorKind::Failed, format!("branch \"{name}\" exists already")),
+        FsError::Invalid(what) => ServiceError::new(ErrorKind::Usage, what),
+        other => other.into(),
+    }
+}
+
+/// What is in the way of a merge, and what to do about it. `parent`: of a branch of that branch;
+/// `is_preferring`: sides were preferred already.
+pub(super) fn refused_by(
+    name: &str,
+    parent: Option<&str>,
+    (conflicts, more): (&[String], u64),
+    is_preferring: bool,
+) -> ServiceError {
     let more = if more == 0 { String::new() } else { format!("\n  and {more} more changes") };
     // One line for each, whatever is in names.
     let conflicts: Vec<_> = conflicts.iter().map(|line| on_one_line(line)).collect();
-    let advice = if is_preferring {
-        "no path behind `--prefer` covers these, or they can't be overwritten, or not by this user; `--prefer main \
-         PATH` leaves a place as it is outside"
-            .to_owned()
-    } else {
-        format!(
+    let advice = match parent {
+        Some(parent) => format!(
+            "make once more in branch \"{parent}\" what is wanted of \"{name}\", then `kvfs branch delete {name}`"
+        ),
+        None if is_preferring => {
+            "no path behind `--prefer` covers these, or they can't be overwritten, or not by this user; `--prefer main \
+             PATH` leaves a place as it is outside"
+                .to_owned()
+        }
+        None => format!(
             "`kvfs branch merge {name} --prefer branch` takes the branch's side of these, `--prefer main` leaves them \
              as they are outside; with paths behind it only there"
-        )
+        ),
     };
     let message = format!(
         "branch \"{name}\" was not merged, and is as it was:\n  {}{more}\n{advice}",
@@ -268,6 +328,13 @@ pub(super) fn explain(name: &str, error: FsError) -> ServiceError {
         }
         FsError::Store(error) if matches!(*error, StoreError::CheckpointOpen(_)) => {
             ServiceError::new(ErrorKind::InUse, format!("branch \"{name}\" is in use"))
+        }
+        FsError::HasBranches { names } => {
+            let message = format!(
+                "there are branches of branch \"{name}\": {}; merge or delete these first",
+                names.join(", ")
+            );
+            ServiceError::new(ErrorKind::InUse, message)
         }
         error => error.into(),
     }

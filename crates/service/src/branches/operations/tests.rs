@@ -12,6 +12,7 @@ fn operation_on_branches_by_another_user_is_refused_and_the_list_is_empty() {
     let (store, own, other) = (world.mounted(), Caller::own(), stranger());
     store.create_branch(&own, "try", (b"/", None), false).expect("is made");
     assert_denied(store.create_branch(&other, "x", (b"/", None), true), DENIED);
+    assert_denied(store.fork_branch(&other, "x", "try", true), DENIED);
     assert_denied(store.mount_branch(&other, "try", Path::new("/x")), DENIED);
     assert_denied(store.unmount_branch(&other, "try"), DENIED);
     assert_denied(store.settle_branch(&other, Path::new("/x")), DENIED);
@@ -55,6 +56,7 @@ fn branch_on_a_writeback_mount_is_refused_as_files_are() {
         store.create_branch(&Caller::own(), "try", (b"/", None), false),
         Err(ServiceError::NoFiles)
     ));
+    assert!(matches!(store.fork_branch(&Caller::own(), "x", "try", false), Err(ServiceError::NoFiles)));
     assert!(matches!(store.merge_branch(&Caller::own(), "try", None), Err(ServiceError::NoFiles)));
     assert!(
         world.unmounted().create_branch(&Caller::own(), "try", (b"/", None), false).is_ok(),
@@ -91,5 +93,63 @@ fn branch_is_merged_on_either_kind_of_store_and_conflicts_leave_it_as_it_was() {
         store.delete_branch(&own, "bad").expect("is still there");
         let missing = store.delete_branch(&own, "bad").expect_err("is gone");
         assert_eq!(missing.to_string(), "there is no branch \"bad\"; `kvfs branch list` shows them");
+    }
+}
+
+/// Does something in a branch, and leaves it.
+fn work_in(world: &World, name: &str, file: &str) {
+    let view = world.fs.open_branch(name).expect("opens");
+    make_file(&view, file, 0);
+    view.branches().checkpoint().expect("is kept");
+    view.txn().expect("is one").abort();
+}
+
+#[test]
+fn branch_of_a_branch_is_merged_into_that_one_which_waits_for_it() {
+    for is_mounted in [true, false] {
+        let world = World::new(false);
+        let store = if is_mounted { world.mounted() } else { world.unmounted() };
+        let own = Caller::own();
+        let none = store.fork_branch(&own, "fix", "try", false).expect_err("is none");
+        assert_eq!(none.to_string(), "there is no branch \"try\"; `kvfs branch list` shows them");
+        store.create_branch(&own, "try", (b"/", None), false).expect("is made");
+        work_in(&world, "try", "a");
+        for name in ["fix", "late"] {
+            store.fork_branch(&own, name, "try", true).expect("is made");
+            work_in(&world, name, name);
+        }
+        let taken = store.fork_branch(&own, "late", "try", false).expect_err("is there");
+        assert_eq!(taken.to_string(), "branch \"late\" exists already");
+        let lines = store.list_branches(&own).expect("are read");
+        let parents: Vec<_> = lines.iter().map(|line| (&*line.name, line.parent.as_deref())).collect();
+        assert_eq!(parents, [("try", None), ("fix", Some("try")), ("late", Some("try"))]);
+        for held in [store.delete_branch(&own, "try"), store.merge_branch(&own, "try", None)] {
+            let held = held.expect_err("has branches");
+            assert_eq!(held.kind(), ErrorKind::InUse);
+            assert!(held.to_string().contains("fix, late; merge or delete these first"), "{held}");
+        }
+        let sides = Some(SelectionLine { force: vec![PlaceLine::All], ..SelectionLine::default() });
+        let refused = store.merge_branch(&own, "fix", sides).expect_err("has no sides");
+        assert_eq!(refused.kind(), ErrorKind::Usage);
+        store.merge_branch(&own, "fix", None).expect("is merged");
+        assert!(!has_file(&world.fs, "a") && !has_file(&world.fs, "fix"));
+        work_in(&world, "try", "late");
+        let refused = store.merge_branch(&own, "late", None).expect_err("is refused");
+        assert_eq!(refused.kind(), ErrorKind::Conflict);
+        for part in ["/late was changed outside of the branch", "once more in branch \"try\"", "delete late`"]
+        {
+            assert!(refused.to_string().contains(part), "{part}: {refused}");
+        }
+        // Whichever of the two is in use is named.
+        for (in_use, name) in [("try", "late"), ("late", "late")] {
+            let view = world.fs.open_branch(in_use).expect("opens");
+            let refused = store.merge_branch(&own, name, None).expect_err("is in use");
+            assert_eq!(refused.to_string(), format!("branch \"{in_use}\" is in use"));
+            drop(view);
+        }
+        store.delete_branch(&own, "late").expect("is deleted");
+        store.merge_branch(&own, "try", None).expect("is merged");
+        assert!(["a", "fix", "late"].iter().all(|name| has_file(&world.fs, name)));
+        assert!(store.list_branches(&own).expect("are read").is_empty());
     }
 }
