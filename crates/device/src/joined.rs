@@ -7,7 +7,7 @@
 //! Invariants: where a segment lies never changes, so an address means the same byte for as long as the store
 //! has it; addresses between segments are on no device. The first flush reaches every device, each later one
 //! those that were written to since their last one; flushes come one after another, and from a failed one on
-//! all fail ([`Flushes`]).
+//! all fail ([`Flushes`]). `UnexpectedEof` says that no device has the address, never that one has gone.
 
 use std::io;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use kvfs_locks::{RwLock, class};
 
 use crate::Device;
 use crate::flushes::Flushes;
-use crate::request::check_grow;
+use crate::request::{check_grow, read_error};
 
 /// A stretch of the address space.
 #[derive(Clone)]
@@ -151,7 +151,9 @@ impl Device for JoinedDevice {
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         self.each_part(offset, buf.len() as u64, |placed, at, part| {
-            placed.segment.device.read_at(&mut buf[part], at)
+            let (device, end) = (&placed.segment.device, at + part.len() as u64);
+            let read = device.read_at(&mut buf[part], at);
+            read.map_err(|error| read_error(error, device.len_bytes(), end))
         })
     }
 

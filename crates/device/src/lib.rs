@@ -54,7 +54,9 @@ pub trait Device: Send + Sync {
     /// Usable length in bytes, a multiple of [`SECTOR_BYTES`].
     fn len_bytes(&self) -> u64;
 
-    /// Fills `buf` from `offset`. Reading past the end is an error of kind `UnexpectedEof`.
+    /// Fills `buf` from `offset`. Reading past the end is an error of kind `UnexpectedEof`. A device of
+    /// several, and one that is watched, give another kind where a medium has gone that its length says has
+    /// more.
     ///
     /// # Errors
     /// Any I/O error of the medium. The contents of `buf` are then unspecified.

@@ -17,6 +17,15 @@ pub(crate) fn check_read(len_bytes: u64, offset: u64, len: usize) -> io::Result<
     Ok(())
 }
 
+/// The error of a read up to `end` on a device of this length. A medium that ends before has gone, or was
+/// shortened: that is no read past the end.
+pub(crate) fn read_error(error: io::Error, len_bytes: u64, end: u64) -> io::Error {
+    if error.kind() != io::ErrorKind::UnexpectedEof || end > len_bytes {
+        return error;
+    }
+    io::Error::other(format!("the medium has gone, or ends before its {len_bytes} bytes: {error}"))
+}
+
 /// Checks alignment and bounds of a write or allocation; `call` names it in the message.
 pub(crate) fn check_write(call: &str, len_bytes: u64, offset: u64, len: u64) -> io::Result<()> {
     check_aligned(call, offset, len)?;

@@ -13,6 +13,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::Device;
+use crate::request::read_error;
 
 /// So many streams of calls in a row are told from others.
 const STREAMS: usize = 16;
@@ -150,7 +151,10 @@ impl<D: Device> Device for WatchedDevice<D> {
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        self.note("reading", Some(offset), self.inner.read_at(buf, offset))?;
+        let read = self.inner.read_at(buf, offset);
+        let end = offset.saturating_add(buf.len() as u64);
+        let read = read.map_err(|error| read_error(error, self.inner.len_bytes(), end));
+        self.note("reading", Some(offset), read)?;
         self.reads.note(offset, buf.len());
         Ok(())
     }
@@ -226,5 +230,15 @@ mod tests {
         assert!(device.flush().is_err());
         assert_eq!(device.failed(), 2);
         assert!(device.first_failure().is_some_and(|first| first.starts_with("reading at byte 8192: ")));
+    }
+
+    #[test]
+    fn medium_that_ends_before_its_device_has_failed() {
+        let device = WatchedDevice::over(FaultDevice::new(MemoryDevice::new(1 << 20)));
+        let mut sector = [0; SECTOR_BYTES];
+        device.inner.add(FaultRule::once(Call::Read, 0, FaultError::Kind(ErrorKind::UnexpectedEof)));
+        let error = device.read_at(&mut sector, 0).expect_err("it has gone");
+        assert_ne!(error.kind(), ErrorKind::UnexpectedEof);
+        assert_eq!(device.failed(), 1);
     }
 }

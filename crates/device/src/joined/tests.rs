@@ -1,5 +1,5 @@
 use super::*;
-use crate::{CountingDevice, FaultDevice, MemoryDevice, SECTOR_BYTES};
+use crate::{Call, CountingDevice, FaultDevice, FaultError, FaultRule, MemoryDevice, SECTOR_BYTES};
 
 const SECTOR: u64 = SECTOR_BYTES as u64;
 
@@ -103,5 +103,27 @@ fn devices_answer_when_each_of_them_reads_at_one_of_the_offsets() {
         one.lose(2 * SECTOR..3 * SECTOR);
         assert!(!answers());
         one.clear();
+    }
+}
+
+#[test]
+fn device_that_ends_before_its_length_is_not_taken_for_one_that_never_got_that_far() {
+    let memory =
+        |sectors: u64| Arc::new(FaultDevice::new(MemoryDevice::growable(sectors * SECTOR, 16 * SECTOR)));
+    let (first, second) = (memory(4), memory(8));
+    let joined = JoinedDevice::new(Arc::clone(&first) as _, Arc::default());
+    let (start, len) = (8 * SECTOR, 8 * SECTOR);
+    joined.append(Segment {
+        start,
+        device: Arc::clone(&second) as _,
+        offset: 0,
+        len,
+        written: Arc::default(),
+    });
+    let kind = |at| first_byte(&joined, at).unwrap_err().kind();
+    assert_eq!(kind(4), io::ErrorKind::UnexpectedEof, "the first device has not grown to it");
+    for (device, at) in [(&first, 3), (&second, 8)] {
+        device.add(FaultRule::from(Call::Read, 0, FaultError::Kind(io::ErrorKind::UnexpectedEof)));
+        assert_eq!(kind(at), io::ErrorKind::Other, "sector {at}");
     }
 }

@@ -18,7 +18,7 @@ use kvfs_locks::{Mutex, class};
 use kvfs_store::{Result, StoreError, Tier};
 
 use crate::commits::Checkpoints;
-use crate::format::{Feature, MEMBER_DATA_FROM, Member, Superblock, ZoneId};
+use crate::format::{Feature, MEMBER_DATA_FROM, Member, SUPERBLOCK_ADDRS, Superblock, ZoneId};
 use crate::live::LiveSet;
 use crate::merge::Merger;
 use crate::merge::drain::{Drained, drain};
@@ -446,8 +446,27 @@ impl Found {
         if missing.is_empty() || is_usable {
             return Ok(());
         }
-        let missing = MissingDevices(missing);
-        Err(StoreError::io("opening the store", io::Error::new(io::ErrorKind::NotFound, missing)))
+        Err(missing_error(missing))
+    }
+
+    /// What a step of the opening has come to. Where it has failed and some devices do not answer any more,
+    /// these are missing.
+    ///
+    /// # Errors
+    /// [`MissingDevices`] inside of an I/O error; else that of the step.
+    pub(crate) fn check_present<T>(&self, step: Result<T>) -> Result<T> {
+        let error = match step {
+            Err(error @ (StoreError::Io { .. } | StoreError::Failed { .. })) => error,
+            other => return other,
+        };
+        let is_gone =
+            |(_, device): &&Other| device.as_ref().is_some_and(|device| !device.answers(&SUPERBLOCK_ADDRS));
+        let gone: Vec<_> = self.others.iter().filter(is_gone).map(|(member, _)| *member).collect();
+        if gone.is_empty() {
+            return Err(error);
+        }
+        tracing::warn!(%error, "a device has vanished while the store was being opened");
+        Err(missing_error(gone))
     }
 
     /// Writes labels anew that have a damaged copy; what was wrong, one line each.
@@ -467,6 +486,11 @@ impl Found {
         }
         Ok(findings)
     }
+}
+
+fn missing_error(members: Vec<Member>) -> StoreError {
+    let missing = MissingDevices(members);
+    StoreError::io("opening the store", io::Error::new(io::ErrorKind::NotFound, missing))
 }
 
 /// What is wrong with the label of a device, if that is there.

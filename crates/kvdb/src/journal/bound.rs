@@ -152,7 +152,8 @@ impl<'a> PlaceReader<'a> {
             return Ok(Found::Others);
         }
         let found = match self.read_extents(place) {
-            // Of several devices the last one tells the length; one before it may end earlier.
+            // Of several devices the last one tells the length; one before it may end earlier. One that has
+            // gone fails in another way (`JoinedDevice`).
             Err(StoreError::Io { source, .. }) if source.kind() == ErrorKind::UnexpectedEof => {
                 return Ok(Found::Others);
             }

@@ -164,7 +164,7 @@ fn owners(
     let (manifest, mut state) = Manifest::open(Arc::clone(&device), superblock, Arc::clone(&zones))?;
     found.join(&state, others, &zones, (uuid, options.read_only))?;
     if !options.read_only {
-        manifest.begin_epoch()?;
+        found.check_present(manifest.begin_epoch())?;
     }
     zones.set_placement(options.placement.unwrap_or_else(|| kept_placement(&state)));
     let fast_written = Arc::clone(&found.fast_written);
@@ -174,10 +174,10 @@ fn owners(
     let (memory, policy) = (options.memory_bytes, options.cache_policy);
     let ctx = RunContext::new(Arc::clone(&device), zones, salt, memory, policy, run_options);
     ctx.accountant.charges().set_now(clock.monotonic());
-    let version = Arc::new(Version::open(&state, &ctx)?);
+    let version = Arc::new(found.check_present(Version::open(&state, &ctx))?);
     let keyspaces = Arc::new(Keyspaces::of(&state));
     let mut replay = Replay::new(&options, &ctx, &keyspaces, &state);
-    let journal = replay.journal(device, area, next_epoch, &clock, options.read_only)?;
+    let journal = found.check_present(replay.journal(device, area, next_epoch, &clock, options.read_only))?;
     let incomplete_bytes = replay.incomplete_bytes;
     let Replay { active, sealed, last_seqno, commits, undo: replayed_undo, active_from, .. } = replay;
     if !options.read_only {

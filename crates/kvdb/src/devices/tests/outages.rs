@@ -72,3 +72,43 @@ fn a_sector_that_can_not_be_read_costs_its_own_block_beside_devices_that_answer(
         assert!(file == 3 || block.as_ref() == patched(file, file as usize), "file {file}");
     }
 }
+
+#[test]
+fn opening_fails_and_loses_nothing_when_a_device_vanishes_during_the_replay() {
+    for error in [FaultError::Kind(io::ErrorKind::UnexpectedEof), FaultError::EIO] {
+        for read_only in [true, false] {
+            let (first, slow) = (first(), Arc::new(FaultDevice::new(MemoryDevice::new(SLOW_BYTES))));
+            create(&first);
+            let db = open(&first, &[], options()).expect("opens");
+            db.add_device(Arc::clone(&slow) as _, Tier::Slow).expect("adds");
+            (0..FILES).for_each(|file| write(&db, file, 1).expect("writes"));
+            db.flush().expect("flushes");
+            // These are in the journal, which tells where their blocks lie on the slow device. Nothing behind
+            // the last one says that it was flushed.
+            (0..FILES).for_each(|file| write(&db, file, 2).expect("writes"));
+            drop(db);
+            let others = [Arc::clone(&slow) as Arc<dyn Device>];
+            let mut reads = 0;
+            loop {
+                let faults = slow.faults();
+                slow.add(FaultRule::from_any(reads, error));
+                let opened = open(&first, &others, Options { read_only, ..options() });
+                slow.clear();
+                if slow.faults() == faults {
+                    opened.expect("opens with the device");
+                    break;
+                }
+                match opened {
+                    // Its label could not be read.
+                    Ok(db) => assert!(read_only && db.devices()[1].is_missing, "{error:?}, call {reads}"),
+                    Err(error) => {
+                        assert!(error.to_string().contains("the slow device 1"), "call {reads}: {error}");
+                    }
+                }
+                reads += 1;
+            }
+            assert!(reads >= FILES, "{reads}: each of these is read");
+            check(&open(&first, &others, options()).expect("opens"), 2);
+        }
+    }
+}
