@@ -7,12 +7,15 @@ use super::*;
 /// A store whose files are of one transaction, all on the slow device, and wish for the fast one; in pieces
 /// of a quarter of a file.
 fn of_one_transaction() -> Arc<Db> {
-    let first = first();
-    create(&first);
+    of_one_transaction_on(&first(), memory(SLOW_BYTES))
+}
+
+fn of_one_transaction_on(first: &Arc<dyn Device>, slow: Arc<dyn Device>) -> Arc<Db> {
+    create(first);
     let mut options = Options { private_bytes: 64 << 10, batch_commit_bytes_max: 64 << 10, ..options() };
     options.merge.piece_bytes = 64 << 10;
-    let db = open(&first, &[], options).expect("opens");
-    db.add_device(memory(SLOW_BYTES), Tier::Slow).expect("adds");
+    let db = open(first, &[], options).expect("opens");
+    db.add_device(slow, Tier::Slow).expect("adds");
     let rows = db.open_keyspace("rows", KeyspaceKind::Tuple, None).expect("opens");
     wishes(&db);
     // The transaction's seqnos are counted from a base.
@@ -106,4 +109,51 @@ fn migration_of_a_large_run_gives_way_to_a_writer_that_waits_for_space() {
         assert!(left > before / 4 * 3, "{left} of {before} are left");
     });
     goes_on_to_the_end(&db);
+}
+
+#[test]
+fn large_run_that_merges_have_left_out_is_moved_once_its_devices_answer_again() {
+    for is_drain in [false, true] {
+        // Metadata, which is all that is read here, lies on both.
+        let media = [(0, FIRST_ZONES * ZONE_BYTES), (SLOW_BYTES, SLOW_BYTES)]
+            .map(|(len, len_max)| Arc::new(FaultDevice::new(MemoryDevice::growable(len, len_max))));
+        let [first, slow] = [0, 1].map(|at: usize| Arc::clone(&media[at]) as Arc<dyn Device>);
+        let db = of_one_transaction_on(&first, Arc::clone(&slow));
+        let mut calls = 0;
+        let mut goes_on = |_| {
+            calls += 1;
+            calls < 5
+        };
+        let moved = if is_drain { db.drain_device(1, &mut goes_on) } else { db.migrate(&mut goes_on) };
+        assert!(!moved.expect("ends") && is_begun(&db), "it ends on the way");
+        db.close().expect("closes");
+        drop(db);
+
+        // No metadata stays in memory.
+        let options = Options { memory_bytes: 1, ..options() };
+        let db = open(&first, &[slow], options).expect("opens");
+        assert!(is_begun(&db), "merges go on with it");
+        let reads_nothing = FaultRule::from(Call::Read, 0, FaultError::EIO);
+        for medium in &media {
+            medium.add(reads_nothing.clone());
+        }
+        let mut failed = 0;
+        while db.parts.merger.merge_once().unwrap_or_else(|_| {
+            failed += 1;
+            true
+        }) {}
+        assert!(failed > 0, "its devices read nothing");
+        for medium in &media {
+            medium.clear();
+        }
+        assert!(!db.parts.merger.merge_once().expect("looks"), "merges leave it out");
+        assert_eq!(db.failure(), None);
+        let mut on = |_| true;
+        let moved = if is_drain { db.drain_device(1, &mut on) } else { db.migrate(&mut on) };
+        assert!(moved.expect("reads it again"), "drain {is_drain}: {:?}", db.devices());
+        if is_drain {
+            db.remove_device(1).expect("holds nothing");
+        }
+        check(&db, 1);
+    }
 }
