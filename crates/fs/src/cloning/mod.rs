@@ -74,7 +74,8 @@ pub struct Cloned {
 ///
 /// # Errors
 /// `NotFound`; `Exists`; what `rights` say; `Invalid` where a directory would come into itself, and in a view
-/// that is not that of a transaction; `QuotaExceeded`, `NoSpace`; `Interrupted`. Nothing was made then.
+/// that is not that of a transaction; `OtherProject` where the directory of the target got another one
+/// meanwhile; `QuotaExceeded`, `NoSpace`; `Interrupted`. Nothing was made then.
 pub fn clone_tree(
     view: &FileSystem,
     caller: &Caller,
@@ -129,7 +130,8 @@ fn make<'v>(
         drop(held);
         (made, cloned)
     };
-    job.settled(|caller| job.attach(caller, place, &made)).map_err(failed)?;
+    let project = copier.project();
+    job.settled(|caller| job.attach(caller, place, (&made, project))).map_err(failed)?;
     Ok(cloned)
 }
 
@@ -211,8 +213,13 @@ impl<'v> Job<'v, '_> {
         Ok(parent)
     }
 
-    /// Gives the clone its name.
-    fn attach(&self, caller: &Caller, (parent, name): (&Pin<'_>, &[u8]), made: &Made) -> Result<()> {
+    /// Gives the clone, which was made for a directory that hands down `project`, its name.
+    fn attach(
+        &self,
+        caller: &Caller,
+        (parent, name): (&Pin<'_>, &[u8]),
+        (made, project): (&Made, Project),
+    ) -> Result<()> {
         let Some(directory) = &parent.directory else { return Err(FsError::NotDirectory) };
         let gate = self.fs.gate();
         let mut guard = self.fs.locker().latch(caller, &entry_wants(parent.inode, name))?;
@@ -223,6 +230,10 @@ impl<'v> Job<'v, '_> {
         let key = directory.placement.key(name);
         if self.fs.rows().get(&key)?.is_some() {
             return Err(FsError::Exists);
+        }
+        // Settled from here on; it may have changed since.
+        if Project::of_new(&parent.header(), made.header.kind) != project {
+            return Err(FsError::OtherProject);
         }
         let is_directory = made.header.kind == FileType::Directory;
         if is_directory && parent.header().nlink >= LINK_MAX {

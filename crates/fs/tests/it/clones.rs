@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use kvfs_fs::{
-    Attr, Caller, CloneRights, Cloned, FallocateMode, FileSystem, FileType, FsError, Limits, NodeId,
+    Attr, Caller, CloneRights, Cloned, FallocateMode, FileSystem, FileType, FsError, Limits, NodeId, Project,
     QuotaKind, Result, SetAttr, TIER_ATTRIBUTE, TreeError, WriteFlags, XattrMode, clone_tree,
 };
 use kvfs_store::Isolation;
@@ -699,4 +699,72 @@ fn content_of_files_with_several_names_is_not_kept_in_memory() {
     let all = tree(&main).0;
     same(&below(&all, "/copy"), &below(&all, "/tree"), "committed");
     main.assert_sound("committed");
+}
+
+/// Does something when the clone of the top is begun.
+struct AtBegin<F> {
+    act: RefCell<Option<F>>,
+    is_alone: bool,
+}
+
+impl<F: FnOnce()> CloneRights for AtBegin<F> {
+    fn is_everything(&self) -> bool {
+        false
+    }
+
+    fn check_source(&self, _: NodeId, _: &Attr) -> Result<()> {
+        Ok(())
+    }
+
+    fn owner_of(&self, attr: &Attr) -> (u32, u32) {
+        if let Some(act) = self.act.take() {
+            act();
+        }
+        (attr.uid, attr.gid)
+    }
+
+    fn is_alone(&self) -> bool {
+        self.is_alone
+    }
+}
+
+#[test]
+fn clone_into_a_directory_whose_project_changes_meanwhile_is_refused_and_leaves_nothing() {
+    let project = |id| Project { id, hands_down: id != 0 };
+    for (before, after) in [(0, 7), (7, 8), (7, 0)] {
+        for source in ["tree", "file"] {
+            for is_alone in [true, false] {
+                let context = format!("{source} from {before} to {after}, alone: {is_alone}");
+                let main = over_the_engine(256 << 10);
+                main.fs.quotas().turn_on(&|_| {}).unwrap();
+                write(&main, main.dir(ROOT, "tree"), "file", "text");
+                write(&main, ROOT, "file", "text");
+                let to = main.dir(ROOT, "to");
+                main.set_project(&main.caller, to, project(before)).unwrap();
+                let view = begin(&main, Isolation::Snapshot);
+                let to = look(&view, ROOT, "to");
+                let act = || view.set_project(&view.caller, to, project(after)).unwrap();
+                let rights = AtBegin { act: RefCell::new(Some(act)), is_alone };
+                let place = (to, &b"copy"[..]);
+                let cloned = clone_tree(&view.fs, &view.caller, (ROOT, source.as_bytes()), place, &rights);
+                let error = cloned.expect_err(&context);
+                assert!(matches!(*error.error, FsError::OtherProject), "{context}: {error:?}");
+                // As it is now, it gets its clone.
+                clone(&view, (ROOT, source), (to, "another")).unwrap();
+                commit(&view.fs).unwrap();
+                drop(view);
+                let all = tree(&main).0;
+                assert!(!all.contains_key("/to/copy"), "{context}");
+                let top = look(&main, look(&main, ROOT, "to"), "another");
+                assert_eq!(main.project(&main.caller, top).unwrap().id, after, "{context}");
+                main.assert_sound(&context);
+                let inodes = |id| main.fs.quotas().get(QuotaKind::Project, id).unwrap().usage.inodes;
+                let made = if source == "tree" { 2 } else { 1 };
+                for id in [7, 8] {
+                    let of_parent = i64::from(id == after);
+                    assert_eq!(inodes(id), of_parent * (1 + made), "{context}: project {id}");
+                }
+            }
+        }
+    }
 }
