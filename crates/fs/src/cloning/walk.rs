@@ -15,7 +15,8 @@ use crate::schema::{Header, Placement, Row, encode_directory_link, encode_inode_
 use crate::view::Names;
 use crate::{Caller, FileType, FsError, NodeId, Result, TreeError};
 
-/// Names that are read at once, and after which those that are held are given back.
+/// Names that are read at once, and after which those that are held are given back. Of all levels together no
+/// more directories wait.
 const PAGE: usize = 1024;
 
 /// The row under the name of a clone of a file.
@@ -35,7 +36,8 @@ struct Level<'v> {
     header: Header,
     /// The last name that was read; empty: none.
     after: Box<[u8]>,
-    /// Those of the last page, which come next: name, source, and the clone's header.
+    /// Those of the last page, which come next: name, source, and the clone's header. A page ends with the
+    /// last directory that may wait; where others wait above, that is the first one, which is entered next.
     directories: VecDeque<(Box<[u8]>, Directory, Header)>,
 }
 
@@ -62,6 +64,8 @@ pub(super) struct Walk<'v, 'c, 'w> {
     job: Job<'v, 'c>,
     copier: &'w mut Copier<'v, 'c>,
     levels: Vec<Level<'v>>,
+    /// Directories of all levels that come next.
+    waiting: usize,
     /// Pages whose clones are not applied yet, where others may change them. Of small directories there are
     /// several: what is applied for each would be a run of the transaction's for each, and those are all
     /// looked through by what comes behind.
@@ -78,7 +82,7 @@ impl<'v, 'c, 'w> Walk<'v, 'c, 'w> {
         let source = Directory { inode: top.inode, placement: part.placement.clone() };
         let header = Header { parent, ..copier.begin_directory(&top.header())? };
         let (job, levels, held) = (copier.job(), Vec::new(), Vec::new());
-        let mut walk = Self { job, copier, levels, held, held_count: 0 };
+        let mut walk = Self { job, copier, levels, waiting: 0, held, held_count: 0 };
         walk.enter(Box::default(), source, header)?;
         Ok(walk)
     }
@@ -89,6 +93,7 @@ impl<'v, 'c, 'w> Walk<'v, 'c, 'w> {
             let has_more = self.clone_page()?;
             let Some(level) = self.levels.last_mut() else { continue };
             if let Some((name, source, header)) = level.directories.pop_front() {
+                self.waiting -= 1;
                 self.enter(name, source, header).map_err(|error| self.refused(b"", error))?;
             } else if !has_more && let Some(made) = self.leave() {
                 self.let_go().map_err(|error| self.refused(b"", error))?;
@@ -188,8 +193,10 @@ impl<'v, 'c, 'w> Walk<'v, 'c, 'w> {
         Ok((held, page))
     }
 
+    /// The rows of the next page.
     fn read_rows(&self, level: &Level<'v>) -> Result<Vec<(Box<[u8]>, Bytes)>> {
         let placement = &level.source.placement;
+        let mut directories_left = PAGE.saturating_sub(self.waiting).max(1);
         let range = placement.entries_after(&level.after);
         let mut cursor = self.job.fs.origin.read().cursor(self.job.fs.keyspaces.meta, range)?;
         let mut rows = Vec::new();
@@ -197,6 +204,10 @@ impl<'v, 'c, 'w> Walk<'v, 'c, 'w> {
             cursor.next()?;
             let Some((key, row)) = cursor.entry() else { break };
             rows.push((key[placement.prefix_len()..].into(), row.clone()));
+            directories_left -= usize::from(matches!(Row::decode(key, row)?, Row::Directory { .. }));
+            if directories_left == 0 {
+                break;
+            }
         }
         Ok(rows)
     }
@@ -253,6 +264,7 @@ impl<'v, 'c, 'w> Walk<'v, 'c, 'w> {
                 let made = Header { parent: level.header.inode, ..self.copier.begin_directory(&header)? };
                 let source = Directory { inode: header.inode, placement };
                 level.directories.push_back((name, source, made));
+                self.waiting += 1;
                 encode_directory_link(made.inode, &Placement::own_subtree(made.inode))
             }
         };

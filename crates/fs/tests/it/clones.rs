@@ -1,6 +1,7 @@
 //! Clones of trees: the same again, of its own, all or nothing.
 
 use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -766,5 +767,80 @@ fn clone_into_a_directory_whose_project_changes_meanwhile_is_refused_and_leaves_
                 }
             }
         }
+    }
+}
+
+/// What a clone has asked for: directories that it knows of, and of which it has come to nothing yet.
+#[derive(Default)]
+struct Asked {
+    times: HashMap<u64, usize>,
+    waiting: HashSet<u64>,
+    most_waiting: usize,
+}
+
+struct Watching<'a> {
+    asked: RefCell<Asked>,
+    /// Directories, by what is in them.
+    above: &'a HashMap<u64, u64>,
+    is_alone: bool,
+}
+
+impl CloneRights for Watching<'_> {
+    fn is_everything(&self) -> bool {
+        false
+    }
+
+    fn check_source(&self, node: NodeId, attr: &Attr) -> Result<()> {
+        let mut asked = self.asked.borrow_mut();
+        *asked.times.entry(node.0).or_default() += 1;
+        if let Some(above) = self.above.get(&node.0) {
+            asked.waiting.remove(above);
+        }
+        if attr.kind == FileType::Directory {
+            asked.waiting.insert(node.0);
+        }
+        asked.most_waiting = asked.most_waiting.max(asked.waiting.len());
+        Ok(())
+    }
+
+    fn owner_of(&self, attr: &Attr) -> (u32, u32) {
+        (attr.uid, attr.gid)
+    }
+
+    fn is_alone(&self) -> bool {
+        self.is_alone
+    }
+}
+
+#[test]
+fn clone_of_a_deep_and_wide_tree_knows_a_page_of_directories_and_asks_once_for_each_name() {
+    const DEPTH: usize = 50;
+    const WIDTH: usize = 60;
+    // As the walk reads at once.
+    const PAGE: usize = 1024;
+    let main = over_the_engine(256 << 10);
+    let mut above = HashMap::new();
+    let top = main.dir(ROOT, "tree");
+    let mut directory = top;
+    for _ in 0..DEPTH {
+        let mut next = directory;
+        for number in 0..WIDTH {
+            let below = main.dir(directory, &format!("d{number:02}"));
+            above.insert(below.0, directory.0);
+            above.insert(main.file(below, "a").0, below.0);
+            next = if number == 0 { below } else { next };
+        }
+        directory = next;
+    }
+    for is_alone in [true, false] {
+        let view = begin(&main, Isolation::Snapshot);
+        let rights = Watching { asked: RefCell::default(), above: &above, is_alone };
+        clone_tree(&view.fs, &Caller::default(), (ROOT, b"tree"), (ROOT, b"copy"), &rights).unwrap();
+        let Asked { times, most_waiting, .. } = rights.asked.into_inner();
+        assert!(most_waiting <= PAGE + 1, "{most_waiting} directories were known at once");
+        assert_eq!(times.len(), above.len() + 1);
+        assert!(times.values().all(|&times| times == 1), "a name is read again");
+        let all = tree(&view).0;
+        same(&below(&all, "/copy"), &below(&all, "/tree"), "in the view");
     }
 }
