@@ -124,7 +124,7 @@ pub(crate) enum BranchCommand {
         \n\
         --prefer main leaves these as they are outside, with all that depends on it;\n\
         --prefer branch overwrites them. Files of other users are overwritten for root\n\
-        only.")]
+        only. Where it is merged into a branch, main stands for that.")]
     Merge {
         /// Name
         name: String,

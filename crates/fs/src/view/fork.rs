@@ -33,8 +33,11 @@ use kvfs_store::{Batch, BlockClone, Change, CheckpointInfo, Compression, Keyspac
 
 use super::TxnView;
 use super::branch::{BranchInfo, Branches, Opened};
+use super::compare::Sides;
 use super::merge::validate_alone;
+use super::prefer::do_again;
 use super::publish::each_change;
+use super::undo::Selection;
 use crate::schema::{BranchRecord, Fork};
 use crate::{FileSystem, FsError, Result};
 
@@ -112,13 +115,14 @@ impl Branches<'_> {
 }
 
 /// Brings what the branch `name`, one of another branch, has changed since it was made into that one, durably
-/// and at once, and deletes it. Neither may be open. A merge that fails has changed nothing. O(what both have
-/// changed since).
+/// and at once, and deletes it. Neither may be open. A merge that fails has changed nothing. With a
+/// `selection` it is done once more there by operations, as [`crate::begin_merge_preferring`] does on the main
+/// line, in whose place the other branch is. O(what both have changed since).
 ///
 /// # Errors
 /// [`FsError::MergeRefused`] with what is in the way; `HasBranches`; `Invalid` for a branch of the main line;
 /// as [`FileSystem::open_branch`], for both.
-pub fn merge_into_parent(main: &Arc<FileSystem>, name: &str) -> Result<()> {
+pub fn merge_into_parent(main: &Arc<FileSystem>, name: &str, selection: Option<&Selection>) -> Result<()> {
     let branches = main.branches();
     let (_, parent) = branches.kin(name)?;
     let into = Opened::resume(main, &parent.name, |_, _| None)?.into_view(main)?;
@@ -130,9 +134,18 @@ pub fn merge_into_parent(main: &Arc<FileSystem>, name: &str) -> Result<()> {
         return Err(FsError::NotFound);
     };
     branches.expect_childless(child.id())?;
-    validate_alone(&from)?;
-    progress::stage("bringing in what the branch has changed", Unit::Items, 0);
-    bring_in(&from, &into)?;
+    match selection {
+        None => {
+            validate_alone(&from)?;
+            progress::stage("bringing in what the branch has changed", Unit::Items, 0);
+            bring_in(&from, &into)?;
+        }
+        Some(selection) => {
+            let sides = Sides { before: &from, after: &*child.changed_state()? };
+            let tell = |place: &str, _| view.tell_changed(place).unwrap_or_default();
+            do_again(sides, &into, selection, tell)?;
+        }
+    }
     view.txn.checkpoint(&BranchRecord { merged: Some(child.id()), ..record.clone() }.encode())?;
     child.txn.abort();
     Ok(())

@@ -48,17 +48,30 @@ pub fn begin_merge_preferring(
         ..BeginOptions::default()
     })?;
     let sides = Sides { before: &branch, after: &base };
-    match Planned::new(sides, &merging, selection)?.carry_out()? {
-        TakenBack::Done(_) => Ok([merging, branch]),
-        TakenBack::Refused(obstacles) => {
-            let more = obstacles.len().saturating_sub(CONFLICTS_MAX) as u64;
-            let conflicts = obstacles.iter().take(CONFLICTS_MAX).map(describe).collect();
-            Err(FsError::MergeRefused { conflicts, more })
-        }
-    }
+    do_again(sides, &merging, selection, changed_outside)?;
+    Ok([merging, branch])
 }
 
-fn describe(obstacle: &Obstacle) -> String {
+/// Does in `view` what leads from `after` to `before` of the `sides`. `tell` says of a place, and of a party,
+/// that it was changed outside of the branch, by that.
+///
+/// # Errors
+/// As [`begin_merge_preferring`]; a part of it may have been done then.
+pub(super) fn do_again(
+    sides: Sides<'_>,
+    view: &FileSystem,
+    selection: &Selection,
+    tell: impl Fn(&str, Option<Rival>) -> String,
+) -> Result<()> {
+    let TakenBack::Refused(obstacles) = Planned::new(sides, view, selection)?.carry_out()? else {
+        return Ok(());
+    };
+    let more = obstacles.len().saturating_sub(CONFLICTS_MAX) as u64;
+    let conflicts = obstacles.iter().take(CONFLICTS_MAX).map(|obstacle| describe(obstacle, &tell)).collect();
+    Err(FsError::MergeRefused { conflicts, more })
+}
+
+fn describe(obstacle: &Obstacle, tell: impl Fn(&str, Option<Rival>) -> String) -> String {
     let Obstacle { what, by } = obstacle;
     let place = String::from_utf8_lossy(&what.place);
     let place = if what.file.is_none() { format!("key {place}") } else { place.into_owned() };
@@ -66,5 +79,5 @@ fn describe(obstacle: &Obstacle) -> String {
         return format!("{place} would be inside of itself, as directories were moved outside");
     }
     let by = by.as_ref().map(|point| Rival::Txn { id: point.txn, owner: owner_of_note(&point.note) });
-    changed_outside(&place, by)
+    tell(&place, by)
 }

@@ -198,13 +198,16 @@ impl TxnView {
 
     /// How a refusal tells of a change at `place` that [`Self::changed_outside`] has found.
     pub(super) fn tell_outside(&self, place: &str, changed: &Changed) -> String {
-        let parent = self.main.origin.txn().and_then(|parent| parent.branch.get());
-        match (self.forked_at(), parent) {
-            (Some(_), Some(BranchRecord { name, .. })) => {
-                format!("{place} was changed outside of the branch, in branch \"{name}\"")
-            }
-            _ => changed_outside(place, author(&*self.main.store, changed.seqno)),
-        }
+        let parent = self.forked_at().and(self.main.origin.txn());
+        parent
+            .and_then(|parent| parent.tell_changed(place))
+            .unwrap_or_else(|| changed_outside(place, author(&*self.main.store, changed.seqno)))
+    }
+
+    /// How a refusal tells of a change at `place` in this branch to one of its branches.
+    pub(super) fn tell_changed(&self, place: &str) -> Option<String> {
+        let name = &self.branch.get()?.name;
+        Some(format!("{place} was changed outside of the branch, in branch \"{name}\""))
     }
 
     /// What a record is to users.

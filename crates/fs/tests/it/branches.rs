@@ -568,6 +568,14 @@ fn preferring(selection: &Selection, before: &str, in_branch: &str, outside: &st
         .unwrap_or_else(|error| panic!("{in_branch} | {outside}: {error}"));
     assert_eq!(main.branches().all(), []);
     main.assert_sound(in_branch);
+    for is_made_in_branch in [false, true] {
+        branches_of_branches::prefer_alike(
+            selection,
+            (before, in_branch, outside),
+            is_made_in_branch,
+            &tree(&main),
+        );
+    }
     tree(&main)
 }
 

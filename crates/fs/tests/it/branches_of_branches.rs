@@ -2,9 +2,10 @@
 //! what comes of it comes to the main line once. The cases of [`crate::branches`] are run here, too.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use kvfs_device::{CrashDevice, CrashMode};
-use kvfs_fs::{FileSystem, FsError, MountOptions, Result};
+use kvfs_fs::{FileSystem, FsError, MountOptions, Result, Selection};
 use kvfs_kvdb::Background;
 use kvfs_store::{Checkpoints, StoreError};
 
@@ -65,7 +66,7 @@ pub(crate) fn meet_alike(
     act_all(&parent, outside);
     let now = tree(&parent);
     leave([parent, child]);
-    let merged = kvfs_fs::merge_into_parent(&main.fs, "child");
+    let merged = kvfs_fs::merge_into_parent(&main.fs, "child", None);
     assert_eq!(places(merged.as_ref().err()), places(refused), "{context}");
     let parent = open(&main, "parent");
     if merged.is_ok() {
@@ -89,6 +90,41 @@ pub(crate) fn meet_alike(
         merge(&main, "parent").unwrap();
         assert_eq!(tree(&main), now, "{context}");
     }
+    main.assert_sound(&context);
+}
+
+/// As [`meet_alike`], with a side preferred.
+pub(crate) fn prefer_alike(
+    selection: &Selection,
+    (before, in_branch, outside): (&str, &str, &str),
+    is_made_in_branch: bool,
+    expected: &[String],
+) {
+    let context = format!("{selection:?}: {before} | {in_branch} | {outside} | {is_made_in_branch}");
+    let main = Setup::new(1000);
+    let (on_main, in_parent) = if is_made_in_branch { ("", before) } else { (before, "") };
+    act_all(&main, on_main);
+    main.fs.branches().create("parent", 1000).unwrap();
+    let parent = open(&main, "parent");
+    act_all(&parent, in_parent);
+    let child = fork(&main, &parent, "child");
+    act_all(&child, in_branch);
+    main.clock.advance(Duration::from_secs(1));
+    act_all(&parent, outside);
+    let now = tree(&parent);
+    leave([parent, child]);
+    let refused = kvfs_fs::merge_into_parent(&main.fs, "child", Some(&Selection::default())).unwrap_err();
+    assert!(places(Some(&refused)).iter().all(|place| place.contains(" outside")), "{context}: {refused}");
+    let parent = open(&main, "parent");
+    assert_eq!(tree(&parent), now, "{context}: a refused merge changes nothing");
+    drop(parent);
+    kvfs_fs::merge_into_parent(&main.fs, "child", Some(selection))
+        .unwrap_or_else(|error| panic!("{context}: {error}"));
+    assert_eq!(names(&main), ["parent"], "{context}");
+    let parent = open(&main, "parent");
+    assert_eq!(tree(&parent), expected, "{context}");
+    finish(&main, parent, "parent").unwrap();
+    assert_eq!(tree(&main), expected, "{context}");
     main.assert_sound(&context);
 }
 
@@ -127,7 +163,7 @@ fn branch_of_a_branch_begins_with_it_and_both_go_on() {
     parent.forget(open_file, u64::MAX);
     parent.housekeep().unwrap();
     leave([parent]);
-    kvfs_fs::merge_into_parent(&main.fs, "fix").unwrap();
+    kvfs_fs::merge_into_parent(&main.fs, "fix", None).unwrap();
     let parent = open(&main, "try");
     let both = ["/e 755 3 2", "/e/fix 644 300 1", "/e/more 644 300 1", "/e/try 600 300 1"];
     assert_eq!(tree(&parent), both);
@@ -155,18 +191,18 @@ fn branch_that_others_are_branches_of_is_neither_merged_nor_deleted() {
     };
     held(merge(&main, "a"), "b");
     held(main.branches().delete("a"), "b");
-    held(kvfs_fs::merge_into_parent(&main.fs, "b"), "c");
+    held(kvfs_fs::merge_into_parent(&main.fs, "b", None), "c");
     held(main.branches().delete("b"), "c");
     // What is a branch of a branch comes to the main line with that alone.
     assert!(matches!(merge(&main, "c"), Err(FsError::Invalid(_))));
-    assert!(matches!(kvfs_fs::merge_into_parent(&main.fs, "a"), Err(FsError::Invalid(_))));
+    assert!(matches!(kvfs_fs::merge_into_parent(&main.fs, "a", None), Err(FsError::Invalid(_))));
     // Both are used by the merge alone.
     let view = open(&main, "b");
-    let busy = kvfs_fs::merge_into_parent(&main.fs, "c").unwrap_err();
+    let busy = kvfs_fs::merge_into_parent(&main.fs, "c", None).unwrap_err();
     assert!(matches!(busy, FsError::Store(error) if matches!(*error, StoreError::CheckpointOpen(_))));
     drop(view);
     for name in ["c", "b"] {
-        kvfs_fs::merge_into_parent(&main.fs, name).unwrap();
+        kvfs_fs::merge_into_parent(&main.fs, name, None).unwrap();
     }
     merge(&main, "a").unwrap();
     assert_eq!((tree(&main), names(&main)), (vec!["/c 644 0 1".to_owned()], vec![]));
@@ -193,9 +229,9 @@ fn of_several_branches_of_a_branch_the_first_that_is_merged_wins() {
         }
         leave([view]);
     }
-    kvfs_fs::merge_into_parent(&main.fs, "two").unwrap();
+    kvfs_fs::merge_into_parent(&main.fs, "two", None).unwrap();
     for name in ["one", "three"] {
-        let refused = kvfs_fs::merge_into_parent(&main.fs, name).unwrap_err();
+        let refused = kvfs_fs::merge_into_parent(&main.fs, name, None).unwrap_err();
         assert_eq!(
             places(Some(&refused)),
             ["/d/f was changed outside of the branch, in branch \"base\""],
@@ -233,7 +269,7 @@ fn branches_of_branches_last_and_bring_all_they_hold() {
     act_all(&b, "truncate both 20000");
     leave([b]);
     main.reopen();
-    kvfs_fs::merge_into_parent(&main.fs, "b").unwrap();
+    kvfs_fs::merge_into_parent(&main.fs, "b", None).unwrap();
     main.reopen();
     merge(&main, "a").unwrap();
     let large = at(&main, "large").unwrap();
@@ -266,7 +302,7 @@ fn merge_into_a_branch_that_is_cut_off_is_done_or_not_begun() {
     let begun = device.events_len();
     let [before, after] = [false, true].map(|is_merged| {
         if is_merged {
-            kvfs_fs::merge_into_parent(&main.fs, "child").unwrap();
+            kvfs_fs::merge_into_parent(&main.fs, "child", None).unwrap();
         }
         tree(&open(&main, "parent"))
     });
@@ -282,7 +318,7 @@ fn merge_into_a_branch_that_is_cut_off_is_done_or_not_begun() {
         let now = tree(&open(&main, "parent"));
         if found == ["parent", "child"] {
             assert_eq!((now, store.checkpointed().len()), (before.clone(), 2), "event {event}");
-            kvfs_fs::merge_into_parent(&main.fs, "child").unwrap();
+            kvfs_fs::merge_into_parent(&main.fs, "child", None).unwrap();
         } else {
             assert_eq!((found, now), (vec!["parent".to_owned()], after.clone()), "event {event}");
             assert_eq!(store.checkpointed().len(), 1, "event {event}: nothing is left of it");

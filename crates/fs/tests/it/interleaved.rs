@@ -400,7 +400,7 @@ impl World {
             view.branches().checkpoint().unwrap();
             view.fs = Arc::clone(&self.main.fs);
         }
-        let merged = kvfs_fs::merge_into_parent(&self.main.fs, name);
+        let merged = kvfs_fs::merge_into_parent(&self.main.fs, name, None);
         parent.view.fs = self.main.fs.open_branch(parent.branch.as_deref().unwrap()).unwrap();
         parent.known = BTreeMap::from([(ROOT, FileType::Directory)]);
         parent.view.assert_sound(&format!("seed {}, after a merge into a branch", self.seed));

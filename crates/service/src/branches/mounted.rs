@@ -19,7 +19,7 @@ use kvfs_locks::{Condvar, Mutex, class};
 use kvfs_store::clock::{Clock, SystemClock};
 
 use super::Merging;
-use super::operations::explain;
+use super::operations::{explain, not_made};
 use crate::caller::Caller;
 use crate::error::{ErrorKind, Result, ServiceError};
 use crate::mounts::{MainLine, ViewMount};
@@ -52,6 +52,12 @@ impl Mounted {
             self.saved.0 = now;
         }
         done.inspect(|()| self.saved.1 = operations)
+    }
+
+    /// As [`Self::end`], where it was unmounted from outside.
+    fn end_outside(self, name: &str) -> Result<()> {
+        self.mount.forget();
+        self.end(name)
     }
 
     /// Checkpoints and gives up the view. The kernel has given up its side, or does so now.
@@ -203,8 +209,7 @@ impl Branches {
         let mut state = self.state.lock();
         let Some(name) = find(&state) else { return Ok(()) };
         let Some(mounted) = state.mounted.remove(&name) else { return Ok(()) };
-        mounted.mount.forget();
-        mounted.end(&name)
+        mounted.end_outside(&name)
     }
 
     /// Makes a branch of a mounted one, for its user, of all that was acknowledged there; with `flush`, of
@@ -212,16 +217,22 @@ impl Branches {
     /// not mounted.
     ///
     /// # Errors
-    /// As [`kvfs_fs::Branches::fork`].
-    pub fn fork(&self, name: &str, parent: &str, flush: bool) -> Option<Result<BranchInfo, FsError>> {
+    /// As [`kvfs_fs::Branches::fork`]; it was unmounted from outside, and can't be checkpointed.
+    pub fn fork(&self, name: &str, parent: &str, flush: bool) -> Result<Option<BranchInfo>> {
         let mut state = self.state.lock();
-        Self::collect(&mut state);
         loop {
-            let mounted = state.mounted.get(parent)?;
+            let Some(mounted) = state.mounted.get(parent) else { return Ok(None) };
+            if mounted.mount.has_ended() {
+                return state
+                    .mounted
+                    .remove(parent)
+                    .map_or(Ok(()), |ended| ended.end_outside(parent))
+                    .map(|()| None);
+            }
             let flushed = if flush { mounted.mount.write_back(None) } else { Ok(()) };
             match flushed.and_then(|()| mounted.fs.branches().fork(name, mounted.uid)) {
                 Err(FsError::Busy(_)) => drop(self.changed.wait_for(&mut state, TICK)),
-                made => return Some(made),
+                made => return made.map(Some).map_err(|error| not_made(name, error)),
             }
         }
     }
@@ -326,8 +337,7 @@ impl Branches {
             .collect();
         for name in ended {
             let Some(mounted) = state.mounted.remove(&name) else { continue };
-            mounted.mount.forget();
-            if let Err(error) = mounted.end(&name) {
+            if let Err(error) = mounted.end_outside(&name) {
                 tracing::error!(%error, "not checkpointed");
             }
         }

@@ -67,14 +67,13 @@ impl ServedStore<'_> {
         admit(self.fs, caller)?;
         self.check_branch_files()?;
         let uid = self.own_branch(caller, parent)?.uid;
-        let of_mounted = self.branches.and_then(|branches| branches.fork(name, parent, flush));
+        let of_mounted = self.branches.map_or(Ok(None), |branches| branches.fork(name, parent, flush))?;
         let made = if let Some(made) = of_mounted {
             made
         } else {
             let view = self.fs.open_branch(parent).map_err(|error| explain(parent, error))?;
-            view.branches().fork(name, uid)
+            view.branches().fork(name, uid).map_err(|error| not_made(name, error))?
         };
-        let made = made.map_err(|error| not_made(name, error))?;
         tracing::info!(name, id = made.id.0, parent, "branch created");
         Ok(())
     }
@@ -159,9 +158,9 @@ impl ServedStore<'_> {
         Ok(kvfs_fs::diff(&view)?)
     }
 
-    /// Merges a branch of the caller's into what it is a branch of: the main line, where a selection may say
-    /// what becomes of what is in the way, or another branch. A branch that is not merged is as it was,
-    /// mounted again where it was mounted. One that is mounted is merged for those alone that may unmount it.
+    /// Merges a branch of the caller's into what it is a branch of, the main line or another branch: without a
+    /// selection only if nothing is in the way. A branch that is not merged is as it was, mounted again where
+    /// it was mounted. One that is mounted is merged for those alone that may unmount it.
     ///
     /// # Errors
     /// The caller may not; it is in use; something is in the way; as a commit.
@@ -170,10 +169,10 @@ impl ServedStore<'_> {
         self.check_branch_files()?;
         let info = self.own_branch(caller, name)?;
         expect_childless(self.fs, &info)?;
-        if info.parent.is_some() {
-            return merge_into_parent(self, caller, name, selection.is_some());
-        }
         let selection = selection.map(|choice| selected(caller, choice));
+        if info.parent.is_some() {
+            return merge_into_parent(self, caller, name, selection.as_ref());
+        }
         let owner = Owner { uid: caller.uid, pid: caller.pid, name: format!("merge of branch {name}") };
         let merged = if let Some(branches) = self.branches {
             let dir = branches.mounted().remove(name);
@@ -190,9 +189,7 @@ impl ServedStore<'_> {
             })
         };
         merged.map_err(|error| match error {
-            FsError::MergeRefused { conflicts, more } => {
-                refused_by(name, None, (&conflicts, more), selection.is_some())
-            }
+            FsError::MergeRefused { conflicts, more } => refused(name, &conflicts, more, selection.is_some()),
             error => explain(name, error),
         })?;
         tracing::info!(name, "branch merged");
@@ -270,7 +267,7 @@ fn on_one_line(text: &str) -> String {
     text.chars().map(escape).collect()
 }
 
-fn not_made(name: &str, error: FsError) -> ServiceError {
+pub(super) fn not_made(name: &str, error: FsError) -> ServiceError {
     match error {
         FsError::Exists => ServiceError::new(ErrorKind::Failed, format!("branch \"{name}\" exists already")),
         FsError::Invalid(what) => ServiceError::new(ErrorKind::Usage, what),
@@ -278,30 +275,20 @@ fn not_made(name: &str, error: FsError) -> ServiceError {
     }
 }
 
-/// What is in the way of a merge, and what to do about it. `parent`: of a branch of that branch;
-/// `is_preferring`: sides were preferred already.
-pub(super) fn refused_by(
-    name: &str,
-    parent: Option<&str>,
-    (conflicts, more): (&[String], u64),
-    is_preferring: bool,
-) -> ServiceError {
+/// What is in the way of a merge, and what to do about it; `is_preferring`: sides were preferred already.
+pub(super) fn refused(name: &str, conflicts: &[String], more: u64, is_preferring: bool) -> ServiceError {
     let more = if more == 0 { String::new() } else { format!("\n  and {more} more changes") };
     // One line for each, whatever is in names.
     let conflicts: Vec<_> = conflicts.iter().map(|line| on_one_line(line)).collect();
-    let advice = match parent {
-        Some(parent) => format!(
-            "make once more in branch \"{parent}\" what is wanted of \"{name}\", then `kvfs branch delete {name}`"
-        ),
-        None if is_preferring => {
-            "no path behind `--prefer` covers these, or they can't be overwritten, or not by this user; `--prefer main \
-             PATH` leaves a place as it is outside"
-                .to_owned()
-        }
-        None => format!(
+    let advice = if is_preferring {
+        "no path behind `--prefer` covers these, or they can't be overwritten, or not by this user; `--prefer main \
+         PATH` leaves a place as it is outside"
+            .to_owned()
+    } else {
+        format!(
             "`kvfs branch merge {name} --prefer branch` takes the branch's side of these, `--prefer main` leaves them \
              as they are outside; with paths behind it only there"
-        ),
+        )
     };
     let message = format!(
         "branch \"{name}\" was not merged, and is as it was:\n  {}{more}\n{advice}",
