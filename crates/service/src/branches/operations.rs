@@ -158,9 +158,9 @@ impl ServedStore<'_> {
         Ok(kvfs_fs::diff(&view)?)
     }
 
-    /// Merges a branch of the caller's into what it is a branch of, the main line or another branch: without a
-    /// selection only if nothing is in the way. A branch that is not merged is as it was, mounted again where
-    /// it was mounted. One that is mounted is merged for those alone that may unmount it.
+    /// Merges a branch of the caller's into what it is a branch of, the main line or another branch: without
+    /// a selection only if nothing is in the way. A branch that is not merged is as it was, mounted again
+    /// where it was mounted. One that is mounted is merged for those alone that may unmount it.
     ///
     /// # Errors
     /// The caller may not; it is in use; something is in the way; as a commit.
