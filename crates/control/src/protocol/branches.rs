@@ -38,7 +38,7 @@ pub enum BranchRequest {
     Settle {
         dir: Vec<u8>,
     },
-    /// One page of what it changes, as [`Request::Diff`].
+    /// One page of what it changes, as [`super::Request::Diff`].
     Diff {
         name: String,
         from: u64,

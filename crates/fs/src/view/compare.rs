@@ -4,7 +4,7 @@
 //!
 //! Thread safety: as [`FileSystem`]. Both views are of one file system and pinned: snapshots, or a
 //! transaction that reads its snapshot; or one is a branch that is not written to, and the other one its
-//! snapshot.
+//! snapshot, or the state in which they parted.
 
 use std::collections::btree_map::Entry;
 use std::sync::Arc;

@@ -117,7 +117,8 @@ impl Branches<'_> {
 /// Brings what the branch `name`, one of another branch, has changed since it was made into that one, durably
 /// and at once, and deletes it. Neither may be open. A merge that fails has changed nothing. With a
 /// `selection` it is done once more there by operations, as [`crate::begin_merge_preferring`] does on the
-/// main line, in whose place the other branch is. O(what both have changed since).
+/// main line, in whose place the other branch is. O(what both have changed since); with a selection, O(what
+/// the other one has changed since it was made), too.
 ///
 /// # Errors
 /// [`FsError::MergeRefused`] with what is in the way; `HasBranches`; `Invalid` for a branch of the main line;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kvfs_device::{CrashDevice, CrashMode};
-use kvfs_fs::{FileSystem, FsError, MountOptions, Result, Selection};
+use kvfs_fs::{Area, FileSystem, FsError, MountOptions, Result, Selection};
 use kvfs_kvdb::Background;
 use kvfs_store::{Checkpoints, StoreError};
 
@@ -330,4 +330,27 @@ fn merge_into_a_branch_that_is_cut_off_is_done_or_not_begun() {
         assert!(store.check().unwrap().findings.is_empty(), "event {event}");
     }
     assert!(merged > 0 && leftovers > 0, "{merged} merged, {leftovers} leftovers");
+}
+
+#[test]
+fn merge_that_prefers_a_side_in_a_branch_is_in_no_way_of_new_names_outside() {
+    let main = Setup::new(1000);
+    act_all(&main, "mkdir d; touch d/f");
+    main.fs.branches().create("try", 1000).unwrap();
+    let parent = open(&main, "try");
+    let [child, sibling] = ["fix", "beside"].map(|name| fork(&main, &parent, name));
+    act_all(&child, "touch d/in; chmod d/f 600; touch in");
+    act_all(&sibling, "touch d/beside; touch beside");
+    main.clock.advance(Duration::from_secs(1));
+    leave([parent, child, sibling]);
+    let branch_wins = Selection { force: vec![Area::All], ..Selection::default() };
+    kvfs_fs::merge_into_parent(&main.fs, "fix", Some(&branch_wins)).unwrap();
+    kvfs_fs::merge_into_parent(&main.fs, "beside", None).unwrap();
+    act_all(&main, "touch d/out; touch out");
+    merge(&main, "try").unwrap();
+    let names =
+        ["/d/beside 644", "/d/f 600", "/d/in 644", "/d/out 644", "/beside 644", "/in 644", "/out 644"];
+    let tree = tree(&main);
+    assert!(names.iter().all(|name| tree.iter().any(|line| line.starts_with(name))), "{tree:?}");
+    main.assert_sound("merged");
 }

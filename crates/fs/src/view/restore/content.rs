@@ -191,12 +191,13 @@ impl Restore<'_> {
         if !owner && (now.mode, now.mtime) == (then.mode, then.mtime) {
             return Ok(());
         }
+        let has_other_times = now.mtime != then.mtime;
         let changes = SetAttr {
             mode: (owner || now.mode != then.mode).then_some(then.mode),
             uid: (now.uid != then.uid).then_some(then.uid),
             gid: (now.gid != then.gid).then_some(then.gid),
-            atime: Some(SetTime::At(then.atime)),
-            mtime: Some(SetTime::At(then.mtime)),
+            atime: has_other_times.then_some(SetTime::At(then.atime)),
+            mtime: has_other_times.then_some(SetTime::At(then.mtime)),
             ..SetAttr::default()
         };
         self.change(inode, &changes)
@@ -240,7 +241,8 @@ impl Restore<'_> {
     }
 
     /// Sets the attributes, with the extended ones, of a directory that both sides have and that is where it
-    /// was before.
+    /// was before. In a branch, where they would be in the way of names that others make there until that is
+    /// merged, times are those of the names that came and went.
     pub(super) fn set_directory(&self, inode: u64, then: &Header) -> Result<()> {
         let after = self.after(inode, &(inode, Bytes::new()))?;
         let (Some(alone), Some((after, _))) = (&self.alone, after) else {
@@ -250,6 +252,7 @@ impl Restore<'_> {
         self.set_xattrs(inode, &joined(then, &after, &self.header_now(inode)?))?;
         let now = self.header_now(inode)?;
         let mtime = alone.mtimes.get(&inode).copied().unwrap_or(then.mtime);
+        let mtime = if self.now().origin.is_branch() { now.mtime } else { mtime };
         self.set_attributes(inode, &Header { mtime, ..joined(then, &after, &now) })
     }
 

@@ -7,7 +7,7 @@
 //!
 //! A [`Selection`] limits that to places, and says what becomes of obstacles. A merge that prefers one side
 //! (`view/prefer`) is the same search: what leads from a branch's snapshot to the branch is done on the main
-//! line.
+//! line, or in the branch that it is one of.
 //!
 //! Thread safety: for one thread that may block; no other may use the view meanwhile. Invariant: with an
 //! obstacle nothing is written. What changes while the new transaction is open is a conflict, as in any
