@@ -1,5 +1,6 @@
 //! Clients that break the rules.
 
+use std::cell::Cell;
 use std::io::{Read, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -215,9 +216,13 @@ fn descriptors_and_locks_of_all_connections_are_bounded_and_come_back() {
     let refused = 'full: loop {
         let path = format!("/{taken}");
         let open = || client.open(&path, OFlags::CREATE | OFlags::RDWR, None);
-        // The server finds out about one child after the other.
-        world.until(|_| open() != Err(Errno::MFILE));
-        let handle = open().expect("there are enough");
+        // The server finds out about one child after the other, and lets its descriptors go one by one.
+        let opened = Cell::new(Err(Errno::MFILE));
+        world.until(|_| {
+            opened.set(open());
+            opened.get() != Err(Errno::MFILE)
+        });
+        let handle = opened.get().expect("there are enough");
         for start in (0..4096).step_by(2) {
             let lock = LockRange { start, end: start + 1, is_exclusive: Some(true), of_file: start % 4 == 0 };
             match client.call(&Call::Lock { handle, lock, waits: false }, &[]) {
