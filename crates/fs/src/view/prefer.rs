@@ -4,8 +4,8 @@
 //! has, the branch's changes are done once more, by operations, on the main line of now: the branch and its
 //! snapshot are the two states of an undo ([`super::undo`]), the other way round. So names, links and
 //! counters stay right whatever has changed. Content of what is done again is copied, and files that are made
-//! again have other inode numbers. For a branch of a branch, that one is the main line, and the state in which
-//! they parted the snapshot.
+//! again have other inode numbers. For a branch of a branch, that one is the main line, and the state in
+//! which they parted the snapshot.
 //!
 //! Thread safety: as [`FileSystem`]; for threads that may block. Invariant: the branch is as it was; after
 //! the commit the caller deletes it.
