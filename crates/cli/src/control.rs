@@ -2,6 +2,7 @@
 //!
 //! Thread safety: plain functions. Invariant: what waits for the daemon shows a progress bar.
 
+use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
@@ -22,16 +23,24 @@ const BARS: Bars = |what| {
 /// Connects to the daemon of a store, if there is one. One that was killed and can't end is made to.
 pub(crate) fn connect(store: &StoreDir) -> Result<Daemon> {
     let stream = store.connect_control();
-    if let Ok(stream) = &stream {
-        killed_daemon::end(stream, store.path())?;
+    match &stream {
+        Ok(stream) => killed_daemon::end(stream, store.path())?,
+        Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+            return Err(killed_daemon::unreached(store.path(), error));
+        }
+        Err(_) => {}
     }
     Ok(Client::greet(stream, &store.control_name(), BARS)?)
 }
 
-/// A connection to the daemon of a mount, by whichever of its sockets lets this user in.
-pub(crate) fn reach(mount: &MountedStore) -> Option<UnixStream> {
-    let own = StoreDir::open(&mount.store).ok().and_then(|store| store.connect_control().ok());
-    own.or_else(|| Client::reach_public(&mount.store).ok())
+/// A connection to the daemon of a mount, by whichever of its sockets lets this user in. `TimedOut`: it
+/// accepts nothing.
+pub(crate) fn reach(mount: &MountedStore) -> io::Result<UnixStream> {
+    match StoreDir::open(&mount.store).map(|store| store.connect_control()) {
+        Ok(Ok(stream)) => Ok(stream),
+        Ok(Err(error)) if error.kind() == io::ErrorKind::TimedOut => Err(error),
+        _ => Client::reach_public(&mount.store),
+    }
 }
 
 /// Connects to the daemon of the mounts that show `source`, by the socket for their users.

@@ -125,8 +125,7 @@ impl MountedStore {
         self.is_of(0) || self.is_own()
     }
 
-    /// Whether this user has.
-    pub(crate) fn is_of(&self, uid: u32) -> bool {
+    fn is_of(&self, uid: u32) -> bool {
         let owner = self.fs_options.split(',').find_map(|option| option.strip_prefix("user_id="));
         owner.is_some_and(|owner| owner.parse() == Ok(uid))
     }

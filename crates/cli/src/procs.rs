@@ -47,8 +47,19 @@ pub(crate) fn describe(users: &[User]) -> String {
 
 /// The ids of all processes.
 pub(crate) fn pids() -> impl Iterator<Item = u32> {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    numbers_in("/proc")
+}
+
+/// The numbers that are names in a directory; none where this process may not look.
+pub(crate) fn numbers_in(directory: &str) -> impl Iterator<Item = u32> + use<> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// Whether `/proc` shows the processes that this one has numbers of: it may be that of another PID namespace.
+pub(crate) fn are_of_this_namespace() -> bool {
+    let own = fs::read_link("/proc/self").ok();
+    own.is_some_and(|own| own.as_os_str() == &*std::process::id().to_string())
 }
 
 /// The name of a process.
@@ -146,7 +157,7 @@ mod tests {
         assert_eq!((found.pid, found.what), (child.id(), "working directory"));
         assert!(describe(&[found]).contains("working directory"));
         assert!(began(child.id()).is_some_and(|at| at > Duration::from_secs(1_000_000_000)));
-        assert!(!is_dead(child.id()));
+        assert!(!is_dead(child.id()) && are_of_this_namespace());
         child.kill().expect("ends");
         rustix::process::waitid(
             rustix::process::WaitId::Pid(rustix::process::Pid::from_child(&child)),

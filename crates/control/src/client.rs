@@ -112,10 +112,10 @@ impl Client {
     /// A connection to the daemon of the mounts that show `source`, by the socket for their users.
     ///
     /// # Errors
-    /// There is none, or none that may serve the store.
+    /// There is none, or none that may serve the store; `TimedOut`: it accepts nothing.
     pub fn reach_public(source: &Path) -> io::Result<UnixStream> {
         let (socket, owner) = public::socket(source, SOCKET_NAME)?;
-        let stream = UnixStream::connect(socket)?;
+        let stream = kvfs_socket::connect(&socket)?;
         public::expect_daemon_of(&stream, Some(owner))?;
         Ok(stream)
     }

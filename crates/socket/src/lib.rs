@@ -10,6 +10,7 @@
 
 pub mod address;
 mod bound;
+mod connect;
 mod descriptors;
 pub mod locate;
 mod peer_credentials;
@@ -18,6 +19,7 @@ pub mod public;
 mod shares;
 
 pub use bound::BoundSocket;
+pub use connect::connect;
 pub use descriptors::{DESCRIPTORS_MAX, Descriptors, receive_descriptors, send_descriptors};
 pub use peer_credentials::{PeerCredentials, peer_credentials};
 pub use peer_groups::peer_groups;

@@ -55,10 +55,11 @@ impl Located {
     /// Connects to the socket `name`.
     ///
     /// # Errors
-    /// No daemon listens; `PermissionDenied`: one of a user that may not serve the store.
+    /// No daemon listens; `TimedOut`: it accepts nothing; `PermissionDenied`: one of a user that may not
+    /// serve the store.
     pub fn connect(&self, name: &str) -> io::Result<UnixStream> {
         let (address, owner) = self.address(name)?;
-        let stream = UnixStream::connect(address.path())?;
+        let stream = crate::connect(address.path())?;
         public::expect_daemon_of(&stream, owner)?;
         Ok(stream)
     }

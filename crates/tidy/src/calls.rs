@@ -82,6 +82,12 @@ const BANS: &[Ban] = &[
         within: &["cli"],
     },
     Ban {
+        tokens: "kvfs_socket::connect",
+        instead: STORE_DIR_INSTEAD,
+        except: &[DAEMON_FILES, PUBLIC],
+        within: &["cli"],
+    },
+    Ban {
         tokens: "set_permissions",
         instead: STORE_DIR_INSTEAD,
         except: &[DAEMON_FILES, PUBLIC],

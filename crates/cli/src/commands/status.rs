@@ -1,6 +1,6 @@
 //! `kvfs status`: what is mounted where, or served without a mount, by which user, since when.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -11,6 +11,7 @@ use std::time::Duration;
 use std::{fs, io};
 
 use kvfs_fuse::mount::{self, PointState};
+use kvfs_service::lines::HealthLine;
 use kvfs_socket::peer_credentials;
 use kvfs_store::clock::{Clock, SystemClock};
 
@@ -80,9 +81,14 @@ fn of(target: &Path) -> Result<Vec<Line>> {
     Ok(lines(found))
 }
 
-/// Asks the daemon of each.
+/// Asks the daemon of each, once for all mounts of a store.
 fn lines(found: Vec<(MountedStore, Option<u32>)>) -> Vec<Line> {
-    found.into_iter().map(|(mount, elsewhere)| line(mount, elsewhere)).collect()
+    let mut answers = BTreeMap::new();
+    let mut answered = |(mount, elsewhere): (MountedStore, _)| {
+        let answer = answers.entry(mount.store.clone()).or_insert_with(|| Answer::of(&mount));
+        line(mount, elsewhere, answer)
+    };
+    found.into_iter().map(&mut answered).collect()
 }
 
 /// What is mounted or served: what this process sees, and, with a process of each, what it sees of other
@@ -124,16 +130,34 @@ fn served_by(pid: u32) -> Option<PathBuf> {
     })
 }
 
-fn line(mount: MountedStore, elsewhere: Option<u32>) -> Line {
-    let stream = control::reach(&mount);
-    let is_killed = stream.as_ref().is_some_and(killed_daemon::is_behind);
+/// What the daemon of a store has answered.
+struct Answer {
+    /// `None`: it lets this user not in.
+    stream: Option<UnixStream>,
+    is_killed: bool,
+    /// It does not answer, nor would it what a look at the mount asks.
+    is_silent: bool,
+    health: HealthLine,
+}
+
+impl Answer {
+    fn of(mount: &MountedStore) -> Self {
+        let is_timeout =
+            |error: &io::Error| matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut);
+        let reached = control::reach(mount);
+        let has_no_place = reached.as_ref().is_err_and(is_timeout);
+        let stream = reached.ok();
+        let is_killed = stream.as_ref().is_some_and(killed_daemon::is_behind);
+        let health = stream.as_ref().filter(|_| !is_killed).map_or(Ok(None), Client::health);
+        let is_silent = has_no_place || health.as_ref().is_err_and(is_timeout);
+        Self { stream, is_killed, is_silent, health: health.ok().flatten().unwrap_or_default() }
+    }
+}
+
+fn line(mount: MountedStore, elsewhere: Option<u32>, answer: &Answer) -> Line {
+    let Answer { stream, is_killed, is_silent, health } = answer;
+    let (is_killed, is_silent) = (*is_killed, *is_silent);
     let daemon = daemon_of(&mount, stream.as_ref());
-    let health = stream.as_ref().filter(|_| !is_killed).map_or(Ok(None), Client::health);
-    // Nor would it answer what a look at the mount asks.
-    let is_silent = health
-        .as_ref()
-        .is_err_and(|error| matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut));
-    let health = health.ok().flatten().unwrap_or_default();
     let is_mounted = !mount.dir.as_os_str().is_empty();
     // A mount of another user whose daemon does not answer here may answer nothing at all. A directory of
     // another namespace is another one here.

@@ -40,9 +40,9 @@ impl StoreDir {
         BoundSocket::bind(Arc::clone(self.directory()), FILES, FILES_MODE)
     }
 
-    /// Connects to the daemon's socket for the command.
+    /// Connects to the daemon's socket for the command. `TimedOut`: it accepts nothing.
     pub(crate) fn connect_control(&self) -> io::Result<UnixStream> {
-        let stream = UnixStream::connect(self.address(CONTROL)?.path())?;
+        let stream = kvfs_socket::connect(self.address(CONTROL)?.path())?;
         public::expect_daemon_of(&stream, Some(self.uid()))?;
         Ok(stream)
     }

@@ -23,7 +23,7 @@ use rustix::io::Errno;
 use rustix::mount::{MountPropagationFlags, OpenTreeFlags, UnmountFlags};
 use rustix::process::geteuid;
 
-pub use connection::abort as abort_connection;
+pub use connection::abort_of as abort_connection_of;
 pub use error::MountError;
 pub use options::{AtimeMode, MountOptions, is_of_kernel};
 pub(crate) use table::names_above_mounts;

@@ -12,7 +12,7 @@ use rustix::io::{Errno, read, write, writev};
 use super::{Delivery, Received, Transport, clone};
 
 /// Path of the device.
-pub(crate) const DEVICE_PATH: &str = "/dev/fuse";
+pub const DEVICE_PATH: &str = "/dev/fuse";
 
 /// Its number.
 const DEVICE_NUMBER: (u32, u32) = (10, 229);

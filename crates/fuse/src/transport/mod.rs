@@ -18,8 +18,7 @@ use std::os::fd::OwnedFd;
 use rustix::io::Errno;
 
 pub use buffer::{BufferPool, Message, RequestBuffer};
-pub(crate) use device::DEVICE_PATH;
-pub use device::DeviceTransport;
+pub use device::{DEVICE_PATH, DeviceTransport};
 pub(crate) use ring::{OverflowRing, Rings};
 
 /// What a receive brought.
