@@ -32,7 +32,8 @@ impl Apart {
     /// Does `work`, also if what this returns is dropped before its end.
     ///
     /// # Errors
-    /// `ResourceExhausted`: no thread is to be had, and nothing happened. `Internal`: it panicked.
+    /// `FailedPrecondition`, as of a transaction that is busy: no thread is to be had, and nothing happened.
+    /// `Internal`: it panicked.
     pub(super) async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -48,7 +49,8 @@ impl Apart {
         thread.map_err(|error| {
             tracing::warn!(%error, "no thread for a commit");
             let message = format!("nothing was done: there is no thread for it ({error}); try again later");
-            Status::resource_exhausted(message)
+            // Not `ResourceExhausted`, by which a client knows a full store.
+            Status::failed_precondition(message)
         })?;
         done.await.map_err(|error| failed_inside(&error))
     }
@@ -72,7 +74,7 @@ mod tests {
         // No address space has room for it: the system refuses the thread, as where there are too many.
         apart.stack_bytes = 1 << 60;
         let refused = settled(apart.run(|| unreachable!("there is no thread"))).unwrap_err();
-        assert_eq!(refused.code(), Code::ResourceExhausted);
+        assert_eq!(refused.code(), Code::FailedPrecondition);
         assert!(refused.message().starts_with("nothing was done: there is no thread for it"), "{refused}");
         apart.stack_bytes = STACK_BYTES;
         assert_eq!(settled(apart.run(|| 7)).unwrap(), 7);
