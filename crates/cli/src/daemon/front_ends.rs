@@ -67,7 +67,8 @@ impl FrontEnds {
         }
     }
 
-    /// Ends them, transactions before all that may wait for one.
+    /// Ends them, transactions before all that may wait for one. Commits that are under way are waited for,
+    /// however long they take; the log says for which.
     pub(super) fn end(mut self) {
         if let Some(keys) = &mut self.keys {
             keys.remove_socket();

@@ -1,18 +1,22 @@
 //! Open transactions become branches when the store is unmounted: all, or none.
 //!
-//! First every view is closed and what its kernel side keeps comes in, which is where one can stand in the
-//! way; then each gets its name and checkpoint. A transaction that another thread is busy with is waited for
-//! before any is taken: a commit that fails may leave it open, and callers go on in the others meanwhile.
+//! From the beginning to the end no transaction begins, and no caller has one committed. So those that other
+//! threads are busy with become fewer; they are waited for, since a commit that fails leaves its transaction
+//! open. Then all are taken in one look. Every view is closed and what its kernel side keeps comes in, which
+//! is where one can stand in the way; then each gets its name and checkpoint.
 //!
-//! Thread safety: for threads that may block, as the registry. Invariant: when the first one gets its name,
-//! every transaction that was open at the last look was taken in that look or in one before it.
+//! What the daemon itself is at work at is passed by: no caller could commit it, so it can't become a branch.
+//!
+//! Thread safety: for threads that may block, as the registry; one at a time. Invariant: when the first one
+//! gets its name, every transaction of a caller that is open was taken, but for those that are being aborted.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use kvfs_fs::{FrozenView, FsError};
+use kvfs_locks::{MutexGuard, class};
 
-use super::taken::{Taken, Use};
+use super::entry::Entry;
+use super::taken::{AT_WORK, BEING_KEPT, Taken, Use};
 use super::{State, Transactions};
 use crate::error::{ErrorKind, Result, ServiceError};
 
@@ -21,6 +25,16 @@ const PAGES_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// So long other threads may be busy with transactions: a commit may wait for pages, too.
 const BUSY_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// While it is there, transactions become branches: none begins, and no caller has one committed.
+struct Keeping<'t>(&'t Transactions);
+
+impl Drop for Keeping<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().is_keeping = false;
+        self.0.changed.notify_all();
+    }
+}
 
 /// A transaction that was taken out of the reach of all other threads.
 struct Leaving<'t> {
@@ -32,9 +46,9 @@ struct Leaving<'t> {
 
 impl Transactions {
     /// Makes every open transaction a branch `txn-ID`, with the dirty pages of its view. Returns their names.
-    /// Waits for those that are being committed. Does nothing when one can't become a branch. Only where the
-    /// store itself fails on the way, or is full, some have become branches when there is an error; it names
-    /// them.
+    /// Waits for those that are being committed, and for another call of this. Does nothing when one can't
+    /// become a branch. Only where the store itself fails on the way, or is full, some have become branches
+    /// when there is an error; it names them.
     ///
     /// # Errors
     /// Which transaction can't become a branch, and why.
@@ -44,10 +58,13 @@ impl Transactions {
 
     /// As [`Self::keep_all`], where other threads may be busy with transactions for so long.
     pub(super) fn keep_all_within(&self, busy_time_max: Duration) -> Result<Vec<String>> {
-        let mut closed = BTreeMap::new();
+        // Goes last: what is given back may be committed again.
+        let _keeping = self.begin_to_keep(busy_time_max)?;
+        let mut closed = Vec::new();
         let mut failed = self.close_all(&mut closed, busy_time_max).err();
         let mut kept = Vec::new();
-        for (id, Leaving { taken, uid, frozen }) in closed {
+        for Leaving { taken, uid, frozen } in closed {
+            let id = taken.id;
             let done = if failed.is_none() {
                 taken.view.branches().keep(&branch_name(id), uid).map(drop)
             } else {
@@ -68,50 +85,54 @@ impl Transactions {
         failed.map_or(Ok(kept), Err)
     }
 
-    /// Takes and closes all that are open. After an error those that were taken are in `closed`, too.
-    fn close_all<'t>(
-        &'t self,
-        closed: &mut BTreeMap<u64, Leaving<'t>>,
-        busy_time_max: Duration,
-    ) -> Result<()> {
-        // Others may begin while views are closed.
-        while self.take_others(closed, busy_time_max)? {
-            for leaving in closed.values_mut().filter(|leaving| leaving.frozen.is_none()) {
-                self.settle_to_keep(leaving)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Takes all but those of `closed`, and adds them to these, when no thread is busy with one. False:
-    /// there are no others.
-    fn take_others<'t>(
-        &'t self,
-        closed: &mut BTreeMap<u64, Leaving<'t>>,
-        busy_time_max: Duration,
-    ) -> Result<bool> {
+    /// Waits for so long until no other call of [`Self::keep_all`] is under way.
+    fn begin_to_keep(&self, time_max: Duration) -> Result<Keeping<'_>> {
         let mut state = self.state.lock();
-        let busy = |state: &State| {
-            let mut others = state.open.iter().filter(|(id, _)| !closed.contains_key(id));
-            others.find_map(|(&id, entry)| Some((id, entry.used.what()?)))
-        };
-        self.changed.wait_while_for(&mut state, |state| busy(state).is_some(), busy_time_max);
-        if let Some((id, what)) = busy(&state) {
-            let why = format!("it is still {what} after {} s; try again later", busy_time_max.as_secs());
-            return Err(not_kept(id, &ServiceError::new(ErrorKind::InUse, why), &[]));
-        }
-        if let Some((id, _)) = state.open.iter().find(|(_, entry)| entry.serializable) {
-            let message = format!(
-                "transaction {id} is serializable: nothing would protect what it has read; commit or abort it first"
-            );
+        self.changed.wait_while_for(&mut state, |state| state.is_keeping, time_max);
+        if state.is_keeping {
+            let message = "another unmount is keeping transactions as branches; try again later";
             return Err(ServiceError::new(ErrorKind::InUse, message));
         }
-        let closed_count = closed.len();
-        for (&id, entry) in state.open.iter_mut().filter(|(_, entry)| entry.used == Use::Free) {
-            let uid = entry.owner.uid;
-            closed.insert(id, Leaving { taken: entry.take(self, id, "being kept"), uid, frozen: None });
+        state.is_keeping = true;
+        Ok(Keeping(self))
+    }
+
+    /// Takes and closes all that are open. After an error those that were taken are in `closed`, too.
+    fn close_all<'t>(&'t self, closed: &mut Vec<Leaving<'t>>, busy_time_max: Duration) -> Result<()> {
+        {
+            let mut state = self.state.lock();
+            check_none_serializable(&state)?;
+            self.wait_until_free(&mut state, busy_time_max)?;
+            check_none_serializable(&state)?;
+            for (&id, entry) in state.open.iter_mut().filter(|(_, entry)| entry.used == Use::Free) {
+                let uid = entry.owner.uid;
+                closed.push(Leaving { taken: entry.take(self, id, BEING_KEPT), uid, frozen: None });
+            }
         }
-        Ok(closed.len() > closed_count)
+        closed.iter_mut().try_for_each(|leaving| self.settle_to_keep(leaving))
+    }
+
+    /// Waits until none is left of what other threads are busy with now: it is free, or has ended. What the
+    /// daemon is at work at is not waited for.
+    fn wait_until_free(
+        &self,
+        state: &mut MutexGuard<'_, State, class::ServiceTransactionsState>,
+        time_max: Duration,
+    ) -> Result<()> {
+        let what = |state: &State, id| state.open.get(&id).and_then(|entry| entry.used.what());
+        let mut busy: Vec<u64> = state.open.keys().copied().collect();
+        busy.retain(|&id| what(state, id).is_some_and(|what| what != AT_WORK));
+        let mut is_any_busy = |state: &mut State| {
+            busy.retain(|&id| what(state, id).is_some());
+            !busy.is_empty()
+        };
+        self.changed.wait_while_for(state, &mut is_any_busy, time_max);
+        is_any_busy(state);
+        let Some((id, what)) = busy.first().and_then(|&id| Some((id, what(state, id)?))) else {
+            return Ok(());
+        };
+        let why = format!("it is still {what} after {} s; try again later", time_max.as_secs());
+        Err(not_kept(id, &ServiceError::new(ErrorKind::InUse, why), &[]))
     }
 
     /// Closes a view, and has what the kernel keeps of it come in.
@@ -125,6 +146,20 @@ impl Transactions {
             if self.main.fs.branches().get(&branch_name(*id)).is_ok() { Err(FsError::Exists) } else { Ok(()) }
         };
         settle().map_err(|error| not_kept(*id, &error.into(), &[]))
+    }
+}
+
+/// Those that other threads are busy with may end; they are not looked at.
+fn check_none_serializable(state: &State) -> Result<()> {
+    let is_in_the_way = |entry: &Entry| entry.serializable && entry.used == Use::Free;
+    match state.open.iter().find(|(_, entry)| is_in_the_way(entry)) {
+        None => Ok(()),
+        Some((id, _)) => Err(ServiceError::new(
+            ErrorKind::InUse,
+            format!(
+                "transaction {id} is serializable: nothing would protect what it has read; commit or abort it first"
+            ),
+        )),
     }
 }
 

@@ -29,7 +29,7 @@ impl Transactions {
         pages_max: Option<Duration>,
     ) -> Result<Committed> {
         let timer = Timer::start(&self.main.fs);
-        let taken = self.take(caller, id, "committing")?;
+        let taken = self.take_to_commit(caller, id)?;
         self.commit_taken(taken, timer, caller, durability, pages_max)
     }
 
@@ -45,7 +45,7 @@ impl Transactions {
         durability: Durability,
     ) -> Result<Option<Committed>> {
         let timer = Timer::start(&self.main.fs);
-        let Some(taken) = self.take_unmounted(caller, id, "committing")? else { return Ok(None) };
+        let Some(taken) = self.take_unmounted_to_commit(caller, id)? else { return Ok(None) };
         self.commit_taken(taken, timer, caller, durability, None).map(Some)
     }
 
@@ -96,7 +96,7 @@ impl Transactions {
     /// As [`Self::view`].
     pub fn commit_unwritten(&self, caller: &Caller, id: u64) -> Result<bool> {
         let timer = Timer::start(&self.main.fs);
-        let Some(taken) = self.take_unmounted(caller, id, "committing")? else { return Ok(false) };
+        let Some(taken) = self.take_unmounted_to_commit(caller, id)? else { return Ok(false) };
         let is_committed = taken.view.txn().and_then(TxnView::commit_unwritten).is_some();
         taken.give_back(!is_committed);
         if is_committed {

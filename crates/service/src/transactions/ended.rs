@@ -5,10 +5,15 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::Transactions;
 use super::taken::{AT_WORK, Use};
 use crate::caller::Caller;
+
+/// After so long without a change the log says what [`Transactions::abort_all`] waits for; then after twice
+/// as long each time.
+const WAIT_TIME_LOGGED: Duration = Duration::from_secs(10);
 
 /// Most that are remembered.
 const ENDED_MAX: usize = 1024;
@@ -33,8 +38,8 @@ impl Ended {
 
 impl Transactions {
     /// Aborts everything that is open now, and says so in the log. What the daemon is at work at fails at its
-    /// next operation; a commit that is under way is waited for. What is begun meanwhile stays: its users
-    /// could keep the caller here for ever.
+    /// next operation; a commit that is under way is waited for, however long it takes. What is begun
+    /// meanwhile stays: its users could keep the caller here for ever.
     pub fn abort_all(&self, why: &str) {
         let Some(last) = self.state.lock().open.keys().next_back().copied() else { return };
         let working: Vec<_> = {
@@ -48,6 +53,7 @@ impl Transactions {
                 txn.abort();
             }
         }
+        let mut wait_time = WAIT_TIME_LOGGED;
         loop {
             let next = {
                 let mut state = self.state.lock();
@@ -59,7 +65,13 @@ impl Transactions {
                     if let Some((&id, entry)) = open.find(|(_, entry)| entry.used == Use::Free) {
                         break Some((id, entry.owner.to_string()));
                     }
-                    self.changed.wait(&mut state);
+                    if self.changed.wait_for(&mut state, wait_time).timed_out() {
+                        wait_time *= 2;
+                        let busy = state.open.range(..=last);
+                        for (id, what) in busy.filter_map(|(id, entry)| Some((id, entry.used.what()?))) {
+                            tracing::warn!(id, what, why, "the transaction is waited for");
+                        }
+                    }
                 }
             };
             let Some((id, owner)) = next else { return };

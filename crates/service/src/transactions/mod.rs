@@ -74,6 +74,8 @@ struct State {
     /// Why those that were ended without their owners' doing are gone.
     ended: Ended,
     is_closed: bool,
+    /// An unmount makes the open ones branches: none begins, and no caller has one committed.
+    is_keeping: bool,
     clock: Option<JoinHandle<()>>,
     /// Until a transaction begins.
     is_clock_asleep: bool,
@@ -152,7 +154,7 @@ impl Transactions {
     ///
     /// # Errors
     /// `Denied`: a priority that is not for the caller; [`ServiceError::NoFiles`]; `InUse`: the user has as
-    /// many open as there may be; the store is full or being closed.
+    /// many open as there may be, or an unmount keeps them; the store is full or being closed.
     pub fn begin(&self, caller: &Caller, begin: Begin) -> Result<u64> {
         if begin.nice < 0 {
             authorize(&self.main.fs, caller, "run transactions with a negative --nice")?;
@@ -194,12 +196,13 @@ impl Transactions {
             _slot: slot,
         };
         let mut state = self.state.lock();
-        if state.is_closed {
+        if state.is_closed || state.is_keeping {
+            let refused = if state.is_closed { closing() } else { being_kept() };
             drop(state);
             if let Some(txn) = view.txn() {
                 txn.abort();
             }
-            return Err(closing());
+            return Err(refused);
         }
         state.open.insert(id.0, entry);
         self.changed.notify_all();
@@ -421,13 +424,14 @@ impl Transactions {
     }
 
     /// Refuses new ones and aborts the open ones, so that a commit under way waits for none of them any more.
+    /// Returns when all have ended, also those that are being committed: see [`Self::abort_all`].
     pub fn end_open(&self) {
         self.state.lock().is_closed = true;
         self.changed.notify_all();
         self.abort_all("the store is being closed");
     }
 
-    /// As [`Self::end_open`], and waits until nothing is left of them, but for views that calls mount
+    /// As [`Self::end_open`], and waits until their views have ended, but for those that calls mount
     /// meanwhile.
     pub fn close(&self) {
         self.end_open();
@@ -498,6 +502,10 @@ fn unmounted(id: u64) -> ServiceError {
 
 fn closing() -> ServiceError {
     ServiceError::new(ErrorKind::NotMounted, "the store is being unmounted")
+}
+
+fn being_kept() -> ServiceError {
+    ServiceError::new(ErrorKind::InUse, "the store is being unmounted, and open transactions kept; try again")
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The registry without a front end.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use kvfs_fs::{BeginOptions, Durability, FsError, NodeId, settled};
@@ -168,7 +168,7 @@ fn transaction_whose_commit_fails_while_an_unmount_keeps_transactions_is_kept() 
         FsError::NoSpace
     });
     let begin = || world.transactions.begin(&stranger(), Begin::default()).expect("begins");
-    let (committing, free) = (begin(), begin());
+    let (committing, free, given_up) = (begin(), begin(), begin());
     std::thread::scope(|scope| {
         let commit =
             || world.transactions.commit(&stranger(), committing, Durability::Buffered, None).map(drop);
@@ -182,11 +182,31 @@ fn transaction_whose_commit_fails_while_an_unmount_keeps_transactions_is_kept() 
             std::thread::yield_now();
         }
         let goes_on = world.transactions.state(&stranger(), free);
+        let committed =
+            world.transactions.take_to_commit(&stranger(), free).map(|taken| taken.give_back(true));
+        let aborted = world.transactions.abort(&stranger(), given_up);
+        let begun = world.transactions.begin(&stranger(), Begin::default());
+        let second = world.transactions.keep_all_within(Duration::ZERO);
         FAILS.store(true, Ordering::Release);
         assert!(commit.join().expect("returns").is_err());
         let kept = kept.join().expect("returns").expect("keeps");
         assert_eq!(kept, [format!("txn-{committing}"), format!("txn-{free}")]);
         assert_eq!(goes_on.expect("is known"), TxnState::Open, "nothing was taken before");
+        let refused = committed.expect_err("is refused");
+        assert_eq!(refused.to_string(), format!("transaction {free} is being kept"));
+        assert_eq!(aborted.expect("aborts"), None);
+        let refused = begun.expect_err("is refused");
+        assert_eq!(refused.kind(), ErrorKind::InUse);
+        assert_eq!(
+            refused.to_string(),
+            "the store is being unmounted, and open transactions kept; try again"
+        );
+        let refused = second.expect_err("is refused");
+        assert_eq!(refused.kind(), ErrorKind::InUse);
+        assert_eq!(
+            refused.to_string(),
+            "another unmount is keeping transactions as branches; try again later"
+        );
     });
 }
 
@@ -207,7 +227,81 @@ fn unmount_that_keeps_transactions_is_refused_while_one_is_being_committed() {
     );
     assert_eq!(world.transactions.state(&stranger(), free).expect("is open"), TxnState::Open);
     taken.give_back(false);
+    let goes_on = world.transactions.begin(&stranger(), Begin::default()).expect("begins");
+    world.transactions.commit(&stranger(), goes_on, Durability::Buffered, None).expect("commits");
     assert_eq!(world.transactions.keep_all().expect("keeps"), [format!("txn-{free}")]);
+}
+
+/// A transaction is being committed at each moment: a commit goes on when the next one has begun.
+#[test]
+fn unmount_keeps_transactions_of_clients_that_commit_one_after_the_other_without_a_gap() {
+    const CLIENTS: usize = 4;
+    static BEGUN: AtomicUsize = AtomicUsize::new(0);
+    static CLIENTS_LEFT: AtomicUsize = AtomicUsize::new(CLIENTS);
+    let world = World::with_commit(|_| {
+        let begun = BEGUN.fetch_add(1, Ordering::AcqRel) + 1;
+        while BEGUN.load(Ordering::Acquire) == begun && CLIENTS_LEFT.load(Ordering::Acquire) > 1 {
+            std::thread::yield_now();
+        }
+        FsError::NoSpace
+    });
+    let transactions = &world.transactions;
+    // Returns the one that it has open when a commit is refused.
+    let client = || {
+        let left = loop {
+            let Ok(id) = transactions.begin(&stranger(), Begin::default()) else { break None };
+            let commit = transactions.commit(&stranger(), id, Durability::Buffered, None).map(drop);
+            let is_refused = !matches!(commit, Err(ServiceError::NotCommitted { .. }));
+            if is_refused || transactions.abort(&stranger(), id).is_err() {
+                break Some(id);
+            }
+        };
+        CLIENTS_LEFT.fetch_sub(1, Ordering::AcqRel);
+        left
+    };
+    let free = transactions.begin(&stranger(), Begin::default()).expect("begins");
+    std::thread::scope(|scope| {
+        let clients = [(); CLIENTS].map(|()| scope.spawn(client));
+        while BEGUN.load(Ordering::Acquire) < 10 * CLIENTS {
+            std::thread::yield_now();
+        }
+        let kept = transactions.keep_all();
+        // A client may have begun another one since.
+        transactions.close();
+        let open: Vec<_> = clients.into_iter().filter_map(|client| client.join().expect("returns")).collect();
+        let kept = kept.expect("keeps");
+        assert!(kept.contains(&format!("txn-{free}")), "{kept:?}");
+        let open: Vec<_> = open.into_iter().chain([free]).map(|id| format!("txn-{id}")).collect();
+        assert!(kept.iter().all(|name| open.contains(name)), "{kept:?} of {open:?}");
+    });
+}
+
+#[test]
+fn unmount_that_keeps_transactions_is_refused_for_a_serializable_one_before_it_waits() {
+    let world = World::new(false);
+    let begin = |serializable| {
+        let begin = Begin { serializable, ..Begin::default() };
+        world.transactions.begin(&stranger(), begin).expect("begins")
+    };
+    let (committing, serializable) = (begin(false), begin(true));
+    let taken = world.transactions.take(&stranger(), committing, "committing").expect("is free");
+    let refused = world.transactions.keep_all_within(Duration::ZERO).expect_err("is serializable");
+    assert!(refused.to_string().starts_with(&format!("transaction {serializable} is ser")), "{refused}");
+    taken.give_back(true);
+}
+
+#[test]
+fn unmount_that_keeps_transactions_does_not_wait_for_what_the_daemon_is_at_work_at() {
+    let world = World::new(false);
+    let free = world.transactions.begin(&stranger(), Begin::default()).expect("begins");
+    world
+        .transactions
+        .carry_out(&BeginOptions::default(), |_| {
+            let kept = world.transactions.keep_all_within(Duration::ZERO).expect("keeps");
+            assert_eq!(kept, [format!("txn-{free}")]);
+            Ok(())
+        })
+        .expect("commits");
 }
 
 #[test]
@@ -227,7 +321,7 @@ fn commit_without_wait_leaves_what_has_a_mounted_view_and_what_is_taken_gets_non
     assert!(!commit(mounted));
     assert_eq!(world.transactions.state(&stranger(), mounted).expect("is open"), TxnState::Open);
     world.transactions.commit(&stranger(), mounted, Durability::Buffered, None).expect("commits");
-    let committing = world.transactions.take_unmounted(&stranger(), taken, "committing");
+    let committing = world.transactions.take_unmounted_to_commit(&stranger(), taken);
     let committing = committing.expect("is known").expect("has no view");
     assert!(matches!(mount(taken), Err(ServiceError::Unknown(id)) if id == taken));
     committing.give_back(false);
