@@ -1,8 +1,8 @@
 //! Open transactions become branches when the store is unmounted: all, or none.
 //!
-//! From the beginning to the end no transaction begins, and no caller has one committed. So those that other
-//! threads are busy with become fewer; they are waited for, since a commit that fails leaves its transaction
-//! open. Then all are taken in one look. Every view is closed and what its kernel side keeps comes in, which
+//! From the beginning to the end no transaction begins, so those that other threads are busy with become
+//! fewer. They are waited for: a commit that fails leaves its transaction open, and one that is refused
+//! would be lost with the command that ends with it. Then all are taken in one look. Every view is closed and what its kernel side keeps comes in, which
 //! is where one can stand in the way; then each gets its name and checkpoint.
 //!
 //! What the daemon itself is at work at is passed by: no caller could commit it, so it can't become a branch.
@@ -10,6 +10,7 @@
 //! Thread safety: for threads that may block, as the registry; one at a time. Invariant: when the first one
 //! gets its name, every transaction of a caller that is open was taken, but for those that are being aborted.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use kvfs_fs::{FrozenView, FsError};
@@ -26,7 +27,7 @@ const PAGES_TIME_MAX: Duration = Duration::from_secs(10);
 /// So long other threads may be busy with transactions: a commit may wait for pages, too.
 const BUSY_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// While it is there, transactions become branches: none begins, and no caller has one committed.
+/// While it is there, transactions become branches, and none begins.
 struct Keeping<'t>(&'t Transactions);
 
 impl Drop for Keeping<'_> {
@@ -58,7 +59,7 @@ impl Transactions {
 
     /// As [`Self::keep_all`], where other threads may be busy with transactions for so long.
     pub(super) fn keep_all_within(&self, busy_time_max: Duration) -> Result<Vec<String>> {
-        // Goes last: what is given back may be committed again.
+        // Goes last: what begins would not be kept.
         let _keeping = self.begin_to_keep(busy_time_max)?;
         let mut closed = Vec::new();
         let mut failed = self.close_all(&mut closed, busy_time_max).err();
@@ -112,25 +113,22 @@ impl Transactions {
         closed.iter_mut().try_for_each(|leaving| self.settle_to_keep(leaving))
     }
 
-    /// Waits until none is left of what other threads are busy with now: it is free, or has ended. What the
-    /// daemon is at work at is not waited for.
+    /// Waits until other threads are busy with none. What the daemon is at work at is not waited for.
     fn wait_until_free(
         &self,
         state: &mut MutexGuard<'_, State, class::ServiceTransactionsState>,
         time_max: Duration,
     ) -> Result<()> {
-        let what = |state: &State, id| state.open.get(&id).and_then(|entry| entry.used.what());
-        let mut busy: Vec<u64> = state.open.keys().copied().collect();
-        busy.retain(|&id| what(state, id).is_some_and(|what| what != AT_WORK));
-        let mut is_any_busy = |state: &mut State| {
-            busy.retain(|&id| what(state, id).is_some());
-            !busy.is_empty()
+        let busy = |state: &State| -> BTreeMap<u64, &'static str> {
+            let all = state.open.iter().filter_map(|(&id, entry)| Some((id, entry.used.what()?)));
+            all.filter(|&(_, what)| what != AT_WORK).collect()
         };
-        self.changed.wait_while_for(state, &mut is_any_busy, time_max);
-        is_any_busy(state);
-        let Some((id, what)) = busy.first().and_then(|&id| Some((id, what(state, id)?))) else {
-            return Ok(());
-        };
+        let at_first = busy(state);
+        self.changed.wait_while_for(state, |state| !busy(state).is_empty(), time_max);
+        let still = busy(state);
+        // The one that has taken longest, if there is one.
+        let longest = still.iter().find(|(id, _)| at_first.contains_key(id)).or_else(|| still.iter().next());
+        let Some((&id, what)) = longest else { return Ok(()) };
         let why = format!("it is still {what} after {} s; try again later", time_max.as_secs());
         Err(not_kept(id, &ServiceError::new(ErrorKind::InUse, why), &[]))
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use kvfs_fs::operations::OperationKind;
 use kvfs_fs::{Durability, FsError, TxnView};
 
-use super::taken::Taken;
+use super::taken::{COMMITTING, Taken};
 use super::timer::Timer;
 use super::{Committed, Transactions};
 use crate::caller::Caller;
@@ -29,7 +29,7 @@ impl Transactions {
         pages_max: Option<Duration>,
     ) -> Result<Committed> {
         let timer = Timer::start(&self.main.fs);
-        let taken = self.take_to_commit(caller, id)?;
+        let taken = self.take(caller, id, COMMITTING)?;
         self.commit_taken(taken, timer, caller, durability, pages_max)
     }
 

@@ -26,7 +26,7 @@ use crate::error::{Result, ServiceError};
 pub(super) const AT_WORK: &str = "at work";
 
 /// What a commit by a caller does.
-const COMMITTING: &str = "committing";
+pub(super) const COMMITTING: &str = "committing";
 
 /// What is done to a transaction that becomes a branch.
 pub(super) const BEING_KEPT: &str = "being kept";
@@ -145,33 +145,20 @@ impl Drop for Taken<'_> {
 }
 
 impl Transactions {
-    /// `Free` → `Taken`, for a caller that may enter the transaction, to be committed.
-    pub(super) fn take_to_commit(&self, caller: &Caller, id: u64) -> Result<Taken<'_>> {
-        let mut state = self.state.lock();
-        Self::to_commit(&state, caller, id)?;
-        self.take_entry(&mut state, id, COMMITTING).ok_or(ServiceError::Unknown(id))
-    }
-
-    /// The same, unless it has a kernel side (`None`). What is taken gets none.
-    pub(super) fn take_unmounted_to_commit(&self, caller: &Caller, id: u64) -> Result<Option<Taken<'_>>> {
-        let mut state = self.state.lock();
-        if Self::to_commit(&state, caller, id)?.view_mount.is_some() {
-            return Ok(None);
-        }
-        Ok(self.take_entry(&mut state, id, COMMITTING))
-    }
-
-    /// What the caller may commit now: nothing while all become branches.
-    fn to_commit<'s>(state: &'s State, caller: &Caller, id: u64) -> Result<&'s Entry> {
-        let entry = Self::of(state, caller, id)?;
-        if state.is_keeping { Err(ServiceError::Busy { id, what: BEING_KEPT }) } else { Ok(entry) }
-    }
-
     /// `Free` → `Taken`, for a caller that may enter the transaction.
     pub(super) fn take(&self, caller: &Caller, id: u64, what: &'static str) -> Result<Taken<'_>> {
         let mut state = self.state.lock();
         Self::of(&state, caller, id)?;
         self.take_entry(&mut state, id, what).ok_or(ServiceError::Unknown(id))
+    }
+
+    /// The same, to be committed, unless it has a kernel side (`None`). What is taken gets none.
+    pub(super) fn take_unmounted_to_commit(&self, caller: &Caller, id: u64) -> Result<Option<Taken<'_>>> {
+        let mut state = self.state.lock();
+        if Self::of(&state, caller, id)?.view_mount.is_some() {
+            return Ok(None);
+        }
+        Ok(self.take_entry(&mut state, id, COMMITTING))
     }
 
     /// `Free` → `Taken`. `None`: it is in another state, or gone.
