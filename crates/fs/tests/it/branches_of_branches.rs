@@ -45,15 +45,16 @@ fn places(error: Option<&FsError>) -> Vec<String> {
     }
 }
 
-/// Does in a branch, and in a branch of it, what was done on the main line and in a branch. What comes of it
-/// must be the same as there, and comes to the main line with the branch. `is_made_in_branch`: what both
-/// begin with was made in the branch.
-pub(crate) fn meet_alike(
-    (before, in_branch, outside): (&str, &str, &str),
-    is_made_in_branch: bool,
-    (expected, refused): (&Setup, Option<&FsError>),
-) {
-    let context = format!("{before} | {in_branch} | {outside} | {is_made_in_branch}");
+/// A main line with the closed branches "parent" and "child", one of the other, and the trees of these.
+struct Met {
+    main: Setup,
+    now: Vec<String>,
+    inside: Vec<String>,
+}
+
+/// Does in a branch, and in a branch of it, what was done on the main line and in a branch.
+/// `is_made_in_branch`: what both begin with was made in the branch.
+fn meet((before, in_branch, outside): (&str, &str, &str), is_made_in_branch: bool) -> Met {
     let main = Setup::new(1000);
     let (on_main, in_parent) = if is_made_in_branch { ("", before) } else { (before, "") };
     act_all(&main, on_main);
@@ -62,10 +63,21 @@ pub(crate) fn meet_alike(
     act_all(&parent, in_parent);
     let child = fork(&main, &parent, "child");
     act_all(&child, in_branch);
-    let inside = tree(&child);
+    main.clock.advance(Duration::from_secs(1));
     act_all(&parent, outside);
-    let now = tree(&parent);
+    let (now, inside) = (tree(&parent), tree(&child));
     leave([parent, child]);
+    Met { main, now, inside }
+}
+
+/// What comes of [`meet`] must be the same as on the main line, and comes there with the branch.
+pub(crate) fn meet_alike(
+    case: (&str, &str, &str),
+    is_made_in_branch: bool,
+    (expected, refused): (&Setup, Option<&FsError>),
+) {
+    let context = format!("{case:?}, {is_made_in_branch}");
+    let Met { main, now, inside } = meet(case, is_made_in_branch);
     let merged = kvfs_fs::merge_into_parent(&main.fs, "child", None);
     assert_eq!(places(merged.as_ref().err()), places(refused), "{context}");
     let parent = open(&main, "parent");
@@ -96,23 +108,12 @@ pub(crate) fn meet_alike(
 /// As [`meet_alike`], with a side preferred.
 pub(crate) fn prefer_alike(
     selection: &Selection,
-    (before, in_branch, outside): (&str, &str, &str),
+    case: (&str, &str, &str),
     is_made_in_branch: bool,
     expected: &[String],
 ) {
-    let context = format!("{selection:?}: {before} | {in_branch} | {outside} | {is_made_in_branch}");
-    let main = Setup::new(1000);
-    let (on_main, in_parent) = if is_made_in_branch { ("", before) } else { (before, "") };
-    act_all(&main, on_main);
-    main.fs.branches().create("parent", 1000).unwrap();
-    let parent = open(&main, "parent");
-    act_all(&parent, in_parent);
-    let child = fork(&main, &parent, "child");
-    act_all(&child, in_branch);
-    main.clock.advance(Duration::from_secs(1));
-    act_all(&parent, outside);
-    let now = tree(&parent);
-    leave([parent, child]);
+    let context = format!("{selection:?}: {case:?}, {is_made_in_branch}");
+    let Met { main, now, .. } = meet(case, is_made_in_branch);
     let refused = kvfs_fs::merge_into_parent(&main.fs, "child", Some(&Selection::default())).unwrap_err();
     assert!(places(Some(&refused)).iter().all(|place| place.contains(" outside")), "{context}: {refused}");
     let parent = open(&main, "parent");

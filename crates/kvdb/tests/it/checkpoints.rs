@@ -17,13 +17,13 @@ const ZONES: u64 = 300;
 const ZONE_BYTES: u64 = 256 << 10;
 
 /// Keys and values, and the first byte of each block.
-type Content = (BTreeMap<String, String>, BTreeMap<u64, u8>);
+pub(crate) type Content = (BTreeMap<String, String>, BTreeMap<u64, u8>);
 
 fn keyspaces(db: &Db) -> (Keyspace, Keyspace) {
     (rows(db), data(db))
 }
 
-fn content(read: &dyn Read, (rows, data): (Keyspace, Keyspace)) -> Content {
+pub(crate) fn content(read: &dyn Read, (rows, data): (Keyspace, Keyspace)) -> Content {
     let mut content = Content::default();
     let mut cursor = read.cursor(rows, KeyRange::all()).expect("opens");
     cursor.first().expect("moves");

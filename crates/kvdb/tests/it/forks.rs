@@ -13,6 +13,7 @@ use kvfs_store::{
 };
 
 use crate::basics::{data, make, open, rows, stat};
+use crate::checkpoints::{Content, content};
 use crate::clones::{assert_clean, clone, remove};
 use crate::repair::{SPACES, used_sectors};
 
@@ -271,28 +272,15 @@ fn a_merge_of_a_fork_takes_its_blocks_by_reference_and_outlives_it() {
 
 /// A transaction at random, as it is and as its checkpoint is, with what it is to hold: values by key, and
 /// the seed of each block.
-type Content = (BTreeMap<String, String>, BTreeMap<u64, u8>);
-
 struct Branch {
     id: TxnId,
     now: Content,
 }
 
-fn content_of(read: &dyn Read, (rows, space): (Keyspace, Keyspace)) -> Content {
-    let mut content = Content::default();
-    let mut cursor = read.cursor(rows, KeyRange::all()).expect("opens");
-    cursor.first().expect("moves");
-    while let Some((key, value)) = cursor.entry() {
-        content.0.insert(String::from_utf8_lossy(key).into(), String::from_utf8_lossy(&value[..8]).into());
-        cursor.next().expect("moves");
-    }
-    let mut cursor = read.cursor(space, KeyRange::all()).expect("opens");
-    cursor.first().expect("moves");
-    while let Some((key, value)) = cursor.entry() {
-        let block = key.last_chunk().map(|chunk| u64::from_be_bytes(*chunk)).expect("a block's key");
-        content.1.insert(block, value[0]);
-        cursor.next().expect("moves");
-    }
+/// With the beginnings of values.
+fn content_of(read: &dyn Read, spaces: (Keyspace, Keyspace)) -> Content {
+    let mut content = content(read, spaces);
+    content.0.values_mut().for_each(|value| value.truncate(8));
     content
 }
 
