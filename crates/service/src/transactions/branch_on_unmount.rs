@@ -1,9 +1,10 @@
 //! Open transactions become branches when the store is unmounted: all, or none.
 //!
 //! From the beginning to the end no transaction begins, so those that other threads are busy with become
-//! fewer. They are waited for: a commit that fails leaves its transaction open, and one that is refused
-//! would be lost with the command that ends with it. Then all are taken in one look. Every view is closed and what its kernel side keeps comes in, which
-//! is where one can stand in the way; then each gets its name and checkpoint.
+//! fewer. They are waited for: a commit that fails leaves its transaction open, and one that is refused would
+//! be lost with the command that ends with it. Then all are taken in one look. Every view is closed and what
+//! its kernel side keeps comes in, which is where one can stand in the way; then each gets its name and
+//! checkpoint.
 //!
 //! What the daemon itself is at work at is passed by: no caller could commit it, so it can't become a branch.
 //!
