@@ -48,9 +48,9 @@ pub(crate) enum BranchCommand {
         nothing leads out of it, and `diff` and `merge --prefer` take paths from there.\n\
         It has no keys.\n\
         \n\
-        A branch of a branch begins with all that is in that one, without a copy, and is\n\
-        merged into that one, which stays until its branches are merged or deleted: so of\n\
-        several ways to go on one is kept.")]
+        A branch of a branch begins with all that is in that one, without a copy, and\n\
+        is merged into that one, which stays until its branches are merged or deleted:\n\
+        so of several ways to go on one is kept.")]
     Create {
         /// Name: up to 255 bytes, no slash
         name: String,

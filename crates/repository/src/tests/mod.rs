@@ -279,7 +279,8 @@ fn damage_is_found_and_never_handed_out() {
     for passphrase in [None, Some(Passphrase::new(b"a good one".to_vec()))] {
         let (source, service) = (Source::new(1), Service::new());
         source.write("small", 0, &noise(1, 200));
-        source.write("large", 0, &noise(2, 3 << 20));
+        // Three parts at least, whatever the key makes of it.
+        source.write("large", 0, &noise(2, 9 << 20));
         source.snapshot("one");
         let repository = Repository::create_at(remote(&service), passphrase.as_ref()).unwrap();
         source.push(&repository, "one").unwrap();
