@@ -40,17 +40,18 @@ pub(crate) fn list() -> Result<Vec<MountedStore>> {
     Ok(list_all()?.into_iter().filter(|mount| !mount.is_view).collect())
 }
 
-/// As [`list_all`], and, with a process of each, what it sees of other mount namespaces, as far as this
+/// As [`list`], and, with a process of each, what it sees of other mount namespaces, as far as this
 /// process may look.
 pub(crate) fn everywhere() -> Result<Vec<(MountedStore, Option<u32>)>> {
-    let mut found: Vec<_> = list_all()?.into_iter().map(|mount| (mount, None)).collect();
+    let mut found: Vec<_> = list()?.into_iter().map(|mount| (mount, None)).collect();
     let own = fs::metadata("/proc/self/ns/mnt").map_or(0, |namespace| namespace.ino());
     let mut namespaces = BTreeSet::from([own]);
     for pid in procs::pids() {
         let namespace = fs::metadata(format!("/proc/{pid}/ns/mnt")).map(|namespace| namespace.ino());
         if namespace.is_ok_and(|namespace| namespaces.insert(namespace)) {
             let table = mount::table_in(Path::new(&format!("/proc/{pid}/mountinfo"))).unwrap_or_default();
-            found.extend(table.into_iter().filter_map(of_ours).map(|mount| (mount, Some(pid))));
+            let table = table.into_iter().filter_map(of_ours).filter(|mount| !mount.is_view);
+            found.extend(table.map(|mount| (mount, Some(pid))));
         }
     }
     Ok(found)

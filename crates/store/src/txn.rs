@@ -273,7 +273,7 @@ pub trait Txn: Read {
     /// The transaction has ended; [`crate::StoreError::Unsupported`] by an engine without checkpoints.
     fn as_of(&self, operations: u64) -> Result<Arc<dyn Snapshot>> {
         let _ = operations;
-        Err(StoreError::Unsupported { engine: "a model", what: "checkpoints of transactions" })
+        no_checkpoints()
     }
 
     /// As [`Txn::changes`], of what was written after the first `operations`, as there.
@@ -281,8 +281,8 @@ pub trait Txn: Read {
     /// # Errors
     /// As [`Txn::as_of`], and as reads.
     fn changes_after(&self, operations: u64, keyspace: Keyspace) -> Result<Box<dyn ChangeCursor>> {
-        let _ = keyspace;
-        self.as_of(operations).and(Err(StoreError::Unsupported { engine: "a model", what: "forks" }))
+        let _ = (operations, keyspace);
+        no_checkpoints()
     }
 
     /// A change that the transaction itself has made after the first `operations`, as there, and that
@@ -296,8 +296,8 @@ pub trait Txn: Read {
         keyspace: Keyspace,
         records: &[Records],
     ) -> Result<Option<Changed>> {
-        let _ = (keyspace, records);
-        self.as_of(operations).and(Err(StoreError::Unsupported { engine: "a model", what: "forks" }))
+        let _ = (operations, keyspace, records);
+        no_checkpoints()
     }
 
     /// Sizes.
@@ -321,7 +321,7 @@ pub trait Txn: Read {
     /// [`Txn::apply`]; [`crate::StoreError::Unsupported`] by an engine without them ([`crate::Checkpoints`]).
     fn checkpoint(&self, owner: &[u8]) -> Result<()> {
         let _ = owner;
-        Err(StoreError::Unsupported { engine: "a model", what: "checkpoints of transactions" })
+        no_checkpoints()
     }
 
     /// Makes everything visible at once; with [`Durability::Synced`] it survives a power cut when this
@@ -344,6 +344,11 @@ pub trait Txn: Read {
     fn suspend(&self) {
         self.abort();
     }
+}
+
+/// What a transaction says of which there is none.
+fn no_checkpoints<T>() -> Result<T> {
+    Err(StoreError::Unsupported { engine: "a model", what: "checkpoints of transactions" })
 }
 
 /// Blocks that are to be in a second place.

@@ -97,7 +97,7 @@ fn all() -> Result<Vec<(MountedStore, Option<u32>)>> {
     let mut seen = BTreeSet::new();
     let mut found = Vec::new();
     for (mount, elsewhere) in mounts::everywhere()? {
-        if !mount.is_view && seen.insert((mount.dir.clone(), mount.store.clone())) {
+        if seen.insert((mount.dir.clone(), mount.store.clone())) {
             found.push((mount, elsewhere));
         }
     }

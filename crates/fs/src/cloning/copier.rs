@@ -93,11 +93,6 @@ impl<'v, 'c> Copier<'v, 'c> {
         self.job
     }
 
-    /// What the top gets.
-    pub(super) fn project(&self) -> Project {
-        self.project
-    }
-
     fn number(&mut self) -> Result<u64> {
         if let Some(number) = self.numbers.next() {
             return Ok(number);

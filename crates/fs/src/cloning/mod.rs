@@ -130,8 +130,7 @@ fn make<'v>(
         drop(held);
         (made, cloned)
     };
-    let project = copier.project();
-    job.settled(|caller| job.attach(caller, place, (&made, project))).map_err(failed)?;
+    job.settled(|caller| job.attach(caller, place, &made)).map_err(failed)?;
     Ok(cloned)
 }
 
@@ -213,13 +212,8 @@ impl<'v> Job<'v, '_> {
         Ok(parent)
     }
 
-    /// Gives the clone, which was made for a directory that hands down `project`, its name.
-    fn attach(
-        &self,
-        caller: &Caller,
-        (parent, name): (&Pin<'_>, &[u8]),
-        (made, project): (&Made, Project),
-    ) -> Result<()> {
+    /// Gives the clone its name, in a directory that hands down the project which it was made for.
+    fn attach(&self, caller: &Caller, (parent, name): (&Pin<'_>, &[u8]), made: &Made) -> Result<()> {
         let Some(directory) = &parent.directory else { return Err(FsError::NotDirectory) };
         let gate = self.fs.gate();
         let mut guard = self.fs.locker().latch(caller, &entry_wants(parent.inode, name))?;
@@ -232,7 +226,7 @@ impl<'v> Job<'v, '_> {
             return Err(FsError::Exists);
         }
         // Settled from here on; it may have changed since.
-        if Project::of_new(&parent.header(), made.header.kind) != project {
+        if Project::of_new(&parent.header(), made.header.kind) != made.header.project() {
             return Err(FsError::OtherProject);
         }
         let is_directory = made.header.kind == FileType::Directory;

@@ -285,7 +285,7 @@ impl Merge<'_> {
             };
             each_change(self.view.changes(keyspace)?, |change| {
                 let records = [records_of(&change, touch)];
-                if let Some(changed) = self.view.changed_outside(keyspace, &records)? {
+                if let Some(changed) = self.view.changed_by_others(keyspace, &records)? {
                     let name = self.view.name_of(&changed);
                     if let LockNameBuf::Blocks { inode, .. } = name {
                         if contents.contains_key(&inode) || contents.len() < CONFLICTS_MAX {

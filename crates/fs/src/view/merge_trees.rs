@@ -113,7 +113,7 @@ impl Walk<'_> {
         if self.view.created.contains(inode) {
             return Ok(None);
         }
-        self.view.changed_outside(self.fs.keyspaces.meta, &[records])
+        self.view.changed_by_others(self.fs.keyspaces.meta, &[records])
     }
 }
 

@@ -186,7 +186,11 @@ impl TxnView {
 
     /// A change that concerns `records`, by others since it began: of the main line; while a branch of a
     /// branch is brought into that one, of that one.
-    pub(super) fn changed_outside(&self, keyspace: Keyspace, records: &[Records]) -> Result<Option<Changed>> {
+    pub(super) fn changed_by_others(
+        &self,
+        keyspace: Keyspace,
+        records: &[Records],
+    ) -> Result<Option<Changed>> {
         match (self.forked_at(), self.main.origin.txn()) {
             (None, _) => Ok(self.txn.changed_since_snapshot(keyspace, records)?),
             (Some(operations), Some(parent)) => {
@@ -196,7 +200,7 @@ impl TxnView {
         }
     }
 
-    /// How a refusal tells of a change at `place` that [`Self::changed_outside`] has found.
+    /// How a refusal tells of a change at `place` that [`Self::changed_by_others`] has found.
     pub(super) fn tell_outside(&self, place: &str, changed: &Changed) -> String {
         let parent = self.forked_at().and(self.main.origin.txn());
         parent

@@ -35,8 +35,7 @@ impl NetSource {
     }
 
     /// All records that count. The data of blocks is not asked for: they have no values here.
-    fn records(&self) -> Counting {
-        let runs = self.runs();
+    fn records(&self, runs: &[Run]) -> Counting {
         let in_tables = self.own.tables().map(|table| table.iter(self.keyspace));
         let in_runs = runs.iter().map(|run| run_records(run, Access::Crowded { walks: runs.len() }));
         let records = Box::new(MergingIter::new(in_tables.chain(in_runs).collect()));
@@ -44,9 +43,8 @@ impl NetSource {
         Counting { records, since, limit, has_values: self.kind == KeyspaceKind::Tuple }
     }
 
-    fn tombstones(&self) -> Arc<TombstoneSet> {
-        let in_runs = self.runs();
-        let in_runs = in_runs.iter().flat_map(Run::tombstones);
+    fn tombstones(&self, runs: &[Run]) -> Arc<TombstoneSet> {
+        let in_runs = runs.iter().flat_map(Run::tombstones);
         let in_tables = self.own.tables().map(|table| table.tombstones(self.keyspace));
         let mut sets: Vec<_> = in_tables.chain(in_runs).map(|set| set_above(set, self.since)).collect();
         sets.retain(|set| !set.is_empty());
@@ -86,10 +84,11 @@ struct NetWalk {
 
 impl NetWalk {
     fn new(source: &NetSource) -> Self {
-        let tombstones = source.tombstones();
+        let runs = source.runs();
+        let tombstones = source.tombstones(&runs);
         let rules = KeepRules { boundaries: Vec::new(), bottom: false, merger: source.merger.clone() };
         Self {
-            records: CompactionIter::new(Box::new(source.records()), [Arc::clone(&tombstones)], rules),
+            records: CompactionIter::new(Box::new(source.records(&runs)), [Arc::clone(&tombstones)], rules),
             ranges: ranges(&tombstones),
             tombstones,
             ahead: None,

@@ -157,11 +157,6 @@ impl Piece {
         self.storage.desc()
     }
 
-    /// What its seqnos are counted from.
-    pub(crate) fn base(&self) -> Seqno {
-        self.metadata.base()
-    }
-
     /// The smallest seqno of any record or range tombstone.
     pub(crate) fn seqno_min(&self) -> Seqno {
         self.desc().seqno_min.wrapping_add(self.metadata.base())

@@ -304,9 +304,10 @@ impl Version {
     /// step: every piece of `state` is in one of them. Runs of forks have the same pieces, each counted from
     /// its own base.
     pub(crate) fn follow(&self, state: &ManifestState, keyspace: u32, fresh: &[Arc<Piece>]) -> Self {
+        // The smallest seqno tells of which base a piece is.
         let with_place = |piece| -> ((PieceId, Seqno), &Arc<Piece>) {
             let piece: &Arc<Piece> = piece;
-            ((piece.desc().id, piece.base()), piece)
+            ((piece.desc().id, piece.seqno_min()), piece)
         };
         let mut known: BTreeMap<_, _> = fresh.iter().map(with_place).collect();
         for run in self.runs(keyspace) {
@@ -321,7 +322,9 @@ impl Version {
                 let pieces = run
                     .pieces
                     .iter()
-                    .filter_map(|desc| known.get(&(desc.id, run.base)).map(|&p| Arc::clone(p)))
+                    .filter_map(|desc| {
+                        known.get(&(desc.id, desc.seqno_min.wrapping_add(run.base))).map(|&p| Arc::clone(p))
+                    })
                     .collect();
                 Arc::new(live_run(run, pieces))
             })

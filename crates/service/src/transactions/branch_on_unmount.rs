@@ -18,7 +18,7 @@ use kvfs_fs::{FrozenView, FsError};
 use kvfs_locks::{MutexGuard, class};
 
 use super::entry::Entry;
-use super::taken::{AT_WORK, BEING_KEPT, Taken, Use};
+use super::taken::{AT_WORK, Taken, Use};
 use super::{State, Transactions};
 use crate::error::{ErrorKind, Result, ServiceError};
 
@@ -108,7 +108,7 @@ impl Transactions {
             check_none_serializable(&state)?;
             for (&id, entry) in state.open.iter_mut().filter(|(_, entry)| entry.used == Use::Free) {
                 let uid = entry.owner.uid;
-                closed.push(Leaving { taken: entry.take(self, id, BEING_KEPT), uid, frozen: None });
+                closed.push(Leaving { taken: entry.take(self, id, "being kept"), uid, frozen: None });
             }
         }
         closed.iter_mut().try_for_each(|leaving| self.settle_to_keep(leaving))

@@ -74,7 +74,7 @@ struct State {
     /// Why those that were ended without their owners' doing are gone.
     ended: Ended,
     is_closed: bool,
-    /// An unmount makes the open ones branches: none begins, and no caller has one committed.
+    /// An unmount makes the open ones branches: none begins.
     is_keeping: bool,
     clock: Option<JoinHandle<()>>,
     /// Until a transaction begins.

@@ -28,9 +28,6 @@ pub(super) const AT_WORK: &str = "at work";
 /// What a commit by a caller does.
 pub(super) const COMMITTING: &str = "committing";
 
-/// What is done to a transaction that becomes a branch.
-pub(super) const BEING_KEPT: &str = "being kept";
-
 /// Who may use a transaction.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Use {
