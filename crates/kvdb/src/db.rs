@@ -93,14 +93,15 @@ impl Db {
         self.parts.flusher.flush_all()
     }
 
-    /// Runs merges until none is due. Those of other threads are waited for, and what they leave is gone
-    /// over.
+    /// Runs merges until none is due, of the main line and of checkpoints. Those of other threads are waited
+    /// for, and what they leave is gone over.
     ///
     /// # Errors
     /// I/O errors, sticky where a write failed; where a read failed it leaves that out from then on. `Full`;
     /// `Failed` when the store is closed meanwhile.
     pub fn compact(&self) -> Result<()> {
-        self.parts.merger.compact()
+        self.parts.merger.compact()?;
+        self.parts.txns.merge_all()
     }
 
     /// Frees all the space that garbage holds, as far as one pass finds it.
@@ -113,7 +114,7 @@ impl Db {
 
     /// What [`Db::defragment`] would do now. O(zones + pieces).
     pub fn defrag_plan(&self, policy: DefragPolicy) -> DefragPlan {
-        self.parts.merger.defrag_plan(policy)
+        self.parts.defragmenter.plan(policy)
     }
 
     /// Empties zones of which much is dead, or that hold many short stretches (thesis 3.2.1), beside
@@ -128,7 +129,7 @@ impl Db {
         limit: &DefragLimit,
         goes_on: &mut dyn FnMut(DefragProgress) -> bool,
     ) -> Result<Defragmented> {
-        self.parts.merger.defragment(policy, limit, goes_on)
+        self.parts.defragmenter.run(policy, limit, goes_on)
     }
 
     /// The devices of the store, the first one first. O(zones).

@@ -77,6 +77,8 @@ mod runtime;
 mod salvage;
 mod space;
 mod table;
+#[cfg(test)]
+mod testing;
 mod threads;
 mod txn;
 mod version;

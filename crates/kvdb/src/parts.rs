@@ -16,6 +16,7 @@ use crate::live::LiveSet;
 use crate::live::catalog::Catalog;
 use crate::live::keyspaces::Keyspaces;
 use crate::merge::Merger;
+use crate::merge::defrag::Defragmenter;
 use crate::merge::deleted::Deleted;
 use crate::merge::migrate::Migrator;
 use crate::order::Sequencer;
@@ -45,6 +46,7 @@ pub(crate) struct Parts {
     pub(crate) deleted: Arc<Deleted>,
     pub(crate) flusher: Arc<Flusher>,
     pub(crate) merger: Arc<Merger>,
+    pub(crate) defragmenter: Defragmenter,
     pub(crate) devices: Devices,
     pub(crate) migrator: Migrator,
     pub(crate) writer: Arc<Writer>,

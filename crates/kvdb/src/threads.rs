@@ -132,7 +132,7 @@ fn flush_loop(parts: &Parts) {
 fn merge_loop(parts: &Parts) {
     work_loop(parts, "compaction", || {
         parts.merger.tend_undo()?;
-        let merged = parts.merger.merge_once();
+        let merged = parts.merger.merge_once().and_then(|merged| Ok(merged || merge_private(parts)?));
         match &merged {
             Ok(true) => return Ok(true),
             // No space for this merge: reclaiming may go further, since it may take the reserve.
@@ -147,6 +147,16 @@ fn merge_loop(parts: &Parts) {
         }
         Ok(false)
     });
+}
+
+/// Merges runs of checkpoints. Whatever is due in the main line comes first, and gets a step behind each
+/// piece.
+fn merge_private(parts: &Parts) -> Result<bool> {
+    parts.txns.merge_once(&mut || {
+        if let Err(error) = parts.merger.merge_once() {
+            tracing::warn!(%error, "compaction failed");
+        }
+    })
 }
 
 /// Syncs what was applied, after the interval or when it is much, and flushes what was deleted: a burst of

@@ -289,6 +289,11 @@ impl PrivateWrites {
         &self.runs
     }
 
+    /// The runs are these now, of the same content.
+    pub(crate) fn replace_runs(&mut self, runs: PrivateRuns) {
+        self.runs = runs;
+    }
+
     /// The private runs, for good.
     pub(crate) fn take_runs(&mut self) -> PrivateRuns {
         std::mem::take(&mut self.runs)

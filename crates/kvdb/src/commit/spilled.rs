@@ -7,8 +7,8 @@
 //! Thread safety: values; readers share them by clones that cost one reference.
 //!
 //! Invariants: runs of a keyspace are newest first; for each key the seqnos descend along them; `edits` is
-//! what the manifest has not been told of. A piece holds what came up to a checkpoint or what came after it,
-//! never both: with a checkpoint all of memory is spilled.
+//! what the manifest has not been told of. A piece holds what came up to a fork or what came after it, never
+//! both: with a checkpoint all of memory is spilled, and no merge joins the two sides (`txn::merges`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -106,12 +106,24 @@ impl PrivateRuns {
         snapshot: SnapshotPin,
         mut new_id: impl FnMut() -> RunId,
     ) -> (Self, Vec<Edit>) {
-        let (mut by_keyspace, mut edits) = (BTreeMap::new(), Vec::new());
+        let mut by_keyspace = BTreeMap::new();
         for (&keyspace, runs) in &*self.by_keyspace {
-            let mut forked = Vec::with_capacity(runs.len());
+            let forked = |run: &Arc<Run>| Arc::new(Run { id: new_id(), ..run.rebased(PRIVATE) });
+            // The oldest one has the smallest number.
+            let forked: Vec<_> = runs.iter().rev().map(forked).collect();
+            by_keyspace.insert(keyspace, forked.into_iter().rev().collect());
+        }
+        let forked = Self::restored(by_keyspace, self.last, snapshot);
+        let edits = forked.stated(txn);
+        (forked, edits)
+    }
+
+    /// The edits by which the manifest learns of all these runs as those of `txn`.
+    pub(crate) fn stated(&self, txn: TxnId) -> Vec<Edit> {
+        let mut edits = Vec::new();
+        for (&keyspace, runs) in &*self.by_keyspace {
             // The manifest has them oldest first.
             for run in runs.iter().rev() {
-                let run = Run { id: new_id(), ..run.rebased(PRIVATE) };
                 edits.push(Edit::PrepareRun { txn, keyspace, run: run.id, age: run.age });
                 let add = |piece: &Arc<Piece>| Edit::AddPiece {
                     keyspace,
@@ -119,12 +131,29 @@ impl PrivateRuns {
                     piece: piece.desc().clone(),
                 };
                 edits.extend(run.pieces.iter().map(add));
-                forked.push(Arc::new(run));
             }
-            forked.reverse();
-            by_keyspace.insert(keyspace, forked);
         }
-        (Self::restored(by_keyspace, self.last, snapshot), edits)
+        edits
+    }
+
+    /// The same with `output` in the place of `inputs`, neighbours in `keyspace`; `None`: not all of them are
+    /// there any more.
+    pub(crate) fn merged(&self, keyspace: u32, inputs: &[Arc<Run>], output: &Arc<Run>) -> Option<Self> {
+        let (runs, newest) = (self.of(keyspace), inputs.first()?);
+        let at = runs.iter().position(|run| Arc::ptr_eq(run, newest))?;
+        let there = runs.get(at..at + inputs.len())?;
+        if !there.iter().zip(inputs).all(|(run, input)| Arc::ptr_eq(run, input)) {
+            return None;
+        }
+        let mut merged = self.clone();
+        let runs = Arc::make_mut(&mut merged.by_keyspace).entry(keyspace).or_default();
+        runs.splice(at..at + inputs.len(), [Arc::clone(output)]);
+        Some(merged)
+    }
+
+    /// By keyspace, newest first.
+    pub(crate) fn keyspaces(&self) -> impl Iterator<Item = (u32, &[Arc<Run>])> {
+        self.by_keyspace.iter().map(|(&keyspace, runs)| (keyspace, &runs[..]))
     }
 
     /// Every run, with its keyspace.

@@ -12,13 +12,17 @@
 //! to now → one edit that names the runs and marks them. Nothing of either transaction depends on the other
 //! one: each run holds its own references on the zones of its pieces, in memory as after an opening.
 //!
-//! Thread safety: one short lock, never held across I/O.
+//! A merge of such runs replaces all that the manifest says of the checkpoint by one edit (`txn::merges`).
+//!
+//! Thread safety: one short lock, never held across I/O. Another one ([`Checkpoints::hold`]) keeps what a
+//! checkpoint consists of for those who make another one of it: it is held across one edit of the manifest.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use kvfs_locks::{Mutex, class};
+use kvfs_locks::{Mutex, MutexGuard, class};
 use kvfs_store::{CheckpointInfo, Result, Seqno, StoreError, TxnId, TxnStats};
 
 use crate::commit::{PRIVATE, PrivateRuns, SnapshotTracker};
@@ -52,6 +56,9 @@ impl Saved {
 pub(crate) struct Checkpoints {
     /// Whether each is open.
     by_id: Mutex<BTreeMap<TxnId, (Saved, bool)>, class::KvdbCommitsCheckpointsById>,
+    /// Counts what has changed in them.
+    changes: AtomicU64,
+    held: Mutex<(), class::KvdbCommitsCheckpointsHeld>,
 }
 
 impl Checkpoints {
@@ -78,7 +85,22 @@ impl Checkpoints {
             let saved = Saved { state: checkpoint.clone(), runs };
             by_id.insert(txn, (saved, false));
         }
-        Ok(Self { by_id: Mutex::new(by_id) })
+        Ok(Self { by_id: Mutex::new(by_id), ..Self::default() })
+    }
+
+    /// While the caller has this no fork is made, no transaction resumed, and no run merged.
+    pub(crate) fn hold(&self) -> MutexGuard<'_, (), class::KvdbCommitsCheckpointsHeld> {
+        self.held.lock()
+    }
+
+    /// A number that is another one after each change of what there is.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
+    }
+
+    /// What they all have.
+    pub(crate) fn all(&self) -> Vec<(TxnId, PrivateRuns)> {
+        self.by_id.lock().iter().map(|(&id, (saved, _))| (id, saved.runs.clone())).collect()
     }
 
     /// Oldest first.
@@ -107,8 +129,22 @@ impl Checkpoints {
 
     /// The manifest holds `saved` for the open transaction `id`; what it goes back to is that.
     pub(crate) fn set(&self, id: TxnId, saved: Saved) {
+        self.put(id, saved, true);
+    }
+
+    fn put(&self, id: TxnId, saved: Saved, is_open: bool) {
         // What it replaces may be the last to hold pieces: it goes outside of the lock.
-        let former = self.by_id.lock().insert(id, (saved, true));
+        let former = self.by_id.lock().insert(id, (saved, is_open));
+        self.changes.fetch_add(1, Ordering::AcqRel);
+        drop(former);
+    }
+
+    /// The manifest names `runs`, of the same content, for `id`. The caller holds what there is.
+    pub(crate) fn replace_runs(&self, id: TxnId, runs: PrivateRuns) {
+        let mut by_id = self.by_id.lock();
+        let former = by_id.get_mut(&id).map(|(saved, _)| std::mem::replace(&mut saved.runs, runs));
+        drop(by_id);
+        self.changes.fetch_add(1, Ordering::AcqRel);
         drop(former);
     }
 
@@ -122,7 +158,7 @@ impl Checkpoints {
 
     /// The manifest holds `saved` for `id`, which is not open.
     pub(crate) fn add(&self, id: TxnId, saved: Saved) {
-        self.by_id.lock().insert(id, (saved, false));
+        self.put(id, saved, false);
     }
 
     /// What `id` is to go on from; it is open now.
@@ -140,12 +176,14 @@ impl Checkpoints {
         if let Some((_, is_open)) = self.by_id.lock().get_mut(&id) {
             *is_open = false;
         }
+        self.changes.fetch_add(1, Ordering::AcqRel);
     }
 
     /// Transaction `id` has ended: its checkpoint is none any more. What only the returned position saw is
     /// garbage once the manifest has forgotten it, too: until then the runs hold the snapshot.
     pub(crate) fn remove(&self, id: TxnId) -> Option<Seqno> {
         let removed = self.by_id.lock().remove(&id);
+        self.changes.fetch_add(1, Ordering::AcqRel);
         removed.map(|(saved, _)| saved.state.snapshot)
     }
 }

@@ -11,19 +11,35 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use kvfs_store::{Result, StoreError, TxnId};
+use bytes::Bytes;
+use kvfs_store::{KeyspaceKind, Result, StoreError, TxnId};
 
 use crate::commit::{PRIVATE, PrivateRuns, Spill};
-use crate::flush::Flusher;
+use crate::compaction::{Finished, MergeJob, OutputSpec, Pace, Sink, Victims, end_of_step};
 use crate::flush::patches::Below;
 use crate::flush::write_table;
+use crate::flush::{Collect, Flusher};
 use crate::iter::KeepRules;
 use crate::layers::adopted::CommittedRuns;
 use crate::layers::view::Sealed;
+use crate::live::keyspaces::KeyspaceMeta;
 use crate::memtable::MemTable;
 use crate::space::{Budget, Stream};
 use crate::table::Piece;
-use crate::version::Edit;
+use crate::version::{Edit, Run};
+
+/// Collects pieces until an error ends it.
+struct CollectWhile<'g> {
+    goes_on: &'g mut dyn FnMut() -> Result<()>,
+    collect: Collect,
+}
+
+impl Sink for CollectWhile<'_> {
+    fn piece(&mut self, finished: Option<Finished>, bound: Option<&Bytes>) -> Result<()> {
+        (self.goes_on)()?;
+        self.collect.piece(finished, bound)
+    }
+}
 
 impl Flusher {
     /// Writes a private table of `txn`, not durably. Its space has been spoken for, as that of every
@@ -42,11 +58,7 @@ impl Flusher {
             let meta = self.keyspaces.get(keyspace)?;
             // Nothing pins a position inside of a transaction; below it there may be anything.
             let rules = KeepRules { boundaries: Vec::new(), bottom: false, merger: meta.merger.clone() };
-            let mut spec = self.output_spec(keyspace, &meta, None, budget);
-            spec.stream = match spec.stream {
-                Stream::FlushBlock => Stream::SpillBlock,
-                _ => Stream::SpillTuple,
-            };
+            let mut spec = self.private_spec(keyspace, &meta, budget);
             spec.base = PRIVATE;
             spec.wishes = self.live.tier_wishes(keyspace, Some(table));
             // Transactions keep whole blocks: patches would be put over zeros here.
@@ -57,6 +69,53 @@ impl Flusher {
             }
         }
         Ok(spill)
+    }
+
+    fn private_spec(&self, keyspace: u32, meta: &KeyspaceMeta, budget: Budget) -> OutputSpec {
+        let mut spec = self.output_spec(keyspace, meta, None, budget);
+        spec.stream = match meta.kind {
+            KeyspaceKind::Block => Stream::SpillBlock,
+            KeyspaceKind::Tuple => Stream::SpillTuple,
+        };
+        spec
+    }
+
+    /// Merges private runs, neighbours, newest first, into one, not durably. `goes_on` is asked behind each
+    /// piece.
+    ///
+    /// # Errors
+    /// `Full`; I/O errors, sticky where a write failed; corruption; those of `goes_on`.
+    pub(crate) fn merge_private(
+        &self,
+        keyspace: u32,
+        inputs: &[Arc<Run>],
+        goes_on: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<Arc<Run>> {
+        let meta = self.keyspaces.get(keyspace)?;
+        let rules = KeepRules { boundaries: Vec::new(), bottom: false, merger: meta.merger.clone() };
+        let mut spec = self.private_spec(keyspace, &meta, Budget::Ordinary);
+        spec.filters = inputs.iter().any(|run| run.is_searched());
+        spec.pace = Some(Arc::clone(&self.live.pressure.pace) as Arc<dyn Pace>);
+        let options = self.runtime.options.merge;
+        // As they are counted on the device, and in the pieces that come of them.
+        let mut rest: Vec<_> = inputs.iter().map(|run| Arc::new(run.rebased(0))).collect();
+        let mut merged = CollectWhile { goes_on, collect: Collect::default() };
+        loop {
+            let end = end_of_step(&rest, options.tombstones_max);
+            let (spec, rules, victims) = (spec.clone(), rules.clone(), Victims::default());
+            let job = MergeJob { spec, inputs: rest.clone(), rules, options, victims, end: end.clone() };
+            let totals = self.runtime.observe_writes(job.run(&mut merged))?;
+            self.runtime.counters.note_merge_output(totals);
+            let Some(end) = end else { break };
+            for run in &mut rest {
+                *run = Arc::new(Run { lower_bound: end.clone(), ..Run::clone(run) });
+            }
+        }
+        self.close_spill_streams();
+        let age = inputs.first().map_or(0, |newest| newest.age);
+        let pieces = merged.collect.pieces;
+        let run = Run { id: self.live.new_run_id(), age, lower_bound: Bytes::new(), pieces };
+        Ok(Arc::new(run.rebased(PRIVATE)))
     }
 
     /// Makes private runs durable and enters them in the manifest, where they wait for the commit.

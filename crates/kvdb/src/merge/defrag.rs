@@ -169,17 +169,26 @@ pub struct Defragmented {
     pub is_complete: bool,
 }
 
-impl Merger {
+/// Defragments what `merger` merges.
+pub(crate) struct Defragmenter {
+    merger: Arc<Merger>,
+}
+
+impl Defragmenter {
+    pub(crate) fn new(merger: &Arc<Merger>) -> Self {
+        Self { merger: Arc::clone(merger) }
+    }
+
     /// What is stored where. O(zones + pieces).
     pub(crate) fn fragmentation(&self) -> Fragmentation {
-        Fragmentation::of(&self.victims.emptiable(), self.runtime.ctx.zones.zone_bytes().into())
+        Fragmentation::of(&self.merger.victims.emptiable(), self.merger.runtime.ctx.zones.zone_bytes().into())
     }
 
     /// What a defragmentation would do now. O(zones + pieces).
-    pub(crate) fn defrag_plan(&self, policy: DefragPolicy) -> DefragPlan {
-        let zones = self.victims.emptiable();
-        let now = Fragmentation::of(&zones, self.runtime.ctx.zones.zone_bytes().into());
-        let targets = self.defrag_targets(zones, policy);
+    pub(crate) fn plan(&self, policy: DefragPolicy) -> DefragPlan {
+        let zones = self.merger.victims.emptiable();
+        let now = Fragmentation::of(&zones, self.merger.runtime.ctx.zones.zone_bytes().into());
+        let targets = self.targets(zones, policy);
         let bytes = targets.iter().map(|zone| zone.bytes_live).sum();
         DefragPlan { now, zones: targets.len() as u64, bytes }
     }
@@ -188,29 +197,30 @@ impl Merger {
     ///
     /// # Errors
     /// I/O errors, corruption. Too little space ends it without one.
-    pub(crate) fn defragment(
+    pub(crate) fn run(
         &self,
         policy: DefragPolicy,
         limit: &DefragLimit,
         goes_on: &mut dyn FnMut(DefragProgress) -> bool,
     ) -> Result<Defragmented> {
-        self.runtime.check_writable()?;
+        self.merger.runtime.check_writable()?;
         let before = self.fragmentation();
-        Rounds::let_merges_end(self, || goes_on(DefragProgress { bytes_done: 0, bytes: 0 }));
+        Rounds::let_merges_end(&self.merger, || goes_on(DefragProgress { bytes_done: 0, bytes: 0 }));
         // What is dead goes first: it is not to be copied.
-        ok_unless_full(self.background_reclaim(ReclaimReason::OldGarbage))?;
-        let zones = &self.runtime.ctx.zones;
-        let targets = self.defrag_targets(self.victims.emptiable(), policy);
+        ok_unless_full(self.merger.background_reclaim(ReclaimReason::OldGarbage))?;
+        let zones = &self.merger.runtime.ctx.zones;
+        let targets = self.targets(self.merger.victims.emptiable(), policy);
         let bytes = targets.iter().map(|zone| zone.bytes_live).sum();
         let mut left: Vec<(ZoneId, u32)> =
             targets.into_iter().map(|zone| (zone.zone, zones.generation(zone.zone))).collect();
-        let (mut bytes_done, mut rounds) = (0, Rounds::of(self));
+        let (mut bytes_done, mut rounds) = (0, Rounds::of(&self.merger));
         let mut is_complete = true;
         while !left.is_empty() && is_complete {
             let (victims, budget, bytes_round) = self.next_round(&mut left);
             let limit = limit.clone();
-            let pace = Limited::over(self.pace(), self, move || limit.bytes_per_second());
-            let config = StepConfig { victims, ..self.stepper.step_config(Lane::FIRST, budget, Some(pace)) };
+            let pace = Limited::over(self.merger.pace(), &self.merger, move || limit.bytes_per_second());
+            let config =
+                StepConfig { victims, ..self.merger.stepper.step_config(Lane::FIRST, budget, Some(pace)) };
             let mut is_told_to_end = false;
             let mut tell = |done: usize, all: usize| {
                 let part = bytes_round * done as u64 / all.max(1) as u64;
@@ -220,7 +230,7 @@ impl Merger {
             };
             // Also where there is nothing to choose.
             if tell(0, 1) {
-                let emptied = self.empty(&config, false, &mut tell);
+                let emptied = self.merger.empty(&config, false, &mut tell);
                 ok_unless_full(emptied.map(drop))?;
             }
             let count = left.len();
@@ -235,7 +245,7 @@ impl Merger {
                 left.rotate_left(1);
                 gets_on = rounds.wait_for_others();
             }
-            is_complete = !is_told_to_end && !self.runtime.is_stopping() && gets_on;
+            is_complete = !is_told_to_end && !self.merger.runtime.is_stopping() && gets_on;
         }
         goes_on(DefragProgress { bytes_done, bytes });
         let after = self.fragmentation();
@@ -244,19 +254,19 @@ impl Merger {
 
     /// Takes those off the list that are free, or can't be emptied any more; all that can, by number.
     fn drop_emptied(&self, left: &mut Vec<(ZoneId, u32)>) -> HashMap<ZoneId, ZoneRow> {
-        let zones = &self.runtime.ctx.zones;
+        let zones = &self.merger.runtime.ctx.zones;
         let rows: HashMap<ZoneId, ZoneRow> =
-            self.victims.emptiable().into_iter().map(|row| (row.zone, row)).collect();
+            self.merger.victims.emptiable().into_iter().map(|row| (row.zone, row)).collect();
         left.retain(|(zone, generation)| rows.contains_key(zone) && zones.generation(*zone) == *generation);
         rows
     }
 
     /// Those that `policy` wants to be emptied, in this order.
-    fn defrag_targets(&self, mut zones: Vec<ZoneRow>, policy: DefragPolicy) -> Vec<ZoneRow> {
-        let zone_bytes = u64::from(self.runtime.ctx.zones.zone_bytes());
+    fn targets(&self, mut zones: Vec<ZoneRow>, policy: DefragPolicy) -> Vec<ZoneRow> {
+        let zone_bytes = u64::from(self.merger.runtime.ctx.zones.zone_bytes());
         let weight = |zone: &ZoneRow| zone.bytes_live / zone.stretches.max(1);
         if policy == DefragPolicy::Sparse {
-            let view = self.live.view();
+            let view = self.merger.live.view();
             let mut pieces: HashMap<ZoneId, u64> = HashMap::new();
             for zone_use in uses_of(&view.version) {
                 *pieces.entry(zone_use.zone).or_default() += 1;
@@ -276,16 +286,16 @@ impl Merger {
     /// how much it is (bytes). None is chosen while readers hold what others have been emptied of: it would
     /// not come back before they end.
     fn next_round(&self, left: &mut Vec<(ZoneId, u32)>) -> (Victims, Budget, u64) {
-        let zones = &self.runtime.ctx.zones;
+        let zones = &self.merger.runtime.ctx.zones;
         let zone_bytes = u64::from(zones.zone_bytes());
         let rows = self.drop_emptied(left);
-        let kept = self.space.bytes_waiting() + ZONES_KEPT * zone_bytes;
+        let kept = self.merger.space.bytes_waiting() + ZONES_KEPT * zone_bytes;
         let room_in = |budget| zones.free_bytes(budget).saturating_sub(kept);
         // What deletions leave to merges is taken only where nothing can be done without it, and it comes
         // back at once.
         let budget = if room_in(Budget::Deleting) > 0 { Budget::Deleting } else { Budget::Reserve };
-        let is_held = budget == Budget::Reserve && self.live.is_old_version_read();
-        if is_held || self.victims.readers_hold_zones() {
+        let is_held = budget == Budget::Reserve && self.merger.live.is_old_version_read();
+        if is_held || self.merger.victims.readers_hold_zones() {
             return (Victims::default(), budget, 0);
         }
         let room = room_in(budget).min(ROUND_BYTES_MAX);

@@ -32,6 +32,7 @@ use crate::live::keyspaces::Keyspaces;
 use crate::live::{Ledger, LiveSet};
 use crate::memtable::MemTable;
 use crate::merge::Merger;
+use crate::merge::defrag::Defragmenter;
 use crate::merge::deleted::Deleted;
 use crate::merge::migrate::Migrator;
 use crate::order::log::Log;
@@ -211,7 +212,6 @@ fn owners(
     let deleted = Arc::new(Deleted::new(&keyspaces, &history, &sequencer));
     let merger = Arc::new(Merger::new(&flusher, &deleted));
     let devices = Devices::new(&merger, &checkpoints, found, uuid);
-    let migrator = Migrator::new(&merger);
     let writer = Arc::new(Writer::new(&flusher, &Arc::new(Admission::new(&merger, &reader)), &deleted));
     let txns = Arc::new(Txns::new(&reader, &checkpoints, &writer));
     Ok(Parts {
@@ -231,9 +231,10 @@ fn owners(
         space,
         deleted,
         flusher,
+        defragmenter: Defragmenter::new(&merger),
+        migrator: Migrator::new(&merger),
         merger,
         devices,
-        migrator,
         writer,
         txns,
     })

@@ -92,7 +92,7 @@ impl Parts {
         add("zones.free", u64::from(zones.zones_free));
         add("zones.live_bytes", zones.bytes_live);
         add("zones.capacity_bytes", zones.bytes_capacity);
-        let fragmentation = self.merger.fragmentation();
+        let fragmentation = self.defragmenter.fragmentation();
         add("zones.reclaimable", fragmentation.zones_reclaimable());
         add("zones.reclaimable_bytes", fragmentation.bytes_reclaimable());
         add("zones.defrag_is_worth_it", fragmentation.is_worth_it().into());

@@ -53,6 +53,8 @@ pub(super) struct Repair<'a> {
     /// Pieces that no manifest names.
     adopted: &'a BTreeSet<PieceId>,
     kept: Kept,
+    /// What became of damaged pieces, for the other runs that have them: they share what is left, as before.
+    mended: HashMap<PieceId, Salvaged>,
     findings: Vec<String>,
     lost: Vec<Lost>,
     is_mended: bool,
@@ -66,7 +68,8 @@ impl<'a> Repair<'a> {
         adopted: &'a BTreeSet<PieceId>,
     ) -> Self {
         let (kept, findings, lost) = (Vec::new(), Vec::new(), Vec::new());
-        Self { ctx, superblock, next_id, adopted, kept, findings, lost, is_mended: false }
+        let mended = HashMap::new();
+        Self { ctx, superblock, next_id, adopted, kept, mended, findings, lost, is_mended: false }
     }
 
     /// Verifies every piece of `state`, and puts mended ones in the places of damaged ones.
@@ -94,18 +97,11 @@ impl<'a> Repair<'a> {
             }
         }
         let mut claimed = if headless.is_empty() { HashSet::new() } else { self.claimed()? };
-        let mut rebuilt: HashMap<PieceId, Vec<u64>> = HashMap::new();
         for (keyspace, txn, id) in headless {
             let Some((_, name, kind)) = names.iter().find(|(id, ..)| *id == keyspace) else { continue };
             let owner = Owner { keyspace, name, kind: *kind, txn };
-            // What a fork has of the same piece, this run has, too.
-            for addr in rebuilt.get(&id).into_iter().flatten() {
-                claimed.remove(addr);
-            }
             if let Some(run) = run_of(state, owner, id) {
-                let addresses = self.headless(owner, run, id, &claimed)?;
-                claimed.extend(&addresses);
-                rebuilt.insert(id, addresses);
+                claimed.extend(self.headless(owner, run, id, &claimed)?);
             }
         }
         Ok(())
@@ -143,15 +139,7 @@ impl<'a> Repair<'a> {
         let mut pieces = Vec::with_capacity(run.pieces.len());
         for desc in std::mem::take(&mut run.pieces) {
             progress::advance(desc.data_bytes);
-            let next_id = Arc::clone(self.next_id);
-            let mut id = || PieceId(next_id.fetch_add(1, Ordering::Relaxed));
-            match salvage(
-                self.ctx,
-                owner.keyspace,
-                owner.kind,
-                (&desc, self.adopted.contains(&desc.id)),
-                &mut id,
-            )? {
+            match self.salvaged(owner, &desc)? {
                 Salvaged::Headless => {
                     headless.push(desc.id);
                     pieces.push(desc);
@@ -161,6 +149,21 @@ impl<'a> Repair<'a> {
         }
         run.pieces = pieces;
         Ok(headless)
+    }
+
+    /// What becomes of a piece, or has become of it as that of another run.
+    fn salvaged(&mut self, owner: Owner<'_>, desc: &PieceDesc) -> Result<Salvaged> {
+        if let Some(known) = self.mended.get(&desc.id) {
+            return Ok(known.clone());
+        }
+        let next_id = Arc::clone(self.next_id);
+        let mut id = || PieceId(next_id.fetch_add(1, Ordering::Relaxed));
+        let is_adopted = self.adopted.contains(&desc.id);
+        let salvaged = salvage(self.ctx, owner.keyspace, owner.kind, (desc, is_adopted), &mut id)?;
+        if let Salvaged::Mended { .. } = salvaged {
+            self.mended.insert(desc.id, salvaged.clone());
+        }
+        Ok(salvaged)
     }
 
     /// Mends a piece without an index; gives where the blocks lie that were found for it.
@@ -175,7 +178,11 @@ impl<'a> Repair<'a> {
         let desc = run.pieces.remove(at);
         let next_id = Arc::clone(self.next_id);
         let mut number = || PieceId(next_id.fetch_add(1, Ordering::Relaxed));
-        let salvaged = rebuild(self.ctx, owner.keyspace, owner.kind, &desc, claimed, &mut number)?;
+        let salvaged = match self.mended.get(&id) {
+            Some(known) => known.clone(),
+            None => rebuild(self.ctx, owner.keyspace, owner.kind, &desc, claimed, &mut number)?,
+        };
+        self.mended.insert(id, salvaged.clone());
         let addresses = match &salvaged {
             Salvaged::Mended { piece: Some((_, piece)), .. } => addresses_of(piece)?,
             _ => Vec::new(),

@@ -1,9 +1,9 @@
 //! Checkpoints of transactions: what the manifest learns of their runs, and how one goes on from there, or
 //! another one begins.
 //!
-//! Thread safety: as the transaction. A fork takes what a checkpoint holds under the lock of the checkpoints,
-//! and no lock of the transaction, which may go on, checkpoint, or end meanwhile: the pieces are held until
-//! the manifest names them for the fork, too.
+//! Thread safety: as the transaction. A fork takes what a checkpoint holds, and no lock of the transaction,
+//! which may go on, checkpoint, or end meanwhile: the pieces are held until the manifest names them for the
+//! fork, too. Until then no run is merged, so that both sides have the same ones.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -28,6 +28,8 @@ impl DbTxn {
     /// Opens what a checkpoint holds.
     pub(crate) fn resume(engine: &Arc<Txns>, id: TxnId) -> Result<Arc<Self>> {
         engine.runtime.check_accepting()?;
+        // Its runs are those of the checkpoint until it is listed as open.
+        let _held = engine.checkpoints.hold();
         let saved = engine.checkpoints.open(id)?;
         let accountant = Arc::clone(&engine.runtime.ctx.accountant);
         let stats = saved.stats();
@@ -45,9 +47,17 @@ impl DbTxn {
         owner: &dyn Fn(&CheckpointInfo) -> Bytes,
     ) -> Result<TxnId> {
         engine.runtime.check_accepting()?;
-        let (saved, info) = engine.checkpoints.saved(from)?;
-        let owner = owner(&info);
-        check_owner(&owner)?;
+        let (owner, saved, _held) = loop {
+            let (_, info) = engine.checkpoints.saved(from)?;
+            let owner = owner(&info);
+            check_owner(&owner)?;
+            let held = engine.checkpoints.hold();
+            let (saved, now) = engine.checkpoints.saved(from)?;
+            // Unless another checkpoint has come.
+            if (now.operations, &now.owner) == (info.operations, &info.owner) {
+                break (owner, saved, held);
+            }
+        };
         let id = engine.transactions.open(&engine.live)?;
         let forked = engine.save_fork(id, &saved, owner);
         // As a transaction that was let go.
@@ -64,7 +74,10 @@ impl DbTxn {
         self.with(|live| {
             self.note_saved(live, save);
             Ok(())
-        })
+        })?;
+        // There may be runs to merge.
+        self.engine.runtime.work.notify();
+        Ok(())
     }
 
     /// What the manifest does not know of the runs; nothing is sealed. What a checkpointed transaction

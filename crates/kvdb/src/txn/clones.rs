@@ -24,7 +24,7 @@ use crate::read::{DbSnapshot, ReadAt};
 const WINDOW_BLOCKS: u64 = 1 << 16;
 
 /// Stretches of blocks that go into one run, so that memory is bounded.
-const LOCATED_MAX: usize = 1 << 16;
+const LOCATED_MAX: usize = if cfg!(test) { 512 } else { 1 << 16 };
 
 impl DbTxn {
     /// Over the newest state, of a caller that keeps others away. It can't be taken back.

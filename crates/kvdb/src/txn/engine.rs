@@ -9,6 +9,7 @@ use kvfs_locks::{Mutex, class};
 use kvfs_store::TxnId;
 
 use super::DbTxn;
+use super::merges::Merges;
 use crate::commits::{Checkpoints, Transactions, Undo};
 use crate::flush::Flusher;
 use crate::history::History;
@@ -31,6 +32,7 @@ pub(crate) struct Txns {
     pub(super) flusher: Arc<Flusher>,
     pub(super) writer: Arc<Writer>,
     pub(super) open: OpenTxns,
+    pub(super) merges: Mutex<Merges, class::KvdbTxnMerges>,
 }
 
 impl Txns {
@@ -48,6 +50,7 @@ impl Txns {
             flusher: Arc::clone(&writer.flusher),
             writer: Arc::clone(writer),
             open: OpenTxns::default(),
+            merges: Mutex::default(),
         }
     }
 }
@@ -63,6 +66,10 @@ impl OpenTxns {
 
     pub(super) fn remove(&self, id: TxnId) {
         self.0.lock().remove(&id);
+    }
+
+    pub(super) fn get(&self, id: TxnId) -> Option<Arc<DbTxn>> {
+        self.0.lock().get(&id)?.upgrade()
     }
 
     /// Of those that can spill anything the one that holds most memory.

@@ -14,6 +14,7 @@ mod checkpoints;
 mod clones;
 mod engine;
 mod forks;
+mod merges;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

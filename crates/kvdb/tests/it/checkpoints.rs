@@ -42,7 +42,7 @@ pub(crate) fn content(read: &dyn Read, (rows, data): (Keyspace, Keyspace)) -> Co
 }
 
 /// One random batch, and what it does to `content`.
-fn change(rng: &mut Rng, (rows, data): (Keyspace, Keyspace), content: &mut Content) -> Batch {
+pub(crate) fn change(rng: &mut Rng, (rows, data): (Keyspace, Keyspace), content: &mut Content) -> Batch {
     let mut batch = Batch::new();
     for _ in 0..rng.range(1, 5) {
         let key = format!("k{}", rng.below(12));

@@ -504,7 +504,17 @@ fn a_repair_gives_what_it_finds_of_a_shared_piece_to_each_of_its_owners() {
     assert_clean(&db, "repaired");
     let count = |read: &dyn Read| content_rows(read, rows);
     assert_eq!(count(&*db), 500);
-    for id in &ids[1..] {
+    // They share what is left, so merges keep apart what came before the fork and after it.
+    let txn = db.resume(ids[1]).expect("resumes");
+    let at = txn.stats().operations;
+    for round in 0..6 {
+        apply(&*txn, |batch| batch.put(rows, "k007", vec![7; 100 + round]));
+        txn.checkpoint(b"").expect("is checkpointed");
+    }
+    db.compact().expect("merges");
+    assert_eq!(count(&*txn.as_of(at).expect("looks")), 500);
+    txn.abort();
+    for id in &ids[2..] {
         let txn = db.resume(*id).expect("resumes");
         assert_eq!(count(&*txn), 500);
         txn.abort();

@@ -13,6 +13,7 @@ mod gathering;
 mod overwritten;
 mod paging;
 mod patches;
+mod private_merges;
 mod pruned;
 mod repair;
 mod snapshots;

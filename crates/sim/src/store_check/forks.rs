@@ -54,6 +54,10 @@ impl Runner<'_> {
         let slots = self.txns.iter().cycle().skip(slot).take(SLOTS).flatten();
         let mut forks = slots.filter_map(|pair| Some((pair, self.forks.get(&pair.subject.id())?)));
         let Some((pair, Fork { from, operations })) = forks.next() else { return Ok(()) };
+        // Behind the end of the other side nothing is told of the fork any more.
+        if !self.subject.store().checkpointed().iter().any(|info| info.id == *from) {
+            return Ok(());
+        }
         let now = Pair { subject: pair.subject.stats().operations, model: pair.model.stats().operations };
         for (name, at) in [("where it began", operations), ("now", &now)] {
             let subject = pair.subject.as_of(at.subject).map_err(|error| text(&error))?;

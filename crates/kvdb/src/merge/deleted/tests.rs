@@ -3,15 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kvfs_device::{Device, MemoryDevice, Rng};
-use kvfs_store::clock::ManualClock;
+use kvfs_device::Rng;
 use kvfs_store::{BLOCK_BYTES, Batch, Durability, Keyspace, KeyspaceKind, NamedSnapshots, Store, StoreError};
 
 use crate::pressure::throttle::SEALED_MAX;
-use crate::{Background, CreateOptions, Db, Options};
+use crate::testing::{ZONE_BYTES, small_store};
+use crate::{Background, Db};
 
-const ZONE_BYTES: u32 = 256 << 10;
-const CAPACITY: u64 = 240 * ZONE_BYTES as u64;
 const FILE_BLOCKS: u64 = 256;
 const FILE_BYTES: u64 = FILE_BLOCKS * BLOCK_BYTES as u64;
 
@@ -20,17 +18,9 @@ fn open() -> (Arc<Db>, Keyspace) {
 }
 
 fn open_with(background: Background) -> (Arc<Db>, Keyspace) {
-    let device: Arc<dyn Device> = Arc::new(MemoryDevice::growable(0, CAPACITY));
-    let create = CreateOptions {
-        zone_bytes: ZONE_BYTES,
-        journal_bytes: Some(4 << 20),
-        ..CreateOptions::new(CAPACITY, [7; 16])
-    };
-    Db::create(Arc::clone(&device), &create).expect("creates");
-    let mut options = Options::with_memory(64 << 20);
-    (options.background, options.memtable_bytes) = (background, 1 << 20);
-    let clock = Arc::new(ManualClock::at(Duration::from_secs(1)));
-    let db = Db::open(device, options, clock).expect("opens");
+    let db = small_store(240, |options| {
+        (options.background, options.memtable_bytes) = (background, 1 << 20);
+    });
     let blocks = db.open_keyspace("blocks", KeyspaceKind::Block, None).expect("opens");
     (db, blocks)
 }

@@ -58,6 +58,7 @@ impl LostPart {
 }
 
 /// What became of a piece.
+#[derive(Clone)]
 pub(crate) enum Salvaged {
     /// Nothing is wrong with it. Keep it as long as its space must not be given out.
     Sound(Arc<Piece>),
