@@ -140,6 +140,35 @@ not_mounted() {
     (cd "$mnt" && counts_what_is_there)
 }
 
+# Used and exclusive bytes of projects 51 and 52.
+exclusive_are() {
+  local found
+  found=$(quota report --exclusive --json | python3 -c "
+import json, sys
+rows = {row['id']: row for row in json.load(sys.stdin) if row['kind'] == 'project'}
+print(*(rows.get(id, {}).get(key, 0) for id in (51, 52) for key in ('bytes', 'bytes_exclusive')))")
+  [ "$found" = "$*" ] || { echo "$found instead of $*"; return 1; }
+}
+
+# What clones share is of none alone. What is in memory would be cloned by copies.
+shares() {
+  local m=1048576
+  mkdir "$mnt/e1" "$mnt/e2" && "$KVFS" quota project set "$mnt/e1" 51 && "$KVFS" quota project set "$mnt/e2" 52 &&
+    head -c $((4 * m)) /dev/urandom >"$mnt/e1/file" && umount_store && mount_store || return 1
+  exclusive_are $((4 * m)) $((4 * m)) 0 0 && "$KVFS" clone "$mnt/e1/file" "$mnt/e1/again" && exclusive_are $((8 * m)) $((4 * m)) 0 0 || return 1
+  "$KVFS" clone "$mnt/e1/file" "$mnt/e2/file" && exclusive_are $((8 * m)) 0 $((4 * m)) 0 || return 1
+  dd if=/dev/urandom of="$mnt/e2/file" bs=64K seek=3 count=16 conv=notrunc status=none && sync "$mnt/e2/file" && exclusive_are $((8 * m)) $m $((4 * m)) $m || return 1
+  quota report --exclusive | grep -E '^ +WHO +BYTES +EXCLUSIVE ' && quota report --exclusive | grep -E '^project +52 +4.0 MiB +1.0 MiB ' || return 1
+  [ "$(quota get --project 51 --exclusive --json | python3 -c "import json,sys; print(json.load(sys.stdin)[0]['bytes_exclusive'])")" = $m ] || return 1
+  ! quota report | grep EXCLUSIVE && [ "$(has project 51 bytes_exclusive)" = None ] || return 1
+  if is_root; then
+    chown "$who" "$mnt/e2/file" && chmod 666 "$store/control.sock" && as "$KVFS" quota get -s "$mnt" || return 1
+    ends "$denied" as "$KVFS" quota get --exclusive -s "$mnt" && ends "$denied" as "$KVFS" quota report --exclusive -s "$mnt" || return 1
+  fi
+  rm "$mnt/e1/file" "$mnt/e1/again" && until_ok exclusive_are 0 0 $((4 * m)) $((4 * m)) || return 1
+  umount_store && on=$store exclusive_are 0 0 $((4 * m)) $((4 * m)) && mount_store
+}
+
 received() {
   "$KVFS" mkfs --size 1G "$work/target" >/dev/null && "$KVFS" quota on -s "$work/target" && "$KVFS" snapshot create -s "$mnt" sent &&
     "$KVFS" snapshot send -s "$mnt" sent | "$KVFS" snapshot receive -s "$work/target" && "$KVFS" check "$work/target" || return 1
@@ -157,6 +186,7 @@ step "who sees what" seen_by_others
 cd /
 step "kill -9" killed
 step "a store that is not mounted" not_mounted
+step "exclusive bytes" shares
 step "counted again after a receive" received
 umount_store && check_store >/dev/null || { say "  the store is not sound in the end"; failed=$((failed + 1)); }
 summary quota

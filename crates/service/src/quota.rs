@@ -1,7 +1,8 @@
 //! Quotas: turned on and off, set, and told.
 //!
 //! Thread safety: for threads that may block. Invariant: as quotactl(2) has it, a user sees what is said of
-//! that user and of its groups; root and the store's owner see and change everything.
+//! that user and of its groups; root and the store's owner see and change everything. Exclusive bytes are for
+//! these alone: a count takes long, and holds what merges replace.
 
 use kvfs_fs::{FileSystem, Limits, Project, QuotaKind, QuotaLine};
 
@@ -61,29 +62,44 @@ impl ServedStore<'_> {
         Ok(())
     }
 
-    /// What a user, group or project has.
+    /// What a user, group or project has; `exclusive`: with the bytes that are its alone, which only root and
+    /// the store's owner may ask.
     ///
     /// # Errors
-    /// The caller may not; quotas are off.
-    pub fn quota(&self, caller: &Caller, owner: QuotaOwner) -> Result<QuotaRow> {
+    /// The caller may not; quotas are off; as [`Self::quota_report`].
+    pub fn quota(&self, caller: &Caller, owner: QuotaOwner, exclusive: bool) -> Result<QuotaRow> {
         if !is_said_of(caller, owner) {
             authorize(self.fs, caller, "see other people's quotas")?;
         }
+        if exclusive {
+            admit_exclusive(self.fs, caller)?;
+        }
         let (kind, id) = parts(owner);
-        Ok(row(&self.fs.quotas().get(kind, id).ok_or_else(are_off)?))
+        let mut lines = [self.fs.quotas().get(kind, id).ok_or_else(are_off)?];
+        if exclusive {
+            tell_exclusive(self, caller, &mut lines)?;
+        }
+        Ok(row(&lines[0]))
     }
 
-    /// What all have that the caller may see. Every user may ask.
+    /// What all have that the caller may see, and every user may ask; `exclusive`: with the bytes that are
+    /// theirs alone, which only root and the store's owner may ask.
     ///
     /// # Errors
-    /// Quotas are off.
-    pub fn quota_report(&self, caller: &Caller) -> Result<Vec<QuotaRow>> {
+    /// Quotas are off; of exclusive bytes, the caller may not, store errors, and the count was given up.
+    pub fn quota_report(&self, caller: &Caller, exclusive: bool) -> Result<Vec<QuotaRow>> {
+        if exclusive {
+            admit_exclusive(self.fs, caller)?;
+        }
         if !self.fs.quotas().are_on() {
             return Err(are_off());
         }
         let mut lines = self.fs.quotas().report();
         let sees_all = is_master(self.fs, caller.uid);
         lines.retain(|line| sees_all || is_said_of(caller, whose(line.kind, line.id)));
+        if exclusive {
+            tell_exclusive(self, caller, &mut lines)?;
+        }
         Ok(lines.iter().map(row).collect())
     }
 
@@ -124,6 +140,15 @@ fn admit(fs: &FileSystem, caller: &Caller) -> Result<()> {
     authorize(fs, caller, "change quotas")
 }
 
+fn admit_exclusive(fs: &FileSystem, caller: &Caller) -> Result<()> {
+    authorize(fs, caller, "see exclusive bytes")
+}
+
+/// May be asked several times at once: a count changes nothing.
+fn tell_exclusive(store: &ServedStore<'_>, caller: &Caller, lines: &mut [QuotaLine]) -> Result<()> {
+    Ok(store.defrag.while_wanted(caller, || store.fs.quotas().tell_exclusive(lines))?)
+}
+
 fn are_off() -> ServiceError {
     ServiceError::new(ErrorKind::Failed, "quotas are off; `kvfs quota on` turns them on")
 }
@@ -158,6 +183,7 @@ fn row(line: &QuotaLine) -> QuotaRow {
     QuotaRow {
         owner: whose(line.kind, line.id),
         bytes: line.usage.bytes.max(0) as u64,
+        bytes_exclusive: line.bytes_exclusive.map(|bytes| bytes.max(0) as u64),
         inodes: line.usage.inodes.max(0) as u64,
         limits: LimitChanges {
             bytes_soft: Some(line.limits.bytes_soft),

@@ -198,6 +198,9 @@ pub trait Cursor: Send {
     fn entry(&self) -> Option<(&[u8], &Bytes)>;
 }
 
+/// Is told a number of blocks, and the prefixes that refer to all of them.
+pub type EachShared<'e> = &'e mut dyn FnMut(u64, &[&[u8]]) -> Result<()>;
+
 /// A pin on one position of the order. Dropping it releases the pin.
 pub trait Snapshot: Read {
     /// The newest seqno that the snapshot sees.
@@ -206,6 +209,19 @@ pub trait Snapshot: Read {
     /// What its engine knows it by; `None`: nothing but what it reads.
     fn as_any(&self) -> Option<&dyn std::any::Any> {
         None
+    }
+
+    /// Tells `each` which blocks of a block keyspace, as the snapshot sees it, the engine has once and refers
+    /// to several times: how many they are, and the prefixes that refer to them, two or more, each as often
+    /// as it does. So clones are told, until they are overwritten, or the engine copies them apart. Reads no
+    /// content; [`progress::check_wanted`] may end it. The default, of an engine that has everything once for
+    /// each reference, tells none.
+    ///
+    /// # Errors
+    /// As [`Read::get`]; those of `each`; [`StoreError::GivenUp`].
+    fn each_shared(&self, keyspace: Keyspace, each: EachShared<'_>) -> Result<()> {
+        let _ = (keyspace, each);
+        Ok(())
     }
 }
 

@@ -266,8 +266,9 @@ pub trait Txn: Read {
     /// As reads.
     fn changes(&self, keyspace: Keyspace) -> Result<Box<dyn ChangeCursor>>;
 
-    /// What it saw after the first `operations` of its operations ([`TxnStats::operations`]), which must be
-    /// where it, or what it is a fork of, had a checkpoint. As long as the transaction is open.
+    /// What it saw after the first `operations` of its operations ([`TxnStats::operations`]), as long as it
+    /// is open: all of them, or those up to where it was forked, or is a fork itself, while the other side
+    /// of that fork has not ended.
     ///
     /// # Errors
     /// The transaction has ended; [`crate::StoreError::Unsupported`] by an engine without checkpoints.

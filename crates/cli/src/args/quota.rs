@@ -17,6 +17,7 @@ Examples:
   kvfs quota set --project 42 --bytes-hard 20G
   kvfs quota get --user anna
   kvfs quota report
+  kvfs quota report --exclusive            what would come free without each
   kvfs quota off                           limits are kept for the next time
 
 A user with more than the soft limit for longer than the grace time, or with
@@ -103,11 +104,16 @@ pub(crate) enum QuotaCommand {
         grace: Option<Duration>,
     },
     /// What a user, group or project has, and may have (default: yourself)
-    #[command(after_help = "Examples:\n  kvfs quota get\n  kvfs quota get --group staff --json")]
+    #[command(after_help = "Examples:\n  kvfs quota get\n  kvfs quota get --group staff --json\n  \
+        kvfs quota get --project 42 --exclusive")]
     Get {
         /// The user, group or project
         #[command(flatten)]
         of: QuotaOf,
+        /// How many bytes would come free without it, too: not what clones share with others; for root and
+        /// the store's owner, takes a while
+        #[arg(long)]
+        exclusive: bool,
         /// How it is shown
         #[command(flatten)]
         form: TableForm,
@@ -117,9 +123,14 @@ pub(crate) enum QuotaCommand {
     Project(ProjectCommand),
     /// Every user and group that has something, or a limit
     #[command(
-        after_help = "Examples:\n  kvfs quota report\n  kvfs quota report --numeric\n  kvfs quota report --json"
+        after_help = "Examples:\n  kvfs quota report\n  kvfs quota report --numeric\n  kvfs quota report --json\n  \
+        kvfs quota report --exclusive"
     )]
     Report {
+        /// How many bytes would come free without each, too: not what clones share with others; for root and
+        /// the store's owner, takes a while
+        #[arg(long)]
+        exclusive: bool,
         /// How it is shown
         #[command(flatten)]
         form: TableForm,

@@ -17,8 +17,10 @@ impl RequestHandler {
             &QuotaRequest::On { abort_open } => store.turn_quotas_on(caller, abort_open)?,
             QuotaRequest::Off => store.turn_quotas_off(caller)?,
             QuotaRequest::Set(owner, changes) => store.set_quota(caller, *owner, changes)?,
-            QuotaRequest::Get(owner) => return Ok(told(vec![store.quota(caller, *owner)?])),
-            QuotaRequest::Report => return Ok(told(store.quota_report(caller)?)),
+            &QuotaRequest::Get { owner, exclusive } => {
+                return Ok(told(vec![store.quota(caller, owner, exclusive)?]));
+            }
+            &QuotaRequest::Report { exclusive } => return Ok(told(store.quota_report(caller, exclusive)?)),
             QuotaRequest::ProjectTrees => return Ok(Response::ProjectTrees(store.project_trees(caller)?)),
         }
         Ok(Response::Done)

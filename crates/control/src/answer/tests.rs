@@ -273,12 +273,13 @@ fn may(request: &Request) -> May {
             | BranchRequest::Delete { .. } => May::Masters,
         },
         Request::Quota(request) => match request {
-            QuotaRequest::Report => May::Everyone,
+            QuotaRequest::Report { exclusive: false } => May::Everyone,
             QuotaRequest::On { abort_open: true } => May::Server,
             QuotaRequest::On { .. }
             | QuotaRequest::Off
             | QuotaRequest::Set(..)
-            | QuotaRequest::Get(_)
+            | QuotaRequest::Get { .. }
+            | QuotaRequest::Report { exclusive: true }
             | QuotaRequest::ProjectTrees => May::Masters,
         },
     }
@@ -402,9 +403,10 @@ fn requests(id: u64) -> Vec<Request> {
             QuotaRequest::On { abort_open: false },
             QuotaRequest::On { abort_open: true },
             QuotaRequest::Set(QuotaOwner::User(1), changes),
-            QuotaRequest::Get(QuotaOwner::User(1)),
-            QuotaRequest::Get(QuotaOwner::Group(1)),
-            QuotaRequest::Report,
+            QuotaRequest::Get { owner: QuotaOwner::User(1), exclusive: false },
+            QuotaRequest::Get { owner: QuotaOwner::Group(1), exclusive: true },
+            QuotaRequest::Report { exclusive: false },
+            QuotaRequest::Report { exclusive: true },
             QuotaRequest::ProjectTrees,
             QuotaRequest::Off,
         ]

@@ -19,7 +19,7 @@ use crate::{FsError, Result};
 /// Rows between two reports of progress.
 const PROGRESS_ROWS: u64 = 10_000;
 
-const BEING_COUNTED: FsError = FsError::Busy("quotas are being turned on and counted already");
+pub(super) const BEING_COUNTED: FsError = FsError::Busy("quotas are being turned on and counted already");
 
 const TURNED_OFF: FsError = FsError::Busy("quotas were turned off during the count");
 

@@ -17,6 +17,7 @@
 
 mod charge;
 mod count;
+mod exclusive;
 mod project;
 mod record;
 mod table;
@@ -143,6 +144,8 @@ pub struct QuotaLine {
     pub id: u32,
     /// What there is.
     pub usage: Usage,
+    /// Of its bytes those that would come free without it; `None`: [`Quotas::tell_exclusive`] was not asked.
+    pub bytes_exclusive: Option<i64>,
     /// What there may be.
     pub limits: Limits,
     /// Until when the soft limit of bytes may be overstepped (seconds since 1970); `None`: it is kept.

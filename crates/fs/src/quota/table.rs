@@ -127,6 +127,7 @@ impl Account {
             kind,
             id,
             usage: self.usage,
+            bytes_exclusive: None,
             limits: self.limits,
             bytes_until: until(self.since.bytes),
             inodes_until: until(self.since.inodes),

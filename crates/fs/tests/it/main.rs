@@ -21,6 +21,7 @@ mod detached_views;
 mod driver;
 mod emptied;
 mod engine;
+mod exclusive;
 mod follow;
 mod histories;
 mod hostile;

@@ -382,6 +382,8 @@ fn second_call_that_turns_quotas_on_is_refused_during_the_count_and_not_undone_b
     let during = |_| {
         let second = quotas.turn_on(&|_| {});
         assert!(matches!(second, Err(FsError::Busy(_))), "{second:?}");
+        let exclusive = quotas.tell_exclusive(&mut []);
+        assert!(matches!(exclusive, Err(FsError::Busy(_))), "{exclusive:?}");
         quotas.turn_off().unwrap();
         quotas.turn_on(&|_| {}).unwrap();
         wanted.set(false);
@@ -558,6 +560,11 @@ fn a_store_that_can_only_be_read_shows_what_was_not_counted_to_the_end() {
         setup.options.read_only = read_only;
         setup.reopen();
         assert_eq!(has(&setup, ANNA), (50, 1), "read-only: {read_only}");
+        let exclusive = setup.fs.quotas().tell_exclusive(&mut []);
+        let refused = exclusive.err().map(|error| error.to_string());
+        let words = "invalid argument: what the files have is not counted to the end; mount the store writable, which \
+                     counts it";
+        assert_eq!(refused.as_deref(), read_only.then_some(words));
     }
     setup.assert_sound("counted again");
 }

@@ -19,7 +19,7 @@ use crate::iter::{OwnLayers, VisibleCursor};
 use crate::layers::view::{View, source_of, source_of_run};
 use crate::memtable::{BlockFill, BlockSearch, BlockState, Lookup, Merger};
 use crate::table::Location;
-use crate::version::{TakePiece, read_piece};
+use crate::version::{Run, TakePiece, read_piece};
 
 /// Blocks looked at in one step of a search for data or holes.
 const EXTENT_WINDOW_BLOCKS: u64 = 1024;
@@ -141,6 +141,12 @@ impl Layers {
         }
         add_in_memory(&mut parts, first, &states, at..count);
         Ok(parts)
+    }
+
+    /// The runs of a keyspace, newest first.
+    pub(crate) fn runs(&self, keyspace: u32) -> impl Iterator<Item = &Arc<Run>> {
+        let own = self.own.iter().flat_map(move |own| own.runs(keyspace));
+        own.chain(self.view.runs(keyspace))
     }
 
     /// A fresh cursor, which keeps the layers.

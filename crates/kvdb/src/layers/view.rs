@@ -97,6 +97,14 @@ impl View {
         std::iter::once(Layer::Table(&self.active)).chain(sealed).chain(version)
     }
 
+    /// The runs of `keyspace`, newest first.
+    pub(crate) fn runs(&self, keyspace: u32) -> impl Iterator<Item = &Arc<Run>> {
+        self.layers(keyspace).filter_map(|layer| match layer {
+            Layer::Table(_) => None,
+            Layer::Run(run) => Some(run),
+        })
+    }
+
     /// All memtables.
     pub(crate) fn tables(&self) -> impl Iterator<Item = &Arc<MemTable>> {
         let sealed = self.sealed.iter().filter_map(|sealed| match &sealed.layer {

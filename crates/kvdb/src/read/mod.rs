@@ -1,6 +1,7 @@
 //! Reads at a view and a seqno, and snapshots.
 
 pub(crate) mod changed;
+mod shared;
 mod tiers;
 
 use std::any::Any;
@@ -9,8 +10,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use kvfs_store::{
-    BLOCK_BYTES, BlockRange, Cursor, Extent, ExtentKind, KeyRange, Keyspace, KeyspaceKind, Result, Seqno,
-    Snapshot, StoreError,
+    BLOCK_BYTES, BlockRange, Cursor, EachShared, Extent, ExtentKind, KeyRange, Keyspace, KeyspaceKind,
+    Result, Seqno, Snapshot, StoreError,
 };
 
 use crate::commit::{OwnWrites, SnapshotPin};
@@ -246,5 +247,9 @@ impl Snapshot for DbSnapshot {
 
     fn as_any(&self) -> Option<&dyn Any> {
         Some(self)
+    }
+
+    fn each_shared(&self, keyspace: Keyspace, each: EachShared<'_>) -> Result<()> {
+        self.reader.each_shared(&self.layers()?, keyspace, each)
     }
 }

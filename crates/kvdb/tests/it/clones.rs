@@ -99,6 +99,70 @@ fn clones_take_no_space_and_outlive_what_they_were_made_of() {
     assert!(lost <= 2 << 20, "{lost} bytes are not free again");
 }
 
+/// How many blocks these prefixes share, of all that `db` has now.
+fn shared(db: &Db, data: Keyspace) -> BTreeMap<String, u64> {
+    let mut shared = BTreeMap::new();
+    let snapshot = db.snapshot().expect("pins");
+    let told = snapshot.each_shared(data, &mut |blocks, prefixes| {
+        let mut prefixes: Vec<_> = prefixes.iter().map(|prefix| String::from_utf8_lossy(prefix)).collect();
+        prefixes.sort_unstable();
+        *shared.entry(prefixes.join(" ")).or_default() += blocks;
+        Ok(())
+    });
+    told.expect("is told");
+    shared
+}
+
+#[test]
+fn shared_blocks_are_told_until_they_are_overwritten_or_their_source_is_removed() {
+    const BLOCKS: u64 = 1024;
+    for compression in [Compression::None, Compression::Lz4] {
+        let device = make(ZONES);
+        // Merges would copy what is short.
+        let open = || open(&device, |options| options.merge.stitch_bytes_min = 0);
+        let mut db = open();
+        let mut files = data(&db);
+        let put = |db: &Db, prefix: &str, first: u64, count: u64| {
+            for at in (first..first + count).step_by(64) {
+                let content: Vec<u8> = (at..at + 64).flat_map(block).collect();
+                let mut batch = Batch::new();
+                batch.put_blocks_packed(files, prefix.to_owned(), at, content, compression);
+                db.apply(batch, Durability::Buffered).expect("applies");
+            }
+        };
+        put(&db, "f", 0, BLOCKS);
+        db.flush().expect("flushes");
+        commit_clones(&db, files, &[clone("f", (0, BLOCKS), "g", 0), clone("f", (100, 200), "h", 1000)]);
+        let expected = |all: &[(&str, u64)]| -> BTreeMap<String, u64> {
+            all.iter().map(|&(prefixes, count)| (prefixes.to_owned(), count)).collect()
+        };
+        let check = |db: &Db, when: &str, all: &[(&str, u64)]| {
+            for merges in [false, true] {
+                if merges {
+                    db.compact().expect("merges");
+                }
+                assert_eq!(shared(db, files), expected(all), "{compression:?}, {when}, merges: {merges}");
+            }
+            assert_clean(db, when);
+        };
+        check(&db, "cloned", &[("f g", BLOCKS - 200), ("f g h", 200)]);
+        put(&db, "g", 64, 128);
+        check(&db, "overwritten", &[("f g", BLOCKS - 236), ("f g h", 108), ("f h", 92)]);
+        db.create_snapshot("then").expect("pins");
+        remove(&db, files, "f");
+        check(&db, "without the source, which a snapshot has", &[("g h", 108)]);
+        db.close().expect("closes");
+        drop(db);
+        db = open();
+        files = data(&db);
+        assert_eq!(shared(&db, files), expected(&[("g h", 108)]), "{compression:?}, opened again");
+        db.reclaim().expect("reclaims");
+        assert_eq!(shared(&db, files), expected(&[("g h", 108)]), "{compression:?}, zones are emptied");
+        remove(&db, files, "h");
+        assert!(shared(&db, files).is_empty(), "{compression:?}");
+    }
+}
+
 /// A history at random, and what it must have come to.
 struct History {
     rng: Rng,

@@ -12,8 +12,15 @@ pub enum QuotaRequest {
     },
     Off,
     Set(QuotaOwner, LimitChanges),
-    Get(QuotaOwner),
-    Report,
+    Get {
+        owner: QuotaOwner,
+        /// With the bytes that are its alone, which takes a while.
+        exclusive: bool,
+    },
+    /// The same of all.
+    Report {
+        exclusive: bool,
+    },
     /// Which directories belong to projects.
     ProjectTrees,
 }
@@ -41,6 +48,8 @@ pub struct LimitChanges {
 pub struct QuotaRow {
     pub owner: QuotaOwner,
     pub bytes: u64,
+    /// Of these, what would come free without it; `None`: that was not asked.
+    pub bytes_exclusive: Option<u64>,
     pub inodes: u64,
     pub limits: LimitChanges,
     /// Until when the soft limit may be overstepped (seconds since 1970), if it is.

@@ -79,6 +79,9 @@ struct Shared {
     options: ModelOptions,
 }
 
+/// Which checkpoints find no space.
+type Refuses = Box<dyn Fn(TxnId) -> bool + Send>;
+
 /// State that only the holder of the commit lock touches.
 #[derive(Default)]
 struct Commit {
@@ -90,6 +93,7 @@ struct Commit {
     /// Keys that kept old versions, by the seqno that made them old (ascending).
     outdated: VecDeque<(Seqno, Keyspace, Bytes)>,
     transactions: Transactions,
+    refuses_checkpoints: Option<Refuses>,
     /// Since the oldest open transaction began.
     recent: RecentChanges,
 }
@@ -120,6 +124,16 @@ impl ModelStore {
     /// Keeps the pre-images of the last `count_max` transactions, none at first.
     pub fn keep_for_undo(&self, count_max: usize) {
         self.shared.commit.lock().keep_at_most(count_max);
+    }
+
+    /// From now on checkpoints of transactions find no space, or find it again.
+    pub fn refuse_checkpoints(&self, refuses: bool) {
+        self.refuse_checkpoints_of(move |_| refuses);
+    }
+
+    /// The same, of those of which `refuses` says so.
+    pub fn refuse_checkpoints_of(&self, refuses: impl Fn(TxnId) -> bool + Send + 'static) {
+        self.shared.commit.lock().refuses_checkpoints = Some(Box::new(refuses));
     }
 
     /// An empty store.

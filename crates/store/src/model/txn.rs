@@ -45,25 +45,27 @@ struct Checkpoint {
     _charge: Charge,
     stats: TxnStats,
     changes: OwnChanges,
-    fork: Option<Fork>,
+    forks: Vec<Fork>,
+    /// Another transaction began with it.
+    is_forked: bool,
 }
 
 impl Checkpoint {
     /// The same for another transaction.
     fn fork(&self, shared: &Shared) -> Self {
-        let before = self.own.clone();
         Self {
             info: self.info.clone(),
             own: self.own.clone(),
             _charge: Charge::new(&shared.bytes_private, bytes_of(shared, &self.own)),
             stats: self.stats,
             changes: OwnChanges::default(),
-            fork: Some(Fork { operations: self.info.operations, before, since: WriteSets::default() }),
+            forks: vec![Fork::at(self.info.operations, &self.own)],
+            is_forked: false,
         }
     }
 }
 
-/// What a transaction began with that is a fork of another one.
+/// A state in which a transaction parted from another one: one of them began with it.
 #[derive(Clone)]
 struct Fork {
     /// So many operations led to it.
@@ -74,12 +76,9 @@ struct Fork {
 }
 
 impl Fork {
-    fn check(&self, operations: u64) -> Result<()> {
-        if self.operations == operations {
-            return Ok(());
-        }
-        let what = "states of transactions where they did not fork";
-        Err(StoreError::Unsupported { engine: "the model", what })
+    /// Here.
+    fn at(operations: u64, own: &WriteSets) -> Self {
+        Self { operations, before: own.clone(), since: WriteSets::default() }
     }
 }
 
@@ -128,7 +127,9 @@ struct Live {
     note: Bytes,
     /// From the first checkpoint on.
     changes: Option<OwnChanges>,
-    fork: Option<Fork>,
+    forks: Vec<Fork>,
+    /// Its last checkpoint, which may become one of them.
+    checkpointed: Option<Fork>,
 }
 
 impl Live {
@@ -140,19 +141,41 @@ impl Live {
             stats: TxnStats::default(),
             note: Bytes::new(),
             changes: None,
-            fork: None,
+            forks: Vec::new(),
+            checkpointed: None,
         }
     }
 
-    /// What it goes back to from now on.
-    fn checkpoint(&self, shared: &Shared, info: CheckpointInfo) -> Checkpoint {
+    /// The state after so many operations.
+    fn fork_at(&self, id: TxnId, operations: u64) -> Result<&Fork> {
+        let known = || self.forks.iter().chain(&self.checkpointed);
+        if let Some(fork) = known().find(|fork| fork.operations == operations) {
+            return Ok(fork);
+        }
+        if known().next().is_none() {
+            return Err(StoreError::NoCheckpoint(id));
+        }
+        let what = "states of transactions where they did not fork";
+        Err(StoreError::Unsupported { engine: "the model", what })
+    }
+
+    /// What it goes back to from now on, in the place of `former`.
+    fn checkpoint(
+        &mut self,
+        shared: &Shared,
+        info: CheckpointInfo,
+        former: Option<&Checkpoint>,
+    ) -> Checkpoint {
+        let parted = self.checkpointed.replace(Fork::at(self.stats.operations, &self.own));
+        self.forks.extend(parted.filter(|_| former.is_some_and(|former| former.is_forked)));
         Checkpoint {
             info,
             own: self.own.clone(),
             _charge: Charge::new(&shared.bytes_private, bytes_of(shared, &self.own)),
             stats: self.stats,
             changes: self.changes.clone().unwrap_or_default(),
-            fork: self.fork.clone(),
+            forks: self.forks.clone(),
+            is_forked: false,
         }
     }
 }
@@ -204,10 +227,11 @@ impl ModelTxn {
         }
         let (snapshot, isolation) = (checkpoint.info.snapshot, checkpoint.info.isolation);
         let (own, stats) = (checkpoint.own.clone(), checkpoint.stats);
-        let (changes, fork) = (Some(checkpoint.changes.clone()), checkpoint.fork.clone());
+        let (changes, forks) = (Some(checkpoint.changes.clone()), checkpoint.forks.clone());
+        let checkpointed = Some(Fork::at(checkpoint.info.operations, &own));
         let pin = Arc::new(Pin::another(shared, commit, snapshot));
         drop(guard);
-        let mut live = Live { own, stats, changes, fork, ..Live::new(shared, pin) };
+        let mut live = Live { own, stats, changes, forks, checkpointed, ..Live::new(shared, pin) };
         live.charge.set(bytes_of(shared, &live.own));
         let live = Mutex::new(Some(live));
         Ok(Self { shared: Arc::clone(shared), id, isolation, snapshot, is_resumed: true, live })
@@ -220,8 +244,9 @@ impl ModelTxn {
         owner: &dyn Fn(&CheckpointInfo) -> Bytes,
     ) -> Result<TxnId> {
         let forked = {
-            let guard = shared.commit.lock();
-            let from = guard.transactions.checkpoints.get(&id).ok_or(StoreError::NoCheckpoint(id))?;
+            let mut guard = shared.commit.lock();
+            let from = guard.transactions.checkpoints.get_mut(&id).ok_or(StoreError::NoCheckpoint(id))?;
+            from.is_forked = true;
             from.fork(shared)
         };
         // Without the lock: the caller may ask the store for something.
@@ -396,12 +421,12 @@ impl Txn for ModelTxn {
             let spaces = |keyspace| Ok(self.shared.table(keyspace)?.space());
             let records = |op: &Op| Ok((op.keyspace(), records_of(op, tables.get(op.keyspace()))?));
             let changes = batch.ops().iter().map(records).collect::<Result<_>>()?;
-            let mut fork = live.fork.clone();
-            if let Some(fork) = &mut fork {
+            let (mut forks, mut checkpointed) = (live.forks.clone(), live.checkpointed.clone());
+            for fork in forks.iter_mut().chain(&mut checkpointed) {
                 fork.since.apply(batch.clone(), &spaces, &seen)?;
             }
             live.own.apply(batch, &spaces, &*seen.below)?;
-            live.fork = fork;
+            (live.forks, live.checkpointed) = (forks, checkpointed);
             if let Some(own) = &mut live.changes {
                 own.push(changes, live.stats.operations + 1);
             }
@@ -432,19 +457,14 @@ impl Txn for ModelTxn {
             if operations == live.stats.operations {
                 return Ok(Arc::new(seen) as Arc<dyn Snapshot>);
             }
-            let fork = live.fork.as_ref().ok_or(StoreError::NoCheckpoint(self.id))?;
-            fork.check(operations)?;
-            Ok(Arc::new(Seen { own: fork.before.clone(), ..seen }) as Arc<dyn Snapshot>)
+            let own = live.fork_at(self.id, operations)?.before.clone();
+            Ok(Arc::new(Seen { own, ..seen }) as Arc<dyn Snapshot>)
         })
     }
 
     fn changes_after(&self, operations: u64, keyspace: Keyspace) -> Result<Box<dyn ChangeCursor>> {
         let kind = self.shared.table(keyspace)?.kind;
-        self.with(|live| {
-            let fork = live.fork.as_ref().ok_or(StoreError::NoCheckpoint(self.id))?;
-            fork.check(operations)?;
-            Ok(fork.since.of(keyspace).changes(kind))
-        })
+        self.with(|live| Ok(live.fork_at(self.id, operations)?.since.of(keyspace).changes(kind)))
     }
 
     fn changed_after(
@@ -472,7 +492,7 @@ impl Txn for ModelTxn {
             if let Some(checkpoint) = self.shared.commit.lock().transactions.checkpoints.get_mut(&self.id) {
                 let TxnStats { operations, bytes_written: bytes, .. } = live.stats;
                 let info = CheckpointInfo { operations, bytes, ..checkpoint.info.clone() };
-                *checkpoint = live.checkpoint(&self.shared, info);
+                *checkpoint = live.checkpoint(&self.shared, info, Some(checkpoint));
             }
             Ok(())
         })
@@ -483,6 +503,9 @@ impl Txn for ModelTxn {
         self.with(|live| {
             let mut guard = self.shared.commit.lock();
             let commit = &mut *guard;
+            if commit.refuses_checkpoints.as_ref().is_some_and(|refuses| refuses(self.id)) {
+                return Err(StoreError::Full);
+            }
             let info = CheckpointInfo {
                 id: self.id,
                 isolation: self.isolation,
@@ -494,7 +517,8 @@ impl Txn for ModelTxn {
                 owner: Bytes::copy_from_slice(owner),
             };
             live.changes.get_or_insert_default();
-            let checkpoint = live.checkpoint(&self.shared, info);
+            let former = commit.transactions.checkpoints.get(&self.id);
+            let checkpoint = live.checkpoint(&self.shared, info, former);
             if commit.transactions.checkpoints.insert(self.id, checkpoint).is_none() {
                 commit.pin(self.snapshot);
             }

@@ -379,6 +379,9 @@ fn what_is_forked_tells_what_it_has_changed_itself_since() -> Result<()> {
         assert!(changed(&parent, f.counting, key("n", Touch { exclusive: 1, increment: 0 })));
         let blocks = |first| Records::Blocks { prefix: "f".into(), first, count: 1 };
         assert!(!changed(&parent, f.blocks, blocks(0)) && changed(&parent, f.blocks, blocks(1)));
+        assert_eq!(told(parent.changes_after(at, f.plain)?), ["b=after the checkpoint", "-x..y"]);
+        assert_eq!(told(parent.changes_after(at, f.counting)?), ["n<1"]);
+        assert_eq!(told(parent.changes_after(at, f.blocks)?), ["f#1+1"]);
         parent.prepare()?;
     }
     Ok(())

@@ -1,8 +1,11 @@
 //! Clones of blocks inside of transactions.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use kvfs_store::{
-    BLOCK_BYTES, Batch, BlockClone, Compression, Durability, Isolation, Read, StoreError, Txn, TxnOptions,
+    BLOCK_BYTES, Batch, BlockClone, Compression, Durability, Isolation, Read, Snapshot, StoreError,
+    Transactions, Txn, TxnOptions,
 };
 
 use super::Fixture;
@@ -157,4 +160,56 @@ fn changed_prefixes_are_told_without_their_blocks() {
     }
     prefixes.dedup();
     assert_eq!(prefixes, ["a", "b", "c", "d", "e", "f", "g"]);
+}
+
+/// How many blocks these prefixes share.
+fn shared(f: &Fixture, snapshot: &dyn Snapshot) -> BTreeMap<Vec<String>, u64> {
+    let mut shared = BTreeMap::new();
+    let told = snapshot.each_shared(f.blocks, &mut |blocks, prefixes| {
+        let text = |prefix: &&[u8]| String::from_utf8_lossy(prefix).into_owned();
+        let mut prefixes: Vec<String> = prefixes.iter().map(text).collect();
+        assert!(blocks > 0 && prefixes.len() > 1, "{blocks} blocks of {prefixes:?}");
+        prefixes.sort_unstable();
+        *shared.entry(prefixes).or_default() += blocks;
+        Ok(())
+    });
+    told.unwrap();
+    shared
+}
+
+/// An engine may have copied what was in memory, or have no clones: then less is shared, never more.
+#[test]
+fn shared_blocks_are_at_most_those_that_clones_have_in_common() {
+    const BLOCKS: u64 = 64;
+    let f = Fixture::new();
+    let blocks = |from: u64, to: u64| (from..to).flat_map(|number| block(number as u8)).collect::<Vec<u8>>();
+    let assert_within = |snapshot: &dyn Snapshot, when: &str, most: &[(&[&str], u64)]| {
+        for (prefixes, count) in shared(&f, snapshot) {
+            let most = most.iter().find(|(those, _)| *those == prefixes).map_or(0, |&(_, most)| most);
+            assert!(count <= most, "{when}: {prefixes:?} share {count} blocks, at most {most}");
+        }
+    };
+    f.apply(|b| b.put_blocks(f.blocks, "f", 0, blocks(0, BLOCKS)));
+    f.apply(|b| b.put_blocks(f.blocks, "other", 0, blocks(0, BLOCKS)));
+    let before = f.store.snapshot().unwrap();
+    let txn = f.store.begin(TxnOptions::default()).unwrap();
+    txn.clone_blocks(f.blocks, &[clone("f", 0, BLOCKS, "g", 10)]).unwrap();
+    assert_within(&*f.store.snapshot().unwrap(), "an open transaction", &[]);
+    txn.commit(Durability::Buffered).unwrap();
+    let cloned = f.store.snapshot().unwrap();
+    f.apply(|b| b.put_blocks(f.blocks, "g", 10, blocks(70, 90)));
+    f.apply(|b| b.patch_block(f.blocks, "f", 63, 9, "patched"));
+    let overwritten = f.store.snapshot().unwrap();
+    f.apply(|b| b.delete_range(f.blocks, key("f", 0), key("f", BLOCKS)));
+    let removed = f.store.snapshot().unwrap();
+    assert_within(&*before, "before the clone", &[]);
+    assert_within(&*cloned, "cloned", &[(&["f", "g"], BLOCKS)]);
+    assert_within(&*overwritten, "overwritten", &[(&["f", "g"], BLOCKS - 21)]);
+    assert_within(&*removed, "without the source", &[]);
+    let txn = f.store.begin(TxnOptions::default()).unwrap();
+    txn.clone_blocks(f.blocks, &[clone("g", 10, 8, "g", 0)]).unwrap();
+    txn.commit(Durability::Buffered).unwrap();
+    assert_within(&*f.store.snapshot().unwrap(), "within itself", &[(&["g", "g"], 8)]);
+    let refers_twice = f.store.transactions().is_some_and(Transactions::clones_blocks);
+    assert!(refers_twice || shared(&f, &*cloned).is_empty());
 }
