@@ -3,20 +3,25 @@
 use std::sync::{Arc, LazyLock};
 
 use kvfs_fs::transfer::{FRAME_HEADER_BYTES, Receiver, SendStream, StreamId, StreamReader};
-use kvfs_fs::{FileSystem, MkfsOptions, MountOptions};
+use kvfs_fs::{
+    Attr, BeginOptions, Caller, CloneRights, FileSystem, MkfsOptions, MountOptions, NodeId, WriteFlags,
+    clone_tree,
+};
 use kvfs_store::Store;
 use kvfs_store::clock::SystemClock;
 use kvfs_store::model::ModelStore;
 
 use crate::input::{Parts, crc32c};
 
-/// Kinds of frames (docs/FORMAT.md, "Streams").
+/// Kinds of frames (docs/FORMAT.md, "Streams"): a keyspace, records, references; and the last one.
+const KINDS: [u32; 3] = [2, 3, 5];
 const END: u32 = 4;
 
 /// A valid stream: its identity, and its frames.
 static VALID: LazyLock<(StreamId, Vec<Vec<u8>>)> = LazyLock::new(|| {
     let fs = file_system(1);
     crate::requests::fill(&fs);
+    fill_with_clones(&fs);
     fs.store().create_snapshot("seed").expect("the model takes snapshots");
     let info = fs.store().named_snapshots().into_iter().next().expect("it was just created");
     let id = fs.snapshots().id(&info).expect("the snapshot has an identity");
@@ -36,10 +41,49 @@ pub fn file_system(uuid: u8) -> Arc<FileSystem> {
     Arc::new(FileSystem::open(store, clock, MountOptions::default()).expect("it was just made"))
 }
 
+/// A file of several blocks, and a clone of it of which one is another.
+fn fill_with_clones(fs: &Arc<FileSystem>) {
+    let caller = Caller::default();
+    let write = |name: &[u8], offset: u64, content: Vec<u8>| {
+        let made = fs.create(&caller, NodeId::ROOT, name, 0o644, false).expect("a file can be made");
+        fs.write(&caller, made.0.node, offset, content.into(), WriteFlags::default()).expect("and written");
+    };
+    write(b"source", 0, vec![7; 9 * 4096]);
+    let view = fs.begin(&BeginOptions::default()).expect("the model takes transactions");
+    let (from, to) = ((NodeId::ROOT, &b"source"[..]), (NodeId::ROOT, &b"clone"[..]));
+    assert!(clone_tree(&view, &caller, from, to, &Everything).is_ok(), "a file can be cloned");
+    let frozen = view.expect_txn().and_then(|txn| txn.freeze()?.plan()).expect("it can be committed");
+    drop(frozen.commit(|| ()).expect("nothing is in the way"));
+    write(b"clone", 3 * 4096, vec![8; 4096]);
+}
+
+/// Rights to everything.
+struct Everything;
+
+impl CloneRights for Everything {
+    fn is_everything(&self) -> bool {
+        true
+    }
+
+    fn check_source(&self, _: NodeId, _: &Attr) -> kvfs_fs::Result<()> {
+        Ok(())
+    }
+
+    fn owner_of(&self, attr: &Attr) -> (u32, u32) {
+        (attr.uid, attr.gid)
+    }
+
+    fn is_alone(&self) -> bool {
+        true
+    }
+}
+
 /// The parts of the valid stream's frames; for seeds.
 pub fn seed() -> Vec<u8> {
     let frames = &VALID.1[1..VALID.1.len() - 1];
-    let parts = frames.iter().map(|frame| crate::input::part(frame[0], &frame[FRAME_HEADER_BYTES..]));
+    let number =
+        |kind: u8| KINDS.iter().position(|&known| known == u32::from(kind)).unwrap_or_default() as u8;
+    let parts = frames.iter().map(|frame| crate::input::part(number(frame[0]), &frame[FRAME_HEADER_BYTES..]));
     parts.collect::<Vec<_>>().concat()
 }
 
@@ -60,7 +104,7 @@ pub fn run(data: &[u8]) {
     let (id, frames) = &*VALID;
     let mut stream = frames[0].clone();
     for (kind, payload) in Parts(data) {
-        stream.extend(seal(2 + u32::from(kind % 2), stream.len() as u64, payload));
+        stream.extend(seal(KINDS[usize::from(kind) % KINDS.len()], stream.len() as u64, payload));
     }
     let hash = blake3::hash(&stream);
     stream.extend(seal(END, stream.len() as u64, hash.as_bytes()));

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Snapshots sent from store to store: whole, as differences, broken off and gone on with, damaged.
+# Snapshots sent from store to store: whole, as differences, broken off and gone on with, damaged, with clones.
 # usage: tests/suites/transfer.sh
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -124,6 +124,14 @@ home_again() {
     "$KVFS" umount "$work/target.mnt" && umount_store && ends 0 snap receive -s "$store" "$work/sunday" && check_store &&
     mount_store && [ "$(cat "$mnt/home")" = home ]
 }
+# What clones share is sent once.
+clones() {
+  cd "$mnt" && "$KVFS" clone large "large copy" && "$KVFS" clone "new saturday" "new copy" &&
+    dd if=/dev/urandom of="large copy" bs=4096 seek=100 count=3 conv=notrunc status=none && snap create clones && cd / &&
+    send --from sunday clones >"$work/clones" || return 1
+  stat -c %s "$work/clones"
+  [ "$(stat -c %s "$work/clones")" -lt 100000 ] && ends 0 receive "$work/clones" && target_is "$mnt/.kvfs/snapshots/clones"
+}
 ordinary_user() {
   [ "$(id -u)" = 0 ] || { echo "needs root, to become another user"; return 77; }
   setpriv --reuid=65534 --regid=65534 --clear-groups -- "$KVFS" version >/dev/null 2>&1 || { echo "the binary is not for every user"; return 77; }
@@ -151,6 +159,9 @@ cd / || exit 1
 step "the same stream from a store that is not mounted" unmounted
 step "as an ordinary user" ordinary_user
 step "and back" home_again
+cd / || exit 1
+step "clones" clones
+cd / || exit 1
 umount_store || failed=$((failed + 1))
 check_store >/dev/null || failed=$((failed + 1))
 summary transfer

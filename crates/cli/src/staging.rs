@@ -88,7 +88,8 @@ impl Staged {
         let path = dir.staging_name();
         let file = dir.make_staging().map_err(|error| CliError::io("make", &path, &error))?;
         lock(&file)?;
-        let prologue = Prologue { stream, offset: 0, bytes_expected: 0 };
+        // What stands behind it says itself what it needs.
+        let prologue = Prologue { stream, offset: 0, bytes_expected: 0, has_clones: false };
         let written = file.set_len(0).and_then(|()| (&file).write_all(&prologue.encode()));
         written.map_err(|error| CliError::io("write", &path, &error))?;
         Ok(Self::new(dir, file, stream))

@@ -313,12 +313,14 @@ pub enum Response {
     },
     /// Bytes.
     Inline(u32),
-    /// A stream that can be asked for; `bytes_expected`: about its length, 0: unknown.
+    /// A stream that can be asked for; `bytes_expected`: about its length, 0: unknown; `has_clones`: it may
+    /// have references.
     Sending {
         stream: [u8; 16],
         from: Option<String>,
         to: String,
         bytes_expected: u64,
+        has_clones: bool,
     },
     /// Frames; none while what comes before them is still being made.
     Frames {

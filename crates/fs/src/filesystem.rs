@@ -14,6 +14,7 @@ use crate::dir::Habits;
 use crate::fair_lock::FairLock;
 use crate::file::AccessLog;
 use crate::node::NodeTable;
+use crate::provenance::Provenance;
 use crate::quota::{self, Quotas};
 use crate::scan::Scans;
 use crate::schema::{Header, Keyspaces, Placement, ROOT_INODE, Superblock, encode_row, superblock_key};
@@ -114,6 +115,7 @@ impl FileSystem {
                 quotas,
                 recorder: OnceLock::new(),
                 tiers: TierWishes::open(&store, &keyspaces)?,
+                provenance: Provenance::open(&store)?,
                 accesses: AccessLog::default(),
                 detached: Detached::default(),
                 shown: FairLock::new(()),

@@ -51,6 +51,7 @@ mod node;
 pub mod operations;
 mod orphan;
 mod packing;
+mod provenance;
 mod quota;
 pub mod repair;
 mod scan;

@@ -55,13 +55,18 @@ impl<'s> Packing<'s> {
         Ok(())
     }
 
+    /// How blocks of the file are to be stored.
+    pub(crate) fn wish_of(&self, inode: u64) -> Compression {
+        self.wishes.get(&inode).copied().unwrap_or_default()
+    }
+
     /// The operation, with blocks as their file wishes.
     pub(crate) fn packed(&self, op: Op) -> Op {
         match op {
             Op::PutBlocks { keyspace, prefix, first, data, .. } => {
                 let inode = prefix[..].try_into().ok().map(u64::from_be_bytes);
-                let wish = inode.and_then(|inode| self.wishes.get(&inode).copied());
-                Op::PutBlocks { keyspace, prefix, first, data, compression: wish.unwrap_or_default() }
+                let compression = inode.map_or_else(Compression::default, |inode| self.wish_of(inode));
+                Op::PutBlocks { keyspace, prefix, first, data, compression }
             }
             op => op,
         }

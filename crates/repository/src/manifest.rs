@@ -45,6 +45,8 @@ pub(crate) struct Manifest {
     inline_len_max: u32,
     inode_next: u64,
     has_projects: bool,
+    #[serde(default)]
+    has_clones: bool,
     pub(crate) keyspaces: Vec<KeyspaceLine>,
     pub(crate) records: u64,
     /// Keys and values (bytes).
@@ -68,6 +70,7 @@ impl Manifest {
             inline_len_max: begin.inline_len_max,
             inode_next: begin.inode_next,
             has_projects: begin.has_projects,
+            has_clones: begin.has_clones,
             keyspaces: Vec::new(),
             records: 0,
             bytes: 0,
@@ -101,6 +104,7 @@ impl Manifest {
             inline_len_max: self.inline_len_max,
             inode_next: self.inode_next,
             has_projects: self.has_projects,
+            has_clones: self.has_clones,
         }
     }
 

@@ -127,6 +127,9 @@ impl<'r> Pull<'r> {
             Step::Run { prefix, first } => {
                 self.run = Some(Run { prefix, next: first, carry: BytesMut::new() });
             }
+            Step::Reference(reference) => {
+                self.reframer.reference(reference).map_err(|_| self.damaged(OTHER_STREAM))?;
+            }
             Step::Content(chunk) => {
                 let content = match content {
                     Some(pending) => {
@@ -219,7 +222,7 @@ fn weight(step: &Step) -> u64 {
         Step::Record { key, value } => key.len() + value.len(),
         Step::Blocks { data, .. } => data.len(),
         Step::Content(chunk) => chunk.len as usize,
-        Step::Keyspace(_) | Step::Run { .. } => 0,
+        Step::Keyspace(_) | Step::Run { .. } | Step::Reference(_) => 0,
     };
     (payload + size_of::<Queued>()) as u64
 }

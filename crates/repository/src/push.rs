@@ -124,6 +124,13 @@ impl<'r> Push<'r> {
                     self.record(keyspace, op)?;
                 }
             }
+            Frame::References { references, .. } => {
+                self.end_run()?;
+                self.manifest.records += references.len() as u64;
+                for reference in references {
+                    self.step(&Step::Reference(reference))?;
+                }
+            }
             _ => {}
         }
         Ok(())

@@ -5,6 +5,7 @@
 //! bytes come, reading them takes no more memory than they do.
 
 use bytes::{Buf, Bytes, BytesMut};
+use kvfs_fs::transfer::{BlockReference, REFERENCE_BYTES};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::chunks::{BYTES_MAX, ChunkRef};
@@ -15,6 +16,7 @@ const RECORD: u8 = 2;
 const BLOCKS: u8 = 3;
 const RUN: u8 = 4;
 const CONTENT: u8 = 5;
+const REFERENCE: u8 = 6;
 
 /// A key, a value, or blocks that stand in the recipe have at most so many bytes.
 const LEN_MAX: usize = 2 << 20;
@@ -32,6 +34,8 @@ pub(crate) enum Step {
     Run { prefix: Bytes, first: u64 },
     /// Content of a run, behind what came before.
     Content(ChunkRef),
+    /// Blocks that are as others, which come before.
+    Reference(BlockReference),
 }
 
 impl Step {
@@ -46,6 +50,7 @@ impl Step {
             }
             Self::Run { prefix, first } => [&[RUN][..], &first.to_le_bytes(), &len(prefix), prefix].concat(),
             Self::Content(chunk) => [&[CONTENT][..], chunk.id.as_bytes(), &chunk.len.to_le_bytes()].concat(),
+            Self::Reference(reference) => [&[REFERENCE][..], &reference.encode()].concat(),
         }
     }
 }
@@ -75,6 +80,7 @@ impl RecipeReader {
         let lens = match tag {
             KEYSPACE => Some((4, 0)),
             CONTENT => Some((size_of::<ChunkId>() + 4, 0)),
+            REFERENCE => Some((REFERENCE_BYTES, 0)),
             RUN => take_u32(&mut head).map(|len| (len, 0)),
             RECORD | BLOCKS => take_u32(&mut head).zip(take_u32(&mut head)),
             _ => return Err("a step of an unknown kind"),
@@ -94,6 +100,10 @@ impl RecipeReader {
             RECORD => Step::Record { key: one, value: two },
             BLOCKS => Step::Blocks { prefix: one, first, data: two },
             RUN => Step::Run { prefix: one, first },
+            REFERENCE => {
+                let reference = BlockReference::decode(&one);
+                Step::Reference(reference.ok_or("a reference that makes no sense")?)
+            }
             _ => Step::Content(content(&one)?),
         }))
     }
@@ -128,6 +138,7 @@ mod tests {
     fn steps_are_read_as_they_were_written_however_they_come() {
         let chunk = ChunkRef { id: ChunkId { hash: [1; 32], generation: [2; 4] }, len: 77 };
         let text = Bytes::from_static;
+        let reference = BlockReference { inode: 9, first: 1 << 40, source: 8, source_first: 3, count: 2 };
         let steps = [
             Step::Keyspace(0),
             Step::Record { key: text(b"key"), value: text(b"") },
@@ -135,6 +146,7 @@ mod tests {
             Step::Blocks { prefix: text(b"prefix"), first: 1 << 40, data: text(&[3; 4096]) },
             Step::Run { prefix: text(b"p"), first: 9 },
             Step::Content(chunk),
+            Step::Reference(reference),
         ];
         let bytes: Vec<u8> = steps.iter().flat_map(Step::encode).collect();
         for size in [1, 3, 1000, bytes.len()] {
@@ -156,6 +168,7 @@ mod tests {
             &[9],
             &[RECORD, 0, 0, 0, 0xff, 0, 0, 0, 0],
             &[[CONTENT; 1].as_slice(), &[0; 40]].concat(),
+            &[[REFERENCE; 1].as_slice(), &[0; 40]].concat(),
         ] {
             let mut reader = RecipeReader::default();
             reader.add(wrong);

@@ -63,6 +63,6 @@ impl RequestHandler {
 }
 
 fn sending(offer: StreamOffer) -> Response {
-    let StreamOffer { stream, from, to, bytes_expected } = offer;
-    Response::Sending { stream: stream.0, from, to, bytes_expected }
+    let StreamOffer { stream, from, to, bytes_expected, has_clones } = offer;
+    Response::Sending { stream: stream.0, from, to, bytes_expected, has_clones }
 }

@@ -132,7 +132,9 @@ impl<'v, 'c> Copier<'v, 'c> {
         self.job.fs.shared.tiers.stage_new(&mut self.batch, &header)?;
         if source.kind == FileType::Regular && !source.is_inline() {
             self.cloned.bytes += source.size;
-            self.clones.push(whole_file(source, inode, source.flags.compression()));
+            let clone = whole_file(source, inode, source.flags.compression());
+            self.job.fs.shared.provenance.stage(&mut self.batch, &clone)?;
+            self.clones.push(clone);
         }
         Ok(header)
     }
@@ -266,6 +268,7 @@ impl<'v, 'c> Copier<'v, 'c> {
             let block = |inode| [block_prefix(inode), [0; 8]].concat();
             batch.delete_range(data, block(numbers.start), block(numbers.end));
             self.job.fs.shared.tiers.stage_end_of_all(&mut batch, numbers);
+            self.job.fs.shared.provenance.stage_end_of_all(&mut batch, numbers);
         }
         if batch.is_empty() { Ok(()) } else { self.job.fs.gate().apply_discard(batch, &self.charges) }
     }

@@ -304,7 +304,7 @@ impl Copy<'_> {
         let mut differences = kvfs_store::Differences::new(from, before, state, ranges);
         let mut stage = Stage::new(from, is_blocks);
         while let Some(difference) = differences.next().map_err(of_source)? {
-            stage.take(&difference.key, difference.newer);
+            stage.take(&difference.key, difference.newer).map_err(CopyError::Source)?;
             if stage.is_full() {
                 let full = std::mem::replace(&mut stage, Stage::new(from, is_blocks));
                 self.apply(at, full.finish())?;

@@ -129,6 +129,9 @@ impl Contents<'_> {
 
     /// Adds the deletion of blocks `first .. end` (`u64::MAX`: all from `first` on) to the batch.
     pub(crate) fn stage_block_deletion(&self, batch: &mut Batch, inode: u64, first: u64, end: u64) {
+        if (first, end) == (0, u64::MAX) {
+            self.provenance.stage_end(batch, inode);
+        }
         let key = |inode: u64, block: u64| {
             let mut key = inode.to_be_bytes().to_vec();
             key.extend_from_slice(&block.to_be_bytes());

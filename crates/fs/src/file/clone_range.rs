@@ -120,6 +120,7 @@ impl<'v> RangeCloner<'v> {
         };
         let mut batch = Batch::new();
         Privileges::new(fs).stage_loss(loss, caller, &to, &mut names, &mut batch, &mut patch)?;
+        fs.shared.provenance.stage(&mut batch, &blocks)?;
         gate.cloning(std::slice::from_ref(clones.get_or_init(|| blocks)));
         let position = gate.apply_counted_to_node(caller, batch, &to, patch)?;
         Ok(Some(Written { offset: ranges.target, bytes, position }))
@@ -150,7 +151,12 @@ impl<'v> RangeCloner<'v> {
             content: Some(ContentPatch::Replace(Bytes::new())),
             ..names.modified(&to)?
         };
-        gate.apply_counted_to_node(caller, Batch::new(), &to, patch.with_flags(flags, RowFlags::default()))?;
+        let mut batch = Batch::new();
+        let provenance = &fs.shared.provenance;
+        if let Some(source) = provenance.source_of(then.origin.read(), source.inode)? {
+            provenance.stage_source(&mut batch, to.inode, source)?;
+        }
+        gate.apply_counted_to_node(caller, batch, &to, patch.with_flags(flags, RowFlags::default()))?;
         Ok(blocks)
     }
 

@@ -3,6 +3,7 @@
 use kvfs_store::Read;
 
 use crate::node::Pin;
+use crate::provenance::Provenance;
 use crate::schema::{Keyspaces, Row};
 use crate::{FileSystem, FileType, FsError, Result};
 
@@ -14,6 +15,7 @@ pub(crate) struct Contents<'v> {
     pub(super) inline_len_max: u32,
     /// Whether a block can be changed in part without being read.
     pub(super) patches_blindly: bool,
+    pub(super) provenance: &'v Provenance,
 }
 
 impl<'v> Contents<'v> {
@@ -24,6 +26,7 @@ impl<'v> Contents<'v> {
             keyspaces: fs.keyspaces,
             inline_len_max: fs.shared.superblock.inline_len_max(),
             patches_blindly: fs.origin.patches_blindly(),
+            provenance: &fs.shared.provenance,
         }
     }
 

@@ -15,7 +15,8 @@ use kvfs_store::{
     BLOCK_BYTES, Batch, Differences, Extent, ExtentKind, KeyDifference, KeyRange, Keyspace, Read,
 };
 
-use super::record::{DATA, META, USERS, XATTR};
+use super::record::{CLONES, DATA, META, USERS, XATTR};
+use super::references::{BlockReference, Matcher, blocks_of};
 use crate::schema::{DETACHED_INODE, Header, Placement, Row, inode_key, parse_inode_key, rows};
 use crate::view::Sides;
 use crate::{FileSystem, Result};
@@ -50,6 +51,14 @@ enum Task {
     Erase,
 }
 
+/// What comes next of a walk.
+pub(super) enum Piece {
+    /// The number of a keyspace, and what to do there; never empty.
+    Records(u32, Batch),
+    /// Blocks of what came before that other files have, too.
+    References(Vec<BlockReference>),
+}
+
 /// See the module.
 pub(super) struct Changes {
     /// `None`: nothing.
@@ -58,6 +67,11 @@ pub(super) struct Changes {
     segments: VecDeque<Segment>,
     /// Inodes that are an orphan on one side at least; ascending.
     orphans: BTreeSet<u64>,
+    has_clones: bool,
+    /// Unset: all blocks come as content.
+    matcher: Option<Matcher>,
+    /// What was found and not given yet.
+    ready: VecDeque<Piece>,
 }
 
 impl Changes {
@@ -74,12 +88,11 @@ impl Changes {
         };
         let mut segments = VecDeque::new();
         let keyspaces = after.keyspaces;
-        let own = [
-            (META, keyspaces.meta, rows()),
-            (DATA, keyspaces.data, KeyRange::all()),
-            (XATTR, keyspaces.xattr, KeyRange::all()),
-        ];
-        for (part, keyspace, range) in own {
+        let clones = after.shared.provenance.find()?.map(|clones| (CLONES, clones));
+        let by_inode: Vec<_> =
+            [(DATA, keyspaces.data), (XATTR, keyspaces.xattr)].into_iter().chain(clones).collect();
+        let whole = by_inode.iter().map(|&(part, keyspace)| (part, keyspace, KeyRange::all()));
+        for (part, keyspace, range) in [(META, keyspaces.meta, rows())].into_iter().chain(whole) {
             segments.push_back(Segment { part, keyspace, range, task });
         }
         for (part, keyspace) in (USERS..).zip(users) {
@@ -92,7 +105,7 @@ impl Changes {
             let vanished = is.difference(&was).map(|&inode| (inode, Task::Erase));
             for (inode, task) in appeared.chain(vanished) {
                 let range = KeyRange::new(inode_key(inode), inode_key(inode + 1));
-                for (part, keyspace) in [(DATA, keyspaces.data), (XATTR, keyspaces.xattr)] {
+                for &(part, keyspace) in &by_inode {
                     let nothing = || is_empty(before.origin.read(), keyspace, range.clone());
                     if matches!(task, Task::Erase) && nothing()? {
                         continue;
@@ -101,39 +114,73 @@ impl Changes {
                 }
             }
         }
-        Ok(Self { before, after, segments, orphans })
+        let has_clones = before.as_ref().map(|before| has_clones(before, &was)).transpose()? == Some(true)
+            || has_clones(&after, &is)?;
+        Ok(Self { before, after, segments, orphans, has_clones, matcher: None, ready: VecDeque::new() })
     }
 
-    /// The next batch, never empty, and the number of its keyspace.
+    /// Has blocks that clones share with what comes before come as references.
+    pub(super) fn refer(&mut self) {
+        self.matcher = Some(Matcher::new(Arc::clone(&self.after), self.orphans.clone()));
+    }
+
+    /// Whether one of the states knows where blocks of a file came from.
+    pub(super) fn has_clones(&self) -> bool {
+        self.has_clones
+    }
+
+    /// The next piece.
     ///
     /// # Errors
     /// Store errors.
-    pub(super) fn next(&mut self) -> Result<Option<(u32, Batch)>> {
-        while let Some(mut segment) = self.segments.pop_front() {
-            let (batch, rest) = self.fill(&segment)?;
+    pub(super) fn next(&mut self) -> Result<Option<Piece>> {
+        while self.ready.is_empty()
+            && let Some(mut segment) = self.segments.pop_front()
+        {
+            let mut stage = Stage::new(segment.keyspace, segment.part == DATA);
+            // A segment of one inode comes behind all others, not in its order.
+            let is_in_order = segment.part == DATA && segment.range.end.is_none();
+            if is_in_order {
+                stage.matcher = self.matcher.take();
+            }
+            let rest = self.fill(&segment, &mut stage)?;
+            let matcher = stage.matcher.take();
+            let batch = stage.finish();
+            if !batch.is_empty() {
+                self.ready.push_back(Piece::Records(segment.part, batch));
+            }
+            if let Some(mut matcher) = matcher {
+                self.ready.extend(matcher.take_full().map(Piece::References));
+                let at_end = if rest.is_none() { matcher.take_rest() } else { None };
+                self.ready.extend(at_end.map(Piece::References));
+                self.matcher = Some(matcher);
+            }
             if let Some(start) = rest {
                 segment.range.start = start;
                 self.segments.push_front(segment);
-                return Ok(Some((self.segments[0].part, batch)));
-            }
-            if !batch.is_empty() {
-                return Ok(Some((segment.part, batch)));
             }
         }
-        Ok(None)
+        Ok(self.ready.pop_front())
     }
 
-    /// What comes first in the segment, and where it goes on, if it does.
-    fn fill(&self, segment: &Segment) -> Result<(Batch, Option<Bytes>)> {
+    /// As [`Self::next`], of a walk without references.
+    pub(super) fn next_records(&mut self) -> Result<Option<(u32, Batch)>> {
+        Ok(self.next()?.map(|piece| match piece {
+            Piece::Records(part, batch) => (part, batch),
+            Piece::References(_) => unreachable!("nothing is referred to"),
+        }))
+    }
+
+    /// Takes what comes first in the segment, and returns where it goes on, if it does.
+    fn fill(&self, segment: &Segment, stage: &mut Stage) -> Result<Option<Bytes>> {
         let Segment { part, keyspace, ref range, task } = *segment;
-        let mut stage = Stage::new(keyspace, part == DATA);
         // Copied whole, orphans' content is left out as well; but a segment of one inode is about nothing
         // else.
         let is_alone = range.end.is_some();
         let is_apart = |key: &[u8]| {
             let inode = key.first_chunk().map(|chunk| u64::from_be_bytes(*chunk));
             !is_alone
-                && matches!(part, DATA | XATTR)
+                && matches!(part, DATA | XATTR | CLONES)
                 && inode.is_some_and(|inode| self.orphans.contains(&inode))
         };
         match (task, &self.before) {
@@ -144,9 +191,9 @@ impl Changes {
                     if is_apart(&difference.key) {
                         continue;
                     }
-                    stage.take(&difference.key, difference.newer);
+                    stage.take(&difference.key, difference.newer)?;
                     if stage.is_full() {
-                        return Ok((stage.finish(), Some(successor(&difference.key))));
+                        return Ok(Some(successor(&difference.key)));
                     }
                 }
             }
@@ -155,11 +202,10 @@ impl Changes {
                 stage.erase(start, end);
             }
             (Task::Copy | Task::Compare, _) => {
-                let rest = stage.copy(self.after.origin.read(), range, is_apart)?;
-                return Ok((stage.finish(), rest));
+                return stage.copy(self.after.origin.read(), range, is_apart);
             }
         }
-        Ok((stage.finish(), None))
+        Ok(None)
     }
 }
 
@@ -208,6 +254,20 @@ fn orphans_of(view: &FileSystem) -> Result<BTreeSet<u64>> {
     Ok(orphans)
 }
 
+/// Whether a view knows where blocks of a file that is none of its orphans came from.
+fn has_clones(view: &FileSystem, orphans: &BTreeSet<u64>) -> Result<bool> {
+    let Some(clones) = view.shared.provenance.keyspace() else { return Ok(false) };
+    let mut cursor = view.origin.read().cursor(clones, KeyRange::all())?;
+    cursor.next()?;
+    while let Some((key, _)) = cursor.entry() {
+        if !orphans.contains(&parse_inode_key(key)?) {
+            return Ok(true);
+        }
+        cursor.next()?;
+    }
+    Ok(false)
+}
+
 /// Whether `read` has nothing there.
 pub(super) fn is_empty(read: &dyn Read, keyspace: Keyspace, range: KeyRange) -> Result<bool> {
     let mut cursor = read.cursor(keyspace, range)?;
@@ -241,15 +301,17 @@ pub(crate) struct Stage {
     in_blocks: bool,
     batch: Batch,
     run: Option<Run>,
+    /// Takes the blocks that come as references.
+    matcher: Option<Matcher>,
 }
 
 impl Stage {
     pub(crate) fn new(keyspace: Keyspace, in_blocks: bool) -> Self {
-        Self { keyspace, in_blocks, batch: Batch::new(), run: None }
+        Self { keyspace, in_blocks, batch: Batch::new(), run: None, matcher: None }
     }
 
     pub(crate) fn is_full(&self) -> bool {
-        self.bytes() >= BATCH_BYTES
+        self.bytes() >= BATCH_BYTES || self.matcher.as_ref().is_some_and(Matcher::is_full)
     }
 
     pub(super) fn bytes(&self) -> usize {
@@ -277,7 +339,7 @@ impl Stage {
                 cursor.next()?;
                 continue;
             }
-            self.take(key, Some(value.clone()));
+            self.take(key, Some(value.clone()))?;
             let mut rest = successor(key);
             if self.is_full() {
                 return Ok(Some(rest));
@@ -295,15 +357,22 @@ impl Stage {
         Ok(None)
     }
 
-    pub(crate) fn take(&mut self, key: &[u8], value: Option<Bytes>) {
+    pub(crate) fn take(&mut self, key: &[u8], value: Option<Bytes>) -> Result<()> {
         let block = if self.in_blocks { key.split_last_chunk() } else { None };
         match (block, value) {
             (Some((prefix, block)), value) => {
-                self.take_block(prefix, u64::from_be_bytes(*block), value.as_ref());
+                let block = u64::from_be_bytes(*block);
+                let matched = self.matcher.as_mut().zip(value.as_ref());
+                let is_taken =
+                    matched.map(|(matcher, value)| matcher.take(prefix, block, value)).transpose()?;
+                if is_taken != Some(true) {
+                    self.take_block(prefix, block, value.as_ref());
+                }
             }
             (None, Some(value)) => self.batch.put(self.keyspace, Bytes::copy_from_slice(key), value),
             (None, None) => self.batch.delete(self.keyspace, Bytes::copy_from_slice(key)),
         }
+        Ok(())
     }
 
     pub(super) fn take_block(&mut self, prefix: &[u8], block: u64, value: Option<&Bytes>) {
@@ -334,6 +403,7 @@ impl Stage {
     /// Whether what comes next is better read as a stretch.
     fn is_in_stretch(&self) -> bool {
         self.run.as_ref().is_some_and(|run| run.count >= STRETCH_BLOCKS_MIN && !run.data.is_empty())
+            || self.matcher.as_ref().is_some_and(Matcher::is_in_stretch)
     }
 
     /// Takes the blocks that lie from `start` on, when that is right behind a block, as far as they are
@@ -344,11 +414,24 @@ impl Stage {
             return Ok(start);
         };
         let first = block;
+        let may_refer = self.matcher.as_mut().map(|matcher| matcher.concerns(prefix)).transpose()?;
         while !self.is_full() {
             let room = (BATCH_BYTES - self.bytes()).div_ceil(BLOCK_BYTES) as u64;
             let (keyspace, blocks) = (self.keyspace, block..block.saturating_add(room));
             let extent = read.next_extent(keyspace, prefix, blocks, ExtentKind::Data)?;
             let Some(Extent { count, .. }) = extent.filter(|extent| extent.first == block) else { break };
+            if may_refer == Some(true) {
+                let mut data = vec![0; count as usize * BLOCK_BYTES];
+                read.read_blocks(keyspace, prefix, block, &mut data)?;
+                for value in blocks_of(&data.into()) {
+                    self.take(&[prefix, &block.to_be_bytes()].concat(), Some(value))?;
+                    block += 1;
+                    if self.is_full() {
+                        break;
+                    }
+                }
+                continue;
+            }
             let run = self.run_at(prefix, block, true);
             let len = run.data.len();
             run.data.resize(len + count as usize * BLOCK_BYTES, 0);

@@ -18,7 +18,7 @@ pub enum StreamError {
     #[error("this is no stream of `kvfs snapshot send`")]
     NotAStream,
     /// Made by another release.
-    #[error("the stream has format {0}, and this kvfs knows format 1; use a matching kvfs")]
+    #[error("the stream has format {0}, and this kvfs knows formats 1 and 2; use a matching kvfs")]
     OtherVersion(u32),
     /// It ended too soon.
     #[error("the stream ends at byte {position}, before its end")]
@@ -62,6 +62,9 @@ pub enum ReceiveError {
         "the stream makes no tree of directory inode {0}: it would be inside of itself, or not where it says"
     )]
     NoTree(u64),
+    /// What is referred to is not there: it would be a hole.
+    #[error("the stream refers to blocks of inode {0} that have not come")]
+    NoSource(u64),
     /// A stream from nothing, and a store with something in it.
     #[error("the stream begins with nothing, and this store is not empty; receive it into a new one")]
     NotEmpty,

@@ -14,6 +14,9 @@ use super::{SnapshotId, StreamError, StreamId};
 const SIGNATURE: [u8; 8] = *b"\x89kvfsnd\n";
 const VERSION: u32 = 1;
 
+/// Of a stream that may have references.
+const VERSION_WITH_CLONES: u32 = 2;
+
 /// Bytes of a [`Prologue`].
 pub const PROLOGUE_BYTES: usize = size_of::<RawPrologue>();
 
@@ -23,11 +26,15 @@ pub const FRAME_HEADER_BYTES: usize = size_of::<RawFrame>();
 /// Most bytes of a frame's payload: one record of the greatest size, and more than a sender puts together.
 pub(super) const PAYLOAD_BYTES_MAX: usize = 2 << 20;
 
-/// Of the file system's rows; another layout of rows is another number.
+/// Of the file system's rows, and what may come beside them: this, and what the features add to it. Another
+/// layout of rows is another number.
 const ROWS_VERSION: u32 = 1;
 
-/// Of rows that may have projects.
-const ROWS_VERSION_WITH_PROJECTS: u32 = 2;
+/// Rows may have projects.
+const WITH_PROJECTS: u32 = 1;
+
+/// References may come, and where blocks of clones came from.
+const WITH_CLONES: u32 = 2;
 
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
@@ -107,6 +114,8 @@ pub struct Prologue {
     pub offset: u64,
     /// About how many bytes the whole stream has; 0: unknown. For progress bars only.
     pub bytes_expected: u64,
+    /// The stream may have references. Says it to a receiver that knows none, before the first frame does.
+    pub has_clones: bool,
 }
 
 impl Prologue {
@@ -114,7 +123,7 @@ impl Prologue {
     pub fn encode(&self) -> [u8; PROLOGUE_BYTES] {
         let mut raw = RawPrologue {
             signature: SIGNATURE,
-            version: VERSION.into(),
+            version: if self.has_clones { VERSION_WITH_CLONES } else { VERSION }.into(),
             flags: 0.into(),
             stream: self.stream.0,
             offset: self.offset.into(),
@@ -135,9 +144,11 @@ impl Prologue {
         if raw.signature != SIGNATURE {
             return Err(StreamError::NotAStream);
         }
-        if raw.version != VERSION {
-            return Err(StreamError::OtherVersion(raw.version.get()));
-        }
+        let has_clones = match raw.version.get() {
+            VERSION => false,
+            VERSION_WITH_CLONES => true,
+            version => return Err(StreamError::OtherVersion(version)),
+        };
         if raw.checksum != crc32c(&[&bytes[..PROLOGUE_BYTES - 4]]) {
             return Err(StreamError::Damaged { position: 0, what: "the prologue's checksum is wrong" });
         }
@@ -145,6 +156,7 @@ impl Prologue {
             stream: StreamId(raw.stream),
             offset: raw.offset.get(),
             bytes_expected: raw.bytes_expected.get(),
+            has_clones,
         })
     }
 }
@@ -156,10 +168,11 @@ pub(super) enum FrameKind {
     Keyspace,
     Records,
     End,
+    References,
 }
 
 impl FrameKind {
-    const ALL: [Self; 4] = [Self::Begin, Self::Keyspace, Self::Records, Self::End];
+    const ALL: [Self; 5] = [Self::Begin, Self::Keyspace, Self::Records, Self::End, Self::References];
 
     fn number(self) -> u32 {
         match self {
@@ -167,6 +180,7 @@ impl FrameKind {
             Self::Keyspace => 2,
             Self::Records => 3,
             Self::End => 4,
+            Self::References => 5,
         }
     }
 }
@@ -226,6 +240,8 @@ pub struct Begin {
     pub inode_next: u64,
     /// Rows may have projects.
     pub has_projects: bool,
+    /// References may come, and where blocks of clones came from.
+    pub has_clones: bool,
 }
 
 impl Begin {
@@ -238,7 +254,9 @@ impl Begin {
         let from = self.from.as_ref();
         let from_name = from.map_or("", |(_, name)| name);
         let nothing = SnapshotId { store: [0; 16], position: 0, created: 0 };
-        let rows_version = if self.has_projects { ROWS_VERSION_WITH_PROJECTS } else { ROWS_VERSION };
+        let features = [(self.has_projects, WITH_PROJECTS), (self.has_clones, WITH_CLONES)];
+        let features = features.into_iter().map(|(has, feature)| if has { feature } else { 0 });
+        let rows_version = ROWS_VERSION + features.sum::<u32>();
         let raw = RawBegin {
             rows_version: rows_version.into(),
             inline_len_max: self.inline_len_max.into(),
@@ -255,11 +273,11 @@ impl Begin {
     pub(super) fn decode(payload: &[u8]) -> Option<Self> {
         let (raw, names) = RawBegin::ref_from_prefix(payload).ok()?;
         let (to_name, from_name) = names.split_at_checked(raw.to_name_len.get() as usize)?;
-        let has_projects = match raw.rows_version.get() {
-            ROWS_VERSION => false,
-            ROWS_VERSION_WITH_PROJECTS => true,
-            _ => return None,
-        };
+        let features = raw.rows_version.get().checked_sub(ROWS_VERSION)?;
+        let (has_projects, has_clones) = (features & WITH_PROJECTS != 0, features & WITH_CLONES != 0);
+        if features & !(WITH_PROJECTS | WITH_CLONES) != 0 {
+            return None;
+        }
         if from_name.len() != raw.from_name_len.get() as usize {
             return None;
         }
@@ -275,7 +293,7 @@ impl Begin {
         let to = (id_of(&raw.to), name(to_name)?);
         let (inline_len_max, inode_next) = (raw.inline_len_max.get(), raw.inode_next.get());
         let is_sane = inline_len_max <= crate::INLINE_LEN_LIMIT && inode_next <= crate::INODE_MAX;
-        is_sane.then_some(Self { to, from, inline_len_max, inode_next, has_projects })
+        is_sane.then_some(Self { to, from, inline_len_max, inode_next, has_projects, has_clones })
     }
 }
 

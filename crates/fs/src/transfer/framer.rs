@@ -12,6 +12,7 @@ use kvfs_store::{BLOCK_BYTES, Keyspace, Op};
 use super::changes::Stage;
 use super::frame::{FrameKind, encode_frame, encode_keyspace};
 use super::record::{DATA, encode_records};
+use super::references::{BlockReference, ReferenceList, encode_references};
 use super::{Begin, FRAME_HEADER_BYTES, StreamReader};
 use crate::{FsError, Result};
 
@@ -57,6 +58,8 @@ pub struct Reframer {
     framer: Framer,
     /// Records of the frame in the making, and the number of their keyspace.
     stage: Option<(u32, Stage)>,
+    /// References of the one behind it.
+    references: ReferenceList,
     ready: VecDeque<Vec<u8>>,
     /// What comes before is known already: where it is passed, and what it comes to.
     known: Option<Framer>,
@@ -66,7 +69,13 @@ impl Reframer {
     /// Behind what `reader` has verified, which is nothing or the beginning of this stream.
     pub fn behind(reader: &StreamReader) -> Self {
         let known = (reader.position() > 0).then(|| reader.framer());
-        Self { framer: Framer::new(), stage: None, ready: VecDeque::new(), known }
+        Self {
+            framer: Framer::new(),
+            stage: None,
+            references: ReferenceList::default(),
+            ready: VecDeque::new(),
+            known,
+        }
     }
 
     /// Whether up to `bytes` of content that come next are known already, so that any others of that length
@@ -74,7 +83,8 @@ impl Reframer {
     pub fn is_known(&self, bytes: u64) -> bool {
         // Whatever is left of the frame that has their end, and its lengths.
         let rest = 2 * super::frame::PAYLOAD_BYTES_MAX as u64;
-        let staged = self.stage.as_ref().map_or(0, |(_, stage)| stage.bytes() as u64);
+        let records = self.stage.as_ref().map_or(0, |(_, stage)| stage.bytes());
+        let staged = (records + self.references.bytes()) as u64;
         self.known
             .as_ref()
             .is_some_and(|known| self.framer.position() + staged + bytes + rest < known.position())
@@ -101,7 +111,8 @@ impl Reframer {
     /// # Errors
     /// It is neither, or not one of that keyspace; as [`Self::begin`].
     pub fn record(&mut self, keyspace: u32, op: Op) -> Result<()> {
-        if self.stage.as_ref().is_some_and(|(number, _)| *number != keyspace) {
+        // In a frame of references, and in the one before it, nothing more comes behind them.
+        if self.references.bytes() > 0 || self.is_staged_beside(keyspace) {
             self.end_stage()?;
         }
         match (op, keyspace) {
@@ -116,11 +127,24 @@ impl Reframer {
                 Ok(())
             }
             (Op::Put { key, value, .. }, keyspace) if keyspace != DATA => {
-                self.stage(keyspace).take(&key, Some(value));
+                self.stage(keyspace).take(&key, Some(value))?;
                 self.end_if_full()
             }
             _ => Err(FsError::Invalid("a record that no whole snapshot has")),
         }
+    }
+
+    /// The next reference, to blocks that come before.
+    ///
+    /// # Errors
+    /// As [`Self::begin`].
+    pub fn reference(&mut self, reference: BlockReference) -> Result<()> {
+        if self.is_staged_beside(DATA) {
+            self.end_stage()?;
+        }
+        let Some(full) = self.references.add(reference) else { return Ok(()) };
+        self.end_records()?;
+        self.frame(FrameKind::References, &encode_references(&full))
     }
 
     /// There are no more records: the last frame.
@@ -152,7 +176,19 @@ impl Reframer {
         if is_full { self.end_stage() } else { Ok(()) }
     }
 
+    fn is_staged_beside(&self, keyspace: u32) -> bool {
+        self.stage.as_ref().is_some_and(|(number, _)| *number != keyspace)
+    }
+
     fn end_stage(&mut self) -> Result<()> {
+        self.end_records()?;
+        match self.references.take() {
+            Some(references) => self.frame(FrameKind::References, &encode_references(&references)),
+            None => Ok(()),
+        }
+    }
+
+    fn end_records(&mut self) -> Result<()> {
         let Some((keyspace, stage)) = self.stage.take() else { return Ok(()) };
         self.frame(FrameKind::Records, &encode_records(keyspace, &stage.finish()))
     }

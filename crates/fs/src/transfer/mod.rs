@@ -6,8 +6,9 @@
 //! docs/FORMAT.md draws it.
 //!
 //! The parts: `identity` tells which snapshot is which in any store, `changes` walks over what differs,
-//! `frame` and `record` are the codec, `send` joins them; `framer` makes frames, also anew of records that
-//! were kept without; `reader` verifies, `receive` takes a stream that has come in whole, as one transaction.
+//! `references` finds out what of that clones share, and is the codec with `frame` and `record`, `send` joins
+//! them; `framer` makes frames, also anew of records that were kept without; `reader` verifies, `receive`
+//! takes a stream that has come in whole, as one transaction, with `pending` for what clones share.
 //!
 //! Thread safety: streams and readers belong to one thread each. A store that receives must not be used
 //! otherwise meanwhile.
@@ -22,9 +23,11 @@ mod error;
 mod frame;
 mod framer;
 mod identity;
+mod pending;
 mod reader;
 mod receive;
 mod record;
+mod references;
 mod send;
 mod tree;
 
@@ -39,4 +42,5 @@ pub use identity::{SnapshotId, StreamId};
 pub use reader::{Frame, StreamReader};
 pub use receive::{Received, Receiver};
 pub(crate) use receive::{finish_receive, with_keyspace};
+pub use references::{BlockReference, REFERENCE_BYTES};
 pub use send::SendStream;

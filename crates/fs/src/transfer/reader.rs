@@ -10,7 +10,8 @@ use kvfs_kv::KeyspaceOwner;
 use kvfs_store::Batch;
 
 use super::frame::{self, FrameHeader, FrameKind};
-use super::record::{USERS, decode_records};
+use super::record::{CLONES, USERS, decode_records};
+use super::references::{BlockReference, decode_references};
 use super::{Begin, FRAME_HEADER_BYTES, PROLOGUE_BYTES, Prologue, StreamError, StreamId};
 
 /// One frame of a stream.
@@ -35,8 +36,21 @@ pub enum Frame {
         /// The changes, with that number as handle.
         batch: Batch,
     },
+    /// Blocks that are as others, which are there by now.
+    #[non_exhaustive]
+    References {
+        /// In their order.
+        references: Vec<BlockReference>,
+    },
     /// The last one: everything was as it was sent.
     End,
+}
+
+/// What the first frame says of the others.
+#[derive(Clone, Copy)]
+struct Known {
+    inode_next: u64,
+    has_clones: bool,
 }
 
 /// Verifies a stream from its beginning, whatever it comes from.
@@ -44,9 +58,10 @@ pub struct StreamReader {
     stream: StreamId,
     position: u64,
     hasher: blake3::Hasher,
-    inode_next: Option<u64>,
+    begin: Option<Known>,
     keyspaces: u32,
     has_records: bool,
+    last_reference: Option<BlockReference>,
     is_done: bool,
     last: BytesMut,
 }
@@ -79,9 +94,10 @@ impl StreamReader {
             stream,
             position: 0,
             hasher: blake3::Hasher::new(),
-            inode_next: None,
+            begin: None,
             keyspaces: USERS,
             has_records: false,
+            last_reference: None,
             is_done: false,
             last: BytesMut::new(),
         }
@@ -137,9 +153,15 @@ impl StreamReader {
         self.hasher.update(&self.last);
         self.position += self.last.len() as u64;
         match &frame {
-            Frame::Begin(begin) => self.inode_next = Some(begin.inode_next),
+            &Frame::Begin(Begin { inode_next, has_clones, .. }) => {
+                self.begin = Some(Known { inode_next, has_clones });
+            }
             Frame::Keyspace { .. } => self.keyspaces += 1,
             Frame::Records { .. } => self.has_records = true,
+            Frame::References { references } => {
+                self.has_records = true;
+                self.last_reference = references.last().copied();
+            }
             Frame::End => self.is_done = true,
         }
         Ok(Some(frame))
@@ -148,7 +170,7 @@ impl StreamReader {
     /// What the frame in `last` says, if it may say that here.
     fn interpret(&self, kind: FrameKind) -> Result<Frame, &'static str> {
         let payload = &self.last[FRAME_HEADER_BYTES..];
-        match (kind, self.inode_next) {
+        match (kind, self.begin) {
             (FrameKind::Begin, None) => {
                 let begin = Begin::decode(payload).ok_or("a first frame that makes no sense")?;
                 if begin.stream() != self.stream {
@@ -161,16 +183,22 @@ impl StreamReader {
                     frame::decode_keyspace(payload).ok_or("a keyspace that makes no sense")?;
                 Ok(Frame::Keyspace { name, owner })
             }
-            (FrameKind::Records, Some(inode_next)) => {
+            (FrameKind::Records, Some(Known { inode_next, has_clones })) => {
                 let decoded = decode_records(&Bytes::copy_from_slice(payload), inode_next);
                 let (keyspace, batch) = decoded.ok_or("records that make no sense")?;
-                if keyspace >= self.keyspaces {
+                let is_known = if keyspace == CLONES { has_clones } else { keyspace < self.keyspaces };
+                if !is_known {
                     return Err("records of a keyspace without a name");
                 }
                 Ok(Frame::Records { keyspace, batch })
             }
+            (FrameKind::References, Some(Known { inode_next, has_clones: true })) => {
+                let references = decode_references(payload, inode_next, self.last_reference)
+                    .ok_or("references that make no sense")?;
+                Ok(Frame::References { references })
+            }
             (FrameKind::End, Some(_)) => Ok(Frame::End),
-            (FrameKind::Begin | FrameKind::Keyspace, Some(_)) | (_, None) => {
+            (FrameKind::Begin | FrameKind::Keyspace | FrameKind::References, Some(_)) | (_, None) => {
                 Err("a frame that has no place here")
             }
         }

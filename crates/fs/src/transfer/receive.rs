@@ -13,16 +13,18 @@ use std::time::Duration;
 
 use kvfs_kv::KeyspaceTable;
 use kvfs_store::{
-    Batch, Durability, KeyRange, Keyspace, KeyspaceKind, Op, SnapshotInfo, Store, StoreError, Txn, TxnOptions,
+    Batch, BlockClone, Durability, ExtentKind, KeyRange, Keyspace, KeyspaceKind, Op, SnapshotInfo, Store,
+    StoreError, Txn, TxnOptions,
 };
 
 use super::changes::{Changes, is_by_reading, is_empty};
-use super::record::META;
+use super::pending::PendingReferences;
+use super::record::{CLONES, DATA, META};
 use super::tree;
-use super::{Begin, Frame, ReceiveError, StreamReader};
+use super::{Begin, BlockReference, Frame, ReceiveError, StreamReader};
 use crate::packing::{Packing, header_in};
 use crate::schema::{
-    DETACHED_INODE, Keyspaces, Placement, ROOT_INODE, Receiving, Superblock, decode_receiving,
+    DETACHED_INODE, Keyspaces, Placement, ROOT_INODE, Receiving, Superblock, block_prefix, decode_receiving,
     encode_received, encode_receiving, parse_received_key, received_key, received_keys, receiving_key, rows,
     superblock_key,
 };
@@ -47,6 +49,9 @@ struct Receipt<'s> {
     begin: Begin,
     /// Handles by the numbers of the stream.
     keyspaces: Vec<Keyspace>,
+    /// Set where the stream says where blocks of clones came from.
+    clones: Option<Keyspace>,
+    pending: PendingReferences,
     done: Received,
 }
 
@@ -79,7 +84,7 @@ impl<'f> Receiver<'f> {
                 if !owners.is_empty() {
                     return Err(ReceiveError::Changed(name.clone()));
                 }
-                while let Some((part, batch)) = changes.next()? {
+                while let Some((part, batch)) = changes.next_records()? {
                     if !self.is_reading_only(part, &batch)? {
                         return Err(ReceiveError::Changed(name.clone()));
                     }
@@ -132,10 +137,13 @@ impl<'f> Receiver<'f> {
             keyspaces.push(self.store.open_keyspace(&name, KeyspaceKind::Tuple, None)?);
             next = reader.next(source)?;
         }
+        let clones = begin.has_clones.then(|| self.main.shared.provenance.make()).transpose()?;
         let mut receipt = Receipt {
             txn: self.store.begin(TxnOptions::default())?,
             packing: Packing::new(self.store),
             keyspaces,
+            clones,
+            pending: PendingReferences::default(),
             done: Received { name: begin.to.1.clone(), records: 0, rolled_back: false },
             begin,
         };
@@ -147,6 +155,7 @@ impl<'f> Receiver<'f> {
             receipt.take(frame, &self.main.shared.tiers)?;
             next = reader.next(source)?;
         }
+        receipt.clone_pending()?;
         tree::expect_tree(self.store, &*receipt.txn, own.meta)?;
         self.stage_own_records(&receipt)?;
         receipt.txn.commit(Durability::Synced)?;
@@ -235,7 +244,7 @@ impl<'f> Receiver<'f> {
             receipt.done.rolled_back = true;
             receipt.txn.apply(owners)?;
         }
-        while let Some((part, batch)) = changes.next()? {
+        while let Some((part, batch)) = changes.next_records()? {
             if !self.is_reading_only(part, &batch)? {
                 if !rollback {
                     return Err(ReceiveError::Changed(name));
@@ -316,14 +325,61 @@ pub(crate) fn finish_receive(store: &dyn Store, meta: Keyspace) -> Result<()> {
 }
 
 impl Receipt<'_> {
-    fn take(&mut self, frame: Frame, tiers: &TierWishes) -> Result<()> {
-        let Frame::Records { keyspace, batch } = frame else { return Ok(()) };
-        let handle = self.keyspaces.get(keyspace as usize).copied();
+    fn take(&mut self, frame: Frame, tiers: &TierWishes) -> Result<(), ReceiveError> {
+        let (keyspace, batch) = match frame {
+            Frame::Records { keyspace, batch } => (keyspace, batch),
+            Frame::References { references } => return self.refer(&references),
+            Frame::Begin(_) | Frame::Keyspace { .. } | Frame::End => return Ok(()),
+        };
+        let listed = self.keyspaces.get(keyspace as usize).copied();
+        let handle = if keyspace == CLONES { self.clones } else { listed };
         let handle = handle.ok_or(FsError::Invalid("records of a keyspace without a name"))?;
         let mut mapped = Batch::new();
         batch.into_ops().into_iter().for_each(|op| mapped.push(with_keyspace(op, handle)));
         self.done.records += mapped.len() as u64;
-        self.apply(keyspace, mapped, tiers)
+        Ok(self.apply(keyspace, mapped, tiers)?)
+    }
+
+    /// Takes references to what has come by now: they are cloned together with others.
+    fn refer(&mut self, references: &[BlockReference]) -> Result<(), ReceiveError> {
+        let data = self.keyspaces[DATA as usize];
+        for &reference in references {
+            let BlockReference { source, source_first, count, .. } = reference;
+            if self.pending.is_full() {
+                self.clone_pending()?;
+            }
+            let is_source_pending = self.pending.brings(source);
+            if is_source_pending && self.pending.add(reference) {
+                continue;
+            }
+            if is_source_pending {
+                self.clone_pending()?;
+            }
+            let (source_key, blocks) = (block_prefix(source), source_first..source_first + count);
+            if self.txn.next_extent(data, &source_key, blocks, ExtentKind::Hole)?.is_some() {
+                return Err(ReceiveError::NoSource(source));
+            }
+            self.pending.add(reference);
+        }
+        self.done.records += references.len() as u64;
+        Ok(())
+    }
+
+    /// Has blocks twice, by one call: each makes a piece of its own.
+    fn clone_pending(&mut self) -> Result<(), ReceiveError> {
+        let data = self.keyspaces[DATA as usize];
+        let mut clones = Vec::new();
+        for BlockReference { inode, first, source, source_first, count } in self.pending.take() {
+            clones.push(BlockClone {
+                source: block_prefix(source).to_vec().into(),
+                first: source_first,
+                count,
+                target: block_prefix(inode).to_vec().into(),
+                target_first: first,
+                compression: self.packing.wish_of(inode),
+            });
+        }
+        if clones.is_empty() { Ok(()) } else { Ok(self.txn.clone_blocks(data, &clones)?) }
     }
 
     /// Rows of files tell how their blocks are to be packed and on which tier they are wished to lie, which

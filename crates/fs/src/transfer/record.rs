@@ -7,6 +7,7 @@
 use bytes::Bytes;
 use kvfs_store::{BLOCK_BYTES, Batch, Compression, Keyspace, Op};
 
+use crate::provenance::CloneSource;
 use crate::schema::{Placement, Row, check_name};
 use crate::{FILE_SIZE_MAX, MODE_BITS};
 
@@ -16,6 +17,8 @@ pub(super) const META: u32 = 0;
 pub(super) const DATA: u32 = 1;
 pub(super) const XATTR: u32 = 2;
 pub(super) const USERS: u32 = 3;
+/// Where blocks of clones came from; only in streams whose first frame says so.
+pub(super) const CLONES: u32 = u32::MAX;
 
 const PUT: u8 = 1;
 const DELETE: u8 = 2;
@@ -127,6 +130,13 @@ fn is_fit(keyspace: u32, op: &Op, inode_next: u64) -> bool {
         }
         (XATTR, Op::Put { key, .. } | Op::Delete { key, .. }) => is_inode(key, 9),
         (XATTR, Op::DeleteRange { start, .. }) => is_inode(start, 8),
+        (CLONES, Op::Put { key, value, .. }) => {
+            key.len() == 8 && is_inode(key, 8) && CloneSource::decode(value).is_some()
+        }
+        (CLONES, Op::Delete { key, .. }) => key.len() == 8 && is_inode(key, 8),
+        (CLONES, Op::DeleteRange { start, end, .. }) => {
+            start.len() == 8 && end.len() == 8 && is_inode(start, 8)
+        }
         (USERS.., Op::Put { .. } | Op::Delete { .. }) => true,
         _ => false,
     }

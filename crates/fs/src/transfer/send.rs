@@ -8,11 +8,12 @@ use std::sync::Arc;
 
 use kvfs_store::KeyRange;
 
-use super::changes::{Changes, is_empty};
+use super::changes::{Changes, Piece, is_empty};
 use super::frame::{self, FrameKind};
 use super::framer::Framer;
 use super::identity::open_by_id;
 use super::record::encode_records;
+use super::references::encode_references;
 use super::{Begin, Prologue, SnapshotId, StreamId};
 use crate::schema::{Superblock, superblock_key};
 use crate::{FileSystem, FsError, Result};
@@ -40,15 +41,16 @@ impl SendStream {
             superblock.ok_or_else(|| FsError::corrupt("file-system superblock", "it is missing"))?;
         let superblock = Superblock::decode(&superblock)?;
         let from_id = from.as_ref().map(|(id, (name, _))| (*id, name.clone()));
-        let begin = Begin {
+        let mut begin = Begin {
             to: (*to, to_name),
             from: from_id,
             inline_len_max: superblock.inline_len_max,
             inode_next: superblock.inode_next,
             has_projects: superblock.has_projects,
+            has_clones: false,
         };
         let from_view = from.map(|(_, (_, view))| view);
-        let mut heads = VecDeque::from([(FrameKind::Begin, begin.encode())]);
+        let mut heads = VecDeque::new();
         let mut users = Vec::new();
         for info in fs.shared.keyspaces.user_keyspaces() {
             let owner = to_view.keys().owner_then(&info.name)?;
@@ -66,7 +68,12 @@ impl SendStream {
                 users.push(info.keyspace);
             }
         }
-        let changes = Changes::new(from_view, to_view, &users)?;
+        let mut changes = Changes::new(from_view, to_view, &users)?;
+        if changes.has_clones() {
+            begin.has_clones = true;
+            changes.refer();
+        }
+        heads.push_front((FrameKind::Begin, begin.encode()));
         Ok(Self { begin, changes, heads, framer: Framer::new(), is_done: false })
     }
 
@@ -87,7 +94,8 @@ impl SendStream {
 
     /// What comes before the frames that are still to be given.
     pub fn prologue(&self, bytes_expected: u64) -> Prologue {
-        Prologue { stream: self.stream(), offset: self.position(), bytes_expected }
+        let has_clones = self.begin.has_clones;
+        Prologue { stream: self.stream(), offset: self.position(), bytes_expected, has_clones }
     }
 
     /// The next frame; `None` behind the last one.
@@ -101,11 +109,18 @@ impl SendStream {
         if let Some((kind, payload)) = self.heads.pop_front() {
             return Ok(Some(self.framer.frame(kind, &payload)));
         }
-        let Some((keyspace, batch)) = self.changes.next()? else {
-            self.is_done = true;
-            return Ok(Some(self.framer.end()));
-        };
-        Ok(Some(self.framer.frame(FrameKind::Records, &encode_records(keyspace, &batch))))
+        Ok(Some(match self.changes.next()? {
+            Some(Piece::Records(keyspace, batch)) => {
+                self.framer.frame(FrameKind::Records, &encode_records(keyspace, &batch))
+            }
+            Some(Piece::References(references)) => {
+                self.framer.frame(FrameKind::References, &encode_references(&references))
+            }
+            None => {
+                self.is_done = true;
+                self.framer.end()
+            }
+        }))
     }
 
     /// Makes everything up to `offset` without giving it: a receiver has it. O(what comes before).

@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use bytes::Bytes;
 use kvfs_kv::KeyspaceOwner;
 use kvfs_store::model::ModelStore;
@@ -5,10 +7,11 @@ use kvfs_store::{Batch, Compression, Cursor, Durability, KeyRange, Keyspace, Key
 
 use super::changes::Stage;
 use super::frame::{FrameHeader, FrameKind, decode_keyspace, encode_frame, encode_keyspace};
-use super::record::{DATA, META, USERS, XATTR, decode_records, encode_records};
+use super::record::{CLONES, DATA, META, USERS, XATTR, decode_records, encode_records};
+use super::references::{REFERENCES_MAX, decode_references, encode_references};
 use super::*;
-use crate::schema::{Header, Placement, encode_row, inode_key, keyspace_records, superblock_key};
-use crate::{FileType, Timestamp};
+use crate::schema::{Header, Placement, encode_row, inode_key, keyspace_records, superblock_key, xattr_key};
+use crate::{FileSystem, FileType, MkfsOptions, MountOptions, Timestamp};
 
 const INODE_NEXT: u64 = 1000;
 
@@ -38,6 +41,7 @@ fn begin(from: bool) -> Begin {
         inline_len_max: 4096,
         inode_next: INODE_NEXT,
         has_projects: from,
+        has_clones: from,
     }
 }
 
@@ -63,6 +67,11 @@ fn batch(keyspace: u32) -> Batch {
             batch.delete(handle, key(77, b"user.other"));
             batch.delete_range(handle, inode_key(78), inode_key(79));
         }
+        CLONES => {
+            batch.put(handle, key(77, b""), vec![7; 16]);
+            batch.delete(handle, key(78, b""));
+            batch.delete_range(handle, inode_key(78), inode_key(79));
+        }
         _ => {
             batch.put(handle, "song", "value");
             batch.delete(handle, "gone");
@@ -73,7 +82,8 @@ fn batch(keyspace: u32) -> Batch {
 
 #[test]
 fn prologues_round_trip_and_others_are_named() {
-    let prologue = Prologue { stream: begin(true).stream(), offset: 77, bytes_expected: 1 << 40 };
+    let prologue =
+        Prologue { stream: begin(true).stream(), offset: 77, bytes_expected: 1 << 40, has_clones: false };
     let bytes = prologue.encode();
     assert_eq!(Prologue::decode(&bytes).unwrap(), prologue);
     assert_eq!(Prologue::read(&mut &bytes[..]).unwrap(), prologue);
@@ -103,7 +113,7 @@ fn what_frames_say_round_trips() {
     for owner in [None, Some(KeyspaceOwner { uid: 7, gid: 8, mode: 0o640 })] {
         assert_eq!(decode_keyspace(&encode_keyspace("tags", owner)), Some(("tags".to_owned(), owner)));
     }
-    for keyspace in [META, DATA, XATTR, USERS, USERS + 9] {
+    for keyspace in [META, DATA, XATTR, CLONES, USERS, USERS + 9] {
         let payload = Bytes::from(encode_records(keyspace, &batch(keyspace)));
         assert_eq!(decode_records(&payload, INODE_NEXT), Some((keyspace, batch(keyspace))));
     }
@@ -157,6 +167,11 @@ fn records_that_make_no_sense_are_refused() {
     refused(META, blocks(inode_key(77), vec![0; 4096].into()));
     refused(XATTR, put(inode_key(77), Bytes::new()));
     refused(XATTR, range(inode_key(79), inode_key(78)));
+    refused(CLONES, put(inode_key(77), Bytes::from_static(b"no source")));
+    refused(CLONES, put(inode_key(INODE_NEXT), vec![0; 16].into()));
+    refused(CLONES, put(xattr_key(77, b"more"), vec![0; 16].into()));
+    refused(CLONES, delete(inode_key(0)));
+    refused(CLONES, range(inode_key(77), xattr_key(78, b"more")));
     refused(USERS, put(Bytes::new(), Bytes::from_static(b"the empty key")));
     for name in ["meta", "", "a\nb", &"n".repeat(256)] {
         assert_eq!(decode_keyspace(&encode_keyspace(name, None)), None, "{name:?}");
@@ -173,10 +188,11 @@ fn records_that_make_no_sense_are_refused() {
 fn decoding_of_streams_survives_any_bytes() {
     const SEED: u64 = 0x5eed_0001;
     let mut random = Random(SEED);
-    let whole: Vec<Vec<u8>> = [META, DATA, XATTR, USERS]
+    let whole: Vec<Vec<u8>> = [META, DATA, XATTR, CLONES, USERS]
         .into_iter()
         .map(|keyspace| encode_records(keyspace, &batch(keyspace)))
         .chain([begin(true).encode(), encode_keyspace("tags", None)])
+        .chain([encode_references(&[reference(77, 5, 20, 0, 2), reference(78, 0, 77, 5, 9)])])
         .collect();
     for round in 0..20_000 {
         let mut bytes = match random.below(4) {
@@ -190,6 +206,9 @@ fn decoding_of_streams_survives_any_bytes() {
         }
         bytes.truncate(random.below(bytes.len() as u64 + 1) as usize + 8);
         let _ = (Begin::decode(&bytes), decode_keyspace(&bytes));
+        if let Some(all) = decode_references(&bytes, INODE_NEXT, None) {
+            assert_eq!(encode_references(&all), bytes, "seed {SEED:#x}, round {round}");
+        }
         if let Some((keyspace, batch)) = decode_records(&Bytes::from(bytes.clone()), INODE_NEXT) {
             let again = Bytes::from(encode_records(keyspace, &batch));
             assert_eq!(&again[..], &bytes[..], "seed {SEED:#x}, round {round}");
@@ -205,7 +224,7 @@ fn decoding_of_streams_survives_any_bytes() {
 fn copy_one_by_one(stage: &mut Stage, mut cursor: Box<dyn Cursor>) -> Option<Bytes> {
     cursor.next().unwrap();
     while let Some((key, value)) = cursor.entry() {
-        stage.take(key, Some(value.clone()));
+        stage.take(key, Some(value.clone())).unwrap();
         if stage.is_full() {
             return Some([key, &[0]].concat().into());
         }
@@ -255,4 +274,110 @@ fn stretches_of_blocks_come_in_the_frames_in_which_single_ones_would() {
     without.delete_range(data, inode_key(2), inode_key(3));
     store.apply(without, Durability::Buffered).unwrap();
     assert!(by_stretches.len() > 10 && by_stretches == walk(false), "seed {SEED:#x}");
+}
+
+fn reference(inode: u64, first: u64, source: u64, source_first: u64, count: u64) -> BlockReference {
+    BlockReference { inode, first, source, source_first, count }
+}
+
+#[test]
+fn references_that_make_no_sense_are_refused() {
+    let decode = |all: &[BlockReference], last| decode_references(&encode_references(all), INODE_NEXT, last);
+    let sound = [
+        reference(77, 5, 20, 0, 2),
+        reference(77, 7, 20, 2, 1),
+        reference(77, 90, 20, 85, 1),
+        reference(78, 0, 77, 5, 9),
+    ];
+    assert_eq!(decode(&sound, None).as_deref(), Some(&sound[..]));
+    assert_eq!(decode(&sound[1..], Some(sound[0])).as_deref(), Some(&sound[1..]));
+    // Out of order, also behind what came in another frame.
+    assert_eq!(decode(&sound, Some(sound[0])), None);
+    assert_eq!(decode(&[sound[1], sound[0]], None), None);
+    assert_eq!(decode(&[sound[3], sound[0]], None), None);
+    for wrong in [
+        reference(0, 0, 0, 0, 1),
+        reference(20, 0, 20, 5, 1),
+        reference(20, 0, 77, 0, 1),
+        reference(77, 0, 0, 0, 1),
+        reference(INODE_NEXT, 0, 77, 0, 1),
+        reference(u64::MAX, 0, 77, 0, 1),
+        reference(77, 0, 20, 0, 0),
+        reference(77, u64::MAX, 20, 0, 1),
+        reference(77, 0, 20, u64::MAX - 1, 2),
+    ] {
+        assert_eq!(decode(&[wrong], None), None, "{wrong:?}");
+    }
+    // A file has one source, and each block once.
+    for second in [reference(77, 9, 21, 4, 1), reference(77, 9, 20, 5, 1), reference(77, 6, 20, 1, 1)] {
+        assert_eq!(decode(&[sound[0], second], None), None, "{second:?}");
+    }
+    assert_eq!(decode(&[], None), None);
+    assert_eq!(decode_references(&[0; 39], INODE_NEXT, None), None);
+    let many: Vec<_> = (0..=REFERENCES_MAX as u64).map(|at| reference(77, 2 * at, 20, 2 * at, 1)).collect();
+    assert_eq!(decode(&many, None), None);
+    assert!(decode(&many[1..], None).is_some());
+}
+
+/// What comes of a stream from nothing with these frames between its first and its last one, and the blocks
+/// of inode 77 that are there then.
+fn received(has_clones: bool, frames: &[(FrameKind, Vec<u8>)]) -> Result<Vec<u64>, ReceiveError> {
+    let store: Arc<dyn Store> = Arc::new(ModelStore::new());
+    let clock = Arc::new(kvfs_store::clock::SystemClock::new());
+    FileSystem::mkfs(&store, &*clock, &MkfsOptions::default()).unwrap();
+    let fs = FileSystem::open(Arc::clone(&store), clock, MountOptions::default()).unwrap();
+    let begin = Begin { has_clones, ..begin(false) };
+    let mut framer = framer::Framer::new();
+    let mut stream = framer.frame(FrameKind::Begin, &begin.encode());
+    for (kind, payload) in frames {
+        stream.extend(framer.frame(*kind, payload));
+    }
+    stream.extend(framer.end());
+    let fs = Arc::new(fs);
+    Receiver::new(&fs).receive(StreamReader::new(begin.stream()), &mut &stream[..], false)?;
+    let mut cursor = store.cursor(fs.keyspaces.data, KeyRange::prefix(&inode_key(77))).unwrap();
+    let mut blocks = Vec::new();
+    cursor.next().unwrap();
+    while let Some((key, _)) = cursor.entry() {
+        blocks.push(u64::from_be_bytes(key[8..].try_into().unwrap()));
+        cursor.next().unwrap();
+    }
+    Ok(blocks)
+}
+
+#[test]
+fn reference_to_blocks_that_have_not_come_is_refused() {
+    let source = |first| {
+        let mut batch = Batch::new();
+        batch.put_blocks(Keyspace(DATA), inode_key(20), first, vec![7; 2 * 4096]);
+        (FrameKind::Records, encode_records(DATA, &batch))
+    };
+    let refer = |all: &[BlockReference]| (FrameKind::References, encode_references(all));
+    let one = reference(77, 9, 20, 3, 2);
+    assert_eq!(received(true, &[source(3), refer(&[one])]).unwrap(), [9, 10]);
+    // Of a clone that comes in the same frame.
+    let through = [reference(30, 3, 20, 3, 2), reference(77, 3, 30, 3, 2)];
+    assert_eq!(received(true, &[source(3), refer(&through)]).unwrap(), [3, 4]);
+    // Too late, too little, or not at all.
+    for frames in [&[refer(&[one]), source(3)][..], &[source(4), refer(&[one])], &[refer(&[one])]] {
+        assert!(matches!(received(true, frames), Err(ReceiveError::NoSource(20))));
+    }
+    let endless = reference(77, 0, 20, 3, u64::MAX - 3);
+    assert!(matches!(received(true, &[source(3), refer(&[endless])]), Err(ReceiveError::NoSource(20))));
+    // Two frames are in one order.
+    let again = [source(3), refer(&[one]), refer(&[one])];
+    assert!(matches!(received(true, &again), Err(ReceiveError::Stream(StreamError::Damaged { .. }))));
+}
+
+#[test]
+fn what_concerns_clones_is_refused_in_a_stream_without_them() {
+    let mut batch = Batch::new();
+    batch.put(Keyspace(CLONES), inode_key(77), vec![0; 16]);
+    let known = (FrameKind::Records, encode_records(CLONES, &batch));
+    let nothing = (FrameKind::References, encode_references(&[reference(77, 0, 20, 0, 1)]));
+    for frame in [&known, &nothing] {
+        let refused = received(false, std::slice::from_ref(frame));
+        assert!(matches!(refused, Err(ReceiveError::Stream(StreamError::Damaged { .. }))));
+    }
+    assert!(received(true, &[known]).is_ok());
 }

@@ -42,6 +42,7 @@ mod repair;
 mod replicas;
 mod restored_trees;
 mod scans;
+mod sent_clones;
 mod setup;
 mod snapshots;
 mod threads;

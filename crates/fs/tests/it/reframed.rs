@@ -1,20 +1,29 @@
 //! Frames that are made again of a snapshot's records.
 
 use bytes::Bytes;
-use kvfs_fs::FsError;
-use kvfs_fs::transfer::{Begin, Frame, Reframer, StreamReader};
+use kvfs_fs::transfer::{Begin, BlockReference, Frame, Reframer, StreamReader};
+use kvfs_fs::{FsError, NodeId};
 use kvfs_kv::KeyspaceOwner;
 use kvfs_store::{BLOCK_BYTES, Keyspace, Op};
 
+use crate::clones::clone;
 use crate::driver::Driver;
 use crate::setup::{Random, Setup};
-use crate::transfer::{begin_of, change_keys, model, stream};
+use crate::transfer::{begin_of, change_keys, main_content, model, pass_on, snapshot_content, stream};
+use crate::undo::{look, txn};
+
+const ROOT: NodeId = NodeId::ROOT;
 
 /// What a stream says, without its frames.
 struct Records {
     begin: Begin,
     keyspaces: Vec<(String, Option<KeyspaceOwner>)>,
-    changes: Vec<(u32, Op)>,
+    changes: Vec<Change>,
+}
+
+enum Change {
+    Record(u32, Op),
+    Reference(BlockReference),
 }
 
 fn records(begin: Begin, mut reader: StreamReader, frames: &[Vec<u8>]) -> Records {
@@ -25,7 +34,10 @@ fn records(begin: Begin, mut reader: StreamReader, frames: &[Vec<u8>]) -> Record
         match frame {
             Frame::Keyspace { name, owner, .. } => keyspaces.push((name, owner)),
             Frame::Records { keyspace, batch, .. } => {
-                records.extend(batch.ops().iter().map(|op| (keyspace, op.clone())));
+                records.extend(batch.ops().iter().map(|op| Change::Record(keyspace, op.clone())));
+            }
+            Frame::References { references, .. } => {
+                records.extend(references.into_iter().map(Change::Reference));
             }
             _ => {}
         }
@@ -41,7 +53,14 @@ fn reframe(all: &Records, reader: &StreamReader, random: &mut Random) -> Result<
     for (name, owner) in &all.keyspaces {
         reframer.keyspace(name, *owner)?;
     }
-    for (keyspace, op) in &all.changes {
+    for change in &all.changes {
+        let (keyspace, op) = match change {
+            Change::Record(keyspace, op) => (keyspace, op),
+            Change::Reference(reference) => {
+                reframer.reference(*reference)?;
+                continue;
+            }
+        };
         let Op::PutBlocks { prefix, mut first, data, compression, .. } = op.clone() else {
             reframer.record(*keyspace, op.clone())?;
             continue;
@@ -75,13 +94,45 @@ fn workload(seed: u64) -> Setup {
     let setup = driver.setup;
     // Of several frames, and neighbours in one.
     for (name, blocks) in [(&b"large"[..], 700), (b"larger", 1500)] {
-        let file = setup.dir(kvfs_fs::NodeId::ROOT, std::str::from_utf8(name).unwrap());
+        let file = setup.dir(ROOT, std::str::from_utf8(name).unwrap());
         let file = setup.file(file, "file");
         setup.write_at(file, 0, &vec![seed as u8; blocks * BLOCK_BYTES]).unwrap();
         setup.write_at(file, 4_000_000_000, b"behind a hole").unwrap();
     }
+    // Clones of both, of which blocks here and there are others.
+    for number in 0..3 {
+        let (from, to) = (["large", "larger"][number % 2], format!("clone {number}"));
+        txn(&setup, |view| assert!(clone(view, (ROOT, from), (ROOT, &to)).is_ok()));
+        let file = look(&setup, look(&setup, ROOT, &to), "file");
+        for at in 1..20 {
+            let offset = (at * at * 5 + number) * BLOCK_BYTES;
+            setup.write_at(file, offset as u64, &vec![9; (at % 3 + 1) * BLOCK_BYTES]).unwrap();
+        }
+    }
     setup.store.create_snapshot("one").unwrap();
     setup
+}
+
+#[test]
+fn more_references_than_a_frame_has_make_the_stream_again() {
+    const REFERENCES: u64 = (1 << 14) + 100;
+    let setup = model(1);
+    let file = setup.file(ROOT, "file");
+    for number in 0..REFERENCES {
+        setup.write_at(file, 2 * number * BLOCK_BYTES as u64, &[number as u8; BLOCK_BYTES]).unwrap();
+    }
+    txn(&setup, |view| assert!(clone(view, (ROOT, "file"), (ROOT, "clone")).is_ok()));
+    setup.store.create_snapshot("one").unwrap();
+    let frames = stream(&setup, None, "one");
+    let (begin, reader) = begin_of(&frames, &setup, None, "one");
+    let all = records(begin.clone(), reader, &frames);
+    let references = all.changes.iter().filter(|change| matches!(change, Change::Reference(_))).count();
+    assert_eq!(references as u64, REFERENCES);
+    let again = reframe(&all, &StreamReader::new(begin.stream()), &mut Random::new(1)).unwrap();
+    assert!(again == frames.concat(), "the bytes differ");
+    let mut target = model(2);
+    pass_on(&setup, None, "one", &mut target, false).unwrap();
+    assert!(snapshot_content(&setup, "one") == main_content(&target));
 }
 
 #[test]

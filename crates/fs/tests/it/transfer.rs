@@ -14,12 +14,14 @@ use kvfs_kvdb::Background;
 use kvfs_store::model::ModelStore;
 use kvfs_store::{Durability, KeyRange, Read, Store, Tier};
 
+use crate::clones::clone;
 use crate::driver::Driver;
 use crate::engine;
 use crate::prefix::Recorder;
 use crate::setup::{Random, Setup};
 use crate::snapshots::diff_from;
 use crate::tiers::told;
+use crate::undo::txn;
 
 const ROOT: NodeId = NodeId::ROOT;
 const OWNER: KeyspaceOwner = KeyspaceOwner { uid: 7, gid: 8, mode: 0o640 };
@@ -28,7 +30,7 @@ pub(crate) fn model(uuid: u8) -> Setup {
     Setup::with(Arc::new(ModelStore::with_uuid([uuid; 16])), 200, MountOptions::default())
 }
 
-fn id_of(setup: &Setup, name: &str) -> SnapshotId {
+pub(crate) fn id_of(setup: &Setup, name: &str) -> SnapshotId {
     let info = setup.store.named_snapshots().into_iter().find(|info| info.name == name).unwrap();
     setup.fs.snapshots().id(&info).unwrap()
 }
@@ -98,7 +100,7 @@ fn content(store: &dyn Store, read: &dyn Read) -> Content {
         }
     }
     let belongs = |keyspace: &str, key: &[u8]| {
-        (keyspace == KEYSPACES[1] || keyspace == KEYSPACES[2]) && orphans.contains(&key[..8])
+        [KEYSPACES[1], KEYSPACES[2], "\u{1}clones"].contains(&keyspace) && orphans.contains(&key[..8])
     };
     all.retain(|(keyspace, key), _| !belongs(keyspace, key));
     all
@@ -273,7 +275,7 @@ fn a_stream_is_refused_where_it_does_not_belong() {
     target.fs.branches().create("mine", 0).unwrap();
     let refused = pass_on(&source, None, "one", &mut target, false);
     assert!(matches!(refused, Err(ReceiveError::Branches)), "{refused:?}");
-    target.fs.branches().delete("mine").unwrap();
+    target.fs.branches().delete(&target.branch("mine")).unwrap();
     pass_on(&source, None, "one", &mut target, false).unwrap();
     let refused = pass_on(&source, None, "one", &mut target, false);
     assert!(matches!(refused, Err(ReceiveError::Present(_))), "{refused:?}");
@@ -387,6 +389,8 @@ fn a_crash_leaves_what_is_received_wholly_or_not_at_all() {
         let mut driver = Driver::new(model(1), seed, 20_000);
         driver.run(60);
         let source = &driver.setup;
+        source.write_at(source.file(ROOT, "cloned"), 0, &vec![3; 90_000]).unwrap();
+        txn(source, |view| assert!(clone(view, (ROOT, "cloned"), (ROOT, "clone")).is_ok()));
         source.store.create_snapshot("one").unwrap();
         let device = Arc::new(CrashDevice::in_memory(0, engine::CAPACITY_BYTES).with_log().unwrap());
         engine::create_on(&device, [2; 16]);

@@ -11,7 +11,10 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use kvfs_fs::transfer::{Begin, SendStream, StreamId, StreamReader};
-use kvfs_fs::{Caller, FileSystem, MkfsOptions, MountOptions, NodeId, WriteFlags};
+use kvfs_fs::{
+    Attr, BeginOptions, Caller, CloneRights, FileSystem, MkfsOptions, MountOptions, NodeId, WriteFlags,
+    clone_tree,
+};
 use kvfs_store::Store;
 use kvfs_store::clock::{Clock, ManualClock};
 use kvfs_store::model::ModelStore;
@@ -28,6 +31,27 @@ use crate::push::{Push, Pushed};
 use crate::remote::Remote;
 use crate::repository::{Repository, pick_newest};
 use service::Service;
+
+/// Those of root.
+struct All;
+
+impl CloneRights for All {
+    fn is_everything(&self) -> bool {
+        true
+    }
+
+    fn check_source(&self, _: NodeId, _: &Attr) -> kvfs_fs::Result<()> {
+        Ok(())
+    }
+
+    fn owner_of(&self, attr: &Attr) -> (u32, u32) {
+        (attr.uid, attr.gid)
+    }
+
+    fn is_alone(&self) -> bool {
+        true
+    }
+}
 
 /// A store whose snapshots are pushed.
 struct Source {
@@ -93,7 +117,15 @@ impl Source {
         push.finish()
     }
 
-    /// Small files, one of several chunks, one that is mostly a hole, and keys.
+    /// Clones a file of the root directory.
+    fn clone(&self, from: &str, to: &str) {
+        let view = self.fs.begin(&BeginOptions::default()).unwrap();
+        let [from, to] = [from, to].map(|name| (NodeId::ROOT, name.as_bytes()));
+        clone_tree(&view, &self.caller, from, to, &All).unwrap();
+        drop(view.expect_txn().unwrap().freeze().unwrap().plan().unwrap().commit(|| ()).unwrap());
+    }
+
+    /// Small files, one of several chunks, one that is mostly a hole, clones, and keys.
     fn fill(&self, seed: u64) {
         for number in 0..40 {
             self.write(&format!("small {number}"), 0, &noise(seed + number, 100 * number as usize));
@@ -101,6 +133,11 @@ impl Source {
         self.write("large", 0, &noise(seed + 100, 9 << 20));
         self.write("sparse", 5_000_000_000, &noise(seed + 200, 300 << 10));
         self.write("zeros", 0, &vec![0; 3 << 20]);
+        for (number, from) in ["large", "clone 0", "sparse", "large"].into_iter().enumerate() {
+            let to = format!("clone {number}");
+            self.clone(from, &to);
+            self.write(&to, 40_000 * number as u64, &noise(seed + 300, 20_000 * number));
+        }
     }
 }
 

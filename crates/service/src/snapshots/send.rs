@@ -30,6 +30,8 @@ pub struct StreamOffer {
     pub to: String,
     /// About its length; 0: unknown.
     pub bytes_expected: u64,
+    /// Whether it may have references, which older programs don't know.
+    pub has_clones: bool,
 }
 
 /// A part of a stream; no bytes while what comes before them is still being made.
@@ -134,10 +136,16 @@ impl ServedStore<'_> {
             let message = format!("nothing leads from \"{to}\" to itself");
             return Err(ServiceError::new(ErrorKind::Usage, message));
         }
-        let stream = StreamId::of(from_id.as_ref(), &to_id);
+        let send = SendStream::new(self.fs, from_id.as_ref(), &to_id)?;
         // What lies between two snapshots is known only when it was looked at.
         let bytes_expected = if from.is_none() { self.fs.store().space().used_bytes } else { 0 };
-        Ok(StreamOffer { stream, from: from.map(str::to_owned), to: to.to_owned(), bytes_expected })
+        Ok(StreamOffer {
+            stream: send.stream(),
+            from: from.map(str::to_owned),
+            to: to.to_owned(),
+            bytes_expected,
+            has_clones: send.begin().has_clones,
+        })
     }
 
     /// The same by the identity of the stream.

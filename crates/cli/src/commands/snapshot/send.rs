@@ -31,11 +31,11 @@ pub(super) fn run(endpoint: &mut Endpoint, args: &SendArgs) -> Result<()> {
         let to = args.name.clone().unwrap_or_default();
         (SnapshotRequest::Send { from: args.from.clone(), to }, 0)
     };
-    let Response::Sending { stream, from, to, bytes_expected } = ask(endpoint, request)? else {
+    let Response::Sending { stream, from, to, bytes_expected, has_clones } = ask(endpoint, request)? else {
         return Err(control::confused());
     };
     let begun_at = offset;
-    let prologue = Prologue { stream: StreamId(stream), offset, bytes_expected };
+    let prologue = Prologue { stream: StreamId(stream), offset, bytes_expected, has_clones };
     let mut out = std::io::stdout().lock();
     let bar = Bar::new("sending");
     let lost = |error: std::io::Error| match error.kind() {
