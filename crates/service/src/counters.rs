@@ -10,6 +10,7 @@ use kvfs_kv::Access;
 use kvfs_store::{Compression, UnknownCompression};
 
 use crate::authority::{authorize, is_master};
+use crate::branches::Branches;
 use crate::caller::Caller;
 use crate::error::{ErrorKind, Result, ServiceError};
 use crate::lines::{ChargeLines, HealthLine, ZoneLines};
@@ -53,7 +54,8 @@ impl ServedStore<'_> {
         let health = self.engine.health();
         let failure = health.failure.or_else(|| self.fs.nodes().failure().map(str::to_owned));
         let DetachedStats { trees, names_removed } = DetachedTrees::of(self.fs).stats();
-        HealthLine { failure, trees_removing: trees, names_removed, ..health }
+        let branches_not_kept = self.branches.map_or(0, Branches::count_not_kept);
+        HealthLine { failure, trees_removing: trees, names_removed, branches_not_kept, ..health }
     }
 
     /// What its zones are used for.

@@ -96,6 +96,8 @@ pub struct HealthLine {
     /// store was opened.
     pub trees_removing: u64,
     pub names_removed: u64,
+    /// Branches that were unmounted, and could not be checkpointed yet.
+    pub branches_not_kept: u64,
 }
 
 impl HealthLine {
@@ -104,10 +106,15 @@ impl HealthLine {
         let device = self.device_failure.as_ref().map(|first| {
             format!("the device has failed {} times since, first {first}", self.device_failures)
         });
-        match (&self.failure, device) {
-            (Some(why), _) => Some(format!("no more writes are accepted: {why}")),
-            (None, device) => device,
-        }
+        let not_kept = (self.branches_not_kept > 0).then(|| {
+            let count = self.branches_not_kept;
+            format!(
+                "what was done in {count} unmounted branch(es) is not kept yet; `kvfs branch list` shows which, and why"
+            )
+        });
+        let failure = self.failure.as_ref().map(|why| format!("no more writes are accepted: {why}"));
+        let all: Vec<_> = [failure.or(device), not_kept].into_iter().flatten().collect();
+        (!all.is_empty()).then(|| all.join("; "))
     }
 }
 
@@ -148,6 +155,8 @@ pub struct BranchLine {
     pub bytes: u64,
     /// Where it is mounted, as raw bytes; empty: nowhere.
     pub dir: Vec<u8>,
+    /// It was unmounted, and why what was done in it is in the daemon alone.
+    pub not_kept: Option<String>,
     /// What it is a branch of; `None`: of everything.
     pub directory: Option<DirectoryLine>,
     /// The branch that it is a branch of, and is brought into; `None`: the main line.

@@ -18,6 +18,8 @@ pub struct NoMounts {
     is_writeback: bool,
     #[cfg(test)]
     instead_of_commit: Option<fn(&FileSystem) -> FsError>,
+    #[cfg(test)]
+    of_branches: Option<Arc<crate::testing::BranchMounts>>,
 }
 
 impl NoMounts {
@@ -31,6 +33,12 @@ impl NoMounts {
     #[cfg(test)]
     pub(crate) fn with_commit(instead: fn(&FileSystem) -> FsError) -> Self {
         Self { instead_of_commit: Some(instead), ..Self::default() }
+    }
+
+    /// Where branches can be mounted.
+    #[cfg(test)]
+    pub(crate) fn with_branches(self, mounts: &Arc<crate::testing::BranchMounts>) -> Self {
+        Self { of_branches: Some(Arc::clone(mounts)), ..self }
     }
 }
 
@@ -93,6 +101,10 @@ impl Mounts for NoMounts {
     }
 
     fn check_free(&self, _: &Path) -> Result<()> {
+        #[cfg(test)]
+        if self.of_branches.is_some() {
+            return Ok(());
+        }
         none()
     }
 
@@ -102,11 +114,16 @@ impl Mounts for NoMounts {
 
     fn mount_branch(
         &self,
-        _: &Path,
-        _: Arc<FileSystem>,
+        dir: &Path,
+        view: Arc<FileSystem>,
         _: u32,
         _: Option<u32>,
     ) -> Result<Box<dyn ViewMount>> {
+        #[cfg(test)]
+        if let Some(of_branches) = &self.of_branches {
+            return Ok(crate::testing::BranchMounts::mount(of_branches, dir, view));
+        }
+        let _ = (dir, view);
         none()
     }
 }

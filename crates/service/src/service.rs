@@ -177,10 +177,15 @@ impl Service {
     /// that they have become.
     ///
     /// # Errors
-    /// The caller may not; transactions are in the way.
+    /// The caller may not; transactions are in the way, or a branch of which something can't be kept, in a
+    /// store that accepts writes.
     pub fn leave(&self, caller: &Caller, how: Leave) -> Result<Vec<String>> {
         self.check_may_leave(caller)?;
-        let Ok(transactions) = self.transactions() else { return Ok(Vec::new()) };
+        let Some((transactions, branches)) = self.mounted.get() else { return Ok(Vec::new()) };
+        let has_failed = self.with(|store| store.engine.health().failure.is_some());
+        if has_failed == Some(false) {
+            branches.check_kept()?;
+        }
         match how {
             Leave::Keep => return transactions.keep_all(),
             Leave::Abort => transactions.abort_all("the store is being unmounted with --abort-open"),

@@ -15,10 +15,10 @@ impl ServedStore<'_> {
     /// ask. Returns where the branches are mounted.
     ///
     /// # Errors
-    /// It may not be durable.
+    /// It may not be durable. Where that is so of a branch alone, all others and the main line are.
     pub fn sync(&self) -> Result<Vec<PathBuf>> {
         self.flush_main_line(false)?;
-        let branches = self.branches.map_or_else(|| Ok(Vec::new()), Branches::save_all)?;
+        let (branches, saved) = self.branches.map_or_else(|| (Vec::new(), Ok(())), Branches::save_all);
         let position = self.fs.sync_target_all()?;
         self.fs.sync(position)?;
         // What was durable before the failure still is, as far as the medium is there; it can't be vouched
@@ -26,7 +26,7 @@ impl ServedStore<'_> {
         if let Some(reason) = self.engine.health().failure {
             return Err(StoreError::Failed { reason: reason.into() }.into());
         }
-        Ok(branches)
+        saved.map(|()| branches)
     }
 }
 

@@ -1,7 +1,8 @@
 //! A store in memory, without a kernel side, for tests.
 
+use std::collections::BTreeSet;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -246,16 +247,36 @@ impl Connection for Line {
     }
 }
 
-/// The kernel side of a view, without a kernel.
-pub(crate) struct TestView;
+/// From where, and what is called.
+type OnUnmount = (PathBuf, fn(&FileSystem));
+
+/// What a test has done to the mounts of branches, of which there is no kernel.
+#[derive(Debug, Default)]
+pub(crate) struct BranchMounts {
+    /// Unmounted from outside.
+    pub(crate) ended: Mutex<BTreeSet<PathBuf>>,
+    /// Called once, with the view of the branch that is unmounted next from this directory.
+    pub(crate) on_unmount: Mutex<Option<OnUnmount>>,
+}
+
+impl BranchMounts {
+    pub(crate) fn mount(all: &Arc<Self>, dir: &Path, view: Arc<FileSystem>) -> Box<dyn ViewMount> {
+        all.ended.lock().remove(dir);
+        Box::new(TestView(Some((dir.to_owned(), view, Arc::clone(all)))))
+    }
+}
+
+/// The kernel side of a view, without a kernel; that of a branch has a directory.
+#[derive(Default)]
+pub(crate) struct TestView(Option<(PathBuf, Arc<FileSystem>, Arc<BranchMounts>)>);
 
 impl ViewMount for TestView {
     fn path(&self) -> PathBuf {
-        PathBuf::new()
+        self.0.as_ref().map_or_else(PathBuf::new, |(dir, ..)| dir.clone())
     }
 
     fn has_ended(&self) -> bool {
-        false
+        self.0.as_ref().is_some_and(|(dir, _, mounts)| mounts.ended.lock().contains(dir))
     }
 
     fn commit(
@@ -274,6 +295,12 @@ impl ViewMount for TestView {
     fn close_deleted_snapshots(&self) {}
 
     fn unmount(&self) -> Result<()> {
+        let Some((dir, view, mounts)) = &self.0 else { return Ok(()) };
+        let called = mounts.on_unmount.lock().take_if(|(of, _)| of == dir);
+        if let Some((_, call)) = called {
+            call(view);
+        }
+        mounts.ended.lock().insert(dir.clone());
         Ok(())
     }
 
@@ -290,9 +317,11 @@ impl ViewMount for TestView {
 
 /// A registry over an empty store; closed on drop.
 pub(crate) struct World {
+    pub(crate) model: Arc<ModelStore>,
     pub(crate) fs: Arc<FileSystem>,
     pub(crate) transactions: Arc<Transactions>,
     pub(crate) branches: Arc<Branches>,
+    pub(crate) branch_mounts: Arc<BranchMounts>,
     pub(crate) engine: TestEngine,
     pub(crate) operations: Arc<Operations>,
     pub(crate) defrag: DefragGate,
@@ -314,10 +343,26 @@ impl World {
         Self::over(NoMounts::with_writeback(is_writeback), owner_uid)
     }
 
+    /// With a branch "try" that has a file "late", made after its last checkpoint; it was unmounted from
+    /// outside on a full store.
+    pub(crate) fn with_branch_not_kept() -> Self {
+        let world = Self::new(false);
+        let (store, own) = (world.mounted(), Caller::own());
+        store.create_branch(&own, "try", (b"/", None), false).expect("is made");
+        store.mount_branch(&own, "try", Path::new("dir")).expect("is mounted");
+        let id = world.fs.branches().get("try").expect("is there").id;
+        make_file(&world.branches.view(id).expect("is mounted"), "late", 0);
+        world.model.refuse_checkpoints(true);
+        world.branch_mounts.ended.lock().insert("dir".into());
+        world
+    }
+
     fn over(mounts: NoMounts, owner_uid: u32) -> Self {
-        let model = ModelStore::new();
+        let branch_mounts = Arc::new(BranchMounts::default());
+        let mounts = mounts.with_branches(&branch_mounts);
+        let model = Arc::new(ModelStore::new());
         model.keep_for_undo(10);
-        let store: Arc<dyn Store> = Arc::new(model);
+        let store: Arc<dyn Store> = Arc::clone(&model) as _;
         let clock = Arc::new(SystemClock::new());
         FileSystem::mkfs(&store, &*clock, &MkfsOptions::default()).expect("makes a file system");
         let options = MountOptions { owner_uid, ..MountOptions::default() };
@@ -328,9 +373,11 @@ impl World {
         let branches = Branches::new(main.clone()).expect("starts");
         let transactions = Transactions::new(main, &branches).expect("starts");
         Self {
+            model,
             fs,
             transactions,
             branches,
+            branch_mounts,
             engine: TestEngine::default(),
             operations,
             defrag: DefragGate::default(),

@@ -1,6 +1,7 @@
 //! `kvfs branch`.
 
 use std::ffi::OsString;
+use std::fmt::Write;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -14,7 +15,7 @@ use crate::endpoint::{Endpoint, expect_main_line};
 use crate::error::{CliError, Code, Result};
 use crate::mounts;
 use crate::names::Table;
-use crate::output::{print, printable_bytes, printable_path, with_bytes};
+use crate::output::{print, printable, printable_bytes, printable_path, with_bytes};
 use crate::places::{self, Limits};
 use crate::progress::tell_none;
 use crate::units::{date_time, human_bytes};
@@ -168,6 +169,10 @@ fn list(endpoint: &mut Endpoint, form: TableForm) -> Result<()> {
                 format!("{created:19}  {user:>8}  {bytes:>9}  {name:20}  {of:20}  {}", printable_path(&dir));
             text.push_str(row.trim_end());
             text.push('\n');
+            if let Some(why) = &line.not_kept {
+                let why = printable(why);
+                let _ = writeln!(text, "{:19}  not kept yet, since it was unmounted: {why}", "");
+            }
         }
     }
     print(&text)
@@ -196,6 +201,7 @@ fn as_json(line: &BranchLine) -> serde_json::Value {
         "created": line.created.as_secs_f64(),
         "bytes": line.bytes,
         "parent": line.parent,
+        "not_kept": line.not_kept,
     });
     let directory = line.directory.as_ref();
     let now = directory.map_or(Some(b"/".as_slice()), |of| of.now.as_deref());

@@ -22,7 +22,7 @@ use bytes::Bytes;
 use crate::types::ShownPrivileges;
 use kvfs_locks::{Mutex, class};
 use kvfs_store::{
-    CheckpointInfo, Isolation, Keyspace, Read, Store, Txn, TxnId, TxnOptions, check_snapshot_name,
+    CheckpointInfo, Isolation, Keyspace, Read, Store, StoreError, Txn, TxnId, TxnOptions, check_snapshot_name,
 };
 use kvfs_txn::LockOwner;
 
@@ -117,7 +117,8 @@ impl Branches<'_> {
         };
         let root = self.find_directory(&*txn, path)?;
         self.put_name(&*txn, name, uid, root)?;
-        drop(txn);
+        // Not by its last handle, which another thread may have for a moment.
+        txn.suspend();
         self.get(name)
     }
 
@@ -257,17 +258,32 @@ impl Branches<'_> {
         self.get(name)
     }
 
-    /// Drops the branch and frees its space. No view of it may be open.
+    /// Drops this branch and frees its space, also where others have its name by now. No view of it may be
+    /// open.
     ///
     /// # Errors
     /// `HasBranches`; as [`FileSystem::open_branch`].
-    pub fn delete(&self, name: &str) -> Result<()> {
-        let branch = self.get(name)?;
-        let txn = self.store.resume(branch.id)?;
+    pub fn delete(&self, branch: &BranchInfo) -> Result<()> {
+        let (txn, _) = self.resume(branch)?;
         // No view that could have another one made is open.
-        self.expect_childless(branch.id)?;
+        self.expect_childless(branch.id).inspect_err(|_| txn.suspend())?;
         txn.abort();
         Ok(())
+    }
+
+    /// The branch as its last checkpoint holds it, and what is kept of it: this one, whatever has its name by
+    /// now.
+    fn resume(&self, branch: &BranchInfo) -> Result<(Arc<dyn Txn>, BranchRecord)> {
+        let txn = self.store.resume(branch.id).map_err(|error| match error {
+            StoreError::NoCheckpoint(_) => FsError::NotFound,
+            error => error.into(),
+        })?;
+        // Asked for now that it is open: it may have been merged into another branch meanwhile.
+        let Some(record) = self.record_of(branch.id) else {
+            txn.suspend();
+            return Err(FsError::NotFound);
+        };
+        Ok((txn, record))
     }
 
     /// As [`Self::delete`], of the branch whose view this is, which has kept others out since it was known to
@@ -289,16 +305,12 @@ impl Opened {
     /// As [`FileSystem::open_branch`].
     pub(super) fn resume(
         main: &FileSystem,
-        name: &str,
+        branch: &BranchInfo,
         locks: impl FnOnce(TxnId, u32) -> Option<Arc<LockOwner>>,
     ) -> Result<Self> {
         main.origin.expect_main()?;
         main.locker().check_writable()?;
-        let branch = main.branches().get(name)?;
-        let txn = main.store.resume(branch.id)?;
-        // Looked at once more: it may have been merged into another branch meanwhile.
-        let record = main.branches().record_of(branch.id).filter(|record| record.name == name);
-        let record = record.ok_or(FsError::NotFound)?;
+        let (txn, record) = main.branches().resume(branch)?;
         let pending_usage = main.quotas().pending_of(&*txn)?;
         let locks = locks(branch.id, record.uid);
         Ok(Self { txn, locks, branch: Some(record), pending_usage })
@@ -327,6 +339,7 @@ impl Opened {
             phase: CommitPhase::open(),
             long_operations: FairLock::new(()),
             pending_usage: self.pending_usage,
+            parted_at: OnceLock::new(),
             written: Mutex::default(),
             counted: Arc::clone(&main.shared.views),
             restores: AtomicBool::new(false),
@@ -359,10 +372,18 @@ impl FileSystem {
     /// # Errors
     /// `NotFound`; the store's `CheckpointOpen` (EBUSY); `ReadOnly`; store errors.
     pub fn open_branch(self: &Arc<Self>, name: &str) -> Result<Arc<Self>> {
-        let view = Opened::resume(self, name, |_, _| None)?.into_view(self)?;
-        view.orphans().queue_leftovers()?;
-        Ok(view)
+        open_branch(self, &self.branches().get(name)?)
     }
+}
+
+/// As [`FileSystem::open_branch`], of this one, whatever has its name by now.
+///
+/// # Errors
+/// As there.
+pub fn open_branch(main: &Arc<FileSystem>, branch: &BranchInfo) -> Result<Arc<FileSystem>> {
+    let view = Opened::resume(main, branch, |_, _| None)?.into_view(main)?;
+    view.orphans().queue_leftovers()?;
+    Ok(view)
 }
 
 fn branch_info(info: &CheckpointInfo, record: BranchRecord) -> BranchInfo {

@@ -37,7 +37,8 @@ pub(crate) struct Sides<'f> {
 }
 
 impl Origin {
-    /// Where a branch has written, within `range`; `None`: this is no branch. The write set is walked once.
+    /// Where a branch has written since the state that it is compared with, within `range`; `None`: this is
+    /// no branch. The write set is walked once.
     fn branch_ranges(&self, keyspace: Keyspace, range: &KeyRange) -> Result<Option<Written>> {
         let Some(view) = self.txn() else { return Ok(None) };
         if view.branch.get().is_none() {
@@ -48,7 +49,7 @@ impl Origin {
             Entry::Occupied(all) => Arc::clone(all.get()),
             Entry::Vacant(place) => {
                 let mut all = Vec::new();
-                each_change(view.changes(keyspace)?, |change| {
+                each_change(view.changes_apart(keyspace)?, |change| {
                     all.push(range_of(&change));
                     Ok(())
                 })?;
@@ -225,3 +226,6 @@ impl<'f> Sides<'f> {
         Ok(self.differences(keyspace, KeyRange::prefix(&inode_key(inode)))?.next()?.is_some())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -31,7 +31,6 @@ use std::sync::Arc;
 use kvfs_store::progress::{self, Unit};
 use kvfs_store::{Batch, BlockClone, Change, CheckpointInfo, Compression, Keyspace, Snapshot, Txn, TxnId};
 
-use super::TxnView;
 use super::branch::{BranchInfo, Branches, Opened};
 use super::compare::Sides;
 use super::merge::validate_alone;
@@ -114,26 +113,25 @@ impl Branches<'_> {
     }
 }
 
-/// Brings what the branch `name`, one of another branch, has changed since it was made into that one, durably
-/// and at once, and deletes it. Neither may be open. A merge that fails has changed nothing. With a
-/// `selection` it is done once more there by operations, as [`crate::begin_merge_preferring`] does on the
-/// main line, in whose place the other branch is. O(what both have changed since); with a selection, O(what
-/// the other one has changed since it was made), too.
+/// Brings what `branch`, one of another branch, has changed since it was made into that one, durably and at
+/// once, and deletes it: these two, whatever has their names by now. Neither may be open. A merge that fails
+/// has changed nothing. With a `selection` it is done once more there by operations, as
+/// [`crate::begin_merge_preferring`] does on the main line, in whose place the other branch is. O(what both
+/// have changed since).
 ///
 /// # Errors
 /// [`FsError::MergeRefused`] with what is in the way; `HasBranches`; `Invalid` for a branch of the main line;
 /// as [`FileSystem::open_branch`], for both.
-pub fn merge_into_parent(main: &Arc<FileSystem>, name: &str, selection: Option<&Selection>) -> Result<()> {
+pub fn merge_into_parent(
+    main: &Arc<FileSystem>,
+    branch: &BranchInfo,
+    selection: Option<&Selection>,
+) -> Result<()> {
     let branches = main.branches();
-    let (_, parent) = branches.kin(name)?;
-    let into = Opened::resume(main, &parent.name, |_, _| None)?.into_view(main)?;
-    let from = Opened::resume(main, name, |_, _| None)?.into_view(&into)?;
+    let into = Opened::resume(main, &branches.parent(branch)?, |_, _| None)?.into_view(main)?;
+    let from = Opened::resume(main, branch, |_, _| None)?.into_view(&into)?;
     let (view, child) = (into.expect_txn()?, from.expect_txn()?);
-    let of = |view: &TxnView| view.branch.get()?.fork.map(|fork| fork.parent);
-    let (Some(record), true) = (view.branch.get(), of(child) == Some(view.id())) else {
-        // Others have the names by now.
-        return Err(FsError::NotFound);
-    };
+    let record = view.branch.get().ok_or(FsError::NotFound)?;
     branches.expect_childless(child.id())?;
     match selection {
         None => {
@@ -142,6 +140,7 @@ pub fn merge_into_parent(main: &Arc<FileSystem>, name: &str, selection: Option<&
             bring_in(&from, &into)?;
         }
         Some(selection) => {
+            view.note_brought_in(child);
             let sides = Sides { before: &from, after: &*child.changed_state()? };
             let tell = |place: &str, _| view.tell_changed(place).unwrap_or_default();
             do_again(sides, &into, selection, tell)?;
@@ -153,15 +152,13 @@ pub fn merge_into_parent(main: &Arc<FileSystem>, name: &str, selection: Option<&
 }
 
 impl Branches<'_> {
-    /// A branch of a branch, and that one.
+    /// The branch that `branch` is one of.
     ///
     /// # Errors
     /// `NotFound`; `Invalid`: it is one of the main line.
-    pub fn kin(&self, name: &str) -> Result<(BranchInfo, BranchInfo)> {
-        let child = self.get(name)?;
-        let parent = child.parent.ok_or(FsError::Invalid("the branch is one of the main line"))?;
-        let parent = self.all().into_iter().find(|branch| branch.id == parent).ok_or(FsError::NotFound)?;
-        Ok((child, parent))
+    pub fn parent(&self, branch: &BranchInfo) -> Result<BranchInfo> {
+        let parent = branch.parent.ok_or(FsError::Invalid("the branch is one of the main line"))?;
+        self.all().into_iter().find(|branch| branch.id == parent).ok_or(FsError::NotFound)
     }
 }
 

@@ -7,14 +7,15 @@ use kvfs_store::{Batch, Position, Read, Store};
 use kvfs_txn::Want;
 
 use super::Origin;
+use crate::provenance::CLONE_KEYSPACE;
 use crate::quota::QUOTA_KEYSPACE;
 use crate::schema::{KEYSPACES, Keyspaces, keyspace_records};
 use crate::tiers::TIER_KEYSPACE;
 use crate::{Caller, FileSystem, FsError, Result};
 
 /// Keyspaces that are the file system's own.
-pub(crate) const RESERVED: [&str; 6] =
-    [KEYSPACES[0], KEYSPACES[1], KEYSPACES[2], KEYSPACES[3], QUOTA_KEYSPACE, TIER_KEYSPACE];
+pub(crate) const RESERVED: [&str; 7] =
+    [KEYSPACES[0], KEYSPACES[1], KEYSPACES[2], KEYSPACES[3], QUOTA_KEYSPACE, TIER_KEYSPACE, CLONE_KEYSPACE];
 
 /// The users' keyspaces beside a file system: the records of their owners lie in `meta`, see `schema`.
 pub(crate) fn keyspace_table(store: &Arc<dyn Store>, keyspaces: &Keyspaces) -> KeyspaceTable {

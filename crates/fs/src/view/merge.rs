@@ -29,7 +29,7 @@ use kvfs_store::{Change, Changed, Keyspace, Records, Touch};
 use kvfs_txn::{Admission, Fields, LockNameBuf, LockOwner, Mode, Owner, Refused, Rival, TxnTraits, Want};
 
 use super::TxnView;
-use super::branch::Opened;
+use super::branch::{BranchInfo, Opened};
 use super::merge_trees::{each_change_by_others, place_of};
 use super::paths::Paths;
 use super::publish::each_change;
@@ -83,18 +83,18 @@ struct Merge<'f> {
 
 type Wants = Vec<(LockNameBuf, Mode)>;
 
-/// Opens the branch to be merged, for process `pid`: everything that it changed is locked, and fits the main
-/// line. Commit the view like that of a transaction (freeze it, ...); when it is dropped instead, or its
-/// commit fails, the branch is as it was. Waits up to a second for a transaction's lock. O(what the branch
-/// changed), and locks on all of it that was there before.
+/// Opens the branch to be merged, this one, whatever has its name by now, for process `pid`: everything that
+/// it changed is locked, and fits the main line. Commit the view like that of a transaction (freeze it, ...);
+/// when it is dropped instead, or its commit fails, the branch is as it was. Waits up to a second for a
+/// transaction's lock. O(what the branch changed), and locks on all of it that was there before.
 ///
 /// # Errors
 /// [`FsError::MergeRefused`] with what is in the way; `Canceled`: a transaction is, try again later;
 /// `HasBranches`; a branch of a branch ([`crate::merge_into_parent`]); as [`FileSystem::open_branch`].
-pub fn begin_merge(main: &Arc<FileSystem>, name: &str, pid: u32) -> Result<Arc<FileSystem>> {
+pub fn begin_merge(main: &Arc<FileSystem>, branch: &BranchInfo, pid: u32) -> Result<Arc<FileSystem>> {
     let mut note = None;
-    let opened = Opened::resume(main, name, |id, uid| {
-        let owner = Owner { uid, pid, name: format!("merge of branch {name}") };
+    let opened = Opened::resume(main, branch, |id, uid| {
+        let owner = Owner { uid, pid, name: format!("merge of branch {}", branch.name) };
         note = Some(note_of(&owner));
         let traits = TxnTraits {
             priority: 0,

@@ -52,7 +52,7 @@ mod verify;
 mod writer;
 
 pub(crate) use authors::Authors;
-pub use branch::{BRANCHES_MAX, BranchInfo, Branches};
+pub use branch::{BRANCHES_MAX, BranchInfo, Branches, open_branch};
 pub use commit::{CommitPlan, Committed, FrozenView, Invalidations, PlannedCommit};
 pub(crate) use compare::Sides;
 use created::Created;

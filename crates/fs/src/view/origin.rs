@@ -27,6 +27,7 @@ use crate::fair_lock::FairLock;
 use crate::file::AccessLog;
 use crate::node::NodeTable;
 use crate::operations::Recorder;
+use crate::provenance::Provenance;
 use crate::quota::Quotas;
 use crate::scan::Scans;
 use crate::snapshots::Snapshots;
@@ -57,6 +58,7 @@ pub(crate) struct Shared {
     /// Is told of operations by front ends.
     pub(crate) recorder: OnceLock<Arc<dyn Recorder>>,
     pub(crate) tiers: TierWishes,
+    pub(crate) provenance: Provenance,
     /// How files were read and written.
     pub(crate) accesses: AccessLog,
     pub(crate) detached: Detached,

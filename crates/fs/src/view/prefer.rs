@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use kvfs_txn::{Owner, Rival};
 
-use super::branch::Opened;
+use super::branch::{BranchInfo, Opened};
 use super::compare::Sides;
 use super::merge::{CONFLICTS_MAX, LOCK_WAIT_MAX, changed_outside, check_directory};
 use super::undo::{Obstacle, Planned, Selection, TakenBack, owner_of_note};
@@ -33,11 +33,11 @@ use crate::{FileSystem, FsError, Result};
 /// [`crate::restore`].
 pub fn begin_merge_preferring(
     main: &Arc<FileSystem>,
-    name: &str,
+    branch: &BranchInfo,
     owner: Owner,
     selection: &Selection,
 ) -> Result<[Arc<FileSystem>; 2]> {
-    let branch = Opened::resume(main, name, |_, _| None)?.into_view(main)?;
+    let branch = Opened::resume(main, branch, |_, _| None)?.into_view(main)?;
     main.branches().expect_mergeable(&branch)?;
     check_directory(main, &branch)?;
     let base = main.view_of(branch.expect_txn()?.txn.base()?)?;

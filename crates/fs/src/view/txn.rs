@@ -72,6 +72,8 @@ pub struct TxnView {
     pub(super) long_operations: FairLock<(), class::FsViewTxnLongOperations>,
     /// What it has changed of quotas.
     pub(crate) pending_usage: Pending,
+    /// So many of its operations led to the branch of it that is brought into it, if one is.
+    pub(super) parted_at: OnceLock<u64>,
     /// Where a branch has written, as far as it was asked for.
     pub(super) written: Mutex<BTreeMap<Keyspace, Arc<Vec<KeyRange>>>, class::FsViewTxnWritten>,
     /// See [`super::Shared::views`].
@@ -175,6 +177,20 @@ impl TxnView {
         })
     }
 
+    /// What it has changed that a branch of it which is brought into it has not ([`Self::note_brought_in`]).
+    pub(super) fn changes_apart(&self, keyspace: Keyspace) -> Result<Box<dyn ChangeCursor>> {
+        Ok(match self.parted_at.get() {
+            None => self.changes(keyspace)?,
+            Some(&operations) => self.txn.changes_after(operations, keyspace)?,
+        })
+    }
+
+    /// A branch of this one is brought into it from here on: what it is compared with is the state in which
+    /// they parted.
+    pub(super) fn note_brought_in(&self, branch: &Self) {
+        let _ = branch.forked_at().map(|operations| self.parted_at.set(operations));
+    }
+
     /// What its changes are changes of: the main line of now; of a branch of a branch, what that was when it
     /// was made.
     pub(super) fn changed_state(&self) -> Result<Arc<FileSystem>> {
@@ -231,6 +247,7 @@ impl TxnView {
             meta if meta == self.keyspaces.meta => row(),
             data if data == self.keyspaces.data => block(),
             own if own == self.keyspaces.xattr || own == self.keyspaces.orphans => attributes(),
+            own if Some(own) == self.main.shared.provenance.keyspace() => attributes(),
             _ => None,
         };
         name.unwrap_or_else(|| {

@@ -27,7 +27,7 @@ pub(crate) fn open(main: &Setup, name: &str) -> Setup {
 }
 
 pub(crate) fn merge(main: &Setup, name: &str) -> Result<()> {
-    commit(&*kvfs_fs::begin_merge(&main.fs, name, 1)?).map(drop)
+    commit(&*kvfs_fs::begin_merge(&main.fs, &main.branch(name), 1)?).map(drop)
 }
 
 /// Leaves the branch as it is and merges it.
@@ -358,7 +358,8 @@ fn branches_have_names_and_last() {
     let busy = main.fs.open_branch("one").map(drop).unwrap_err();
     assert!(matches!(busy, FsError::Store(error) if matches!(*error, StoreError::CheckpointOpen(_))));
     assert!(
-        kvfs_fs::begin_merge(&main.fs, "one", 1).is_err() && main.branches().delete("one").is_err(),
+        kvfs_fs::begin_merge(&main.fs, &main.branch("one"), 1).is_err()
+            && main.branches().delete(&main.branch("one")).is_err(),
         "a view of it is open"
     );
     assert!(matches!(main.fs.open_branch("two").map(drop), Err(FsError::NotFound)));
@@ -374,7 +375,7 @@ fn branches_have_names_and_last() {
     let view = open(&main, "one");
     assert_eq!(tree(&view), ["/d 755 1 2", "/d/kept 644 0 1"]);
     drop(view);
-    main.branches().delete("two").unwrap();
+    main.branches().delete(&main.branch("two")).unwrap();
     merge(&main, "one").unwrap();
     assert_eq!(tree(&main), ["/d 755 1 2", "/d/kept 644 0 1"]);
     main.assert_sound("merged after all");
@@ -484,17 +485,19 @@ fn a_merge_and_a_transaction_exclude_each_other() {
         drop(view);
         let txn = begin(&main, Isolation::Snapshot);
         act(&txn, in_transaction).unwrap();
-        let refused = crate::interleaved::in_time(&main, || kvfs_fs::begin_merge(&main.fs, "b", 1).map(drop));
+        let refused = crate::interleaved::in_time(&main, || {
+            kvfs_fs::begin_merge(&main.fs, &main.branch("b"), 1).map(drop)
+        });
         assert!(matches!(refused, Err(FsError::Canceled(_))), "{refused:?}");
         assert!(txn.txn().unwrap().doom().is_none());
         drop(txn);
         // The other way round: what is being merged is locked.
-        let merging = kvfs_fs::begin_merge(&main.fs, "b", 1).unwrap();
+        let merging = kvfs_fs::begin_merge(&main.fs, &main.branch("b"), 1).unwrap();
         let txn = begin(&main, Isolation::Snapshot);
         assert!(matches!(act(&txn, in_transaction), Err(FsError::Parked(_))));
         act(&txn, "touch d/y").unwrap();
         drop((txn, merging));
-        main.branches().delete("b").unwrap();
+        main.branches().delete(&main.branch("b")).unwrap();
     }
 }
 
@@ -539,7 +542,7 @@ fn merge_of_a_branch_leaves_an_undo_point_of_its_owner() {
 /// Merges with one side preferred everywhere.
 pub(crate) fn merge_preferring(main: &Setup, name: &str, selection: &Selection) -> Result<()> {
     let owner = Owner { uid: 0, pid: 1, name: "merge".to_owned() };
-    let [merging, branch] = kvfs_fs::begin_merge_preferring(&main.fs, name, owner, selection)?;
+    let [merging, branch] = kvfs_fs::begin_merge_preferring(&main.fs, &main.branch(name), owner, selection)?;
     // Nothing can be done in it that would be lost with it, nor a branch be made of it.
     let busy = main.fs.open_branch(name).map(drop).unwrap_err();
     assert!(matches!(busy, FsError::Store(error) if matches!(*error, StoreError::CheckpointOpen(_))));
@@ -688,7 +691,7 @@ fn branches_and_named_snapshots_of_a_store_are_bounded() {
     let txn = begin(&main, Isolation::Snapshot);
     full(txn.fs.branches().keep("more", 0).unwrap_err());
     assert!(matches!(main.fs.branches().create("b0", 0), Err(FsError::Exists)));
-    main.fs.branches().delete("b7").unwrap();
+    main.fs.branches().delete(&main.branch("b7")).unwrap();
     txn.fs.branches().keep("more", 0).unwrap();
 
     for number in 0..SNAPSHOTS_MAX {

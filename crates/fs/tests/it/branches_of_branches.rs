@@ -78,7 +78,7 @@ pub(crate) fn meet_alike(
 ) {
     let context = format!("{case:?}, {is_made_in_branch}");
     let Met { main, now, inside } = meet(case, is_made_in_branch);
-    let merged = kvfs_fs::merge_into_parent(&main.fs, "child", None);
+    let merged = kvfs_fs::merge_into_parent(&main.fs, &main.branch("child"), None);
     assert_eq!(places(merged.as_ref().err()), places(refused), "{context}");
     let parent = open(&main, "parent");
     if merged.is_ok() {
@@ -98,7 +98,7 @@ pub(crate) fn meet_alike(
             "{context}"
         );
         drop(child);
-        main.branches().delete("child").unwrap();
+        main.branches().delete(&main.branch("child")).unwrap();
         merge(&main, "parent").unwrap();
         assert_eq!(tree(&main), now, "{context}");
     }
@@ -114,12 +114,13 @@ pub(crate) fn prefer_alike(
 ) {
     let context = format!("{selection:?}: {case:?}, {is_made_in_branch}");
     let Met { main, now, .. } = meet(case, is_made_in_branch);
-    let refused = kvfs_fs::merge_into_parent(&main.fs, "child", Some(&Selection::default())).unwrap_err();
+    let refused =
+        kvfs_fs::merge_into_parent(&main.fs, &main.branch("child"), Some(&Selection::default())).unwrap_err();
     assert!(places(Some(&refused)).iter().all(|place| place.contains(" outside")), "{context}: {refused}");
     let parent = open(&main, "parent");
     assert_eq!(tree(&parent), now, "{context}: a refused merge changes nothing");
     drop(parent);
-    kvfs_fs::merge_into_parent(&main.fs, "child", Some(selection))
+    kvfs_fs::merge_into_parent(&main.fs, &main.branch("child"), Some(selection))
         .unwrap_or_else(|error| panic!("{context}: {error}"));
     assert_eq!(names(&main), ["parent"], "{context}");
     let parent = open(&main, "parent");
@@ -164,7 +165,7 @@ fn branch_of_a_branch_begins_with_it_and_both_go_on() {
     parent.forget(open_file, u64::MAX);
     parent.housekeep().unwrap();
     leave([parent]);
-    kvfs_fs::merge_into_parent(&main.fs, "fix", None).unwrap();
+    kvfs_fs::merge_into_parent(&main.fs, &main.branch("fix"), None).unwrap();
     let parent = open(&main, "try");
     let both = ["/e 755 3 2", "/e/fix 644 300 1", "/e/more 644 300 1", "/e/try 600 300 1"];
     assert_eq!(tree(&parent), both);
@@ -191,19 +192,22 @@ fn branch_that_others_are_branches_of_is_neither_merged_nor_deleted() {
         assert!(matches!(&result, Err(FsError::HasBranches { names }) if names == &[by]), "{result:?}");
     };
     held(merge(&main, "a"), "b");
-    held(main.branches().delete("a"), "b");
-    held(kvfs_fs::merge_into_parent(&main.fs, "b", None), "c");
-    held(main.branches().delete("b"), "c");
+    held(main.branches().delete(&main.branch("a")), "b");
+    held(kvfs_fs::merge_into_parent(&main.fs, &main.branch("b"), None), "c");
+    held(main.branches().delete(&main.branch("b")), "c");
     // What is a branch of a branch comes to the main line with that alone.
     assert!(matches!(merge(&main, "c"), Err(FsError::Invalid(_))));
-    assert!(matches!(kvfs_fs::merge_into_parent(&main.fs, "a", None), Err(FsError::Invalid(_))));
+    assert!(matches!(
+        kvfs_fs::merge_into_parent(&main.fs, &main.branch("a"), None),
+        Err(FsError::Invalid(_))
+    ));
     // Both are used by the merge alone.
     let view = open(&main, "b");
-    let busy = kvfs_fs::merge_into_parent(&main.fs, "c", None).unwrap_err();
+    let busy = kvfs_fs::merge_into_parent(&main.fs, &main.branch("c"), None).unwrap_err();
     assert!(matches!(busy, FsError::Store(error) if matches!(*error, StoreError::CheckpointOpen(_))));
     drop(view);
     for name in ["c", "b"] {
-        kvfs_fs::merge_into_parent(&main.fs, name, None).unwrap();
+        kvfs_fs::merge_into_parent(&main.fs, &main.branch(name), None).unwrap();
     }
     merge(&main, "a").unwrap();
     assert_eq!((tree(&main), names(&main)), (vec!["/c 644 0 1".to_owned()], vec![]));
@@ -230,15 +234,15 @@ fn of_several_branches_of_a_branch_the_first_that_is_merged_wins() {
         }
         leave([view]);
     }
-    kvfs_fs::merge_into_parent(&main.fs, "two", None).unwrap();
+    kvfs_fs::merge_into_parent(&main.fs, &main.branch("two"), None).unwrap();
     for name in ["one", "three"] {
-        let refused = kvfs_fs::merge_into_parent(&main.fs, name, None).unwrap_err();
+        let refused = kvfs_fs::merge_into_parent(&main.fs, &main.branch(name), None).unwrap_err();
         assert_eq!(
             places(Some(&refused)),
             ["/d/f was changed outside of the branch, in branch \"base\""],
             "{name}"
         );
-        main.branches().delete(name).unwrap();
+        main.branches().delete(&main.branch(name)).unwrap();
     }
     merge(&main, "base").unwrap();
     assert_eq!(tree(&main), ["/d 755 2 2", "/d/f 644 0 1", "/d/two 644 300 1"]);
@@ -270,7 +274,7 @@ fn branches_of_branches_last_and_bring_all_they_hold() {
     act_all(&b, "truncate both 20000");
     leave([b]);
     main.reopen();
-    kvfs_fs::merge_into_parent(&main.fs, "b", None).unwrap();
+    kvfs_fs::merge_into_parent(&main.fs, &main.branch("b"), None).unwrap();
     main.reopen();
     merge(&main, "a").unwrap();
     let large = at(&main, "large").unwrap();
@@ -303,7 +307,7 @@ fn merge_into_a_branch_that_is_cut_off_is_done_or_not_begun() {
     let begun = device.events_len();
     let [before, after] = [false, true].map(|is_merged| {
         if is_merged {
-            kvfs_fs::merge_into_parent(&main.fs, "child", None).unwrap();
+            kvfs_fs::merge_into_parent(&main.fs, &main.branch("child"), None).unwrap();
         }
         tree(&open(&main, "parent"))
     });
@@ -319,7 +323,7 @@ fn merge_into_a_branch_that_is_cut_off_is_done_or_not_begun() {
         let now = tree(&open(&main, "parent"));
         if found == ["parent", "child"] {
             assert_eq!((now, store.checkpointed().len()), (before.clone(), 2), "event {event}");
-            kvfs_fs::merge_into_parent(&main.fs, "child", None).unwrap();
+            kvfs_fs::merge_into_parent(&main.fs, &main.branch("child"), None).unwrap();
         } else {
             assert_eq!((found, now), (vec!["parent".to_owned()], after.clone()), "event {event}");
             assert_eq!(store.checkpointed().len(), 1, "event {event}: nothing is left of it");
@@ -345,8 +349,8 @@ fn merge_that_prefers_a_side_in_a_branch_is_in_no_way_of_new_names_outside() {
     main.clock.advance(Duration::from_secs(1));
     leave([parent, child, sibling]);
     let branch_wins = Selection { force: vec![Area::All], ..Selection::default() };
-    kvfs_fs::merge_into_parent(&main.fs, "fix", Some(&branch_wins)).unwrap();
-    kvfs_fs::merge_into_parent(&main.fs, "beside", None).unwrap();
+    kvfs_fs::merge_into_parent(&main.fs, &main.branch("fix"), Some(&branch_wins)).unwrap();
+    kvfs_fs::merge_into_parent(&main.fs, &main.branch("beside"), None).unwrap();
     act_all(&main, "touch d/out; touch out");
     merge(&main, "try").unwrap();
     let names =

@@ -184,7 +184,7 @@ fn branch_of_a_directory_that_was_removed_is_refused_by_a_merge_and_stays_usable
         let view = open(&main, "try");
         assert_eq!(tree(&view), ["/b 644 0 1", "/q 755 1 2", "/q/a 644 900 1"]);
         drop(view);
-        main.branches().delete("try").unwrap();
+        main.branches().delete(&main.branch("try")).unwrap();
         assert_eq!(main.admission().transactions().len(), 0);
         main.assert_sound("refused");
     }

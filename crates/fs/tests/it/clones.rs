@@ -480,7 +480,7 @@ fn checkpoint_of_a_branch_comes_before_a_clone_or_behind_it() {
         }
         // A crash takes what was not checkpointed.
         drop(branch);
-        commit(&kvfs_fs::begin_merge(&main.fs, "b", 1).unwrap()).unwrap();
+        commit(&kvfs_fs::begin_merge(&main.fs, &main.branch("b"), 1).unwrap()).unwrap();
         assert!(tree(&main).0.contains_key("/beside"));
         assert_eq!(tree(&main).0.contains_key("/copy/d/zz"), is_kept);
         main.assert_sound("merged");

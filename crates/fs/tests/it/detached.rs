@@ -390,7 +390,7 @@ fn a_branch_moves_no_directory_out_of_what_is_being_removed() {
     drop(branch);
     remove(&main, ROOT, "tree");
     go_on(&main, 30);
-    let merging = kvfs_fs::begin_merge(&main.fs, "b", 1);
+    let merging = kvfs_fs::begin_merge(&main.fs, &main.branch("b"), 1);
     assert!(matches!(merging, Err(FsError::MergeRefused { .. })), "{:?}", merging.map(drop));
     finish(&main);
     main.assert_sound("not merged");
@@ -620,7 +620,9 @@ fn a_branch_of_what_was_removed_as_a_whole_does_not_merge() {
         branch.branches().checkpoint().unwrap();
         drop(branch);
         remove(&main, ROOT, "tree");
-        let Err(FsError::MergeRefused { conflicts, .. }) = kvfs_fs::begin_merge(&main.fs, "b", 1) else {
+        let Err(FsError::MergeRefused { conflicts, .. }) =
+            kvfs_fs::begin_merge(&main.fs, &main.branch("b"), 1)
+        else {
             panic!("{path}: merged into what was removed");
         };
         let told = |conflict: &String| {

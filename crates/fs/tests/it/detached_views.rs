@@ -26,7 +26,7 @@ fn a_view_of_before_the_first_removal_removes_trees_name_by_name() {
         assert!(matches!(branch.lookup(&branch.caller, parent, name.as_bytes()), Err(FsError::NotFound)));
         branch.branches().checkpoint().unwrap();
         drop(branch);
-        commit(&kvfs_fs::begin_merge(&main.fs, "b", 1).unwrap()).unwrap();
+        commit(&kvfs_fs::begin_merge(&main.fs, &main.branch("b"), 1).unwrap()).unwrap();
         finish(&main);
         let left: Vec<_> = tree(&main).0.into_keys().filter(|path| path.matches('/').count() < 3).collect();
         let expected: &[&str] =
@@ -71,7 +71,7 @@ fn a_tree_in_a_branch_of_a_directory_goes_by_the_merge() {
     assert_eq!(lines(&kvfs_fs::diff(&branch.fs).unwrap())[0], "- /a");
     branch.branches().checkpoint().unwrap();
     drop(branch);
-    commit(&kvfs_fs::begin_merge(&main.fs, "b", 1).unwrap()).unwrap();
+    commit(&kvfs_fs::begin_merge(&main.fs, &main.branch("b"), 1).unwrap()).unwrap();
     assert_eq!(trees(&main.fs), 1);
     finish(&main);
     assert!(matches!(main.lookup(&main.caller, look(&main, ROOT, "tree"), b"a"), Err(FsError::NotFound)));
@@ -105,7 +105,7 @@ fn a_tree_that_a_branch_removed_and_others_changed_is_a_conflict() {
         branch.branches().checkpoint().unwrap();
         drop(branch);
         change(&main, path);
-        match kvfs_fs::begin_merge(&main.fs, "b", 1) {
+        match kvfs_fs::begin_merge(&main.fs, &main.branch("b"), 1) {
             Err(FsError::MergeRefused { conflicts, .. }) => {
                 let told = |conflict: &String| conflict.starts_with(&format!("{path} was changed outside"));
                 assert!(is_refused && conflicts.iter().any(told), "{path}: {conflicts:?}");
@@ -128,7 +128,7 @@ fn merging_a_removal(main: &Setup) -> std::sync::Arc<kvfs_fs::FileSystem> {
     remove_tree(&branch.fs, &Caller::default(), (ROOT, b"tree"), &All).unwrap();
     branch.branches().checkpoint().unwrap();
     drop(branch);
-    kvfs_fs::begin_merge(&main.fs, "b", 1).unwrap()
+    kvfs_fs::begin_merge(&main.fs, &main.branch("b"), 1).unwrap()
 }
 
 /// What others do in a directory of a tree.

@@ -206,7 +206,7 @@ fn merge_and_undo_of_the_removal_of_a_tree_with_a_circle_end() {
             remove_tree(&branch.fs, &Caller::default(), (ROOT, b"tree"), &All).unwrap();
             branch.branches().checkpoint().unwrap();
             drop(branch);
-            let merged = kvfs_fs::begin_merge(&main.fs, "b", 1).map(drop);
+            let merged = kvfs_fs::begin_merge(&main.fs, &main.branch("b"), 1).map(drop);
             assert_corrupt(merged, context);
             let removed = remove(&main, ROOT, "tree");
             assert_corrupt(undo(&main, removed), context);

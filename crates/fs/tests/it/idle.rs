@@ -129,7 +129,8 @@ fn restore_and_undo_and_preferring_merge_are_never_idle() {
     branch.branches().checkpoint().unwrap();
     drop(branch);
     let owner = Owner { uid: 1000, pid: 1, name: "merge".to_owned() };
-    let [merging, _branch] = begin_merge_preferring(&setup.fs, "b", owner, &Selection::default()).unwrap();
+    let [merging, _branch] =
+        begin_merge_preferring(&setup.fs, &setup.branch("b"), owner, &Selection::default()).unwrap();
     setup.clock.advance(Duration::from_hours(1));
     setup.admission().tick();
     commit(&merging).unwrap();

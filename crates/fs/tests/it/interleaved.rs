@@ -374,7 +374,7 @@ impl World {
     fn merge(&mut self, open: &mut Open, name: &str) -> bool {
         open.view.branches().checkpoint().unwrap();
         open.view.fs = Arc::clone(&self.main.fs);
-        let merging = in_time(&self.main, || kvfs_fs::begin_merge(&self.main.fs, name, 1));
+        let merging = in_time(&self.main, || kvfs_fs::begin_merge(&self.main.fs, &self.main.branch(name), 1));
         let outcome = merging.and_then(|merging| commit(&merging));
         match outcome {
             Ok(_) => {
@@ -385,7 +385,7 @@ impl World {
             Err(FsError::Canceled(_) | FsError::MergeRefused { .. }) => {
                 self.refused += 1;
                 self.main.assert_sound("after a refused merge");
-                self.main.branches().delete(name).unwrap();
+                self.main.branches().delete(&self.main.branch(name)).unwrap();
                 false
             }
             Err(other) => panic!("{other}"),
@@ -400,7 +400,7 @@ impl World {
             view.branches().checkpoint().unwrap();
             view.fs = Arc::clone(&self.main.fs);
         }
-        let merged = kvfs_fs::merge_into_parent(&self.main.fs, name, None);
+        let merged = kvfs_fs::merge_into_parent(&self.main.fs, &self.main.branch(name), None);
         parent.view.fs = self.main.fs.open_branch(parent.branch.as_deref().unwrap()).unwrap();
         parent.known = BTreeMap::from([(ROOT, FileType::Directory)]);
         parent.view.assert_sound(&format!("seed {}, after a merge into a branch", self.seed));
@@ -412,7 +412,7 @@ impl World {
             }
             Err(FsError::MergeRefused { .. }) => {
                 self.nested[1] += 1;
-                self.main.branches().delete(name).unwrap();
+                self.main.branches().delete(&self.main.branch(name)).unwrap();
             }
             Err(other) => panic!("{other}"),
         }

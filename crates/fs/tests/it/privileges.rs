@@ -343,7 +343,8 @@ fn merge_over(
     view.branches().checkpoint().unwrap();
     drop(view);
     lend_now(&main, file).unwrap();
-    let merged = kvfs_fs::begin_merge(&main.fs, "b", 1).and_then(|merge| commit(&merge)).map(drop);
+    let merged =
+        kvfs_fs::begin_merge(&main.fs, &main.branch("b"), 1).and_then(|merge| commit(&merge)).map(drop);
     (main, merged)
 }
 

@@ -370,7 +370,7 @@ fn branches_count_for_projects_when_they_are_merged() {
     let finish = |view: Setup| {
         view.branches().checkpoint().unwrap();
         drop(view);
-        commit(&*kvfs_fs::begin_merge(&main.fs, "try", 1)?).map(drop)
+        commit(&*kvfs_fs::begin_merge(&main.fs, &main.branch("try"), 1)?).map(drop)
     };
     let branch = || {
         main.fs.branches().create("try", 1000).unwrap();
@@ -392,7 +392,7 @@ fn branches_count_for_projects_when_they_are_merged() {
         maker.file(look(maker, ROOT, "other"), if main_gives { "here" } else { "there" });
         let refused = finish(view);
         assert!(matches!(refused, Err(FsError::MergeRefused { .. })), "{refused:?}");
-        main.fs.branches().delete("try").unwrap();
+        main.fs.branches().delete(&main.branch("try")).unwrap();
     }
     assert_eq!((id_of(&main, top), id_of(&main, other)), (7, 10));
     main.assert_sound("merged");

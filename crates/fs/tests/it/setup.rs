@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use kvfs_fs::{
-    Caller, DirEntry, Entry, FileSystem, Fill, FsError, MkfsOptions, MountOptions, NodeId, Result,
-    WriteFlags, check,
+    BranchInfo, Caller, DirEntry, Entry, FileSystem, Fill, FsError, MkfsOptions, MountOptions, NodeId,
+    Result, WriteFlags, check,
 };
 use kvfs_store::Store;
 use kvfs_store::clock::ManualClock;
@@ -67,6 +67,10 @@ impl Setup {
         }
         self.fs =
             Arc::new(FileSystem::open(Arc::clone(&self.store), self.clock.clone(), self.options).unwrap());
+    }
+
+    pub(crate) fn branch(&self, name: &str) -> BranchInfo {
+        self.branches().get(name).unwrap()
     }
 
     pub(crate) fn assert_sound(&self, context: &str) {

@@ -783,7 +783,7 @@ fn merge_that_prefers_a_side_after_random_changes_keeps_the_tree_sound() {
             Selection { force: all, ..Selection::default() }
         };
         let owner = kvfs_fs::Owner { uid: 0, pid: 1, name: "merge".to_owned() };
-        match kvfs_fs::begin_merge_preferring(&main.fs, "b", owner, &selection) {
+        match kvfs_fs::begin_merge_preferring(&main.fs, &main.branch("b"), owner, &selection) {
             Ok([merging, _branch]) => drop(commit(&merging).unwrap()),
             // What can't be forced is told.
             Err(FsError::MergeRefused { .. }) if seed % 3 != 0 => {}

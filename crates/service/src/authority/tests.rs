@@ -60,7 +60,9 @@ fn every_user_may_ask_for_own_things_and_no_more() {
         grace_seconds: None,
     };
     assert_master_only(store.set_quota(&user, QuotaOwner::User(user.uid), &changes));
-    assert_master_only(store.quota(&user, QuotaOwner::User(0)));
+    assert_master_only(store.quota(&user, QuotaOwner::User(0), false));
+    assert_master_only(store.quota(&user, QuotaOwner::User(user.uid), true));
+    assert_master_only(store.quota_report(&user, true));
     assert_master_only(store.project_trees(&user));
     assert_master_only(store.create_snapshot(&user, "s", false, false));
     assert_master_only(store.set_snapshot_private(&user, "s", true));

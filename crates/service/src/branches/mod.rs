@@ -1,7 +1,8 @@
 //! Branches of a store: those that are mounted (`mounted`), and what callers do with branches (`operations`,
 //! `into_branch`).
 //!
-//! Thread safety: see [`Branches`]; the functions are for threads that may block.
+//! Thread safety: see [`Branches`]; the functions are for threads that may block. Invariant: a name is looked
+//! up once, and what is found is authorized, unmounted and used: another branch may have the name later.
 
 mod into_branch;
 mod mounted;
@@ -9,7 +10,7 @@ mod operations;
 
 use std::sync::Arc;
 
-use kvfs_fs::{FileSystem, FsError, Owner, Selection};
+use kvfs_fs::{BranchInfo, FileSystem, FsError, Owner, Selection};
 
 pub use mounted::Branches;
 
@@ -24,14 +25,14 @@ struct Merging {
 impl Merging {
     fn begin(
         fs: &Arc<FileSystem>,
-        name: &str,
+        branch: &BranchInfo,
         owner: Owner,
         selection: Option<&Selection>,
     ) -> Result<Self, FsError> {
         let Some(selection) = selection else {
-            return Ok(Self { view: kvfs_fs::begin_merge(fs, name, owner.pid)?, left: None });
+            return Ok(Self { view: kvfs_fs::begin_merge(fs, branch, owner.pid)?, left: None });
         };
-        let [view, left] = kvfs_fs::begin_merge_preferring(fs, name, owner, selection)?;
+        let [view, left] = kvfs_fs::begin_merge_preferring(fs, branch, owner, selection)?;
         Ok(Self { view, left: Some(left) })
     }
 

@@ -6,16 +6,20 @@
 //! user's directory is looked at, which may lie on a file system that does not answer.
 //!
 //! Invariants: a mounted branch is checkpointed every [`CHECKPOINT_PERIOD`] while it is written to, and
-//! before its view is given up, however it is unmounted.
+//! before its view is given up, however it is unmounted. Where that fails, as on a full store, the view
+//! stays, mounted nowhere: each use of the branch tries again first, as the clock does, and is refused where
+//! it would meet an older state.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use kvfs_fs::{BranchInfo, Durability, FileSystem, FsError, NodeId, Owner, Selection, TxnView};
+use kvfs_fs::{BranchInfo, Durability, FileSystem, FrozenView, FsError, NodeId, Owner, Selection, TxnView};
 use kvfs_locks::{Condvar, Mutex, class};
+use kvfs_store::TxnId;
 use kvfs_store::clock::{Clock, SystemClock};
 
 use super::Merging;
@@ -31,14 +35,28 @@ const CHECKPOINT_PERIOD: Duration = Duration::from_secs(30);
 const TICK: Duration = Duration::from_millis(500);
 
 struct Mounted {
+    name: String,
     uid: u32,
     fs: Arc<FileSystem>,
     mount: Box<dyn ViewMount>,
     /// When it was checkpointed, and how many operations it had then.
     saved: (Duration, u64),
+    /// It was unmounted, and has ended but for its checkpoint: that failed, by this.
+    not_kept: Option<String>,
 }
 
 impl Mounted {
+    /// Neither unmounted from outside nor by this process.
+    fn is_mounted(&self) -> bool {
+        self.not_kept.is_none() && !self.mount.has_ended()
+    }
+
+    /// Whether its end is to be tried, by the clock.
+    fn is_due_to_end(&self, now: Duration) -> bool {
+        let is_tried = self.not_kept.is_some() && now.saturating_sub(self.saved.0) < CHECKPOINT_PERIOD;
+        !self.is_mounted() && !is_tried
+    }
+
     fn operations(&self) -> u64 {
         self.fs.txn().map(TxnView::stats).unwrap_or_default().operations
     }
@@ -54,16 +72,10 @@ impl Mounted {
         done.inspect(|()| self.saved.1 = operations)
     }
 
-    /// As [`Self::end`], where it was unmounted from outside.
-    fn end_outside(self, name: &str) -> Result<()> {
-        self.mount.forget();
-        self.end(name)
-    }
-
-    /// Checkpoints and gives up the view. The kernel has given up its side, or does so now.
-    fn end(mut self, name: &str) -> Result<()> {
-        // Nothing comes in any more but pages that the kernel has still, where another namespace still has
-        // it. Kept until the view has ended: it must not open again.
+    /// Checkpoints what has come in last. The kernel has given up its side, or does so now. Nothing comes in
+    /// any more until what is returned is dropped, but where that is an error.
+    fn keep(&mut self, now: Duration) -> Result<Option<FrozenView>> {
+        // Pages that the kernel has still may come in, where another namespace still has it.
         let frozen = self.fs.expect_txn().and_then(|txn| {
             loop {
                 match txn.freeze() {
@@ -77,9 +89,30 @@ impl Mounted {
             && !self.mount.has_ended()
             && let Err(error) = self.mount.write_back(None)
         {
-            tracing::error!(name, %error, "dirty pages of a branch are lost");
+            tracing::error!(name = self.name, %error, "dirty pages of a branch are lost");
         }
-        let checkpointed = self.checkpoint(Duration::ZERO);
+        if let Err(error) = self.checkpoint(now) {
+            let error = ServiceError::from(error);
+            self.not_kept = Some(error.to_string());
+            return Err(self.tell_not_kept(&error));
+        }
+        Ok(frozen.ok())
+    }
+
+    /// What a use of the branch is refused with while it is not kept.
+    fn tell_not_kept(&self, error: &ServiceError) -> ServiceError {
+        let name = &self.name;
+        let message = format!(
+            "branch \"{name}\" is unmounted, but what was done in it since its last checkpoint is not kept yet: \
+             {error}; the daemon has it and tries again: mend this before the store is unmounted, or give it up with \
+             `kvfs branch delete {name}`"
+        );
+        ServiceError::new(error.kind(), message)
+    }
+
+    /// Gives up the view, and the kernel side.
+    fn end(self) {
+        let name = self.name;
         if let Err(error) = self.mount.detach() {
             tracing::warn!(name, %error, "a branch stays mounted");
         }
@@ -90,22 +123,55 @@ impl Mounted {
         if let Err(error) = self.mount.end() {
             tracing::debug!(name, %error, "the connection of a branch ended badly");
         }
-        tracing::info!(name, saved = checkpointed.is_ok(), "branch unmounted");
-        checkpointed.map_err(|error| {
-            let error = ServiceError::from(error);
-            ServiceError::new(
-                error.kind(),
-                format!("branch \"{name}\" is as of its last checkpoint: {error}"),
-            )
-        })
+        tracing::info!(name, "branch unmounted");
     }
 }
 
 #[derive(Default)]
 struct State {
-    mounted: BTreeMap<String, Mounted>,
+    mounted: BTreeMap<TxnId, Mounted>,
     is_closed: bool,
     clock: Option<JoinHandle<()>>,
+    /// Those that are not kept, for threads that don't wait for the lock.
+    not_kept: Arc<AtomicU64>,
+}
+
+impl State {
+    fn count(&self) {
+        let not_kept = self.mounted.values().filter(|mounted| mounted.not_kept.is_some());
+        self.not_kept.store(not_kept.count() as u64, Ordering::Relaxed);
+    }
+
+    /// Ends a branch that is unmounted; one that can't be checkpointed stays, to be tried again.
+    fn end(&mut self, id: TxnId, now: Duration) -> Result<()> {
+        let Some(mounted) = self.mounted.get_mut(&id) else { return Ok(()) };
+        let kept = mounted.keep(now);
+        if kept.is_ok()
+            && let Some(mounted) = self.mounted.remove(&id)
+        {
+            mounted.end();
+        }
+        self.count();
+        // Held until the view has ended: it must not open again.
+        kept.map(drop)
+    }
+
+    /// As [`Self::end`], if it is one that was unmounted from outside, or could not be checkpointed then.
+    fn end_unmounted(&mut self, id: TxnId, now: Duration) -> Result<()> {
+        match self.mounted.get(&id).filter(|mounted| !mounted.is_mounted()) {
+            Some(unmounted) => unmounted.mount.forget(),
+            None => return Ok(()),
+        }
+        self.end(id, now)
+    }
+
+    /// As [`Self::end_unmounted`], of all that are due.
+    fn end_due(&mut self, is_due: impl Fn(&Mounted) -> bool, now: Duration) -> Result<()> {
+        let due = self.mounted.iter().filter(|(_, mounted)| is_due(mounted)).map(|(&id, _)| id);
+        let ends: Vec<_> =
+            due.collect::<Vec<_>>().into_iter().map(|id| self.end_unmounted(id, now)).collect();
+        ends.into_iter().collect()
+    }
 }
 
 /// See the module.
@@ -114,6 +180,7 @@ pub struct Branches {
     clock: SystemClock,
     state: Mutex<State, class::ServiceBranchesMountedState>,
     changed: Condvar,
+    not_kept: Arc<AtomicU64>,
 }
 
 impl Branches {
@@ -122,11 +189,14 @@ impl Branches {
     /// # Errors
     /// No thread can be started.
     pub fn new(main: MainLine) -> Result<Arc<Self>> {
+        let not_kept = Arc::<AtomicU64>::default();
+        let state = State { not_kept: Arc::clone(&not_kept), ..State::default() };
         let new = Arc::new(Self {
             main,
             clock: SystemClock::new(),
-            state: Mutex::default(),
+            state: Mutex::new(state),
             changed: Condvar::new(),
+            not_kept,
         });
         let ticking = Arc::clone(&new);
         let thread = std::thread::Builder::new().name("branch-clock".into()).spawn(move || ticking.tick());
@@ -146,33 +216,32 @@ impl Branches {
     ///
     /// # Errors
     /// It is mounted already, or can't be mounted there.
-    pub fn mount(&self, name: &str, dir: &Path, caller: &Caller) -> Result<()> {
-        Self::admit(&mut self.state.lock(), name)?;
+    pub fn mount(&self, branch: &BranchInfo, dir: &Path, caller: &Caller) -> Result<()> {
+        self.admit(&mut self.state.lock(), branch.id)?;
         self.main.mounts.check_free(dir)?;
         let mut state = self.state.lock();
-        Self::admit(&mut state, name)?;
-        let uid = self.main.fs.branches().get(name)?.uid;
-        let fs = self.main.fs.open_branch(name).map_err(|error| explain(name, error))?;
+        self.admit(&mut state, branch.id)?;
+        let (name, uid) = (branch.name.clone(), branch.uid);
+        let fs = kvfs_fs::open_branch(&self.main.fs, branch).map_err(|error| explain(&name, error))?;
         // This process may mount anywhere; the user that asks, only where the directory is that user's.
         let point_owner = (caller.uid != 0).then_some(caller.uid);
         let mount = self.main.mounts.mount_branch(dir, Arc::clone(&fs), uid, point_owner)?;
         let operations = fs.txn().map(TxnView::stats).unwrap_or_default().operations;
         let saved = (self.clock.monotonic(), operations);
-        state.mounted.insert(name.to_owned(), Mounted { uid, fs, mount, saved });
-        self.changed.notify_all();
         tracing::info!(name, dir = %dir.display(), "branch mounted");
+        state.mounted.insert(branch.id, Mounted { name, uid, fs, mount, saved, not_kept: None });
+        self.changed.notify_all();
         Ok(())
     }
 
     /// Whether this branch may be mounted now.
-    fn admit(state: &mut State, name: &str) -> Result<()> {
+    fn admit(&self, state: &mut State, id: TxnId) -> Result<()> {
         if state.is_closed {
             return Err(ServiceError::new(ErrorKind::NotMounted, "the store is being unmounted"));
         }
-        Self::collect(state);
-        if let Some(mounted) = state.mounted.get(name) {
-            let dir = mounted.mount.path();
-            let message = format!("branch \"{name}\" is mounted on {} already", dir.display());
+        state.end_unmounted(id, self.clock.monotonic())?;
+        if let Some(Mounted { name, mount, .. }) = state.mounted.get(&id) {
+            let message = format!("branch \"{name}\" is mounted on {} already", mount.path().display());
             return Err(ServiceError::new(ErrorKind::InUse, message));
         }
         Ok(())
@@ -181,16 +250,56 @@ impl Branches {
     /// Unmounts a branch, if it is mounted; it is checkpointed when this returns.
     ///
     /// # Errors
-    /// It is in use; it can't be checkpointed.
-    pub fn unmount(&self, name: &str) -> Result<()> {
+    /// It is in use; it can't be checkpointed, and stays in this process where it was unmounted already.
+    pub fn unmount(&self, id: TxnId) -> Result<()> {
         let mut state = self.state.lock();
         let now = self.clock.monotonic();
-        let Some(mounted) = state.mounted.get_mut(name) else { return Ok(()) };
+        state.end_unmounted(id, now)?;
+        let Some(mounted) = state.mounted.get_mut(&id) else { return Ok(()) };
         // While it can still be gone on with: a full store refuses this.
         mounted.checkpoint(now)?;
         mounted.mount.unmount()?;
-        let mounted = state.mounted.remove(name);
-        mounted.map_or(Ok(()), |mounted| mounted.end(name))
+        state.end(id, now)
+    }
+
+    /// Checkpoints a branch that is not mounted any more, where that has not been done yet, so that what the
+    /// store holds is all that was done in it.
+    ///
+    /// # Errors
+    /// It can't be checkpointed.
+    pub fn keep_unmounted(&self, id: TxnId) -> Result<()> {
+        self.state.lock().end_unmounted(id, self.clock.monotonic())
+    }
+
+    /// Why that is not possible just now; `None`: it is done, or was not needed.
+    pub fn why_not_kept(&self, id: TxnId) -> Option<String> {
+        let mut state = self.state.lock();
+        state.end_unmounted(id, self.clock.monotonic()).err()?;
+        state.mounted.get(&id)?.not_kept.clone()
+    }
+
+    /// How many are unmounted and could not be checkpointed. Does not wait.
+    pub fn count_not_kept(&self) -> u64 {
+        self.not_kept.load(Ordering::Relaxed)
+    }
+
+    /// Deletes a branch that [`Self::keep_unmounted`] would keep. `false`: it is none.
+    ///
+    /// # Errors
+    /// `HasBranches`; store errors.
+    pub fn delete_unmounted(&self, id: TxnId) -> Result<bool, FsError> {
+        let mut state = self.state.lock();
+        if state.mounted.get(&id).is_none_or(Mounted::is_mounted) {
+            return Ok(false);
+        }
+        // Only this could have another one made of it.
+        self.main.fs.branches().expect_childless(id)?;
+        let Some(unmounted) = state.mounted.remove(&id) else { return Ok(false) };
+        state.count();
+        unmounted.mount.forget();
+        let deleted = unmounted.fs.branches().delete_open();
+        unmounted.end();
+        deleted.map(|()| true)
     }
 
     /// After an unmount of `dir`: the branch that was there is checkpointed when this returns.
@@ -200,16 +309,19 @@ impl Branches {
     pub fn settle(&self, dir: &Path) -> Result<()> {
         let find = |state: &State| {
             let mut mounted = state.mounted.iter();
-            mounted.find(|(_, mounted)| mounted.mount.path() == dir).map(|(name, _)| name.clone())
+            let is_it = |mounted: &Mounted| mounted.not_kept.is_none() && mounted.mount.path() == dir;
+            mounted.find(|(_, mounted)| is_it(mounted)).map(|(&id, _)| id)
         };
         if find(&self.state.lock()).is_none() || !self.main.mounts.is_free(dir) {
             // Something was mounted once more on top, or it was detached where others see it still.
             return Ok(());
         }
         let mut state = self.state.lock();
-        let Some(name) = find(&state) else { return Ok(()) };
-        let Some(mounted) = state.mounted.remove(&name) else { return Ok(()) };
-        mounted.end_outside(&name)
+        let Some(id) = find(&state) else { return Ok(()) };
+        if let Some(mounted) = state.mounted.get(&id) {
+            mounted.mount.forget();
+        }
+        state.end(id, self.clock.monotonic())
     }
 
     /// Makes a branch of a mounted one, for its user, of all that was acknowledged there; with `flush`, of
@@ -217,18 +329,12 @@ impl Branches {
     /// not mounted.
     ///
     /// # Errors
-    /// As [`kvfs_fs::Branches::fork`]; it was unmounted from outside, and can't be checkpointed.
-    pub fn fork(&self, name: &str, parent: &str, flush: bool) -> Result<Option<BranchInfo>> {
+    /// As [`kvfs_fs::Branches::fork`]; as [`Self::keep_unmounted`].
+    pub fn fork(&self, name: &str, parent: TxnId, flush: bool) -> Result<Option<BranchInfo>> {
         let mut state = self.state.lock();
         loop {
-            let Some(mounted) = state.mounted.get(parent) else { return Ok(None) };
-            if mounted.mount.has_ended() {
-                return state
-                    .mounted
-                    .remove(parent)
-                    .map_or(Ok(()), |ended| ended.end_outside(parent))
-                    .map(|()| None);
-            }
+            state.end_unmounted(parent, self.clock.monotonic())?;
+            let Some(mounted) = state.mounted.get(&parent) else { return Ok(None) };
             let flushed = if flush { mounted.mount.write_back(None) } else { Ok(()) };
             match flushed.and_then(|()| mounted.fs.branches().fork(name, mounted.uid)) {
                 Err(FsError::Busy(_)) => drop(self.changed.wait_for(&mut state, TICK)),
@@ -241,15 +347,20 @@ impl Branches {
     ///
     /// # Errors
     /// Something is in the way; as a commit.
-    pub fn merge(&self, name: &str, owner: Owner, selection: Option<&Selection>) -> Result<(), FsError> {
-        let merging = Merging::begin(&self.main.fs, name, owner, selection)?;
+    pub fn merge(
+        &self,
+        branch: &BranchInfo,
+        owner: Owner,
+        selection: Option<&Selection>,
+    ) -> Result<(), FsError> {
+        let merging = Merging::begin(&self.main.fs, branch, owner, selection)?;
         self.main.mounts.commit(&merging.view, Durability::Synced, None)?;
         merging.end()
     }
 
-    /// The view of a mounted branch.
-    pub fn view(&self, name: &str) -> Option<Arc<FileSystem>> {
-        self.state.lock().mounted.get(name).map(|mounted| Arc::clone(&mounted.fs))
+    /// The view of a mounted branch, or of one that could not be checkpointed when it was unmounted.
+    pub fn view(&self, id: TxnId) -> Option<Arc<FileSystem>> {
+        self.state.lock().mounted.get(&id).map(|mounted| Arc::clone(&mounted.fs))
     }
 
     /// The same by the number of its transaction, for a caller that may enter it: with its keys, so not of a
@@ -259,8 +370,7 @@ impl Branches {
     /// There is none of this number; it is one of a directory.
     pub(crate) fn view_of(&self, caller: &Caller, id: u64) -> Result<Arc<FileSystem>> {
         let state = self.state.lock();
-        let is_it = |mounted: &&Mounted| mounted.fs.txn().is_some_and(|txn| txn.id().0 == id);
-        let mounted = state.mounted.values().find(is_it).filter(|mounted| caller.may_act_for(mounted.uid));
+        let mounted = state.mounted.get(&TxnId(id)).filter(|mounted| caller.may_act_for(mounted.uid));
         let fs = mounted.map(|mounted| &mounted.fs).ok_or(ServiceError::Unknown(id))?;
         if fs.nodes().root() == NodeId::ROOT {
             return Ok(Arc::clone(fs));
@@ -271,35 +381,46 @@ impl Branches {
     }
 
     /// Where branches are mounted.
-    pub fn mounted(&self) -> BTreeMap<String, PathBuf> {
+    pub fn mounted(&self) -> BTreeMap<TxnId, PathBuf> {
         let state = self.state.lock();
-        let of = |(name, mounted): (&String, &Mounted)| (name.clone(), mounted.mount.path());
-        state.mounted.iter().filter(|(_, mounted)| !mounted.mount.has_ended()).map(of).collect()
+        let of = |(&id, mounted): (&TxnId, &Mounted)| (id, mounted.mount.path());
+        state.mounted.iter().filter(|(_, mounted)| mounted.is_mounted()).map(of).collect()
     }
 
-    /// Checkpoints all that are mounted, and tells where. Waits for clones of trees that are under way in
-    /// them.
-    ///
-    /// # Errors
-    /// One can't be checkpointed.
-    pub fn save_all(&self) -> Result<Vec<PathBuf>> {
+    /// Checkpoints all that are mounted, or were. Returns where those are that were checkpointed, and why
+    /// another one could not be. Waits for clones of trees that are under way in them.
+    pub fn save_all(&self) -> (Vec<PathBuf>, Result<()>) {
         let mut state = self.state.lock();
+        let ended = state.end_due(|mounted| !mounted.is_mounted(), self.clock.monotonic());
         loop {
             match self.save(&mut state) {
-                Err(FsError::Busy(_)) => drop(self.changed.wait_for(&mut state, TICK)),
-                saved => return Ok(saved?),
+                (_, Err(FsError::Busy(_))) => drop(self.changed.wait_for(&mut state, TICK)),
+                (dirs, saved) => return (dirs, ended.and(saved.map_err(ServiceError::from))),
             }
         }
     }
 
-    fn save(&self, state: &mut State) -> Result<Vec<PathBuf>, FsError> {
+    fn save(&self, state: &mut State) -> (Vec<PathBuf>, Result<(), FsError>) {
         let now = self.clock.monotonic();
-        let mut dirs = Vec::new();
-        for mounted in state.mounted.values_mut().filter(|mounted| !mounted.mount.has_ended()) {
-            mounted.checkpoint(now)?;
-            dirs.push(mounted.mount.path());
+        let (mut dirs, mut all) = (Vec::new(), Ok(()));
+        for mounted in state.mounted.values_mut().filter(|mounted| mounted.is_mounted()) {
+            match mounted.checkpoint(now) {
+                Ok(()) => dirs.push(mounted.mount.path()),
+                // What waits for the end of a clone is told first: then it is tried again.
+                Err(error) if all.is_ok() || matches!(error, FsError::Busy(_)) => all = Err(error),
+                Err(_) => {}
+            }
         }
-        Ok(dirs)
+        (dirs, all)
+    }
+
+    /// Refuses an end of the store while what was done in a branch that is not mounted any more can't be
+    /// kept.
+    ///
+    /// # Errors
+    /// One can't be checkpointed.
+    pub fn check_kept(&self) -> Result<()> {
+        self.state.lock().end_due(|mounted| !mounted.is_mounted(), self.clock.monotonic())
     }
 
     /// Checkpoints and unmounts all.
@@ -310,7 +431,9 @@ impl Branches {
             self.changed.notify_all();
             (std::mem::take(&mut state.mounted), state.clock.take())
         };
-        for (name, mounted) in mounted {
+        let now = self.clock.monotonic();
+        for mut mounted in mounted.into_values() {
+            let name = &mounted.name;
             // Where it is still in use, the kernel writes out its dirty pages first.
             if let Err(error) = mounted.mount.unmount() {
                 tracing::info!(name, %error, "a branch is in use while the store is unmounted");
@@ -318,28 +441,14 @@ impl Branches {
                     tracing::error!(name, %error, "dirty pages of a branch are lost");
                 }
             }
-            if let Err(error) = mounted.end(&name) {
-                tracing::error!(%error, "not checkpointed");
+            let kept = mounted.keep(now);
+            if let Err(error) = &kept {
+                tracing::error!(%error, "what was done in a branch is lost");
             }
+            mounted.end();
         }
         if clock.is_some_and(|clock| clock.join().is_err()) {
             tracing::error!("the thread of the branches panicked");
-        }
-    }
-
-    /// Takes in those that were unmounted from outside.
-    fn collect(state: &mut State) {
-        let ended: Vec<String> = state
-            .mounted
-            .iter()
-            .filter(|(_, mounted)| mounted.mount.has_ended())
-            .map(|(name, _)| name.clone())
-            .collect();
-        for name in ended {
-            let Some(mounted) = state.mounted.remove(&name) else { continue };
-            if let Err(error) = mounted.end_outside(&name) {
-                tracing::error!(%error, "not checkpointed");
-            }
         }
     }
 
@@ -352,16 +461,20 @@ impl Branches {
                 continue;
             }
             self.changed.wait_for(&mut state, TICK);
-            Self::collect(&mut state);
             let now = self.clock.monotonic();
-            for (name, mounted) in &mut state.mounted {
+            if let Err(error) = state.end_due(|mounted| mounted.is_due_to_end(now), now) {
+                tracing::error!(%error, "a branch is not kept");
+            }
+            for mounted in state.mounted.values_mut().filter(|mounted| mounted.is_mounted()) {
                 if now.saturating_sub(mounted.saved.0) < CHECKPOINT_PERIOD {
                     continue;
                 }
                 match mounted.checkpoint(now) {
                     // At the end of the clone.
                     Ok(()) | Err(FsError::Busy(_)) => {}
-                    Err(error) => tracing::warn!(name, %error, "a branch was not checkpointed"),
+                    Err(error) => {
+                        tracing::warn!(name = mounted.name, %error, "a branch was not checkpointed");
+                    }
                 }
             }
         }

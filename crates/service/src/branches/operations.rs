@@ -4,6 +4,7 @@
 //! daemon of root's mounts and unmounts nothing for the owner of a store, whom it does not trust outside of
 //! the store.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use kvfs_fs::{BranchInfo, BranchRoot, Difference, FileSystem, FsError, Owner};
@@ -66,13 +67,13 @@ impl ServedStore<'_> {
     pub fn fork_branch(&self, caller: &Caller, name: &str, parent: &str, flush: bool) -> Result<()> {
         admit(self.fs, caller)?;
         self.check_branch_files()?;
-        let uid = self.own_branch(caller, parent)?.uid;
-        let of_mounted = self.branches.map_or(Ok(None), |branches| branches.fork(name, parent, flush))?;
+        let of = self.own_branch(caller, parent)?;
+        let of_mounted = self.branches.map_or(Ok(None), |branches| branches.fork(name, of.id, flush))?;
         let made = if let Some(made) = of_mounted {
             made
         } else {
-            let view = self.fs.open_branch(parent).map_err(|error| explain(parent, error))?;
-            view.branches().fork(name, uid).map_err(|error| not_made(name, error))?
+            let view = kvfs_fs::open_branch(self.fs, &of).map_err(|error| explain(parent, error))?;
+            view.branches().fork(name, of.uid).map_err(|error| not_made(name, error))?
         };
         tracing::info!(name, id = made.id.0, parent, "branch created");
         Ok(())
@@ -83,6 +84,11 @@ impl ServedStore<'_> {
     /// # Errors
     /// Store errors.
     pub fn list_branches(&self, caller: &Caller) -> Result<Vec<BranchLine>> {
+        let is_mine = |info: &BranchInfo| caller.may_act_for(info.uid);
+        let not_kept: BTreeMap<_, _> = self.branches.map_or_else(BTreeMap::new, |branches| {
+            let mine = self.fs.branches().all().into_iter().filter(is_mine);
+            mine.filter_map(|info| Some((info.id, branches.why_not_kept(info.id)?))).collect()
+        });
         let mounted = self.branches.map(super::Branches::mounted).unwrap_or_default();
         let place = |root: BranchRoot| -> Result<_> {
             let now = self.fs.branches().place_now(&root)?;
@@ -92,7 +98,8 @@ impl ServedStore<'_> {
         let name_of = |id| all.iter().find(|info| info.id == id).map(|info| info.name.clone());
         let line = |info: BranchInfo| -> Result<_> {
             Ok(BranchLine {
-                dir: mounted.get(&info.name).map(|dir| raw(dir)).unwrap_or_default(),
+                not_kept: not_kept.get(&info.id).cloned(),
+                dir: mounted.get(&info.id).map(|dir| raw(dir)).unwrap_or_default(),
                 id: info.id.0,
                 uid: info.uid,
                 created: info.created,
@@ -102,8 +109,7 @@ impl ServedStore<'_> {
                 parent: info.parent.and_then(name_of),
             })
         };
-        let mine = all.iter().filter(|info| caller.may_act_for(info.uid)).cloned();
-        mine.map(line).collect()
+        all.iter().filter(|info| is_mine(info)).cloned().map(line).collect()
     }
 
     /// Mounts a branch of the caller's on an empty directory of the caller's.
@@ -118,8 +124,7 @@ impl ServedStore<'_> {
             let message = "a branch of a mounted store is mounted; `kvfs mount` first";
             ServiceError::new(ErrorKind::NotMounted, message)
         })?;
-        self.own_branch(caller, name)?;
-        branches.mount(name, dir, caller)
+        branches.mount(&self.own_branch(caller, name)?, dir, caller)
     }
 
     /// Unmounts a branch of the caller's, if it is mounted; it is checkpointed when this returns.
@@ -129,8 +134,8 @@ impl ServedStore<'_> {
     pub fn unmount_branch(&self, caller: &Caller, name: &str) -> Result<()> {
         admit(self.fs, caller)?;
         authorize_server(caller, "mount and unmount branches")?;
-        self.own_branch(caller, name)?;
-        self.unmount_for(caller, name)
+        let branch = self.own_branch(caller, name)?;
+        self.unmount_for(caller, &branch)
     }
 
     /// What was mounted on a directory has been unmounted: if it was a branch, that is checkpointed when this
@@ -150,10 +155,15 @@ impl ServedStore<'_> {
     /// The caller may not; it is in use; store errors.
     pub fn branch_diff(&self, caller: &Caller, name: &str) -> Result<Vec<Difference>> {
         admit(self.fs, caller)?;
-        self.own_branch(caller, name)?;
-        let view = match self.branches.and_then(|branches| branches.view(name)) {
+        let branch = self.own_branch(caller, name)?;
+        let view_of = |branches: &super::Branches| {
+            // The view of one that can't be kept yet has all that was done, as that of a mounted one.
+            let _ = branches.keep_unmounted(branch.id);
+            branches.view(branch.id)
+        };
+        let view = match self.branches.and_then(view_of) {
             Some(view) => view,
-            None => self.fs.open_branch(name).map_err(|error| explain(name, error))?,
+            None => kvfs_fs::open_branch(self.fs, &branch).map_err(|error| explain(name, error))?,
         };
         Ok(kvfs_fs::diff(&view)?)
     }
@@ -167,23 +177,23 @@ impl ServedStore<'_> {
     pub fn merge_branch(&self, caller: &Caller, name: &str, selection: Option<SelectionLine>) -> Result<()> {
         admit(self.fs, caller)?;
         self.check_branch_files()?;
-        let info = self.own_branch(caller, name)?;
-        expect_childless(self.fs, &info)?;
+        let branch = self.own_branch(caller, name)?;
+        expect_childless(self.fs, &branch)?;
         let selection = selection.map(|choice| selected(caller, choice));
-        if info.parent.is_some() {
-            return merge_into_parent(self, caller, name, selection.as_ref());
+        if branch.parent.is_some() {
+            return merge_into_parent(self, caller, &branch, selection.as_ref());
         }
         let owner = Owner { uid: caller.uid, pid: caller.pid, name: format!("merge of branch {name}") };
         let merged = if let Some(branches) = self.branches {
-            let dir = branches.mounted().remove(name);
-            self.unmount_for(caller, name)?;
-            let merged = branches.merge(name, owner, selection.as_ref());
+            let dir = branches.mounted().remove(&branch.id);
+            self.unmount_for(caller, &branch)?;
+            let merged = branches.merge(&branch, owner, selection.as_ref());
             if merged.is_err() {
-                mount_again(self, caller, name, dir);
+                mount_again(self, caller, &branch, dir);
             }
             merged
         } else {
-            Merging::begin(self.fs, name, owner, selection.as_ref()).and_then(|merging| {
+            Merging::begin(self.fs, &branch, owner, selection.as_ref()).and_then(|merging| {
                 commit_unseen(&merging.view)?;
                 merging.end()
             })
@@ -202,32 +212,34 @@ impl ServedStore<'_> {
     /// The caller may not; it is in use.
     pub fn delete_branch(&self, caller: &Caller, name: &str) -> Result<()> {
         admit(self.fs, caller)?;
-        let info = self.own_branch(caller, name)?;
-        expect_childless(self.fs, &info)?;
-        self.unmount_for(caller, name)?;
-        self.fs.branches().delete(name).map_err(|error| explain(name, error))?;
+        let branch = self.own_branch(caller, name)?;
+        expect_childless(self.fs, &branch)?;
+        let explained = |error| explain(name, error);
+        // On a full store this makes room: it needs no checkpoint.
+        let is_deleted = self.branches.map_or(Ok(false), |branches| branches.delete_unmounted(branch.id));
+        if !is_deleted.map_err(explained)? {
+            self.unmount_for(caller, &branch)?;
+            self.fs.branches().delete(&branch).map_err(explained)?;
+        }
         tracing::info!(name, "branch deleted");
         Ok(())
     }
 
-    /// The branch, if the caller may use it.
-    pub(super) fn own_branch(&self, caller: &Caller, name: &str) -> Result<BranchInfo> {
-        let info = self.fs.branches().get(name).map_err(|error| explain(name, error))?;
-        if caller.may_act_for(info.uid) {
-            return Ok(info);
-        }
-        let message = format!("branch \"{name}\" belongs to user {}; only that user and root may", info.uid);
-        Err(ServiceError::new(ErrorKind::Denied, message))
+    /// The branch that has this name now, if the caller may use it.
+    fn own_branch(&self, caller: &Caller, name: &str) -> Result<BranchInfo> {
+        let branch = self.fs.branches().get(name).map_err(|error| explain(name, error))?;
+        expect_own(caller, &branch).map(|()| branch)
     }
 
-    /// Unmounts a branch, if it is mounted. For the owner of the store nothing is unmounted: it is not
-    /// mounted, or refused; one that is mounted after this look is in use.
-    pub(super) fn unmount_for(&self, caller: &Caller, name: &str) -> Result<()> {
+    /// Unmounts a branch, if it is mounted; one that was is kept by now. For the owner of the store nothing
+    /// is unmounted: it is not mounted, or refused; one that is mounted after this look is in use.
+    pub(super) fn unmount_for(&self, caller: &Caller, branch: &BranchInfo) -> Result<()> {
         let Some(branches) = self.branches else { return Ok(()) };
+        branches.keep_unmounted(branch.id)?;
         if is_server(caller.uid) {
-            return branches.unmount(name);
+            return branches.unmount(branch.id);
         }
-        if branches.mounted().contains_key(name) {
+        if branches.mounted().contains_key(&branch.id) {
             authorize_server(caller, "unmount branches; this one is mounted")?;
         }
         Ok(())
@@ -239,18 +251,33 @@ impl ServedStore<'_> {
     }
 }
 
+/// Refuses a caller that may not use the branch.
+pub(super) fn expect_own(caller: &Caller, branch: &BranchInfo) -> Result<()> {
+    let BranchInfo { name, uid, .. } = branch;
+    if caller.may_act_for(*uid) {
+        return Ok(());
+    }
+    let message = format!("branch \"{name}\" belongs to user {uid}; only that user and root may");
+    Err(ServiceError::new(ErrorKind::Denied, message))
+}
+
 /// Before it is unmounted; when it is open this is looked at once more.
 fn expect_childless(fs: &FileSystem, info: &BranchInfo) -> Result<()> {
     fs.branches().expect_childless(info.id).map_err(|error| explain(&info.name, error))
 }
 
 /// Mounts a branch where it was mounted before a merge, if it was.
-pub(super) fn mount_again(store: &ServedStore<'_>, caller: &Caller, name: &str, dir: Option<PathBuf>) {
+pub(super) fn mount_again(
+    store: &ServedStore<'_>,
+    caller: &Caller,
+    branch: &BranchInfo,
+    dir: Option<PathBuf>,
+) {
     if let (Some(branches), Some(dir)) = (store.branches, dir)
         && is_server(caller.uid)
-        && let Err(error) = branches.mount(name, &dir, caller)
+        && let Err(error) = branches.mount(branch, &dir, caller)
     {
-        tracing::error!(name, %error, "a branch is not mounted any more after a merge");
+        tracing::error!(name = branch.name, %error, "a branch is not mounted any more after a merge");
     }
 }
 

@@ -79,4 +79,6 @@ fn long_work_whose_caller_has_gone_is_given_up_and_nothing_of_it_stays() {
     assert!(world.transactions.list(&own).is_empty());
     store.restore_snapshot(&own, "monday", &[]).expect("restores");
     assert!(!has_file(&world.fs, "new"));
+    store.turn_quotas_on(&own, false).expect("are on");
+    given_up("a count of exclusive bytes", store.quota_report(&caller, true).err());
 }

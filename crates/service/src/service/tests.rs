@@ -66,6 +66,27 @@ fn store_is_left_by_those_that_may_and_as_they_say() {
     assert_eq!(kept, [format!("txn-{id}")]);
 }
 
+/// Nothing that was acknowledged in it is given up by an unmount of the store.
+#[test]
+fn store_with_a_branch_that_is_not_kept_is_not_left_until_it_is() {
+    let world = World::with_branch_not_kept();
+    let (service, own) = (service(&world), Caller::own());
+    service.serve_transactions(&world.transactions, &world.branches);
+    for how in [Leave::IfNoneIsOpen, Leave::Abort, Leave::Keep] {
+        let refused = service.leave(&own, how).expect_err("something would be lost").to_string();
+        assert!(refused.contains("`kvfs branch delete try`"), "{refused}");
+    }
+    world.model.refuse_checkpoints(false);
+    service.leave(&own, Leave::IfNoneIsOpen).expect("is kept now");
+    assert_eq!(world.branches.count_not_kept(), 0);
+    // In a store that has failed nothing can be kept any more.
+    let world = World::with_branch_not_kept();
+    let engine = TestEngine { failure: Some("no device".to_owned()), ..TestEngine::default() };
+    let service = service_on(&world, engine);
+    service.serve_transactions(&world.transactions, &world.branches);
+    service.leave(&own, Leave::IfNoneIsOpen).expect("there is no other way");
+}
+
 #[test]
 fn store_that_is_being_checked_and_compared_is_closed_at_once() {
     let world = World::new(false);

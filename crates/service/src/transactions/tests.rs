@@ -309,7 +309,7 @@ fn commit_without_wait_leaves_what_has_a_mounted_view_and_what_is_taken_gets_non
     let world = World::new(false);
     let begin = || world.transactions.begin(&stranger(), Begin::default()).expect("begins");
     let mount = |id: u64| {
-        let view = ServedView::new(Box::new(TestView), Slot::uncounted());
+        let view = ServedView::new(Box::<TestView>::default(), Slot::uncounted());
         world.transactions.install_view_mount(id, view)
     };
     let commit = |id| {

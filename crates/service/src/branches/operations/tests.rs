@@ -1,5 +1,9 @@
 //! Who may use which branch, without a front end.
 
+use std::sync::Arc;
+
+use kvfs_store::Checkpoints as _;
+
 use super::*;
 use crate::lines::PlaceLine;
 use crate::testing::{World, assert_denied, has_file, make_file, stranger};
@@ -149,4 +153,156 @@ fn branch_of_a_branch_is_merged_into_that_one_which_waits_for_it() {
         assert!(["a", "fix", "late"].iter().all(|name| has_file(&world.fs, name)));
         assert!(store.list_branches(&own).expect("are read").is_empty());
     }
+}
+
+/// A branch "try" with a branch "fix" of it, both mounted.
+fn world_with_mounted_kin() -> World {
+    let world = World::new(false);
+    let (store, own) = (world.mounted(), Caller::own());
+    store.create_branch(&own, "try", (b"/", None), false).expect("is made");
+    store.fork_branch(&own, "fix", "try", false).expect("is made");
+    for name in ["try", "fix"] {
+        store.mount_branch(&own, name, Path::new(name)).expect("is mounted");
+    }
+    world
+}
+
+#[test]
+fn merge_of_a_branch_that_is_made_anew_while_both_are_unmounted_is_refused() {
+    let world = world_with_mounted_kin();
+    let (store, own) = (world.mounted(), Caller::own());
+    let authorized = world.fs.branches().get("fix").expect("is there").id;
+    *world.branch_mounts.on_unmount.lock() = Some(("try".into(), |parent| {
+        let fix = parent.branches().get("fix").expect("is there");
+        parent.branches().delete(&fix).expect("is deleted");
+        parent.branches().fork("fix", fix.uid).expect("is made anew");
+    }));
+    let refused = store.merge_branch(&own, "fix", None).expect_err("is another one");
+    assert_eq!(refused.to_string(), "there is no branch \"fix\"; `kvfs branch list` shows them");
+    let lines = store.list_branches(&own).expect("are read");
+    let found: Vec<_> = lines.iter().map(|line| (&*line.name, &*line.dir)).collect();
+    assert_eq!(found, [("try", &b"try"[..]), ("fix", &b""[..])], "the other one is not mounted");
+    assert_ne!(lines[1].id, authorized.0);
+}
+
+#[test]
+fn branch_that_is_made_anew_after_it_was_authorized_is_not_used_in_its_place() {
+    let world = world_with_mounted_kin();
+    let (store, own) = (world.mounted(), Caller::own());
+    for name in ["fix", "try"] {
+        store.unmount_branch(&own, name).expect("is unmounted");
+    }
+    let gone = ["fix", "try"].map(|name| world.fs.branches().get(name).expect("is there"));
+    for name in ["fix", "try"] {
+        store.delete_branch(&own, name).expect("is deleted");
+    }
+    store.create_branch(&own, "try", (b"/", None), false).expect("is made anew");
+    store.fork_branch(&own, "fix", "try", false).expect("is made anew");
+    for branch in &gone {
+        let is_gone = |used: Result<(), FsError>| assert!(matches!(used, Err(FsError::NotFound)));
+        is_gone(kvfs_fs::open_branch(&world.fs, branch).map(drop));
+        is_gone(kvfs_fs::begin_merge(&world.fs, branch, 1).map(drop));
+        is_gone(world.fs.branches().delete(branch));
+        assert!(world.branches.mount(branch, Path::new("x"), &own).is_err());
+    }
+    assert!(matches!(kvfs_fs::merge_into_parent(&world.fs, &gone[0], None), Err(FsError::NotFound)));
+    assert_eq!(store.list_branches(&own).expect("are read").len(), 2);
+}
+
+fn the_line(store: &ServedStore<'_>) -> BranchLine {
+    store.list_branches(&Caller::own()).expect("are read").remove(0)
+}
+
+#[test]
+fn branch_that_is_not_kept_when_it_is_unmounted_from_outside_is_refused_until_it_is() {
+    let world = World::with_branch_not_kept();
+    let (store, own) = (world.mounted(), Caller::own());
+    let uses: [(&str, &dyn Fn() -> Result<()>); 5] = [
+        ("create --of", &|| store.fork_branch(&own, "fix", "try", false)),
+        ("merge", &|| store.merge_branch(&own, "try", None)),
+        ("mount", &|| store.mount_branch(&own, "try", Path::new("again"))),
+        ("umount", &|| store.unmount_branch(&own, "try")),
+        ("sync", &|| store.sync().map(drop)),
+    ];
+    for (what, attempt) in uses {
+        let refused = attempt().expect_err(what).to_string();
+        for part in ["is not kept yet: ", "no space", "`kvfs branch delete try`"] {
+            assert!(refused.contains(part), "{what}: {part}: {refused}");
+        }
+    }
+    assert!(
+        the_line(&store).not_kept.is_some_and(|why| why.contains("no space"))
+            && the_line(&store).dir.is_empty()
+    );
+    let health = store.health();
+    assert_eq!(health.branches_not_kept, 1);
+    assert!(health.trouble().is_some_and(|trouble| trouble.contains("1 unmounted branch")));
+    assert_eq!(store.branch_diff(&own, "try").expect("is compared").len(), 1, "all is there");
+    world.model.refuse_checkpoints(false);
+    store.fork_branch(&own, "fix", "try", false).expect("is kept first");
+    assert!(has_file(&world.fs.open_branch("fix").expect("opens"), "late"));
+    assert!(has_file(&world.fs.open_branch("try").expect("opens"), "late"));
+    assert!(the_line(&store).not_kept.is_none());
+    assert_eq!(store.health().branches_not_kept, 0);
+}
+
+type Use = dyn Fn(&ServedStore<'_>, &Caller) -> Result<()>;
+
+#[test]
+fn branch_that_is_not_kept_is_kept_by_the_first_use_that_can() {
+    let uses: [(&str, &Use); 4] = [
+        ("merge", &|store, own| store.merge_branch(own, "try", None)),
+        ("mount", &|store, own| store.mount_branch(own, "try", Path::new("dir"))),
+        ("list", &|store, own| store.list_branches(own).map(drop)),
+        ("diff", &|store, own| store.branch_diff(own, "try").map(drop)),
+    ];
+    for (what, attempt) in uses {
+        let world = World::with_branch_not_kept();
+        let (store, own) = (world.mounted(), Caller::own());
+        // Found by the clock, or by the use.
+        while what == "list" && world.branches.count_not_kept() == 0 {
+            std::thread::yield_now();
+        }
+        world.model.refuse_checkpoints(false);
+        attempt(&store, &own).expect(what);
+        assert_eq!(world.branches.count_not_kept(), 0, "{what}");
+        let id = world.fs.branches().get("try").map(|branch| branch.id);
+        let view = id.map_or_else(|_| Some(Arc::clone(&world.fs)), |id| world.branches.view(id));
+        let view = view.unwrap_or_else(|| world.fs.open_branch("try").expect("opens"));
+        assert!(has_file(&view, "late"), "{what}");
+    }
+}
+
+#[test]
+fn branch_that_is_not_kept_can_be_deleted_on_a_full_store() {
+    let world = World::with_branch_not_kept();
+    let (store, own) = (world.mounted(), Caller::own());
+    assert!(store.merge_branch(&own, "try", None).is_err());
+    store.delete_branch(&own, "try").expect("is deleted");
+    assert!(store.list_branches(&own).expect("are read").is_empty());
+    assert_eq!(store.health().branches_not_kept, 0);
+    store.create_branch(&own, "try", (b"/", None), false).expect_err("is full");
+    world.model.refuse_checkpoints(false);
+    store.create_branch(&own, "try", (b"/", None), false).expect("the name is free");
+}
+
+/// A sync that can't be vouched for because of one branch is one of all others and the main line.
+#[test]
+fn branch_that_is_not_kept_is_in_the_way_of_no_other_one() {
+    let world = World::with_branch_not_kept();
+    let (store, own) = (world.mounted(), Caller::own());
+    let not_kept = world.fs.branches().get("try").expect("is there").id;
+    world.model.refuse_checkpoints_of(move |id| id == not_kept);
+    store.create_branch(&own, "other", (b"/", None), false).expect("is made");
+    store.mount_branch(&own, "other", Path::new("other")).expect("is mounted");
+    let other = world.fs.branches().get("other").expect("is there").id;
+    make_file(&world.branches.view(other).expect("is mounted"), "new", 0);
+    let saved = || {
+        let all = world.model.checkpointed();
+        all.iter().find(|info| info.id == other).expect("is there").operations
+    };
+    let before = saved();
+    let refused = store.sync().expect_err("one is not kept");
+    assert!(refused.to_string().contains("branch \"try\""), "{refused}");
+    assert!(saved() > before, "the other one is");
 }
