@@ -57,6 +57,8 @@ take_down() {
 # cleanup [STATUS]: that of the last command, if it is not given.
 cleanup() {
   local status=${1:-$?}
+  # A child that is told to end right behind its beginning has the traps of this shell still.
+  [ "$BASHPID" = $$ ] || exit "$status"
   # What is gone already is no reason to leave the rest.
   set +e
   trap - EXIT
@@ -210,7 +212,7 @@ step() {
   watcher=$!
   "$@" >>"$log" 2>&1 </dev/null || status=$?
   pkill -P "$watcher" 2>/dev/null # its sleep
-  kill "$watcher" 2>/dev/null
+  kill -9 "$watcher" 2>/dev/null
   wait "$watcher" 2>/dev/null
   local took
   took=$(echo "$(date +%s.%N) - $t0" | bc)
