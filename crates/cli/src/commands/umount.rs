@@ -18,6 +18,10 @@ use crate::procs;
 use crate::progress::Bar;
 use crate::store_dir::StoreDir;
 
+/// How often a mount that is in use is tried again, and how long after each other.
+const PASSING_TRIES: usize = 40;
+const PASSING_PERIOD: Duration = Duration::from_millis(50);
+
 pub(crate) fn run(args: &UmountArgs) -> Result<ExitCode> {
     let resolved = mounts::resolve(&args.dir)?;
     let on = mounts::on(&resolved)?;
@@ -50,7 +54,10 @@ pub(crate) fn run(args: &UmountArgs) -> Result<ExitCode> {
     let how = if args.lazy { Unmount::Lazy } else { Unmount::Clean };
     {
         let _bar = Bar::new("unmounting");
-        kvfs_fuse::mount::unmount(&mount.dir, how).map_err(|error| in_the_way(&mount, &error))?;
+        let unmount = || kvfs_fuse::mount::unmount(&mount.dir, how);
+        let pause = || std::thread::park_timeout(PASSING_PERIOD);
+        let unmounted = unmount_past_passing(unmount, || found_in_the_way(&mount), pause);
+        unmounted.map_err(|(error, found)| in_the_way(&error, &found))?;
     }
     ended?;
     if mount.is_view && !args.lazy {
@@ -132,7 +139,34 @@ fn check_unused(mount: &MountedStore, client: &mut Client) -> Result<()> {
     if users.is_empty() && mounts_below(mount).is_empty() {
         return Ok(());
     }
-    Err(in_the_way(mount, &MountError::Busy { point: mount.dir.clone() }))
+    Err(in_the_way(&MountError::Busy { point: mount.dir.clone() }, &found_in_the_way(mount)))
+}
+
+/// Unmounts what is in use by nothing but passing looks: whoever lists mounts, or asks for their free space, uses
+/// each for a moment, and nothing shows who it was. So what was found in the way twice, one time behind the
+/// other, is in the way; else it is tried again, for [`PASSING_TRIES`] pauses at most.
+///
+/// # Errors
+/// Why it stays mounted, and what is in the way.
+fn unmount_past_passing(
+    mut unmount: impl FnMut() -> std::result::Result<(), MountError>,
+    mut found: impl FnMut() -> String,
+    mut pause: impl FnMut(),
+) -> std::result::Result<(), (MountError, String)> {
+    let mut before = String::new();
+    for _ in 0..PASSING_TRIES {
+        match unmount() {
+            Err(MountError::Busy { .. }) => {}
+            done => return done.map_err(|error| (error, String::new())),
+        }
+        let now = found();
+        if !now.is_empty() && now == before {
+            break;
+        }
+        before = now;
+        pause();
+    }
+    unmount().map_err(|error| (error, found()))
 }
 
 /// The other mounts that lie on it, a line each. What can't be listed is not named.
@@ -143,17 +177,20 @@ fn mounts_below(mount: &MountedStore) -> String {
     below.iter().map(line).collect()
 }
 
-/// Why it stays mounted, and which mounts and processes keep it.
-fn in_the_way(mount: &MountedStore, error: &MountError) -> CliError {
+/// The mounts and processes that keep it, a line each.
+fn found_in_the_way(mount: &MountedStore) -> String {
+    mounts_below(mount) + &procs::describe(&procs::users_of(&mount.dir))
+}
+
+/// Why it stays mounted, and what was found in the way.
+fn in_the_way(error: &MountError, found: &str) -> CliError {
     let explained = CliError::from(explain_mount(error));
     if !matches!(error, MountError::Busy { .. }) {
         return explained;
     }
-    let found = mounts_below(mount) + &procs::describe(&procs::users_of(&mount.dir));
-    let in_the_way = if found.is_empty() {
-        "; no process that this user may look at is in the way".to_owned()
-    } else {
-        format!("; in the way:{found}")
+    let in_the_way = match found {
+        "" => "; no process that this user may look at is in the way".to_owned(),
+        found => format!("; in the way:{found}"),
     };
     let message = format!("{}{in_the_way}\n`kvfs umount --lazy` detaches it all the same", explained.message);
     CliError::new(explained.code, message)
@@ -178,3 +215,6 @@ fn settle(mount: &MountedStore) -> Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;
