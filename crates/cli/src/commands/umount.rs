@@ -142,9 +142,9 @@ fn check_unused(mount: &MountedStore, client: &mut Client) -> Result<()> {
     Err(in_the_way(&MountError::Busy { point: mount.dir.clone() }, &found_in_the_way(mount)))
 }
 
-/// Unmounts what is in use by nothing but passing looks: whoever lists mounts, or asks for their free space, uses
-/// each for a moment, and nothing shows who it was. So what was found in the way twice, one time behind the
-/// other, is in the way; else it is tried again, for [`PASSING_TRIES`] pauses at most.
+/// Unmounts what is in use by nothing but passing looks: a command that lists mounts, or asks for their free
+/// space, uses each for a moment, and nothing shows which it was. So what was found in the way twice, once
+/// behind the other time, is in the way; else it is tried again, for [`PASSING_TRIES`] pauses at most.
 ///
 /// # Errors
 /// Why it stays mounted, and what is in the way.

@@ -3,8 +3,8 @@ use std::path::PathBuf;
 
 use super::*;
 
-/// What becomes of an unmount that is refused so many times, where each look finds what `found` says; and how
-/// often it paused.
+/// What becomes of an unmount that is refused so many times, where each look finds what `found` says, and how
+/// many pauses there were.
 fn outcome(
     busy_times: usize,
     found: impl Fn(usize) -> String,
