@@ -34,12 +34,12 @@ attend() {
   return "$status"
 }
 # bound NAME: sets $bounded, what a command that runs tests begins with, so that a test that hangs does not take what
-# follows, nor its time in CI. All of them take four to five minutes on two cores, once they are compiled. What they make
-# is in a directory of their own.
+# follows, nor its time in CI. All of them take four to five minutes on two cores, and slow ones twice that, once they are
+# compiled. What they make is in a directory of their own.
 bound() {
   local dir=$logs/$1.tmp
   mkdir -m 1777 "$dir" || return
-  bounded=(scripts/within.sh 560 "$dir" env TMPDIR="$dir")
+  bounded=(scripts/within.sh 1100 "$dir" env TMPDIR="$dir")
 }
 
 # What `cargo clippy` sets for `cargo check`, for a compilation that makes machine code as well: so the tests are

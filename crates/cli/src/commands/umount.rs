@@ -143,8 +143,8 @@ fn check_unused(mount: &MountedStore, client: &mut Client) -> Result<()> {
 }
 
 /// Unmounts what is in use by nothing but passing looks: a command that lists mounts, or asks for their free
-/// space, uses each for a moment, and nothing shows which it was. So what was found in the way twice, once
-/// behind the other time, is in the way; else it is tried again, for [`PASSING_TRIES`] pauses at most.
+/// space, uses each for a moment, and nothing shows which it was. So what two looks in a row find is in the
+/// way; else it is tried again, for [`PASSING_TRIES`] pauses at most.
 ///
 /// # Errors
 /// Why it stays mounted, and what is in the way.
