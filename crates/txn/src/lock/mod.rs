@@ -13,6 +13,7 @@
 //!   free.
 
 mod charge;
+mod collapse;
 mod doom;
 mod held;
 mod list;

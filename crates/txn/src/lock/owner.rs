@@ -155,6 +155,11 @@ impl OwnerState {
         Ok(inner.objects.len() == 1)
     }
 
+    /// The objects that it holds something of.
+    pub(super) fn objects(&self) -> Vec<ObjectKey> {
+        self.inner.lock().objects.clone()
+    }
+
     /// Goes on from `from` to `to`.
     pub(super) fn advance(&self, from: Phase, to: Phase) -> Result<(), Doom> {
         let inner = self.inner.lock();

@@ -238,11 +238,6 @@ impl Object {
         }
     }
 
-    /// Parts that `owner` holds.
-    pub(super) fn names_of(&self, owner: &Arc<OwnerState>) -> usize {
-        self.holding_of(owner).map_or(0, |holding| holding.held.names_count())
-    }
-
     /// Gives `owner` this part; the holding, and what it has grown by. The caller has seen that nothing is in
     /// the way.
     pub(super) fn grant(
@@ -267,29 +262,36 @@ impl Object {
         let growth = holding.held.add(span, mode);
         granted.names += growth.names;
         granted.bytes += growth.bytes;
-        granted.names_here = holding.held.names_count();
         holding.bytes = holding.bytes.saturating_add_signed(granted.bytes);
         Ok(granted)
     }
 
-    /// Lets `owner`'s parts become the whole object, unless another owner's locks stand against it.
-    pub(super) fn escalate(&mut self, owner: &Arc<OwnerState>, granted: &mut Granted) {
-        let Some(index) = self.holdings.iter().position(|holding| Arc::ptr_eq(&holding.owner, owner)) else {
-            return;
+    /// How many parts of `owner` could become one, the whole object: fewer than two are none, and no other
+    /// owner's locks may stand against it.
+    pub(super) fn collapsible(&self, owner: &Arc<OwnerState>) -> usize {
+        let holding = self.holding_of(owner).filter(|holding| holding.held.names_count() > 1);
+        let Some((holding, (whole, mode))) =
+            holding.and_then(|holding| Some((holding, holding.held.whole()?)))
+        else {
+            return 0;
         };
-        let Some((whole, mode)) = self.holdings[index].held.whole() else { return };
-        let request_is_free = self
-            .holdings
-            .iter()
-            .enumerate()
-            .all(|(other, holding)| other == index || !holding.held.conflicts(&whole, mode));
-        if request_is_free {
-            let growth = self.holdings[index].held.collapse(&whole, mode);
-            granted.names += growth.names;
-            granted.bytes += growth.bytes;
-            let bytes = &mut self.holdings[index].bytes;
-            *bytes = bytes.saturating_add_signed(growth.bytes);
+        let others = self.holdings.iter().filter(|other| !Arc::ptr_eq(&other.owner, owner));
+        let is_free = !others.into_iter().any(|other| other.held.conflicts(&whole, mode));
+        if is_free { holding.held.names_count() } else { 0 }
+    }
+
+    /// Lets the parts of `owner`, which are [`Object::collapsible`], become the whole object.
+    pub(super) fn collapse(&mut self, owner: &Arc<OwnerState>) -> Granted {
+        let mut granted = Granted::default();
+        let mut holdings = self.holdings.iter_mut();
+        if let Some(holding) = holdings.find(|holding| Arc::ptr_eq(&holding.owner, owner))
+            && let Some((whole, mode)) = holding.held.whole()
+        {
+            let growth = holding.held.collapse(&whole, mode);
+            (granted.names, granted.bytes) = (growth.names, growth.bytes);
+            holding.bytes = holding.bytes.saturating_add_signed(growth.bytes);
         }
+        granted
     }
 }
 
@@ -298,8 +300,6 @@ impl Object {
 pub(super) struct Granted {
     pub(super) names: isize,
     pub(super) bytes: isize,
-    /// Names that the owner holds of this object.
-    pub(super) names_here: usize,
     /// The owner held nothing at all before.
     pub(super) is_first: bool,
 }

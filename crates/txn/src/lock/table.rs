@@ -35,9 +35,6 @@ use crate::{Mode, Want};
 /// Power of two.
 const SHARDS: usize = 64;
 
-/// Beyond the bound, an object escalates when its owner's names of it pass a multiple of this.
-const ESCALATION_STEP: usize = 16;
-
 const ROOT_UID: u32 = 0;
 
 pub(super) type Shard = HashMap<ObjectKey, Object>;
@@ -164,7 +161,28 @@ impl LockTable {
     }
 
     /// Looks whether `want` is free for `asker`, and takes it if `take` says so and it is a transaction's.
+    /// Where there is no memory for that, the transaction's locks collapse before it is refused.
     pub(crate) fn attempt(
+        self: &Arc<Self>,
+        asker: &Asker,
+        want: &Want<'_>,
+        take: bool,
+        again: Option<&Ticket>,
+        mut ticket: impl FnMut() -> Ticket,
+    ) -> Result<(), Stopped> {
+        loop {
+            let share = match self.attempt_now(asker, want, take, again, &mut ticket) {
+                Err(Stopped::Full(share)) => share,
+                outcome => return outcome,
+            };
+            let Asker::Txn(owner) = asker else { return Err(Stopped::Full(share)) };
+            if !self.collapse_largest(owner) {
+                return Err(Stopped::Full(share));
+            }
+        }
+    }
+
+    fn attempt_now(
         self: &Arc<Self>,
         asker: &Asker,
         want: &Want<'_>,
@@ -262,17 +280,9 @@ impl LockTable {
         span: &Span,
         mode: Mode,
     ) -> Result<(), Stopped> {
-        if self.check_room(owner, object.growth_max(owner, span, mode)).is_err()
-            && object.names_of(owner) >= ESCALATION_STEP
-        {
-            let mut shrunk = Granted::default();
-            object.escalate(owner, &mut shrunk);
-            self.count(owner, &shrunk);
-        }
         self.check_room(owner, object.growth_max(owner, span, mode)).map_err(Stopped::Full)?;
         let now = || self.clock.monotonic();
-        let mut granted = object.grant(key, owner, span, mode, now).map_err(Stopped::Doomed)?;
-        self.escalate(owner, object, &mut granted);
+        let granted = object.grant(key, owner, span, mode, now).map_err(Stopped::Doomed)?;
         self.count(owner, &granted);
         Ok(())
     }
@@ -286,18 +296,7 @@ impl LockTable {
         if growth == 0 || growth <= share { Ok(()) } else { Err(LockShare { bytes, bytes_free }) }
     }
 
-    fn escalate(&self, owner: &Arc<OwnerState>, object: &mut Object, granted: &mut Granted) {
-        let held = owner.names_count();
-        if held >= self.options.names_max
-            && granted.names > 0
-            && granted.names_here > 1
-            && granted.names_here.is_multiple_of(ESCALATION_STEP)
-        {
-            object.escalate(owner, granted);
-        }
-    }
-
-    fn count(&self, owner: &OwnerState, granted: &Granted) {
+    pub(super) fn count(&self, owner: &OwnerState, granted: &Granted) {
         if granted.is_first {
             self.holders_count.fetch_add(1, Ordering::Relaxed);
         }
@@ -309,7 +308,7 @@ impl LockTable {
     }
 
     /// What a new lock may mean for others.
-    fn after_grant(&self, owner: &Arc<OwnerState>, has_waiters: bool, mut ready: Ready) {
+    pub(super) fn after_grant(&self, owner: &Arc<OwnerState>, has_waiters: bool, mut ready: Ready) {
         if has_waiters {
             // Another thread of the owner may wait for a party that waits for this lock.
             let mut waits = self.waits.lock();

@@ -2,10 +2,6 @@
 
 use super::*;
 
-fn options(names_max: usize) -> LockOptions {
-    LockOptions { names_max, ..LockOptions::default() }
-}
-
 fn names(fixture: &Fixture) -> Vec<String> {
     fixture.admission.list().iter().map(|info| format!("{} {}", info.name, info.mode)).collect()
 }
@@ -17,43 +13,73 @@ fn lock_entries(fixture: &Fixture, owner: &LockOwner, from: u32, to: u32) {
 }
 
 #[test]
-fn beyond_the_bound_entries_of_a_directory_become_one_lock() {
-    let fixture = Fixture::with(options(100));
+fn locks_become_one_only_where_memory_is_short() {
+    let fixture = Fixture::new();
     let one = fixture.begin(1);
-    lock_entries(&fixture, &one, 0, 90);
-    assert_eq!(names(&fixture).len(), 90);
-    let bytes = fixture.admission.bytes();
-    lock_entries(&fixture, &one, 90, 130);
-    assert_eq!(names(&fixture), ["all entries of directory 1 exclusive"]);
-    assert!(fixture.admission.bytes() < bytes / 10, "{} of {bytes}", fixture.admission.bytes());
-    assert_eq!(fixture.admission.transactions()[0].names_count, 1);
-    assert!(fixture.main(&[Want::shared(entry(1, b"other"))]).is_err());
-    fixture.main(&[Want::shared(entry(2, b"other"))]).unwrap();
+    lock_entries(&fixture, &one, 0, 50_000);
+    assert_eq!(fixture.admission.transactions()[0].names_count, 50_000);
+    fixture.main(&[Want::exclusive(entry(1, b"other"))]).unwrap();
+    assert!(fixture.main(&[Want::shared(entry(1, b"00007"))]).is_err());
+    drop(one);
+    assert!(fixture.is_idle());
+}
+
+#[test]
+fn objects_with_most_parts_collapse_first() {
+    let fixture = crowded();
+    let one = fixture.begin(1);
+    for n in 0..8 {
+        fixture.lock(&one, &[Want::exclusive(entry(2, &[n]))]).unwrap();
+        fixture.lock(&one, &[Want::exclusive(blocks(2 * u64::from(n), 2 * u64::from(n) + 1))]).unwrap();
+    }
+    let before = fixture.admission.transactions()[0].names_count;
+    lock_entries(&fixture, &one, 0, 2000);
+    let held = names(&fixture);
+    assert!(held.contains(&"all entries of directory 1 exclusive".to_owned()), "{held:?}");
+    assert_eq!(held.len(), before + 1, "{held:?}");
+    fixture.main(&[Want::exclusive(entry(2, b"other"))]).unwrap();
+    // Many directories of few entries each, and none that is larger.
+    for directory in 10..60 {
+        for n in 0..4 {
+            fixture.lock(&one, &[Want::exclusive(entry(directory, &[n]))]).unwrap();
+        }
+    }
+    assert!(fixture.admission.bytes() <= BYTES_MAX);
     drop(one);
     assert!(fixture.is_idle());
 }
 
 #[test]
 fn no_escalation_against_the_locks_of_others() {
-    let fixture = Fixture::with(options(100));
+    let fixture = crowded();
     let (one, two) = (fixture.begin(1), fixture.begin(2));
     fixture.lock(&two, &[Want::shared(entry(1, b"theirs"))]).unwrap();
-    lock_entries(&fixture, &one, 0, 200);
-    assert_eq!(fixture.admission.transactions()[0].names_count, 200);
+    let mut count = 0;
+    let refused = loop {
+        let name = format!("{count:05}");
+        match fixture.lock(&one, &[Want::exclusive(entry(1, name.as_bytes()))]) {
+            Ok(()) => count += 1,
+            Err(refused) => break refused,
+        }
+    };
+    assert!(matches!(refused, Refused::Full(_)) && count > 100, "{count} {refused:?}");
+    assert_eq!(fixture.admission.transactions()[0].names_count, count);
     two.end();
-    lock_entries(&fixture, &one, 200, 220);
-    assert_eq!(names(&fixture), ["all entries of directory 1 exclusive"]);
+    lock_entries(&fixture, &one, count as u32, count as u32 + 20);
+    let held = names(&fixture);
+    assert!(held.contains(&"all entries of directory 1 exclusive".to_owned()), "{held:?}");
 }
 
 #[test]
 fn shared_locks_escalate_to_a_shared_one() {
-    let fixture = Fixture::with(options(64));
+    let fixture = crowded();
     let (one, two) = (fixture.begin(1), fixture.begin(2));
     fixture.lock(&two, &[Want::shared(blocks(1, 2))]).unwrap();
-    for n in 0..100 {
+    for n in 0..1000 {
         fixture.lock(&one, &[Want::shared(blocks(2 * n, 2 * n + 1))]).unwrap();
     }
-    assert_eq!(names(&fixture), ["all blocks of inode 9 shared", "blocks 1..2 of inode 9 shared"]);
+    let held = names(&fixture);
+    assert!(held.contains(&"all blocks of inode 9 shared".to_owned()), "{held:?}");
     fixture.main(&[Want::shared(LockName::file(9))]).unwrap();
 }
 
@@ -130,7 +156,6 @@ fn locks_of_users_at_their_share_leave_room_for_others_and_root() {
 fn locks_at_the_share_escalate_before_they_are_refused() {
     let fixture = crowded();
     let one = begin_of(&fixture, 1, 1000);
-    // Far below the number of names at which they become one.
     lock_entries(&fixture, &one, 0, 2000);
     assert!(names(&fixture).contains(&"all entries of directory 1 exclusive".to_owned()));
     assert!(fixture.admission.bytes() < BYTES_MAX / 2);
