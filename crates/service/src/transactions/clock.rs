@@ -10,6 +10,9 @@ use super::{State, Transactions};
 /// Between two looks, while there are transactions.
 const TICK: Duration = Duration::from_millis(100);
 
+/// Between two looks while there are none: merges of branches hold locks, too, and come and go unasked.
+const SLOW_TICK: Duration = Duration::from_secs(1);
+
 impl Transactions {
     /// Body of the clock thread.
     ///
@@ -18,10 +21,12 @@ impl Transactions {
     pub(super) fn tick(&self) {
         loop {
             {
+                let has_owners = self.main.fs.admission().stats().owners > 0;
                 let mut state = self.state.lock();
-                state.is_clock_asleep = state.open.is_empty();
-                while state.is_clock_asleep && !state.is_closed {
-                    self.clock_wanted.wait(&mut state);
+                state.is_clock_asleep = state.open.is_empty() && !has_owners && !state.is_closed;
+                if state.is_clock_asleep {
+                    self.clock_wanted.wait_for(&mut state, SLOW_TICK);
+                    state.is_clock_asleep = false;
                 }
                 if state.is_closed && state.open.is_empty() {
                     return;

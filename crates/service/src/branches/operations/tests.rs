@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use kvfs_fs::NodeId;
 use kvfs_store::Checkpoints as _;
 
 use super::*;
@@ -305,4 +306,22 @@ fn branch_that_is_not_kept_is_in_the_way_of_no_other_one() {
     let refused = store.sync().expect_err("one is not kept");
     assert!(refused.to_string().contains("branch \"try\""), "{refused}");
     assert!(saved() > before, "the other one is");
+}
+
+#[test]
+fn merge_is_waited_for_no_longer_than_a_transaction() {
+    let world = World::new(false);
+    let (store, own) = (world.mounted(), Caller::own());
+    make_file(&world.fs, "shared", 0);
+    store.create_branch(&own, "try", (b"/", None), false).expect("is made");
+    let view = world.fs.open_branch("try").expect("opens");
+    kvfs_fs::settled(|caller| view.unlink(caller, NodeId::ROOT, b"shared")).expect("is removed");
+    view.branches().checkpoint().expect("is kept");
+    view.txn().expect("is one").abort();
+    drop(view);
+    // No transaction is open, and this one takes its time.
+    let branch = world.fs.branches().get("try").expect("is there");
+    let merging = kvfs_fs::begin_merge(&world.fs, &branch, 1).expect("locks what it brings in");
+    kvfs_fs::settled(|caller| world.fs.unlink(caller, NodeId::ROOT, b"shared")).expect("has waited");
+    assert!(merging.txn().expect("is one").doom().is_some(), "it has given way");
 }
