@@ -61,10 +61,19 @@ no_transactions() {
     "$KVFS" kv put words key value && [ "$("$KVFS" kv get words key)" = value ]
 }
 snapshot_sees_writes() {
-  # Written, and still in the kernel: a snapshot has it all the same.
-  exec 7>open && echo "not closed" >&7 && "$KVFS" snapshot create open && [ "$(cat .kvfs/snapshots/open/open)" = "not closed" ]
-  local status=$?
-  exec 7>&-
+  # Written, and still in the kernel: a snapshot has it all the same, of a new file and of one that was cut.
+  echo "of before" >cut && sync cut || return
+  # A program of its own has them open: a shell closes copies of its descriptors, which writes them out.
+  coproc python3 -c '
+files = [open(name, "wb", buffering=0) for name in ("open", "cut")]
+for file in files: file.write(b"not closed")
+print("written", flush=True)
+input()'
+  local status=0 line kept=.kvfs/snapshots/open
+  read -r line <&"${COPROC[0]}" && [ "$line" = written ] && "$KVFS" snapshot create open &&
+    [ "$(cat $kept/open)" = "not closed" ] && [ "$(cat $kept/cut)" = "not closed" ] || status=1
+  echo >&"${COPROC[1]}"
+  wait "$COPROC_PID" || status=1
   return $status
 }
 

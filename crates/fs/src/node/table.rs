@@ -547,13 +547,14 @@ impl NodeTable {
         self.get(node.0).is_some()
     }
 
-    /// Files with content that the front end knows and may have pages of. O(nodes).
+    /// Files that the front end knows and may have pages of: of one without content as well, where it keeps
+    /// what is written. O(nodes).
     pub fn cached_files(&self) -> Vec<NodeId> {
         let mut found = Vec::new();
         for padded in &self.shards {
             for node in padded.shard.read().nodes.values() {
                 let is_known = node.lookups.load(Ordering::Relaxed) > 0;
-                if is_known && node.kind == FileType::Regular && node.state.lock().header.size > 0 {
+                if is_known && node.kind == FileType::Regular {
                     found.push(NodeId(node.inode));
                 }
             }

@@ -57,7 +57,8 @@ impl Shared {
             self.lost_write.lock().take();
         }
         if let Some(notifier) = self.notifier.get() {
-            let files = self.fs.nodes().cached_files();
+            let mut files = self.fs.nodes().cached_files();
+            files.retain(|file| self.config.writeback || self.cached.has(file.0));
             let ended = notifier.carry_out_all(files.into_iter().map(|file| everything_of(file.0)));
             if let Err(error) = ended {
                 // The last user of the mount has gone, and wrote its pages before.
