@@ -221,6 +221,15 @@ fn and_more(count: u64) -> String {
     if count == 0 { String::new() } else { format!("; and {count} more changes") }
 }
 
+/// Whether it was done. False: there is no space for it, so that it has to wait.
+pub(crate) fn done_unless_full(done: Result<()>) -> Result<bool> {
+    match done {
+        Ok(()) => Ok(true),
+        Err(FsError::NoSpace) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 impl FsError {
     /// Whether it repeats an earlier failure that has closed the store for writing, and was told then.
     pub fn is_repeated(&self) -> bool {

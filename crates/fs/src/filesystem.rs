@@ -11,6 +11,7 @@ use kvfs_txn::{Admission, LockOptions};
 use crate::attr::{AccessTimes, LazyTimes};
 use crate::detached::Detached;
 use crate::dir::Habits;
+use crate::error::done_unless_full;
 use crate::fair_lock::FairLock;
 use crate::file::AccessLog;
 use crate::node::NodeTable;
@@ -21,7 +22,6 @@ use crate::schema::{Header, Keyspaces, Placement, ROOT_INODE, Superblock, encode
 use crate::snapshots::Snapshots;
 use crate::superblock::LiveSuperblock;
 use crate::tiers::TierWishes;
-use crate::transfer::finish_receive;
 use crate::types::ShownPrivileges;
 use crate::view::{Authors, OpenViews, Origin, Processes, Shared, UntoldNames, keyspace_table};
 use crate::{FileType, FsError, MkfsOptions, MountOptions, NAME_LEN_MAX, NodeId, Result, StatFs, Timestamp};
@@ -81,7 +81,8 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Opens the file system of the store, and reaps what a crash left behind.
+    /// Opens the file system of the store, and reaps what a crash left behind. This needs no space: what is
+    /// to be written and finds none is left to [`FileSystem::housekeep`].
     ///
     /// # Errors
     /// [`FsError::Format`] when there is none, or one of another version; store errors.
@@ -128,15 +129,24 @@ impl FileSystem {
             store,
         };
         fs.resolver().install_root()?;
-        if let Some(keyspace) = quota_keyspace.filter(|_| record.has_quotas) {
-            fs.shared.quotas.open(keyspace)?;
-        }
         if !options.read_only {
             // Before anything is written: it names the state that is there.
-            finish_receive(&*fs.store, keyspaces.meta)?;
+            fs.snapshots().finish_receive()?;
+        }
+        if let Some(keyspace) = quota_keyspace.filter(|_| record.has_quotas) {
+            fs.quotas().open(keyspace)?;
+        }
+        if !options.read_only {
             fs.branches().end_leftovers();
             fs.orphans().queue_leftovers()?;
-            fs.orphans().reap_all()?;
+            if !done_unless_full(fs.orphans().reap_all())? {
+                tracing::warn!("orphans are not removed before there is space in the store");
+            }
+            if !fs.quotas().write_count()? {
+                tracing::warn!(
+                    "what was counted for quotas is not written before there is space in the store"
+                );
+            }
         }
         Ok(fs)
     }
@@ -188,11 +198,8 @@ impl FileSystem {
     /// Store errors.
     pub fn sync_target_all(&self) -> Result<Position> {
         if !self.options.read_only {
-            match AccessTimes::new(self).write_all() {
-                // They wait until there is room again, and what was written is to be durable all the same.
-                Ok(()) | Err(FsError::NoSpace) => {}
-                Err(error) => return Err(error),
-            }
+            // They wait until there is room again, and what was written is to be durable all the same.
+            done_unless_full(AccessTimes::new(self).write_all())?;
         }
         Ok(self.origin.position())
     }

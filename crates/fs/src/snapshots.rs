@@ -15,10 +15,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use kvfs_locks::{Mutex, RwLock, class};
 use kvfs_store::{Batch, Durability, KeyRange, Keyspace, SnapshotInfo, Store, StoreError};
 
+use crate::error::done_unless_full;
 use crate::schema::{
     decode_received, encode_private, parse_private_key, private_key, private_keys, received_key,
 };
-use crate::transfer::{SnapshotId, StreamId};
+use crate::transfer::{SnapshotId, StreamId, drop_note, finish_receive, received_last};
 use crate::{FileSystem, FsError, MountOptions, Result};
 
 /// Named snapshots of a store. Each holds what was deleted since, and is looked at by whatever looks for a
@@ -36,6 +37,8 @@ pub struct Snapshots {
     is_read_only: bool,
     /// Which are private in the state that is shown is not known yet: all are.
     is_renewing: AtomicBool,
+    /// Of what was received there is a note, which could not be dropped for lack of space.
+    has_note: AtomicBool,
     /// Held across the writes of records and names; comes before `private`.
     changing: Mutex<(), class::FsSnapshotsChanging>,
     /// The names of private ones, and of some that are no more.
@@ -52,9 +55,26 @@ impl Snapshots {
             are_all_private: options.private_snapshots,
             is_read_only: options.read_only,
             is_renewing: AtomicBool::new(false),
+            has_note: AtomicBool::new(false),
             changing: Mutex::default(),
             private: RwLock::new(names),
         })
+    }
+
+    /// As [`finish_receive`]; what finds no space is left to [`Self::drop_note`].
+    pub(crate) fn finish_receive(&self) -> Result<()> {
+        let has_note = !finish_receive(&*self.store, self.meta)?;
+        self.has_note.store(has_note, Ordering::Release);
+        Ok(())
+    }
+
+    /// Drops the note of what was received, where there was no space for that, if there is some now.
+    pub(crate) fn drop_note(&self) -> Result<()> {
+        if self.has_note.load(Ordering::Acquire) {
+            let _changing = self.changing.lock();
+            self.has_note.store(!done_unless_full(drop_note(&*self.store, self.meta))?, Ordering::Release);
+        }
+        Ok(())
     }
 
     /// Gives the state of now a name. What open transactions have written is not in it.
@@ -74,9 +94,14 @@ impl Snapshots {
     /// Takes the name of a snapshot away.
     ///
     /// # Errors
-    /// As [`kvfs_store::NamedSnapshots::delete_snapshot`].
+    /// As [`kvfs_store::NamedSnapshots::delete_snapshot`]; `NoSpace` where one was received last by a store
+    /// that has been full since.
     pub fn delete(&self, name: &str) -> Result<()> {
         let _changing = self.changing.lock();
+        // With the note, the next opening would give the name to another state.
+        if received_last(&*self.store, self.meta)?.is_some_and(|received| received.name == name) {
+            drop_note(&*self.store, self.meta)?;
+        }
         self.store.delete_snapshot(name)?;
         // A record that stays would make the next one of the name private, which does no harm.
         if let Err(error) = self.mark(name, false) {

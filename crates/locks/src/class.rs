@@ -98,6 +98,7 @@ classes! {
     FsNodeTablePublishing "fs/node/table.publishing",
     FsNodeNamesChanges "fs/node/names.changes",
     FsQuotaSetting "fs/quota.setting",
+    FsQuotaLacking "fs/quota.lacking",
     FsNodeTableShard "fs/node/table.shard",
     FsNodeStateState "fs/node/state.state",
     FsQuotaTableAll "fs/quota/table.all",

@@ -47,7 +47,8 @@ pub struct Orphans<'v> {
 
 impl FileSystem {
     /// Background work: reaps queued orphans, writes lazily kept access times that are due, removes some of
-    /// what is detached. Call it about once a second from a thread that may block, and before unmounting.
+    /// what is detached, and does what the opening had no space for. Call it about once a second from a
+    /// thread that may block, and before unmounting.
     ///
     /// # Errors
     /// Store errors; what was not done stays queued.
@@ -59,8 +60,11 @@ impl FileSystem {
         // One failure keeps nothing else from being done: what is reaped makes room.
         let times = if self.lazy_times.are_due() { AccessTimes::new(self).write_all() } else { Ok(()) };
         let quota_times = if self.origin.txn().is_none() { self.quotas().write_times() } else { Ok(()) };
+        // What found no space when the file system was opened.
+        let note = self.snapshots().drop_note();
+        let count = self.quotas().write_count().map(drop);
         let trees = if self.origin.is_main() { DetachedTrees::of(self).remove_slice() } else { Ok(0) };
-        self.orphans().reap_all().and(times).and(quota_times).and(trees.map(drop))
+        self.orphans().reap_all().and(times).and(quota_times).and(note).and(count).and(trees.map(drop))
     }
 
     /// The orphans of this view.

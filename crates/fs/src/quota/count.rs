@@ -1,5 +1,9 @@
 //! Turning quotas on and off, and counting everything.
 //!
+//! What was counted comes into the store as what the usage there lacks, added as a charge is: what is charged
+//! between the count and that, and in whatever order, is there once. So a count may wait for space. Until it
+//! is written the store says that nothing was counted, and an opening counts again.
+//!
 //! Thread safety: as [`FileSystem`]; turning on and off take turns by the gate. Invariant: what is counted
 //! while the scan is under way is added to what the scan finds, whose snapshot was taken when counting began.
 
@@ -13,6 +17,7 @@ use super::charge::{Change, OPEN, charged_accounts, usage_of};
 use super::record::{self, ACCOUNTS, Part, key};
 use super::{Counted, QuotaKind, Quotas, Usage, find_keyspace, open_keyspace, state_of};
 use crate::check::CheckReport;
+use crate::error::done_unless_full;
 use crate::schema::{Header, Keyspaces, ROOT_INODE, Row};
 use crate::{FsError, Result};
 
@@ -23,7 +28,7 @@ pub(super) const BEING_COUNTED: FsError = FsError::Busy("quotas are being turned
 
 const TURNED_OFF: FsError = FsError::Busy("quotas were turned off during the count");
 
-type Sums = HashMap<(QuotaKind, u32), Usage>;
+pub(super) type Sums = HashMap<(QuotaKind, u32), Usage>;
 
 /// Accounts that are not counted yet, and what there was when they were begun.
 type BegunCount = (Arc<Counted>, Arc<dyn Snapshot>);
@@ -38,7 +43,7 @@ impl Quotas {
     /// store errors.
     pub fn turn_on(&self, progress: &dyn Fn(u64)) -> Result<()> {
         self.check_writable()?;
-        let Some((quotas, snapshot)) = self.begin_count(open_keyspace(&*self.store)?, true)? else {
+        let Some((quotas, snapshot)) = self.begin_count(open_keyspace(&*self.store)?)? else {
             return Ok(());
         };
         self.count(&quotas, &*snapshot, progress).inspect_err(|_| {
@@ -49,25 +54,21 @@ impl Quotas {
         })
     }
 
-    /// What is to be counted then; `None`: that was done before. `is_new`: what is open has not been counted.
-    /// Branches that were made while quotas were on have been.
-    fn begin_count(&self, keyspace: Keyspace, is_new: bool) -> Result<Option<BegunCount>> {
+    /// What is to be counted then; `None`: that was done before.
+    fn begin_count(&self, keyspace: Keyspace) -> Result<Option<BegunCount>> {
         let mut gate = self.counted.write();
         if let Some(quotas) = gate.as_ref() {
             return if quotas.accounts.is_counted() { Ok(None) } else { Err(BEING_COUNTED) };
         }
-        let is_open = !self.admission.transactions().is_empty() || !self.store.checkpointed().is_empty();
-        if is_new && is_open {
+        // Of what is open nothing has been counted.
+        if !self.admission.transactions().is_empty() || !self.store.checkpointed().is_empty() {
             return Err(OPEN);
         }
-        let mut batch = Batch::new();
-        for kind in [QuotaKind::User, QuotaKind::Group, QuotaKind::Project] {
-            // Limits stay from the last time.
-            self.stage_forgetting(&mut batch, keyspace, kind)?;
-        }
-        batch.put(keyspace, record::STATE_KEY, record::encode_state(false));
-        self.superblock.declare_quotas(batch)?;
+        // First, since nothing has changed where it fails.
         let quotas = self.load(keyspace, false)?;
+        let mut batch = Batch::new();
+        forget_count(&mut batch, keyspace);
+        self.superblock.declare_quotas(batch)?;
         *gate = Some(Arc::clone(&quotas));
         Ok(Some((quotas, self.store.snapshot()?)))
     }
@@ -91,19 +92,14 @@ impl Quotas {
         Ok(())
     }
 
-    /// Takes up quotas that are on in the store, and counts again what was not counted to the end.
+    /// Takes up quotas that are on in the store, and counts again what was not counted to the end. Writes
+    /// nothing; [`Self::write_count`] does. Branches that were made while quotas were on have been counted.
     pub(crate) fn open(&self, keyspace: Keyspace) -> Result<()> {
         let Some(is_counted) = state_of(&*self.store, keyspace)? else { return Ok(()) };
-        if !is_counted && !self.is_read_only {
-            let Some((quotas, snapshot)) = self.begin_count(keyspace, false)? else { return Ok(()) };
-            return self.count(&quotas, &*snapshot, &|_| {});
-        }
         let quotas = self.load(keyspace, is_counted)?;
         if !is_counted {
-            // Where nothing can be written, it is at least known.
-            for ((kind, id), usage) in count_rows(&*self.store, &self.keyspaces, &|_| {})? {
-                quotas.accounts.add(&[Change { kind, id, usage }]);
-            }
+            quotas.take_count(count_rows(&*self.store, &self.keyspaces, &|_| {})?);
+            quotas.accounts.counted(self.now());
         }
         *self.counted.write() = Some(quotas);
         Ok(())
@@ -121,43 +117,54 @@ impl Quotas {
         Ok(())
     }
 
-    /// Deletes the usage of all of a kind.
-    fn stage_forgetting(&self, batch: &mut Batch, keyspace: Keyspace, kind: QuotaKind) -> Result<()> {
-        let mut cursor = self.store.cursor(keyspace, KeyRange::all())?;
-        cursor.next()?;
-        while let Some((at, _)) = cursor.entry() {
-            match record::parse_key(at) {
-                Some((of, id, Part::Usage)) if of == kind => {
-                    batch.delete(keyspace, key(kind, id, Part::Usage));
-                }
-                _ => {}
-            }
-            cursor.next()?;
-        }
-        Ok(())
-    }
-
     fn count(&self, quotas: &Arc<Counted>, read: &dyn Read, progress: &dyn Fn(u64)) -> Result<()> {
-        let sums = count_rows(read, &self.keyspaces, progress)?;
-        let changes: Vec<Change> =
-            sums.into_iter().map(|((kind, id), usage)| Change { kind, id, usage }).collect();
+        let there_was = count_rows(read, &self.keyspaces, progress)?;
         let gate = self.counted.read();
         if !gate.as_ref().is_some_and(|current| Arc::ptr_eq(current, quotas)) {
             return Err(TURNED_OFF);
         }
+        quotas.take_count(there_was);
+        self.write_count_of(quotas)
+    }
+
+    /// Brings into the store what was counted, if that is still to be done. False: there is no space for it.
+    pub(crate) fn write_count(&self) -> Result<bool> {
+        let gate = self.counted.read();
+        gate.as_ref().map_or(Ok(true), |quotas| done_unless_full(self.write_count_of(quotas)))
+    }
+
+    fn write_count_of(&self, quotas: &Counted) -> Result<()> {
+        let mut lacking = quotas.lacking.lock();
+        let Some(sums) = &*lacking else { return Ok(()) };
         let mut batch = Batch::new();
-        for change in &changes {
-            batch.merge(
-                quotas.keyspace,
-                key(change.kind, change.id, Part::Usage),
-                record::encode_usage(change.usage),
-            );
+        for (&(kind, id), &usage) in sums {
+            batch.merge(quotas.keyspace, key(kind, id, Part::Usage), record::encode_usage(usage));
         }
         batch.put(quotas.keyspace, record::STATE_KEY, record::encode_state(true));
+        // The count can wait: what could be undone is not given up for it.
+        if self.store.space().available_bytes < batch.whole_bytes() as u64 {
+            return Err(FsError::NoSpace);
+        }
         self.store.apply(batch, Durability::Buffered)?;
-        quotas.accounts.add(&changes);
+        *lacking = None;
         quotas.accounts.counted(self.now());
         Ok(())
+    }
+}
+
+impl Counted {
+    /// Adds what there was when counting began to what has been counted since.
+    fn take_count(&self, there_was: Sums) {
+        let changes: Vec<Change> =
+            there_was.iter().map(|(&(kind, id), &usage)| Change { kind, id, usage }).collect();
+        self.accounts.add(&changes);
+        let mut lacking = there_was;
+        for (&account, &usage) in &self.uncounted {
+            let sum = lacking.entry(account).or_default();
+            *sum = sum.minus(usage);
+        }
+        lacking.retain(|_, usage| *usage != Usage::default());
+        *self.lacking.lock() = Some(lacking);
     }
 }
 

@@ -27,6 +27,11 @@ const NOT_COUNTED: FsError = FsError::Invalid(
     "what the files have is not counted to the end; mount the store writable, which counts it",
 );
 
+/// What was counted is not written where the store has no space for it.
+const COUNT_WAITS: FsError = FsError::Busy(
+    "what the files have was counted, which waits for space in the store; remove something first",
+);
+
 /// Of an inode whose row was not found: it is on its way to be removed, and nothing of any user's.
 const NO_OWNER: u32 = u32::MAX;
 
@@ -41,14 +46,18 @@ impl Quotas {
     ///
     /// # Errors
     /// `Invalid` while quotas are off, and where they were not counted to the end and the store is only read;
-    /// `Busy` while they are counted; store errors.
+    /// `Busy` while they are counted, or the count waits for space; store errors.
     pub fn tell_exclusive(&self, lines: &mut [QuotaLine]) -> Result<()> {
         progress::check_wanted()?;
-        let keyspace = self.counted.read().as_ref().ok_or(QUOTAS_ARE_OFF)?.keyspace;
+        let quotas = self.counted.read().clone().ok_or(QUOTAS_ARE_OFF)?;
+        let keyspace = quotas.keyspace;
+        // Before the snapshot, which may be older than the end of a count.
+        let is_counted = quotas.accounts.is_counted();
         let snapshot = self.store.snapshot()?;
         match state_of(&*snapshot, keyspace)? {
             None => return Err(QUOTAS_ARE_OFF),
             Some(false) if self.is_read_only => return Err(NOT_COUNTED),
+            Some(false) if is_counted => return Err(COUNT_WAITS),
             Some(false) => return Err(BEING_COUNTED),
             Some(true) => {}
         }

@@ -9,11 +9,12 @@
 //! Thread safety: as [`FileSystem`]. The *gate* is held shared from before an operation takes its names until
 //! its batch is applied, and exclusively while quotas are turned on or off: so no batch is half counted. The
 //! table of accounts has one lock, held for moments and with nothing else. Threads that set limits take
-//! turns.
+//! turns, and so do those that write what was counted.
 //!
-//! Invariants: the usage in the table is that in the store, but for batches that are being applied; with
-//! quotas off, an operation pays for one look at the gate. Files of a store with quotas are not changed by a
-//! kvfs that does not know of them: its superblock record has another version.
+//! Invariants: the usage in the table is that in the store, but for batches that are being applied and for a
+//! count that has not been written yet, whatever is charged meanwhile; with quotas off, an operation pays for
+//! one look at the gate. Files of a store with quotas are not changed by a kvfs that does not know of them:
+//! its superblock record has another version.
 
 mod charge;
 mod count;
@@ -31,6 +32,7 @@ use kvfs_txn::Admission;
 
 use charge::Change;
 pub(crate) use charge::{Charges, Gate};
+use count::Sums;
 pub(crate) use count::{check_usage, forget_count, stage_recount};
 pub use project::Project;
 pub(crate) use project::expect_same_project;
@@ -159,6 +161,11 @@ pub struct QuotaLine {
 struct Counted {
     keyspace: Keyspace,
     accounts: Accounts,
+    /// Usage in the store as it was when counting began: it says nothing, and is not in the table. Empty
+    /// where everything had been counted.
+    uncounted: Sums,
+    /// What the usage in the store lacks of what there is. `None`: nothing, or it is not known yet.
+    lacking: Mutex<Option<Sums>, class::FsQuotaLacking>,
     /// Held while limits are set, so that the store and the table agree on which setting was the last.
     setting: Mutex<(), class::FsQuotaSetting>,
 }
@@ -311,27 +318,29 @@ impl Quotas {
     /// Reads all accounts.
     fn load(&self, keyspace: Keyspace, is_counted: bool) -> Result<Arc<Counted>> {
         let accounts = Accounts::new(is_counted);
-        let quotas = Counted { keyspace, accounts, setting: Mutex::default() };
+        let mut uncounted = Sums::new();
         let mut cursor = self.store.cursor(keyspace, KeyRange::all())?;
         cursor.next()?;
         while let Some((key, value)) = cursor.entry() {
             match record::parse_key(key) {
-                // What was not counted to the end says nothing.
-                Some((_, _, Part::Usage)) if !is_counted => {}
+                Some((kind, id, Part::Usage)) if !is_counted => {
+                    uncounted.insert((kind, id), record::decode_usage(value)?);
+                }
                 Some((kind, id, Part::Usage)) => {
-                    quotas.accounts.add(&[Change { kind, id, usage: record::decode_usage(value)? }]);
+                    accounts.add(&[Change { kind, id, usage: record::decode_usage(value)? }]);
                 }
                 Some((kind, id, Part::Limits)) => {
-                    quotas.accounts.limit(kind, id, record::decode_limits(value)?, 0);
+                    accounts.limit(kind, id, record::decode_limits(value)?, 0);
                 }
                 Some((kind, id, Part::Since)) => {
-                    quotas.accounts.set_since(kind, id, record::decode_since(value)?);
+                    accounts.set_since(kind, id, record::decode_since(value)?);
                 }
                 None => {}
             }
             cursor.next()?;
         }
-        Ok(Arc::new(quotas))
+        let (setting, lacking) = Default::default();
+        Ok(Arc::new(Counted { keyspace, accounts, uncounted, lacking, setting }))
     }
 }
 

@@ -41,6 +41,6 @@ pub use framer::Reframer;
 pub use identity::{SnapshotId, StreamId};
 pub use reader::{Frame, StreamReader};
 pub use receive::{Received, Receiver};
-pub(crate) use receive::{finish_receive, with_keyspace};
+pub(crate) use receive::{drop_note, finish_receive, received_last, with_keyspace};
 pub use references::{BlockReference, REFERENCE_BYTES};
 pub use send::SendStream;

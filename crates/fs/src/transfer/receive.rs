@@ -6,6 +6,7 @@
 //! Crash order: one transaction holds all records and a note of the snapshot that waits for its name. It is
 //! the commit point. What is left, naming the snapshot and dropping the note, is done right after it, or by
 //! the next opening before anything else is written; so the name always stands for exactly what was received.
+//! The note may stay where the store is full, but never longer than the name.
 
 use std::io::Read;
 use std::sync::Arc;
@@ -22,6 +23,7 @@ use super::pending::PendingReferences;
 use super::record::{CLONES, DATA, META};
 use super::tree;
 use super::{Begin, BlockReference, Frame, ReceiveError, StreamReader};
+use crate::error::done_unless_full;
 use crate::packing::{Packing, header_in};
 use crate::schema::{
     DETACHED_INODE, Keyspaces, Placement, ROOT_INODE, Receiving, Superblock, block_prefix, decode_receiving,
@@ -311,13 +313,23 @@ impl<'f> Receiver<'f> {
 }
 
 /// Names the snapshot of a state that was received, if that is still to be done. Must be called before
-/// anything else is written.
-pub(crate) fn finish_receive(store: &dyn Store, meta: Keyspace) -> Result<()> {
-    let Some(bytes) = store.get(meta, &receiving_key())? else { return Ok(()) };
-    let Receiving { name, created } = decode_receiving(&bytes)?;
+/// anything else is written. Returns whether the note of it has gone: on a full store it may have to wait.
+/// [`drop_note`] must have been called before that snapshot loses its name.
+pub(crate) fn finish_receive(store: &dyn Store, meta: Keyspace) -> Result<bool> {
+    let Some(Receiving { name, created }) = received_last(store, meta)? else { return Ok(true) };
     if !store.named_snapshots().iter().any(|info| info.name == name) {
         store.adopt_snapshot(&name, Duration::from_nanos(created))?;
     }
+    done_unless_full(drop_note(store, meta))
+}
+
+/// What was received, as long as there is a note of it.
+pub(crate) fn received_last(store: &dyn Store, meta: Keyspace) -> Result<Option<Receiving>> {
+    store.get(meta, &receiving_key())?.map(|bytes| decode_receiving(&bytes)).transpose()
+}
+
+/// Drops the note of what was received, durably. The caller must have seen that it has its name.
+pub(crate) fn drop_note(store: &dyn Store, meta: Keyspace) -> Result<()> {
     let mut batch = Batch::new();
     batch.delete(meta, receiving_key());
     store.apply(batch, Durability::Synced)?;

@@ -23,6 +23,7 @@ mod emptied;
 mod engine;
 mod exclusive;
 mod follow;
+mod full;
 mod histories;
 mod hostile;
 mod idle;
