@@ -1,16 +1,19 @@
 //! Descriptors, offsets, reading, writing, locks.
 
 use std::io::{IoSlice, IoSliceMut};
+use std::sync::Arc;
 
-use kvfs_fs::FallocateMode;
+use kvfs_fs::{FallocateMode, FsError};
 use kvfs_posix::{
     Bounds, DESCRIPTORS_MAX, Fd, Identity, Process, RangeLock, SharedFile, Whence, close_all, close_hidden,
 };
 use kvfs_socket::{Exempt, Shares};
+use kvfs_store::model::ModelStore;
+use kvfs_store::{Batch, Durability, KeyspaceKind, Store};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use crate::world::{errno, root, user, volume};
+use crate::world::{errno, over, root, user, volume};
 
 const NEW: OFlags = OFlags::CREATE.union(OFlags::EXCL).union(OFlags::RDWR);
 
@@ -299,4 +302,22 @@ fn a_user_with_its_share_of_descriptors_is_refused_and_so_are_its_children() {
     again.dup(Fd(0), 0, false).expect("is the sixth");
     drop((one, child, again));
     assert!(descriptors.is_whole());
+}
+
+#[test]
+fn unmount_of_a_full_store_is_no_failure_for_access_times_that_wait() {
+    let store: Arc<dyn Store> = Arc::new(ModelStore::with_capacity_bytes(1 << 20));
+    let volume = over(Arc::clone(&store));
+    let root = volume.process(&Identity::root());
+    let file = root.open("/file", NEW, 0o644).expect("is made");
+    root.write(file, b"content").expect("writes");
+    let filler = store.open_keyspace("filler", KeyspaceKind::Tuple, None).expect("is made");
+    let mut batch = Batch::new();
+    batch.put(filler, "k", vec![1; store.space().available_bytes as usize - 1]);
+    store.apply(batch, Durability::Buffered).expect("fits");
+    assert_eq!(root.pread(file, &mut [0; 7], 0).expect("reads"), 7);
+    let refused = volume.file_system().housekeep();
+    assert!(matches!(refused, Err(FsError::NoSpace)), "{refused:?}");
+    drop(root);
+    volume.unmount().expect("everything is durable");
 }
