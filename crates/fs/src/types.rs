@@ -7,7 +7,7 @@ use kvfs_store::Position;
 use kvfs_txn::Ticket;
 
 use crate::attr::{CAPABILITY, SET_ID};
-use crate::{Credentials, Waits};
+use crate::{ChangedNames, Credentials, Waits};
 
 /// Longest name (bytes).
 pub const NAME_LEN_MAX: usize = 255;
@@ -69,6 +69,9 @@ pub struct Caller {
     /// It goes by what its kernel knows of names and owners: a name that was changed, and is not told yet, is
     /// refused ([`crate::FsError::NameChanged`]), so that the kernel looks again.
     pub goes_by_names: bool,
+    /// It asks beside a kernel, which must be told of the names that it changes: they are noted here, before
+    /// another operation can hold them. `None`: there is no such kernel, or it asks itself.
+    pub changed_names: Option<Arc<ChangedNames>>,
     /// End what [`settled_for`](crate::settled_for) waits for. `None`: nothing does.
     pub waits: Option<Arc<Waits>>,
     /// The ticket of [`crate::FsError::Parked`], when the request is tried again: it keeps its place in

@@ -211,6 +211,7 @@ classes! {
     FsViewAuthors "fs/view/authors",
     FsViewCreated "fs/view/created",
     FsViewUntoldState "fs/view/untold.state",
+    FsViewUntoldChanged "fs/view/untold.changed",
     FsNodeStateCookies "fs/node/state.cookies",
     FsNodeDeadAll "fs/node/dead.all",
     FsNodeTableRenewed "fs/node/table.renewed",

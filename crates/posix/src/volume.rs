@@ -11,7 +11,7 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use kvfs_fs::{BeginOptions, Durability, FileSystem, FsError, Invalidations, NodeId, TxnId};
+use kvfs_fs::{BeginOptions, Caller, Durability, FileSystem, FsError, Invalidations, NodeId, Telling, TxnId};
 use kvfs_locks::{Condvar, Mutex, class};
 use kvfs_service::Transactions;
 use rustix::io::Errno;
@@ -46,12 +46,42 @@ pub(crate) struct Shared {
 
 /// Another front end of the same file system, with caches of its own.
 pub trait Observer: fmt::Debug + Send + Sync {
-    /// Processes have changed this; the call returns to them when this does.
-    fn changed(&self, changes: Invalidations);
+    /// Processes have changed this; the call returns to them when this does. `telling`: the names among it,
+    /// and those of a call that has failed, which are untold until this was ended.
+    fn changed(&self, changes: Invalidations, telling: Option<Telling>);
 
     /// The open transactions of the store, by which a call is committed that is one of its own.
     fn transactions(&self) -> Option<&Transactions> {
         None
+    }
+}
+
+/// A call that changes names. When it has ended the observer is told of those that it may have changed,
+/// whatever has come of it.
+pub(crate) struct NameCall<'s> {
+    shared: &'s Shared,
+    /// In whose name its operations are done.
+    pub(crate) caller: Caller,
+}
+
+impl NameCall<'_> {
+    /// The call has succeeded: the observer, if there is one, is told of attributes and names.
+    pub(crate) fn tell(self, nodes: &[(NodeId, bool)], entries: &[(NodeId, &[u8])]) {
+        let (Some(observer), Some(names)) = (&self.shared.observer, &self.caller.changed_names) else {
+            return;
+        };
+        let entries = entries.iter().map(|(directory, name)| (*directory, Box::from(*name))).collect();
+        let changes = Invalidations { nodes: nodes.to_vec(), entries, ..Invalidations::default() };
+        observer.changed(changes, names.take());
+    }
+}
+
+impl Drop for NameCall<'_> {
+    fn drop(&mut self) {
+        let telling = self.caller.changed_names.as_ref().and_then(|names| names.take());
+        if let (Some(observer), Some(_)) = (&self.shared.observer, &telling) {
+            observer.changed(Invalidations::default(), telling);
+        }
     }
 }
 
@@ -86,20 +116,25 @@ impl Shared {
     }
 
     /// Tells the observer, if there is one, of attributes that have changed, with the content where it says
-    /// so, and of names.
-    pub(crate) fn tell(&self, nodes: &[(NodeId, bool)], entries: &[(NodeId, &[u8])]) {
+    /// so.
+    pub(crate) fn tell(&self, nodes: &[(NodeId, bool)]) {
         if self.observer.is_none() {
             return;
         }
-        let entries = entries.iter().map(|(directory, name)| (*directory, Box::from(*name))).collect();
-        self.tell_all(Invalidations { nodes: nodes.to_vec(), entries, ..Invalidations::default() });
+        self.tell_all(Invalidations { nodes: nodes.to_vec(), ..Invalidations::default() });
     }
 
-    /// Tells the observer, if there is one.
+    /// Tells the observer, if there is one, of changes that have no names on the main line.
     pub(crate) fn tell_all(&self, changes: Invalidations) {
         if let Some(observer) = &self.observer {
-            observer.changed(changes);
+            observer.changed(changes, None);
         }
+    }
+
+    /// Begins a call of `caller` that changes names.
+    pub(crate) fn begin_names(&self, caller: &Caller) -> NameCall<'_> {
+        let changed_names = self.observer.is_some().then(Arc::default);
+        NameCall { shared: self, caller: Caller { changed_names, ..caller.clone() } }
     }
 
     /// Those of a store that is served by others as well.

@@ -13,7 +13,7 @@ use std::os::unix::net::UnixListener;
 use std::sync::{Arc, OnceLock, Weak};
 
 use kvfs_fs::operations::Recorder;
-use kvfs_fs::{Durability, FileSystem, Invalidations};
+use kvfs_fs::{Durability, FileSystem, Invalidations, Telling};
 use kvfs_fuse::bridge::Bridge;
 use kvfs_locks::{Mutex, class};
 use kvfs_open::Memory;
@@ -190,16 +190,16 @@ impl Observer for Told {
         Some(&self.transactions)
     }
 
-    fn changed(&self, changes: Invalidations) {
+    fn changed(&self, changes: Invalidations, telling: Option<Telling>) {
         if self.txn == 0 {
             // Without a kernel side there is nothing old.
             if let Some(main) = self.kernel.main.upgrade() {
-                main.forget_beside(changes);
+                main.forget_beside(changes, telling);
             }
             return;
         }
         for view in self.kernel.views.of(self.txn) {
-            view.forget_beside(changes.clone());
+            view.forget_beside(changes.clone(), None);
         }
     }
 }

@@ -16,7 +16,7 @@ use super::authors::{Author, Authors};
 use super::commit::Phase;
 use super::idle::OpenViews;
 use super::processes::Processes;
-use super::untold::UntoldNames;
+use super::untold::{ChangedNames, UntoldNames};
 use super::{Origin, Renewal};
 use crate::fair_lock::ReadGuard;
 use crate::namespace::attribute_wants;
@@ -35,7 +35,7 @@ pub(crate) struct Locker<'v> {
     open: &'v OpenViews,
     authors: &'v Authors,
     processes: &'v Processes,
-    untold: &'v UntoldNames,
+    untold: &'v Arc<UntoldNames>,
     pub(super) clock: &'v dyn Clock,
     is_read_only: bool,
     follows: bool,
@@ -63,8 +63,30 @@ pub(crate) struct Names<'v> {
     guard: Guard<'v>,
     /// Of an operation on the main line while a transaction is open.
     author: Option<Author>,
+    beside: Option<Beside>,
     /// Keeps the transaction from being frozen while the operation is under way.
     _admitted: Option<ReadGuard<'v, Phase, class::FsViewCommitPhase>>,
+}
+
+/// Of an operation on the main line beside its kernel: the names that it changes, and where to note them.
+struct Beside {
+    changed: Arc<ChangedNames>,
+    names: Vec<(u64, Box<[u8]>)>,
+}
+
+impl Beside {
+    fn new(changed: &Arc<ChangedNames>, wants: &[Want<'_>]) -> Self {
+        let names = changed_entries(wants).map(|(directory, name)| (directory, Box::from(name)));
+        Self { changed: Arc::clone(changed), names: names.collect() }
+    }
+}
+
+/// Entries that an operation holds exclusively, because it changes them.
+fn changed_entries<'w>(wants: &'w [Want<'w>]) -> impl Iterator<Item = (u64, &'w [u8])> {
+    wants.iter().filter_map(|want| match (want.name, want.mode) {
+        (LockName::Entry { directory, name }, Mode::Exclusive) => Some((directory, name)),
+        _ => None,
+    })
 }
 
 impl Names<'_> {
@@ -90,6 +112,9 @@ impl Drop for Names<'_> {
         // Before the latches are given back: what comes next is another operation's.
         if let Some(author) = self.author.take() {
             self.locker.authors.note(author, self.locker.origin.position().0);
+        }
+        if let Some(Beside { changed, names }) = self.beside.take() {
+            changed.note(self.locker.untold, &names);
         }
     }
 }
@@ -212,7 +237,10 @@ impl<'v> Locker<'v> {
         }
         let guard = self.admission.try_acquire(party, wants, |want| origin.is_shared(&want.name), again)?;
         let author = is_noted.then(|| Author::new(caller.pid, origin.position().0, wants));
-        let mut names = Names { locker: *self, changes: Vec::new(), guard, author, _admitted: admitted };
+        let beside = caller.changed_names.as_ref().filter(|_| origin.is_main());
+        let beside = beside.map(|changed| Beside::new(changed, wants));
+        let changes = Vec::new();
+        let mut names = Names { locker: *self, changes, guard, author, beside, _admitted: admitted };
         self.note_changes(&mut names.changes, wants);
         if caller.goes_by_names && origin.is_main() {
             self.expect_told(wants)?;
@@ -223,13 +251,8 @@ impl<'v> Locker<'v> {
 
     /// For an operation whose caller has decided by what its kernel knows of the names that it changes.
     fn expect_told(&self, wants: &[Want<'_>]) -> Result<()> {
-        let is_untold = |want: &Want<'_>| match want.name {
-            LockName::Entry { directory, name } => {
-                want.mode == Mode::Exclusive && self.untold.has(directory, name)
-            }
-            _ => false,
-        };
-        if wants.iter().any(is_untold) { Err(FsError::NameChanged) } else { Ok(()) }
+        let is_untold = |(directory, name)| self.untold.has(directory, name);
+        if changed_entries(wants).any(is_untold) { Err(FsError::NameChanged) } else { Ok(()) }
     }
 
     /// Takes all names or none, for an operation that only reads: others' operations wait, but no
@@ -250,18 +273,17 @@ impl<'v> Locker<'v> {
         };
         let lock = |want: &Want<'_>| locks_them && origin.is_shared(&want.name);
         let guard = self.admission.try_acquire(party, wants, lock, again)?;
-        let names = Names { locker: *self, changes: Vec::new(), guard, author: None, _admitted: None };
+        let changes = Vec::new();
+        let names = Names { locker: *self, changes, guard, author: None, beside: None, _admitted: None };
         self.verify(wants)?;
         Ok(names)
     }
 
     /// Entries that an operation holds exclusively, because it changes them, are not kept by name meanwhile.
     fn note_changes(&self, changes: &mut Vec<NameChange<'v>>, wants: &[Want<'_>]) {
-        for want in wants {
-            if let (LockName::Entry { directory, name }, Mode::Exclusive) = (want.name, want.mode) {
-                changes.extend(self.nodes.change_name(directory, name));
-            }
-        }
+        changes.extend(
+            changed_entries(wants).filter_map(|(directory, name)| self.nodes.change_name(directory, name)),
+        );
     }
 
     /// Locks what is about to be read, in a view that does. Keeps no latch.

@@ -76,6 +76,6 @@ pub use restore::{Restored, restore, restore_paths};
 pub use stream::DiffStream;
 pub use txn::{BeginOptions, Owner, TxnView, is_read_only, show_snapshot};
 pub use undo::{Area, Effects, Obstacle, Planned, Selection, TakenBack, Undo, owner_of_note, undo_points};
-pub use untold::{Telling, UntoldNames, begin_telling, untold_names};
+pub use untold::{ChangedNames, Telling, UntoldNames, untold_names};
 pub use user_locks::UserLocks;
 pub(crate) use writer::NodeWriter;

@@ -1,18 +1,19 @@
-//! Names that commits have changed, and of which the kernel behind the main line has yet to be told.
+//! Names that commits and front ends beside the kernel have changed, and of which the kernel behind the main
+//! line has yet to be told.
 //!
 //! Purpose: a kernel decides by the names that it knows: whose file a name leads to, whether it may be
-//! removed or replaced, and which of its inodes is moved. A request that was on its way while a commit
+//! removed or replaced, and which of its inodes is moved. A request that was on its way while such a change
 //! appeared, or waited for it, would be carried out on what is there now. So a change of such a name is
 //! refused ([`FsError::NameChanged`]), and the kernel looks the name up again: from then on it knows.
 //!
 //! Kept by directory: the kernel is told the names of a directory one after the other, and no name of one is
-//! known to have been told before all that were queued are. Names of a commit that is yet to queue its own
-//! stay then, and those of later ones. Where there are too many names, all of a directory count; where there
+//! known to have been told before all that were queued are. Names of a change that is yet to be queued stay
+//! then, and those of later ones. Where there are too many names, all of a directory count; where there
 //! are too many directories of which the kernel is never told, all names of all directories do.
 //!
 //! Thread safety: any number of threads. Invariants: a name is here before an operation of the main line can
-//! hold it after the commit; it goes when the kernel has been told, or has looked it up since, and never
-//! because there are too many.
+//! hold it after the change, and not before the change can be read; it goes when the kernel has been told, or
+//! has looked it up since, and never because there are too many.
 //!
 //! [`FsError::NameChanged`]: crate::FsError::NameChanged
 
@@ -32,6 +33,9 @@ use kvfs_store::clock::Clock;
 use super::Invalidations;
 use crate::{FileSystem, NodeId};
 
+/// A directory, and the hash of a name in it.
+type HashedName = (u64, u64);
+
 /// Names that are kept, in all directories.
 const NAMES_MAX: usize = 1 << 16;
 
@@ -44,7 +48,7 @@ const KEPT_MAX: usize = 1 << 12;
 /// Stands for all directories, once more than that would be kept. No directory has this number.
 const ALL: u64 = 0;
 
-/// Names that a commit adds at a time.
+/// Names that a change adds at a time.
 const PART_LEN: usize = 4096;
 
 /// As long as that a kernel may keep a name, so it has forgotten what it was not told.
@@ -57,7 +61,7 @@ pub struct UntoldNames {
     state: Mutex<State, class::FsViewUntoldState>,
     /// Number of directories, to be looked at without the lock.
     len: AtomicUsize,
-    /// Number of the next commit.
+    /// Number of the next change: a commit, or an operation of another front end.
     next: AtomicU64,
 }
 
@@ -66,7 +70,7 @@ struct State {
     directories: HashMap<u64, Directory>,
     /// Their names, where not all are untold.
     len: usize,
-    /// Names of the others that the kernel has looked up: before which commit. The newer ones come first.
+    /// Names of the others that the kernel has looked up: before which change. The newer ones come first.
     looked_up: [HashMap<u64, u64>; 2],
     /// When the first directory was kept for long enough, at the earliest.
     expires: Option<Duration>,
@@ -75,31 +79,55 @@ struct State {
 /// By default all of its names are untold.
 #[derive(Default)]
 struct Directory {
-    /// The newest commit that has changed each; `None`: all names are untold.
+    /// The newest change of each; `None`: all names are untold.
     names: Option<HashMap<u64, u64>>,
-    /// The newest commit that has changed any.
-    commit: u64,
+    /// The newest change of any.
+    change: u64,
     /// Numbers of the [`Telling`]s that go on.
     tellings: Vec<u64>,
-    /// Names that only commits before this one have changed have gone.
+    /// Names that only changes before this one concern have gone.
     told_before: u64,
     /// The kernel is never told of some.
     kept_until: Option<Duration>,
 }
 
-/// What a commit has changed, and of which the kernel is being told until this is dropped.
+/// What was changed, and of which the kernel is being told until this is dropped.
 #[must_use = "the kernel is taken to have been told when it is dropped"]
 pub struct Telling {
     untold: Arc<UntoldNames>,
-    /// That of the commit.
+    /// That of the first change.
     number: u64,
-    directories: Vec<u64>,
+    directories: HashSet<u64>,
 }
 
-/// What another front end than the kernel has changed on the main line: `changes` are untold until what is
-/// returned has ended. `None`: `fs` is a view, and names are kept for the kernel behind the main line alone.
-pub fn begin_telling(fs: &FileSystem, changes: &Invalidations) -> Option<Telling> {
-    fs.origin.is_main().then(|| fs.shared.untold.begin(changes))
+/// Names that operations of a caller beside the kernel may have changed on the main line
+/// ([`crate::Caller::changed_names`]): they are untold until the caller has told the kernel.
+#[derive(Debug, Default)]
+pub struct ChangedNames(Mutex<Option<Telling>, class::FsViewUntoldChanged>);
+
+impl ChangedNames {
+    /// To be ended when the kernel has been told, whatever came of the operations. `None`: no name was
+    /// changed.
+    pub fn take(&self) -> Option<Telling> {
+        self.0.lock().take()
+    }
+
+    /// An operation has come to its end, and still holds these names.
+    pub(super) fn note(&self, untold: &Arc<UntoldNames>, names: &[(u64, Box<[u8]>)]) {
+        if names.is_empty() {
+            return;
+        }
+        let names = names.iter().map(|(directory, name)| (NodeId(*directory), &**name));
+        // An operation that waits for a lock comes more than once.
+        let telling = match self.take() {
+            Some(mut telling) => {
+                telling.add(untold.next_number(), names);
+                telling
+            }
+            None => untold.begin_names(names),
+        };
+        *self.0.lock() = Some(telling);
+    }
 }
 
 /// Of the main line; `None`: `fs` is a view.
@@ -111,30 +139,30 @@ impl Directory {
     fn has(&self, name: u64, looked_up: &[HashMap<u64, u64>; 2]) -> bool {
         match &self.names {
             Some(names) => names.contains_key(&name),
-            None => !looked_up.iter().any(|names| names.get(&name).is_some_and(|next| *next > self.commit)),
+            None => !looked_up.iter().any(|names| names.get(&name).is_some_and(|next| *next > self.change)),
         }
     }
 
-    /// The kernel has been told the names that commits before `number` have changed. Returns how many go.
+    /// The kernel has been told the names that changes before `number` concern. Returns how many go.
     fn end_before(&mut self, number: u64) -> usize {
         let Some(names) = self.names.as_mut().filter(|_| self.told_before < number) else { return 0 };
         self.told_before = number;
         let before = names.len();
-        names.retain(|_, commit| *commit >= number);
+        names.retain(|_, change| *change >= number);
         before - names.len()
     }
 }
 
 impl State {
-    fn add(&mut self, directory: u64, name: u64, commit: u64) {
+    fn add(&mut self, (directory, name): HashedName, change: u64) {
         let none = || Directory { names: Some(HashMap::new()), ..Directory::default() };
         let untold = self.directories.entry(directory).or_insert_with(none);
-        untold.commit = untold.commit.max(commit);
+        untold.change = untold.change.max(change);
         let Some(names) = &mut untold.names else { return };
         match names.entry(name) {
-            Entry::Occupied(mut known) => *known.get_mut() = commit.max(*known.get()),
+            Entry::Occupied(mut known) => *known.get_mut() = change.max(*known.get()),
             Entry::Vacant(place) => {
-                place.insert(commit);
+                place.insert(change);
                 self.len += 1;
             }
         }
@@ -174,7 +202,7 @@ impl State {
         let mut all = Directory::default();
         for directory in kept {
             let Some(untold) = self.directories.get_mut(&directory) else { continue };
-            all.commit = all.commit.max(untold.commit);
+            all.change = all.change.max(untold.change);
             all.kept_until = all.kept_until.max(untold.kept_until.take());
             // Its names that wait are among all, for longer than a kernel may keep what was before them.
             self.end(directory, false);
@@ -223,24 +251,21 @@ impl UntoldNames {
         self.hasher.hash_one((directory, name))
     }
 
+    fn next_number(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::SeqCst)
+    }
+
     /// From now on the names in `changes` are untold. Before the locks of the commit go.
     pub(crate) fn begin(self: &Arc<Self>, changes: &Invalidations) -> Telling {
-        let number = self.next.fetch_add(1, Ordering::SeqCst);
-        let mut directories = HashSet::new();
-        for part in changes.entries.chunks(PART_LEN).chain(changes.moved.chunks(PART_LEN)) {
-            let names = part.iter().map(|(directory, name)| (directory.0, self.hash(directory.0, name)));
-            let names: Vec<_> = names.collect();
-            self.change(|state| {
-                for (directory, name) in names {
-                    state.add(directory, name, number);
-                    if directories.insert(directory) {
-                        state.begin_telling(directory, number);
-                    }
-                }
-                state.bound();
-            });
-        }
-        Telling { untold: Arc::clone(self), number, directories: directories.into_iter().collect() }
+        let names = changes.entries.iter().chain(&changes.moved);
+        self.begin_names(names.map(|(directory, name)| (*directory, &**name)))
+    }
+
+    fn begin_names<'n>(self: &Arc<Self>, names: impl Iterator<Item = (NodeId, &'n [u8])>) -> Telling {
+        let number = self.next_number();
+        let mut telling = Telling { untold: Arc::clone(self), number, directories: HashSet::new() };
+        telling.add(number, names);
+        telling
     }
 
     /// Whether the kernel may know of this name what was before.
@@ -259,7 +284,7 @@ impl UntoldNames {
         (self.len.load(Ordering::SeqCst) > 0).then(|| self.next.load(Ordering::SeqCst))
     }
 
-    /// The kernel is answered what a name is, by a look that began before the commit `next` and those behind
+    /// The kernel is answered what a name is, by a look that began before the change `next` and those behind
     /// it.
     pub(crate) fn end_lookup(&self, next: u64, directory: NodeId, name: &[u8]) {
         let name = self.hash(directory.0, name);
@@ -290,14 +315,14 @@ impl UntoldNames {
     /// The kernel is not told the names of these directories that wait: all of theirs are untold until what
     /// is returned has ended.
     pub fn give_up(self: &Arc<Self>, mut directories: Vec<u64>) -> Telling {
-        let number = self.next.fetch_add(1, Ordering::SeqCst);
+        let number = self.next_number();
         self.change(|state| {
             directories.retain(|directory| state.add_all(*directory));
             for directory in &directories {
                 state.begin_telling(*directory, number);
             }
         });
-        Telling { untold: Arc::clone(self), number, directories }
+        Telling { untold: Arc::clone(self), number, directories: directories.into_iter().collect() }
     }
 
     /// Ends what was kept for long enough ([`Telling::keep`]). `waits`: see [`Telling::end`].
@@ -333,6 +358,25 @@ impl UntoldNames {
 }
 
 impl Telling {
+    /// Names of the change `number` are untold, too.
+    fn add<'n>(&mut self, number: u64, names: impl Iterator<Item = (NodeId, &'n [u8])>) {
+        let untold = Arc::clone(&self.untold);
+        let hashed = |(directory, name): (NodeId, &[u8])| (directory.0, untold.hash(directory.0, name));
+        let mut names = names.map(hashed).peekable();
+        while names.peek().is_some() {
+            let part: Vec<HashedName> = names.by_ref().take(PART_LEN).collect();
+            untold.change(|state| {
+                for name in part {
+                    state.add(name, number);
+                    if self.directories.insert(name.0) {
+                        state.begin_telling(name.0, self.number);
+                    }
+                }
+                state.bound();
+            });
+        }
+    }
+
     /// The names were queued. `waits`: whether some of a directory still are, or are being told;
     /// [`UntoldNames::told`] ends these. The caller keeps that from changing meanwhile.
     pub fn end(mut self, waits: impl Fn(u64) -> bool) {

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use kvfs_fs::{
-    Append, Attr, BeginOptions, Caller, FileSystem, FsError, Invalidations, NodeId, Owner, RenameMode,
-    Result, Rival, SetAttr, WriteFlags, XattrMode,
+    Append, Attr, BeginOptions, Caller, ChangedNames, FileSystem, FoundByNames, FsError, Invalidations,
+    NodeId, Owner, RenameMode, Result, Rival, SetAttr, WriteFlags, XattrMode, remove_found, rename_found,
 };
 use kvfs_store::{Durability, Isolation};
 
@@ -798,4 +798,48 @@ fn names_that_a_commit_has_changed_are_looked_up_again_before_the_kernel_changes
     changes[1](&kernel).unwrap();
     changes[2](&kernel).unwrap();
     main.assert_sound("changed");
+}
+
+#[test]
+fn names_that_another_front_end_has_changed_are_looked_up_again_before_the_kernel_changes_them() {
+    let main = Setup::new(100);
+    let kernel = Caller { goes_by_names: true, ..main.caller.clone() };
+    let changed = Arc::new(ChangedNames::default());
+    let beside = Caller { changed_names: Some(Arc::clone(&changed)), ..main.caller.clone() };
+    let [x, y, gone, file] = ["x", "y", "gone", "file"].map(|name| main.file(ROOT, name));
+    let found = FoundByNames { moved: y, replaced: Some(x) };
+    let changes: [(&[&str], Attempt<'_>); 4] = [
+        (
+            &["x", "y"],
+            Box::new(|caller| {
+                rename_found(&main, caller, (ROOT, b"y"), (ROOT, b"x"), RenameMode::Replace, found)
+            }),
+        ),
+        (&["gone"], Box::new(|caller| remove_found(&main, caller, (ROOT, b"gone"), gone, false))),
+        (&["new"], Box::new(|caller| main.mkdir(caller, ROOT, b"new", 0o755).map(drop))),
+        (&["link"], Box::new(|caller| main.link(caller, file, ROOT, b"link").map(drop))),
+    ];
+    for (names, change) in &changes {
+        change(&beside).unwrap();
+        for name in *names {
+            let unlink = || main.unlink(&kernel, ROOT, name.as_bytes());
+            let rename = || main.rename(&kernel, ROOT, name.as_bytes(), ROOT, b"other", RenameMode::Replace);
+            assert!(matches!(unlink(), Err(FsError::NameChanged)), "{name}");
+            assert!(matches!(rename(), Err(FsError::NameChanged)), "{name}");
+            // It looks again, and knows then.
+            let _ = main.lookup(&kernel, ROOT, name.as_bytes());
+            assert!(!matches!(unlink(), Err(FsError::NameChanged)), "{name}");
+        }
+        drop(changed.take().expect("the caller is to tell the kernel"));
+    }
+    // One that fails may have changed the name before it had to wait.
+    let again = main.mkdir(&beside, ROOT, b"new", 0o755);
+    assert!(matches!(again, Err(FsError::Exists)));
+    assert!(matches!(main.rmdir(&kernel, ROOT, b"new"), Err(FsError::NameChanged)));
+    drop(changed.take());
+    main.rmdir(&kernel, ROOT, b"new").unwrap();
+    // A view's names are no matter of the kernel behind the main line.
+    let view = begin(&main, Isolation::Snapshot);
+    view.mkdir(&beside, ROOT, b"new", 0o755).unwrap();
+    assert!(changed.take().is_none());
 }

@@ -23,8 +23,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use kvfs_fs::{
-    Caller, CommitPlan, Durability, FileSystem, FrozenView, FsError, Invalidations, NodeId, Position,
-    Telling, begin_telling,
+    Caller, CommitPlan, Durability, FileSystem, FrozenView, FsError, Invalidations, NodeId, Position, Telling,
 };
 
 use kvfs_locks::{Condvar, Mutex, class};
@@ -347,10 +346,12 @@ impl Bridge {
         Some(invalidated)
     }
 
-    /// Has the kernel forget what another front end has changed. It may wait for requests, so the caller must
-    /// hold nothing that one needs; it waits no longer than a commit does, and the kernel is told late then.
-    pub fn forget_beside(&self, changes: Invalidations) {
-        self.files.shared.forget_beside(changes);
+    /// Has the kernel forget what another front end has changed; `telling`: what it has noted of names
+    /// ([`kvfs_fs::Caller::changed_names`]), which ends when the kernel has been told. It may wait for
+    /// requests, so the caller must hold nothing that one needs; it waits no longer than a commit does, and
+    /// the kernel is told late then.
+    pub fn forget_beside(&self, changes: Invalidations, telling: Option<Telling>) {
+        self.files.shared.forget_beside(changes, telling);
     }
 
     /// Has the kernel forget what was found to have changed since the last call, where the store is written
@@ -367,8 +368,7 @@ impl Bridge {
 
 impl Shared {
     /// See [`Bridge::forget_beside`].
-    pub(super) fn forget_beside(&self, changes: Invalidations) {
-        let telling = begin_telling(&self.fs, &changes);
+    pub(super) fn forget_beside(&self, changes: Invalidations, telling: Option<Telling>) {
         self.forget_changes(changes, telling, Rested::default(), || {});
     }
 

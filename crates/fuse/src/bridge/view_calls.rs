@@ -182,7 +182,8 @@ impl Bridge {
             let done = handler.carry_out(&call);
             let Some(reply) = call.reply.take() else { return };
             let done = done.map(|(answer, changes)| {
-                shared.forget_beside(changes);
+                // Those on the main line are commits, which tell of their names.
+                shared.forget_beside(changes, None);
                 answer
             });
             drop(share);

@@ -8,7 +8,8 @@ use std::thread;
 use std::time::Duration;
 
 use kvfs_fs::{
-    BeginOptions, Caller, Durability, FileSystem, FsError, Invalidations, MountOptions, NodeId, WriteFlags,
+    BeginOptions, Caller, ChangedNames, Durability, FileSystem, FsError, Invalidations, MountOptions, NodeId,
+    WriteFlags,
 };
 use kvfs_fuse::abi::notify::{INC_EPOCH, INVAL_ENTRY, INVAL_INODE, InvalEntryOut, InvalInodeOut};
 use kvfs_fuse::abi::{self, Opcode};
@@ -247,11 +248,17 @@ fn another_front_end_goes_on_beside_a_held_directory_and_its_names_are_told_late
     let rig = rig(false, INVAL_ENTRY);
     let [held, free] = rig.nodes;
     let entries = rig.nodes.map(|node| (node, Box::from(&b"new"[..]))).to_vec();
-    rig.bridge.forget_beside(Invalidations { entries, ..Invalidations::default() });
-    assert_eq!(rig.told_of(b"new"), free);
+    let changed = Arc::new(ChangedNames::default());
+    let beside = Caller { changed_names: Some(Arc::clone(&changed)), ..Caller::default() };
+    for node in rig.nodes {
+        rig.fs.create(&beside, node, b"new", 0o644, true).unwrap();
+    }
     let kernel = Caller { goes_by_names: true, ..Caller::default() };
     let create = || rig.fs.create(&kernel, held, b"new", 0o644, true).map(drop);
     assert!(matches!(create(), Err(FsError::NameChanged)), "the kernel knows it as it was");
+    rig.bridge.forget_beside(Invalidations { entries, ..Invalidations::default() }, changed.take());
+    assert_eq!(rig.told_of(b"new"), free);
+    assert!(matches!(create(), Err(FsError::NameChanged)), "it has not been told");
     rig.barrier.open();
     assert_eq!(rig.told_of(b"new"), held);
     // The sender says so when it is told.
@@ -269,7 +276,7 @@ fn kernel_is_told_of_names_and_listings_only_where_it_has_looked_for_one() {
     let unseen = rig.fs.mkdir(&Caller::default(), seen, b"unseen", 0o755).unwrap().node;
     let told = || {
         let entries = [seen, unseen].map(|directory| (directory, Box::from(&b"new"[..]))).to_vec();
-        rig.bridge.forget_beside(Invalidations { entries, ..Invalidations::default() });
+        rig.bridge.forget_beside(Invalidations { entries, ..Invalidations::default() }, None);
         // What was told before has come.
         let last = Notification::InvalInode { node: NodeId::ROOT.0, offset: -1, len: 0 };
         rig.session.notifier().submit(last).unwrap();
@@ -302,7 +309,8 @@ fn kernel_is_told_of_content_only_where_it_may_have_pages_and_late_of_what_is_he
         InvalInodeOut::read_from_bytes(&told.body[..]).unwrap().off
     };
     let change = |node| {
-        rig.bridge.forget_beside(Invalidations { nodes: vec![(node, true)], ..Invalidations::default() });
+        let nodes = vec![(node, true)];
+        rig.bridge.forget_beside(Invalidations { nodes, ..Invalidations::default() }, None);
     };
     change(free);
     assert_eq!(told_offset(), -1, "attributes alone");
@@ -323,8 +331,8 @@ fn session_ends_beside_a_held_directory_that_another_front_end_has_changed() {
     let Rig { bridge, kernel, session, barrier, nodes, .. } = rig(false, INVAL_ENTRY);
     thread::scope(|scope| {
         let entries = vec![(nodes[0], Box::from(&b"new"[..]))];
-        let changed =
-            scope.spawn(|| bridge.forget_beside(Invalidations { entries, ..Invalidations::default() }));
+        let changes = Invalidations { entries, ..Invalidations::default() };
+        let changed = scope.spawn(|| bridge.forget_beside(changes, None));
         barrier.wait_for_waiter();
         kernel.unmount();
         session.wait().unwrap();

@@ -175,7 +175,7 @@ impl Scope {
     fn set(&self, found: &Found, changes: &SetAttr) -> Result<()> {
         let (fs, node) = (Arc::clone(self.fs()), found.held.node());
         with_space(&fs, self.caller(), |caller| fs.setattr(caller, node, changes))?;
-        self.shared.tell(&[(node, changes.size.is_some())], &[]);
+        self.shared.tell(&[(node, changes.size.is_some())]);
         Ok(())
     }
 }

@@ -188,7 +188,7 @@ impl Process {
         with_space(self.scope.fs(), self.scope.caller(), |caller| {
             self.scope.fs().fallocate(caller, node, offset, len, mode)
         })?;
-        self.scope.shared.tell(&[(node, true)], &[]);
+        self.scope.shared.tell(&[(node, true)]);
         Ok(())
     }
 
@@ -266,7 +266,7 @@ impl Scope {
             }
         }
         if let Some(written) = last {
-            self.shared.tell(&[(file.held.node(), true)], &[]);
+            self.shared.tell(&[(file.held.node(), true)]);
             self.sync_if_asked(file, &written)?;
         }
         Ok(placed)
@@ -329,7 +329,7 @@ pub fn copy_placed(
     if to_offset.is_none() {
         *target.offset() = write_at + copied.bytes;
     }
-    scope.shared.tell(&[(to_node, true)], &[]);
+    scope.shared.tell(&[(to_node, true)]);
     scope.sync_if_asked(&target, &copied)?;
     Ok(write_at..write_at + copied.bytes)
 }

@@ -10,6 +10,7 @@ use crate::Place;
 use crate::error::{PosixError, Result, refuse};
 use crate::held::{Held, settled, with_space};
 use crate::identity::{EXECUTE, READ, WRITE, lends_ids};
+use crate::volume::NameCall;
 use crate::walk::{End, Found, LINKS_MAX};
 
 fn is_directory(attr: &Attr) -> bool {
@@ -24,12 +25,13 @@ impl Process {
     pub fn mkdir<'a>(&self, place: impl Into<Place<'a>>, mode: impl Into<NewMode>) -> Result<()> {
         let NewMode { bits: mode, umask } = mode.into();
         let (directory, name) = self.scope.place_of_new(place.into(), true)?;
-        let (caller, node) = (self.scope.maker(umask), directory.held.node());
-        let made = with_space(self.scope.fs(), &caller, |caller| {
+        let (call, node) = (self.scope.begin_making(umask), directory.held.node());
+        let made = with_space(self.scope.fs(), &call.caller, |caller| {
             // Only the sticky bit is kept of the upper ones, as by mkdir(2).
             self.scope.fs().mkdir(caller, node, &name, mode & 0o1777)
         });
-        self.scope.made(made, node, &name)
+        self.scope.made(call, &made?, node, &name);
+        Ok(())
     }
 
     /// Makes a file, fifo, socket or device node; `mode` has its type (none: a file).
@@ -47,12 +49,13 @@ impl Process {
             return refuse(Errno::PERM, "a directory is made by mkdir");
         }
         let (directory, name) = self.scope.place_of_new(place.into(), false)?;
-        let (caller, node) = (self.scope.maker(umask), directory.held.node());
+        let (call, node) = (self.scope.begin_making(umask), directory.held.node());
         let mode = self.scope.actor.mode_of_new(&directory.attr, mode);
-        let made = with_space(self.scope.fs(), &caller, |caller| {
+        let made = with_space(self.scope.fs(), &call.caller, |caller| {
             self.scope.fs().mknod(caller, node, &name, mode, rdev)
         });
-        self.scope.made(made, node, &name)
+        self.scope.made(call, &made?, node, &name);
+        Ok(())
     }
 
     /// Makes a symbolic link with this content.
@@ -61,11 +64,12 @@ impl Process {
     /// As [`Process::mkdir`]; ENOENT: the content is empty; ENAMETOOLONG.
     pub fn symlink<'a>(&self, target: &[u8], place: impl Into<Place<'a>>) -> Result<()> {
         let (directory, name) = self.scope.place_of_new(place.into(), false)?;
-        let (caller, node) = (self.scope.maker(None), directory.held.node());
-        let made = with_space(self.scope.fs(), &caller, |caller| {
+        let (call, node) = (self.scope.begin_making(None), directory.held.node());
+        let made = with_space(self.scope.fs(), &call.caller, |caller| {
             self.scope.fs().symlink(caller, node, &name, target)
         });
-        self.scope.made(made, node, &name)
+        self.scope.made(call, &made?, node, &name);
+        Ok(())
     }
 
     /// Gives a file another name. A symbolic link gets one itself, unless `old` says that it is followed.
@@ -81,11 +85,12 @@ impl Process {
         }
         self.scope.check_link(&file)?;
         let (node, parent) = (file.held.node(), directory.held.node());
-        let made = with_space(self.scope.fs(), self.scope.caller(), |caller| {
+        let call = self.scope.shared.begin_names(self.scope.caller());
+        let made = with_space(self.scope.fs(), &call.caller, |caller| {
             self.scope.fs().link(caller, node, parent, &name)
         });
-        self.scope.made(made, parent, &name)?;
-        self.scope.shared.tell(&[(node, false)], &[]);
+        self.scope.made(call, &made?, parent, &name);
+        self.scope.shared.tell(&[(node, false)]);
         Ok(())
     }
 
@@ -212,12 +217,13 @@ impl Scope {
         let node = |found: &Found| found.held.node();
         let (from, to) = (node(&from), node(&to));
         let found = FoundByNames { moved: node(&file), replaced: victim.as_ref().map(node) };
-        with_space(self.fs(), self.caller(), |caller| {
+        let call = self.shared.begin_names(self.caller());
+        with_space(self.fs(), &call.caller, |caller| {
             kvfs_fs::rename_found(self.fs(), caller, (from, &old_name), (to, &new_name), mode, found)
         })?;
         // What has no other node is told of twice.
         let moved = [&file, victim.as_ref().unwrap_or(&file)].map(|found| (found.held.node(), false));
-        self.shared.tell(&moved, &[(from, &old_name), (to, &new_name)]);
+        call.tell(&moved, &[(from, &old_name), (to, &new_name)]);
         Ok(())
     }
 
@@ -273,12 +279,16 @@ impl Scope {
         Ok(true)
     }
 
+    /// Begins a call that makes a name.
+    pub(super) fn begin_making(&self, umask: Option<u32>) -> NameCall<'_> {
+        self.shared.begin_names(&self.maker(umask))
+    }
+
     /// Gives back the lookup of what was made, and tells of its name.
-    fn made(&self, entry: Result<Entry>, directory: NodeId, name: &[u8]) -> Result<()> {
-        let held: Arc<Held> = Held::of(self.fs(), &entry?);
+    fn made(&self, call: NameCall<'_>, entry: &Entry, directory: NodeId, name: &[u8]) {
+        let held: Arc<Held> = Held::of(self.fs(), entry);
         drop(held);
-        self.shared.tell(&[], &[(directory, name)]);
-        Ok(())
+        call.tell(&[], &[(directory, name)]);
     }
 
     /// Removes the name of what was found, a directory or not, and tells of it.
@@ -292,10 +302,11 @@ impl Scope {
         let victim = victim.ok_or(FsError::NotFound)?;
         self.check_removal(directory, &victim)?;
         let (parent, node) = (directory.held.node(), victim.held.node());
-        with_space(self.fs(), self.caller(), |caller| {
+        let call = self.shared.begin_names(self.caller());
+        with_space(self.fs(), &call.caller, |caller| {
             kvfs_fs::remove_found(self.fs(), caller, (parent, name), node, is_directory)
         })?;
-        self.shared.tell(&[(node, false)], &[(parent, name)]);
+        call.tell(&[(node, false)], &[(parent, name)]);
         Ok(())
     }
 

@@ -180,7 +180,7 @@ impl SharedFile {
                 SetAttr { size: Some(0), kill_suidgid: !scope.actor.is_root(), ..SetAttr::default() };
             let node = found.held.node();
             with_space(scope.fs(), scope.caller(), |caller| scope.fs().setattr(caller, node, &changes))?;
-            scope.shared.tell(&[(node, true)], &[]);
+            scope.shared.tell(&[(node, true)]);
         }
         Ok(scope.opened(found, flags))
     }
@@ -335,15 +335,15 @@ impl Scope {
             if flags.contains(OFlags::DIRECTORY) {
                 return refuse(Errno::INVAL, "a directory is not made by open");
             }
-            let (caller, parent) = (self.maker(mode.umask), directory.held.node());
+            let (call, parent) = (self.begin_making(mode.umask), directory.held.node());
             let mode = self.actor.mode_of_new(&directory.attr, mode.bits & 0o7777);
-            let made = with_space(self.fs(), &caller, |caller| {
+            let made = with_space(self.fs(), &call.caller, |caller| {
                 self.fs().create(caller, parent, &name, mode, is_exclusive)
             });
             let (entry, is_new) = made?;
             let found = Found { held: Held::of(self.fs(), &entry), attr: entry.attr, file: None };
             if is_new {
-                self.shared.tell(&[], &[(parent, &name)]);
+                call.tell(&[], &[(parent, &name)]);
                 return Ok(Opened::Made(found));
             }
         }

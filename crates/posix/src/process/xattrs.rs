@@ -59,7 +59,7 @@ impl Process {
             Some(kind) => fs.set_acl(caller, node, kind, value, clears_setgid),
             None => fs.setxattr(caller, node, name, value, mode),
         })?;
-        self.scope.shared.tell(&[(node, false)], &[]);
+        self.scope.shared.tell(&[(node, false)]);
         Ok(())
     }
 
@@ -74,7 +74,7 @@ impl Process {
         with_space(self.scope.fs(), self.scope.caller(), |caller| {
             self.scope.fs().removexattr(caller, node, name)
         })?;
-        self.scope.shared.tell(&[(node, false)], &[]);
+        self.scope.shared.tell(&[(node, false)]);
         Ok(())
     }
 

@@ -7,6 +7,7 @@ mod directories;
 mod files;
 mod keys;
 mod names;
+mod observers;
 mod snapshots;
 mod transactions;
 mod trees;

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use kvfs_store::clock::ManualClock;
 
-use super::{ALL, KEPT_MAX, NAME_LIFE_MAX, NAMES_MAX, UntoldNames};
+use super::{ALL, ChangedNames, KEPT_MAX, NAME_LIFE_MAX, NAMES_MAX, UntoldNames};
 use crate::NodeId;
 use crate::view::Invalidations;
 
@@ -85,6 +85,22 @@ fn look_that_began_before_a_commit_tells_of_no_name_that_it_has_changed() {
     look_up(&untold, DIR, b"a");
     assert!(!untold.has(DIR, b"a"));
     drop((first, second));
+}
+
+#[test]
+fn names_of_an_operation_that_came_twice_are_untold_from_the_last_time_on() {
+    let (untold, _) = untold();
+    let changed = ChangedNames::default();
+    let names = [(DIR, Box::from(&b"a"[..]))];
+    changed.note(&untold, &names);
+    let next = untold.begin_lookup().expect("one is untold");
+    changed.note(&untold, &names);
+    untold.end_lookup(next, NodeId(DIR), b"a");
+    // Nor are they told with what was queued before.
+    untold.told(DIR);
+    assert!(untold.has(DIR, b"a"));
+    changed.take().expect("noted").end(|_| false);
+    assert!(!untold.has(DIR, b"a") && changed.take().is_none());
 }
 
 #[test]
