@@ -76,8 +76,8 @@ pub enum FsError {
     /// Something else has to end first (EBUSY).
     #[error("{0}")]
     Busy(&'static str),
-    /// Dirty pages of a view take longer than its commit waits for them; they go on (EBUSY).
-    #[error("the view's dirty pages wait for another transaction's lock")]
+    /// Dirty pages take longer than they are waited for; they go on (EBUSY).
+    #[error("dirty pages wait for another transaction's lock, or for a process that the kernel waits for")]
     PagesWait,
     /// No such extended attribute (ENODATA).
     #[error("no such extended attribute")]

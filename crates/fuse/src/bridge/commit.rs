@@ -55,16 +55,18 @@ impl Shared {
             // What was lost before has been reported on the file; a view, though, has lost it for good.
             self.lost_write.lock().take();
         }
+        let mut is_late = false;
         if let Some(notifier) = self.notifier.get() {
             let mut files = self.fs.nodes().cached_files();
             files.retain(|file| self.config.writeback || self.cached.has(file.0));
-            let ended = notifier.carry_out_all(files.into_iter().map(|file| everything_of(file.0)));
-            if let Err(error) = ended {
+            match notifier.carry_out_all(files.into_iter().map(|file| everything_of(file.0))) {
+                Ok(told) => is_late = !told.late.is_empty(),
                 // The last user of the mount has gone, and wrote its pages before.
-                tracing::debug!(%error, "the view was unmounted before its commit");
+                Err(error) => tracing::debug!(%error, "the view was unmounted before its commit"),
             }
         }
-        self.lost_write.lock().clone().map_or(Ok(()), Err)
+        self.lost_write.lock().clone().map_or(Ok(()), Err)?;
+        if is_late { Err(FsError::PagesWait) } else { Ok(()) }
     }
 }
 
@@ -203,7 +205,7 @@ impl Shared {
     /// See [`Late`].
     pub(super) fn forget_late(&self) {
         let Some(notifier) = self.notifier.get() else { return };
-        notifier.reinforce();
+        notifier.look(self.config.housekeep_period);
         notifier.expire_given_up();
         if notifier.has_stalled() {
             // The last one of a round may be among those that the kernel has no time for.
@@ -287,7 +289,8 @@ impl Bridge {
     /// one caller at a time.
     ///
     /// # Errors
-    /// That of a page that could not be written. `PagesWait`: they take longer, and go on.
+    /// That of a page that could not be written. `PagesWait`: they take longer, or the kernel has no time for
+    /// them, and go on.
     pub fn write_back(&self, time_max: Option<Duration>) -> Result<(), FsError> {
         let known = || u32::try_from(self.files.shared.fs.nodes().cached_files().len()).unwrap_or(u32::MAX);
         self.write_back_within(time_max.map(|time_max| time_max + WAIT_EACH.saturating_mul(known())))

@@ -22,7 +22,7 @@ use crate::dispatch::{
     ExtendedAttributes, FallocateArgs, NodeMode, Offset, OpenArgs, Opened, Operations, Payload, ReadArgs,
     ReaddirArgs, Reply, RequestContext, SessionRecorder, SetxattrArgs, Statfs, WriteArgs, Written, Xattr,
 };
-use crate::notify::Notification;
+use crate::notify::{Notification, Outcome};
 
 const O_EXCL: u32 = 0o200;
 const O_ACCMODE: u32 = 0o3;
@@ -197,7 +197,8 @@ struct Seek {
 
 impl Files {
     /// Answers when the kernel has written what programs have put into the hole that is told of, by memory
-    /// that they share with the file. It has already written those pages of `written`.
+    /// that they share with the file. It has already written those pages of `written`. Where the kernel has
+    /// no time to write them, all is data.
     fn seek(&self, cx: &RequestContext, seek: Seek, written: Range<u64>, reply: Reply<Offset>) {
         let Seek { node, offset, kind } = seek;
         let may_be_dirty = !kvfs_fs::is_read_only(&self.shared.fs) && self.shared.cached.has(node.0);
@@ -210,12 +211,28 @@ impl Files {
         let (offset, len) = (hole.start as i64, (hole.end - hole.start) as i64);
         let pages = Notification::InvalInode { node: node.0, offset, len };
         let (files, cx) = (self.clone(), cx.clone());
-        let again = move || {
+        let again = move |outcome| {
             let retries = Arc::clone(&files.background.retries);
+            let job: Job = if outcome == Outcome::Late {
+                Box::new(move || files.seek_without_holes(&cx, seek, reply))
+            } else {
+                Box::new(move || files.seek(&cx, seek, hole, reply))
+            };
             // After the end of that thread the reply is dropped, which answers.
-            let _ = retries.submit(Box::new(move || files.seek(&cx, seek, hole, reply)));
+            let _ = retries.submit(job);
         };
         self.shared.after_pages(pages, Box::new(again));
+    }
+
+    /// Answers as for a file of data alone, which has more than what is before the offset.
+    fn seek_without_holes(&self, cx: &RequestContext, seek: Seek, reply: Reply<Offset>) {
+        let Seek { node, offset, kind } = seek;
+        self.run(cx, reply, move |on, caller| {
+            Ok(Offset(match kind {
+                SeekKind::Data => offset,
+                SeekKind::Hole => on.fs.getattr(caller, node)?.size,
+            }))
+        });
     }
 }
 

@@ -9,7 +9,8 @@
 //! Thread safety: [`Notifier`] is a cheap handle for any thread. Order: notifications that wait for the same
 //! lock go out in the order in which they were submitted; all do, while none keeps its sender waiting. A
 //! caller for which an order is essential waits for the first ones before it submits the others. Invariants:
-//! the queue is bounded, but for what callers wait for; what the kernel doesn't know is refused at
+//! no caller waits for what comes behind a notification that has been sent for as long as a caller waits; the
+//! queue is bounded, but for what callers wait for; what the kernel doesn't know is refused at
 //! submission, or reported as [`Outcome::Unsupported`] and refused from then on.
 
 mod pending;
@@ -157,6 +158,9 @@ pub enum Outcome {
     Unsupported,
     /// The connection ended.
     Ended,
+    /// It waits behind others for which the kernel has had no time for long. It is carried out when the
+    /// kernel has.
+    Late,
     /// The kernel could not carry it out (for instance: the name is a mount point).
     Failed(Errno),
 }
@@ -277,35 +281,45 @@ impl Notifier {
         self.enqueue(notification, Some(Box::new(done)))
     }
 
-    /// Has `notification` carried out, and calls `done` then, as [`Self::submit_then`] does, or at once where
-    /// nothing is to be sent. For what a request waits for: the kernel bounds their number.
-    pub fn carry_out_then(&self, notification: Notification, done: impl FnOnce() + Send + 'static) {
+    /// Has `notification` carried out, and calls `done` then, as [`Self::submit_then`] does; at once where
+    /// nothing is to be sent, and with [`Outcome::Late`] where it would wait behind others for too long. For
+    /// what a request waits for: the kernel bounds their number.
+    pub fn carry_out_then(&self, notification: Notification, done: impl FnOnce(Outcome) + Send + 'static) {
         let is_known = self.supports(notification.code());
         let mut queue = self.shared.queue.lock();
         if !is_known || queue.has_ended {
             drop(queue);
-            return done();
+            return done(if is_known { Outcome::Ended } else { Outcome::Unsupported });
         }
-        queue.push(notification, Some(Box::new(move |_| done())));
+        let is_awaited = queue.is_awaited(notification.kernel_lock());
+        let (done, late): (Option<Done>, _) =
+            if is_awaited { (Some(Box::new(done)), None) } else { (None, Some(done)) };
+        queue.push(notification, done);
+        drop(queue);
         self.shared.changed.notify_one();
+        if let Some(done) = late {
+            done(Outcome::Late);
+        }
     }
 
-    /// Has all `notifications` carried out, and returns then, however long it takes. Not for workers and
-    /// senders. Returns the nodes of which the kernel had nothing; what it does not know of needs nothing.
+    /// Has all `notifications` carried out, and returns then, however long it takes, but for those that would
+    /// wait behind others for which the kernel has no time. Not for workers and senders. What the kernel does
+    /// not know of needs nothing.
     ///
     /// # Errors
     /// The connection ended: what was not sent is not needed any more.
     pub fn carry_out_all(
         &self,
         notifications: impl IntoIterator<Item = Notification>,
-    ) -> Result<Vec<u64>, NotifyError> {
-        let (pending, submitted) = self.queue_all(notifications, |_, _| true);
-        self.wait(&pending, None);
-        submitted.map(|()| pending.take_told().not_cached)
+    ) -> Result<Told, NotifyError> {
+        let mut budget = WaitBudget::new(self.shared.config.wait_max);
+        let (pending, submitted) = self.submit_all(notifications);
+        self.wait(&pending, &mut budget, None);
+        submitted.map(|()| pending.take_told())
     }
 
-    /// As [`Self::carry_out_all`], but for those that the kernel has no time for: they are carried out when
-    /// it has. [`crate::SessionConfig::notification_wait_max`] says when that is. Where too many names wait
+    /// As [`Self::carry_out_all`], but for all that the kernel has no time for: they are carried out when it
+    /// has. [`crate::SessionConfig::notification_wait_max`] says when that is. Where too many names wait
     /// for that, the kernel forgets all that it knows, if it can; then even what is mounted on them.
     ///
     /// # Errors
@@ -322,8 +336,8 @@ impl Notifier {
         while messages.peek().is_some() {
             let mut count = 0;
             let part = messages.by_ref().take(PART_LEN).inspect(|_| count += 1);
-            let (pending, submitted) = self.queue_all(part, Queue::is_awaited);
-            self.wait(&pending, Some((&mut budget, count)));
+            let (pending, submitted) = self.submit_all(part);
+            self.wait(&pending, &mut budget, Some(count));
             let (is_part_late, has_others) = pending.late_and_others();
             // Not of those that come behind: any user can have as many as that one likes.
             is_late |= is_part_late;
@@ -356,22 +370,14 @@ impl Notifier {
         true
     }
 
-    /// Queues all `notifications` and returns what is to be waited for: not for those behind others that the
+    /// Queues all `messages` and returns what is to be waited for: not for those behind others that the
     /// kernel has had no time for.
     ///
     /// # Errors
     /// The connection ended: what was not sent is not needed any more.
     pub fn submit_all(
         &self,
-        notifications: impl IntoIterator<Item = Notification>,
-    ) -> (Pending, Result<(), NotifyError>) {
-        self.queue_all(notifications, Queue::is_awaited)
-    }
-
-    fn queue_all(
-        &self,
         messages: impl IntoIterator<Item = impl Into<Message>>,
-        is_waited_for: impl Fn(&Queue, KernelLock) -> bool,
     ) -> (Pending, Result<(), NotifyError>) {
         let pending = Pending::default();
         for message in messages {
@@ -384,7 +390,7 @@ impl Notifier {
             if queue.has_ended {
                 return (pending, Err(NotifyError::Ended));
             }
-            let done = if is_waited_for(&queue, notification.kernel_lock()) {
+            let done = if queue.is_awaited(notification.kernel_lock()) {
                 Some(pending.count(notification))
             } else {
                 pending.note_other(notification);
@@ -398,10 +404,10 @@ impl Notifier {
         (pending, Ok(()))
     }
 
-    /// Waits until all are carried out; with a budget not for longer than that allows for so many. Later
-    /// callers don't wait for what this one has then seen being sent for as long as all of the budget.
-    fn wait(&self, pending: &Pending, mut limit: Option<(&mut WaitBudget, u32)>) {
-        let time_max = limit.as_ref().map(|(budget, count)| budget.for_part(*count));
+    /// Waits until all are carried out; with a `count` not for longer than the budget allows for so many. No
+    /// caller waits behind what this one has seen being sent for as long as all of the budget.
+    fn wait(&self, pending: &Pending, budget: &mut WaitBudget, count: Option<u32>) {
+        let time_max = count.map(|count| budget.for_part(count));
         let period = time_max.map_or(LOOK_PERIOD, |time_max| LOOK_PERIOD.min(time_max / 8));
         let (mut waited, mut begun) = (Duration::ZERO, None);
         while !pending.wait_at_most(period) {
@@ -410,21 +416,35 @@ impl Notifier {
                 self.reinforce();
             }
             waited += period;
-            let Some((budget, _)) = &mut limit else { continue };
-            budget.look(period, now);
+            self.give_up_on(budget.look(period, now));
             if time_max.is_some_and(|time_max| waited >= time_max) {
-                self.shared.queue.lock().give_up_on(budget.begun_before());
                 break;
             }
         }
-        if let Some((budget, count)) = limit {
+        if let Some(count) = count {
             budget.spend(waited, count);
         }
     }
 
-    /// Starts another sender, if all wait for the kernel, and there is something for it to do. To be called
-    /// from time to time, for what no caller waits for.
-    pub(crate) fn reinforce(&self) {
+    /// No caller waits behind the first `number` that were begun any more, as far as they are being sent.
+    fn give_up_on(&self, number: u64) {
+        let callbacks = self.shared.queue.lock().give_up_on(number);
+        call(callbacks, Outcome::Late);
+    }
+
+    /// To be called every `period`, for what no thread waits for but requests.
+    pub(crate) fn look(&self, period: Duration) {
+        self.reinforce();
+        let number = {
+            let mut queue = self.shared.queue.lock();
+            let begun = queue.begun();
+            queue.looks.look(period, begun, self.shared.config.wait_max)
+        };
+        self.give_up_on(number);
+    }
+
+    /// Starts another sender, if all wait for the kernel, and there is something for it to do.
+    fn reinforce(&self) {
         let mut queue = self.shared.queue.lock();
         if queue.idle == 0
             && queue.has_more()

@@ -45,7 +45,7 @@ pub struct Pending(Arc<(Mutex<Progress, class::FuseNotifyPending>, Condvar)>);
 #[derive(Default)]
 struct Progress {
     left: u64,
-    /// Whether there are others, for which no caller waits.
+    /// Whether there are others, for which no caller waits, or does any more.
     has_others: bool,
     /// Nodes of which the kernel had nothing.
     not_cached: Vec<u64>,
@@ -54,7 +54,7 @@ struct Progress {
 }
 
 /// What came of notifications that were to be carried out soon.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub struct Told {
     /// Nodes of which the kernel had nothing.
     pub not_cached: Vec<u64>,
@@ -86,7 +86,9 @@ impl Pending {
         Box::new(move |outcome| {
             let mut progress = counted.0.lock();
             progress.left -= 1;
-            if let Some(node) = node {
+            if outcome == Outcome::Late {
+                progress.has_others = true;
+            } else if let Some(node) = node {
                 progress.late.remove(&node);
             }
             progress.not_cached.extend(node.filter(|_| outcome == Outcome::NotCached));
@@ -114,34 +116,44 @@ impl Pending {
     }
 }
 
+/// How many notifications had been begun to be sent, as a thread sees it that looks again and again. From the
+/// last look on that was as long ago as the thread asks about.
+#[derive(Default)]
+pub(super) struct Looks {
+    waited: Duration,
+    /// When the thread has looked, in time that it had waited.
+    looks: VecDeque<(Duration, u64)>,
+}
+
+impl Looks {
+    /// After another `period`: how many have been begun. Returns how many had been before the last `time`.
+    pub(super) fn look(&mut self, period: Duration, begun: u64, time: Duration) -> u64 {
+        self.waited += period;
+        self.looks.push_back((self.waited, begun));
+        let is_before = |(at, _): &(Duration, u64)| self.waited.saturating_sub(*at) >= time;
+        while self.looks.get(1).is_some_and(is_before) {
+            self.looks.pop_front();
+        }
+        self.looks.front().filter(|look| is_before(look)).map_or(0, |(_, begun)| *begun)
+    }
+}
+
 /// How much longer a caller waits, in all, than its notifications may take.
 pub(super) struct WaitBudget {
     max: Duration,
     left: Duration,
-    waited: Duration,
-    /// When the caller has looked, in time that it had waited, and how many had been begun to be sent. From
-    /// the last look on that is `max` ago.
-    looks: VecDeque<(Duration, u64)>,
+    looks: Looks,
 }
 
 impl WaitBudget {
     pub(super) fn new(max: Duration) -> Self {
-        Self { max, left: max, waited: Duration::ZERO, looks: VecDeque::new() }
+        Self { max, left: max, looks: Looks::default() }
     }
 
-    /// After it has waited for another `period`: how many have been begun.
-    pub(super) fn look(&mut self, period: Duration, begun: u64) {
-        self.waited += period;
-        self.looks.push_back((self.waited, begun));
-        while self.looks.get(1).is_some_and(|(at, _)| self.waited.saturating_sub(*at) >= self.max) {
-            self.looks.pop_front();
-        }
-    }
-
-    /// How many had been begun before the caller began to wait for the last `max`.
-    pub(super) fn begun_before(&self) -> u64 {
-        let first = self.looks.front().filter(|(at, _)| self.waited.saturating_sub(*at) >= self.max);
-        first.map_or(0, |(_, begun)| *begun)
+    /// After it has waited for another `period`: how many have been begun. Returns how many had been before
+    /// the caller began to wait for the last `max`.
+    pub(super) fn look(&mut self, period: Duration, begun: u64) -> u64 {
+        self.looks.look(period, begun, self.max)
     }
 
     /// What `count` notifications may take, whatever others have taken.

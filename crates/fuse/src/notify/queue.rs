@@ -12,7 +12,7 @@
 use std::collections::hash_map::{Entry, HashMap};
 use std::collections::{HashSet, VecDeque};
 
-use super::pending::Kept;
+use super::pending::{Kept, Looks};
 use super::{Message, Notification, Outcome};
 
 pub(super) type Done = Box<dyn FnOnce(Outcome) + Send>;
@@ -82,6 +82,8 @@ pub(super) struct Queue {
     /// as often as a caller likes.
     names: HashMap<u64, usize>,
     begun: u64,
+    /// Of the thread that looks from time to time.
+    pub(super) looks: Looks,
     pub(super) senders: usize,
     /// Senders that have nothing to do.
     pub(super) idle: usize,
@@ -198,12 +200,39 @@ impl Queue {
             && self.sending.keys().filter(|lock| lock.kind() == Some(kind)).count() >= LOCKS_MAX
     }
 
-    /// Those that were begun among the first `number` and are still being sent: no caller waits for them any
-    /// more, nor for what comes behind them.
-    pub(super) fn give_up_on(&mut self, number: u64) {
-        for sending in self.sending.values_mut() {
-            sending.is_stalled |= sending.number < number;
+    /// Those that were begun among the first `number` and are still being sent: no caller waits any more for
+    /// what comes behind them. Returns what did, to be called with [`Outcome::Late`]; what is to be sent
+    /// stays.
+    pub(super) fn give_up_on(&mut self, number: u64) -> Vec<Done> {
+        let mut has_new = false;
+        for sending in self.sending.values_mut().filter(|sending| sending.number < number) {
+            has_new |= !std::mem::replace(&mut sending.is_stalled, true);
         }
+        if has_new { self.take_stalled() } else { Vec::new() }
+    }
+
+    /// Takes out what waits for notifications that wait behind others for which no caller waits any more.
+    fn take_stalled(&mut self) -> Vec<Done> {
+        let held_up = [0, 1].map(|kind| self.is_held_up(kind));
+        let Self { callbacks, sending, names, .. } = self;
+        let is_stalled = |lock: KernelLock| {
+            lock.kind().is_some_and(|kind| held_up[kind])
+                || sending.get(&lock).is_some_and(|sending| sending.is_stalled)
+        };
+        let mut taken = Vec::new();
+        for (notification, waiting) in callbacks {
+            let lock = notification.kernel_lock();
+            if !is_stalled(lock) {
+                continue;
+            }
+            if let KernelLock::Directory(directory) = lock
+                && let Some(count) = names.get_mut(&directory)
+            {
+                *count -= waiting.callbacks.len().max(1) - 1;
+            }
+            taken.append(&mut waiting.callbacks);
+        }
+        taken
     }
 
     /// Whether one that waits for `lock` would wait behind others for which no caller waits any more.

@@ -168,6 +168,49 @@ fn names_of_all_directories_wait_behind_as_many_held_ones_as_senders_may_wait_fo
 }
 
 #[test]
+fn callers_behind_what_is_given_up_on_are_answered_and_what_they_wait_for_is_sent_later() {
+    let mut queue = queue_of([]);
+    let (called, was_called) = std::sync::mpsc::channel();
+    let told = |number: u64| {
+        let called = called.clone();
+        Some(Box::new(move |outcome| called.send((number, outcome)).expect("is awaited")) as Done)
+    };
+    for node in 1..=LOCKS_MAX {
+        queue.push(pages(node), told(node));
+        assert!(queue.next().is_some());
+    }
+    queue.push(Notification::Store { node: 1, offset: 0, data: Bytes::new() }, told(100));
+    queue.push(pages(200), told(200));
+    queue.push(pages(200), told(201));
+    queue.push(name(1, "a"), told(300));
+    assert_eq!(queue.next().map(|(first, _)| first), Some(name(1, "a")));
+    call(queue.give_up_on(queue.begun() - 2), Outcome::Late);
+    assert_eq!(was_called.try_iter().collect::<Vec<_>>(), [(100, Outcome::Late)], "one may be free soon");
+    call(queue.give_up_on(queue.begun()), Outcome::Late);
+    let mut late: Vec<_> = was_called.try_iter().collect();
+    late.sort_unstable_by_key(|(number, _)| *number);
+    assert_eq!(late, [(200, Outcome::Late), (201, Outcome::Late)]);
+    assert!(queue.give_up_on(queue.begun()).is_empty() && queue.len() == 2);
+    assert!(queue.release(KernelLock::Pages(1)).is_some_and(|(_, callbacks)| callbacks.is_empty()));
+    assert!(queue.release(KernelLock::Pages(1)).is_none());
+    assert_eq!(next(&mut queue), Some(pages(200)));
+}
+
+#[test]
+fn name_that_no_caller_waits_for_any_more_counts_once() {
+    let mut queue = queue_of([name(1, "a")]);
+    assert!(queue.next().is_some());
+    for _ in 0..3 {
+        queue.push(name(1, "b"), Some(Box::new(|_| {})));
+    }
+    assert!(queue.next().is_none());
+    assert_eq!(queue.give_up_on(queue.begun()).len(), 3);
+    assert!(queue.take_stalled_names(1).is_none());
+    assert!(queue.release(KernelLock::Directory(1)).is_some() && queue.has_names(1));
+    assert!(queue.release(KernelLock::Directory(1)).is_none() && !queue.has_names(1));
+}
+
+#[test]
 fn held_directories_that_are_met_in_many_parts_cost_one_budget() {
     let (wait_max, each) = (Duration::from_secs(3), Duration::from_micros(100));
     let mut budget = WaitBudget::new(wait_max);
@@ -189,11 +232,9 @@ fn directory_is_given_up_when_it_has_itself_been_held_for_all_of_a_budget() {
     let (wait_max, period) = (Duration::from_secs(3), Duration::from_millis(50));
     let mut budget = WaitBudget::new(wait_max);
     for begun in 1..=60 {
-        budget.look(period, begun);
-        assert_eq!(budget.begun_before(), 0, "none has been seen for so long");
+        assert_eq!(budget.look(period, begun), 0, "none has been seen for so long");
     }
     for begun in 61..=1000 {
-        budget.look(period, begun);
-        assert_eq!(budget.begun_before(), begun - 60);
+        assert_eq!(budget.look(period, begun), begun - 60);
     }
 }

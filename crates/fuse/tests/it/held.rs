@@ -27,6 +27,8 @@ use crate::kernel::Kernel;
 use crate::slow::Barrier;
 
 pub(crate) const O_DIRECT: u32 = 0o40000;
+const SEEK_DATA: u32 = 3;
+const SEEK_HOLE: u32 = 4;
 const CALL: &[u8] = b"system.test";
 
 /// A kernel in which notifications of one kind, where they are of one node, wait until the test opens the
@@ -387,7 +389,7 @@ fn mapping_is_refused_no_longer_than_for_its_commit_while_a_process_without_a_mo
     let [held, _] = rig.nodes;
     // It has always written once more before the kernel has been told of the last time.
     let notifier = rig.session.notifier();
-    let writes_on = move || notifier.carry_out_then(everything_of(held), || {});
+    let writes_on = move || notifier.carry_out_then(everything_of(held), |_| {});
     assert!(rig.passed.set(Box::new(writes_on)).is_ok());
     rig.barrier.open();
     // The message that was held, the commit's, and the next one, which begins when that is over.
@@ -563,4 +565,64 @@ fn names_that_a_new_epoch_has_told_of_are_not_looked_up_again() {
     let answered = std::iter::repeat_with(|| rig.kernel.answer()).find(|answer| answer.unique == 10);
     assert_eq!(answered.unwrap().error, 0);
     rig.end();
+}
+
+/// As many locks of a kind as senders may wait for.
+const LOCKS_MAX: usize = 31;
+
+#[test]
+fn requests_and_flushes_go_on_beside_as_many_held_listings_as_senders_may_wait_for() {
+    let config = BridgeConfig { housekeep_period: Duration::from_millis(50), ..BridgeConfig::default() };
+    let (fs, bridge) = over_the_model_with(MountOptions::default(), config);
+    let caller = Caller::default();
+    let make = |number: usize| fs.mkdir(&caller, NodeId::ROOT, number.to_string().as_bytes(), 0o755).unwrap();
+    let listings: Vec<NodeId> = (0..LOCKS_MAX).map(|number| make(number).node).collect();
+    let file = fs.create(&caller, NodeId::ROOT, b"file", 0o644, true).unwrap().0.node;
+    // From its begin to the last block a hole.
+    fs.write(&caller, file, 1 << 20, bytes::Bytes::from_static(&[7; 4096]), WriteFlags::default()).unwrap();
+    let config = SessionConfig {
+        init: init_config(),
+        workers: 1,
+        notification_wait_max: Duration::from_millis(400),
+        ..SessionConfig::default()
+    };
+    let barrier = Arc::new(Barrier::default());
+    barrier.close();
+    let (kernel, session) = Kernel::start_with(bridge.clone(), &config, |transport| {
+        listings.iter().fold(Box::new(transport) as Box<dyn Transport>, |inner, listing| {
+            let barrier = Arc::clone(&barrier);
+            let meet = Arc::new(move || barrier.pass());
+            Box::new(Holding { inner, held: (INVAL_INODE, listing.0), meet, refused: None })
+        })
+    });
+    bridge.attach(session.notifier());
+    let notifier = session.notifier();
+    while barrier.arrived_total() < LOCKS_MAX {
+        notifier.carry_out_soon(listings.iter().copied().map(everything_of)).unwrap();
+    }
+    let answer = |unique| std::iter::repeat_with(|| kernel.answer()).find(|answer| answer.unique == unique);
+    let asks = |opcode, unique, parts: &[&[u8]]| {
+        kernel.send(opcode, unique, file.0, parts);
+        answer(unique).unwrap()
+    };
+    let read = abi::ReadIn { size: 4096, ..abi::ReadIn::default() };
+    assert_eq!(asks(Opcode::Read, 8, &[read.as_bytes()]).error, 0);
+    let write = abi::WriteIn { size: 4096, flags: O_DIRECT, ..abi::WriteIn::default() };
+    assert_eq!(asks(Opcode::Write, 10, &[write.as_bytes(), &[7; 4096]]).error, 0);
+    // What a mapping may have written is data.
+    for (unique, whence, offset, expected) in
+        [(12, SEEK_DATA, 8192, 8192), (14, SEEK_HOLE, 0, (1 << 20) + 4096)]
+    {
+        let seek = abi::LseekIn { whence, offset, ..abi::LseekIn::default() };
+        let found = asks(Opcode::Lseek, unique, &[seek.as_bytes()]);
+        assert_eq!(abi::LseekOut::read_from_bytes(&found.body[..]).unwrap().offset, expected);
+    }
+    assert!(matches!(bridge.write_back(None), Err(FsError::PagesWait)));
+    barrier.open();
+    let told = std::iter::repeat_with(|| kernel.answer()).filter(|answer| answer.error == INVAL_INODE);
+    let mut nodes = told.map(|told| NodeId(u64::read_from_prefix(&told.body).unwrap().0));
+    assert!(nodes.any(|node| node == file), "it is told when the kernel has time");
+    bridge.write_back(None).unwrap();
+    kernel.unmount();
+    session.wait().unwrap();
 }
