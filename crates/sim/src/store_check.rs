@@ -186,7 +186,7 @@ fn text(error: &StoreError) -> String {
 
 /// A full store refuses batches without a trace, but not those that only delete.
 fn refused(ops: &[Op], before: Position, after: Position) -> Verdict {
-    if ops.iter().all(|op| matches!(op, Op::Delete { .. } | Op::DeleteRange { .. })) {
+    if ops.iter().all(Op::is_deletion) {
         return Err("a full store refused to delete".to_owned());
     }
     if before == after { Ok(()) } else { Err(format!("a refused batch moved {before:?} to {after:?}")) }

@@ -3,8 +3,8 @@
 use bytes::Bytes;
 
 use crate::{
-    BATCH_BYTES_MAX, BLOCK_BYTES, Compression, KEY_LEN_MAX, Keyspace, KeyspaceKind, Result, StoreError,
-    VALUE_LEN_MAX,
+    BATCH_BYTES_MAX, BLOCK_BYTES, Compression, DELETING_BYTES_MAX, KEY_LEN_MAX, Keyspace, KeyspaceKind,
+    Result, StoreError, VALUE_LEN_MAX,
 };
 
 /// One operation of a batch.
@@ -78,6 +78,11 @@ impl Op {
                 check_patch(prefix, *block, *offset, data)
             }
         }
+    }
+
+    /// Whether it removes and brings nothing.
+    pub fn is_deletion(&self) -> bool {
+        matches!(self, Self::Delete { .. } | Self::DeleteRange { .. })
     }
 
     /// Key and value bytes that the operation carries.
@@ -205,6 +210,11 @@ impl Batch {
     /// As [`Batch::payload_bytes`], but a patch counts as the whole block that it becomes.
     pub fn whole_bytes(&self) -> usize {
         self.payload_bytes + self.patched_bytes
+    }
+
+    /// Whether it removes something and brings little: a full store lets such batches into its reserve.
+    pub fn is_deleting(&self) -> bool {
+        self.ops.iter().any(Op::is_deletion) && self.whole_bytes() <= DELETING_BYTES_MAX
     }
 
     /// Whether any operation changes a part of a block.

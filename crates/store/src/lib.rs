@@ -99,6 +99,11 @@ pub const VALUE_LEN_MAX: usize = 1 << 20;
 /// Most payload bytes (keys and values, of a patch the whole block) that one batch may carry.
 pub const BATCH_BYTES_MAX: usize = 32 << 20;
 
+/// Most payload bytes of a batch that counts as deleting ([`Batch::is_deleting`]). A removal may bring more
+/// than keys: a file system moves rows with the content of files. The space of what a full store lets in
+/// must be there until it is flushed, whatever it deletes, so it is no more than that.
+pub const DELETING_BYTES_MAX: usize = 192 << 10;
+
 /// Point and range reads at one position of the order.
 ///
 /// Implemented by stores (the newest committed state, a fresh position at each call) and by

@@ -218,7 +218,7 @@ impl<D: Database> Base for DatabaseStore<D> {
     /// Refuses what finds no room.
     fn admit(&self, batch: &Batch, _durability: Durability) -> Result<()> {
         self.shared.check_writable()?;
-        let deletes = batch.ops().iter().any(|op| matches!(op, Op::Delete { .. } | Op::DeleteRange { .. }));
+        let deletes = batch.ops().iter().any(Op::is_deletion);
         let bytes = batch.whole_bytes() as u64;
         match self.room.admit(bytes, deletes) {
             // Deleted keys take room until they are compacted, for which the database sees no reason by

@@ -1,6 +1,6 @@
 //! Removing names. What loses its last name becomes an orphan, in the same batch.
 
-use kvfs_store::{Batch, Keyspace};
+use kvfs_store::{Batch, DELETING_BYTES_MAX, Keyspace};
 use kvfs_txn::Want;
 
 use super::{Resolver, directory_removal_wants, directory_wants, entry_want, row_wants};
@@ -9,7 +9,21 @@ use crate::orphan::Orphans;
 use crate::quota::Gate;
 use crate::schema::check_name;
 use crate::view::{Locker, Origin};
-use crate::{Attr, Caller, FileSystem, FileType, FsError, NodeId, Result};
+use crate::{Attr, Caller, FileSystem, FileType, FsError, INLINE_LEN_LIMIT, NodeId, Result};
+
+/// A batch of removals that has become as large as this gets no more of them (bytes): with the last one,
+/// which may move a row with the longest content to the orphans, it still counts as deleting.
+const REMOVAL_BYTES: usize = DELETING_BYTES_MAX / 2;
+
+/// Most bytes of a removal beside the content of its row: keys, names, headers, the patch of the directory.
+const BESIDE_CONTENT_BYTES: usize = 4 << 10;
+
+const _: () = {
+    let row_bytes = INLINE_LEN_LIMIT as usize + BESIDE_CONTENT_BYTES;
+    assert!(REMOVAL_BYTES + row_bytes <= DELETING_BYTES_MAX);
+    // A rename over a file moves its own row, too.
+    assert!(2 * row_bytes <= DELETING_BYTES_MAX);
+};
 
 impl FileSystem {
     /// Removes the name of something that is no directory. One batch.
@@ -85,7 +99,8 @@ impl<'v> Remover<'v> {
     }
 
     /// Removes names of a directory, as long as `check` has no objection, which is asked under their latches.
-    /// One batch. Returns how many: a name of a file that is among them already stays, with those behind it.
+    /// One batch, which a full store lets in. Returns how many: a name of a file that is among them already
+    /// stays, with those behind it, and so do those for which the batch is too large.
     ///
     /// # Errors
     /// `Parked`; `NotFound`; what `check` says; `NotEmpty`; store errors. Nothing was removed then.
@@ -116,10 +131,14 @@ impl<'v> Remover<'v> {
         let mut batch = Batch::new();
         let mut removals = Vec::with_capacity(victims.len());
         for (victim, name) in victims.iter().zip(names) {
+            if batch.payload_bytes() >= REMOVAL_BYTES {
+                break;
+            }
             batch.delete(self.meta, part.placement.key(name));
             removals.push(self.orphans.stage_removal(gate, &mut batch, victim, &mut guard)?);
             self.stage_emptied(&mut batch, victim);
         }
+        victims.truncate(removals.len());
         let directories = victims.iter().filter(|victim| victim.kind == FileType::Directory).count();
         let patch = guard.counted(parent, -(victims.len() as i64), -(directories as i32))?;
         batch.merge(self.meta, part.placement.own_key(), patch.encode(directory));

@@ -177,7 +177,7 @@ impl Removal<'_, '_> {
             let page = names_after(self.view, &pin, b"", PAGE)?;
             let mut files: Vec<&[u8]> = page.files.iter().map(AsRef::as_ref).collect();
             while !files.is_empty() {
-                // Of several names of a file, one at a time.
+                // Of several names of a file one at a time, and no more than one batch takes.
                 let removed = self.remove_names(&pin, &files)?;
                 files.drain(..removed);
             }

@@ -24,6 +24,7 @@ mod engine;
 mod exclusive;
 mod follow;
 mod full;
+mod full_removals;
 mod histories;
 mod hostile;
 mod idle;

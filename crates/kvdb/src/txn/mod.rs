@@ -464,7 +464,8 @@ impl Txn for DbTxn {
         let (is_batch, bytes) =
             self.with(|live| Ok((self.is_batch(&live.writes)?, live.writes.stats().bytes_written)))?;
         if is_batch {
-            return self.engine.writer.wait_to_commit(bytes);
+            // What has written nothing needs no space.
+            return if bytes > 0 { self.engine.writer.wait_to_commit(bytes) } else { Ok(()) };
         }
         self.prepare_spilled(None)?;
         self.engine.writer.wait_to_commit_runs()

@@ -33,7 +33,7 @@ use crate::runtime::options::Background;
 use crate::runtime::stalls::StallTimer;
 use crate::space::Budget;
 use crate::space::planner::{Act, Attempt, Known};
-use crate::write::growth::{ReserveGrowth, is_deleting};
+use crate::write::growth::ReserveGrowth;
 use std::sync::Arc;
 
 /// Longest wait for one step of background progress before looking again.
@@ -107,7 +107,7 @@ impl Admission {
             self.growth.reset();
             return Ok(());
         }
-        let growth = if is_deleting(batch) { self.growth.growth_of(batch, &layers()?) } else { i64::MAX };
+        let growth = if batch.is_deleting() { self.growth.growth_of(batch, &layers()?) } else { i64::MAX };
         if !self.growth.allows(growth) {
             return self.admit_bytes(bytes, Budget::Ordinary, held);
         }
@@ -116,8 +116,16 @@ impl Admission {
         Ok(())
     }
 
+    /// Waits until the commit of a transaction may come in as one batch. Each of its batches was admitted,
+    /// and counts since then among what waits to be written: so it brings nothing more, and what other
+    /// deletions have taken of the reserve meanwhile is no reason to refuse it. What merges need stays theirs.
+    pub(super) fn admit_commit(&self, held: &mut StallTimer) -> Result<()> {
+        self.admit_bytes(0, Budget::Deleting, held)?;
+        self.wait_for_room(held)
+    }
+
     /// Waits for nothing; tries to make space for `bytes` when there is none.
-    pub(super) fn admit_bytes(&self, bytes: u64, budget: Budget, held: &mut StallTimer) -> Result<()> {
+    fn admit_bytes(&self, bytes: u64, budget: Budget, held: &mut StallTimer) -> Result<()> {
         if self.space.has_space(bytes, budget) {
             return Ok(());
         }
@@ -214,7 +222,7 @@ impl Admission {
     }
 
     /// Waits until memory has room for a batch: in the active table, or for another one.
-    pub(super) fn wait_for_room(&self, held: &mut StallTimer) -> Result<()> {
+    fn wait_for_room(&self, held: &mut StallTimer) -> Result<()> {
         let waits = self.runtime.options.background == Background::Threads;
         self.wait_until(held, || {
             let view = self.live.view();
@@ -283,12 +291,6 @@ impl Admission {
             });
         }
     }
-}
-
-/// Deleting may dip into the reserve: it must work on a full store. The rest of the reserve is for the merges
-/// that give the space of what is deleted back.
-pub(super) fn budget_of(batch: &Batch) -> Budget {
-    if is_deleting(batch) { Budget::Deleting } else { Budget::Ordinary }
 }
 
 #[cfg(test)]

@@ -24,18 +24,6 @@ use crate::read::Reader;
 /// Most that deleting batches may add to a full store (bytes).
 const GROWTH_MAX: u64 = 1 << 20;
 
-/// Most payload of a batch that counts as deleting (bytes): an unlink also writes times and counters.
-const DELETING_BYTES_MAX: usize = 64 << 10;
-
-/// Whether the batch may use the reserve, as far as it is known without a look at the store.
-pub(super) fn is_deleting(batch: &Batch) -> bool {
-    batch.ops().iter().any(is_deletion) && batch.whole_bytes() <= DELETING_BYTES_MAX
-}
-
-fn is_deletion(op: &Op) -> bool {
-    matches!(op, Op::Delete { .. } | Op::DeleteRange { .. })
-}
-
 /// See the module.
 pub(super) struct ReserveGrowth {
     reader: Arc<Reader>,
@@ -65,7 +53,7 @@ impl ReserveGrowth {
     /// What the store grows by with the batch (bytes), by what `layers` say of its keys. Of a deleted range
     /// the first record counts alone.
     pub(super) fn growth_of(&self, batch: &Batch, layers: &Layers) -> i64 {
-        if batch.ops().iter().all(is_deletion) {
+        if batch.ops().iter().all(Op::is_deletion) {
             return 0;
         }
         let mut changes = Changes { reader: &self.reader, layers, sizes: HashMap::new() };

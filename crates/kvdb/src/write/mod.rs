@@ -30,7 +30,6 @@ use crate::runtime::Runtime;
 use crate::runtime::stalls::StallTimer;
 use crate::space::HoldsBound;
 use crate::write::admission::Admission;
-use crate::write::admission::budget_of;
 use crate::write::binding::GroupBinder;
 
 /// See the module.
@@ -99,19 +98,18 @@ impl Writer {
     /// fails, but for [`StoreError::Failed`].
     pub(crate) fn commit_batch(&self, batch: &Batch, mark: &CommitMark) -> Result<Position> {
         let mut held = StallTimer::default();
-        let admitted = self.admission.admit_bytes(0, budget_of(batch), &mut held);
-        let admitted = admitted.and_then(|()| self.admission.wait_for_room(&mut held));
+        let admitted = self.admission.admit_commit(&mut held);
         let applied = admitted.and_then(|()| self.apply_admitted(batch, Some(mark), &mut held));
         self.runtime.note_held(&held);
         applied
     }
 
-    /// Waits as long as a commit of so many bytes has to, so that [`Writer::commit_batch`] need not: others
-    /// wait for that.
+    /// Waits as long as a commit of so many bytes has to, and looks for space, so that
+    /// [`Writer::commit_batch`] need not: others wait for that.
     pub(crate) fn wait_to_commit(&self, payload_bytes: u64) -> Result<()> {
         let mut held = StallTimer::default();
         self.admission.pay_debt(payload_bytes, &mut held);
-        let waited = self.admission.wait_for_room(&mut held);
+        let waited = self.admission.admit_commit(&mut held);
         self.runtime.note_held(&held);
         waited
     }

@@ -72,7 +72,7 @@ fn what_was_taken_in_can_be_flushed_and_deleted_on_a_full_store_whatever_its_len
 }
 
 /// Puts rows of about 1 KiB until the store is full; returns their keys.
-fn fill_with_small_rows(db: &Db, rows: Keyspace, rng: &mut Rng) -> Vec<Vec<u8>> {
+pub(crate) fn fill_with_small_rows(db: &Db, rows: Keyspace, rng: &mut Rng) -> Vec<Vec<u8>> {
     let mut keys = Vec::new();
     loop {
         let key = rng.next_u64().to_be_bytes().to_vec();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kvfs_device::{CrashDevice, CrashMode, Device};
+use kvfs_device::{CrashDevice, CrashMode, Device, Rng};
 use kvfs_kvdb::{Db, Options};
 use kvfs_store::{
     BLOCK_BYTES, Batch, Durability, Isolation, KeyRange, Keyspace, Position, Read, Records, Store,
@@ -10,6 +10,7 @@ use kvfs_store::{
 };
 
 use crate::basics::{data, get, make, open, put, rows};
+use crate::space::fill_with_small_rows;
 
 fn begin(db: &Db) -> Arc<dyn Txn> {
     db.begin(TxnOptions::default()).expect("begins")
@@ -147,6 +148,57 @@ fn a_full_store_refuses_private_writes_and_lets_a_transaction_delete() {
     txn.apply(batch).expect("deletes on a full store");
     txn.commit(Durability::Synced).expect("commits on a full store");
     write(&*begin(&db), keyspace, "again", &"x".repeat(250 << 10)).expect("there is space again");
+}
+
+#[test]
+fn transaction_on_a_full_store_commits_as_many_deletions_as_it_took() {
+    let device = make(400);
+    let db = open(&device, |options| options.memtable_bytes = 2 << 20);
+    let keyspace = rows(&db);
+    let keys: Vec<String> = (0..5000).map(|number| format!("{number:040}")).collect();
+    for key in &keys {
+        put(&db, keyspace, key, &"x".repeat(900));
+    }
+    fill_with_small_rows(&db, keyspace, &mut Rng::new(1));
+    let txn = begin(&db);
+    for key in &keys {
+        let mut batch = Batch::new();
+        batch.delete(keyspace, key.clone());
+        txn.apply(batch).expect("deletes on a full store");
+    }
+    txn.commit(Durability::Buffered).expect("commits on a full store");
+    assert!(keys.iter().all(|key| get(&db, keyspace, key).is_none()));
+    write(&*begin(&db), keyspace, "again", "x").expect("there is space again");
+    db.flush().expect("flushes");
+    assert!(db.check().expect("checks").findings.is_empty());
+}
+
+#[test]
+fn transaction_that_took_its_writes_commits_when_deletions_of_others_have_used_the_reserve() {
+    let device = make(400);
+    let db = open(&device, |options| options.memtable_bytes = 2 << 20);
+    let keyspace = rows(&db);
+    let txn = begin(&db);
+    for number in 0..200 {
+        write(&*txn, keyspace, &format!("own{number}"), &"x".repeat(10_000)).expect("there is space");
+    }
+    let keys = fill_with_small_rows(&db, keyspace, &mut Rng::new(2));
+    // Holds all that is deleted.
+    let snapshot = db.snapshot().expect("pins");
+    for keys in keys.chunks(200) {
+        let mut batch = Batch::new();
+        for key in keys {
+            batch.delete(keyspace, key.clone());
+        }
+        db.apply(batch, Durability::Buffered).expect("deletes on a full store");
+    }
+    assert!(matches!(write(&*begin(&db), keyspace, "other", "x"), Err(StoreError::Full)));
+    txn.commit(Durability::Buffered).expect("its space was kept for it");
+    assert_eq!(get(&db, keyspace, "own199"), Some("x".repeat(10_000)));
+    db.flush().expect("flushes");
+    drop(snapshot);
+    write(&*begin(&db), keyspace, "other", "x").expect("there is space again");
+    assert!(db.check().expect("checks").findings.is_empty());
 }
 
 #[test]

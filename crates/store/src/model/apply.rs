@@ -36,7 +36,9 @@ pub(super) fn apply_any_size(
     let tables = Tables::of(shared, &batch)?;
     let merged = resolve_merges(&tables, &batch)?;
     sweep(shared, &mut commit, SWEEP_KEYS_MIN + 2 * batch.len());
-    check_space(shared, &mut commit, &batch)?;
+    // What a transaction has taken, it commits.
+    let takes_reserve = batch.is_deleting() || commit_of.is_some();
+    check_space(shared, &mut commit, &batch, takes_reserve)?;
 
     let base = shared.newest();
     let newest = base + batch.len() as u64;
@@ -196,20 +198,19 @@ fn sweep(shared: &Shared, commit: &mut Commit, keys_max: usize) {
 }
 
 /// Fails with `Full` when the store has a limit and `batch` may not take what it needs.
-fn check_space(shared: &Shared, commit: &mut Commit, batch: &Batch) -> Result<()> {
-    if !is_full_for(shared, batch) {
+fn check_space(shared: &Shared, commit: &mut Commit, batch: &Batch, takes_reserve: bool) -> Result<()> {
+    if !is_full_for(shared, batch, takes_reserve) {
         return Ok(());
     }
     sweep(shared, commit, usize::MAX);
-    if is_full_for(shared, batch) { Err(StoreError::Full) } else { Ok(()) }
+    if is_full_for(shared, batch, takes_reserve) { Err(StoreError::Full) } else { Ok(()) }
 }
 
 /// Whether the store has a limit, and `batch` may not take what it needs.
-pub(super) fn is_full_for(shared: &Shared, batch: &Batch) -> bool {
+pub(super) fn is_full_for(shared: &Shared, batch: &Batch, takes_reserve: bool) -> bool {
     let Some(bytes_max) = shared.options.capacity_bytes else { return false };
-    let deletes = batch.ops().iter().any(|op| matches!(op, Op::Delete { .. } | Op::DeleteRange { .. }));
     let bytes_needed: u64 = batch.ops().iter().map(|op| bytes_needed(shared, op)).sum();
-    let bytes_allowed = if deletes { bytes_max } else { bytes_max - shared.bytes_reserved() };
+    let bytes_allowed = if takes_reserve { bytes_max } else { bytes_max - shared.bytes_reserved() };
     bytes_needed > 0 && shared.bytes_taken() + bytes_needed > bytes_allowed
 }
 

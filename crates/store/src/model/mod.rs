@@ -52,8 +52,8 @@ pub const CAPACITY_BYTES_UNLIMITED: u64 = 1 << 60;
 /// What may differ between stores in memory.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ModelOptions {
-    /// Most that it holds (bytes); `None`: any number. One hundredth is a reserve: only batches that delete
-    /// something may use it.
+    /// Most that it holds (bytes); `None`: any number. One hundredth is a reserve: only batches that are
+    /// deleting ([`Batch::is_deleting`]) and commits may use it.
     pub capacity_bytes: Option<u64>,
     /// What a version of a key counts for beside key and value (bytes).
     pub entry_bytes: u64,
@@ -116,7 +116,7 @@ impl ModelStore {
     }
 
     /// An empty store that holds at most `bytes_max` of keys and values. One hundredth of that is a
-    /// reserve: only batches that delete something may use it.
+    /// reserve: only batches that are deleting ([`Batch::is_deleting`]) and commits may use it.
     pub fn with_capacity_bytes(bytes_max: u64) -> Self {
         Self::with(ModelOptions { capacity_bytes: Some(bytes_max), ..ModelOptions::default() })
     }

@@ -414,7 +414,7 @@ impl Txn for ModelTxn {
                 self.find_conflict(&tables, &batch)?;
             }
             let (operations, bytes) = (batch.len() as u64, batch.payload_bytes() as u64);
-            if apply::is_full_for(&self.shared, &batch) {
+            if apply::is_full_for(&self.shared, &batch, batch.is_deleting()) {
                 return Err(StoreError::Full);
             }
             let seen = self.seen_by(live);

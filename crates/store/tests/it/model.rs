@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kvfs_store::model::ModelStore;
-use kvfs_store::{Batch, Durability, KeyRange, StoreError, TxnOptions};
+use kvfs_store::{Batch, DELETING_BYTES_MAX, Durability, KeyRange, StoreError, TxnOptions, VALUE_LEN_MAX};
 
 use crate::text;
 
@@ -85,6 +85,29 @@ fn a_full_store_still_deletes() {
     drop(snapshot);
     f.apply(|b| b.put(f.plain, "b", vec![0; 999]));
     assert_eq!(f.store.space().used_bytes, 1501 + 1000);
+}
+
+#[test]
+fn a_full_store_lets_only_small_batches_that_delete_into_its_reserve_and_what_transactions_took() {
+    let f = Fixture::over(Arc::new(ModelStore::with_capacity_bytes(100 << 20)));
+    let beside_a_deletion = |key: &'static str, bytes: usize| {
+        f.try_apply(|b| {
+            b.delete(f.plain, "x");
+            b.put(f.plain, key, vec![0; bytes - 2]);
+        })
+    };
+    let txn = f.store.begin(TxnOptions::default()).unwrap();
+    let mut batch = Batch::new();
+    batch.put(f.plain, "t", vec![0; 300 << 10]);
+    txn.apply(batch).unwrap();
+    while let available @ 9.. = f.store.space().available_bytes {
+        let len = VALUE_LEN_MAX.min(available as usize - 8);
+        f.apply(|b| b.put(f.plain, available.to_be_bytes().to_vec(), vec![0; len]));
+    }
+    assert!(matches!(beside_a_deletion("a", DELETING_BYTES_MAX + 1), Err(StoreError::Full)));
+    beside_a_deletion("a", DELETING_BYTES_MAX).unwrap();
+    txn.commit(Durability::Buffered).unwrap();
+    assert_eq!(f.store.get(f.plain, b"t").unwrap().map(|value| value.len()), Some(300 << 10));
 }
 
 #[test]

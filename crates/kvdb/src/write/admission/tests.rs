@@ -5,10 +5,13 @@ use std::time::Duration;
 
 use kvfs_device::{Device, MemoryDevice};
 use kvfs_store::clock::SystemClock;
-use kvfs_store::{BLOCK_BYTES, Batch, Durability, Keyspace, KeyspaceKind, Position, Store, StoreError};
+use kvfs_store::{
+    BLOCK_BYTES, Batch, Durability, Keyspace, KeyspaceKind, Position, Store, StoreError, Transactions,
+    TxnOptions,
+};
 
 use crate::pressure::throttle::SEALED_MAX;
-use crate::space::Budget;
+use crate::space::{Budget, Stream};
 use crate::{Background, CreateOptions, Db, Options};
 
 const CAPACITY: u64 = 256 << 20;
@@ -177,5 +180,49 @@ fn refused_writer_waits_for_readers_once_for_each_pass_also_of_others() {
     }
     assert!(free_bytes() > before, "what is not read any more has given its space back");
     fill(&db, data, 0).expect("there is space");
+    db.close().expect("closes");
+}
+
+#[test]
+fn prepared_commit_has_made_its_pass_before_and_makes_none_itself() {
+    let (db, data) = full_of_what_is_deleted();
+    let txn = db.begin(TxnOptions::default()).expect("begins");
+    let mut batch = Batch::new();
+    batch.delete(data, b"other\0\0\0\0\0\0\0\0".to_vec());
+    txn.apply(batch).expect("deletes on a full store");
+    let passes = || db.parts.pressure.passes().ended();
+    // What merges may take at any time.
+    let (zones, mut taken) = (&db.parts.runtime.ctx.zones, Vec::new());
+    let has_space = || db.parts.space.has_space(0, Budget::Deleting);
+    while has_space() {
+        taken.push(zones.allocate(Stream::Meta, zones.zone_bytes(), Budget::Reserve).expect("is there"));
+    }
+    let before = passes();
+    txn.prepare().expect("finds what is deleted");
+    assert!(has_space());
+    let prepared = passes();
+    assert!(prepared > before, "there was a pass");
+    txn.commit(Durability::Buffered).expect("commits");
+    assert_eq!(passes(), prepared, "and no other one");
+    for extent in taken {
+        zones.release(extent);
+    }
+    db.close().expect("closes");
+}
+
+#[test]
+fn transaction_without_writes_is_prepared_and_committed_without_space() {
+    let db = open_of(16 << 20, 1 << 20, 4 << 20);
+    let txn = db.begin(TxnOptions::default()).expect("begins");
+    let (zones, mut taken) = (&db.parts.runtime.ctx.zones, Vec::new());
+    while let Ok(extent) = zones.allocate(Stream::Meta, zones.zone_bytes(), Budget::Reserve) {
+        taken.push(extent);
+    }
+    assert!(!db.parts.space.has_space(0, Budget::Deleting));
+    txn.prepare().expect("needs nothing");
+    txn.commit(Durability::Buffered).expect("commits");
+    for extent in taken {
+        zones.release(extent);
+    }
     db.close().expect("closes");
 }
