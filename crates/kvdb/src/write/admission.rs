@@ -118,7 +118,8 @@ impl Admission {
 
     /// Waits until the commit of a transaction may come in as one batch. Each of its batches was admitted,
     /// and counts since then among what waits to be written: so it brings nothing more, and what other
-    /// deletions have taken of the reserve meanwhile is no reason to refuse it. What merges need stays theirs.
+    /// deletions have taken of the reserve meanwhile is no reason to refuse it. What merges need stays
+    /// theirs.
     pub(super) fn admit_commit(&self, held: &mut StallTimer) -> Result<()> {
         self.admit_bytes(0, Budget::Deleting, held)?;
         self.wait_for_room(held)
