@@ -70,7 +70,10 @@ pub use attr::Credentials;
 pub use cloning::{CloneRights, Cloned, clone_tree};
 pub use detached::{DetachedStats, DetachedTrees, Pause, StaleOfTrees};
 pub use error::{FsError, Result};
-pub use file::{AccessCount, AccessPattern, FileAccesses, StretchAccesses, hole_of_seek};
+pub use file::{
+    AccessCount, AccessPattern, ChangedBeside, ContentObserver, FileAccesses, StretchAccesses, hole_of_seek,
+    write_pages,
+};
 pub use filesystem::FileSystem;
 /// A place in the store's history, as [`FileSystem::sync`] takes it; what front ends say of transactions.
 pub use kvfs_store::{Durability, Isolation, Position, TxnId, TxnStats};

@@ -7,7 +7,7 @@ use kvfs_store::Position;
 use kvfs_txn::Ticket;
 
 use crate::attr::{CAPABILITY, SET_ID};
-use crate::{ChangedNames, Credentials, Waits};
+use crate::{ChangedNames, ContentObserver, Credentials, Waits};
 
 /// Longest name (bytes).
 pub const NAME_LEN_MAX: usize = 255;
@@ -72,6 +72,8 @@ pub struct Caller {
     /// It asks beside a kernel, which must be told of the names that it changes: they are noted here, before
     /// another operation can hold them. `None`: there is no such kernel, or it asks itself.
     pub changed_names: Option<Arc<ChangedNames>>,
+    /// Is told of content that the caller changes. `None`: no kernel has older pages of it.
+    pub content_observer: Option<Arc<dyn ContentObserver>>,
     /// End what [`settled_for`](crate::settled_for) waits for. `None`: nothing does.
     pub waits: Option<Arc<Waits>>,
     /// The ticket of [`crate::FsError::Parked`], when the request is tried again: it keeps its place in

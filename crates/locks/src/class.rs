@@ -200,6 +200,7 @@ classes! {
     FuseBridgeWritersState "fuse/bridge/writers.state",
     FuseNotifyQueue "fuse/notify.queue",
     FuseNotifyPending "fuse/notify.pending",
+    FuseBridgeOldContent "fuse/bridge/old_content.state",
     SocketSharesTaken "socket/shares.taken",
     FsAttrAtimePending "fs/attr/atime.pending",
     FsFileAccesses "fs/file/accesses",

@@ -5,13 +5,15 @@
 //!
 //! Thread safety: everything is `&self`; cheap to clone.
 
-use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use kvfs_fs::{BeginOptions, Caller, Durability, FileSystem, FsError, Invalidations, NodeId, Telling, TxnId};
+use kvfs_fs::{
+    BeginOptions, Caller, ContentObserver, Durability, FileSystem, FsError, Invalidations, NodeId, Telling,
+    TxnId,
+};
 use kvfs_locks::{Condvar, Mutex, class};
 use kvfs_service::Transactions;
 use rustix::io::Errno;
@@ -44,8 +46,9 @@ pub(crate) struct Shared {
     observer: Option<Arc<dyn Observer>>,
 }
 
-/// Another front end of the same file system, with caches of its own.
-pub trait Observer: fmt::Debug + Send + Sync {
+/// Another front end of the same file system, with caches of its own. It is told of content at once, too, as
+/// it changes.
+pub trait Observer: ContentObserver {
     /// Processes have changed this; the call returns to them when this does. `telling`: the names among it,
     /// and those of a call that has failed, which are untold until this was ended.
     fn changed(&self, changes: Invalidations, telling: Option<Telling>);
@@ -135,6 +138,11 @@ impl Shared {
     pub(crate) fn begin_names(&self, caller: &Caller) -> NameCall<'_> {
         let changed_names = self.observer.is_some().then(Arc::default);
         NameCall { shared: self, caller: Caller { changed_names, ..caller.clone() } }
+    }
+
+    /// For callers that change content.
+    pub(crate) fn content_observer(&self) -> Option<Arc<dyn ContentObserver>> {
+        self.observer.clone().map(|observer| observer as Arc<dyn ContentObserver>)
     }
 
     /// Those of a store that is served by others as well.

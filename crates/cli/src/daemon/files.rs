@@ -9,12 +9,12 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
+use std::ops::Range;
 use std::os::unix::net::UnixListener;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 
 use kvfs_fs::operations::Recorder;
-use kvfs_fs::{Durability, FileSystem, Invalidations, Telling};
-use kvfs_fuse::bridge::Bridge;
+use kvfs_fs::{ContentObserver, Durability, FileSystem, Invalidations, NodeId, Telling};
 use kvfs_locks::{Mutex, class};
 use kvfs_open::Memory;
 use kvfs_posix::{Observer, PosixError, Process, View, WeakView};
@@ -23,7 +23,7 @@ use kvfs_service::{Begin, Caller, ErrorKind, ServiceError, Transactions};
 use kvfs_socket::BoundSocket;
 use rustix::io::Errno;
 
-use super::views::MountedViews;
+use super::views::{KernelSide, MountedViews};
 
 /// Of the ceiling, what lanes may take when all are filled: as much as the engine leaves at first.
 const MEMORY_SHARE: u64 = 4;
@@ -41,7 +41,7 @@ pub(super) struct Files {
 /// The kernel sides of a store that is mounted.
 #[derive(Clone)]
 pub(super) struct KernelSides {
-    pub(super) main: Weak<Bridge>,
+    pub(super) main: KernelSide,
     pub(super) views: Arc<MountedViews>,
 }
 
@@ -185,6 +185,17 @@ impl fmt::Debug for Told {
     }
 }
 
+impl ContentObserver for Told {
+    fn content_changed(&self, node: NodeId, bytes: Range<u64>) {
+        if self.txn == 0 {
+            return self.kernel.main.content_changed(node, bytes);
+        }
+        for view in self.kernel.views.of(self.txn) {
+            view.content_changed(node, bytes.clone());
+        }
+    }
+}
+
 impl Observer for Told {
     fn transactions(&self) -> Option<&Transactions> {
         Some(&self.transactions)
@@ -193,12 +204,12 @@ impl Observer for Told {
     fn changed(&self, changes: Invalidations, telling: Option<Telling>) {
         if self.txn == 0 {
             // Without a kernel side there is nothing old.
-            if let Some(main) = self.kernel.main.upgrade() {
+            if let Some(main) = self.kernel.main.bridge() {
                 main.forget_beside(changes, telling);
             }
             return;
         }
-        for view in self.kernel.views.of(self.txn) {
+        for view in self.kernel.views.of(self.txn).iter().filter_map(KernelSide::bridge) {
             view.forget_beside(changes.clone(), None);
         }
     }

@@ -61,7 +61,7 @@ use public::PublicSockets;
 use resident::Keeper;
 use signals::Signals;
 use unmounted::End;
-use views::{MainMount, MountedViews};
+use views::{KernelSide, MainMount, MountedViews};
 
 /// Of −1000 (never) to 1000: a killed daemon fails every process that uses the mount.
 const OOM_SCORE_ADJUSTMENT: i16 = -900;
@@ -350,7 +350,7 @@ fn run_session(
     let serving = Arc::clone(&bridge);
     let (buffers, options, store_dir) = (session.buffers(), plan.mount.clone(), store.clone());
     let views = Arc::new(MountedViews::default());
-    let kernel = KernelSides { main: Arc::downgrade(&bridge), views: Arc::clone(&views) };
+    let kernel = KernelSides { main: KernelSide::of(&bridge), views: Arc::clone(&views) };
     let mounts = Arc::new(MainMount {
         bridge,
         buffers,

@@ -5,12 +5,13 @@
 //! gives a user is never more than the main line's.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use kvfs_fs::{Durability, FileSystem, FsError, Position};
+use kvfs_fs::{ContentObserver, Durability, FileSystem, FsError, NodeId, Position};
 use kvfs_fuse::bridge::{Bridge, View, ViewOptions};
 use kvfs_fuse::mount::{self, MountOptions, MountPoint, Unmount};
 use kvfs_fuse::transport::BufferPool;
@@ -24,24 +25,53 @@ use crate::store_dir::StoreDir;
 
 /// The kernel sides of views that are mounted, by the number of the transaction.
 #[derive(Default)]
-pub(super) struct MountedViews(Mutex<BTreeMap<u64, Vec<Weak<Bridge>>>, class::CliDaemonViews>);
+pub(super) struct MountedViews(Mutex<BTreeMap<u64, Vec<KernelSide>>, class::CliDaemonViews>);
+
+/// That of a mount.
+#[derive(Clone)]
+pub(super) struct KernelSide {
+    bridge: Weak<Bridge>,
+    content: Arc<dyn ContentObserver>,
+}
+
+impl KernelSide {
+    pub(super) fn of(bridge: &Arc<Bridge>) -> Self {
+        Self { bridge: Arc::downgrade(bridge), content: bridge.content_observer() }
+    }
+
+    /// `None`: it has ended.
+    pub(super) fn bridge(&self) -> Option<Arc<Bridge>> {
+        self.bridge.upgrade()
+    }
+
+    fn has_ended(&self) -> bool {
+        self.bridge.strong_count() == 0
+    }
+
+    /// See [`ContentObserver`].
+    pub(super) fn content_changed(&self, node: NodeId, bytes: Range<u64>) {
+        if !self.has_ended() {
+            self.content.content_changed(node, bytes);
+        }
+    }
+}
 
 impl MountedViews {
     /// Whether there are others of this transaction.
     fn add(&self, txn: u64, bridge: &Arc<Bridge>) -> bool {
         let mut known = self.0.lock();
-        known.retain(|_, bridges| {
-            bridges.retain(|bridge| bridge.strong_count() > 0);
-            !bridges.is_empty()
+        known.retain(|_, sides| {
+            sides.retain(|side| !side.has_ended());
+            !sides.is_empty()
         });
         let all = known.entry(txn).or_default();
-        all.push(Arc::downgrade(bridge));
+        all.push(KernelSide::of(bridge));
         all.len() > 1
     }
 
     /// Those of a transaction.
-    pub(super) fn of(&self, txn: u64) -> Vec<Arc<Bridge>> {
-        self.0.lock().get(&txn).into_iter().flatten().filter_map(Weak::upgrade).collect()
+    pub(super) fn of(&self, txn: u64) -> Vec<KernelSide> {
+        self.0.lock().get(&txn).cloned().unwrap_or_default()
     }
 }
 

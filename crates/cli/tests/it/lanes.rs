@@ -12,6 +12,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::process::{Signal, kill_process};
 
+use crate::crash::mapped::{Mapping, PAGE_BYTES};
 use crate::user::{as_nobody, can_be_nobody, give};
 use crate::world::{World, can_mount, daemon_of, daemons_of, is_mounted, kvfs, wait_until};
 
@@ -189,6 +190,75 @@ fn what_a_mount_and_lanes_append_is_all_there() {
     client.write("/log", "");
     on_mount("mount 4\n");
     assert_eq!(fs::read_to_string(&path).unwrap(), "mount 4\n");
+}
+
+/// A file of two pages on a mount, or of so few bytes, in which a mapping has changed the first byte.
+fn mapped(dir: &str, name: &str, len: usize) -> Mapping {
+    let path = format!("{dir}/{name}");
+    fs::write(&path, vec![b'.'; len]).unwrap();
+    let file = fs::File::options().read(true).write(true).open(&path).unwrap();
+    let mut mapping = Mapping::new(&file, len.next_multiple_of(PAGE_BYTES)).unwrap();
+    mapping.write(0, b"m");
+    mapping
+}
+
+#[test]
+fn bytes_that_a_mapping_and_a_lane_write_in_one_page_are_all_there() {
+    if !can_mount("bytes_that_a_mapping_and_a_lane_write_in_one_page_are_all_there") {
+        return;
+    }
+    let world = World::new();
+    let (_, dir) = world.mounted();
+    let client = Client::connect(&dir, 0);
+    for (name, len) in [("small", 200), ("large", 2 * PAGE_BYTES)] {
+        let mut mapping = mapped(&dir, name, len);
+        let handle = client.open(&format!("/{name}"), OFlags::WRONLY).unwrap();
+        let by_lane = |text: &str, offset| {
+            client.call(&Call::Write { handle, offset: Some(offset) }, text.as_bytes()).unwrap();
+        };
+        let expect = |expected: &str| {
+            assert!(client.read(&format!("/{name}")).unwrap().starts_with(expected), "{name}");
+            assert!(fs::read_to_string(format!("{dir}/{name}")).unwrap().starts_with(expected), "{name}");
+        };
+        by_lane("lane", 4);
+        expect("m...lane..");
+        mapping.write(0, b"M");
+        by_lane("LA", 4);
+        by_lane("!", 9);
+        expect("M...LAne.!.");
+        drop(mapping);
+        expect("M...LAne.!.");
+    }
+}
+
+#[test]
+fn file_that_a_lane_cuts_is_not_made_longer_by_dirty_pages_of_a_mapping() {
+    if !can_mount("file_that_a_lane_cuts_is_not_made_longer_by_dirty_pages_of_a_mapping") {
+        return;
+    }
+    let world = World::new();
+    let (_, dir) = world.mounted();
+    let client = Client::connect(&dir, 0);
+    let expect = |name: &str, expected: &str| {
+        assert_eq!(client.read(&format!("/{name}")).unwrap(), expected);
+        assert_eq!(fs::read_to_string(format!("{dir}/{name}")).unwrap(), expected);
+    };
+    for len in [200, 2 * PAGE_BYTES] {
+        let mut cut = mapped(&dir, "cut", len);
+        if len > PAGE_BYTES {
+            cut.write(1, b"second page");
+        }
+        client.call(&Call::Truncate { at: at("/cut"), size: 3 }, &[]).unwrap();
+        expect("cut", "m..");
+        drop(cut);
+        expect("cut", "m..");
+
+        let begun_anew = mapped(&dir, "new", len);
+        client.write("/new", "new");
+        expect("new", "new");
+        drop(begun_anew);
+        expect("new", "new");
+    }
 }
 
 #[test]

@@ -86,6 +86,10 @@ impl FileSystem {
         }
         Privileges::new(self).stage_loss(loss, caller, &node, &mut guard, &mut batch, &mut patch)?;
         gate.apply_counted_to_node(caller, batch, &node, patch)?;
+        if let Some(size) = changes.size {
+            // A kernel that believes it to be longer writes whole pages there.
+            caller.note_content(node.inode, size.min(header.size)..u64::MAX);
+        }
         if !caller.goes_by_names && changes.uid.is_some_and(|uid| uid != header.uid) {
             node.state().is_given_away = true;
         }

@@ -65,6 +65,12 @@ impl FileSystem {
         }
         Privileges::new(self).stage_loss(loss, caller, &node, &mut names, &mut batch, &mut patch)?;
         gate.apply_counted_to_node(caller, batch, &node, patch)?;
+        let is_zeroed = !matches!(mode, FallocateMode::Allocate { .. });
+        let from = if is_zeroed { offset.min(header.size) } else { header.size };
+        let to = if keep_size { end.min(header.size) } else { end };
+        if from < to {
+            caller.note_content(node.inode, from..to);
+        }
         Ok(())
     }
 }

@@ -14,6 +14,7 @@
 
 mod accesses;
 mod allocate;
+mod beside;
 mod blocks;
 mod clone_range;
 mod content;
@@ -25,6 +26,7 @@ mod write;
 
 pub use accesses::{AccessCount, AccessPattern, FileAccesses, StretchAccesses};
 pub(crate) use accesses::{AccessLog, accesses_of};
+pub use beside::{ChangedBeside, ContentObserver, write_pages};
 pub(crate) use clone_range::{CLONES_MAX, RangeCloner, whole_file};
 pub(crate) use content::Contents;
 pub(crate) use read::Reader;

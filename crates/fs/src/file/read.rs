@@ -118,7 +118,13 @@ impl<'v> Reader<'v> {
 
 impl Contents<'_> {
     /// Reads `length` bytes; uses the rest of `buffer` as room for whole blocks.
-    fn read_blocks(&self, inode: u64, offset: u64, length: usize, buffer: &mut [u8]) -> Result<()> {
+    pub(super) fn read_blocks(
+        &self,
+        inode: u64,
+        offset: u64,
+        length: usize,
+        buffer: &mut [u8],
+    ) -> Result<()> {
         let (prefix, data) = (block_prefix(inode), self.keyspaces.data);
         let first = offset / BLOCK;
         let skew = (offset % BLOCK) as usize;

@@ -5,6 +5,7 @@ use kvfs_store::Batch;
 use kvfs_txn::{Fields, LockName, Want};
 
 use super::accesses::AccessKind;
+use super::beside::ChangedBeside;
 use super::blocks::{Edge, padded};
 use super::{BLOCK, Contents, all_blocks, block_count, blocks_name, end_of};
 use crate::attr::{PrivilegeLoss, Privileges};
@@ -34,17 +35,28 @@ impl FileSystem {
         data: Bytes,
         flags: WriteFlags,
     ) -> Result<Written> {
-        let loss = if flags.is_writeback && !flags.kill_suidgid {
-            PrivilegeLoss::None
-        } else {
-            PrivilegeLoss::by_request(flags.kill_suidgid)
-        };
-        let writer = Writer::new(self);
-        let written = writer.write(&self.gate(), caller, (node, offset), data, flags, loss)?;
-        let now = self.shared.clock.monotonic();
-        self.shared.accesses.note(node.0, AccessKind::Write, written.offset, written.bytes, now);
-        Ok(written)
+        write_counted(self, &Writer::new(self), caller, (node, offset), data, flags)
     }
+}
+
+/// A write that counts as an access.
+pub(super) fn write_counted(
+    fs: &FileSystem,
+    writer: &Writer<'_>,
+    caller: &Caller,
+    place: (NodeId, u64),
+    data: Bytes,
+    flags: WriteFlags,
+) -> Result<Written> {
+    let loss = if flags.is_writeback && !flags.kill_suidgid {
+        PrivilegeLoss::None
+    } else {
+        PrivilegeLoss::by_request(flags.kill_suidgid)
+    };
+    let written = writer.write(&fs.gate(), caller, place, data, flags, loss)?;
+    let now = fs.shared.clock.monotonic();
+    fs.shared.accesses.note(place.0.0, AccessKind::Write, written.offset, written.bytes, now);
+    Ok(written)
 }
 
 /// Writes content.
@@ -53,6 +65,8 @@ pub(super) struct Writer<'v> {
     orphans: Orphans<'v>,
     contents: Contents<'v>,
     privileges: Privileges<'v>,
+    /// Of a kernel's pages.
+    changed_beside: Option<ChangedBeside<'v>>,
 }
 
 impl<'v> Writer<'v> {
@@ -63,7 +77,13 @@ impl<'v> Writer<'v> {
             orphans: fs.orphans(),
             contents: Contents::new(fs),
             privileges: Privileges::new(fs),
+            changed_beside: None,
         }
+    }
+
+    /// That of pages of a kernel's.
+    pub(super) fn of_pages(fs: &'v FileSystem, changed_beside: ChangedBeside<'v>) -> Self {
+        Self { changed_beside: Some(changed_beside), ..Self::new(fs) }
     }
 
     /// As [`FileSystem::write`], where `loss` says what it takes away of the file's privileges.
@@ -110,13 +130,22 @@ impl<'v> Writer<'v> {
             }
         }
         let header = node.header();
+        let (bytes, mut data, mut end) = (data.len() as u64, data, end);
+        let changed = self.changed_beside.map_or_else(Vec::new, |changed| changed(offset..end));
+        if !changed.is_empty() {
+            data = self.contents.without_changed(&node, &header, offset, &data, &changed)?;
+            end = offset + data.len() as u64;
+            if data.is_empty() {
+                return Ok(Written { offset, bytes, position: node.state().changed_at });
+            }
+        }
         let mut batch = Batch::new();
         let times = if flags.keeps_times { RowPatch::default() } else { guard.modified(&node)? };
         let mut patch = RowPatch { size: Some(NumberPatch::Max(end)), ..times };
-        let bytes = data.len() as u64;
         self.privileges.stage_loss(loss, caller, &node, &mut guard, &mut batch, &mut patch)?;
         self.contents.stage_write(&mut batch, &node, &header, offset, data, &mut patch)?;
         let position = gate.apply_counted_to_node(caller, batch, &node, patch)?;
+        caller.note_content(node.inode, offset..end);
         Ok(Written { offset, bytes, position })
     }
 }

@@ -8,6 +8,7 @@ mod anomalies;
 mod areas;
 #[path = "../../../engines/transactions/tests/it/bare.rs"]
 mod bare;
+mod beside;
 mod branches;
 mod branches_of_branches;
 mod branches_of_directories;

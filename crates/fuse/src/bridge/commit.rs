@@ -23,14 +23,16 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use kvfs_fs::{
-    Caller, CommitPlan, Durability, FileSystem, FrozenView, FsError, Invalidations, NodeId, Position, Telling,
+    Caller, CommitPlan, ContentObserver, Durability, FileSystem, FrozenView, FsError, Invalidations, NodeId,
+    Position, Telling,
 };
 
 use kvfs_locks::{Condvar, Mutex, class};
 
 use super::background::Job;
 use super::cached::Cached;
-use super::writers::{OldPages, Rested, Writers};
+use super::old_content::{ContentBeside, OldPages};
+use super::writers::{Rested, Writers};
 use super::{Bridge, Shared};
 use crate::notify::{Message, Notification, Notifier, Told, WAIT_EACH};
 
@@ -357,6 +359,14 @@ impl Bridge {
         self.files.shared.forget_beside(changes, telling);
     }
 
+    /// For another front end that shows the same: must be told of content that it changes. The call that
+    /// changes it must then end with [`Self::forget_beside`].
+    pub fn content_observer(&self) -> Arc<dyn ContentObserver> {
+        let Shared { cached, writers, config, .. } = &*self.files.shared;
+        let (cached, old) = (Arc::clone(cached), Arc::clone(&writers.old));
+        Arc::new(ContentBeside { cached, old, is_writeback: config.writeback })
+    }
+
     /// Has the kernel forget what was found to have changed since the last call, where the store is written
     /// to elsewhere; `is_newer`: looks for that first, since a newer state is shown
     /// ([`kvfs_fs::show_newer`]). On a thread that holds nothing that a request needs.
@@ -372,7 +382,9 @@ impl Bridge {
 impl Shared {
     /// See [`Bridge::forget_beside`].
     pub(super) fn forget_beside(&self, changes: Invalidations, telling: Option<Telling>) {
-        self.forget_changes(changes, telling, Rested::default(), || {});
+        let changed = changes.nodes.iter().filter(|(_, content)| *content);
+        let old = changed.filter_map(|(node, _)| self.writers.old.take_untold(node.0)).collect();
+        self.forget_changes(changes, telling, Rested { old, ..Rested::default() }, || {});
     }
 
     /// Has the kernel forget `changes`, but for the files of `rested` of which it has nothing old.

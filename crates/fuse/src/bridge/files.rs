@@ -450,12 +450,12 @@ impl Operations for Files {
             self.shared.cached.note(node);
         }
         self.run_as(nature, cx, reply.map(), move |on, caller| {
-            if args.cache && on.writers.has_old_pages(node) {
-                tracing::warn!(node, "a page of a mapping was lost: a transaction has changed it meanwhile");
-                return Err(Failure::Plain(Errno::IO));
-            }
-            let data = data.clone();
-            let written = on.fs.write(caller, NodeId(node), args.offset, data, flags)?;
+            let (old, place, data) = (&on.writers.old, (NodeId(node), args.offset), data.clone());
+            let written = if args.cache {
+                old.write_pages(&on.fs, caller, place, data, flags)?
+            } else {
+                on.fs.write(caller, place.0, place.1, data, flags)?
+            };
             if written.offset != args.offset {
                 on.forget_pages(node);
             }

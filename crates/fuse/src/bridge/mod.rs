@@ -24,6 +24,7 @@ mod flags;
 mod forget;
 mod hidden;
 mod ids;
+mod old_content;
 mod pending;
 mod read_buffers;
 mod route;
@@ -178,7 +179,7 @@ struct Shared {
     /// WRITEs that wait for a transaction.
     writers: Arc<Writers>,
     /// Files that may be in the page cache.
-    cached: Cached,
+    cached: Arc<Cached>,
     /// Directories of which the kernel may know names, or a listing.
     names_cached: Cached,
     /// Commits of transactions take turns.
@@ -448,7 +449,7 @@ impl Shared {
             entries: AtomicU32::new(0),
             pruning: Arc::default(),
             writers: Arc::default(),
-            cached: Cached::default(),
+            cached: Arc::default(),
             names_cached: Cached::default(),
             commits: Mutex::default(),
             root_names: RootNames::default(),

@@ -29,8 +29,7 @@
 //! Invariant: while pages are dropped, a file either has waiting writers or its pages are being dropped, or
 //! its committer has been told to give way.
 
-use std::collections::HashSet;
-use std::collections::hash_map::{Entry, HashMap};
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -38,6 +37,7 @@ use kvfs_fs::{CommitPlan, FileSystem, NodeId};
 use kvfs_locks::{Mutex, class};
 
 use super::background::Job;
+use super::old_content::{OldContent, OldPages};
 
 /// Rounds of dropping pages; for a file that is read all the time, no number would do. A round takes some 50
 /// µs, and two readers in a loop are in about every tenth one.
@@ -77,8 +77,6 @@ struct Waiting {
 struct State {
     waiting: HashMap<u64, Waiting>,
     invalidation: Option<PageInvalidation>,
-    /// Files that commits have changed, of which the kernel still has old pages: how many [`OldPages`].
-    old: HashMap<u64, u32>,
 }
 
 impl State {
@@ -93,7 +91,7 @@ impl State {
 pub(super) struct Writers {
     state: Mutex<State, class::FuseBridgeWritersState>,
     is_invalidating: AtomicBool,
-    has_old: AtomicBool,
+    pub(super) old: Arc<OldContent>,
 }
 
 /// A WRITE that waits.
@@ -102,12 +100,6 @@ pub(super) struct Place {
     node: u64,
     /// Of a dirty page of this process.
     page: Option<u32>,
-}
-
-/// The kernel has pages of a file that are older than a commit; dropped when it has them no more.
-pub(super) struct OldPages {
-    writers: Arc<Writers>,
-    node: u64,
 }
 
 /// What the kernel has of the files of a commit when that has appeared.
@@ -255,47 +247,18 @@ impl Writers {
         readers.map(|(node, _)| *node).collect()
     }
 
-    /// Whether the kernel may write a page of `node` that it read before a commit, after which it is.
-    pub(super) fn has_old_pages(&self, node: u64) -> bool {
-        self.has_old.load(Ordering::Acquire) && self.state.lock().old.contains_key(&node)
-    }
-
     /// What was committed has appeared, or nothing will.
-    pub(super) fn rest(self: &Arc<Self>, has_appeared: bool) -> Rested {
+    pub(super) fn rest(&self, has_appeared: bool) -> Rested {
         let mut state = self.state.lock();
         self.is_invalidating.store(false, Ordering::Release);
         let Some(mut invalidation) = state.invalidation.take() else { return Rested::default() };
         let old = invalidation.nodes_read.iter().chain(&invalidation.left_out).filter(|_| has_appeared);
-        let old = old.map(|node| {
-            *state.old.entry(*node).or_default() += 1;
-            OldPages { writers: Arc::clone(self), node: *node }
-        });
-        let old: Vec<_> = old.collect();
-        self.has_old.store(!state.old.is_empty(), Ordering::Release);
+        let old: Vec<_> = old.map(|node| self.old.of_commit(*node)).collect();
         drop(state);
         let readers = invalidation.readers.into_iter().map(|(_, again)| again);
         invalidation.attributes.into_iter().chain(readers).for_each(|again| again());
         invalidation.nodes.retain(|node| invalidation.is_through && !invalidation.nodes_read.contains(node));
         Rested { forgotten: invalidation.nodes, old }
-    }
-}
-
-impl OldPages {
-    pub(super) fn node(&self) -> u64 {
-        self.node
-    }
-}
-
-impl Drop for OldPages {
-    fn drop(&mut self) {
-        let mut state = self.writers.state.lock();
-        if let Entry::Occupied(mut count) = state.old.entry(self.node) {
-            *count.get_mut() -= 1;
-            if *count.get() == 0 {
-                count.remove();
-            }
-        }
-        self.writers.has_old.store(!state.old.is_empty(), Ordering::Release);
     }
 }
 
@@ -511,25 +474,32 @@ mod tests {
             writers.read(7, None);
             writers.next_round();
         }
-        assert!([6, 7, 8].iter().all(|node| !writers.has_old_pages(*node)), "nothing has changed yet");
+        assert!(
+            [6, 7, 8].iter().all(|node| !writers.old.is_older_than_commit(*node)),
+            "nothing has changed yet"
+        );
         let mut old = writers.rest(true).old;
-        assert!(writers.has_old_pages(6) && writers.has_old_pages(7) && !writers.has_old_pages(8));
+        assert!(
+            writers.old.is_older_than_commit(6)
+                && writers.old.is_older_than_commit(7)
+                && !writers.old.is_older_than_commit(8)
+        );
         old.retain(|pages| pages.node() == 7);
         assert!(
-            !writers.has_old_pages(6) && writers.has_old_pages(7),
+            !writers.old.is_older_than_commit(6) && writers.old.is_older_than_commit(7),
             "the kernel has yet to drop its pages"
         );
         let _waiting = writers.wait(7, 1, false);
         writers.begin_invalidation(&of([7]), &view);
         let of_next = writers.rest(true).old;
         drop(old);
-        assert!(writers.has_old_pages(7), "those of the next commit are yet to be dropped");
+        assert!(writers.old.is_older_than_commit(7), "those of the next commit are yet to be dropped");
         drop(of_next);
-        assert!(!writers.has_old_pages(7));
+        assert!(!writers.old.is_older_than_commit(7));
 
         let (writers, _view) = invalidating(7);
         writers.rest(false);
-        assert!(!writers.has_old_pages(7), "nothing was committed");
+        assert!(!writers.old.is_older_than_commit(7), "nothing was committed");
     }
 
     #[test]

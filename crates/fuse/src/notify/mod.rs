@@ -37,8 +37,8 @@ use crate::abi::notify as wire;
 use crate::dispatch::Channel;
 use crate::session::Negotiated;
 use crate::transport::Delivery;
-pub(crate) use pending::WAIT_EACH;
 use pending::WaitBudget;
+pub(crate) use pending::{Keep, WAIT_EACH};
 pub use pending::{Message, Pending, Told};
 use queue::{Done, KernelLock, Queue, SENDERS_MAX};
 
@@ -396,9 +396,8 @@ impl Notifier {
                 pending.note_other(notification);
                 None
             };
-            let replaced = queue.push(message, done);
+            queue.push(message, done);
             drop(queue);
-            drop(replaced);
             self.shared.changed.notify_one();
         }
         (pending, Ok(()))

@@ -4,6 +4,7 @@
 //! plain data. Invariant: however many parts a caller's notifications are sent in, what holds up the kernel
 //! costs it one budget.
 
+use std::any::Any;
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,18 +17,24 @@ use super::{LOOK_PERIOD, Notification, Outcome};
 /// How long a caller waits for each that it has submitted, in any case.
 pub(crate) const WAIT_EACH: Duration = Duration::from_micros(100);
 
+/// What a message keeps until it has been carried out, or will not be.
+pub(crate) trait Keep: Any + Send {
+    /// An equal message, which kept `before`, is carried out together with this one. Must not wait.
+    fn take_over(&mut self, before: Box<dyn Keep>);
+}
+
 /// See [`Message`].
-pub(super) type Kept = Box<dyn Send>;
+pub(super) type Kept = Box<dyn Keep>;
 
 /// A notification, and what is kept until it has been carried out, or will not be. Equal ones that wait are
-/// carried out as one, which keeps only the last of what they keep.
+/// carried out as one, which keeps what the last of them has made of all that they keep.
 pub struct Message {
     pub(super) notification: Notification,
     pub(super) kept: Option<Kept>,
 }
 
 impl Message {
-    pub(crate) fn keeping(notification: Notification, kept: impl Send + 'static) -> Self {
+    pub(crate) fn keeping(notification: Notification, kept: impl Keep) -> Self {
         Self { notification, kept: Some(Box::new(kept)) }
     }
 }

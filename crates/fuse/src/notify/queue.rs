@@ -105,17 +105,17 @@ impl Queue {
         self.begun
     }
 
-    /// Returns what an equal one has kept in place of which this one keeps something: to be dropped without
-    /// the queue's lock.
-    pub(super) fn push(&mut self, message: impl Into<Message>, done: Option<Done>) -> Option<Kept> {
+    pub(super) fn push(&mut self, message: impl Into<Message>, done: Option<Done>) {
         let Message { notification, kept } = message.into();
         let lock = notification.kernel_lock();
-        let mut replaced = None;
         let more = match self.callbacks.entry(notification) {
             Entry::Occupied(same) => {
                 let Waiting { callbacks, kept: kept_before } = same.into_mut();
-                if kept.is_some() {
-                    replaced = std::mem::replace(kept_before, kept);
+                if let Some(mut kept) = kept {
+                    if let Some(before) = kept_before.take() {
+                        kept.take_over(before);
+                    }
+                    *kept_before = Some(kept);
                 }
                 let before = callbacks.len().max(1);
                 callbacks.extend(done);
@@ -130,7 +130,6 @@ impl Queue {
         if let KernelLock::Directory(directory) = lock {
             *self.names.entry(directory).or_default() += more;
         }
-        replaced
     }
 
     /// One that waited for `lock` was carried out. The next of those, which its sender has to send, too.

@@ -5,7 +5,7 @@ use bytes::Bytes;
 
 use super::pending::WaitBudget;
 use super::queue::{Done, KernelLock, Queue};
-use super::{Message, Notification, Outcome, call};
+use super::{Keep, Message, Notification, Outcome, call};
 
 /// As many locks of a kind as senders may wait for.
 const LOCKS_MAX: u64 = 31;
@@ -28,6 +28,12 @@ fn queue_of<const N: usize>(notifications: [Notification; N]) -> Queue {
 
 fn next(queue: &mut Queue) -> Option<Notification> {
     queue.next().map(|(notification, _)| notification)
+}
+
+impl Keep for Arc<()> {
+    fn take_over(&mut self, before: Box<dyn Keep>) {
+        drop(before);
+    }
 }
 
 #[test]
@@ -76,13 +82,13 @@ fn equal_notifications_keep_what_the_last_one_keeps_until_it_was_carried_out() {
     let keeping = |kept: &Arc<()>| Message::keeping(pages(1), Arc::clone(kept));
     let [first, second, third] = [(); 3].map(Arc::new);
     let is_kept = |kept: &Arc<()>| Arc::strong_count(kept) == 2;
-    assert!(queue.push(keeping(&first), None).is_none());
+    queue.push(keeping(&first), None);
     queue.push(pages(1), Some(Box::new(|_| {})));
-    drop(queue.push(keeping(&second), None));
+    queue.push(keeping(&second), None);
     assert!(!is_kept(&first) && is_kept(&second));
     let (_, callbacks) = queue.next().expect("one waits");
     // It began before.
-    assert!(queue.push(keeping(&third), None).is_none());
+    queue.push(keeping(&third), None);
     call(callbacks, Outcome::Done);
     assert!(!is_kept(&second) && is_kept(&third));
     call(queue.take_all(), Outcome::Ended);

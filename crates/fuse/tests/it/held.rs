@@ -401,6 +401,49 @@ fn mapping_is_refused_no_longer_than_for_its_commit_while_a_process_without_a_mo
 }
 
 #[test]
+fn mapping_over_what_a_process_without_a_mount_has_changed_leaves_that_until_old_pages_are_dropped() {
+    let rig = rig(true, INVAL_INODE);
+    let [held, _] = rig.nodes;
+    let caller = Caller { content_observer: Some(rig.bridge.content_observer()), ..Caller::default() };
+    let changes = |offset, data: &'static [u8]| {
+        let data = bytes::Bytes::from_static(data);
+        rig.fs.write(&caller, held, offset, data, WriteFlags::default()).unwrap();
+    };
+    let tell = || {
+        rig.bridge
+            .forget_beside(Invalidations { nodes: vec![(held, true)], ..Invalidations::default() }, None);
+    };
+    let expect = |expected: &[u8]| {
+        let mut found = [0; 8];
+        let len = rig.fs.read(&caller, held, 0, &mut found).unwrap();
+        assert_eq!(found[..len].escape_ascii().to_string(), expected.escape_ascii().to_string());
+    };
+    changes(0, b"12345");
+    assert_eq!(rig.writes_back(held), 0);
+    expect(b"old45");
+    rig.reads(held);
+    changes(1, b"1");
+    assert_eq!(rig.writes_back(held), 0);
+    expect(b"o1d45");
+    // It is told late.
+    tell();
+    changes(0, b"2");
+    tell();
+    changes(2, b"3");
+    tell();
+    assert_eq!(rig.writes_back(held), 0);
+    expect(b"21345");
+    rig.barrier.open();
+    let mut found = [0; 3];
+    while found != *b"old" {
+        assert_eq!(rig.writes_back(held), 0);
+        rig.fs.read(&caller, held, 0, &mut found).unwrap();
+    }
+    expect(b"old45");
+    rig.end();
+}
+
+#[test]
 fn direct_write_beside_held_pages_keeps_no_other_direct_write_waiting() {
     let rig = rig(true, INVAL_INODE);
     for node in rig.nodes {

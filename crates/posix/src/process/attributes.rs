@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kvfs_fs::{Attr, FileType, FsError, SetAttr, SetTime, StatFs};
+use kvfs_fs::{Attr, Caller, FileType, FsError, SetAttr, SetTime, StatFs};
 use rustix::io::Errno;
 
 use super::{Process, Scope};
@@ -174,8 +174,12 @@ impl Scope {
 
     fn set(&self, found: &Found, changes: &SetAttr) -> Result<()> {
         let (fs, node) = (Arc::clone(self.fs()), found.held.node());
-        with_space(&fs, self.caller(), |caller| fs.setattr(caller, node, changes))?;
-        self.shared.tell(&[(node, changes.size.is_some())]);
+        let set = |caller: &Caller| fs.setattr(caller, node, changes);
+        if changes.size.is_some() {
+            return self.change_content(node, set).map(drop);
+        }
+        with_space(&fs, self.caller(), set)?;
+        self.shared.tell(&[(node, false)]);
         Ok(())
     }
 }

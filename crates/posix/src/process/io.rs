@@ -185,11 +185,7 @@ impl Process {
             return refuse(Errno::INVAL, "no bytes, or before the beginning");
         }
         let node = file.held.node();
-        with_space(self.scope.fs(), self.scope.caller(), |caller| {
-            self.scope.fs().fallocate(caller, node, offset, len, mode)
-        })?;
-        self.scope.shared.tell(&[(node, true)]);
-        Ok(())
+        self.scope.change_content(node, |caller| self.scope.fs().fallocate(caller, node, offset, len, mode))
     }
 
     /// Copies without the data coming to the caller, 64 MiB at most. Offsets that are `None` are those of the
@@ -248,7 +244,7 @@ impl Scope {
         let flags = WriteFlags { append, kill_suidgid: !self.actor.is_root(), ..WriteFlags::default() };
         let (mut placed, mut last) = (Placed { range: offset..offset, len: 0 }, None);
         for data in batches(buffers) {
-            let written = with_space(self.fs(), self.caller(), |caller| {
+            let written = with_space(self.fs(), &self.actor.writer, |caller| {
                 self.fs().write(caller, file.held.node(), placed.range.end, data.clone(), flags)
             });
             match written {
@@ -320,7 +316,7 @@ pub fn copy_placed(
     let read_at = from_offset.unwrap_or_else(|| *source.offset());
     let write_at = to_offset.unwrap_or_else(|| *target.offset());
     let (node, to_node) = (source.held.node(), target.held.node());
-    let copied = with_space(scope.fs(), scope.caller(), |caller| {
+    let copied = scope.change_content(to_node, |caller| {
         scope.fs().copy_file_range(caller, node, read_at, to_node, write_at, len)
     })?;
     if from_offset.is_none() {
@@ -329,7 +325,6 @@ pub fn copy_placed(
     if to_offset.is_none() {
         *target.offset() = write_at + copied.bytes;
     }
-    scope.shared.tell(&[(to_node, true)]);
     scope.sync_if_asked(&target, &copied)?;
     Ok(write_at..write_at + copied.bytes)
 }

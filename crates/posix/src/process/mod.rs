@@ -21,7 +21,7 @@ mod xattrs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use kvfs_fs::{Caller, FileSystem, FileType, FsError, Waits};
+use kvfs_fs::{Caller, FileSystem, FileType, FsError, NodeId, Waits};
 use kvfs_locks::{Mutex, class};
 use rustix::io::Errno;
 
@@ -34,7 +34,7 @@ pub use trees::ProcessTrees;
 use crate::bounds::Bounds;
 use crate::descriptors::Descriptors;
 use crate::error::{Result, refuse};
-use crate::held::{Held, settled};
+use crate::held::{Held, settled, with_space};
 use crate::identity::{Actor, EXECUTE, Identity};
 use crate::open_file::OpenFile;
 use crate::volume::Shared;
@@ -91,7 +91,9 @@ struct Scope {
 impl Process {
     pub(crate) fn new(shared: Arc<Shared>, identity: &Identity) -> Self {
         let root = Arc::clone(&shared.root);
-        Self::with(shared, Actor::new(identity, Arc::default()), UMASK, root, Descriptors::default())
+        let mut actor = Actor::new(identity, Arc::default());
+        actor.writer.content_observer = shared.content_observer();
+        Self::with(shared, actor, UMASK, root, Descriptors::default())
     }
 
     fn with(shared: Arc<Shared>, actor: Actor, umask: u32, cwd: Arc<Held>, descriptors: Descriptors) -> Self {
@@ -209,6 +211,17 @@ impl Scope {
 
     fn caller(&self) -> &Caller {
         &self.actor.caller
+    }
+
+    /// Carries out what changes the content of `node`, and tells the observer.
+    fn change_content<T>(
+        &self,
+        node: NodeId,
+        operation: impl Fn(&Caller) -> kvfs_fs::Result<T>,
+    ) -> Result<T> {
+        let changed = with_space(self.fs(), &self.actor.writer, operation)?;
+        self.shared.tell(&[(node, true)]);
+        Ok(changed)
     }
 
     fn waits(&self) -> &Arc<Waits> {

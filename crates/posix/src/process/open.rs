@@ -179,8 +179,7 @@ impl SharedFile {
             let changes =
                 SetAttr { size: Some(0), kill_suidgid: !scope.actor.is_root(), ..SetAttr::default() };
             let node = found.held.node();
-            with_space(scope.fs(), scope.caller(), |caller| scope.fs().setattr(caller, node, &changes))?;
-            scope.shared.tell(&[(node, true)]);
+            scope.change_content(node, |caller| scope.fs().setattr(caller, node, &changes))?;
         }
         Ok(scope.opened(found, flags))
     }

@@ -1,9 +1,11 @@
 //! Another front end beside the calls: what it is told of.
 
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 use kvfs_fs::{
-    Caller, FileSystem, FsError, Invalidations, MkfsOptions, MountOptions, NodeId, RenameMode, Telling,
+    Caller, ContentObserver, FileSystem, FsError, Invalidations, MkfsOptions, MountOptions, NodeId,
+    RenameMode, Telling,
 };
 use kvfs_posix::{Identity, Observer, View};
 use kvfs_store::Store;
@@ -24,6 +26,10 @@ impl Kernel {
         let caller = Caller { goes_by_names: true, ..Caller::default() };
         self.fs.mkdir(&caller, directory, name, 0o755).map(drop)
     }
+}
+
+impl ContentObserver for Kernel {
+    fn content_changed(&self, _: NodeId, _: Range<u64>) {}
 }
 
 impl Observer for Kernel {
