@@ -46,6 +46,8 @@ fn copies_of_a_descriptor_share_offset_and_flags_and_another_open_does_not() {
 
 /// Has `number` refer to `one` and `other` in turn while `call` is done again and again.
 fn while_a_number_changes(process: &Process, (one, other, number): (Fd, Fd, Fd), call: impl Fn() + Send) {
+    // Whatever it has referred to before.
+    process.dup_to(one, number, false).expect("is copied");
     std::thread::scope(|scope| {
         let calls = scope.spawn(move || (0..20_000).for_each(|_| call()));
         while !calls.is_finished() {
