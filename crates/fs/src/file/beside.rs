@@ -15,7 +15,7 @@ use super::Contents;
 use super::write::{Writer, write_counted};
 use crate::node::Pin;
 use crate::schema::Header;
-use crate::{Caller, FileSystem, FsError, NodeId, Result, WriteFlags, Written};
+use crate::{Caller, FileSystem, NodeId, Result, WriteFlags, Written};
 
 /// Is told of content that changes, for a kernel that may have pages of it.
 pub trait ContentObserver: fmt::Debug + Send + Sync {
@@ -90,18 +90,9 @@ impl Contents<'_> {
     fn read_now(&self, node: &Pin<'_>, header: &Header, offset: u64, buffer: &mut [u8]) -> Result<()> {
         buffer.fill(0);
         let len = header.size.saturating_sub(offset).min(buffer.len() as u64) as usize;
-        if len == 0 {
-            return Ok(());
+        if len > 0 {
+            self.read_part(node, header, offset, len, &mut buffer[..len])?;
         }
-        if !header.is_inline() {
-            return self.read_blocks(node.inode, offset, len, &mut buffer[..len]);
-        }
-        let content = self.inline_content(node)?;
-        let Some(now) = content.get(offset as usize..offset as usize + len) else {
-            let found = format!("{} bytes of inline content, size {}", content.len(), header.size);
-            return Err(FsError::corrupt(format!("inode {}", node.inode), found));
-        };
-        buffer[..len].copy_from_slice(now);
         Ok(())
     }
 }

@@ -9,7 +9,7 @@ use super::{BLOCK, Contents, all_blocks, blocks_name};
 use crate::attr::AccessTimes;
 use crate::node::{NodeTable, Pin};
 use crate::scan::Foresight;
-use crate::schema::block_prefix;
+use crate::schema::{Header, block_prefix};
 use crate::view::{Locker, Origin};
 use crate::{Caller, FileSystem, FsError, NodeId, Result};
 
@@ -80,27 +80,17 @@ impl<'v> Reader<'v> {
         if length == 0 {
             return Ok(0);
         }
-        if header.is_inline() {
-            let content = self.contents.inline_content(node)?;
-            let start = offset as usize;
-            let Some(wanted) = content.get(start..start + length) else {
-                return Err(FsError::corrupt(
-                    format!("inode {}", node.inode),
-                    format!("{} bytes of inline content, size {}", content.len(), header.size),
-                ));
-            };
-            buffer[..length].copy_from_slice(wanted);
-            if start + length == content.len() {
-                // A reader that has read to the end keeps the content itself: the kernel in its page cache.
-                self.nodes.drop_content(node);
-            }
-        } else {
-            if offset == 0
-                && let Some(directory) = node.parent_inode()
-            {
-                self.foresight.reads(directory, node.inode);
-            }
-            self.contents.read_blocks(node.inode, offset, length, buffer)?;
+        let is_inline = header.is_inline();
+        if !is_inline
+            && offset == 0
+            && let Some(directory) = node.parent_inode()
+        {
+            self.foresight.reads(directory, node.inode);
+        }
+        self.contents.read_part(node, &header, offset, length, buffer)?;
+        if is_inline && offset + length as u64 == header.size {
+            // A reader that has read to the end keeps the content itself: the kernel in its page cache.
+            self.nodes.drop_content(node);
         }
         self.origin.confirm_read()?;
         Ok(length)
@@ -117,14 +107,32 @@ impl<'v> Reader<'v> {
 }
 
 impl Contents<'_> {
-    /// Reads `length` bytes; uses the rest of `buffer` as room for whole blocks.
-    pub(super) fn read_blocks(
+    /// Reads `length` bytes, which lie before the end of the file; uses the rest of `buffer` as room for
+    /// whole blocks.
+    pub(super) fn read_part(
         &self,
-        inode: u64,
+        node: &Pin<'_>,
+        header: &Header,
         offset: u64,
         length: usize,
         buffer: &mut [u8],
     ) -> Result<()> {
+        if !header.is_inline() {
+            return self.read_blocks(node.inode, offset, length, buffer);
+        }
+        let (content, start) = (self.inline_content(node)?, offset as usize);
+        let Some(wanted) = content.get(start..start + length) else {
+            return Err(FsError::corrupt(
+                format!("inode {}", node.inode),
+                format!("{} bytes of inline content, size {}", content.len(), header.size),
+            ));
+        };
+        buffer[..length].copy_from_slice(wanted);
+        Ok(())
+    }
+
+    /// The same, of a file with blocks.
+    fn read_blocks(&self, inode: u64, offset: u64, length: usize, buffer: &mut [u8]) -> Result<()> {
         let (prefix, data) = (block_prefix(inode), self.keyspaces.data);
         let first = offset / BLOCK;
         let skew = (offset % BLOCK) as usize;
