@@ -87,8 +87,6 @@ fn groups_of(caller: &Caller) -> &[u32] {
 pub(crate) struct Actor {
     /// With all its groups, the first one among them, and its waits.
     pub(crate) caller: Caller,
-    /// The same, for changes of content, which an observer is told of as they happen.
-    pub(crate) writer: Caller,
     /// End with its process.
     pub(crate) waits: Arc<Waits>,
 }
@@ -108,13 +106,13 @@ impl Actor {
             waits: Some(Arc::clone(&waits)),
             ..Caller::default()
         };
-        Self { writer: caller.clone(), caller, waits }
+        Self { caller, waits }
     }
 
     /// The same user in another process.
     pub(crate) fn waiting(&self, waits: Arc<Waits>) -> Self {
-        let with_waits = |caller: &Caller| Caller { waits: Some(Arc::clone(&waits)), ..caller.clone() };
-        Self { caller: with_waits(&self.caller), writer: with_waits(&self.writer), waits }
+        let caller = Caller { waits: Some(Arc::clone(&waits)), ..self.caller.clone() };
+        Self { caller, waits }
     }
 
     pub(crate) fn is_root(&self) -> bool {

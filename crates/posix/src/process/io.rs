@@ -243,8 +243,9 @@ impl Scope {
         let append = if file.flags().contains(OFlags::APPEND) { Append::End } else { Append::No };
         let flags = WriteFlags { append, kill_suidgid: !self.actor.is_root(), ..WriteFlags::default() };
         let (mut placed, mut last) = (Placed { range: offset..offset, len: 0 }, None);
+        let writer = self.writer();
         for data in batches(buffers) {
-            let written = with_space(self.fs(), &self.actor.writer, |caller| {
+            let written = with_space(self.fs(), &writer, |caller| {
                 self.fs().write(caller, file.held.node(), placed.range.end, data.clone(), flags)
             });
             match written {

@@ -91,9 +91,7 @@ struct Scope {
 impl Process {
     pub(crate) fn new(shared: Arc<Shared>, identity: &Identity) -> Self {
         let root = Arc::clone(&shared.root);
-        let mut actor = Actor::new(identity, Arc::default());
-        actor.writer.content_observer = shared.content_observer();
-        Self::with(shared, actor, UMASK, root, Descriptors::default())
+        Self::with(shared, Actor::new(identity, Arc::default()), UMASK, root, Descriptors::default())
     }
 
     fn with(shared: Arc<Shared>, actor: Actor, umask: u32, cwd: Arc<Held>, descriptors: Descriptors) -> Self {
@@ -213,13 +211,18 @@ impl Scope {
         &self.actor.caller
     }
 
+    /// In whose name content is changed, which an observer is told of as it happens.
+    fn writer(&self) -> Caller {
+        Caller { content_observer: self.shared.content_observer(), ..self.caller().clone() }
+    }
+
     /// Carries out what changes the content of `node`, and tells the observer.
     fn change_content<T>(
         &self,
         node: NodeId,
         operation: impl Fn(&Caller) -> kvfs_fs::Result<T>,
     ) -> Result<T> {
-        let changed = with_space(self.fs(), &self.actor.writer, operation)?;
+        let changed = with_space(self.fs(), &self.writer(), operation)?;
         self.shared.tell(&[(node, true)]);
         Ok(changed)
     }
