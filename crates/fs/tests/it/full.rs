@@ -187,15 +187,21 @@ fn full_store_over_the_engine_opens_before_its_count_has_ended() {
     assert_eq!(inodes_of_anna(&main), 1);
 }
 
-#[test]
-fn what_transactions_change_while_a_count_waits_for_space_is_counted_once() {
+/// A store with a file and quotas, whose count waits for space.
+fn with_count_that_waits() -> (Arc<Brim>, Setup) {
     let (brim, mut main) = brim(1);
-    let store = Arc::clone(&main.store);
     main.quotas().turn_on(&|_| {}).unwrap();
     main.file(ROOT, "before");
-    forget_count(&store);
+    forget_count(&main.store);
     brim.is_full.store(true, Ordering::Relaxed);
     main.reopen();
+    (brim, main)
+}
+
+#[test]
+fn what_transactions_change_while_a_count_waits_for_space_is_counted_once() {
+    let (brim, main) = with_count_that_waits();
+    let store = Arc::clone(&main.store);
     // One is committed before the count is written, and one after it.
     let (first, second) = (begin(&main, Isolation::Snapshot), begin(&main, Isolation::Snapshot));
     brim.is_full.store(false, Ordering::Relaxed);
@@ -216,13 +222,7 @@ fn what_transactions_change_while_a_count_waits_for_space_is_counted_once() {
 
 #[test]
 fn quotas_that_are_turned_off_while_a_count_waits_for_space_are_not_written() {
-    let (brim, mut main) = brim(1);
-    let store = Arc::clone(&main.store);
-    main.quotas().turn_on(&|_| {}).unwrap();
-    main.file(ROOT, "before");
-    forget_count(&store);
-    brim.is_full.store(true, Ordering::Relaxed);
-    main.reopen();
+    let (brim, main) = with_count_that_waits();
     brim.is_full.store(false, Ordering::Relaxed);
     main.quotas().turn_off().unwrap();
     main.housekeep().unwrap();

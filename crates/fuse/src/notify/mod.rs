@@ -291,9 +291,8 @@ impl Notifier {
             drop(queue);
             return done(if is_known { Outcome::Ended } else { Outcome::Unsupported });
         }
-        let is_awaited = queue.is_awaited(notification.kernel_lock());
-        let (done, late): (Option<Done>, _) =
-            if is_awaited { (Some(Box::new(done)), None) } else { (None, Some(done)) };
+        let mut done: Option<Done> = Some(Box::new(done));
+        let late = done.take_if(|_| !queue.is_awaited(notification.kernel_lock()));
         queue.push(notification, done);
         drop(queue);
         self.shared.changed.notify_one();

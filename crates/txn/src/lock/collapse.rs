@@ -16,23 +16,25 @@ impl LockTable {
     /// Collapses the locks of `owner` on the objects of which it has most parts: at least half as many as of
     /// any. False where it has nothing that could collapse. O(objects of the owner).
     pub(super) fn collapse_largest(&self, owner: &Arc<OwnerState>) -> bool {
-        let objects = owner.objects();
-        let parts = |key| self.shard(key).lock().get(&key).map_or(0, |object| object.collapsible(owner));
-        let most = objects.iter().map(|&key| parts(key)).max().unwrap_or(0);
+        let parts_of = |key| self.shard(key).lock().get(&key).map_or(0, |object| object.collapsible(owner));
+        let mut large: Vec<_> = owner.objects().into_iter().map(|key| (parts_of(key), key)).collect();
+        let most = large.iter().map(|(parts, _)| *parts).max().unwrap_or(0);
+        if most < 2 {
+            return false;
+        }
+        large.retain(|(parts, _)| *parts > 1 && *parts >= most / 2);
         let mut has_waiters = false;
-        for &key in &objects {
+        for (_, key) in large {
             let mut shard = self.shard(key).lock();
-            let Some(object) = shard.get_mut(&key) else { continue };
-            let parts = object.collapsible(owner);
-            if parts > 1 && parts >= most / 2 {
+            if let Some(object) = shard.get_mut(&key)
+                && object.collapsible(owner) > 1
+            {
                 let shrunk = object.collapse(owner);
                 self.count(owner, &shrunk);
                 has_waiters |= !object.waiting.is_empty();
             }
         }
-        if most > 1 {
-            self.after_grant(owner, has_waiters, Ready::new());
-        }
-        most > 1
+        self.after_grant(owner, has_waiters, Ready::new());
+        true
     }
 }

@@ -1,3 +1,5 @@
+//! What is in the way, and what only passes.
+
 use std::cell::Cell;
 use std::path::PathBuf;
 
