@@ -101,10 +101,11 @@ pub use types::{
 pub use view::{
     Area, AsFsError, BRANCHES_MAX, BeginOptions, BranchInfo, Branches, ChangedNames, CommitPlan, Committed,
     DiffKind, DiffStream, Difference, Effects, FACTS_VALUE_LEN_MAX, Facts, FrozenView, Invalidations,
-    LockWords, Obstacle, Owner, Planned, PlannedCommit, Restored, Selection, TakenBack, Telling, TxnView,
-    Undo, UntoldNames, UserLocks, begin_merge, begin_merge_preferring, diff, follows, hide_unreadable,
-    hold_state, is_read_only, merge_into_parent, name_processes, open_branch, owner_of_note, renew_cached,
-    restore, restore_paths, show_newer, show_snapshot, take_renewed, undo_points, untold_names,
+    LockWords, ManyNames, Obstacle, Owner, Planned, PlannedCommit, PreparedCommit, Restored, Selection,
+    TakenBack, Telling, TxnView, Undo, UntoldNames, UserLocks, begin_merge, begin_merge_preferring, diff,
+    follows, hide_unreadable, hold_state, is_read_only, merge_into_parent, name_processes, open_branch,
+    owner_of_note, renew_cached, restore, restore_paths, show_newer, show_snapshot, take_renewed,
+    undo_points, untold_names,
 };
 pub use waits::{Waits, settled, settled_by, settled_for};
 pub use xattr::{ACCESSES_ATTRIBUTE, COMPRESSION_ATTRIBUTE, PROJECT_ATTRIBUTE, TIER_ATTRIBUTE};

@@ -86,7 +86,7 @@ pub fn renew_cached(fs: &FileSystem, is_cached: impl Fn(NodeId) -> bool) {
 /// must drop that it may have of it.
 pub fn take_renewed(fs: &FileSystem) -> Invalidations {
     let nodes = fs.nodes.take_renewed().into_iter().map(|inode| (NodeId(inode), true)).collect();
-    Invalidations { nodes, entries: Vec::new(), moved: Vec::new() }
+    Invalidations { nodes, ..Invalidations::default() }
 }
 
 /// Brings nodes up to date with the state that is shown.

@@ -53,7 +53,9 @@ mod writer;
 
 pub(crate) use authors::Authors;
 pub use branch::{BRANCHES_MAX, BranchInfo, Branches, open_branch};
-pub use commit::{CommitPlan, Committed, FrozenView, Invalidations, PlannedCommit};
+pub use commit::{
+    CommitPlan, Committed, FrozenView, Invalidations, ManyNames, PlannedCommit, PreparedCommit,
+};
 pub(crate) use compare::Sides;
 use created::Created;
 pub use diff::{DiffKind, Difference, FACTS_VALUE_LEN_MAX, Facts, diff, hide_unreadable};

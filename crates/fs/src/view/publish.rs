@@ -8,19 +8,26 @@
 //! [`NodeTable::publish`]: crate::node::NodeTable::publish
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use kvfs_store::progress;
 use kvfs_store::{Change, ChangeCursor, Position};
 
+use super::commit::{ManyNames, Name, name_of};
 use super::{CommitPlan, Invalidations, TxnView};
 use crate::namespace::Resolver;
 use crate::node::{Dead, Location, NodeTable, Pin, Touched};
 use crate::schema::{Header, Placement, Row, RowPatch, parse_inode_key};
 use crate::{FileSystem, FsError, NodeId, Result};
 
+/// Names of a commit that are held in memory. Of more the kernel is told by another walk.
+const NAMES_HELD_MAX: usize = 1 << 14;
+
 /// The parts of a transaction's net write set that nodes are made of.
 pub(super) struct WriteSet {
     rows: Box<dyn ChangeCursor>,
+    /// The same once more, for [`ManyNames`].
+    names: Box<dyn ChangeCursor>,
     orphans: Box<dyn ChangeCursor>,
     blocks: Box<dyn ChangeCursor>,
 }
@@ -33,9 +40,11 @@ struct Walk<'m> {
     epoch: u64,
     /// Known nodes that changed: whether their content did.
     changed: BTreeMap<u64, bool>,
-    entries: Vec<(NodeId, Box<[u8]>)>,
+    entries: Vec<Name>,
+    /// Those in which names changed, once there are too many names.
+    directories: BTreeSet<NodeId>,
     /// Where directories that have moved were.
-    left: BTreeSet<(NodeId, Box<[u8]>)>,
+    left: BTreeSet<Name>,
     dead: Dead,
 }
 
@@ -81,6 +90,7 @@ impl TxnView {
     pub(super) fn write_set(&self) -> Result<WriteSet> {
         Ok(WriteSet {
             rows: self.txn.changes(self.keyspaces.meta)?,
+            names: self.txn.changes(self.keyspaces.meta)?,
             orphans: self.txn.changes(self.keyspaces.orphans)?,
             blocks: self.txn.changes(self.keyspaces.data)?,
         })
@@ -90,7 +100,7 @@ impl TxnView {
 /// Brings the nodes of the main line up to date with what was committed at `position`, and says what the
 /// kernel must forget. `epoch`: of the node table, right after the commit.
 pub(super) fn bring_in(
-    main: &FileSystem,
+    main: &Arc<FileSystem>,
     set: WriteSet,
     position: Position,
     epoch: u64,
@@ -103,6 +113,7 @@ pub(super) fn bring_in(
         epoch,
         changed: BTreeMap::new(),
         entries: Vec::new(),
+        directories: BTreeSet::new(),
         left: BTreeSet::new(),
         dead: Dead::default(),
     };
@@ -112,9 +123,10 @@ pub(super) fn bring_in(
     each_changed_file(set.blocks, |inode| drop(walk.known(inode, true)))?;
     let changed = walk.changed.into_iter().map(|(inode, content)| (NodeId(inode), content)).collect();
     nodes.dead().push(&walk.dead);
-    let left = walk.left;
+    let (directories, left) = (walk.directories, walk.left);
     let (moved, entries) = walk.entries.into_iter().partition(|entry| left.contains(entry));
-    Ok(Invalidations { nodes: changed, entries, moved })
+    let many = (!directories.is_empty()).then(|| ManyNames::new(main, set.names, directories, left));
+    Ok(Invalidations { nodes: changed, entries, moved, many })
 }
 
 impl<'m> Walk<'m> {
@@ -132,22 +144,13 @@ impl<'m> Walk<'m> {
     }
 
     fn row(&mut self, change: Change) -> Result<()> {
+        if let Some((directory, name)) = name_of(&change) {
+            self.entry(directory, name);
+        }
         match change {
             Change::Put { key, value } => {
                 let Some((directory, name)) = Placement::parse_key(&key) else { return Ok(()) };
-                let row = Row::decode(&key, &value)?;
-                if !name.is_empty() {
-                    self.entry(directory, name);
-                }
-                self.put(directory, name, &row)
-            }
-            Change::Delete { key } => {
-                if let Some((directory, name)) = Placement::parse_key(&key)
-                    && !name.is_empty()
-                {
-                    self.entry(directory, name);
-                }
-                Ok(())
+                self.put(directory, name, &Row::decode(&key, &value)?)
             }
             Change::Merge { key, operands } => {
                 for operand in operands {
@@ -158,15 +161,22 @@ impl<'m> Walk<'m> {
                 }
                 Ok(())
             }
-            Change::DeleteRange { .. } | Change::Blocks { .. } => Ok(()),
+            Change::Delete { .. } | Change::DeleteRange { .. } | Change::Blocks { .. } => Ok(()),
         }
     }
 
     /// A name of a directory that the kernel may know: it may also know that the name did not exist.
     fn entry(&mut self, directory: u64, name: &[u8]) {
-        if self.nodes.get(directory).is_some() {
-            self.entries.push((NodeId(directory), name.into()));
+        if self.nodes.get(directory).is_none() {
+            return;
         }
+        if self.directories.is_empty() && self.entries.len() < NAMES_HELD_MAX {
+            self.entries.push((NodeId(directory), name.into()));
+            return;
+        }
+        self.directories
+            .extend(std::mem::take(&mut self.entries).into_iter().map(|(directory, _)| directory));
+        self.directories.insert(NodeId(directory));
     }
 
     fn put(&mut self, directory: u64, name: &[u8], row: &Row<'_>) -> Result<()> {

@@ -258,7 +258,11 @@ impl UntoldNames {
     /// From now on the names in `changes` are untold. Before the locks of the commit go.
     pub(crate) fn begin(self: &Arc<Self>, changes: &Invalidations) -> Telling {
         let names = changes.entries.iter().chain(&changes.moved);
-        self.begin_names(names.map(|(directory, name)| (*directory, &**name)))
+        let mut telling = self.begin_names(names.map(|(directory, name)| (*directory, &**name)));
+        if let Some(many) = &changes.many {
+            telling.add_all(many.directories());
+        }
+        telling
     }
 
     fn begin_names<'n>(self: &Arc<Self>, names: impl Iterator<Item = (NodeId, &'n [u8])>) -> Telling {
@@ -375,6 +379,21 @@ impl Telling {
                 state.bound();
             });
         }
+    }
+
+    /// All names of these are untold, too.
+    fn add_all(&mut self, directories: impl Iterator<Item = NodeId>) {
+        let untold = Arc::clone(&self.untold);
+        untold.change(|state| {
+            for NodeId(directory) in directories {
+                let all = state.directories.entry(directory).or_default();
+                all.change = all.change.max(self.number);
+                state.add_all(directory);
+                if self.directories.insert(directory) {
+                    state.begin_telling(directory, self.number);
+                }
+            }
+        });
     }
 
     /// The names were queued. `waits`: whether some of a directory still are, or are being told;

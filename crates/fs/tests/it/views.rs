@@ -1,6 +1,7 @@
 //! Transactions over files: what is seen, what is refused, and what a commit does to nodes that the main line
 //! knows. Each promise at both isolation levels where it holds at both.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use kvfs_fs::{
@@ -159,6 +160,41 @@ fn a_commit_appears_on_the_main_line_whole() {
         main.housekeep().unwrap();
         main.assert_sound("after the commit");
     }
+}
+
+#[test]
+fn names_of_a_large_commit_are_told_without_being_held() {
+    let main = Setup::new(100);
+    let dir = main.dir(ROOT, "dir");
+    let unknown = main.dir(ROOT, "unknown");
+    main.dir(dir, "moves");
+    main.file(dir, "goes");
+    main.forget(unknown, 1);
+
+    let view = begin(&main, Isolation::Snapshot);
+    let (in_view, _) = look(&view, ROOT, "dir").unwrap();
+    let (unknown, _) = look(&view, ROOT, "unknown").unwrap();
+    let mut wanted = HashSet::new();
+    for number in 0..20_000 {
+        let name = format!("{number}");
+        view.file(in_view, &name);
+        wanted.insert((name, false));
+    }
+    view.unlink(&view.caller, in_view, b"goes").unwrap();
+    rename(&view, (in_view, "moves"), (in_view, "moved")).unwrap();
+    view.file(unknown, "not told");
+    wanted.extend([("goes".to_owned(), false), ("moves".to_owned(), true), ("moved".to_owned(), false)]);
+    let Invalidations { entries, moved, many, .. } = commit(&view).unwrap();
+
+    assert!(entries.is_empty() && moved.is_empty(), "{} names held", entries.len() + moved.len());
+    let many = many.expect("there are many");
+    assert_eq!(many.directories().collect::<Vec<_>>(), [dir]);
+    let mut told = HashSet::new();
+    for ((directory, name), has_moved) in many {
+        assert_eq!(directory, dir);
+        assert!(told.insert((String::from_utf8(name.into()).unwrap(), has_moved)), "told twice");
+    }
+    assert_eq!(told, wanted);
 }
 
 #[test]
@@ -639,13 +675,13 @@ fn commit_that_is_given_up_leaves_its_view_open_in_every_state() {
         let main = Setup::new(100);
         let view = begin(&main, isolation);
         let file = view.file(ROOT, "f");
-        for text in [b"one", b"two"] {
+        for text in [b"one", b"two", b"six"] {
             let frozen = view.expect_txn().unwrap().freeze().unwrap();
             assert!(view.expect_txn().unwrap().freeze().is_err(), "its commit is under way");
-            if text == b"two" {
-                drop(frozen.plan().unwrap());
-            } else {
-                drop(frozen);
+            match text {
+                b"one" => drop(frozen),
+                b"two" => drop(frozen.prepare().unwrap()),
+                _ => drop(frozen.plan().unwrap()),
             }
             assert!(!view.txn().unwrap().is_over());
             view.write_at(file, 0, text).unwrap();
@@ -653,7 +689,7 @@ fn commit_that_is_given_up_leaves_its_view_open_in_every_state() {
         }
         commit(&view).unwrap();
         assert!(view.txn().unwrap().is_over());
-        assert_eq!(content(&main, ROOT, "f"), b"two");
+        assert_eq!(content(&main, ROOT, "f"), b"six");
     }
 }
 

@@ -13,8 +13,9 @@
 //! file's pages, the commit goes on without it, and the kernel is told as soon as it has ([`soon`]).
 //!
 //! Thread safety: for threads that may block, never workers and senders of notifications. Commits take turns
-//! from the plan on, until the names: a notification of one may wait for a request that waits for another
-//! transaction's lock, and that one must still be free to give way.
+//! behind what takes long of a large one ([`FrozenView::prepare`]), until the names: a notification of one
+//! may wait for a request that waits for another transaction's lock, and that one must still be free to give
+//! way.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -23,8 +24,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use kvfs_fs::{
-    Caller, CommitPlan, ContentObserver, Durability, FileSystem, FrozenView, FsError, Invalidations, NodeId,
-    Position, Telling,
+    Caller, CommitPlan, ContentObserver, Durability, FileSystem, FrozenView, FsError, Invalidations,
+    ManyNames, NodeId, Position, Telling,
 };
 
 use kvfs_locks::{Condvar, Mutex, class};
@@ -269,8 +270,9 @@ impl Bridge {
         frozen: FrozenView,
         durability: Durability,
     ) -> Result<Position, FsError> {
+        let prepared = frozen.prepare()?;
         let turn = self.files.shared.commits.lock();
-        let planned = frozen.plan()?;
+        let planned = prepared.begin()?;
         let invalidated = self.invalidate_pages(view, planned.plan());
         let mut rested = Rested::default();
         let mut committed = planned.commit(|| {
@@ -399,7 +401,9 @@ impl Shared {
         let Some(notifier) = self.notifier.get() else { return };
         // Cached listings are pages of the directory.
         let names = changes.entries.iter().chain(&changes.moved);
-        let listings: BTreeSet<u64> = names.map(|(directory, _)| directory.0).collect();
+        let many = changes.many.iter().flat_map(ManyNames::directories);
+        let listings = names.map(|(directory, _)| *directory).chain(many);
+        let listings: BTreeSet<u64> = listings.map(|directory| directory.0).collect();
         let nodes = changes.nodes.into_iter();
         let Rested { mut forgotten, old } = rested;
         // Each goes by its own message, which may be late, and old pages are refused until then.
@@ -429,6 +433,7 @@ impl Shared {
         // one that it was in: it looks the name up again, and finds out.
         let entries = changes.entries.into_iter().map(|entry| (entry, false));
         let entries = entries.chain(changes.moved.into_iter().map(|entry| (entry, true)));
+        let entries = entries.chain(changes.many.into_iter().flatten());
         let entries = entries
             .filter(|((directory, _), _)| !by_epoch && self.names_cached.has(directory.0))
             .map(|((directory, name), expire_only)| Notification::InvalEntry {

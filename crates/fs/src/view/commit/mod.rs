@@ -1,20 +1,20 @@
 //! The commit of a transaction's view: one state machine. All transitions are here.
 //!
 //! ```text
-//!        FrozenView dropped         PlannedCommit dropped
+//!        FrozenView dropped      PreparedCommit, PlannedCommit dropped
 //!      +----------------------+--------------------------+
 //!      v                      |                          |
-//!     Open --- freeze ---> Frozen --- plan ---> Closed --+-- commit ---> Ended
-//!      |                      |                                            ^
-//!      +-- abort,             +-- abort ---------------------------------->|
-//!          commit_unwritten ---------------------------------------------->+
+//!     Open --- freeze ---> Frozen -- prepare --> Closed -+- begin, commit ---> Ended
+//!      |                      |                                                  ^
+//!      +-- abort,             +-- abort ---------------------------------------->|
+//!          commit_unwritten ---------------------------------------------------->+
 //! ```
 //!
 //! | state | what is admitted | its locks | held by | left by |
 //! |---|---|---|---|---|
 //! | `Open` | every operation | active: may be doomed | – | [`TxnView::freeze`], [`TxnView::abort`], [`TxnView::commit_unwritten`] |
-//! | `Frozen` | content that the kernel writes out | active | [`FrozenView`] | [`FrozenView::plan`], [`TxnView::abort`]; dropping it opens the view again |
-//! | `Closed` | nothing | committing: doomed by dirty pages in their way; decided right before the store commits: by nothing | [`PlannedCommit`] | [`PlannedCommit::commit`]; dropping it opens the view again |
+//! | `Frozen` | content that the kernel writes out | active | [`FrozenView`] | [`FrozenView::prepare`], [`TxnView::abort`]; dropping it opens the view again |
+//! | `Closed` | nothing | committing: doomed by dirty pages in their way; active while the turn is waited for; decided right before the store commits: by nothing | [`PreparedCommit`], [`PlannedCommit`] | [`PlannedCommit::commit`]; dropping either opens the view again |
 //! | `Ended` | nothing, for good | released | – | – |
 //!
 //! A step of a commit consumes the state that it leaves, so none is left out or taken twice, and a commit
@@ -22,8 +22,9 @@
 //! transaction is doomed.
 //!
 //! The front end talks with its kernel between the steps: in `Frozen` the dirty pages of the view's own files
-//! come in; in `Closed` the dirty pages that the main line has of the files in [`CommitPlan`], which meet the
-//! transaction's locks: a conflict. After the commit the kernel forgets what [`Invalidations`] names, the
+//! come in; in `Closed` commits take turns from [`PreparedCommit::begin`] on, behind all that takes long of a
+//! large one, and the dirty pages come in that the main line has of the files in [`CommitPlan`], which meet
+//! the transaction's locks: a conflict. After the commit the kernel forgets what [`Invalidations`] names, the
 //! committer waits for the device where that was asked for ([`Committed::harden`]), and is answered
 //! (`fuse/bridge/commit.rs`).
 //!
@@ -32,8 +33,13 @@
 //! an abort never takes back what is being committed; the locks are released only when the main line's nodes
 //! are up to date.
 
+mod names;
 mod phase;
+#[cfg(test)]
+mod tests;
 
+pub use names::ManyNames;
+pub(super) use names::{Name, name_of};
 pub(crate) use phase::{CommitPhase, Phase};
 
 use std::sync::Arc;
@@ -87,7 +93,7 @@ impl Committed {
 }
 
 /// What the main line's kernel must forget after a commit.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Default)]
 pub struct Invalidations {
     /// Attributes of these, and their pages too where it says so.
     pub nodes: Vec<(NodeId, bool)>,
@@ -95,6 +101,8 @@ pub struct Invalidations {
     pub entries: Vec<(NodeId, Box<[u8]>)>,
     /// Such names from which a directory has moved away: what is known below it stays true.
     pub moved: Vec<(NodeId, Box<[u8]>)>,
+    /// In the place of both, where they are too many to be held.
+    pub many: Option<ManyNames>,
 }
 
 /// A view whose commit has begun: it takes nothing but content that the kernel still owes. When this is
@@ -103,6 +111,16 @@ pub struct Invalidations {
 #[must_use = "the view opens again when this is dropped"]
 pub struct FrozenView {
     txn: Arc<TxnView>,
+}
+
+/// A commit of which all that takes long has been done. Until it begins, others may still be in its way. When
+/// this is dropped, the view opens again.
+#[derive(Debug)]
+#[must_use = "the view opens again when this is dropped"]
+pub struct PreparedCommit {
+    view: FrozenView,
+    plan: CommitPlan,
+    touched: Touched,
 }
 
 /// A commit whose decision is all that is missing. When this is dropped, the view opens again.
@@ -115,20 +133,45 @@ pub struct PlannedCommit {
 }
 
 impl FrozenView {
-    /// Closes the view, and says what to do before the commit. From now on a dirty page of the main line that
-    /// meets the transaction's locks dooms it (other operations wait). What takes long is done here, before
-    /// any other thread has to wait.
+    /// Closes the view, and does what takes long of the commit, before any other one has to wait for it.
+    /// Meanwhile a dirty page of the main line that meets the transaction's locks dooms it, and nothing else
+    /// (other operations wait).
     ///
     /// # Errors
     /// `Canceled`, `Stale`; store errors.
-    pub fn plan(self) -> Result<PlannedCommit> {
+    pub fn prepare(self) -> Result<PreparedCommit> {
         let txn = &self.txn;
-        txn.lock_owner()?.begin_commit().map_err(FsError::Canceled)?;
+        let locks = txn.lock_owner()?;
+        locks.begin_commit().map_err(FsError::Canceled)?;
         txn.phase.close().map_err(|_| txn.ended())?;
         txn.txn.prepare()?;
         progress::stage("committing", Unit::Items, 0);
         let (plan, touched) = txn.plan_changes()?;
-        Ok(PlannedCommit { view: self, plan, touched })
+        // What holds up the commit whose turn it is may wait for this one, which must be free to give way.
+        locks.undecide().map_err(FsError::Canceled)?;
+        locks.touch();
+        Ok(PreparedCommit { view: self, plan, touched })
+    }
+
+    /// For a commit that takes no turns with others.
+    ///
+    /// # Errors
+    /// As [`Self::prepare`].
+    pub fn plan(self) -> Result<PlannedCommit> {
+        self.prepare()?.begin()
+    }
+}
+
+impl PreparedCommit {
+    /// From now on a dirty page of the main line that meets the transaction's locks dooms it (other
+    /// operations wait). O(waiting operations).
+    ///
+    /// # Errors
+    /// `Canceled`: another party was in the way since.
+    pub fn begin(self) -> Result<PlannedCommit> {
+        let Self { view, plan, touched } = self;
+        view.txn.lock_owner()?.begin_commit().map_err(FsError::Canceled)?;
+        Ok(PlannedCommit { view, plan, touched })
     }
 }
 

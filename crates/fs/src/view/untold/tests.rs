@@ -40,6 +40,21 @@ fn names_of_a_directory_are_untold_until_all_that_were_queued_are_told() {
 }
 
 #[test]
+fn all_names_of_a_directory_are_untold_until_a_commit_with_too_many_is_told() {
+    let (untold, _) = untold();
+    let earlier = untold.begin(&changes([(DIR, "a")]));
+    let mut telling = untold.begin(&changes([]));
+    telling.add_all([NodeId(DIR)].into_iter());
+    earlier.end(|_| false);
+    assert!(untold.has(DIR, b"a") && untold.has(DIR, b"b") && !untold.has(OTHER, b"b"));
+    look_up(&untold, DIR, b"b");
+    assert!(untold.has(DIR, b"a") && !untold.has(DIR, b"b"));
+    telling.end(|_| false);
+    assert!(!untold.has(DIR, b"a") && untold.begin_lookup().is_none());
+    assert_eq!(untold.state.lock().len, 0);
+}
+
+#[test]
 fn names_that_were_told_go_while_later_commits_to_their_directory_overlap() {
     let (untold, _) = untold();
     let mut telling = untold.begin(&changes([(DIR, "first"), (DIR, "again")]));
