@@ -1,7 +1,7 @@
 //! The façade of the engine: [`Db`] implements the store traits by joining the other modules.
 //!
 //! Thread safety: share a [`Db`] by `Arc`. Invariants and crash orders are told where they are kept:
-//! `write`, `flush`, `merges`, `open`.
+//! `write`, `flush`, `merge`, `open`.
 
 use std::io::Write;
 use std::ops::Range;

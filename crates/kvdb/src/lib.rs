@@ -1,4 +1,4 @@
-//! The storage engine of kvfs: a write-optimized, ordered, multi-keyspace store on one device.
+//! The storage engine of kvfs: a write-optimized, ordered, multi-keyspace store on its devices.
 //!
 //! Purpose: implements `kvfs_store::Store` with the VT-tree of the KVFS thesis (chapters 2 and 3.2): journal
 //! → memtables → runs, merged by size class, with stitching. The way in is [`Db::builder`], which opens or

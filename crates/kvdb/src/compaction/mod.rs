@@ -4,8 +4,8 @@
 //! copy as little as possible: regions that meet nothing in the other inputs are *stitched* into
 //! the output (thesis 3.2).
 //!
-//! Thread safety: a merge runs on one thread; several may run at once, on disjoint sets of runs (`db/merges`
-//! sees to that).
+//! Thread safety: a merge runs on one thread; several may run at once, on disjoint sets of runs
+//! (`merge/registry` sees to that).
 //!
 //! Invariants: only runs that are neighbours in age are merged; output is installed piece by piece,
 //! in key order, together with the trimmed lower bounds of the inputs, so that at every moment each

@@ -1,7 +1,7 @@
 //! What forks of a transaction are compared by: its state at an operation, and its changes after it.
 //!
 //! Thread safety: as the transaction. Invariant: while both sides of a fork have not ended, everything up to
-//! it is in runs of each, and what came later is in other pieces or in memory (`merges`). So a limit on
+//! it is in runs of each, and what came later is in other pieces or in memory (`merge`). So a limit on
 //! seqnos shows the state of then, and pieces tell by their seqnos on which side they are.
 
 use std::sync::Arc;
