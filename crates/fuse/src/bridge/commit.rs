@@ -398,12 +398,14 @@ impl Shared {
         rested: Rested,
         then: impl FnOnce(),
     ) {
-        let Some(notifier) = self.notifier.get() else { return };
         // Cached listings are pages of the directory.
         let names = changes.entries.iter().chain(&changes.moved);
         let many = changes.many.iter().flat_map(ManyNames::directories);
         let listings = names.map(|(directory, _)| *directory).chain(many);
         let listings: BTreeSet<u64> = listings.map(|directory| directory.0).collect();
+        let changed = changes.nodes.iter().map(|(node, _)| node.0);
+        self.writers.told.mark(changed.chain(listings.iter().copied()));
+        let Some(notifier) = self.notifier.get() else { return };
         let nodes = changes.nodes.into_iter();
         let Rested { mut forgotten, old } = rested;
         // Each goes by its own message, which may be late, and old pages are refused until then.

@@ -3,17 +3,17 @@
 use std::io::IoSlice;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use kvfs_fs::{
-    AclKind, Append, Attr, Caller, DirEntry, FallocateMode, Fill, FsError, NodeId, PROJECT_ATTRIBUTE,
-    RenameMode, SeekKind, WriteFlags, XattrMode,
+    AclKind, Append, Caller, DirEntry, FallocateMode, Fill, FsError, NodeId, PROJECT_ATTRIBUTE, RenameMode,
+    SeekKind, WriteFlags, XattrMode,
 };
 use rustix::io::Errno;
 
 use super::background::Job;
 use super::flags::may_change_projects;
+use super::timeouts::Attempt;
 use super::{Changed, Counted, Failure, Files, Nature, Shared, caller, convert, errno::errno};
 use crate::abi::Opcode;
 use crate::abi::flags::open::KEEP_CACHE;
@@ -46,27 +46,10 @@ impl Shared {
             Err(error) => Err(error),
         }
     }
+}
 
-    pub(super) fn entry(&self, entry: &kvfs_fs::Entry) -> Entry {
-        let mut out = convert::entry(entry, &self.config);
-        if self.writers.is_changing(entry.attr.inode) {
-            out.attr_timeout = Duration::ZERO;
-        }
-        out.node += self.base;
-        out.attr.ino += self.base;
-        out
-    }
-
-    fn attributes(&self, attr: &Attr) -> Attributes {
-        let mut out = convert::attributes(attr, &self.config);
-        if self.writers.is_changing(attr.inode) {
-            out.timeout = Duration::ZERO;
-        }
-        out.attr.ino += self.base;
-        out
-    }
-
-    fn list(&self, caller: &Caller, node: NodeId, args: ReaddirArgs) -> Result<Listing, FsError> {
+impl Attempt<'_> {
+    pub(super) fn list(&self, caller: &Caller, node: NodeId, args: ReaddirArgs) -> Result<Listing, FsError> {
         let mut buffer = DirectoryBuffer::new(args.size as usize, args.plus);
         let (mut counted, mut left_out) = (Vec::new(), None);
         let mut sink = |line: &DirEntry<'_>| {
@@ -76,7 +59,7 @@ impl Shared {
                 left_out = line.entry.as_ref().map(|entry| entry.node);
                 return Fill::Taken;
             }
-            let entry = line.entry.as_ref().map(|entry| self.entry(entry));
+            let entry = line.entry.as_ref().map(|entry| self.listed(entry));
             let head = DirectoryEntry {
                 ino: self.base + line.inode,
                 next_offset: line.offset,
@@ -103,6 +86,7 @@ impl Shared {
             Err(error) => return Err(error),
             Ok(()) => {}
         }
+        self.limit_listed(node, &mut buffer);
         Ok(Listing { buffer, counted })
     }
 }
@@ -140,7 +124,7 @@ impl Files {
         cx: &RequestContext,
         node: u64,
         reply: Reply<T>,
-        operation: impl Fn(&Shared, &Caller) -> Result<T, FsError> + Send + 'static,
+        operation: impl Fn(&Attempt<'_>, &Caller) -> Result<T, FsError> + Send + 'static,
     ) {
         if !self.shared.writers.is_changing(node) {
             return self.run(cx, reply, operation);
@@ -252,8 +236,8 @@ impl Operations for Files {
         self.shared.names_cached.note(parent);
         let name: Box<[u8]> = name.into();
         self.run(cx, reply, move |on, caller| match on.fs.lookup(caller, NodeId(parent), &name) {
-            Ok(entry) => Ok(on.entry(&entry)),
-            Err(FsError::NotFound) => Ok(Entry::negative(on.config.negative_timeout)),
+            Ok(entry) => Ok(on.entry(NodeId(parent), &entry)),
+            Err(FsError::NotFound) => Ok(on.missing(NodeId(parent))),
             Err(error) => Err(error),
         });
     }
@@ -283,12 +267,7 @@ impl Operations for Files {
         }
         self.run_for_attributes(cx, node, reply, move |on, caller| {
             let attr = on.fs.getattr(caller, NodeId(node))?;
-            let mut out = convert::extended(&attr, &on.config);
-            if on.writers.is_changing(node) {
-                out.timeout = Duration::ZERO;
-            }
-            out.stat.ino += on.base;
-            Ok(out)
+            Ok(on.extended(&attr))
         });
     }
 
@@ -309,7 +288,8 @@ impl Operations for Files {
     fn symlink(&self, cx: &RequestContext, parent: u64, name: &[u8], target: &[u8], reply: Reply<Entry>) {
         let (name, target): (Box<[u8]>, Box<[u8]>) = (name.into(), target.into());
         self.run(cx, reply, move |on, caller| {
-            Ok(on.entry(&on.fs.symlink(caller, NodeId(parent), &name, &target)?))
+            let parent = NodeId(parent);
+            Ok(on.entry(parent, &on.fs.symlink(caller, parent, &name, &target)?))
         });
     }
 
@@ -320,7 +300,7 @@ impl Operations for Files {
             match on.fs.mknod(&masked(caller, mode), parent, &name, mode.mode, mode.rdev) {
                 // The kernel does not know yet that a commit has made the name: it looks again, and opens it.
                 Err(FsError::Exists) => Err(FsError::Stale(parent.0)),
-                made => Ok(on.entry(&made?)),
+                made => Ok(on.entry(parent, &made?)),
             }
         });
     }
@@ -328,8 +308,8 @@ impl Operations for Files {
     fn mkdir(&self, cx: &RequestContext, parent: u64, name: &[u8], mode: NodeMode, reply: Reply<Entry>) {
         let name: Box<[u8]> = name.into();
         self.run(cx, reply, move |on, caller| {
-            let caller = masked(caller, mode);
-            Ok(on.entry(&on.fs.mkdir(&caller, NodeId(parent), &name, mode.mode & 0o7777)?))
+            let (caller, parent) = (masked(caller, mode), NodeId(parent));
+            Ok(on.entry(parent, &on.fs.mkdir(&caller, parent, &name, mode.mode & 0o7777)?))
         });
     }
 
@@ -364,7 +344,8 @@ impl Operations for Files {
     fn link(&self, cx: &RequestContext, node: u64, new_parent: u64, new_name: &[u8], reply: Reply<Entry>) {
         let name: Box<[u8]> = new_name.into();
         self.run(cx, reply, move |on, caller| {
-            Ok(on.entry(&on.fs.link(caller, NodeId(node), NodeId(new_parent), &name)?))
+            let parent = NodeId(new_parent);
+            Ok(on.entry(parent, &on.fs.link(caller, NodeId(node), parent, &name)?))
         });
     }
 
@@ -388,9 +369,9 @@ impl Operations for Files {
         let name: Box<[u8]> = name.into();
         let exclusive = args.flags & O_EXCL != 0;
         self.run(cx, reply, move |on, caller| {
-            let (caller, mode) = (masked(caller, mode), mode.mode & 0o7777);
-            let (entry, _) = on.fs.create(&caller, NodeId(parent), &name, mode, exclusive)?;
-            Ok(Created { entry: on.entry(&entry), opened: OPENED })
+            let (caller, mode, parent) = (masked(caller, mode), mode.mode & 0o7777, NodeId(parent));
+            let (entry, _) = on.fs.create(&caller, parent, &name, mode, exclusive)?;
+            Ok(Created { entry: on.entry(parent, &entry), opened: OPENED })
         });
     }
 
@@ -404,9 +385,9 @@ impl Operations for Files {
     ) {
         let linkable = args.flags & O_EXCL == 0;
         self.run(cx, reply, move |on, caller| {
-            let caller = masked(caller, mode);
-            let entry = on.fs.tmpfile(&caller, NodeId(parent), mode.mode & 0o7777, linkable)?;
-            Ok(Created { entry: on.entry(&entry), opened: OPENED })
+            let (caller, parent) = (masked(caller, mode), NodeId(parent));
+            let entry = on.fs.tmpfile(&caller, parent, mode.mode & 0o7777, linkable)?;
+            Ok(Created { entry: on.entry(parent, &entry), opened: OPENED })
         });
     }
 

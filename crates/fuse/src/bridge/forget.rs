@@ -110,6 +110,8 @@ impl Shared {
     pub(super) fn forget_detached(&self) {
         let Some(notifier) = self.notifier.get() else { return };
         let StaleOfTrees { gone, linked, emptied } = DetachedTrees::of(&self.fs).take_stale();
+        let changed = gone.iter().map(|gone| &gone.node).chain(&linked).chain(&emptied);
+        self.writers.told.mark(changed.map(|node| node.0));
         // Cached listings are pages of the directory.
         let listings = emptied.into_iter().map(|node| everything_of(self.base + node.0));
         let others = gone.iter().map(|gone| gone.node).filter(|node| !linked.contains(node));

@@ -29,6 +29,7 @@ mod pending;
 mod read_buffers;
 mod route;
 mod stale;
+mod timeouts;
 mod view;
 mod view_calls;
 mod writers;
@@ -63,6 +64,7 @@ pub use hidden::{Folder, HiddenDirectory, Item, Name, Prepare, SnapshotItem};
 use hidden::{Hidden, Known};
 use pending::{Pending, is_pending};
 use read_buffers::ReadBuffers;
+use timeouts::Attempt;
 pub use view::{View, ViewError, ViewOptions};
 use view_calls::Announced;
 pub use view_calls::{ViewCall, ViewCallHandler};
@@ -192,7 +194,7 @@ struct Shared {
 }
 
 /// An operation that can be tried again.
-type Operation<T> = Box<dyn Fn(&Shared, &Caller) -> Result<T, Failure> + Send>;
+type Operation<T> = Box<dyn Fn(&Attempt<'_>, &Caller) -> Result<T, Failure> + Send>;
 
 /// Why an operation failed: in the file system, or in how it was asked.
 enum Failure {
@@ -394,7 +396,7 @@ impl Files {
         &self,
         cx: &RequestContext,
         reply: Reply<T>,
-        operation: impl Fn(&Shared, &Caller) -> Result<T, FsError> + Send + 'static,
+        operation: impl Fn(&Attempt<'_>, &Caller) -> Result<T, FsError> + Send + 'static,
     ) {
         self.run_as(Nature::default(), cx, reply, move |on, caller| Ok(operation(on, caller)?));
     }
@@ -405,7 +407,7 @@ impl Files {
         nature: Nature,
         cx: &RequestContext,
         reply: Reply<T>,
-        operation: impl Fn(&Shared, &Caller) -> Result<T, Failure> + Send + 'static,
+        operation: impl Fn(&Attempt<'_>, &Caller) -> Result<T, Failure> + Send + 'static,
     ) {
         let caller = caller(cx);
         let outcome = self.shared.attempt(&operation, &caller);
@@ -465,26 +467,24 @@ impl Shared {
     /// Runs `operation`.
     fn attempt<T>(
         &self,
-        operation: &dyn Fn(&Self, &Caller) -> Result<T, Failure>,
+        operation: &dyn Fn(&Attempt<'_>, &Caller) -> Result<T, Failure>,
         caller: &Caller,
     ) -> Result<T, Failure> {
         let _held = kvfs_fs::hold_state(&self.fs);
-        operation(self, caller)
+        operation(&Attempt::begin(self), caller)
     }
 
     /// Runs `operation`; again while space that it lacks is made ([`FileSystem::with_space`]). May take
     /// seconds.
     fn attempt_with_space<T>(
         &self,
-        operation: &dyn Fn(&Self, &Caller) -> Result<T, Failure>,
+        operation: &dyn Fn(&Attempt<'_>, &Caller) -> Result<T, Failure>,
         caller: &Caller,
     ) -> Result<T, Failure> {
         let _held = kvfs_fs::hold_state(&self.fs);
-        let attempted = self.fs.with_space(caller, || operation(self, caller));
-        match attempted {
-            Err(failure) if failure.lacks_space() && self.has_forgotten_detached() => {
-                self.fs.with_space(caller, || operation(self, caller))
-            }
+        let with_space = || self.fs.with_space(caller, || operation(&Attempt::begin(self), caller));
+        match with_space() {
+            Err(failure) if failure.lacks_space() && self.has_forgotten_detached() => with_space(),
             attempted => attempted,
         }
     }

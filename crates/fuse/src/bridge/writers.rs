@@ -38,6 +38,7 @@ use kvfs_locks::{Mutex, class};
 
 use super::background::Job;
 use super::old_content::{OldContent, OldPages};
+use super::timeouts::InvalidationClock;
 
 /// Rounds of dropping pages; for a file that is read all the time, no number would do. A round takes some 50
 /// µs, and two readers in a loop are in about every tenth one.
@@ -92,6 +93,8 @@ pub(super) struct Writers {
     state: Mutex<State, class::FuseBridgeWritersState>,
     is_invalidating: AtomicBool,
     pub(super) old: Arc<OldContent>,
+    /// Of what the kernel was told, by commits and by others.
+    pub(super) told: InvalidationClock,
 }
 
 /// A WRITE that waits.
@@ -130,7 +133,7 @@ impl Writers {
     /// A READ of `node` begins; `writer`: the process, if it is for a file that is open for writing. True: it
     /// has to wait, with [`Self::wait_for_commit`].
     pub(super) fn read(&self, node: u64, writer: Option<u32>) -> bool {
-        if !self.is_invalidating.load(Ordering::Acquire) {
+        if !self.is_invalidating() {
             return false;
         }
         let mut state = self.state.lock();
@@ -144,10 +147,15 @@ impl Writers {
         invalidation.is_through
     }
 
+    /// Whether a commit changes the content of any file just now.
+    pub(super) fn is_invalidating(&self) -> bool {
+        self.is_invalidating.load(Ordering::Acquire)
+    }
+
     /// Whether a commit changes the content of `node` just now, so that the kernel may not keep attributes of
     /// it.
     pub(super) fn is_changing(&self, node: u64) -> bool {
-        self.is_invalidating.load(Ordering::Acquire) && self.state.lock().invalidation(node).is_some()
+        self.is_invalidating() && self.state.lock().invalidation(node).is_some()
     }
 
     /// Runs `again`, which answers with attributes of `node`, when no commit changes its content.
@@ -250,6 +258,11 @@ impl Writers {
     /// What was committed has appeared, or nothing will.
     pub(super) fn rest(&self, has_appeared: bool) -> Rested {
         let mut state = self.state.lock();
+        if let Some(invalidation) = state.invalidation.as_ref().filter(|_| has_appeared) {
+            // What was read of them before they changed may still be on its way to the kernel, which is told
+            // of most of them no more.
+            self.told.mark(invalidation.nodes.iter().copied());
+        }
         self.is_invalidating.store(false, Ordering::Release);
         let Some(mut invalidation) = state.invalidation.take() else { return Rested::default() };
         let old = invalidation.nodes_read.iter().chain(&invalidation.left_out).filter(|_| has_appeared);

@@ -1,9 +1,9 @@
 //! Directory listings.
 
-use zerocopy::IntoBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 use super::Entry;
-use crate::abi::{Dirent, EntryOut};
+use crate::abi::{Dirent, Direntplus, EntryOut};
 
 /// One line of a listing.
 #[derive(Debug, Clone, Copy)]
@@ -73,6 +73,26 @@ impl DirectoryBuffer {
         self.bytes.extend_from_slice(entry.name);
         self.bytes.resize(self.bytes.len().next_multiple_of(8), 0);
         true
+    }
+
+    /// Has the kernel ask anew for all names that are listed with attributes, where `names` says so, and for
+    /// the attributes of the nodes that `is_old` names.
+    pub fn expire(&mut self, names: bool, is_old: impl Fn(u64) -> bool) {
+        let mut rest = if self.plus { &mut self.bytes[..] } else { &mut [] };
+        while let Ok((line, _)) = Direntplus::read_from_prefix(rest) {
+            let mut out = line.entry_out;
+            if names {
+                (out.entry_valid, out.entry_valid_nsec) = (0, 0);
+            }
+            // Of a name alone no more is listed.
+            if out.nodeid != 0 && is_old(out.nodeid) {
+                (out.attr_valid, out.attr_valid_nsec) = (0, 0);
+            }
+            let (head, behind) = rest.split_at_mut(size_of::<EntryOut>());
+            head.copy_from_slice(out.as_bytes());
+            let line_bytes = size_of::<Dirent>() + line.dirent.namelen as usize;
+            rest = behind.get_mut(line_bytes.next_multiple_of(8)..).unwrap_or_default();
+        }
     }
 
     pub(super) fn bytes(&self) -> &[u8] {

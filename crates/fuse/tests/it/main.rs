@@ -13,6 +13,7 @@ mod protocol;
 mod rings;
 mod slow;
 mod steering;
+mod timeouts;
 mod view_calls;
 
 // The in-memory server of the benchmarks is also the file system of these tests.

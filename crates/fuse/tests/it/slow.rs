@@ -1,10 +1,11 @@
-//! A store whose syncs and batches wait for the test.
+//! A store whose syncs and batches wait for the test, and the answers to its reads of one key.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use kvfs_store::model::ModelStore;
-use kvfs_store::{Batch, Durability, Position, Read, Result, Store};
+use kvfs_store::{Batch, Durability, Keyspace, Position, Read, Result, Store};
 use parking_lot::{Condvar, Mutex};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -57,14 +58,22 @@ pub(crate) struct SlowStore {
     inner: ModelStore,
     pub(crate) syncs: Arc<Barrier>,
     pub(crate) batches: Arc<Barrier>,
+    pub(crate) answers: Arc<Barrier>,
 }
 
 impl Read for SlowStore {
-    kvfs_store::pass_on!(inner: get, multi_get, cursor, read_blocks, next_extent);
+    kvfs_store::pass_on!(inner: multi_get, cursor, read_blocks, next_extent);
+
+    fn get(&self, keyspace: Keyspace, key: &[u8]) -> Result<Option<Bytes>> {
+        let found = self.inner.get(keyspace, key);
+        self.answers.pass();
+        found
+    }
 }
 
 impl Store for SlowStore {
-    kvfs_store::pass_on!(inner: open_keyspace, keyspaces, snapshot, position, capabilities, space, stats);
+    kvfs_store::pass_on!(inner: open_keyspace, keyspaces, snapshot, position, capabilities);
+    kvfs_store::pass_on!(inner: transactions, space, stats);
 
     fn apply(&self, batch: Batch, durability: Durability) -> Result<Position> {
         self.batches.pass();

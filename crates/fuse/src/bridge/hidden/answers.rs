@@ -11,6 +11,7 @@ use super::views::Seen;
 use super::{Hidden, Item};
 use crate::bridge::background::Job;
 use crate::bridge::errno::errno;
+use crate::bridge::timeouts::Attempt;
 use crate::bridge::{Failure, Files, caller, convert, ids};
 use crate::dispatch::{
     Attributes, Data, DirectoryBuffer, DirectoryEntry, Entry, ExtendedAttributes, Offset, ReadArgs,
@@ -75,10 +76,10 @@ impl Hidden {
             Some(Item::Snapshot(item)) => {
                 let seen = Seen { folder: parent, name: Bytes::copy_from_slice(name) };
                 let (index, files) = self.views.enter(main, item, seen)?;
-                let on = &files.shared;
+                let on = Attempt::begin(&files.shared);
                 return match on.fs.lookup(&caller(cx), NodeId::ROOT, b".") {
                     Ok(root) => {
-                        let entry = Entry { entry_timeout: Duration::ZERO, ..on.entry(&root) };
+                        let entry = Entry { entry_timeout: Duration::ZERO, ..on.entry(NodeId::ROOT, &root) };
                         Ok(Some((entry, Some(index))))
                     }
                     Err(error) => {
