@@ -8,6 +8,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use slatedb::Db;
 use tokio::sync::watch;
@@ -58,8 +59,11 @@ impl Flusher {
 
 /// Clients that sync again and again fall into two halves, each of which waits for the other's object. So
 /// where several are about, an object is held back for this part of the time that the last one took: those
-/// who were woken by that come along.
+/// that were woken by it come along.
 const HELD_BACK: u32 = 4;
+
+/// But not for longer: one that has waited for the end of an outage took as long as that.
+const HELD_BACK_MAX: Duration = Duration::from_millis(100);
 
 /// Several are about when something was written while an object was, until so many objects later.
 const IN_COMPANY: u32 = 16;
@@ -92,7 +96,7 @@ async fn run(db: Db, newest: Arc<AtomicU64>, mut asks: watch::Receiver<u64>, tel
         let has_company = newest.load(Ordering::Acquire) > sequence;
         in_company = if has_company { IN_COMPANY } else { in_company.saturating_sub(1) };
         if in_company > 0 {
-            tokio::time::sleep(begun.elapsed() / HELD_BACK).await;
+            tokio::time::sleep((begun.elapsed() / HELD_BACK).min(HELD_BACK_MAX)).await;
         }
     }
 }

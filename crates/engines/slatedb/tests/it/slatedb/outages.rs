@@ -65,6 +65,26 @@ fn live_through(outage: Outage) {
 }
 
 #[test]
+fn sync_behind_a_long_outage_is_durable_when_storage_answers_however_long_it_was() {
+    let cloud = Cloud::new(7, 0);
+    let options = SlateOptions { timeout: Some(Duration::from_millis(1500)), ..impatient() };
+    let (f, store) = made(&cloud, &options);
+    cloud.set(Outage::Down);
+    let first = f.put("first", "1");
+    // One flush, for all that time; what comes later is for the next one.
+    for later in ["1", "2", "3", "4", "5", "6", "7", "8"] {
+        assert!(is_unanswered(&store.sync(first)));
+        f.put(later, "1");
+    }
+    cloud.set(Outage::None);
+    while store.sync(first).is_err() {}
+    store.sync(store.position()).unwrap();
+    store.close().unwrap();
+    let (f, store) = open_over(cloud.crash(), &options);
+    assert_eq!(listing(&*store, f.plain).len(), 9);
+}
+
+#[test]
 fn writers_wait_in_an_outage_when_memory_is_full_and_fail_after_their_timeout_without_a_trace() {
     let cloud = Cloud::new(2, 0);
     // Four memtables of the least size.
