@@ -6,7 +6,8 @@
 //!
 //! * The content of an object is part of its request: a connection that breaks within it, or stalls, or ends
 //!   too early, fails the request.
-//! * A bucket that is missing for a while is no missing object.
+//! * A bucket that is missing for a while is no missing object; nor is an upload whose end was done, of which
+//!   the answer was lost: the service knows it no more, and the object is sent anew.
 //! * A request that nothing comes of ends after a while. What uploads may take grows with their size, so slow
 //!   networks get through.
 //! * But not one that makes an object and bears no mark to know it by, as in a directory, which has no
@@ -161,7 +162,8 @@ fn no_answer(limit: Duration) -> object_store::Error {
     failure(format!("no answer in {limit:?}"))
 }
 
-/// Nothing but a bucket can be missing to a write or a list; to a read, where the service says so.
+/// Nothing but a bucket, or an upload that has ended, can be missing to a write, a bucket to a list; to a
+/// read, where the service says so.
 fn without_bucket(class: Class, error: object_store::Error) -> object_store::Error {
     let object_store::Error::NotFound { .. } = error else { return error };
     let text = error.to_string();
@@ -307,11 +309,21 @@ impl MultipartUpload for ObservedUpload {
     fn put_part(&mut self, data: PutPayload) -> UploadPart {
         let sent = data.content_length() as u64;
         let (part, observer) = (self.inner.put_part(data), Arc::clone(&self.observer));
-        async move { observer.request(Class::Put, sent, observer.within(sent, part)).await }.boxed()
+        async move {
+            let put = async {
+                let put = observer.within(sent, part).await;
+                put.map_err(|error| without_bucket(Class::Put, error))
+            };
+            observer.request(Class::Put, sent, put).await
+        }
+        .boxed()
     }
 
     async fn complete(&mut self) -> Answer<PutResult> {
-        let complete = self.observer.within(0, self.inner.complete());
+        let complete = async {
+            let completed = self.observer.within(0, self.inner.complete()).await;
+            completed.map_err(|error| without_bucket(Class::Put, error))
+        };
         self.observer.request(Class::Put, 0, complete).await
     }
 

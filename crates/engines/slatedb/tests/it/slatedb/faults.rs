@@ -76,6 +76,14 @@ pub(crate) enum Outage {
     NoBucket,
 }
 
+/// An answer that is true of the service, and tells another story than the request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Misleading {
+    /// The end of an upload is done, and its answer lost; the client that makes it again is told that there
+    /// is no such upload.
+    NoSuchUpload,
+}
+
 /// What a slow request takes.
 const SLOW: Duration = Duration::from_millis(100);
 
@@ -90,6 +98,8 @@ struct Network {
     /// By kind of request, and of object.
     counts: HashMap<(&'static str, String), u64>,
     met: HashMap<Fault, u64>,
+    /// So many requests are still to get such an answer.
+    misleading: HashMap<Misleading, u64>,
 }
 
 /// The storage, and the network in front of it.
@@ -107,9 +117,9 @@ pub(crate) struct Cloud {
 impl Cloud {
     /// `rate` requests of a thousand meet a fault.
     pub(crate) fn new(seed: u64, rate: u64) -> Arc<Self> {
-        let (counts, met) = (HashMap::new(), HashMap::new());
+        let (counts, met, misleading) = (HashMap::new(), HashMap::new(), HashMap::new());
         let (outage, latency) = (Outage::None, Duration::ZERO);
-        let network = Network { seed, rate, outage, latency, counts, met };
+        let network = Network { seed, rate, outage, latency, counts, met, misleading };
         Arc::new(Self {
             inner: Arc::new(InMemory::new()),
             network: Mutex::new(network),
@@ -142,6 +152,23 @@ impl Cloud {
 
     pub(crate) fn set_latency(&self, latency: Duration) {
         self.network.lock().unwrap().latency = latency;
+    }
+
+    /// The next so many requests that can be answered so are.
+    pub(crate) fn mislead(&self, by: Misleading, count: u64) {
+        self.network.lock().unwrap().misleading.insert(by, count);
+    }
+
+    /// So many are still to come.
+    pub(crate) fn misleads(&self, by: Misleading) -> u64 {
+        self.network.lock().unwrap().misleading.get(&by).copied().unwrap_or(0)
+    }
+
+    fn is_misleading(&self, by: Misleading) -> bool {
+        let mut network = self.network.lock().unwrap();
+        let Some(left) = network.misleading.get_mut(&by).filter(|left| **left > 0) else { return false };
+        *left -= 1;
+        true
     }
 
     /// How many requests have met it.
@@ -377,6 +404,13 @@ impl MultipartUpload for Upload {
     async fn complete(&mut self) -> Result<PutResult> {
         let behind = self.reached.arrive("complete", &self.location, true).await?;
         let completed = self.inner.lock().await.complete().await;
+        if self.reached.cloud.is_misleading(Misleading::NoSuchUpload) {
+            completed?;
+            return Err(Error::NotFound {
+                path: self.location.to_string(),
+                source: "404: NoSuchUpload".into(),
+            });
+        }
         self.reached.answer(behind, completed).await
     }
 

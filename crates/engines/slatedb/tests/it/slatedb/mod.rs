@@ -9,6 +9,7 @@ mod flaky;
 mod following;
 mod journal;
 mod lasting;
+mod misleading;
 mod named;
 mod on_slatedb;
 mod outages;

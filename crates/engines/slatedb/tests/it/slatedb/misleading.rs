@@ -1,0 +1,37 @@
+//! Answers of a service that are true, and tell another story than the request that they are of.
+
+use kvfs_device::Rng;
+use kvfs_store::EngineStore;
+
+use super::faults::{Cloud, Misleading};
+use super::flaky::{made, open_over};
+use super::*;
+
+/// Larger than what is sent as a whole.
+const TABLE_BYTES: usize = 20 << 20;
+
+fn filled(bytes: usize) -> Vec<u8> {
+    let mut value = vec![0; bytes];
+    Rng::new(1).fill(&mut value);
+    value
+}
+
+#[test]
+fn upload_whose_end_is_done_and_not_known_any_more_is_made_again_and_ends_no_store() {
+    let cloud = Cloud::new(1, 0);
+    let options = SlateOptions { memory_bytes: 512 << 20, ..options() };
+    let store = made(&cloud, &options);
+    let f = Fixture::<Slate>::over(Arc::clone(&store) as Arc<dyn Store>);
+    for number in 0..20_u8 {
+        f.apply(|b| b.put(f.plain, vec![number], filled(TABLE_BYTES / 20)));
+    }
+    cloud.mislead(Misleading::NoSuchUpload, 2);
+    // All that is in memory goes to a table.
+    store.snapshots().unwrap().create_snapshot("s").unwrap();
+    assert_eq!(cloud.misleads(Misleading::NoSuchUpload), 0, "it has come in parts, again and again");
+    assert_eq!(store.failure(), None);
+    store.close().unwrap();
+    let store = open_over(&cloud.crash(), &options);
+    assert_eq!(store.get(f.plain, &[7]).unwrap().unwrap(), filled(TABLE_BYTES / 20));
+    store.close().unwrap();
+}
