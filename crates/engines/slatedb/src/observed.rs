@@ -8,6 +8,8 @@
 //!   too early, fails the request.
 //! * A bucket that is missing for a while is no missing object; nor is an upload whose end was done, of which
 //!   the answer was lost: the service knows it no more, and the object is sent anew.
+//! * An object that is not made because "it is there" may not be: services answer so, too, while another
+//!   request is at work on it. Where none is found, none was made.
 //! * A request that nothing comes of ends after a while. What uploads may take grows with their size, so slow
 //!   networks get through.
 //! * But not one that makes an object and bears no mark to know it by, as in a directory, which has no
@@ -29,7 +31,8 @@ use futures::{FutureExt, StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::{
     CopyOptions, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload, ObjectMeta,
-    ObjectStore, PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult, RenameOptions, UploadPart,
+    ObjectStore, ObjectStoreExt, PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult,
+    RenameOptions, UploadPart,
 };
 
 use crate::health::Health;
@@ -204,6 +207,15 @@ impl ObservedStore {
         Ok(GetResult { payload, meta, range, attributes, extensions })
     }
 
+    /// Why an object was not made that "is there": a failure where there is none, or that can't be told.
+    async fn why_refused(&self, location: &Path, refused: object_store::Error) -> object_store::Error {
+        match self.head(location).await {
+            Ok(_) => refused,
+            Err(object_store::Error::NotFound { .. }) => failure(refused.to_string()),
+            Err(error) => error,
+        }
+    }
+
     /// The content, as it comes.
     async fn collect(&self, got: GetResult) -> Answer<Vec<Bytes>> {
         if let GetResultPayload::File(..) = &got.payload {
@@ -228,6 +240,7 @@ impl fmt::Display for ObservedStore {
 impl ObjectStore for ObservedStore {
     async fn put_opts(&self, location: &Path, payload: PutPayload, options: PutOptions) -> Answer<PutResult> {
         let sent = payload.content_length() as u64;
+        let is_create = matches!(options.mode, PutMode::Create);
         let is_unmarked = !matches!(options.mode, PutMode::Overwrite) && options.attributes.is_empty();
         let put = self.inner.put_opts(location, payload, options);
         let put = async {
@@ -236,7 +249,12 @@ impl ObjectStore for ObservedStore {
             } else {
                 self.observer.within(sent, put).await
             };
-            put.map_err(|error| without_bucket(Class::Put, error))
+            match put.map_err(|error| without_bucket(Class::Put, error)) {
+                Err(error @ object_store::Error::AlreadyExists { .. }) if is_create => {
+                    Err(self.why_refused(location, error).await)
+                }
+                put => put,
+            }
         };
         self.observer.request(Class::Put, sent, put).await
     }

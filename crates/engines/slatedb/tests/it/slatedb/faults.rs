@@ -24,7 +24,7 @@ use kvfs_engine_slatedb::seam::object_store::memory::InMemory;
 use kvfs_engine_slatedb::seam::object_store::path::Path;
 use kvfs_engine_slatedb::seam::object_store::{
     CopyOptions, Error, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload, ObjectMeta,
-    ObjectStore, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result, UploadPart,
+    ObjectStore, PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result, UploadPart,
 };
 use kvfs_engine_slatedb::seam::tokio;
 
@@ -82,6 +82,9 @@ pub(crate) enum Misleading {
     /// The end of an upload is done, and its answer lost; the client that makes it again is told that there
     /// is no such upload.
     NoSuchUpload,
+    /// An object that may not be there yet is not made, though there is none: another request is at work on
+    /// it (409).
+    Conflict,
 }
 
 /// What a slow request takes.
@@ -301,6 +304,10 @@ impl fmt::Display for Reached {
 impl ObjectStore for Reached {
     async fn put_opts(&self, location: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
         let behind = self.arrive("put", location, true).await?;
+        if matches!(options.mode, PutMode::Create) && self.cloud.is_misleading(Misleading::Conflict) {
+            let source = "409 Conflict: ConditionalRequestConflict".into();
+            return Err(Error::AlreadyExists { path: location.to_string(), source });
+        }
         let put = self.cloud.inner.put_opts(location, payload, options).await;
         self.answer(behind, put).await
     }

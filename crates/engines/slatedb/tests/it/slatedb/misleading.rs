@@ -35,3 +35,33 @@ fn upload_whose_end_is_done_and_not_known_any_more_is_made_again_and_ends_no_sto
     assert_eq!(store.get(f.plain, &[7]).unwrap().unwrap(), filled(TABLE_BYTES / 20));
     store.close().unwrap();
 }
+
+#[test]
+fn object_whose_making_is_refused_though_there_is_none_is_no_other_writer() {
+    let cloud = Cloud::new(2, 0);
+    let store = made(&cloud, &options());
+    let f = Fixture::<Slate>::over(Arc::clone(&store) as Arc<dyn Store>);
+    for number in 0..5_u8 {
+        cloud.mislead(Misleading::Conflict, u64::from(number));
+        store.sync(f.apply(|b| b.put(f.plain, vec![number], "1"))).unwrap();
+        store.snapshots().unwrap().create_snapshot(&number.to_string()).unwrap();
+        assert_eq!(store.failure(), None);
+    }
+    // A writer that takes over meets it at its first objects, and the one before is at work.
+    let mut stores = vec![(f, store)];
+    for number in 5..9_u8 {
+        cloud.mislead(Misleading::Conflict, u64::from(number));
+        let claimant = Claimant { takes_over: true, ..options().claimant };
+        let store = open_over(&cloud.beside(), &SlateOptions { claimant, ..options() });
+        let f = Fixture::<Slate>::over(Arc::clone(&store) as Arc<dyn Store>);
+        store.sync(f.apply(|b| b.put(f.plain, vec![number], "1"))).unwrap();
+        assert_eq!(entries(&*store, f.plain).len(), usize::from(number) + 1);
+        stores.push((f, store));
+    }
+    let (_, last) = stores.pop().unwrap();
+    assert_eq!(last.failure(), None);
+    for (_, before) in &stores {
+        wait_until("it has noticed", || before.failure().is_some());
+    }
+    last.close().unwrap();
+}
