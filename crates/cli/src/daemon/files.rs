@@ -210,7 +210,7 @@ impl Observer for Told {
             return;
         }
         for view in self.kernel.views.of(self.txn).iter().filter_map(KernelSide::bridge) {
-            view.forget_beside(changes.clone(), None);
+            view.forget_beside(changes.held(), None);
         }
     }
 }

@@ -105,6 +105,16 @@ pub struct Invalidations {
     pub many: Option<ManyNames>,
 }
 
+impl Invalidations {
+    /// The same for another kernel side: all of it, but for the names of a commit that are too many to be
+    /// held.
+    #[must_use]
+    pub fn held(&self) -> Self {
+        let Self { nodes, entries, moved, .. } = self;
+        Self { nodes: nodes.clone(), entries: entries.clone(), moved: moved.clone(), many: None }
+    }
+}
+
 /// A view whose commit has begun: it takes nothing but content that the kernel still owes. When this is
 /// dropped, the view opens again.
 #[derive(Debug)]
