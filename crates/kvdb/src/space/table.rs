@@ -1,6 +1,7 @@
 //! The allocator's tables, without device and locks.
 
 mod entries;
+mod free;
 mod tiers;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,6 +10,7 @@ use std::sync::Arc;
 use kvfs_store::{Result, StoreError, Tier};
 
 use entries::{Entries, Entry};
+use free::FreeZones;
 
 use super::members::Members;
 use super::placement::Placement;
@@ -36,7 +38,7 @@ pub(super) struct Table {
     members: Members,
     entries: Entries,
     /// Those that may be taken.
-    free: BTreeSet<u32>,
+    free: FreeZones,
     /// Closed zones of which at least half may still be filled: what a reopened store left behind.
     partly: BTreeSet<u32>,
     /// The zone that each stream fills on each tier.
@@ -58,7 +60,7 @@ impl Table {
             first_data: first_data.0,
             members: Members::first(zones_total),
             entries: Entries::default(),
-            free: BTreeSet::new(),
+            free: FreeZones::default(),
             partly: BTreeSet::new(),
             open: BTreeMap::new(),
             manifest_zones: 1,
@@ -69,7 +71,7 @@ impl Table {
         };
         table.add_zones(zones_present);
         for zone in 0..first_data.0.min(zones_present) {
-            table.free.remove(&zone);
+            table.free.remove(zone);
             table.entries[zone].state = ZoneState::System;
         }
         table
@@ -122,7 +124,7 @@ impl Table {
             for zone in closed {
                 self.close(zone);
             }
-            self.free.retain(|zone| !zones.contains(zone));
+            self.free.remove_all(zones.clone());
         }
         for zone in zones {
             self.note_partly(zone);
@@ -172,7 +174,7 @@ impl Table {
         match entry.state {
             ZoneState::Free => {
                 entry.state = ZoneState::Closed;
-                self.free.remove(&zone_use.zone.0);
+                self.free.remove(zone_use.zone.0);
             }
             ZoneState::Closed => {}
             // A repair fills the zone behind what the journal has bound there, which is held by then.
@@ -197,7 +199,7 @@ impl Table {
             return Err("that zone is in use already");
         }
         entry.state = ZoneState::Manifest;
-        self.free.remove(&zone.0);
+        self.free.remove(zone.0);
         Ok(())
     }
 
@@ -308,11 +310,10 @@ impl Table {
         }
         let zone = self.members.list().iter().filter(|member| member.tier == tier).find_map(|member| {
             let kept = if member.id == 0 { kept_on_first } else { 0 };
-            let mut free = self.free.range(member.zones.clone());
-            let lowest = free.next().copied();
-            lowest.filter(|_| kept == 0 || free.nth(kept - 1).is_some())
+            let lowest = self.free.range(member.zones.clone()).next();
+            lowest.filter(|_| kept == 0 || self.free.count(member.zones.clone()) > kept)
         })?;
-        self.free.remove(&zone);
+        self.free.remove(zone);
         Some(zone)
     }
 
@@ -452,8 +453,8 @@ impl Table {
         if self.free.len() as u64 <= u64::from(held_back) {
             return None;
         }
-        let zone = self.free.range(..self.members.of_first().end).next().copied()?;
-        self.free.remove(&zone);
+        let zone = self.free.range(0..self.members.of_first().end).next()?;
+        self.free.remove(zone);
         self.entries[zone].state = ZoneState::Manifest;
         Some(ZoneId(zone))
     }

@@ -116,7 +116,7 @@ impl Zones {
         self.heat.levels().1 > 0
     }
 
-    /// What fast devices have for blocks of files. O(zones).
+    /// What fast devices have for blocks of files.
     pub(crate) fn fast_space(&self) -> FastSpace {
         self.table.lock().fast_space()
     }

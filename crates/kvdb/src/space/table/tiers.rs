@@ -36,8 +36,7 @@ impl Table {
     /// Whether more is free on fast devices than is kept there for rows and metadata, which come from now on.
     fn fast_has_room(&self) -> bool {
         let kept = self.zones_kept_on(Tier::Fast);
-        let growth = self.growth_left() as usize;
-        growth > kept || growth + self.free_on(Tier::Fast).take(kept + 1).count() > kept
+        self.growth_left() as usize + self.free_on(Tier::Fast) > kept
     }
 
     /// Zones of a tier that are left to rows and metadata, or to writers.
@@ -55,7 +54,7 @@ impl Table {
         reserved.max(zones_all / share) as usize
     }
 
-    /// What fast devices have for blocks of files. O(zones).
+    /// What fast devices have for blocks of files. As [`Self::room_on`].
     pub(in crate::space) fn fast_space(&self) -> FastSpace {
         let zones =
             u64::from(self.zones_on(Tier::Fast)).saturating_sub(self.zones_kept_on(Tier::Fast) as u64);
@@ -67,15 +66,15 @@ impl Table {
         self.members.for_new_things().filter(|member| member.tier == tier).map(MemberZones::len).sum()
     }
 
-    fn free_on(&self, tier: Tier) -> impl Iterator<Item = &u32> {
-        let of_tier = self.members.list().iter().filter(move |member| member.tier == tier);
-        of_tier.flat_map(|member| self.free.range(member.zones.clone()))
+    fn free_on(&self, tier: Tier) -> usize {
+        let of_tier = self.members.list().iter().filter(|member| member.tier == tier);
+        of_tier.map(|member| self.free.count(member.zones.clone())).sum()
     }
 
-    /// What may be moved to a tier (bytes). O(zones).
+    /// What may be moved to a tier (bytes). O(devices, their groups of free zones).
     pub(in crate::space) fn room_on(&self, tier: Tier) -> u64 {
         let growth = if tier == Tier::Fast { self.growth_left() as usize } else { 0 };
-        let zones = (growth + self.free_on(tier).count()).saturating_sub(self.zones_kept_on(tier));
+        let zones = (growth + self.free_on(tier)).saturating_sub(self.zones_kept_on(tier));
         zones as u64 * u64::from(self.zone_bytes)
     }
 }
