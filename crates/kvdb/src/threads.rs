@@ -99,7 +99,7 @@ fn drain_loop(parts: &Parts) {
         if let Err(error) = parts.migrator.advance(&mut |_| is_alone()) {
             tracing::warn!(%error, "what lies on another tier than it is wished to can't be moved");
         }
-        parts.runtime.drain_due.wait_after(seen, IDLE_WAIT_MAX);
+        parts.runtime.drain_due.wait_after(seen, parts.migrator.rest(IDLE_WAIT_MAX));
     }
 }
 

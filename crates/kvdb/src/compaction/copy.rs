@@ -3,6 +3,7 @@
 //!
 //! Invariant: what [`CopyReader::read`] hands out has been verified against its checksums.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -40,8 +41,12 @@ impl Window {
     /// than to read what was never asked for, less if not.
     fn next_ahead_bytes(&self, max: u64) -> u64 {
         let spared = self.calls.saturating_sub(1) * CopyReader::REQUEST_BYTES;
-        let was_worth_it = spared >= (self.len as u64).saturating_sub(self.used);
-        let next = if was_worth_it { self.ahead_bytes * 2 } else { self.ahead_bytes / 2 };
+        // Of what is asked for in one piece none was spared, and nothing was read in vain.
+        let next = match spared.cmp(&(self.len as u64).saturating_sub(self.used)) {
+            Ordering::Greater => self.ahead_bytes * 2,
+            Ordering::Equal => self.ahead_bytes,
+            Ordering::Less => self.ahead_bytes / 2,
+        };
         next.clamp(CopyReader::AHEAD_BYTES_MIN, max)
     }
 }

@@ -2,7 +2,8 @@
 //! time.
 //!
 //! A disk with one arm answers a reader later by as long as a step of a copy takes, and there is always a
-//! reader. So the share of the time in which it copies bounds how many of them meet a step.
+//! reader. So the share of the time in which it copies bounds how many of them meet a step. What is hot
+//! spares its readers the slow device from then on, so it may take more.
 //!
 //! Thread safety: any thread; no lock is held while one waits. Invariant: each wait ends, when the readers
 //! have gone, or the store stops, or a caller hurries, or with its time.
@@ -18,14 +19,16 @@ use crate::pressure::pace::MergePace;
 use crate::runtime::Runtime;
 
 /// While others read it takes one part in so many of the time.
-const SHARE_DIVISOR: u32 = 8;
+pub(super) const SHARE_DIVISOR: u32 = 8;
+/// The same of what is hot.
+pub(super) const SHARE_DIVISOR_HOT: u32 = 2;
 /// Without a read for so long, the readers have gone.
 const QUIET: Duration = Duration::from_millis(30);
 /// A step that took very long, for whatever reason, is not waited for in proportion.
 const WAIT_MAX: Duration = Duration::from_millis(500);
 
 /// What was seen when the last step of the copy began.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 struct Step {
     reads: u64,
     began: Duration,
@@ -33,40 +36,50 @@ struct Step {
 
 /// See the module.
 pub(super) struct GivingWay {
+    /// What it waits for besides, which is no time of a step.
+    inner: Arc<dyn Pace>,
     merges: Arc<MergePace>,
     runtime: Arc<Runtime>,
+    share_divisor: u32,
     step: Mutex<Step, class::KvdbMergeGivingWayStep>,
 }
 
 impl GivingWay {
-    /// The pace of merges, and reads from slow devices first.
-    pub(super) fn over(merger: &Merger) -> Arc<dyn Pace> {
+    /// Over the pace `inner`, for a copy that begins now.
+    pub(super) fn over(inner: Arc<dyn Pace>, merger: &Merger, share_divisor: u32) -> Arc<dyn Pace> {
         let (merges, runtime) = (Arc::clone(&merger.pressure.pace), Arc::clone(&merger.runtime));
-        Arc::new(Self { merges, runtime, step: Mutex::default() })
+        let step = Mutex::new(Step { reads: runtime.ctx.slow_reads(), began: runtime.clock.monotonic() });
+        Arc::new(Self { inner, merges, runtime, share_divisor, step })
     }
 }
 
 impl Pace for GivingWay {
     fn spend(&self, bytes: u64) {
-        self.merges.spend(bytes);
         let Runtime { clock, ctx, .. } = &*self.runtime;
         let Step { reads, began } = *self.step.lock();
-        let took = clock.monotonic().saturating_sub(began);
+        let ended = clock.monotonic();
+        self.inner.spend(bytes);
+        let rested = clock.monotonic().saturating_sub(ended);
+        let wait = time_of_readers(ended.saturating_sub(began), rested, self.share_divisor);
         let reads_now = || (!self.merges.is_hurried()).then(|| ctx.slow_reads());
-        wait_for_readers(reads, took, reads_now, |time| self.merges.wait_unless_hurried(time));
+        wait_for_readers(reads, wait, reads_now, |time| self.merges.wait_unless_hurried(time));
         *self.step.lock() = Step { reads: ctx.slow_reads(), began: clock.monotonic() };
     }
 }
 
-/// Waits for the time that a step of this length leaves to readers, as long as there are any: their reads
-/// were `seen` when it began. `reads`: those by now; `None`: nothing is to be waited for.
+/// How long readers are left alone behind a step that `took` so long, when they have been for `rested`.
+fn time_of_readers(took: Duration, rested: Duration, share_divisor: u32) -> Duration {
+    (took * (share_divisor - 1)).min(WAIT_MAX).saturating_sub(rested)
+}
+
+/// Waits for the time that a step leaves to readers, as long as there are any: their reads were `seen` when
+/// it began. `reads`: those by now; `None`: nothing is to be waited for.
 fn wait_for_readers(
     mut seen: u64,
-    took: Duration,
+    mut left: Duration,
     reads: impl Fn() -> Option<u64>,
     mut wait: impl FnMut(Duration),
 ) {
-    let mut left = (took * (SHARE_DIVISOR - 1)).min(WAIT_MAX);
     while !left.is_zero()
         && let Some(now) = reads().filter(|&now| now != seen)
     {
@@ -92,7 +105,8 @@ mod tests {
             reads.set(reads.get() + u64::from(all.get() < reading));
             Some(reads.get())
         };
-        wait_for_readers(0, took, look, |time| all.set(all.get() + time));
+        let time = time_of_readers(took, Duration::ZERO, SHARE_DIVISOR);
+        wait_for_readers(0, time, look, |time| all.set(all.get() + time));
         all.get()
     }
 
@@ -100,6 +114,13 @@ mod tests {
     fn while_others_read_a_copy_takes_its_share_of_the_time() {
         assert_eq!(waited(STEP, Duration::MAX), STEP * (SHARE_DIVISOR - 1));
         assert_eq!(waited(Duration::from_secs(10), Duration::MAX), WAIT_MAX);
+    }
+
+    /// Of a limit, or for flushes: the copy takes the smaller of both shares, and not their product.
+    #[test]
+    fn time_for_which_a_copy_has_rested_anyway_is_no_time_of_its_step() {
+        let left = |rested| time_of_readers(STEP, rested, SHARE_DIVISOR_HOT);
+        assert_eq!([left(Duration::ZERO), left(STEP / 2), left(STEP * 9)], [STEP, STEP / 2, Duration::ZERO]);
     }
 
     #[test]

@@ -11,6 +11,11 @@
 //! them; it takes no zone of the reserve, and begins no piece of which the other tier has no room for a part,
 //! so that each makes what is left less.
 
+mod background;
+#[cfg(test)]
+mod tests;
+
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,7 +24,8 @@ use std::time::Duration;
 use kvfs_locks::{Mutex, class};
 use kvfs_store::{BLOCK_BYTES, Cursor, KeyRange, KeyspaceKind, Result, Seqno, Tier};
 
-use super::giving_way::GivingWay;
+use self::background::Looks;
+use super::giving_way::{GivingWay, SHARE_DIVISOR, SHARE_DIVISOR_HOT};
 use super::limited::Limited;
 use super::rewrite::{Target, pass_over};
 use super::rounds::Rounds;
@@ -31,7 +37,7 @@ use crate::memtable::{Merger as MergeOperator, first_block_at_or_after, split_bl
 use crate::runtime::ok_unless_full;
 use crate::space::{Budget, Lane, TierWishes, Zones};
 use crate::table::Piece;
-use crate::version::{Run, RunId};
+use crate::version::Run;
 
 /// What lies on another tier than it wishes to, and could lie there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -83,8 +89,36 @@ pub struct MigrationInfo {
 struct Found {
     target: Target,
     plan: MigrationPlan,
-    /// All of it only makes room on crowded fast devices.
-    is_cold: bool,
+    by_heat: ByHeat,
+}
+
+/// What of it has another place by how often it is asked for, and not by a wish.
+#[derive(Debug, Clone, Copy, Default)]
+struct ByHeat {
+    /// What only makes room on crowded fast devices.
+    bytes_cold: u64,
+    bytes_hot: u64,
+    /// How often that was asked for, all stretches together.
+    count: u64,
+}
+
+impl Found {
+    /// All of it only makes room.
+    fn is_cold(&self) -> bool {
+        self.by_heat.bytes_cold == self.plan.bytes()
+    }
+
+    /// While others read, it may take one part in so many of the time.
+    fn share_divisor(&self) -> u32 {
+        let is_hot = self.by_heat.bytes_hot * 2 > self.plan.bytes();
+        if is_hot { SHARE_DIVISOR_HOT } else { SHARE_DIVISOR }
+    }
+
+    /// What spares most reads of slow devices, for what is moved, comes first.
+    fn order(&self) -> Reverse<u64> {
+        const SCALE: u64 = 1 << 20;
+        Reverse(self.by_heat.count.saturating_mul(SCALE) / self.plan.bytes().max(1))
+    }
 }
 
 /// What a look has found, and the first thing that it could not read.
@@ -93,73 +127,23 @@ struct Looked {
     unread: Result<()>,
 }
 
-/// How long the background waits before it goes over the pieces again, and before it does after an opening.
-const LOOK_WAIT_MIN: Duration = Duration::from_secs(30);
-/// It waits so many times as long as going over them has taken.
-const LOOK_WAIT_FACTOR: u32 = 50;
-/// The same for zones of crowded fast devices.
-const ROOM_WAIT_MIN: Duration = Duration::from_secs(1);
-const ROOM_WAIT_FACTOR: u32 = 4;
-/// When something was left, it is tried again after so long, whatever has changed.
-const LEFT_WAIT: Duration = Duration::from_mins(10);
-
-/// How going over the pieces, and moving what was found, has ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Moved {
-    /// Nothing is left.
-    All,
-    /// Much was moved, and more was found meanwhile.
-    Some,
-    /// The devices that it is to lie on have no room for what is left.
-    NoRoom,
-    /// Merges, transactions or readers hold what is left.
-    Held,
+/// What came of a round over pieces that were found.
+#[derive(Debug)]
+struct Round {
+    has_moved: bool,
+    /// A tier had room for a part of it.
+    had_room: bool,
     /// It was told to end.
-    Ended,
-}
-
-impl Moved {
-    /// For people; `None`: it gets on.
-    fn trouble(self) -> Option<&'static str> {
-        match self {
-            Self::All | Self::Some => None,
-            Self::NoRoom => Some("the devices that it is to lie on have no room for it"),
-            Self::Held => Some("merges, transactions or readers of old states hold it"),
-            Self::Ended => Some("a device is drained first"),
-        }
-    }
-}
-
-const BUDGET_SPENT: &str = "fast devices have been written to as much as the placement allows by now";
-
-/// Where these are as before, there is nothing new to move.
-#[derive(Debug, PartialEq, Eq)]
-struct Signs {
-    /// Runs with wishes.
-    runs: Vec<RunId>,
-    /// Of memtables that have some: up to where they go.
-    tables: Vec<Seqno>,
-    /// Devices that take anything new.
-    devices: Vec<u32>,
-    has_room: [bool; 2],
-}
-
-/// When the background goes over the pieces.
-#[derive(Default)]
-struct Looks {
-    /// Before it did for the last time.
-    seen: Option<Signs>,
-    not_before: Option<Duration>,
-    /// When zones of crowded fast devices are emptied again.
-    room_not_before: Duration,
-    /// Something was left.
-    again_at: Option<Duration>,
+    is_ended: bool,
+    /// The first thing that it could not read.
+    unread: Result<()>,
 }
 
 /// Moves blocks between tiers.
 pub(crate) struct Migrator {
     merger: Arc<Merger>,
     looks: Mutex<Looks, class::KvdbMergeMigrateLooks>,
+    /// That of merges, and the limit; readers of slow devices come before it.
     pace: Arc<dyn Pace>,
     /// See [`MigrationInfo::limit`].
     limit: Arc<AtomicU64>,
@@ -179,7 +163,7 @@ impl Migrator {
     pub(crate) fn new(merger: &Arc<Merger>) -> Self {
         let limit = Arc::new(AtomicU64::new(0));
         let now = Arc::clone(&limit);
-        let pace = Limited::over(GivingWay::over(merger), merger, move || now.load(Ordering::Relaxed));
+        let pace = Limited::over(merger.pace(), merger, move || now.load(Ordering::Relaxed));
         Self {
             merger: Arc::clone(merger),
             looks: Mutex::default(),
@@ -277,30 +261,28 @@ impl Migrator {
                     let of_piece = may_wish().and_then(|may| if may { misplaced() } else { Ok(None) });
                     let target = Target { keyspace, run: run.id, piece: piece.desc().id };
                     let of_piece = of_piece.map(|of_piece| {
-                        found.extend(of_piece.map(|(plan, is_cold)| Found { target, plan, is_cold }));
+                        found.extend(of_piece.map(|(plan, by_heat)| Found { target, plan, by_heat }));
                     });
                     pass_over(&mut unread, of_piece, &self.merger.runtime.health)?;
                 }
             }
         }
-        let left = found.iter().map(|found| found.plan.bytes()).sum();
-        self.bytes_left.store(left, Ordering::Relaxed);
+        found.sort_by_key(Found::order);
+        self.bytes_left.store(bytes_of(&found), Ordering::Relaxed);
         let now = self.merger.runtime.clock.monotonic().as_micros() as u64;
         self.looked_at.store(now.saturating_add(1), Ordering::Relaxed);
         Ok(Looked { found, unread })
     }
 
-    /// Of what the run still has of the piece; whether all of it is there because it is cold. `None`:
-    /// nothing.
+    /// Of what the run still has of the piece. `None`: nothing.
     fn misplaced_in(
         &self,
         run: &Run,
         piece: &Piece,
         wishes: Option<&dyn TierWishes>,
-    ) -> Result<Option<(MigrationPlan, bool)>> {
+    ) -> Result<Option<(MigrationPlan, ByHeat)>> {
         let (zones, heat) = (self.zones(), self.zones().heat());
-        let mut plan = MigrationPlan::default();
-        let mut bytes_cold = 0;
+        let (mut plan, mut by_heat) = (MigrationPlan::default(), ByHeat::default());
         let index = piece.index()?;
         for layer in index.layers() {
             let (mut prefix, mut wish) = (bytes::Bytes::new(), None);
@@ -325,14 +307,20 @@ impl Migrator {
                 for part in heat.parts_of(region.first, region.count.into()) {
                     let blocks = part.end - part.start;
                     let wish = heat.wish_of(&prefix, part.start, blocks);
-                    if let Some(tier) = wish.filter(|_| zones.is_misplaced(region.addr, wish)) {
-                        *plan.bytes_to(tier) += blocks * BLOCK_BYTES as u64;
-                        bytes_cold += if tier == Tier::Slow { blocks * BLOCK_BYTES as u64 } else { 0 };
+                    let Some(tier) = wish.filter(|_| zones.is_misplaced(region.addr, wish)) else { continue };
+                    let bytes = blocks * BLOCK_BYTES as u64;
+                    *plan.bytes_to(tier) += bytes;
+                    match tier {
+                        Tier::Slow => by_heat.bytes_cold += bytes,
+                        Tier::Fast => {
+                            by_heat.bytes_hot += bytes;
+                            by_heat.count += u64::from(heat.count(&prefix, part.start));
+                        }
                     }
                 }
             }
         }
-        Ok((plan.bytes() > 0).then(|| (plan, bytes_cold == plan.bytes())))
+        Ok((plan.bytes() > 0).then_some((plan, by_heat)))
     }
 
     /// Whether a tier that blocks of a piece wish for has room for them, or for so many that it is worth the
@@ -358,60 +346,69 @@ impl Migrator {
         // What the journal has bound comes into runs.
         self.merger.flusher.flush_everything()?;
         self.zones().settle_heat();
-        Ok(self.move_all(self.find_misplaced()?, goes_on)? == Moved::All)
-    }
-
-    fn move_all(&self, mut looked: Looked, goes_on: &mut dyn FnMut(u64) -> bool) -> Result<Moved> {
-        let runtime = &self.merger.runtime;
-        let (mut rounds, mut has_moved) = (Rounds::of(&self.merger), false);
+        let mut rounds = Rounds::of(&self.merger);
+        let mut looked = self.find_misplaced()?;
         while !looked.found.is_empty() {
             let before = bytes_of(&looked.found);
-            let mut left = before;
-            let (mut had_room, mut unread) = (false, Ok(()));
-            for Found { target, plan, is_cold } in &looked.found {
-                if runtime.is_stopping() || !goes_on(left) {
-                    return Ok(if has_moved { Moved::Some } else { Moved::Ended });
-                }
-                let is_needed = !is_cold || self.zones().is_fast_crowded();
-                if is_needed && self.has_room_for(plan) {
-                    had_room = true;
-                    match self.rewrite(*target, &mut || goes_on(left)) {
-                        Ok(moved) => has_moved |= moved,
-                        error => pass_over(&mut unread, error.map(drop), &runtime.health)?,
-                    }
-                }
-                left -= plan.bytes();
+            let round = self.move_found(&looked.found, Duration::MAX, goes_on)?;
+            if round.is_ended {
+                return Ok(false);
             }
             looked = self.find_misplaced()?;
             // What becomes hot meanwhile may be more than what was moved.
             if bytes_of(&looked.found) >= before {
-                unread?;
-                let gets_on = had_room && rounds.wait_for_others();
-                match (gets_on, has_moved, had_room) {
-                    (true, ..) => {}
-                    (false, true, _) => return Ok(Moved::Some),
-                    (false, false, true) => return Ok(Moved::Held),
-                    (false, false, false) => return Ok(Moved::NoRoom),
+                round.unread?;
+                if !round.had_room || !rounds.wait_for_others() {
+                    return Ok(false);
                 }
             }
         }
-        looked.unread.map(|()| Moved::All)
+        looked.unread.map(|()| true)
+    }
+
+    /// One round over what was found, what is hottest first; it begins no piece from `until` on.
+    fn move_found(
+        &self,
+        found: &[Found],
+        until: Duration,
+        goes_on: &mut dyn FnMut(u64) -> bool,
+    ) -> Result<Round> {
+        let runtime = &self.merger.runtime;
+        let mut left = bytes_of(found);
+        let mut round = Round { has_moved: false, had_room: false, is_ended: false, unread: Ok(()) };
+        for piece in found {
+            round.is_ended = runtime.is_stopping() || !goes_on(left);
+            if round.is_ended || runtime.clock.monotonic() >= until {
+                break;
+            }
+            let is_needed = !piece.is_cold() || self.zones().is_fast_crowded();
+            if is_needed && self.has_room_for(&piece.plan) {
+                round.had_room = true;
+                match self.rewrite(piece, &mut || goes_on(left)) {
+                    Ok(moved) => round.has_moved |= moved,
+                    error => pass_over(&mut round.unread, error.map(drop), &runtime.health)?,
+                }
+            }
+            left -= piece.plan.bytes();
+        }
+        Ok(round)
     }
 
     /// Rewrites what `victims` names, at the pace of what moves between tiers.
-    fn step_config(&self, victims: Victims) -> StepConfig {
-        let config =
-            self.merger.stepper.step_config(Lane::FIRST, Budget::Ordinary, Some(Arc::clone(&self.pace)));
+    fn step_config(&self, victims: Victims, share_divisor: u32) -> StepConfig {
+        let merger = &self.merger;
+        let pace = GivingWay::over(Arc::clone(&self.pace), merger, share_divisor);
+        let config = merger.stepper.step_config(Lane::FIRST, Budget::Ordinary, Some(pace));
         StepConfig { victims, ..config }
     }
 
     /// Whether anything was moved: the piece was there, free to be rewritten, and found space.
-    fn rewrite(&self, target: Target, goes_on: &mut dyn FnMut() -> bool) -> Result<bool> {
-        let merger = &self.merger;
+    fn rewrite(&self, found: &Found, goes_on: &mut dyn FnMut() -> bool) -> Result<bool> {
+        let (merger, target) = (&self.merger, found.target);
         let begin = merger.runtime.clock.monotonic();
         *self.moving_since.lock() = Some(begin);
         let copied = Arc::new(AtomicU64::new(0));
-        let config = self.step_config(Victims::misplaced(Arc::clone(&copied)));
+        let config = self.step_config(Victims::misplaced(Arc::clone(&copied)), found.share_divisor());
         let was_there = self.is_there(target);
         let rewritten = merger.rewrite_all(&[target], &config, false, &mut |_, _| goes_on());
         let took = merger.runtime.clock.monotonic().saturating_sub(begin);
@@ -433,91 +430,6 @@ impl Migrator {
         let view = self.merger.live.view();
         let mut runs = view.version.runs(target.keyspace).iter().filter(|run| run.id == target.run);
         runs.any(|run| run.pieces.iter().any(|piece| piece.desc().id == target.piece))
-    }
-
-    /// From time to time: empties zones of fast devices that are full of what is dead, although the store has
-    /// space elsewhere. Else what is new, and what is hot, would find no room there.
-    fn keep_fast_room(&self, looks: &mut Looks, goes_on: &mut dyn FnMut(u64) -> bool) -> Result<()> {
-        let clock = &self.merger.runtime.clock;
-        let begin = clock.monotonic();
-        if !self.zones().are_of_both_tiers() || begin < looks.room_not_before {
-            return Ok(());
-        }
-        let emptied = self.empty_crowded_zones(goes_on);
-        let took = clock.monotonic().saturating_sub(begin);
-        // What could not be read then can't be read at once.
-        let wait = if emptied.is_ok() { ROOM_WAIT_MIN.max(took * ROOM_WAIT_FACTOR) } else { LEFT_WAIT };
-        looks.room_not_before = begin + took + wait;
-        emptied
-    }
-
-    fn empty_crowded_zones(&self, goes_on: &mut dyn FnMut(u64) -> bool) -> Result<()> {
-        if !self.zones().endurance().has_for_moves() {
-            return Ok(());
-        }
-        let victims = self.merger.victims.on_crowded_fast_devices();
-        if !victims.any() {
-            return Ok(());
-        }
-        let left = self.bytes_left.load(Ordering::Relaxed);
-        let emptied = self.merger.empty(&self.step_config(victims), false, &mut |_, _| goes_on(left));
-        ok_unless_full(emptied.map(drop)).map(drop)
-    }
-
-    /// In the background: migrates when it may find something to move, and has not looked for it lately;
-    /// until `goes_on` says no.
-    ///
-    /// # Errors
-    /// As [`Migrator::migrate`].
-    pub(crate) fn advance(&self, goes_on: &mut dyn FnMut(u64) -> bool) -> Result<()> {
-        let Some(mut looks) = self.looks.try_lock() else { return Ok(()) };
-        // What can't be read of one zone is no reason to move nothing.
-        let emptied = self.keep_fast_room(&mut looks, goes_on);
-        self.look(&mut looks, goes_on).and(emptied)
-    }
-
-    fn look(&self, looks: &mut Looks, goes_on: &mut dyn FnMut(u64) -> bool) -> Result<()> {
-        let clock = &self.merger.runtime.clock;
-        let begin = clock.monotonic();
-        let not_before = *looks.not_before.get_or_insert(begin + LOOK_WAIT_MIN);
-        if begin < not_before || !self.zones().are_of_both_tiers() {
-            return Ok(());
-        }
-        let signs = Some(self.signs());
-        let is_unsettled = self.zones().is_heat_unsettled();
-        if signs == looks.seen && !is_unsettled && looks.again_at.is_none_or(|at| begin < at) {
-            return Ok(());
-        }
-        self.zones().settle_heat();
-        looks.seen = signs;
-        let found = self.find_misplaced();
-        let looked = clock.monotonic().saturating_sub(begin);
-        let moved = found.and_then(|found| self.move_all(found, goes_on));
-        let end = clock.monotonic();
-        looks.not_before = Some(end + LOOK_WAIT_MIN.max(looked * LOOK_WAIT_FACTOR));
-        looks.again_at = match moved {
-            Ok(Moved::All) => None,
-            Ok(Moved::Some) => Some(end),
-            _ => Some(end + LEFT_WAIT),
-        };
-        *self.trouble.lock() = match &moved {
-            Ok(Moved::NoRoom) if !self.zones().endurance().has_for_moves() => Some(BUDGET_SPENT.to_owned()),
-            Ok(moved) => moved.trouble().map(str::to_owned),
-            Err(error) => Some(error.to_string()),
-        };
-        moved.map(drop)
-    }
-
-    fn signs(&self) -> Signs {
-        let view = self.merger.live.view();
-        let rows: Vec<u32> = self.merger.live.placed_by().into_iter().map(|(_, rows)| rows).collect();
-        let runs = rows.iter().flat_map(|&rows| view.version.runs(rows)).map(|run| run.id).collect();
-        let with_rows = view.tables().filter(|table| table.keyspaces().iter().any(|id| rows.contains(id)));
-        let tables = with_rows.filter_map(|table| table.seqno_range()).map(|(_, last)| last).collect();
-        let members = self.zones().members().into_iter().filter(|member| member.takes_new);
-        let devices = members.map(|member| member.id).collect();
-        let has_room = Tier::ALL.map(|tier| self.zones().room_on(tier) > 0);
-        Signs { runs, tables, devices, has_room }
     }
 }
 

@@ -481,8 +481,42 @@ fn background_migrates_after_a_change_and_rests_in_between() {
     assert_eq!((db.migration().bytes_left, db.migration().trouble), (0, None));
 }
 
+#[test]
+fn background_migrates_in_rounds_between_which_devices_are_drained() {
+    let clock = Arc::new(ManualClock::at(Duration::from_secs(1)));
+    let db = timed(&clock);
+    (0..FILES).for_each(|file| {
+        write(&db, file, 1).expect("writes");
+        db.flush().expect("flushes");
+    });
+    (0..FILES).for_each(|file| set(&db, file, Some(Tier::Fast)));
+    let slowly = || {
+        let mut pieces = 0;
+        db.parts.migrator.advance(&mut |_| {
+            pieces += 1;
+            clock.advance(Duration::from_secs(10));
+            true
+        })?;
+        Ok::<_, StoreError>(pieces)
+    };
+    assert_eq!(slowly().expect("waits"), 0);
+    clock.advance(Duration::from_mins(1));
+    assert!(db.migration_plan().expect("plans").bytes() > 0);
+    let mut rounds = 0;
+    while db.migration_plan().expect("plans").bytes() > 0 {
+        let pieces = slowly().expect("migrates");
+        assert!((1..=8).contains(&pieces), "a round of {pieces} pieces takes longer than half a minute");
+        assert_eq!(db.parts.migrator.rest(Duration::MAX), Duration::ZERO, "the next one follows at once");
+        rounds += 1;
+    }
+    assert!(rounds > 1, "all was moved in one round");
+    assert_eq!(slowly().expect("looks"), 0);
+    assert_eq!(db.parts.migrator.rest(Duration::MAX), Duration::MAX, "nothing is left");
+    check(&db, 1);
+}
+
 /// Of its first region.
-fn addr_of(db: &Db, file: u64) -> u64 {
+pub(super) fn addr_of(db: &Db, file: u64) -> u64 {
     let view = db.parts.live.view();
     for piece in view.version.runs(files(db).0).iter().flat_map(|run| &run.pieces) {
         for layer in piece.index().expect("reads").layers() {
