@@ -319,19 +319,30 @@ impl Mover<'_> {
                 continue;
             }
             let stays = matches!(shared, Shared::Stays);
-            let is_victim = !stays && (self.job.empties(part.extent()) || self.is_to_migrate(&part));
+            let is_misplaced = !stays && self.is_to_migrate(&part);
+            let is_victim = is_misplaced || (!stays && self.job.empties(part.extent()));
             if group.stitching && is_worth_it && !never && !is_victim {
-                let place = moving.source.place;
-                let piece = Arc::clone(self.piece(place));
-                let writer = self.output.writer();
-                let count = moving.count() as u32;
-                writer.stitch_region(layer, &piece, place.layer, place.region, moving.first, count)?;
-            } else {
-                self.copy(layer, &moving)?;
-                self.output.give_way();
+                self.stitch(layer, &moving, moving.first, moving.count())?;
+                continue;
             }
+            let bytes = self.copy(layer, &moving, is_victim)?;
+            if is_victim {
+                self.job.rescue.note_copied(bytes);
+            }
+            if is_misplaced {
+                self.job.victims.note_moved(bytes);
+            }
+            self.output.give_way();
         }
         Ok(())
+    }
+
+    /// Refers to `count` blocks from `first` on where they are.
+    fn stitch(&mut self, layer: usize, moving: &Move, first: u64, count: u64) -> Result<()> {
+        let place = moving.source.place;
+        let piece = Arc::clone(self.piece(place));
+        let writer = self.output.writer();
+        writer.stitch_region(layer, &piece, place.layer, place.region, first, count as u32)
     }
 
     /// Parts that may belong on different tiers, in a migration.
@@ -410,61 +421,88 @@ impl Mover<'_> {
         let (zones, bytes) = (&self.job.spec.ctx.zones, u64::from(region.extent().len));
         let fits =
             |tier| zones.is_misplaced(region.addr, wish) && zones.fits_rewrite(bytes, zones.room_on(tier));
-        let moves = wish.is_some_and(fits);
-        if moves {
-            self.job.victims.note_moved(bytes);
-        }
-        moves
+        wish.is_some_and(fits)
     }
 
-    fn copy(&mut self, layer: usize, moving: &Move) -> Result<()> {
+    /// `is_victim`: for the sake of where it lies; what can't be read of it may stay there then. Returns how
+    /// much was copied (bytes).
+    fn copy(&mut self, layer: usize, moving: &Move, is_victim: bool) -> Result<u64> {
         let region = moving.source.region();
         let wish = self.tier_wished(&region.part(moving.first, moving.count() as u32, &moving.seqnos));
         self.output.writer().set_tier(self.job.spec.ctx.zones.for_copy(region.addr, wish))?;
         if region.unit.is_some() {
             let piece = Arc::clone(self.piece(moving.source.place));
-            return self.copy_unit(layer, moving, &piece, &region);
+            return self.copy_unit(layer, moving, &piece, &region, is_victim);
         }
-        let mut first = moving.first;
+        let (mut first, mut bytes) = (moving.first, 0);
         for &SeqnoSpan { count, seqno } in &moving.seqnos {
             let mut left = u64::from(count);
             while left > 0 {
                 let at = region.addr_of(first);
                 let blocks = left.min(CopyReader::BLOCKS_MAX);
                 let crcs = &region.crcs[(first - region.first) as usize..][..blocks as usize];
-                let data = self.reader.read(moving.source.place.input, at, crcs)?;
-                let span = SeqnoSpan { count: blocks as u32, seqno };
-                self.output.writer().add_blocks(
-                    layer,
-                    region.prefix,
-                    first,
-                    &[span],
-                    &[data],
-                    region.wish,
-                )?;
+                match self.reader.read(moving.source.place.input, at, crcs) {
+                    Ok(data) => {
+                        let span = SeqnoSpan { count: blocks as u32, seqno };
+                        let writer = self.output.writer();
+                        writer.add_blocks(layer, region.prefix, first, &[span], &[data], region.wish)?;
+                        bytes += data.len() as u64;
+                    }
+                    Err(error) if is_victim && self.job.leaves_unread(&error) => {
+                        self.stitch(layer, moving, first, blocks)?;
+                    }
+                    Err(error) => return Err(error),
+                }
                 first += blocks;
                 left -= blocks;
             }
         }
-        Ok(())
+        Ok(bytes)
     }
 
     /// A whole unit is copied as it is; a small one, or what is left of one, is unpacked, and packed anew
     /// with its neighbours.
-    fn copy_unit(&mut self, layer: usize, moving: &Move, piece: &Piece, region: &Region<'_>) -> Result<()> {
+    fn copy_unit(
+        &mut self,
+        layer: usize,
+        moving: &Move,
+        piece: &Piece,
+        region: &Region<'_>,
+        is_victim: bool,
+    ) -> Result<u64> {
         let extent = region.extent();
-        let stored = self.reader.stored(moving.source.place.input, extent)?;
         let count = moving.count();
-        let is_large = region.count >= VERBATIM_BLOCKS_MIN;
-        if is_large && region.is_whole_unit() && count == u64::from(region.count) {
-            piece.verify_unit(region, stored)?;
-            return self.output.writer().add_unit(layer, *region, &moving.seqnos, stored);
-        }
-        let raw = piece.unpack_unit(region, stored)?;
-        let skip = region.unit.map_or(0, |unit| u64::from(unit.skip)) + (moving.first - region.first);
-        let data = &raw[skip as usize * BLOCK_BYTES..][..count as usize * BLOCK_BYTES];
+        let is_whole =
+            region.count >= VERBATIM_BLOCKS_MIN && region.is_whole_unit() && count == u64::from(region.count);
+        let read = self.reader.stored(moving.source.place.input, extent).and_then(|stored| {
+            let raw = if is_whole { None } else { Some(piece.unpack_unit(region, stored)?) };
+            if is_whole {
+                piece.verify_unit(region, stored)?;
+            }
+            Ok((stored, raw))
+        });
         let writer = self.output.writer();
-        writer.add_blocks(layer, region.prefix, moving.first, &moving.seqnos, &[data], region.wish)
+        match read {
+            Ok((stored, None)) => writer.add_unit(layer, *region, &moving.seqnos, stored)?,
+            Ok((_, Some(raw))) => {
+                let skip = region.unit.map_or(0, |unit| u64::from(unit.skip)) + (moving.first - region.first);
+                let data = &raw[skip as usize * BLOCK_BYTES..][..count as usize * BLOCK_BYTES];
+                writer.add_blocks(
+                    layer,
+                    region.prefix,
+                    moving.first,
+                    &moving.seqnos,
+                    &[data],
+                    region.wish,
+                )?;
+            }
+            Err(error) if is_victim && self.job.leaves_unread(&error) => {
+                self.stitch(layer, moving, moving.first, count)?;
+                return Ok(0);
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(extent.len.into())
     }
 }
 

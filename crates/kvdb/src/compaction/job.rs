@@ -1,10 +1,10 @@
 //! One merge: its inputs and what they become.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use kvfs_store::{KeyspaceKind, Result};
+use kvfs_store::{KeyspaceKind, Result, StoreError};
 
 use super::output::{OutputSpec, Sink, Totals};
 use super::{MergeOptions, Sharing, blocks, tuples};
@@ -25,6 +25,31 @@ pub(crate) struct MergeJob {
     pub(crate) victims: Victims,
     /// Keys from here on are left for later; `None`: none are.
     pub(crate) end: Option<Bytes>,
+    /// What came of the victims.
+    pub(crate) rescue: Rescue,
+}
+
+/// What was copied for the sake of its place, and the first thing that could not be read of it, which stays.
+#[derive(Debug, Default)]
+pub(crate) struct Rescue {
+    bytes_copied: AtomicU64,
+    unread: OnceLock<StoreError>,
+}
+
+impl Rescue {
+    /// Why something stays that was to be copied.
+    pub(crate) fn unread(&self) -> Option<StoreError> {
+        self.unread.get().cloned()
+    }
+
+    /// Whether anything was copied.
+    pub(crate) fn has_copied(&self) -> bool {
+        self.bytes_copied.load(Ordering::Relaxed) > 0
+    }
+
+    pub(super) fn note_copied(&self, bytes: u64) {
+        self.bytes_copied.fetch_add(bytes, Ordering::Relaxed);
+    }
 }
 
 /// Where a step over `inputs` has to end for the sake of their range tombstones, of which it passes more than
@@ -60,7 +85,7 @@ pub(crate) struct Victims {
     moved: Option<Arc<AtomicU64>>,
     /// What of the zones has been copied already, if that counts.
     sharing: Option<Arc<Sharing>>,
-    /// What finds no room elsewhere stays.
+    /// What finds no room elsewhere, or can't be read, stays.
     leaves_rest: bool,
 }
 
@@ -81,7 +106,7 @@ impl Victims {
         Self { sharing: Some(Arc::clone(sharing)), ..self.clone() }
     }
 
-    /// The same, but what finds no room elsewhere stays.
+    /// The same, but what finds no room elsewhere, or can't be read, stays.
     pub(crate) fn leaving_rest(self) -> Self {
         Self { leaves_rest: true, ..self }
     }
@@ -153,6 +178,17 @@ impl MergeJob {
         let zones = &self.spec.ctx.zones;
         let has_room = || zones.fits_rewrite(extent.len.into(), zones.free_bytes(self.spec.budget));
         self.victims.contain(extent) && (!self.victims.leaves_rest || has_room())
+    }
+
+    /// Whether what is copied for the sake of its place stays there after this error, which is noted then.
+    pub(super) fn leaves_unread(&self, error: &StoreError) -> bool {
+        let leaves = self.victims.are_misplaced() || self.victims.leaves_rest;
+        let is_of_place = matches!(error, StoreError::Io { .. } | StoreError::Corrupt { .. });
+        if leaves && is_of_place {
+            // The first one is told.
+            let _ = self.rescue.unread.set(error.clone());
+        }
+        leaves && is_of_place
     }
 
     /// The range tombstones of all inputs, those that live on, and what both take.

@@ -24,7 +24,7 @@ mod sweep;
 mod tuples;
 
 pub(crate) use copies::{Copies, Sharing};
-pub(crate) use job::{MergeJob, Victims, end_of_step};
+pub(crate) use job::{MergeJob, Rescue, Victims, end_of_step};
 pub(crate) use output::{CopyBound, Finished, Output, OutputSpec, Sink, Totals};
 pub(crate) use pace::Pace;
 pub(crate) use rest::Rest;

@@ -467,6 +467,53 @@ fn a_device_with_unreadable_places_is_drained_as_far_as_it_reads() {
     check(&db, 1);
 }
 
+/// All files are in two pieces, of which a block can't be read.
+#[test]
+fn one_block_that_can_not_be_read_keeps_only_its_neighbours_from_leaving_a_device() {
+    for migrates in [false, true] {
+        let first = first();
+        let slow = Arc::new(FaultDevice::new(MemoryDevice::new(SLOW_BYTES)));
+        create(&first);
+        let db = open(&first, &[], options()).expect("opens");
+        let id = db.add_device(Arc::clone(&slow) as _, Tier::Slow).expect("adds");
+        if migrates {
+            placement::wishes(&db);
+        }
+        (0..FILES).for_each(|file| write(&db, file, 1).expect("writes"));
+        db.flush().expect("flushes");
+        let view = db.parts.live.view();
+        let pieces = view.version.runs(files(&db).0).iter().map(|run| run.pieces.len()).sum::<usize>();
+        assert!(pieces <= 2, "{pieces} pieces");
+        drop(view);
+        let before = live(&db, id);
+        let first_zone = u64::from(db.parts.runtime.ctx.zones.members()[1].zones.start);
+        let at = placement::addr_of(&db, FILES / 2) - first_zone * ZONE_BYTES + MEMBER_DATA_FROM;
+        slow.lose(at..at + BLOCK_BYTES as u64);
+        let mut always = |_| true;
+        let error = if migrates {
+            let all_fast = |file| {
+                db.apply(placement::wish(&db, file, Some(Tier::Fast)), Durability::Buffered)
+                    .expect("is noted");
+            };
+            (0..FILES).for_each(all_fast);
+            db.migrate(&mut always).expect_err("does not read it")
+        } else {
+            db.drain_device(id, &mut always).expect_err("does not read it")
+        };
+        assert!(matches!(error, StoreError::Io { .. }), "{error}");
+        let left = live(&db, id);
+        assert!(left > 0 && left <= before / FILES, "{left} of {before} are left");
+        slow.clear();
+        if migrates {
+            assert!(db.migrate(&mut always).expect("reads it again"));
+        } else {
+            assert!(db.drain_device(id, &mut always).expect("reads it again"));
+        }
+        assert_eq!(live(&db, id), 0);
+        check(&db, 1);
+    }
+}
+
 /// Nothing can be read there any more.
 fn lose(db: &Db, first: &FaultDevice<MemoryDevice>, slow: &FaultDevice<MemoryDevice>, extents: &[Extent]) {
     let slow_from = u64::from(db.parts.runtime.ctx.zones.members()[1].zones.start) * ZONE_BYTES;

@@ -15,7 +15,7 @@ use bytes::Bytes;
 use kvfs_store::{KeyspaceKind, Result, StoreError, TxnId};
 
 use crate::commit::{PRIVATE, PrivateRuns, Spill};
-use crate::compaction::{Finished, MergeJob, OutputSpec, Pace, Sink, Victims, end_of_step};
+use crate::compaction::{Finished, MergeJob, OutputSpec, Pace, Rescue, Sink, Victims, end_of_step};
 use crate::flush::patches::Below;
 use crate::flush::write_table;
 use crate::flush::{Collect, Flusher};
@@ -103,7 +103,9 @@ impl Flusher {
         loop {
             let end = end_of_step(&rest, options.tombstones_max);
             let (spec, rules, victims) = (spec.clone(), rules.clone(), Victims::default());
-            let job = MergeJob { spec, inputs: rest.clone(), rules, options, victims, end: end.clone() };
+            let rescue = Rescue::default();
+            let job =
+                MergeJob { spec, inputs: rest.clone(), rules, options, victims, end: end.clone(), rescue };
             let totals = self.runtime.observe_writes(job.run(&mut merged))?;
             self.runtime.counters.note_merge_output(totals);
             let Some(end) = end else { break };

@@ -14,7 +14,7 @@ use kvfs_store::{Result, StoreError};
 use super::registry::Registry;
 use super::step::{Progress, Stepper, overlap};
 use super::{Merger, StepConfig};
-use crate::compaction::{Finished, MergeJob, MergeOptions, Sharing, Sink, Victims};
+use crate::compaction::{Finished, MergeJob, MergeOptions, Rescue, Sharing, Sink, Victims};
 use crate::format::{Feature, PieceId};
 use crate::iter::KeepRules;
 use crate::layers::view::View;
@@ -248,7 +248,7 @@ impl Stepper {
         drop(view);
         let victims =
             sharing.map_or_else(|| config.victims.clone(), |sharing| config.victims.copied_once(sharing));
-        let made = self.copies_of(keyspace, part, bottom, victims, config)?;
+        let (made, unread) = self.copies_of(keyspace, part, bottom, victims, config)?;
         let mut edits = vec![Edit::DropPiece { keyspace, run, piece }];
         let add = |piece: &Arc<Piece>| Edit::AddPiece { keyspace, run, piece: piece.desc().clone() };
         edits.extend(made.iter().map(add));
@@ -266,10 +266,12 @@ impl Stepper {
         }
         drop(old);
         self.note_replaced(keyspace, &[before]);
-        Ok(left)
+        unread.map(|()| left)
     }
 
     /// What takes the place of `part`, a run of one piece; nothing older meets it if it is at the `bottom`.
+    /// Beside it the first error of what stays where it is because it can't be read. Where nothing else is to
+    /// be copied, there is no reason for a new piece.
     fn copies_of(
         &self,
         keyspace: u32,
@@ -277,7 +279,7 @@ impl Stepper {
         bottom: bool,
         victims: Victims,
         config: &StepConfig,
-    ) -> Result<Vec<Arc<Piece>>> {
+    ) -> Result<(Vec<Arc<Piece>>, Result<()>)> {
         let meta = self.keyspaces.get(keyspace)?;
         let mut spec = self.flusher.output_spec(keyspace, &meta, Some(config.lane), config.budget);
         spec.pace.clone_from(&config.pace);
@@ -287,13 +289,18 @@ impl Stepper {
         // All is stitched that can be.
         let options =
             MergeOptions { stitch_bytes_min: 0, piece_bytes: u64::MAX, ..self.runtime.options.merge };
-        let job = MergeJob { spec, inputs: vec![part], rules, options, victims, end: None };
+        let rescue = Rescue::default();
+        let job = MergeJob { spec, inputs: vec![part], rules, options, victims, end: None, rescue };
         let mut made = Pieces::default();
         self.runtime.observe_writes(job.run(&mut made))?;
         let count = |Finished { piece, totals }| {
             self.runtime.counters.note_merge_output(totals);
             piece
         };
-        Ok(made.0.into_iter().map(count).collect())
+        let unread = job.rescue.unread().map_or(Ok(()), Err);
+        if !job.rescue.has_copied() {
+            unread.clone()?;
+        }
+        Ok((made.0.into_iter().map(count).collect(), unread))
     }
 }

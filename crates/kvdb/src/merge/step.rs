@@ -19,7 +19,7 @@ use kvfs_store::{KeyspaceKind, Result, StoreError};
 
 use super::Merge;
 use crate::compaction::{
-    Copies, Finished, MergeJob, MergeOptions, OutputSpec, Pace, Rest, Sink, Victims, end_of_step,
+    Copies, Finished, MergeJob, MergeOptions, OutputSpec, Pace, Rescue, Rest, Sink, Victims, end_of_step,
 };
 use crate::flush::Flusher;
 use crate::flush::headroom::Space;
@@ -246,6 +246,7 @@ impl Stepper {
             options,
             victims: config.victims.clone(),
             end,
+            rescue: Rescue::default(),
         };
         let releases = size.is_tight;
         let mut install = Install {
