@@ -247,6 +247,7 @@ classes! {
     EngineSlatedbJournal "engines/slatedb/journal.state",
     EngineSlatedbOutage "engines/slatedb/health.outages",
     EngineSlatedbPins "engines/slatedb/changes.known",
+    EngineSlatedbRetention "engines/slatedb/retention.offered",
     EngineSlatedbSegmentsDisk "engines/slatedb/segments/parts.disk",
     EngineSlatedbSegmentsMemory "engines/slatedb/segments/parts.memory",
     EngineSlatedbSegmentsPositions "engines/slatedb/segments/positions.readers",

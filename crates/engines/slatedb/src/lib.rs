@@ -54,6 +54,7 @@ mod pace;
 mod pin;
 mod ranges;
 mod reaper;
+mod retention;
 mod runtime;
 mod segments;
 mod shared;

@@ -29,15 +29,18 @@ const FRESH_TABLES_MAX: usize = 32;
 /// How often the manifest is looked at, which another mount may have changed.
 const MANIFEST_POLL: Duration = Duration::from_secs(1);
 
-/// How often what no state refers to is looked for.
+/// How often garbage is collected, unless told otherwise.
 const COLLECTION_INTERVAL: Duration = Duration::from_mins(5);
 
 /// Manifests, which writers that are cut off for a while must not make a second time.
 const MANIFEST_AGE_MIN: Duration = Duration::from_hours(24);
 
-/// Tables: a store that is open to be read, without notice to the writer, reads those of its opening for at
-/// least so long.
-const TABLE_AGE_MIN: Duration = Duration::from_hours(1);
+/// What nothing refers to any more: a store that is open to be read, without notice to the writer, reads what
+/// it has opened for at least so long.
+const KEPT: Duration = Duration::from_hours(1);
+
+/// Tables, which may be on their way into a state.
+const TABLE_AGE_MIN: Duration = Duration::from_mins(5);
 
 /// The log behind what tables have.
 const LOG_AGE_MIN: Duration = Duration::from_mins(5);
@@ -58,21 +61,19 @@ pub const TIMEOUTS: std::ops::RangeInclusive<Duration> = Duration::from_secs(5).
 /// A request of which nothing has come for so long is made again, unless told otherwise.
 const REQUEST_TIME: Duration = Duration::from_secs(30);
 
-/// What of a large file goes to objects of its own, and when those go.
+/// What of a large file goes to objects of its own.
 #[derive(Debug, Clone, Copy)]
 pub struct SegmentOptions {
     /// So many blocks of a file at least, one behind the other in one batch.
     pub run_blocks_min: usize,
     /// Blocks that such an object has at most; fewer where memory is small.
     pub blocks_max: u16,
-    /// How long one is kept that nothing refers to any more, for readers elsewhere.
-    pub kept: Duration,
 }
 
 impl Default for SegmentOptions {
-    /// From 128 KiB on, which is what cp(1) writes at a time, objects of 8 MiB, kept as long as tables.
+    /// From 128 KiB on, which is what cp(1) writes at a time, objects of 8 MiB.
     fn default() -> Self {
-        Self { run_blocks_min: 32, blocks_max: 2048, kept: TABLE_AGE_MIN }
+        Self { run_blocks_min: 32, blocks_max: 2048 }
     }
 }
 
@@ -110,6 +111,11 @@ pub struct SlateOptions {
     pub cache: Option<(PathBuf, u64)>,
     /// What of large files lies beside tables.
     pub segments: SegmentOptions,
+    /// How long tables and objects of large files are kept that nothing refers to any more, for readers
+    /// elsewhere.
+    pub kept: Duration,
+    /// How often what no state refers to is looked for.
+    pub collection_interval: Duration,
     /// On a local disk, for one opening at a time; `None`: there is none, whatever the store says.
     pub journal: Option<JournalOptions>,
     /// The time of day of the machine (since 1970-01-01 UTC), asked for at the opening.
@@ -130,6 +136,8 @@ impl SlateOptions {
             claimant,
             cache: None,
             segments: SegmentOptions::default(),
+            kept: KEPT,
+            collection_interval: COLLECTION_INTERVAL,
             journal: None,
             wall: || SystemClock::new().wall(),
         }
@@ -156,9 +164,7 @@ impl SlateOptions {
         self.memtable_bytes() as u64 * MEMTABLES
     }
 
-    /// `is_local`: the objects are files. `ahead`: by so much the time that `SlateDB` has is later than that
-    /// of the machine.
-    pub(crate) fn settings(&self, is_local: bool, ahead: Duration) -> Settings {
+    pub(crate) fn settings(&self) -> Settings {
         Settings {
             // The log is written when a sync or the commit interval asks for it.
             flush_interval: None,
@@ -174,9 +180,35 @@ impl SlateOptions {
                 max_concurrent_compactions: 2,
                 ..CompactorOptions::default()
             }),
-            garbage_collector_options: Some(collection(is_local, ahead)),
+            // It has a builder of its own.
+            garbage_collector_options: None,
             object_store_cache_options: self.cache_options(),
             ..Settings::default()
+        }
+    }
+
+    /// Of garbage. `is_local`: the objects are files. `ahead`: by so much the time that `SlateDB` has is
+    /// later than that of the machine.
+    pub(crate) fn collection(&self, is_local: bool, ahead: Duration) -> GarbageCollectorOptions {
+        let older_than = |min_age| {
+            let interval = Some(self.collection_interval);
+            Some(GarbageCollectorDirectoryOptions { interval, min_age, ..Default::default() })
+        };
+        GarbageCollectorOptions {
+            // Their age is by the clock of the storage.
+            manifest_options: older_than(MANIFEST_AGE_MIN + ahead),
+            wal_options: older_than(LOG_AGE_MIN + ahead),
+            compactions_options: older_than(MANIFEST_AGE_MIN + ahead),
+            // These have it in their names, by the time that SlateDB had; how long they are kept when nothing
+            // refers to them, `Retention` says.
+            compacted_options: older_than(TABLE_AGE_MIN),
+            // They would look at the manifest of each named snapshot, and do nothing: fences are kept, and
+            // there are no clones.
+            wal_fence_options: None,
+            detach_options: None,
+            // Files can't be overwritten under a condition.
+            boundary_files_enabled: !is_local,
+            ..GarbageCollectorOptions::default()
         }
     }
 
@@ -202,26 +234,4 @@ pub(crate) fn cache_bytes(memory_bytes: u64) -> usize {
 /// For cached parts of segments (bytes).
 pub(crate) fn parts_bytes(memory_bytes: u64) -> usize {
     (memory_bytes / 8) as usize
-}
-
-fn collection(is_local: bool, ahead: Duration) -> GarbageCollectorOptions {
-    let older_than = |min_age| {
-        let interval = Some(COLLECTION_INTERVAL);
-        Some(GarbageCollectorDirectoryOptions { interval, min_age, ..Default::default() })
-    };
-    GarbageCollectorOptions {
-        // Their age is by the clock of the storage.
-        manifest_options: older_than(MANIFEST_AGE_MIN + ahead),
-        wal_options: older_than(LOG_AGE_MIN + ahead),
-        compactions_options: older_than(MANIFEST_AGE_MIN + ahead),
-        // These have it in their names, by the time that SlateDB had.
-        compacted_options: older_than(TABLE_AGE_MIN),
-        // They would look at the manifest of each named snapshot, and do nothing: fences are kept, and there
-        // are no clones.
-        wal_fence_options: None,
-        detach_options: None,
-        // Files can't be overwritten under a condition.
-        boundary_files_enabled: !is_local,
-        ..GarbageCollectorOptions::default()
-    }
 }

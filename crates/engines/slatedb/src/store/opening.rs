@@ -4,7 +4,6 @@
 //! journal of this machine holds, or is refused.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use kvfs_engine_common::Syncer;
 use kvfs_locks::Mutex;
@@ -13,7 +12,7 @@ use kvfs_store::Result;
 use kvfs_store::clock::SystemClock;
 use object_store::ObjectStore;
 use object_store::path::Path;
-use slatedb::{Db, SstBlockSize, WriteBatch};
+use slatedb::{Db, GarbageCollectorBuilder, SstBlockSize, WriteBatch};
 use slatedb_common::metrics::DefaultMetricsRecorder;
 
 use super::{SlateStore, Threads};
@@ -30,6 +29,7 @@ use crate::meta::{self, Meta};
 use crate::observed::{ObservedStore, Observer};
 use crate::options::{SlateOptions, cache_bytes};
 use crate::reaper::Reaper;
+use crate::retention::Retention;
 use crate::runtime::Executor;
 use crate::segments::{Gate, Segments, Sweeper};
 use crate::shared::{Database, Parts, Shared};
@@ -67,12 +67,12 @@ impl SlateStore {
 
     fn create_in(objects: Objects, options: &SlateOptions, uuid: [u8; 16]) -> Result<()> {
         let executor = Executor::start()?;
-        let Objects { service, prefix, is_local } = objects;
+        let Objects { service, prefix, .. } = objects;
         let (service, observer) = observed(service, options);
         let failed = |error: slatedb::Error| of_slatedb("making a store", &error);
         let making = async {
             let db = Db::builder(prefix, service)
-                .with_settings(options.settings(is_local, Duration::ZERO))
+                .with_settings(options.settings())
                 .with_system_clock(Arc::new(Forward::from((options.wall)())))
                 .with_sst_block_size(BLOCK_SIZE)
                 .build()
@@ -161,9 +161,13 @@ impl SlateStore {
                 journal::expect_here(&opener, options.journal.as_ref()).await?;
             }
             let (clock, ahead) = forward::for_opening(&opener, options.wall).await?;
-            let gate = Gate::new(Arc::clone(&opener.service), Arc::clone(&segments));
-            let builder = Db::builder(opener.prefix.clone(), Arc::new(gate))
-                .with_settings(options.settings(is_local, ahead))
+            let gate = Arc::new(Gate::new(Arc::clone(&opener.service), Arc::clone(&segments)));
+            let collector = GarbageCollectorBuilder::new(opener.prefix.clone(), Arc::clone(&gate) as _)
+                .with_options(options.collection(is_local, ahead))
+                .with_gc_filter(Arc::new(Retention::begin(options, Arc::new(SystemClock::new()))));
+            let builder = Db::builder(opener.prefix.clone(), gate)
+                .with_settings(options.settings())
+                .with_gc_builder(collector)
                 .with_system_clock(Arc::new(clock))
                 .with_sst_block_size(BLOCK_SIZE)
                 .with_db_cache(Arc::clone(&cache) as _, 0)
@@ -204,7 +208,7 @@ impl SlateStore {
             let syncer = Syncer::start(options.commit_interval, move || {
                 syncing.sync_for(Waiter::Background, syncing.newest())
             })?;
-            let sweeper = Sweeper::start(&shared, options.segments.kept)?;
+            let sweeper = Sweeper::start(&shared, options.kept)?;
             Some(Threads { syncer, reaper: Reaper::start(&shared)?, sweeper, holder })
         };
         let follows = options.read_only && options.follows;

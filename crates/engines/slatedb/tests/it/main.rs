@@ -40,8 +40,8 @@ fn place(path: &Path) -> ObjectPlace {
 /// ones, and nothing that is in no use is kept.
 fn options() -> SlateOptions {
     let claimant = Claimant { lease: Duration::from_millis(400), ..Claimant::default() };
-    let segments = SegmentOptions { run_blocks_min: 2, blocks_max: 16, kept: Duration::ZERO };
-    SlateOptions { claimant, segments, ..SlateOptions::with_memory(MEMORY_BYTES) }
+    let segments = SegmentOptions { run_blocks_min: 2, blocks_max: 16 };
+    SlateOptions { claimant, segments, kept: Duration::ZERO, ..SlateOptions::with_memory(MEMORY_BYTES) }
 }
 
 fn create(path: &Path) {

@@ -179,6 +179,11 @@ impl Cloud {
         self.network.lock().unwrap().met.get(&fault).copied().unwrap_or(0)
     }
 
+    /// Requests of such a kind so far, for objects of that directory.
+    pub(crate) fn count(&self, kind: &'static str, directory: &str) -> u64 {
+        self.network.lock().unwrap().counts.get(&(kind, directory.to_owned())).copied().unwrap_or(0)
+    }
+
     pub(crate) fn requests(&self) -> u64 {
         self.requests.load(Ordering::Relaxed)
     }

@@ -26,7 +26,7 @@ pub(super) fn seeds(few: u64) -> std::ops::RangeInclusive<u64> {
 
 pub(super) fn patient() -> SlateOptions {
     // Stalls are noticed soon.
-    let segments = SegmentOptions { run_blocks_min: 4, blocks_max: 256, ..options().segments };
+    let segments = SegmentOptions { run_blocks_min: 4, blocks_max: 256 };
     SlateOptions { memory_bytes: 16 << 20, request_time: Duration::from_millis(400), segments, ..options() }
 }
 

@@ -2,6 +2,7 @@
 //! time, and all have this name.
 
 mod clocks;
+mod collecting;
 mod failing;
 mod faults;
 mod files;

@@ -19,9 +19,9 @@ fn impatient() -> SlateOptions {
     SlateOptions { timeout: Some(TIMEOUT), request_time: Duration::from_millis(300), ..options() }
 }
 
-type Opened = (Fixture<Slate>, Arc<SlateStore>);
+pub(super) type Opened = (Fixture<Slate>, Arc<SlateStore>);
 
-fn open_over(service: Arc<dyn ObjectStore>, options: &SlateOptions) -> Opened {
+pub(super) fn open_over(service: Arc<dyn ObjectStore>, options: &SlateOptions) -> Opened {
     let store = Arc::new(SlateStore::open_over(service, options).unwrap());
     fixture_of(store)
 }
@@ -30,7 +30,7 @@ fn fixture_of(store: Arc<SlateStore>) -> Opened {
     (Fixture::over(Arc::clone(&store) as Arc<dyn Store>), store)
 }
 
-fn made(cloud: &Arc<Cloud>, options: &SlateOptions) -> Opened {
+pub(super) fn made(cloud: &Arc<Cloud>, options: &SlateOptions) -> Opened {
     let service = cloud.crash();
     SlateStore::create_over(Arc::clone(&service), options, [7; 16]).unwrap();
     open_over(service, options)
@@ -42,13 +42,13 @@ fn read_only(cloud: &Arc<Cloud>, follows: bool) -> SlateStore {
 }
 
 /// Seen from outside of the store.
-struct Outside {
+pub(super) struct Outside {
     cloud: Arc<Cloud>,
     runtime: tokio::runtime::Runtime,
 }
 
 impl Outside {
-    fn of(cloud: &Arc<Cloud>) -> Self {
+    pub(super) fn of(cloud: &Arc<Cloud>) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         Self { cloud: Arc::clone(cloud), runtime }
     }
@@ -64,6 +64,18 @@ impl Outside {
         lasting.filter_map(|checkpoint| checkpoint.name).collect()
     }
 
+    /// Those of compactions, which last for minutes.
+    pub(super) fn expire_checkpoints(&self) {
+        self.runtime.block_on(async {
+            let admin = self.admin();
+            for checkpoint in admin.list_checkpoints(None).await.unwrap() {
+                if checkpoint.expire_time.is_some() {
+                    admin.delete_checkpoint(checkpoint.id).await.unwrap();
+                }
+            }
+        });
+    }
+
     /// As after the ages that the store gives to objects.
     fn collect_garbage(&self) {
         let now = || {
@@ -77,25 +89,17 @@ impl Outside {
             compactions_options: now(),
             ..GarbageCollectorOptions::default()
         };
-        self.runtime.block_on(async {
-            let admin = self.admin();
-            // Those of compactions have expired by then.
-            for checkpoint in admin.list_checkpoints(None).await.unwrap() {
-                if checkpoint.expire_time.is_some() {
-                    admin.delete_checkpoint(checkpoint.id).await.unwrap();
-                }
-            }
-            admin.run_gc_once(options).await.unwrap();
-        });
+        self.expire_checkpoints();
+        self.runtime.block_on(self.admin().run_gc_once(options)).unwrap();
     }
 
     /// Those of the newest state.
-    fn live_tables(&self) -> BTreeSet<String> {
+    pub(super) fn live_tables(&self) -> BTreeSet<String> {
         let manifest = self.runtime.block_on(self.admin().read_manifest(None)).unwrap().unwrap();
         manifest.all_sst_views().map(|view| format!("compacted/{}.sst", view.sst.id.value())).collect()
     }
 
-    fn tables(&self) -> BTreeSet<String> {
+    pub(super) fn tables(&self) -> BTreeSet<String> {
         let service = self.cloud.beside();
         let all = service.list(Some(&"compacted".into())).map_ok(|found| found.location.to_string());
         self.runtime.block_on(all.try_collect()).unwrap()
@@ -230,7 +234,7 @@ fn snapshot_among_writers_has_each_batch_up_to_its_position_and_no_other() {
 }
 
 /// Has so many tables made, and most of them merged into others.
-fn make_tables(f: &Fixture<Slate>, store: &SlateStore, rounds: std::ops::Range<u64>) {
+pub(super) fn make_tables(f: &Fixture<Slate>, store: &SlateStore, rounds: std::ops::Range<u64>) {
     for round in rounds {
         f.apply(|b| (0..100).for_each(|n| b.put(f.plain, key(n), round.to_string())));
         create_named(store, "table");

@@ -169,11 +169,11 @@ fn blocks_are_a_prefix_with_all_that_was_acknowledged_after_each_crash_whatever_
         let rate = if seed % 2 == 0 { 0 } else { 20 };
         let cloud = Cloud::new(seed, rate);
         let kept = if rng.below(2) == 0 { Duration::ZERO } else { Duration::from_mins(1) };
-        let segments = SegmentOptions { run_blocks_min: 4, blocks_max: 32, kept };
+        let segments = SegmentOptions { run_blocks_min: 4, blocks_max: 32 };
         // What is asked for by a process that has crashed is given up soon.
         let timeout = Some(Duration::from_millis(2500));
         let request_time = Duration::from_millis(200);
-        let options = SlateOptions { segments, timeout, request_time, ..options() };
+        let options = SlateOptions { segments, kept, timeout, request_time, ..options() };
         let service = cloud.crash();
         SlateStore::create_over(Arc::clone(&service), &options, [7; 16]).unwrap();
         let mut store = open_over(&service, &options);
