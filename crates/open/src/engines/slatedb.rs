@@ -172,7 +172,8 @@ pub(super) fn adopt(dir: &StoreDir, objects: &Objects<'_>) -> Result<()> {
 pub(super) fn make(dir: &StoreDir, objects: &Objects<'_>, files: Option<&MkfsOptions>) -> Result<()> {
     check_own(dir)?;
     let place = place_of(objects)?;
-    let claimed = SlateStore::claim(&place);
+    let uuid = CreateOptions::with_new_uuid(0)?.uuid;
+    let claimed = SlateStore::claim(&place, uuid);
     claimed.map_err(|error| match &error {
         StoreError::Io { source, .. } if source.kind() == io::ErrorKind::AlreadyExists => {
             Error::new(ErrorKind::InUse, error.to_string())
@@ -186,7 +187,7 @@ pub(super) fn make(dir: &StoreDir, objects: &Objects<'_>, files: Option<&MkfsOpt
     }
     let claimant = claimant(dir, &OpenOptions::default())?;
     let options = SlateOptions { claimant, ..SlateOptions::with_memory(MEMORY_BYTES_MIN) };
-    SlateStore::create(&place, &options, CreateOptions::with_new_uuid(0)?.uuid)?;
+    SlateStore::create(&place, &options, uuid)?;
     let Some(files) = files else { return Ok(()) };
     let store = Arc::new(SlateStore::open(&place, &options)?);
     make_files(&(Arc::clone(&store) as Arc<dyn Store>), dir, files)?;

@@ -38,14 +38,23 @@ use crate::view::View;
 use crate::wait_limit::{Waiter, while_answered};
 
 impl SlateStore {
-    /// Claims the place for a new store: it is removed again where the store does not come to be.
+    /// Claims the place for a new store of that UUID: the claim is removed again where the store does not
+    /// come to be.
     ///
     /// # Errors
     /// There are objects already; the place can't be reached or written to.
-    pub fn claim(place: &ObjectPlace) -> Result<()> {
+    pub fn claim(place: &ObjectPlace, uuid: [u8; 16]) -> Result<()> {
         let executor = Executor::start()?;
         let (service, prefix) = claim::connect(place)?;
-        executor.wait(claim::make(place, &*service, &prefix))
+        executor.wait(claim::make(Some(place), &*service, &prefix, uuid))
+    }
+
+    /// As [`SlateStore::claim`], in any `service`.
+    ///
+    /// # Errors
+    /// As [`SlateStore::claim`].
+    pub fn claim_over(service: &Arc<dyn ObjectStore>, uuid: [u8; 16]) -> Result<()> {
+        Executor::start()?.wait(claim::make(None, &**service, &Path::default(), uuid))
     }
 
     /// Makes an empty store in the place, which the caller has claimed, and closes it.

@@ -45,7 +45,7 @@ fn options() -> SlateOptions {
 }
 
 fn create(path: &Path) {
-    SlateStore::claim(&place(path)).unwrap();
+    SlateStore::claim(&place(path), [7; 16]).unwrap();
     SlateStore::create(&place(path), &options(), [7; 16]).unwrap();
 }
 

@@ -60,7 +60,7 @@ fn place_with_objects_is_no_place_for_a_store_and_an_empty_one_has_none() {
         matches!(&missing, StoreError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound)
     );
     create(dir.path());
-    let again = SlateStore::claim(&place(dir.path())).unwrap_err();
+    let again = SlateStore::claim(&place(dir.path()), [8; 16]).unwrap_err();
     assert!(again.to_string().contains("there are objects already"), "{again}");
     assert_eq!(open(dir.path()).uuid(), [7; 16]);
     SlateStore::remove(&place(dir.path())).unwrap();

@@ -85,6 +85,10 @@ pub(crate) enum Misleading {
     /// An object that may not be there yet is not made, though there is none: another request is at work on
     /// it (409).
     Conflict,
+    /// An object that may not be there yet is made, and the answer lost.
+    LostCreate,
+    /// As well, and the client that makes it again is told that it is there.
+    RepeatedCreate,
 }
 
 /// What a slow request takes.
@@ -313,7 +317,15 @@ impl ObjectStore for Reached {
             let source = "409 Conflict: ConditionalRequestConflict".into();
             return Err(Error::AlreadyExists { path: location.to_string(), source });
         }
+        let is_create = matches!(options.mode, PutMode::Create);
         let put = self.cloud.inner.put_opts(location, payload, options).await;
+        if is_create && self.cloud.is_misleading(Misleading::LostCreate) {
+            return Err(failure("connection reset before the answer"));
+        }
+        if is_create && self.cloud.is_misleading(Misleading::RepeatedCreate) {
+            let source = "412 Precondition Failed".into();
+            return Err(Error::AlreadyExists { path: location.to_string(), source });
+        }
         self.answer(behind, put).await
     }
 

@@ -65,3 +65,17 @@ fn object_whose_making_is_refused_though_there_is_none_is_no_other_writer() {
     }
     last.close().unwrap();
 }
+
+#[test]
+fn place_is_claimed_once_also_where_the_answer_is_lost() {
+    for by in [Misleading::LostCreate, Misleading::RepeatedCreate, Misleading::Conflict] {
+        let cloud = Cloud::new(3, 0);
+        cloud.mislead(by, 1);
+        SlateStore::claim_over(&cloud.crash(), [7; 16]).unwrap();
+        assert_eq!(cloud.misleads(by), 0);
+        for uuid in [[7; 16], [8; 16]] {
+            let again = SlateStore::claim_over(&cloud.crash(), uuid).unwrap_err();
+            assert!(again.to_string().contains("there are objects already"), "{again}");
+        }
+    }
+}
