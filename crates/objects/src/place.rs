@@ -2,8 +2,9 @@
 //!
 //! Thread safety: plain values; functions. Invariant: a place never holds credentials.
 
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Component, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,6 +12,7 @@ use std::time::Duration;
 use object_store::ObjectStore;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
+use rustix::fs::{Mode, OFlags};
 use url::Url;
 
 use crate::cloud;
@@ -95,7 +97,7 @@ impl ObjectPlace {
     /// its own.
     ///
     /// # Errors
-    /// It can't be made, or belongs to another user.
+    /// It can't be made, belongs to another user, also for root, or is a symbolic link.
     pub fn make_private(&self) -> io::Result<()> {
         let Some(dir) = self.directory() else { return Ok(()) };
         if let Some(parent) = dir.parent() {
@@ -103,7 +105,8 @@ impl ObjectPlace {
         }
         match std::fs::DirBuilder::new().mode(PRIVATE).create(&dir) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(PRIVATE))
+                let dir = open_own(&dir)?;
+                dir.set_permissions(std::fs::Permissions::from_mode(PRIVATE))
             }
             made => made,
         }
@@ -124,6 +127,20 @@ impl ObjectPlace {
         let prefix = prefix.map_err(object_store::Error::from)?;
         Ok((service, prefix))
     }
+}
+
+/// Opens a directory of this process's user, and none that a link leads to: the owner of either could read
+/// and replace what comes to be in it.
+fn open_own(dir: &std::path::Path) -> io::Result<File> {
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let opened = File::from(rustix::fs::open(dir, flags, Mode::empty())?);
+    let owner = opened.metadata()?.uid();
+    if owner == rustix::process::geteuid().as_raw() {
+        return Ok(opened);
+    }
+    let text =
+        format!("{} belongs to user {owner}, so what is in it could be read and replaced", dir.display());
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
 }
 
 fn parse(text: &str) -> Result<Url, String> {
@@ -213,6 +230,34 @@ mod tests {
         for dir in [open, at.path().join("new/deep")] {
             ObjectPlace::new(dir.to_str().unwrap(), None).unwrap().make_private().unwrap();
             assert_eq!(std::fs::metadata(&dir).unwrap().permissions().mode() & 0o777, 0o700);
+        }
+    }
+
+    fn mode(dir: &std::path::Path) -> u32 {
+        std::fs::metadata(dir).unwrap().permissions().mode() & 0o777
+    }
+
+    #[test]
+    fn directory_of_another_user_or_behind_a_link_is_refused_and_keeps_its_mode() {
+        let at = tempfile::tempdir().unwrap();
+        let target = at.path().join("target");
+        std::fs::create_dir(&target).unwrap();
+        std::fs::set_permissions(&target, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let make =
+            |dir: &std::path::Path| ObjectPlace::new(dir.to_str().unwrap(), None).unwrap().make_private();
+        for (link, of) in [("link", target.clone()), ("dangling", at.path().join("missing"))] {
+            let link = at.path().join(link);
+            std::os::unix::fs::symlink(of, &link).unwrap();
+            assert!(make(&link).is_err(), "{}", link.display());
+        }
+        assert_eq!(mode(&target), 0o755);
+        assert!(!at.path().join("missing").exists());
+        // Only root can give a directory away.
+        if std::os::unix::fs::chown(&target, Some(54321), None).is_ok() {
+            let refused = make(&target).unwrap_err();
+            assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
+            assert!(refused.to_string().contains("54321"), "{refused}");
+            assert_eq!(mode(&target), 0o755);
         }
     }
 
