@@ -167,7 +167,8 @@ pub(crate) struct Dead {
     /// States from this sequence number on may refer to it, those from `died` on do not.
     pub(crate) born: u64,
     pub(crate) died: u64,
-    /// When that was found (seconds since 1970-01-01 UTC).
+    /// When that was found, by the clock of its machine (seconds since 1970-01-01 UTC). Nothing follows from
+    /// it.
     pub(crate) at_secs: u64,
     pub(crate) bytes: u64,
 }

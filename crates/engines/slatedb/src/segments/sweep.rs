@@ -114,8 +114,8 @@ struct Sweep<'a> {
     looked_at: u64,
 }
 
-/// A dead segment, and since when no state that can be read here has needed it, as far as that is known
-/// (since 1970-01-01 UTC).
+/// A dead segment, and since when no state that can be read here has needed it, as far as this opening knows:
+/// times of other openings are of other clocks.
 #[derive(Clone, Copy)]
 struct Waiting {
     dead: Dead,
@@ -191,8 +191,7 @@ impl<'a> Sweep<'a> {
         let mut dead = BTreeMap::new();
         pin.view().walk(&self.meta, &KeyRange::prefix(DEAD), 0, &mut |key, value| {
             let found = Dead::parse(key, value)?;
-            let free_since = Some(Duration::from_secs(found.at_secs));
-            dead.insert(found.segment, Waiting { dead: found, free_since });
+            dead.insert(found.segment, Waiting { dead: found, free_since: None });
             Ok(true)
         })?;
         self.dead = dead;
@@ -415,7 +414,7 @@ impl<'a> Sweep<'a> {
 
     /// Removes what nothing can refer to any more. What can't be removed now stays for a while.
     fn remove_dead(&mut self) {
-        let now = self.clock.wall();
+        let now = self.clock.monotonic();
         let durable = self.shared.durable();
         // On both sides: a snapshot that is being made comes to the list before it is no reader, one that is
         // read is a reader before it goes there.

@@ -5,10 +5,13 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use kvfs_device::Rng;
+use kvfs_engine_slatedb::seam::object_store::ObjectStoreExt;
+use kvfs_engine_slatedb::seam::slatedb::Db;
+use kvfs_engine_slatedb::seam::tokio;
 use kvfs_store::{BLOCK_BYTES, EngineStore, KeyRange, StoreError};
 
 use super::faults::{Cloud, Outage};
-use super::flaky::{open_over, seeds};
+use super::flaky::{made, open_over, seeds};
 use super::*;
 
 /// Of a segment, by [`options`].
@@ -389,6 +392,31 @@ fn damaged_segment_keeps_no_other_one_that_was_overwritten() {
     assert!(old[0].exists());
     assert_eq!(store.failure(), None);
     assert_eq!(read(&*f.store, &f, "file", 2, 30).unwrap(), content(2, 30));
+    store.close().unwrap();
+}
+
+#[test]
+fn segment_that_an_earlier_mount_found_unused_is_kept_whatever_its_clock_was() {
+    const KEPT: Duration = Duration::from_secs(3);
+    const SEGMENT: u64 = 1 << 32 | 1;
+    let cloud = Cloud::new(1, 0);
+    made(&cloud, &options()).close().unwrap();
+    // By a clock that was two hours behind.
+    let at_secs = SystemClock::new().wall().as_secs() - 7200;
+    let key = [&0_u32.to_be_bytes()[..], b"segment-dead/", &SEGMENT.to_be_bytes()].concat();
+    let value = [1, 1, at_secs, 0].map(u64::to_le_bytes).concat();
+    let service = cloud.beside();
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        service.put(&format!("segments/{SEGMENT:016x}").into(), vec![1; BLOCK_BYTES].into()).await.unwrap();
+        let db = Db::open("", Arc::clone(&service)).await.unwrap();
+        db.put(&key, &value).await.unwrap();
+        db.close().await.unwrap();
+    });
+    let clock = SystemClock::new();
+    let begun = clock.monotonic();
+    let store = open_over(&cloud.crash(), &SlateOptions { kept: KEPT, ..options() });
+    wait_until("it goes", || cloud.count("delete", "segments") > 0);
+    assert!(clock.monotonic().saturating_sub(begun) >= KEPT);
     store.close().unwrap();
 }
 
