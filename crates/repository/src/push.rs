@@ -252,13 +252,17 @@ impl<'r> Push<'r> {
         let bytes_new = bytes_new + sealed.len() as u64;
         let remote = self.repository.remote();
         if self.is_there {
-            remote.replace(&self.object, sealed)?;
-        } else if !remote.put_new(&self.object, sealed)? {
+            remote.replace(&self.object, sealed.clone())?;
+        } else if !remote.put_new(&self.object, sealed.clone())? {
             return Err(RepositoryError::Present(self.manifest.name));
         }
         // It may have stood still while it wrote, and a prune has looked for snapshots meanwhile.
         if let Err(error) = self.expect_sound() {
-            self.repository.remote().delete([self.object])?;
+            let remote = self.repository.remote();
+            // Another push may have found that something is missing, and written the snapshot anew.
+            if remote.get(&self.object)?.is_some_and(|there| there == sealed) {
+                remote.delete([self.object])?;
+            }
             return Err(error);
         }
         // It counts for two days where that fails. So it does where the push came to nothing: what the next

@@ -27,6 +27,7 @@ type Meanwhile = Box<dyn FnOnce() + Send>;
 pub(super) enum Request {
     Get,
     Put,
+    List,
 }
 
 /// See the module.
@@ -83,8 +84,8 @@ impl Service {
         .unwrap();
     }
 
-    /// Lets `then` happen behind the reading, or in front of the writing, that the `skipped`th request after
-    /// the first one does.
+    /// Lets `then` happen behind the reading, or in front of the writing or the list, that the `skipped`th
+    /// request after the first one does.
     pub(super) fn meanwhile(
         &self,
         (kind, part, skipped): (Request, &'static str, usize),
@@ -204,6 +205,7 @@ impl ObjectStore for Service {
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+        self.happen(Request::List, &prefix.cloned().unwrap_or_default());
         let listed = futures::executor::block_on(self.objects.list(prefix).collect::<Vec<_>>());
         let dated = listed.into_iter().map(|meta| {
             let mut meta = meta?;

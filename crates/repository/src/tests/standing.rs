@@ -144,6 +144,32 @@ fn a_push_that_stands_still_with_its_last_object_leaves_no_snapshot_that_lacks_s
 }
 
 #[test]
+fn push_that_withdraws_its_snapshot_leaves_the_one_of_another_push() {
+    let service = Service::new();
+    let one = repository(&service);
+    let source = Arc::new(source(&one));
+    leave_unused(&one, &source, &service);
+    let (other, theirs) = (Arc::clone(&service), Arc::clone(&source));
+    service.meanwhile((Request::Put, "/snapshots/", 0), move || {
+        let two = repository(&other);
+        for hours in [1, 25] {
+            other.pass(hours);
+            theirs.clock.advance(Duration::from_secs(hours as u64 * 3600));
+            prune(&two);
+        }
+        // Behind the snapshot, in front of the look for what it needs.
+        let clock = Arc::clone(&other);
+        clock.meanwhile((Request::List, "/chunks", 0), move || {
+            theirs.push(&repository(&other), "again").unwrap();
+        });
+    });
+    let pushed = source.push(&one, "again");
+    assert!(matches!(pushed, Err(RepositoryError::TooSlow)), "{pushed:?}");
+    assert!(service.is_over());
+    assert_whole(&one, &source, "again");
+}
+
+#[test]
 fn a_push_that_takes_days_ends_though_it_is_pruned_daily() {
     let service = Service::new();
     let one = repository(&service);
