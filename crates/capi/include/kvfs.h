@@ -934,8 +934,8 @@ int kvfs_kv_put(const struct kvfs_process *process,
 
 /*
  Makes count changes at once, all or none, as one write; the keyspace is made if there is none. EINVAL:
- of one of them the key is empty or too long, or the value too long. E2BIG: a daemon has the store, and all
- keys and values are more than 1 MiB.
+ of one of them the key is empty or too long, or the value too long. E2BIG: there are more than 10,000, or
+ a daemon has the store, and all keys and values are more than 1 MiB.
  */
 int kvfs_kv_write(const struct kvfs_process *process,
                   const char *keyspace,

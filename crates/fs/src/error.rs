@@ -108,6 +108,9 @@ pub enum FsError {
         /// What makes room.
         remedy: &'static str,
     },
+    /// More keys than one call takes (E2BIG).
+    #[error("{}", KvError::TooMany)]
+    TooManyKeys,
     /// Not offered here (EOPNOTSUPP).
     #[error("not supported: {0}")]
     NotSupported(&'static str),
@@ -196,6 +199,7 @@ impl From<KvError> for FsError {
     fn from(error: KvError) -> Self {
         match error {
             KvError::Invalid(why) => Self::Invalid(why),
+            KvError::TooMany => Self::TooManyKeys,
             KvError::NotFound => Self::NotFound,
             KvError::NotPermitted(why) => Self::NotPermitted(why),
             KvError::Corrupt(name) => {
@@ -261,7 +265,7 @@ impl FsError {
             Self::Interrupted => errno::EINTR,
             Self::Busy(_) | Self::PagesWait | Self::HasBranches { .. } => errno::EBUSY,
             Self::NoAttribute => errno::ENODATA,
-            Self::AttributeTooLarge { .. } => errno::E2BIG,
+            Self::AttributeTooLarge { .. } | Self::TooManyKeys => errno::E2BIG,
             Self::NotSupported(_) => errno::EOPNOTSUPP,
             Self::NoSuchOffset => errno::ENXIO,
             Self::Stale(_) | Self::ViewEnded(_) | Self::NameChanged => errno::ESTALE,

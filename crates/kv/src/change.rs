@@ -3,6 +3,19 @@
 use bytes::Bytes;
 use kvfs_store::{Batch, KEY_LEN_MAX, KeyRange, Keyspace};
 
+use crate::KvError;
+
+/// Most changes of one batch, most keys of one multi-get: each is a lock of its own.
+pub const OPERATIONS_MAX: usize = 10_000;
+
+/// Fails if so many changes or keys are too many for one call.
+///
+/// # Errors
+/// `TooMany`.
+pub fn check_count(count: usize) -> Result<(), KvError> {
+    if count <= OPERATIONS_MAX { Ok(()) } else { Err(KvError::TooMany) }
+}
+
 /// One change of a batch of key-value operations.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KeyChange {

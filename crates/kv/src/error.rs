@@ -2,12 +2,17 @@
 
 use kvfs_store::StoreError;
 
+use crate::OPERATIONS_MAX;
+
 /// Why an operation on a keyspace did nothing.
 #[derive(Debug, thiserror::Error)]
 pub enum KvError {
     /// Arguments that make no sense.
     #[error("invalid argument: {0}")]
     Invalid(&'static str),
+    /// More changes or keys than one call takes.
+    #[error("more than {OPERATIONS_MAX} keys at once; make several calls of it")]
+    TooMany,
     /// There is no such keyspace.
     #[error("there is no such keyspace")]
     NotFound,

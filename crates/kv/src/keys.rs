@@ -9,7 +9,7 @@ use bytes::Bytes;
 use kvfs_store::{Cursor, KeyRange, Keyspace, Position, Read};
 use kvfs_txn::{LockName, Mode, Want};
 
-use crate::change::{only, united};
+use crate::change::{check_count, only, united};
 use crate::table::check_name;
 use crate::{KeyChange, KeyspaceEntry, KeyspaceOwner, KvError, View, ViewKind};
 
@@ -193,7 +193,7 @@ impl<'v, V: View> Keys<'v, V> {
     /// The values under `keys`, in their order, at one moment.
     ///
     /// # Errors
-    /// As [`Self::get`]; `Invalid` when the values have more than `bytes_max` bytes.
+    /// As [`Self::get`]; `Invalid` when the values have more than `bytes_max` bytes; `TooMany`: of keys.
     pub fn multi_get(
         &self,
         caller: &V::Caller,
@@ -201,6 +201,7 @@ impl<'v, V: View> Keys<'v, V> {
         keys: &[Bytes],
         bytes_max: usize,
     ) -> Result<Vec<Option<Bytes>>, V::Error> {
+        check_count(keys.len())?;
         let range = |key: &Bytes| (keyspace, KeyRange::new(key.clone(), only(key)));
         let ranges =
             if self.view.locks_reads() { united(keys.iter().map(range).collect()) } else { Vec::new() };
@@ -219,7 +220,7 @@ impl<'v, V: View> Keys<'v, V> {
     /// [`Self::apply_found`].
     ///
     /// # Errors
-    /// As [`Self::set`].
+    /// As [`Self::set`]; `TooMany`: more than [`crate::OPERATIONS_MAX`].
     #[expect(clippy::needless_pass_by_value, reason = "callers make the changes for this call")]
     pub fn apply(
         &self,
@@ -233,7 +234,7 @@ impl<'v, V: View> Keys<'v, V> {
     /// keyspace was dropped since, `find` looks again.
     ///
     /// # Errors
-    /// As [`Self::set`]; inside, those of `find`.
+    /// As [`Self::apply`]; inside, those of `find`.
     pub fn apply_found<E>(
         &self,
         caller: &V::Caller,
@@ -252,6 +253,7 @@ impl<'v, V: View> Keys<'v, V> {
         changes: &[(Keyspace, KeyChange)],
         check: impl Fn() -> Result<(), V::Error>,
     ) -> Result<Position, V::Error> {
+        check_count(changes.len())?;
         let ranges = united(changes.iter().map(|(keyspace, change)| (*keyspace, change.range())).collect());
         let wants = wants(&ranges, Mode::Exclusive);
         let (position, ()) = self.view.write_locked(caller, &wants, |_, batch| {

@@ -12,7 +12,8 @@
 //! Thread safety: everything is `&self`, any number of threads.
 //!
 //! Invariants: the record of a keyspace's owner is durable before the keyspace exists, so none is left
-//! without its owner.
+//! without its owner. No call has more than [`OPERATIONS_MAX`] changes or keys, whatever front end it comes
+//! from.
 
 mod access;
 mod change;
@@ -22,7 +23,7 @@ mod owner;
 mod table;
 
 pub use access::{Access, AccessError, KEYSPACES_PER_USER_MAX, KeyspaceUser, OwnerChange, UserKeyspaces};
-pub use change::KeyChange;
+pub use change::{KeyChange, OPERATIONS_MAX, check_count};
 pub use error::KvError;
 pub use keys::Keys;
 pub use owner::KeyspaceOwner;

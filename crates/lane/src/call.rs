@@ -323,7 +323,7 @@ pub enum Call<'a> {
         #[serde(borrow)]
         key: Bytes<'a>,
     },
-    /// All changes of the payload ([`KeyChange`]), or none.
+    /// All changes of the payload ([`KeyChange`]), 10,000 at most, or none.
     WriteKeys { keyspace: &'a str },
     /// Removes a key: [`Reply::Number`], 1 or 0.
     DeleteKey {

@@ -48,7 +48,8 @@ impl<'p> ProcessKeys<'p> {
     /// Makes all changes at once, or none; the keyspace is made if there is none.
     ///
     /// # Errors
-    /// As [`ProcessKeys::get`]; EDQUOT: the user has too many keyspaces; EROFS, ENOSPC.
+    /// As [`ProcessKeys::get`]; EDQUOT: the user has too many keyspaces; E2BIG: more than
+    /// [`kvfs_kv::OPERATIONS_MAX`] changes; EROFS, ENOSPC.
     #[expect(clippy::needless_pass_by_value, reason = "callers make the changes for this call")]
     pub fn write(&self, keyspace: &str, changes: Vec<KeyChange>) -> Result<()> {
         let find = || {

@@ -23,9 +23,6 @@ pub const SOCKET_NAME: &str = "kv.sock";
 /// Longest message either side accepts (bytes): any one value fits, and a page of a scan.
 pub const MESSAGE_LEN_MAX: usize = 8 << 20;
 
-/// Most keys in a multi-get, most operations in a batch.
-pub const OPERATIONS_MAX: usize = 10_000;
-
 /// The trailer that carries a [`proto::Conflict`].
 pub const CONFLICT_TRAILER: &str = "kvfs-conflict-bin";
 

@@ -52,6 +52,7 @@ pub(crate) fn answer(
 fn changes(mut payload: &[u8]) -> Result<Vec<KeyChange>> {
     let (mut all, bytes) = (Vec::new(), |bytes: kvfs_lane::Bytes<'_>| Bytes::copy_from_slice(bytes.0));
     while !payload.is_empty() {
+        kvfs_kv::check_count(all.len() + 1).map_err(FsError::from)?;
         let (change, rest) =
             decode::<kvfs_lane::KeyChange<'_>>(payload).map_err(|_| refused(Errno::PROTO))?;
         all.push(match change {

@@ -2,8 +2,9 @@
 
 use bytes::Bytes;
 use kvfs_fs::BeginOptions;
-use kvfs_kv::KeyChange;
+use kvfs_kv::{KeyChange, OPERATIONS_MAX};
 use kvfs_posix::{Identity, ProcessKeys};
+use rustix::io::Errno;
 
 use crate::world;
 
@@ -45,4 +46,18 @@ fn write_that_waits_while_its_keyspace_is_dropped_comes_before_or_after_the_drop
         keys.drop_keyspace("tags").expect("is there");
     }
     println!("{after} writes came after the drop");
+}
+
+#[test]
+fn write_of_more_keys_than_one_call_takes_is_refused_whole() {
+    let volume = world::volume();
+    let process = volume.process(&Identity::root());
+    let keys = ProcessKeys::of(&process, 8);
+    let key = |number: usize| Bytes::copy_from_slice(&number.to_be_bytes());
+    let many = |count| (0..count).map(|n| KeyChange::Put { key: key(n), value: Bytes::new() }).collect();
+    let refused = keys.write("tags", many(OPERATIONS_MAX + 1)).expect_err("are too many");
+    assert_eq!(refused.errno(), Errno::TOOBIG, "{refused}");
+    assert_eq!(keys.get("tags", &key(0)).expect("reads"), None);
+    keys.write("tags", many(OPERATIONS_MAX)).expect("are not");
+    assert!(keys.get("tags", &key(OPERATIONS_MAX - 1)).expect("reads").is_some());
 }

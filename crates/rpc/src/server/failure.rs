@@ -112,6 +112,7 @@ fn code_of(error: &FsError) -> Code {
         FsError::Invalid(_)
         | FsError::NotRestored(_)
         | FsError::NotDirectory
+        | FsError::TooManyKeys
         | FsError::NameTooLong { .. } => Code::InvalidArgument,
         FsError::NotPermitted(_) | FsError::AccessDenied(_) => Code::PermissionDenied,
         FsError::NotSupported(_) => Code::Unimplemented,

@@ -13,7 +13,7 @@ use super::call::Call;
 use super::failure::{Failure, of_store};
 use super::peer::Peer;
 use crate::proto::operation::Change;
-use crate::{MESSAGE_LEN_MAX, OPERATIONS_MAX, proto};
+use crate::{MESSAGE_LEN_MAX, proto};
 
 /// What a message needs beside the values (bytes): enough for lengths and tags.
 const VALUE_OVERHEAD: usize = 16;
@@ -29,12 +29,7 @@ pub(super) fn range_of(range: Option<proto::KeyRange>) -> KeyRange {
 }
 
 fn check_count(count: usize) -> Result<(), Status> {
-    if count <= OPERATIONS_MAX {
-        return Ok(());
-    }
-    Err(Status::invalid_argument(format!(
-        "{count} at once are more than {OPERATIONS_MAX}; make several of it"
-    )))
+    kvfs_kv::check_count(count).map_err(|error| Status::invalid_argument(error.to_string()))
 }
 
 impl Shared {

@@ -5,7 +5,9 @@ use std::io::{Read, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use kvfs_lane::greeting::{self, Greeting, Request, VERSION};
-use kvfs_lane::{Call, ClientLane, Connection, LaneError, LockRange, NUMBERED, Reply, decode};
+use kvfs_lane::{
+    Bytes, Call, ClientLane, Connection, KeyChange, LaneError, LockRange, NUMBERED, Reply, decode, encode,
+};
 use kvfs_posix::DESCRIPTORS_MAX;
 use rustix::fs::{FallocateFlags, OFlags, fstat};
 use rustix::io::{Errno, pread, pwrite};
@@ -72,6 +74,24 @@ fn whatever_bytes_come_an_answer_goes() {
     }
     let client = world.connect();
     client.call(&Call::Stat { at: at("/") }, &[]).expect("goes on");
+}
+
+#[test]
+fn write_of_more_keys_than_one_call_takes_is_refused_before_they_are_decoded() {
+    let world = World::new();
+    let client = world.connect();
+    let mut payload = Vec::new();
+    for number in 0..=10_000_u32 {
+        let mut space = [0; 16];
+        let delete = KeyChange::Delete { key: Bytes(&number.to_be_bytes()) };
+        let len = encode(&delete, &[], &mut space).expect("fits");
+        payload.extend_from_slice(&space[..len]);
+    }
+    // What lies behind the last change that one call takes is not looked at.
+    payload.extend_from_slice(&[0xff; 16]);
+    let call = Call::WriteKeys { keyspace: "tags" };
+    assert_eq!(client.call(&call, &payload), Err(Errno::TOOBIG));
+    assert_eq!(client.call(&Call::ListKeyspaces, &[]), Ok((Reply::Done, Vec::new())), "none was made");
 }
 
 #[test]
