@@ -36,6 +36,7 @@
 
 mod acl;
 mod attr;
+mod byte_ranges;
 pub mod check;
 mod cloning;
 pub mod copy;
@@ -67,12 +68,13 @@ mod xattr;
 
 pub use acl::AclKind;
 pub use attr::Credentials;
+pub use byte_ranges::ByteRanges;
 pub use cloning::{CloneRights, Cloned, clone_tree};
 pub use detached::{DetachedStats, DetachedTrees, Pause, StaleOfTrees};
 pub use error::{FsError, Result};
 pub use file::{
-    AccessCount, AccessPattern, ChangedBeside, ContentObserver, FileAccesses, StretchAccesses, hole_of_seek,
-    write_pages,
+    AccessCount, AccessPattern, ChangedBeside, ContentObserver, ContentWatch, ContentWatcher, FileAccesses,
+    StretchAccesses, hole_of_seek, watch_content, write_pages,
 };
 pub use filesystem::FileSystem;
 /// A place in the store's history, as [`FileSystem::sync`] takes it; what front ends say of transactions.

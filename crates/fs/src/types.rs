@@ -74,6 +74,9 @@ pub struct Caller {
     pub changed_names: Option<Arc<ChangedNames>>,
     /// Is told of content that the caller changes. `None`: no kernel has older pages of it.
     pub content_observer: Option<Arc<dyn ContentObserver>>,
+    /// It writes back what the watcher of this watch holds, which is not told of it
+    /// ([`crate::ContentWatch::of_writer`]).
+    pub writes_back: Option<u64>,
     /// End what [`settled_for`](crate::settled_for) waits for. `None`: nothing does.
     pub waits: Option<Arc<Waits>>,
     /// The ticket of [`crate::FsError::Parked`], when the request is tried again: it keeps its place in

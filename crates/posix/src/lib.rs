@@ -71,7 +71,7 @@ pub use open_file::{FileIdentity, SharedFile};
 pub use place::{Fd, Place};
 pub use process::{
     Access, Directory, DirectoryEntry, NewMode, Process, ProcessTrees, Truncation, Whence, close_all,
-    close_hidden, copy_placed, end_range_locks, fork_for, interrupt, write_placed,
+    close_hidden, end_range_locks, fork_for, interrupt, write_memory,
 };
 pub use volume::{Observer, SnapshotView, Transaction, View, Volume, WeakView};
 pub use walk::{LINKS_MAX, PATH_LEN_MAX};

@@ -3,7 +3,6 @@
 //! Thread safety: functions. Invariant: whatever bytes come, an answer goes.
 
 use std::cell::Cell;
-use std::ops::Range;
 use std::sync::Arc;
 
 use kvfs_fs::operations::OperationKind;
@@ -13,7 +12,7 @@ use kvfs_lane::{
 };
 use kvfs_posix::{
     Access, Fd, NewMode, Place, PosixError, ProcessTrees, RangeLock, Result, SharedFile, Truncation, Whence,
-    close_all, copy_placed, linux, write_placed,
+    close_all, linux,
 };
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -217,8 +216,8 @@ impl Caller<'_> {
         {
             // Another file may have the name by now, and one that was not mapped may be.
             match held.filter(|held| held.is_of(&image)) {
-                Some(mut held) => held.reload(0..0)?,
-                None => image.hold(process)?.reload(0..0)?,
+                Some(mut held) => held.refresh()?,
+                None => drop(image.hold(process)?),
             }
         }
         let handle = self.session.name(file, flags.contains(OFlags::CLOEXEC), handle)?;
@@ -283,8 +282,8 @@ impl Caller<'_> {
                 held.write_back()?;
                 held.reserve(size, self.session.uid())?;
                 let truncated = truncation.set(size);
-                let reloaded = held.reload(0..0);
-                truncated.and(reloaded).map(done)
+                let refreshed = held.refresh();
+                truncated.and(refreshed).map(done)
             }
             Call::StatFs { at } => {
                 let found = process.statvfs(self.place(&at)?)?;
@@ -376,7 +375,7 @@ impl Caller<'_> {
     fn content(&self, call: &Call<'_>, payload: &[u8], space: &mut [u8]) -> Result<Answered> {
         let process = self.session.process();
         let (read, written) = match *call {
-            Call::Read { handle, .. } | Call::Sync { handle } => (Some(handle), None),
+            Call::Read { handle, .. } => (Some(handle), None),
             Call::Write { handle, .. } | Call::Allocate { handle, .. } => (None, Some(handle)),
             Call::Copy { from, to, .. } => (Some(from), Some(to)),
             _ => (None, None),
@@ -385,16 +384,24 @@ impl Caller<'_> {
         if let Some(image) = image(read) {
             image.write_back(process)?;
         }
-        let Some(image) = image(written) else {
-            return self.move_content(call, payload, space).map(|(answered, _)| answered);
+        if let Call::Sync { handle } = *call
+            && let Some(image) = self.image_of(handle)
+        {
+            image.sync(process)?;
+        }
+        let Some(mapped) = image(written) else {
+            let answered = self.move_content(call, payload, space)?;
+            // What was mapped meanwhile is brought up to date before the answer.
+            image(written).map_or(Ok(()), |mapped| mapped.hold(process).map(drop))?;
+            return Ok(answered);
         };
-        let mut held = image.hold(process)?;
+        let mut held = mapped.hold(process)?;
         held.write_back()?;
         held.reserve(self.end_of(call, payload)?, self.session.uid())?;
         let moved = self.move_content(call, payload, space);
-        let reloaded = held.reload(moved.as_ref().map_or(0..0, |(_, range)| range.clone()));
-        let (answered, _) = moved?;
-        reloaded.map(|()| answered)
+        let refreshed = held.refresh();
+        let answered = moved?;
+        refreshed.map(|()| answered)
     }
 
     /// How long a file is at least when a call has written to it; 0: as it was.
@@ -440,16 +447,9 @@ impl Caller<'_> {
         Ok(self.session.images().of(&file))
     }
 
-    /// Returns where it has written, too.
-    fn move_content(
-        &self,
-        call: &Call<'_>,
-        payload: &[u8],
-        space: &mut [u8],
-    ) -> Result<(Answered, Range<u64>)> {
+    fn move_content(&self, call: &Call<'_>, payload: &[u8], space: &mut [u8]) -> Result<Answered> {
         let process = self.session.process();
-        let written = |range: Range<u64>| (number(range.end - range.start), range);
-        let answered = match *call {
+        match *call {
             Call::Read { handle, len, offset } => {
                 let (fd, space) = (self.descriptor(handle)?, &mut space[..PAYLOAD_MAX.min(len as usize)]);
                 match offset {
@@ -459,7 +459,12 @@ impl Caller<'_> {
                 .map(Answered::Payload)
             }
             Call::Write { handle, offset } => {
-                return write_placed(process, self.descriptor(handle)?, payload, offset).map(written);
+                let fd = self.descriptor(handle)?;
+                let written = match offset {
+                    Some(offset) => process.pwrite(fd, payload, offset),
+                    None => process.write(fd, payload),
+                };
+                written.map(|len| number(len as u64))
             }
             Call::Seek { handle, offset, whence } => {
                 process.lseek(self.descriptor(handle)?, offset, linux::whence(whence)?).map(number)
@@ -467,20 +472,18 @@ impl Caller<'_> {
             Call::Sync { handle } => process.fsync(self.descriptor(handle)?).map(done),
             Call::Allocate { handle, mode, offset, len } => {
                 let mode = linux::fallocate_mode(mode)?;
-                process.fallocate(self.descriptor(handle)?, mode, offset, len)?;
-                return Ok((done(()), offset..offset.saturating_add(len)));
+                process.fallocate(self.descriptor(handle)?, mode, offset, len).map(done)
             }
             Call::Copy { from, from_offset, to, to_offset, len } => {
                 let (from, to) = (self.descriptor(from)?, self.descriptor(to)?);
-                return copy_placed(process, from, from_offset, to, to_offset, len).map(written);
+                process.copy_file_range(from, from_offset, to, to_offset, len).map(number)
             }
             Call::Flags { handle } => Ok(number(process.flags(self.descriptor(handle)?)?.bits().into())),
             Call::SetFlags { handle, flags } => {
                 process.set_flags(self.descriptor(handle)?, OFlags::from_bits_retain(flags)).map(done)
             }
             _ => Err(refused(Errno::NOSYS)),
-        };
-        answered.map(|answered| (answered, 0..0))
+        }
     }
 
     fn list(&self, handle: u64, from: Option<u64>, space: &mut [u8]) -> Result<Answered> {

@@ -2,7 +2,8 @@
 //!
 //! Purpose: processes that map the same file, shared and to be written, have one memory for it, as a kernel's
 //! pages are. It holds what the file does: what processes write into it reaches the file before that is read
-//! or synced over this server, and when the last of them has closed it; what calls write reaches the memory.
+//! or synced over this server, and when the last of them has closed it; what is changed of the file
+//! otherwise, by calls, on a mount or by a commit, reaches the memory before anything is written back.
 //!
 //! Thread safety: one lock for the list, one for each image, held while content is copied and while a call
 //! writes to the file. What waits for a transaction meanwhile ends with the process for which it is done. A
@@ -12,8 +13,12 @@
 //! has reached it, or its transaction has ended. Nothing here maps the memory, so a client that shortens it
 //! hurts itself alone. All images together are bounded, and a user takes half at most: no image is larger
 //! than what was taken for it, even if its file is. What its user has mapped grows by a call only if there is
-//! room for it.
+//! room for it. Of a page that a program and others change, the bytes of both stay; where it is not known
+//! which bytes a commit has changed, what the program has stored there meanwhile is lost, and told (EIO).
 
+mod stale;
+
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hasher};
 use std::ops::Range;
@@ -22,11 +27,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use kvfs_fs::{ByteRanges, ContentWatch};
 use kvfs_locks::{Condvar, Mutex, MutexGuard, class};
-use kvfs_posix::{Fd, FileIdentity, Process, Result, SharedFile, fork_for, interrupt};
+use kvfs_posix::{Fd, FileIdentity, Process, Result, SharedFile, fork_for, interrupt, write_memory};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::io::{Errno, pread, pwrite};
 
+use self::stale::{Changes, Stale};
 use crate::session::refused;
 use crate::shares::{Share, Shares, shares};
 
@@ -90,6 +97,8 @@ struct Content {
     fd: Fd,
     uid: u32,
     pages: Mutex<Pages, class::ServeImagesPages>,
+    stale: Arc<Stale>,
+    watch: ContentWatch,
     _place: Share,
 }
 
@@ -109,6 +118,8 @@ struct Pages {
     size: u64,
     /// Of so many bytes, or more.
     share: Share,
+    /// What a program has stored in a page is lost, and no sync has told so.
+    has_lost: bool,
 }
 
 impl Pages {
@@ -177,8 +188,10 @@ impl Images {
         let share = self.shares.take(uid, PAGE).ok_or(refused(Errno::NOMEM))?;
         let (writer, fd) = file.alone(process)?;
         let memory = memfd_create("kvfs-image", MemfdFlags::CLOEXEC).map_err(refused)?;
-        let pages = Mutex::new(Pages { hashes: Vec::new(), size: 0, share });
-        Ok(Content { memory, process: writer, fd, uid, pages, _place: place })
+        let pages = Mutex::new(Pages { hashes: Vec::new(), size: 0, share, has_lost: false });
+        let stale = Arc::<Stale>::default();
+        let watch = file.watch(process, Arc::clone(&stale) as _);
+        Ok(Content { memory, process: writer, fd, uid, pages, stale, watch, _place: place })
     }
 
     /// Whether no file is mapped.
@@ -204,7 +217,7 @@ impl Images {
         };
         let mut outcome = Ok(());
         for content in seen {
-            match content.hold(process).and_then(|mut held| held.write_back()) {
+            match content.hold(process).and_then(|mut held| held.sync()) {
                 // Its transaction has ended: there is no file for it.
                 Err(error) if error.errno() == Errno::STALE => {}
                 Err(error) if content.uid == uid => outcome = outcome.and(Err(error)),
@@ -303,7 +316,7 @@ impl Image {
             return Ok(());
         }
         held.write_back()?;
-        held.reload(0..0)?;
+        held.reload(&Changes::default())?;
         if count <= held.pages.hashes.len() { Ok(()) } else { Err(refused(Errno::NOMEM)) }
     }
 
@@ -312,7 +325,15 @@ impl Image {
         self.hold(process)?.write_back()
     }
 
-    /// Keeps others from it, for a process: what it waits for ends with that.
+    /// As [`Image::write_back`].
+    ///
+    /// # Errors
+    /// EIO: something of it is lost.
+    pub(crate) fn sync(&self, process: &Process) -> Result<()> {
+        self.hold(process)?.sync()
+    }
+
+    /// Keeps others from it, for a process: what it waits for ends with that. The memory is up to date.
     pub(crate) fn hold(&self, process: &Process) -> Result<Held<'_>> {
         self.content.hold(process)
     }
@@ -327,7 +348,9 @@ impl Drop for Image {
 impl Content {
     fn hold(&self, process: &Process) -> Result<Held<'_>> {
         let process = fork_for(&self.process, process)?;
-        Ok(Held { content: self, process, pages: self.pages.lock() })
+        let mut held = Held { content: self, process, pages: self.pages.lock() };
+        held.refresh()?;
+        Ok(held)
     }
 
     /// What is kept no more reaches the file. False: it would have to wait, and does not if `waits` is false.
@@ -370,30 +393,48 @@ impl Held<'_> {
         if is_larger && self.pages.make_room(count) < count { Err(refused(Errno::FBIG)) } else { Ok(()) }
     }
 
-    /// The file was written in `moved`, or has another size. Of a longer one as much as there is room for is
-    /// held.
-    pub(crate) fn reload(&mut self, moved: Range<u64>) -> Result<()> {
+    /// Brings the memory up to date with what was changed of the file.
+    pub(crate) fn refresh(&mut self) -> Result<()> {
+        let changes = self.content.stale.take();
+        if changes.is_empty() {
+            return Ok(());
+        }
+        self.reload(&changes).inspect_err(|_| self.content.stale.give_back(&changes))
+    }
+
+    /// The file was changed so, or has another size. Of a longer one as much as there is room for is held.
+    fn reload(&mut self, changes: &Changes) -> Result<()> {
         let size = self.size()?;
         let count = self.pages.make_room(page_count(size));
         self.pages.hashes.truncate(count);
         let kept = self.pages.hashes.len();
-        let first = (moved.start / PAGE as u64) as usize;
-        let last = page_count(moved.end.min(size)).min(kept);
         // From the old end or the new one on all is another.
         let end = self.pages.size.min(size).min((kept * PAGE) as u64);
-        let changed = [moved, end..u64::MAX];
+        let mut changed = Changes { bytes: changes.bytes.clone(), are_unknown: changes.are_unknown };
+        changed.bytes.add(end..u64::MAX);
         self.pages.size = end;
-        let loaded = self
-            .load(first..last, &changed)
-            .and_then(|()| self.load((end / PAGE as u64) as usize..count, &changed))
-            .map(|()| self.pages.size = size);
+        let loaded = self.load_changed(&changed, count).map(|()| self.pages.size = size);
         ftruncate(&self.content.memory, (self.pages.hashes.len() * PAGE) as u64).map_err(refused)?;
         loaded
     }
 
+    fn load_changed(&mut self, changed: &Changes, count: usize) -> Result<()> {
+        if changed.are_unknown {
+            return self.load(0..count, changed);
+        }
+        let mut next = 0;
+        for range in changed.bytes.iter() {
+            let first = ((range.start / PAGE as u64) as usize).max(next);
+            next = page_count(range.end).min(count).max(next);
+            self.load(first..next, changed)?;
+        }
+        Ok(())
+    }
+
     /// Reads pages of the file. Into the memory comes what lies in a range that has changed: the rest of a
-    /// page may hold what a program has written meanwhile. New memory is zeros.
-    fn load(&mut self, mut pages: Range<usize>, changed: &[Range<u64>]) -> Result<()> {
+    /// page may hold what a program has written meanwhile. Where any byte may have changed, the whole page
+    /// comes. New memory is zeros.
+    fn load(&mut self, mut pages: Range<usize>, changed: &Changes) -> Result<()> {
         let zeros = hash(&[0; PAGE]);
         let mut space = vec![0; PIECE];
         while !pages.is_empty() {
@@ -403,9 +444,12 @@ impl Held<'_> {
             space[got..len].fill(0);
             for page in space[..len].chunks(PAGE) {
                 let found = hash(page);
-                let known = self.pages.hashes.get(pages.start).copied().unwrap_or(zeros);
-                if known != found {
-                    self.put(page, (pages.start * PAGE) as u64, changed)?;
+                let (at, known) = ((pages.start * PAGE) as u64, self.pages.hashes.get(pages.start).copied());
+                if known.unwrap_or(zeros) != found {
+                    match known.filter(|_| changed.are_unknown) {
+                        Some(known) => self.put_whole(page, at, known)?,
+                        None => self.put(page, at, &changed.bytes)?,
+                    }
                 }
                 match self.pages.hashes.get_mut(pages.start) {
                     Some(known) => *known = found,
@@ -418,8 +462,8 @@ impl Held<'_> {
     }
 
     /// Puts what has changed of a page into the memory.
-    fn put(&self, page: &[u8], at: u64, changed: &[Range<u64>]) -> Result<()> {
-        for range in changed {
+    fn put(&self, page: &[u8], at: u64, changed: &ByteRanges) -> Result<()> {
+        for range in changed.iter() {
             let within = |place: u64| place.saturating_sub(at).min(PAGE as u64) as usize;
             let (mut done, end) = (within(range.start), within(range.end));
             while done < end {
@@ -429,15 +473,50 @@ impl Held<'_> {
         Ok(())
     }
 
+    /// Puts a page of which any byte may have changed into the memory, which had one with this hash.
+    fn put_whole(&mut self, page: &[u8], at: u64, known: u64) -> Result<()> {
+        let mut before = [0; PAGE];
+        // A client may have shortened it.
+        pread(&self.content.memory, &mut before, at).map_err(refused)?;
+        if hash(&before) != known && before != page {
+            self.pages.has_lost = true;
+            tracing::warn!(
+                uid = self.content.uid,
+                "a page of mapped memory was lost: a transaction has changed it meanwhile"
+            );
+        }
+        let mut all = ByteRanges::default();
+        all.add(0..u64::MAX);
+        self.put(page, at, &all)
+    }
+
     /// Of the file.
     fn size(&self) -> Result<u64> {
         Ok(self.process.stat(self.content.fd)?.size)
     }
 
+    /// See [`Image::sync`].
+    pub(crate) fn sync(&mut self) -> Result<()> {
+        self.write_back()?;
+        if std::mem::take(&mut self.pages.has_lost) { Err(refused(Errno::IO)) } else { Ok(()) }
+    }
+
     /// See [`Image::write_back`].
     pub(crate) fn write_back(&mut self) -> Result<()> {
+        loop {
+            self.refresh()?;
+            if self.write_pages()? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Writes pages that programs have changed. False: others have changed some of these since the memory was
+    /// brought up to date; their bytes stay, and it has to be done again.
+    fn write_pages(&mut self) -> Result<bool> {
         let size = self.size()?;
         let Self { content, process, pages } = self;
+        let mut are_all_written = true;
         let hashes = &mut pages.hashes;
         let mut space = vec![0; PIECE];
         let mut first = 0;
@@ -454,14 +533,24 @@ impl Held<'_> {
                     continue;
                 }
                 let len = size.saturating_sub(at).min(PAGE as u64) as usize;
+                let is_old = Cell::new(false);
+                let beside = |bytes: Range<u64>| {
+                    let changed = content.stale.among(&bytes);
+                    is_old.set(!changed.is_empty());
+                    changed
+                };
                 if len > 0 {
-                    process.pwrite(content.fd, &page[..len], at)?;
+                    write_memory(process, content.fd, &page[..len], at, &content.watch, &beside)?;
                 }
-                *known = found;
+                if is_old.get() {
+                    are_all_written = false;
+                } else {
+                    *known = found;
+                }
             }
             first += len / PAGE;
         }
-        Ok(())
+        Ok(are_all_written)
     }
 }
 

@@ -88,7 +88,7 @@ impl FileSystem {
         gate.apply_counted_to_node(caller, batch, &node, patch)?;
         if let Some(size) = changes.size {
             // A kernel that believes it to be longer writes whole pages there.
-            caller.note_content(node.inode, size.min(header.size)..u64::MAX);
+            node.note_content(caller, size.min(header.size)..u64::MAX);
         }
         if !caller.goes_by_names && changes.uid.is_some_and(|uid| uid != header.uid) {
             node.state().is_given_away = true;

@@ -69,7 +69,7 @@ impl FileSystem {
         let from = if is_zeroed { offset.min(header.size) } else { header.size };
         let to = if keep_size { end.min(header.size) } else { end };
         if from < to {
-            caller.note_content(node.inode, from..to);
+            node.note_content(caller, from..to);
         }
         Ok(())
     }

@@ -46,15 +46,6 @@ pub fn write_pages(
     write_counted(fs, &Writer::of_pages(fs, changed_beside), caller, (node, offset), data, flags)
 }
 
-impl Caller {
-    /// To be called when these bytes have changed, before they are let go of.
-    pub(crate) fn note_content(&self, inode: u64, bytes: Range<u64>) {
-        if let Some(observer) = &self.content_observer {
-            observer.content_changed(NodeId(inode), bytes);
-        }
-    }
-}
-
 impl Contents<'_> {
     /// What is left of `data`, which belongs at `offset`: with the content of now where that has `changed`.
     pub(super) fn without_changed(

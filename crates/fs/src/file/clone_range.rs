@@ -123,7 +123,7 @@ impl<'v> RangeCloner<'v> {
         fs.shared.provenance.stage(&mut batch, &blocks)?;
         gate.cloning(std::slice::from_ref(clones.get_or_init(|| blocks)));
         let position = gate.apply_counted_to_node(caller, batch, &to, patch)?;
-        caller.note_content(to.inode, ranges.target..ranges.target + bytes);
+        to.note_content(caller, ranges.target..ranges.target + bytes);
         Ok(Some(Written { offset: ranges.target, bytes, position }))
     }
 

@@ -22,6 +22,7 @@ mod copy;
 mod read;
 mod resize;
 mod seek;
+mod watches;
 mod write;
 
 pub use accesses::{AccessCount, AccessPattern, FileAccesses, StretchAccesses};
@@ -31,6 +32,8 @@ pub(crate) use clone_range::{CLONES_MAX, RangeCloner, whole_file};
 pub(crate) use content::Contents;
 pub(crate) use read::Reader;
 pub use seek::hole_of_seek;
+pub(crate) use watches::{ChangedContent, ContentWatches};
+pub use watches::{ContentWatch, ContentWatcher, watch_content};
 
 use kvfs_store::BLOCK_BYTES;
 use kvfs_txn::LockName;

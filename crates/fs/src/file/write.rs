@@ -145,7 +145,7 @@ impl<'v> Writer<'v> {
         self.privileges.stage_loss(loss, caller, &node, &mut guard, &mut batch, &mut patch)?;
         self.contents.stage_write(&mut batch, &node, &header, offset, data, &mut patch)?;
         let position = gate.apply_counted_to_node(caller, batch, &node, patch)?;
-        caller.note_content(node.inode, offset..end);
+        node.note_content(caller, offset..end);
         Ok(Written { offset, bytes, position })
     }
 }

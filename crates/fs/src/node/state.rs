@@ -396,6 +396,11 @@ impl<'t> Pin<'t> {
         Self { table, node: Some(node) }
     }
 
+    /// That of the node.
+    pub(crate) fn table(&self) -> &'t NodeTable {
+        self.table
+    }
+
     /// The node, with one reference that the caller must give back.
     pub(super) fn into_held(mut self) -> Arc<Node> {
         match self.node.take() {

@@ -16,6 +16,7 @@ use super::names::{Listed, NameCache, Search, Unkept};
 use super::settling::{Behind, Settling, Touched};
 use super::{DirectoryPart, Location, Node, NodeState, Pin};
 use crate::fair_lock::ReadGuard;
+use crate::file::ContentWatches;
 use crate::schema::Header;
 use crate::{FileType, NodeId, NodeStats, PruneCandidate};
 
@@ -113,6 +114,7 @@ pub struct NodeTable {
     are_ends_shared: AtomicBool,
     pub(super) contents: KeptContents,
     names: NameCache,
+    pub(crate) watches: ContentWatches,
     /// Why nothing may be answered from it any more.
     lost: OnceLock<String>,
 }
@@ -135,6 +137,7 @@ impl NodeTable {
             are_ends_shared: AtomicBool::new(false),
             contents: KeptContents::new(content_bytes_max),
             names: NameCache::default(),
+            watches: ContentWatches::default(),
             lost: OnceLock::new(),
         }
     }

@@ -336,6 +336,7 @@ impl Opened {
             main: Arc::clone(main),
             keyspaces: main.keyspaces,
             created,
+            changed_content: Arc::default(),
             phase: CommitPhase::open(),
             long_operations: FairLock::new(()),
             pending_usage: self.pending_usage,

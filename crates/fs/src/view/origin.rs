@@ -107,6 +107,9 @@ impl Origin {
             shows,
             follows: false,
         });
+        if let Some(view) = fs.origin.txn() {
+            fs.nodes.watches.remember(&view.changed_content);
+        }
         fs.resolver().install_root()?;
         Ok(fs)
     }

@@ -15,6 +15,7 @@ use kvfs_store::{Change, ChangeCursor, Position};
 
 use super::commit::{ManyNames, Name, name_of};
 use super::{CommitPlan, Invalidations, TxnView};
+use crate::file::ChangedContent;
 use crate::namespace::Resolver;
 use crate::node::{Dead, Location, NodeTable, Pin, Touched};
 use crate::schema::{Header, Placement, Row, RowPatch, parse_inode_key};
@@ -30,6 +31,8 @@ pub(super) struct WriteSet {
     names: Box<dyn ChangeCursor>,
     orphans: Box<dyn ChangeCursor>,
     blocks: Box<dyn ChangeCursor>,
+    /// `None`: it was begun by another view, and not all is known.
+    bytes: Option<Arc<ChangedContent>>,
 }
 
 /// What the walk has found so far.
@@ -93,6 +96,7 @@ impl TxnView {
             names: self.txn.changes(self.keyspaces.meta)?,
             orphans: self.txn.changes(self.keyspaces.orphans)?,
             blocks: self.txn.changes(self.keyspaces.data)?,
+            bytes: self.branch.get().is_none().then(|| Arc::clone(&self.changed_content)),
         })
     }
 }
@@ -121,6 +125,9 @@ pub(super) fn bring_in(
     each_change(set.rows, |change| walk.row(change))?;
     each_change(set.orphans, |change| walk.orphan(change))?;
     each_changed_file(set.blocks, |inode| drop(walk.known(inode, true)))?;
+    for (&inode, _) in walk.changed.iter().filter(|(_, content)| **content) {
+        nodes.watches.tell_committed(inode, set.bytes.as_ref().and_then(|bytes| bytes.of(inode)).as_ref());
+    }
     let changed = walk.changed.into_iter().map(|(inode, content)| (NodeId(inode), content)).collect();
     nodes.dead().push(&walk.dead);
     let (directories, left) = (walk.directories, walk.left);

@@ -23,6 +23,7 @@ use super::undo::{author, note_of};
 use super::{Created, Origin};
 use crate::detached::DetachedTrees;
 use crate::fair_lock::FairLock;
+use crate::file::ChangedContent;
 use crate::quota::Pending;
 use crate::schema::{BranchRecord, Keyspaces, Placement, ROOT_INODE, Row, TOUCH_PARENT};
 use crate::types::ShownPrivileges;
@@ -66,6 +67,7 @@ pub struct TxnView {
     pub(crate) main: Arc<FileSystem>,
     pub(super) keyspaces: Keyspaces,
     pub(crate) created: Created,
+    pub(crate) changed_content: Arc<ChangedContent>,
     pub(super) phase: CommitPhase,
     /// Shared by operations of several batches while they are under way: no commit and no checkpoint goes
     /// through their middle.

@@ -4,9 +4,14 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use kvfs_fs::{Caller, ContentObserver, FallocateMode, NodeId, SetAttr, WriteFlags, write_pages};
+use kvfs_fs::{
+    Caller, ContentObserver, ContentWatcher, FallocateMode, NodeId, SetAttr, WriteFlags, watch_content,
+    write_pages,
+};
+use kvfs_store::Isolation;
 
 use crate::setup::Setup;
+use crate::views::{begin, commit};
 
 const ROOT: NodeId = NodeId::ROOT;
 const LEN: usize = 6000;
@@ -108,4 +113,51 @@ fn every_change_of_content_is_told_with_its_bytes() {
     fs.fallocate(&caller, file, 0, 9000, FallocateMode::Allocate { keep_size: true }).unwrap();
     fs.setattr(&caller, file, &SetAttr { mode: Some(0o600), ..SetAttr::default() }).unwrap();
     assert!(noted.0.lock().unwrap().is_empty(), "no content has changed");
+}
+
+/// `None`: any byte.
+#[derive(Debug, Default)]
+struct Watched(Mutex<Vec<Option<Range<u64>>>>);
+
+impl Watched {
+    fn take(&self) -> Vec<Option<Range<u64>>> {
+        std::mem::take(&mut *self.0.lock().unwrap())
+    }
+}
+
+impl ContentWatcher for Watched {
+    fn bytes_changed(&self, bytes: Range<u64>) {
+        self.0.lock().unwrap().push(Some(bytes));
+    }
+
+    fn file_changed(&self) {
+        self.0.lock().unwrap().push(None);
+    }
+}
+
+#[test]
+fn watcher_is_told_of_changes_by_whatever_changes_its_file_and_of_no_others() {
+    let setup = Setup::new(100);
+    let [file, other] = ["file", "other"].map(|name| setup.file(ROOT, name));
+    let watched = Arc::new(Watched::default());
+    let watch = watch_content(&setup.fs, file, Arc::clone(&watched) as _);
+    setup.write_at(file, 10, b"data").unwrap();
+    setup.write_at(other, 10, b"data").unwrap();
+    cut(&setup, file, 5);
+    assert_eq!(watched.take(), [Some(10..14), Some(5..u64::MAX)]);
+    let caller = Caller { writes_back: Some(watch.of_writer()), ..setup.caller.clone() };
+    setup.fs.write(&caller, file, 0, Bytes::from_static(b"own"), WriteFlags::default()).unwrap();
+    assert_eq!(watched.take(), []);
+
+    let view = begin(&setup, Isolation::Snapshot);
+    view.lookup(&view.caller, ROOT, b"file").unwrap();
+    view.write_at(file, 1, b"in it").unwrap();
+    view.write_at(file, 3000, b"in it").unwrap();
+    assert_eq!(watched.take(), [], "it is another view");
+    commit(&view).unwrap();
+    assert_eq!(watched.take(), [Some(1..6), Some(3000..3005)]);
+
+    drop(watch);
+    setup.write_at(file, 10, b"data").unwrap();
+    assert_eq!(watched.take(), []);
 }

@@ -1,11 +1,11 @@
 //! Reading and writing.
 
 use std::io::{IoSlice, IoSliceMut};
-use std::ops::Range;
 
 use bytes::{Bytes, BytesMut};
 use kvfs_fs::{
-    Append, Caller, FILE_SIZE_MAX, FallocateMode, FileType, FsError, SeekKind, WriteFlags, Written,
+    Append, Caller, ChangedBeside, ContentWatch, FILE_SIZE_MAX, FallocateMode, FileType, FsError, SeekKind,
+    WriteFlags, Written,
 };
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -201,8 +201,28 @@ impl Process {
         to_offset: Option<u64>,
         len: u64,
     ) -> Result<u64> {
-        let copied = copy_placed(self, from, from_offset, to, to_offset, len)?;
-        Ok(copied.end - copied.start)
+        let scope = &self.scope;
+        let (source, target) = (scope.file(from)?, scope.file(to)?);
+        source.check_readable()?;
+        target.check_writable()?;
+        if target.flags().contains(OFlags::APPEND) {
+            return refuse(Errno::BADF, "open for appending");
+        }
+        let len = len.min(COPY_LEN_MAX);
+        let read_at = from_offset.unwrap_or_else(|| *source.offset());
+        let write_at = to_offset.unwrap_or_else(|| *target.offset());
+        let (node, to_node) = (source.held.node(), target.held.node());
+        let copied = scope.change_content(to_node, |caller| {
+            scope.fs().copy_file_range(caller, node, read_at, to_node, write_at, len)
+        })?;
+        if from_offset.is_none() {
+            *source.offset() = read_at + copied.bytes;
+        }
+        if to_offset.is_none() {
+            *target.offset() = write_at + copied.bytes;
+        }
+        scope.sync_if_asked(&target, &copied)?;
+        Ok(copied.bytes)
     }
 }
 
@@ -231,7 +251,7 @@ impl Scope {
         let mut offset = file.offset();
         let placed = self.write_at(file, buffers, *offset)?;
         if placed.len > 0 {
-            *offset = placed.range.end;
+            *offset = placed.end;
         }
         Ok(placed)
     }
@@ -242,19 +262,16 @@ impl Scope {
         }
         let append = if file.flags().contains(OFlags::APPEND) { Append::End } else { Append::No };
         let flags = WriteFlags { append, kill_suidgid: !self.actor.is_root(), ..WriteFlags::default() };
-        let (mut placed, mut last) = (Placed { range: offset..offset, len: 0 }, None);
+        let (mut placed, mut last) = (Placed { end: offset, len: 0 }, None);
         let writer = self.writer();
         for data in batches(buffers) {
             let written = with_space(self.fs(), &writer, |caller| {
-                self.fs().write(caller, file.held.node(), placed.range.end, data.clone(), flags)
+                self.fs().write(caller, file.held.node(), placed.end, data.clone(), flags)
             });
             match written {
                 Ok(written) => {
-                    if placed.len == 0 {
-                        placed.range.start = written.offset;
-                    }
                     placed.len += written.bytes as usize;
-                    placed.range.end = written.offset + written.bytes;
+                    placed.end = written.offset + written.bytes;
                     last = Some(written);
                 }
                 // What was written before counts; the next call meets the failure again.
@@ -277,63 +294,36 @@ impl Scope {
     }
 }
 
-/// Writes as [`Process::write`] does, or [`Process::pwrite`] where there is an `offset`; returns where it has
-/// written: all of `data`, unless space has ended.
+/// Writes back what `watch` holds of a file: at most 16 MiB, in place. Bytes that were changed beside it stay
+/// as they are, and so does the size where they go on behind it.
 ///
 /// # Errors
-/// As [`Process::write`] and [`Process::pwrite`].
-pub fn write_placed(process: &Process, fd: Fd, data: &[u8], offset: Option<u64>) -> Result<Range<u64>> {
+/// As [`Process::pwrite`].
+pub fn write_memory(
+    process: &Process,
+    fd: Fd,
+    data: &[u8],
+    offset: u64,
+    watch: &ContentWatch,
+    changed_beside: ChangedBeside<'_>,
+) -> Result<()> {
     let scope = &process.scope;
     let file = scope.file(fd)?;
     file.check_writable()?;
-    let buffers = &[IoSlice::new(data)];
-    let written = match offset {
-        Some(offset) => scope.write_at(&file, buffers, offset)?,
-        None => scope.write_on(&file, buffers)?,
-    };
-    Ok(written.range)
-}
-
-/// As [`Process::copy_file_range`]; returns where it has written.
-///
-/// # Errors
-/// As [`Process::copy_file_range`].
-pub fn copy_placed(
-    process: &Process,
-    from: Fd,
-    from_offset: Option<u64>,
-    to: Fd,
-    to_offset: Option<u64>,
-    len: u64,
-) -> Result<Range<u64>> {
-    let scope = &process.scope;
-    let (source, target) = (scope.file(from)?, scope.file(to)?);
-    source.check_readable()?;
-    target.check_writable()?;
-    if target.flags().contains(OFlags::APPEND) {
-        return refuse(Errno::BADF, "open for appending");
-    }
-    let len = len.min(COPY_LEN_MAX);
-    let read_at = from_offset.unwrap_or_else(|| *source.offset());
-    let write_at = to_offset.unwrap_or_else(|| *target.offset());
-    let (node, to_node) = (source.held.node(), target.held.node());
-    let copied = scope.change_content(to_node, |caller| {
-        scope.fs().copy_file_range(caller, node, read_at, to_node, write_at, len)
+    let flags = WriteFlags { kill_suidgid: !scope.actor.is_root(), ..WriteFlags::default() };
+    let writer = Caller { writes_back: Some(watch.of_writer()), ..scope.writer() };
+    let (fs, node, data) = (scope.fs(), file.held.node(), Bytes::copy_from_slice(data));
+    let written = with_space(fs, &writer, |caller| {
+        kvfs_fs::write_pages(fs, caller, node, offset, data.clone(), flags, changed_beside)
     })?;
-    if from_offset.is_none() {
-        *source.offset() = read_at + copied.bytes;
-    }
-    if to_offset.is_none() {
-        *target.offset() = write_at + copied.bytes;
-    }
-    scope.sync_if_asked(&target, &copied)?;
-    Ok(write_at..write_at + copied.bytes)
+    scope.shared.tell(&[(node, true)]);
+    scope.sync_if_asked(&file, &written)
 }
 
 /// What was written.
 struct Placed {
-    /// From its begin to its end. Where others append as well, theirs may lie between.
-    range: Range<u64>,
+    /// Where it ends. Where others append as well, theirs may lie between.
+    end: u64,
     /// How much it is (bytes).
     len: usize,
 }

@@ -27,7 +27,7 @@ use rustix::io::Errno;
 
 pub use attributes::{Access, Truncation};
 pub use directory::{Directory, DirectoryEntry};
-pub use io::{Whence, copy_placed, write_placed};
+pub use io::{Whence, write_memory};
 pub use lock::{close_hidden, end_range_locks, interrupt};
 pub use trees::ProcessTrees;
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kvfs_fs::{FileType, FsError, SetAttr};
+use kvfs_fs::{ContentWatch, ContentWatcher, FileType, FsError, SetAttr};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
@@ -232,6 +232,11 @@ impl SharedFile {
     /// Locks of ranges that a process has on the file end, as when it closes a descriptor of it.
     pub fn end_range_locks(&self, process: &Process) {
         process.end_locks(&self.0);
+    }
+
+    /// Tells `watcher` of changes of the file in its view.
+    pub fn watch(&self, process: &Process, watcher: Arc<dyn ContentWatcher>) -> ContentWatch {
+        kvfs_fs::watch_content(&process.scope.shared.fs, self.0.held.node(), watcher)
     }
 
     /// A process for the user of `process` that has this file alone, opened anew: with flags, an offset and

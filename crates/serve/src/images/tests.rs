@@ -63,14 +63,14 @@ fn room_of_a_user_bounds_what_that_user_makes_longer_and_not_what_others_do() {
     assert_eq!(held(&image, &process).reserve(half + 1, ONE).expect_err("is more").errno(), Errno::FBIG);
     held(&image, &process).reserve(half + 1, OTHER).expect("is not refused");
     process.truncate(fd, half + 1).expect("is longer");
-    held(&image, &process).reload(0..0).expect("is held as far as there is room");
+    drop(held(&image, &process));
     assert!(images.shares.take(ONE, 1).is_none());
     assert_eq!(
         images.open(&process, &file_of(&process, fd), OTHER).err().map(|error| error.errno()),
         Some(Errno::NOMEM)
     );
     process.truncate(fd, 1).expect("is shorter");
-    held(&image, &process).reload(0..0).expect("goes on");
+    drop(held(&image, &process));
     assert!(images.shares.take(ONE, IMAGE_BYTES_MAX / 2 - PAGE).is_some());
     drop(image);
     assert!(images.end_unkept(false) && images.shares.is_whole());

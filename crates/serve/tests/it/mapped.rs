@@ -1,5 +1,6 @@
 //! Files that clients map.
 
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use kvfs_fs::BeginOptions;
@@ -42,6 +43,113 @@ fn memory_of_a_file_holds_what_calls_write_and_the_file_what_is_written_there() 
     other.call(&Call::Settle, &[]).expect("settles");
     let again = other.open("/file", OFlags::RDONLY, None).expect("opens");
     assert_eq!(other.read(again, 4, Some(100)).expect("reads"), b"last");
+}
+
+/// What lies at the beginning of the memory of a file.
+fn stored<const N: usize>(memory: &OwnedFd) -> [u8; N] {
+    let mut found = [0; N];
+    assert_eq!(pread(memory, &mut found, 0), Ok(N));
+    found
+}
+
+#[test]
+fn what_a_commit_changes_of_a_mapped_file_and_what_is_stored_beside_it_both_stay() {
+    let world = World::new();
+    let client = world.connect();
+    let (handle, _descriptor) = written(&client, &[b'.'; 4096]);
+    let memory = world.memory(handle).expect("is mapped");
+    let commit = |text: &[u8]| {
+        let txn = world.volume.begin(&BeginOptions::default()).expect("begins");
+        let inside = txn.process(&Identity::root());
+        let fd = inside.open("/file", OFlags::WRONLY, 0).expect("opens");
+        inside.pwrite(fd, text, 0).expect("writes");
+        drop(inside);
+        txn.commit().expect("commits");
+    };
+    // Stored before the commit, and behind it.
+    pwrite(&memory, b"before", 100).expect("stores");
+    commit(b"NEW");
+    pwrite(&memory, b"behind", 200).expect("stores");
+    for (place, expected) in [(0, &b"NEW..."[..]), (100, b"before"), (200, b"behind")] {
+        assert_eq!(client.read(handle, 6, Some(place)).expect("reads"), expected);
+    }
+    assert_eq!(&stored(&memory), b"NEW...");
+    // What maps it later finds what is committed, too.
+    commit(b"NEXT");
+    let again = world.memory(handle).expect("is mapped");
+    assert_eq!(&stored(&again), b"NEXT..");
+    client.call(&Call::Sync { handle }, &[]).expect("nothing was lost");
+}
+
+#[test]
+fn page_that_an_unknown_commit_changes_is_the_commits_and_the_next_sync_says_so() {
+    let world = World::new();
+    let client = world.connect();
+    let (handle, _descriptor) = written(&client, &[b'.'; 3 * 4096]);
+    let memory = world.memory(handle).expect("is mapped");
+    let txn = world.volume.begin(&BeginOptions::default()).expect("begins");
+    let inside = txn.process(&Identity::root());
+    // More files than a transaction remembers changes of.
+    for number in 0..64 {
+        let fd = inside.open(&*format!("/{number}"), OFlags::CREATE | OFlags::WRONLY, 0o600).expect("opens");
+        inside.write(fd, b"content").expect("writes");
+    }
+    let fd = inside.open("/file", OFlags::WRONLY, 0).expect("opens");
+    inside.pwrite(fd, b"NEW", 0).expect("writes");
+    inside.pwrite(fd, b"NEW", 8192).expect("writes");
+    drop(inside);
+    for place in [100, 5000] {
+        pwrite(&memory, b"stored", place).expect("stores");
+    }
+    txn.commit().expect("commits");
+    assert_eq!(client.call(&Call::Sync { handle }, &[]), Err(Errno::IO));
+    client.call(&Call::Sync { handle }, &[]).expect("it was told");
+    for (place, expected) in [(0, &b"NEW..."[..]), (100, b"......"), (5000, b"stored"), (8192, b"NEW...")] {
+        assert_eq!(client.read(handle, 6, Some(place)).expect("reads"), expected);
+    }
+    assert_eq!(&stored(&memory), b"NEW...");
+}
+
+#[test]
+fn write_under_way_when_its_file_is_mapped_is_in_the_memory_and_stays() {
+    let world = World::new();
+    let client = world.connect();
+    let (handle, _descriptor) = written(&client, &[b'.'; 4096]);
+    let txn = world.volume.begin(&BeginOptions::default()).expect("begins");
+    let inside = txn.process(&Identity::root());
+    inside.truncate("/file", 4000).expect("holds it");
+    let memory = std::thread::scope(|scope| {
+        let write = || client.call(&Call::Write { handle, offset: Some(0) }, b"answered");
+        let writer = scope.spawn(write);
+        world.until(|_| world.waiters() == 1);
+        let memory = world.memory(handle).expect("is mapped");
+        assert_eq!(&stored(&memory), b"........");
+        drop(inside);
+        txn.abort();
+        writer.join().expect("ends").expect("is written");
+        memory
+    });
+    assert_eq!(&stored(&memory), b"answered");
+    pwrite(&memory, b"stored", 100).expect("stores");
+    for (place, expected) in [(0, &b"answered"[..]), (100, b"stored..")] {
+        assert_eq!(client.read(handle, 8, Some(place)).expect("reads"), expected);
+    }
+}
+
+#[test]
+fn what_others_change_without_a_call_stays_beside_what_is_stored_in_a_mapped_file() {
+    let world = World::new();
+    let client = world.connect();
+    let (handle, _descriptor) = written(&client, &[b'.'; 5000]);
+    let memory = world.memory(handle).expect("is mapped");
+    let beside = world.volume.process(&Identity::root());
+    let fd = beside.open("/file", OFlags::WRONLY, 0).expect("opens");
+    pwrite(&memory, b"stored", 100).expect("stores");
+    beside.pwrite(fd, b"BESIDE", 0).expect("writes");
+    beside.truncate("/file", 104).expect("cuts");
+    assert_eq!(client.read(handle, 6, Some(0)).expect("reads"), b"BESIDE");
+    assert_eq!(client.read(handle, 6, Some(100)).expect("reads"), b"stor");
+    assert_eq!(&stored(&memory), b"BESIDE");
 }
 
 #[test]
