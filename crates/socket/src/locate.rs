@@ -22,6 +22,17 @@ pub struct Located {
     pub store: PathBuf,
 }
 
+/// Where a socket was reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SocketPlace {
+    /// Its path.
+    pub path: PathBuf,
+    /// The owner of the store's directory, whose daemon is to be behind it, as [`Located::socket`] tells.
+    pub owner: Option<u32>,
+    /// File system and inode of the directory that it is in.
+    pub directory: (u64, u64),
+}
+
 impl Located {
     /// The socket `name`, and the owner of the store's directory, whose daemon is to be behind it; that of a
     /// mount of root's for all users, where the store's directory is closed.
@@ -44,12 +55,18 @@ impl Located {
     /// # Errors
     /// No socket is there; `PermissionDenied`: it is of a user that may not serve the store.
     pub fn address(&self, name: &str) -> io::Result<(Address, Option<u32>)> {
-        let (socket, owner) = self.socket(name);
-        let directory = socket.parent().unwrap_or(&self.store);
+        let (address, place) = self.reach(name)?;
+        Ok((address, place.owner))
+    }
+
+    fn reach(&self, name: &str) -> io::Result<(Address, SocketPlace)> {
+        let (path, owner) = self.socket(name);
+        let directory = path.parent().unwrap_or(&self.store);
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let directory: OwnedFd = rustix::fs::open(directory, flags, Mode::empty())?;
+        let found = rustix::fs::fstat(&directory)?;
         let address = Address::beneath(directory, name, |uid| public::may_serve(uid, owner))?;
-        Ok((address, owner))
+        Ok((address, SocketPlace { path, owner, directory: (found.st_dev, found.st_ino) }))
     }
 
     /// Connects to the socket `name`.
@@ -58,10 +75,18 @@ impl Located {
     /// No daemon listens; `TimedOut`: it accepts nothing; `PermissionDenied`: one of a user that may not
     /// serve the store.
     pub fn connect(&self, name: &str) -> io::Result<UnixStream> {
-        let (address, owner) = self.address(name)?;
+        Ok(self.connect_placed(name)?.0)
+    }
+
+    /// As [`Self::connect`]; tells where the socket was reached, too.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn connect_placed(&self, name: &str) -> io::Result<(UnixStream, SocketPlace)> {
+        let (address, place) = self.reach(name)?;
         let stream = crate::connect(address.path())?;
-        public::expect_daemon_of(&stream, owner)?;
-        Ok(stream)
+        public::expect_daemon_of(&stream, place.owner)?;
+        Ok((stream, place))
     }
 }
 

@@ -5,7 +5,7 @@
 
 use kvfs_lane::{LANE_DATA_BYTES, Reply};
 
-use super::{Done, ask, ask_with, error, first, number, number_of};
+use super::{Done, ask_bytes, ask_with, error, first, number, number_of};
 use crate::call::Call;
 use crate::sys::{self, word};
 
@@ -114,7 +114,7 @@ fn read(call: &Call<'_>, handle: u64, buffers: &Buffers, offset: Option<u64>) ->
         let piece = (len - done).min(PIECE);
         let offset = offset.map(|offset| offset + done as u64);
         let asked = kvfs_lane::Call::Read { handle, len: piece as u32, offset };
-        let answered = ask(call, &asked, |_, payload| {
+        let answered = ask_bytes(call, &asked, piece, |_, payload| {
             let mut from = 0;
             buffers.each(done, payload.len(), |space| {
                 space.copy_from_slice(&payload[from..from + space.len()]);
@@ -151,7 +151,10 @@ fn write(call: &Call<'_>, handle: u64, buffers: &Buffers, offset: Option<u64>) -
             });
             to as isize
         };
-        match ask_with(call, &kvfs_lane::Call::Write { handle, offset }, fill, number_of) {
+        let within = |reply, payload: &mut [u8]| {
+            number_of(reply, payload).filter(|written| (0..=piece as isize).contains(written))
+        };
+        match ask_with(call, &kvfs_lane::Call::Write { handle, offset }, fill, within) {
             Ok(written) => {
                 done += written as usize;
                 if (written as usize) < piece || done == len {
@@ -166,7 +169,7 @@ fn write(call: &Call<'_>, handle: u64, buffers: &Buffers, offset: Option<u64>) -
 
 fn list(call: &Call<'_>, handle: u64, address: u64, size: u64) -> Done {
     let len = (size as usize).min(PIECE) as u32;
-    ask(call, &kvfs_lane::Call::List { handle, len }, |reply, records| {
+    ask_bytes(call, &kvfs_lane::Call::List { handle, len }, len as usize, |reply, records| {
         sys::bytes(address, records.len()).copy_from_slice(records);
         (reply == Reply::Done).then_some(records.len() as isize)
     })

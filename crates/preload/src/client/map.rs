@@ -18,7 +18,7 @@ use kvfs_lane::Reply;
 use super::content::PIECE;
 use super::page::page;
 use super::server::Asking;
-use super::{Done, ask, error, first, hidden, number, server};
+use super::{Done, ask_bytes, error, first, hidden, number, server};
 use crate::call::Call;
 use crate::slow::Verdict;
 use crate::state;
@@ -268,7 +268,7 @@ fn fill(call: &Call<'_>, handle: u64, start: u64, len: usize, offset: u64) -> Re
     while done < len {
         let piece = (len - done).min(PIECE);
         let asked = kvfs_lane::Call::Read { handle, len: piece as u32, offset: Some(offset + done as u64) };
-        let got = ask(call, &asked, |_, data| {
+        let got = ask_bytes(call, &asked, piece, |_, data| {
             sys::bytes(start + done as u64, data.len()).copy_from_slice(data);
             Some(data.len())
         })?;

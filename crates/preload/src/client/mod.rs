@@ -21,13 +21,12 @@ mod map;
 mod names;
 mod opening;
 mod page;
+mod reach;
 mod records;
 mod server;
 mod transfer;
 mod xattrs;
 
-use std::ffi::CString;
-use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use kvfs_lane::greeting::PLACEHOLDER_MODE;
@@ -48,6 +47,10 @@ pub(crate) use map::{place as place_mapping, remap, sync as sync_mapping, unmap}
 /// The socket of the server: `KVFS_EXEC_SOCKET`.
 const SOCKET: &str = "KVFS_EXEC_SOCKET";
 
+/// What is compared of a server before it is talked to: `KVFS_EXEC_EXPECTED`, a user that it may be of, and,
+/// behind colons, file system and inode of the directory of its socket.
+const EXPECTED: &str = "KVFS_EXEC_EXPECTED";
+
 /// The open transaction that the program is in: `KVFS_EXEC_TXN`.
 const TXN: &str = "KVFS_EXEC_TXN";
 
@@ -61,10 +64,13 @@ type Done = Result<isize, Verdict>;
 #[must_use]
 pub(crate) fn set_up() -> bool {
     let Some(socket) = std::env::var_os(SOCKET) else { return false };
-    let Ok(socket) = CString::new(socket.as_bytes()) else { return false };
+    let expected = std::env::var(EXPECTED).unwrap_or_default();
+    if !reach::set_up(&socket, &expected) {
+        return false;
+    }
     let txn = std::env::var(TXN).map_or(Ok(0), |id| id.parse());
     let (Ok(txn), mut prefix) = (txn, [0; state::PREFIX_MAX]) else { return false };
-    if !server::set_up(&socket, state::prefix(&mut prefix), txn) || !directory::set_up() || !page::set_up() {
+    if !server::set_up(state::prefix(&mut prefix), txn) || !directory::set_up() || !page::set_up() {
         return false;
     }
     // Its page is this process's from here on, and not that of a child of vfork that calls first.
@@ -220,6 +226,16 @@ fn ask<T>(
     read: impl FnOnce(Reply, &mut [u8]) -> Option<T>,
 ) -> Result<T, Verdict> {
     ask_with(call, asked, |_| 0, read)
+}
+
+/// Asks the server for at most `max` bytes. More of them are the answer of no server of kvfs (EIO).
+fn ask_bytes<T>(
+    call: &Call<'_>,
+    asked: &kvfs_lane::Call<'_>,
+    max: usize,
+    read: impl FnOnce(Reply, &mut [u8]) -> Option<T>,
+) -> Result<T, Verdict> {
+    ask(call, asked, |reply, payload| if payload.len() <= max { read(reply, payload) } else { None })
 }
 
 /// Asks the server. A path that leads out of the store is followed by the kernel. An open file that the

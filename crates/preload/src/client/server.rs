@@ -10,7 +10,6 @@
 //! meet one half-done. A connection has a generation, and what was given to it (lanes, placeholders) is used
 //! with that one alone.
 
-use std::ffi::CStr;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
@@ -18,10 +17,9 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
 use kvfs_lane::greeting::{self, Answer, Greeting, Request, VERSION};
 use kvfs_lane::{Call, ClientLane, LaneError, LockRange, Reply, decode, encode};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-use super::hidden;
 use super::page::{Page, SPARES, page};
+use super::{hidden, reach};
 use crate::slow::Verdict;
 use crate::sys;
 
@@ -34,19 +32,15 @@ static OWNER: AtomicU64 = AtomicU64::new(0);
 /// An errno.
 pub(super) type Errno = i32;
 
-/// Where the server listens.
-static ADDRESS: OnceLock<SocketAddrUnix> = OnceLock::new();
-
 /// What it is told first.
 static HELLO: OnceLock<Request> = OnceLock::new();
 
-/// Keeps the path of the server's socket, and what this process says there: that it sees the file system at
-/// `place`, in the open transaction `txn`, if any. Returns `false` if there can be no such server.
+/// Keeps what this process says to its server: that it sees the file system at `place`, in the open
+/// transaction `txn`, if any. Returns `false` if that was kept before.
 #[must_use]
-pub(super) fn set_up(path: &CStr, place: &[u8], txn: u64) -> bool {
+pub(super) fn set_up(place: &[u8], txn: u64) -> bool {
     let greeting = Greeting { place: place.to_vec(), txn, ..Greeting::default() };
-    SocketAddrUnix::new(path).is_ok_and(|address| ADDRESS.set(address).is_ok())
-        && HELLO.set(Request::Hello { version: VERSION, greeting }).is_ok()
+    HELLO.set(Request::Hello { version: VERSION, greeting }).is_ok()
 }
 
 /// Whose memory and descriptors a call has.
@@ -117,30 +111,13 @@ fn errno(error: &std::io::Error) -> Errno {
 
 /// A new connection that is greeted.
 fn connect() -> Result<OwnedFd, Errno> {
-    let address = ADDRESS.get().ok_or(libc::EIO)?;
-    let socket =
-        rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
-            .map_err(rustix::io::Errno::raw_os_error)?;
-    // Another user may not; whatever else keeps the server from answering, the program can only fail.
-    let refused = |errno| if errno == rustix::io::Errno::ACCESS { libc::EACCES } else { libc::EIO };
-    rustix::net::connect(&socket, address).map_err(refused)?;
-    note_owner(&socket);
+    let (socket, owner) = reach::connect()?;
+    OWNER.store(u64::from(owner) + 1, Relaxed);
     let greeted = greeting::ask(&socket, HELLO.get().ok_or(libc::EIO)?);
     // There is no transaction any more.
     let ended = |errno| if errno == libc::ENOENT { libc::ESTALE } else { errno };
     greeted.map_err(|error| ended(errno(&error)))?;
     Ok(socket)
-}
-
-/// Keeps whose server is behind a socket.
-fn note_owner(socket: &OwnedFd) {
-    // struct ucred: process, user, group.
-    let (mut found, mut len) = ([0_u32; 3], 12_u32);
-    let (option, space) = (libc::SO_PEERCRED as u64, found.as_mut_ptr() as u64);
-    let args = [socket.as_raw_fd() as u64, libc::SOL_SOCKET as u64, option, space, &raw mut len as u64, 0];
-    if sys::call(libc::SYS_getsockopt as u64, &args) == 0 {
-        OWNER.store(u64::from(found[1]) + 1, Relaxed);
-    }
 }
 
 /// Whose server it is: the files of its directory of placeholders are that user's. `None`: there is none.

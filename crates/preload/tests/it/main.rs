@@ -7,4 +7,5 @@ mod mapped;
 mod outlive;
 mod programs;
 mod run;
+mod servers;
 mod signals;

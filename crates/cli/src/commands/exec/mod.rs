@@ -34,7 +34,7 @@ pub(crate) fn run(args: &ExecArgs) -> Result<ExitCode> {
     let server = Server::reach(args.store.as_deref(), args.create)?;
     let mut txn =
         if args.txn { Some(Begun::begin(args.store.as_deref(), &args.begin, &args.command)?) } else { None };
-    let session = Session::begin(server.socket())?;
+    let session = Session::begin()?;
     let late = args.begin.timeout.filter(|_| args.txn).map(|timeout| watch.now() + timeout);
     processes::adopt_orphans()?;
     let mut command = command(args, &library, &session, &server, txn.as_ref().map(Begun::id));
@@ -107,7 +107,8 @@ fn command(args: &ExecArgs, library: &Path, session: &Session, server: &Server, 
     };
     command.env("LD_PRELOAD", preloaded(library, std::env::var_os("LD_PRELOAD").as_deref()));
     command.env("KVFS_EXEC_PREFIX", &args.at);
-    command.env("KVFS_EXEC_SOCKET", session.socket());
+    command.env("KVFS_EXEC_SOCKET", server.socket());
+    command.env("KVFS_EXEC_EXPECTED", server.expected());
     command.env("KVFS_EXEC_RUN", session.directory());
     command.env(EXEC_STORE_VARIABLE, server.place());
     command.env(

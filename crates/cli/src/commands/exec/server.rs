@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use kvfs_lane::{Call, Connection, Greeting, Reply, SOCKET_NAME};
-use kvfs_socket::locate::Located;
+use kvfs_socket::locate::{Located, SocketPlace};
 use kvfs_store::clock::{Clock, SystemClock};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -29,7 +29,7 @@ pub(super) struct Server {
     located: Located,
     /// The store, or the mount by which it was found.
     place: PathBuf,
-    socket: PathBuf,
+    socket: SocketPlace,
     /// The server lives as long as it has clients.
     client: Connection,
     /// To one that was begun here.
@@ -108,8 +108,8 @@ impl Server {
             Err(error) if error.kind() == NotFound => return Ok(None),
             Err(error) => return Err(failed(error)),
         };
-        match found.connect(SOCKET_NAME) {
-            Ok(stream) => {
+        match found.connect_placed(SOCKET_NAME) {
+            Ok((stream, socket)) => {
                 let client = match Connection::new(stream) {
                     Ok(client) => client,
                     // It has lost its last client, and takes no other one.
@@ -118,7 +118,6 @@ impl Server {
                     }
                     Err(error) => return Err(failed(error)),
                 };
-                let (socket, _) = found.socket(SOCKET_NAME);
                 let place = place.canonicalize().map_err(failed)?;
                 Ok(Some(Self { located: found, place, socket, client, begun: None }))
             }
@@ -139,7 +138,19 @@ impl Server {
 
     /// Where it listens.
     pub(super) fn socket(&self) -> &Path {
-        &self.socket
+        &self.socket.path
+    }
+
+    /// What programs are to compare of a server before they talk to it: the user beside root and their own
+    /// that it may be of, and file system and inode of the store's directory, which its owner could replace.
+    pub(super) fn expected(&self) -> String {
+        let owner = self.socket.owner.map_or_else(String::new, |owner| owner.to_string());
+        let (device, inode) = self.socket.directory;
+        if self.socket.path.parent() != Some(self.store()) {
+            // It is root's alone, and another one with each mount.
+            return owner;
+        }
+        format!("{owner}:{device}:{inode}")
     }
 }
 

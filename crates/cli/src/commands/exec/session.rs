@@ -6,33 +6,33 @@
 use std::fs::{self, DirBuilder};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, symlink};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use crate::error::{CliError, Result};
-
-/// Longest path of a Unix socket (bytes).
-const SOCKET_LEN_MAX: usize = 107;
 
 /// Names that are tried.
 const TRIES: usize = 100;
 
 pub(super) struct Session {
     directory: PathBuf,
-    socket: PathBuf,
 }
 
 impl Session {
-    /// Makes the directory, for the server at `socket`.
-    pub(super) fn begin(socket: &Path) -> Result<Self> {
+    /// Makes the directory.
+    pub(super) fn begin() -> Result<Self> {
         let base = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|base| base.is_absolute());
         let bases = base.into_iter().chain([std::env::temp_dir(), "/tmp".into()]);
         let mut failed = None;
         for base in bases {
             match make(&base) {
                 Ok(directory) => {
-                    let session = Self { directory, socket: socket.to_owned() };
-                    return session.shorten().map_err(|error| CliError::io("make links in", &base, &error));
+                    let session = Self { directory };
+                    let made = DirBuilder::new().mode(0o700).create(session.directory.join("cwd"));
+                    return match made {
+                        Ok(()) => Ok(session),
+                        Err(error) => Err(CliError::io("make a directory in", &session.directory, &error)),
+                    };
                 }
                 Err(error) => failed = Some(CliError::io("make a directory in", &base, &error)),
             }
@@ -42,23 +42,8 @@ impl Session {
         }))
     }
 
-    /// A socket with too long a path has a link here.
-    fn shorten(mut self) -> io::Result<Self> {
-        DirBuilder::new().mode(0o700).create(self.directory.join("cwd"))?;
-        if self.socket.as_os_str().len() > SOCKET_LEN_MAX {
-            let link = self.directory.join("socket");
-            symlink(&self.socket, &link)?;
-            self.socket = link;
-        }
-        Ok(self)
-    }
-
     pub(super) fn directory(&self) -> &Path {
         &self.directory
-    }
-
-    pub(super) fn socket(&self) -> &Path {
-        &self.socket
     }
 }
 
