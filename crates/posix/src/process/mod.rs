@@ -192,13 +192,13 @@ impl Scope {
             })?;
             let name = name.ok_or(FsError::NotFound)?;
             path.splice(..0, [&b"/"[..], &name].concat());
+            if path.len() >= PATH_LEN_MAX {
+                return refuse(Errno::NAMETOOLONG, "the path of the working directory is too long");
+            }
             at = above;
         }
         if path.is_empty() {
             path.push(b'/');
-        }
-        if path.len() >= PATH_LEN_MAX {
-            return refuse(Errno::NAMETOOLONG, "the path of the working directory is too long");
         }
         Ok(path)
     }

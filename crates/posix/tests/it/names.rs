@@ -42,6 +42,22 @@ fn paths_are_walked_as_posix_says() {
     assert_eq!(errno(process.mkdir("x", 0o755)), Some(Errno::NOENT), "the working directory was removed");
 }
 
+#[test]
+fn path_of_a_directory_deeper_than_paths_are_long_is_refused_where_it_becomes_too_long() {
+    let process = root();
+    for _ in 0..3000 {
+        process.mkdir("d", 0o755).expect("is made");
+        process.chdir("d").expect("is there");
+    }
+    assert_eq!(errno(process.getcwd()), Some(Errno::NAMETOOLONG));
+    let here = process.open(".", OFlags::DIRECTORY, 0).expect("opens");
+    assert_eq!(errno(process.path_of(here)), Some(Errno::NAMETOOLONG));
+    for _ in 0..1000 {
+        process.chdir("..").expect("is above");
+    }
+    assert_eq!(process.getcwd().expect("is short enough").len(), 4000);
+}
+
 /// Begins `call` of a user in a sticky directory, where `/tmp/own` is that user's and `/tmp/name` as well, if
 /// it is there; while it waits for a transaction, `/tmp/name` becomes another user's. Returns its errno.
 fn errno_of_call_on_what_becomes_anothers(
