@@ -1,12 +1,14 @@
 //! Advisory locks: of whole files by open file (`flock`), of ranges by process or open file (`fcntl`).
 //!
-//! Thread safety: one lock for all tables; who waits sleeps on a condition. Invariants: two locks of
+//! Thread safety: one lock for all tables; each wait sleeps on a condition of its own, and is called when the
+//! owner that it waits for changes what is in its way, not by other changes. Invariants: two locks of
 //! different owners that overlap are both shared; of one owner no two ranges overlap or touch with the same
 //! kind; an owner that is bounded has as many as its user's share was taken for. What is refused has changed
 //! nothing.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
+use std::sync::Arc;
 
 use kvfs_fs::Waits;
 use kvfs_locks::{Condvar, Mutex, class};
@@ -65,14 +67,27 @@ struct Tables {
     held: HashMap<Place, Locks>,
     /// Of owners that are bounded: one for each of their locks.
     shares: HashMap<LockOwner, Share>,
-    waiting: Vec<(LockOwner, Place, RangeLock)>,
+    waiting: Vec<Waiting>,
+    next_wait: u64,
+}
+
+/// A wait for a lock.
+#[derive(Debug)]
+struct Waiting {
+    id: u64,
+    owner: LockOwner,
+    place: Place,
+    wish: RangeLock,
+    /// One that is in the way: until it changes that, there is nothing new to be found.
+    behind: LockOwner,
+    is_called: bool,
+    changed: Arc<Condvar>,
 }
 
 /// The locks of a file system.
 #[derive(Debug, Default)]
 pub(crate) struct LockTable {
     tables: Mutex<Tables, class::PosixLocksTables>,
-    changed: Condvar,
 }
 
 impl LockTable {
@@ -93,39 +108,33 @@ impl LockTable {
         if place.1 == LockSpace::Whole {
             // A lock that is converted is given up first.
             tables.release_all(owner, place);
-            self.changed.notify_all();
         }
-        while tables.in_the_way(owner, place, lock).next().is_some() {
-            match patience {
-                Patience::None => return refuse(Errno::AGAIN, "another one has locked it"),
-                Patience::Until(waits) if waits.are_over() => {
-                    return refuse(Errno::INTR, "the process ends");
-                }
-                Patience::Until(_) => {}
+        while let Some(behind) = tables.blocker(owner, place, lock) {
+            let Patience::Until(waits) = patience else {
+                return refuse(Errno::AGAIN, "another one has locked it");
+            };
+            if waits.are_over() {
+                return refuse(Errno::INTR, "the process ends");
             }
             if tables.is_deadlock(owner, place, lock) {
                 return refuse(Errno::DEADLK, "the one who has locked it waits for this one");
             }
-            tables.waiting.push((owner, place, lock.clone()));
-            self.changed.wait(&mut tables);
-            let own = tables
-                .waiting
-                .iter()
-                .position(|(who, at, wish)| *who == owner && *at == place && wish == lock);
-            own.map(|at| tables.waiting.swap_remove(at));
+            let (id, changed) = tables.begin_wait(owner, place, lock, behind);
+            while !tables.is_called(id) && !waits.are_over() {
+                changed.wait(&mut tables);
+            }
+            tables.waiting.retain(|waiting| waiting.id != id);
         }
-        tables.change(owner, place, &lock.range, Some(lock), bounds)?;
-        drop(tables);
         // A shared lock in the place of an exclusive one lets others in.
-        self.changed.notify_all();
-        Ok(())
+        tables.change(owner, place, &lock.range, Some(lock), bounds)
     }
 
     /// Waits that were told to end find out.
     pub(crate) fn look_again(&self) {
-        // Who has looked at its flag and not slept yet has the lock.
-        drop(self.tables.lock());
-        self.changed.notify_all();
+        // A thread that has looked at its flag and does not sleep yet has the lock.
+        for waiting in &self.tables.lock().waiting {
+            waiting.changed.notify_all();
+        }
     }
 
     /// Gives up what `owner` has in `range`.
@@ -133,16 +142,12 @@ impl LockTable {
     /// # Errors
     /// ENOLCK: it would have more than before, on both sides of the range, and the user has too many.
     pub(crate) fn unlock(&self, owner: LockOwner, place: Place, range: &Range<u64>) -> Result<()> {
-        self.tables.lock().change(owner, place, range, None, None)?;
-        self.changed.notify_all();
-        Ok(())
+        self.tables.lock().change(owner, place, range, None, None)
     }
 
     /// Gives up all that `owner` has there.
     pub(crate) fn unlock_all(&self, owner: LockOwner, place: Place) {
-        if self.tables.lock().release_all(owner, place) {
-            self.changed.notify_all();
-        }
+        self.tables.lock().release_all(owner, place);
     }
 
     /// Whether `owner` has some there.
@@ -172,6 +177,43 @@ impl Tables {
         held.filter(move |(who, held)| *who != owner && held.meets(lock))
     }
 
+    /// An owner that is in the way.
+    fn blocker(&self, owner: LockOwner, place: Place, lock: &RangeLock) -> Option<LockOwner> {
+        self.in_the_way(owner, place, lock).next().map(|(who, _)| *who)
+    }
+
+    /// Begins a wait of `owner` behind another one; returns its number, and where it sleeps until it is
+    /// called.
+    fn begin_wait(
+        &mut self,
+        owner: LockOwner,
+        place: Place,
+        wish: &RangeLock,
+        behind: LockOwner,
+    ) -> (u64, Arc<Condvar>) {
+        self.next_wait += 1;
+        let (id, changed, wish) = (self.next_wait, Arc::<Condvar>::default(), wish.clone());
+        let told = Arc::clone(&changed);
+        self.waiting.push(Waiting { id, owner, place, wish, behind, is_called: false, changed: told });
+        (id, changed)
+    }
+
+    fn is_called(&self, id: u64) -> bool {
+        self.waiting.iter().any(|waiting| waiting.id == id && waiting.is_called)
+    }
+
+    /// `owner` has changed its locks in `range`: those that wait for it there look again.
+    fn call(&mut self, owner: LockOwner, place: Place, range: &Range<u64>) {
+        for waiting in &mut self.waiting {
+            let wish = &waiting.wish.range;
+            let meets = wish.start < range.end && range.start < wish.end;
+            if meets && waiting.behind == owner && waiting.place == place {
+                waiting.is_called = true;
+                waiting.changed.notify_all();
+            }
+        }
+    }
+
     /// Whether one in the way waits, perhaps by way of others, for `owner`. Waits of open files are none:
     /// another thread may release their locks.
     fn is_deadlock(&self, owner: LockOwner, place: Place, lock: &RangeLock) -> bool {
@@ -185,8 +227,9 @@ impl Tables {
             if one == owner {
                 return true;
             }
-            for (_, at, wish) in self.waiting.iter().filter(|(who, ..)| *who == one && is_of_process(one)) {
-                let next = self.in_the_way(one, *at, wish).map(|(who, _)| *who);
+            let waits = self.waiting.iter().filter(|waiting| waiting.owner == one && is_of_process(one));
+            for Waiting { place, wish, .. } in waits {
+                let next = self.in_the_way(one, *place, wish).map(|(who, _)| *who);
                 open.extend(next.filter(|who| seen.insert(*who)));
             }
         }
@@ -218,12 +261,12 @@ impl Tables {
         } else {
             self.held.insert(place, left);
         }
+        self.call(owner, place, range);
         Ok(())
     }
 
-    /// Whether there were some.
-    fn release_all(&mut self, owner: LockOwner, place: Place) -> bool {
-        let Some(held) = self.held.get_mut(&place) else { return false };
+    fn release_all(&mut self, owner: LockOwner, place: Place) {
+        let Some(held) = self.held.get_mut(&place) else { return };
         let count = held.len();
         held.retain(|(who, _)| *who != owner);
         let released = count - held.len();
@@ -231,7 +274,9 @@ impl Tables {
             self.held.remove(&place);
         }
         self.give_back(owner, released);
-        released > 0
+        if released > 0 {
+            self.call(owner, place, &(0..u64::MAX));
+        }
     }
 
     fn take(&mut self, owner: LockOwner, count: usize, bounds: Option<&Bounds>) -> Result<()> {

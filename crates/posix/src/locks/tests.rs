@@ -56,6 +56,26 @@ fn exclusive_locks_are_in_the_way_and_shared_ones_of_each_other_not() {
 }
 
 #[test]
+fn wait_is_called_by_what_its_holder_changes_in_its_range_and_by_no_other_change() {
+    let table = LockTable::default();
+    let (file, other) = (LockOwner::File(3), (8, LockSpace::Ranges));
+    for (owner, place, range) in [(A, FILE, 0..10), (B, FILE, 20..30), (B, other, 0..10)] {
+        table.lock(owner, place, &wish(range, true), &Patience::None, None).expect("is free");
+    }
+    let id = table.tables.lock().begin_wait(file, FILE, &wish(5..25, true), A).0;
+    let is_called = || table.tables.lock().is_called(id);
+    // Of another file, of another owner, and beside it.
+    table.unlock_all(B, other);
+    table.unlock(B, FILE, &(20..30)).expect("is given up");
+    table.lock(B, FILE, &wish(20..30, true), &Patience::None, None).expect("is free");
+    table.unlock(A, FILE, &(0..5)).expect("is given up");
+    table.lock(A, FILE, &wish(40..50, true), &Patience::None, None).expect("is free");
+    assert!(!is_called());
+    table.lock(A, FILE, &wish(5..10, false), &Patience::None, None).expect("is its own");
+    assert!(is_called());
+}
+
+#[test]
 fn one_who_waits_goes_on_and_a_circle_is_refused() {
     let table = LockTable::default();
     table.lock(A, FILE, &wish(0..10, true), &Patience::None, None).expect("is free");
