@@ -7,7 +7,8 @@
 //!
 //! Thread safety: one lock for the list, one for each image, held while content is copied and while a call
 //! writes to the file. What waits for a transaction meanwhile ends with the process for which it is done. A
-//! thread of its own writes back what is kept no more, and waits for no transaction: it tries again.
+//! thread of its own writes back what is kept no more, and waits for no transaction: it tries again. Memory
+//! is written back in rounds, and one that begins while others wait is for all of them.
 //!
 //! Invariants: a file has one image at most, from when it is mapped until what programs have written there
 //! has reached it, or its transaction has ended. Nothing here maps the memory, so a client that shortens it
@@ -23,7 +24,7 @@ use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hasher};
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -97,6 +98,8 @@ struct Content {
     fd: Fd,
     uid: u32,
     pages: Mutex<Pages, class::ServeImagesPages>,
+    /// How often it was begun to write back.
+    rounds: AtomicU64,
     stale: Arc<Stale>,
     watch: ContentWatch,
     _place: Share,
@@ -107,6 +110,8 @@ pub(crate) struct Held<'i> {
     content: &'i Content,
     /// Does it, as long as the one for which it does it is there.
     process: Process,
+    /// The last round that had begun when this one came.
+    came_in: u64,
     pages: MutexGuard<'i, Pages, class::ServeImagesPages>,
 }
 
@@ -118,6 +123,8 @@ struct Pages {
     size: u64,
     /// Of so many bytes, or more.
     share: Share,
+    /// The last round in which all was written back.
+    done_round: u64,
     /// What a program has stored in a page is lost, and no sync has told so.
     has_lost: bool,
 }
@@ -188,10 +195,11 @@ impl Images {
         let share = self.shares.take(uid, PAGE).ok_or(refused(Errno::NOMEM))?;
         let (writer, fd) = file.alone(process)?;
         let memory = memfd_create("kvfs-image", MemfdFlags::CLOEXEC).map_err(refused)?;
-        let pages = Mutex::new(Pages { hashes: Vec::new(), size: 0, share, has_lost: false });
+        let pages = Pages { hashes: Vec::new(), size: 0, share, done_round: 0, has_lost: false };
+        let (pages, rounds) = (Mutex::new(pages), AtomicU64::new(0));
         let stale = Arc::<Stale>::default();
         let watch = file.watch(process, Arc::clone(&stale) as _);
-        Ok(Content { memory, process: writer, fd, uid, pages, stale, watch, _place: place })
+        Ok(Content { memory, process: writer, fd, uid, pages, rounds, stale, watch, _place: place })
     }
 
     /// Whether no file is mapped.
@@ -347,8 +355,16 @@ impl Drop for Image {
 
 impl Content {
     fn hold(&self, process: &Process) -> Result<Held<'_>> {
+        self.hold_since(self.round(), process)
+    }
+
+    fn round(&self) -> u64 {
+        self.rounds.load(Ordering::SeqCst)
+    }
+
+    fn hold_since(&self, came_in: u64, process: &Process) -> Result<Held<'_>> {
         let process = fork_for(&self.process, process)?;
-        let mut held = Held { content: self, process, pages: self.pages.lock() };
+        let mut held = Held { content: self, process, came_in, pages: self.pages.lock() };
         held.refresh()?;
         Ok(held)
     }
@@ -361,7 +377,7 @@ impl Content {
             let Some(pages) = self.pages.try_lock() else { return false };
             self.process.fork().map(|process| {
                 interrupt(&process);
-                Held { content: self, process, pages }
+                Held { content: self, process, came_in: self.round(), pages }
             })
         };
         match held.and_then(|mut held| held.write_back()) {
@@ -503,9 +519,15 @@ impl Held<'_> {
 
     /// See [`Image::write_back`].
     pub(crate) fn write_back(&mut self) -> Result<()> {
+        // A round that has begun since has found what there was then.
+        if self.pages.done_round > self.came_in {
+            return Ok(());
+        }
+        let round = self.content.rounds.fetch_add(1, Ordering::SeqCst) + 1;
         loop {
             self.refresh()?;
             if self.write_pages()? {
+                self.pages.done_round = round;
                 return Ok(());
             }
         }
@@ -515,7 +537,7 @@ impl Held<'_> {
     /// brought up to date; their bytes stay, and it has to be done again.
     fn write_pages(&mut self) -> Result<bool> {
         let size = self.size()?;
-        let Self { content, process, pages } = self;
+        let Self { content, process, pages, .. } = self;
         let mut are_all_written = true;
         let hashes = &mut pages.hashes;
         let mut space = vec![0; PIECE];

@@ -106,3 +106,30 @@ fn memory_that_is_mapped_again_before_it_was_written_back_is_the_same() {
     process.pread(fd, &mut found, 0).expect("reads");
     assert_eq!(&found, b"Content");
 }
+
+#[test]
+fn round_that_begins_while_others_wait_writes_back_for_all_of_them() {
+    let (_directory, _volume, process) = process();
+    let images = Images::new(0);
+    let (fd, image) = mapped(&images, &process, "/one", ONE);
+    let before = image.content.round();
+    pwrite(image.memory(), b"C", 0).expect("writes");
+    // They have come, and wait.
+    let waiting = [(); 8].map(|()| image.content.round());
+    for came_in in waiting {
+        image
+            .content
+            .hold_since(came_in, &process)
+            .and_then(|mut held| held.write_back())
+            .expect("is written");
+    }
+    assert_eq!(image.content.round(), before + 1);
+    let mut found = [0; 7];
+    process.pread(fd, &mut found, 0).expect("reads");
+    assert_eq!(&found, b"Content");
+    // What comes later finds what was stored meanwhile.
+    pwrite(image.memory(), b"c", 0).expect("writes");
+    image.write_back(&process).expect("is written");
+    process.pread(fd, &mut found, 0).expect("reads");
+    assert_eq!((&found, image.content.round()), (b"content", before + 2));
+}
