@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Job control of `kvfs txn run` on a terminal, as it is under `env`.
 usage: tests/suites/terminal.py KVFS MNT CASE [SHELL]     77: the shell is not installed"""
-import fcntl, os, pty, re, select, shutil, signal, struct, sys, termios, time
+import fcntl, os, pty, re, select, shutil, signal, struct, sys, tempfile, termios, time
 
 LIMIT = 40.0
 
@@ -150,6 +150,18 @@ def signals(kvfs, mnt, _):
     text = terminal.expect(r"<status=\d+>")
     check("<status=130>" in text and "dropped: ended by signal 2; nothing happened" in text, text)
     check(not os.path.exists(os.path.join(mnt, "dropped")), "Ctrl-C drops")
+    # A command that goes on gets each Ctrl-C once. TERM to the process above comes after all copies of them.
+    with tempfile.NamedTemporaryFile("w") as script:
+        script.write("trap 'echo interrupted' INT; trap 'exit 1' TERM; sleep 1000 & echo catches; while :; do wait; done")
+        script.flush()
+        terminal.type(f"{kvfs} txn run sh {script.name}\n")
+        terminal.expect("catches")
+        for _ in range(2):
+            terminal.type("\x03")
+            terminal.expect("interrupted")
+        os.kill(child_named(terminal.pid, "kvfs")[0], signal.SIGTERM)
+        text = terminal.expect("ended by signal 15; nothing happened")
+        check("interrupted" not in text, f"once each: {text!r}")
     terminal.type(f"{kvfs} txn run sh -c 'touch stopped; sleep 1000; echo went''-on'\n")
     until(lambda: child_named(terminal.pid, "sleep"), "sleep runs")
     terminal.type("\x1a")

@@ -5,8 +5,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use crate::user::{can_be_nobody, give};
-use crate::world::{KVFS, Run, World, can_mount, daemons_of, kvfs, run};
+use crate::world::{KVFS, Run, World, can_mount, daemons_of, kvfs, run, wait_exit, wait_until};
 
 const USAGE: i32 = 2;
 
@@ -91,6 +93,28 @@ fn transaction_of_exec_waits_for_what_its_command_leaves_behind() {
     let script = format!("{script} exit 3");
     assert_eq!(exec(&store, &["--txn"], &script.replace("late", "later")).code, Some(3));
     assert_eq!(exec(&store, &[], "cat /kvfs/f").ok(), "late\n");
+}
+
+#[test]
+fn interrupt_sent_to_exec_alone_ends_its_command_and_drops_the_transaction() {
+    if !is_served_here("interrupt_sent_to_exec_alone_ends_its_command_and_drops_the_transaction") {
+        return;
+    }
+    let world = World::new();
+    let (store, begun) = (world.text("store"), world.path("begun"));
+    exec(&store, &["--create"], "true").ok();
+    let script = format!("echo x > /kvfs/made; : > '{}'; exec sleep 600", begun.display());
+    for options in [&[][..], &["--txn"]] {
+        let mut command = Command::new(KVFS);
+        command.args(["exec", "-s", &store]).args(options).args(["--", "sh", "-euc", &script]);
+        let mut ran = command.env("KVFS_PRELOAD", library()).spawn().unwrap();
+        wait_until("the command", || begun.exists());
+        kill_process(Pid::from_child(&ran), Signal::INT).unwrap();
+        assert_eq!(wait_exit(&mut ran).code(), Some(130));
+        let left = if options.is_empty() { "made\n" } else { "" };
+        assert_eq!(exec(&store, &[], "ls /kvfs; rm -f /kvfs/made").ok(), left);
+        fs::remove_file(&begun).unwrap();
+    }
 }
 
 /// The kernel's names and contents follow what comes beside it.

@@ -14,10 +14,10 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, getppid, set_parent_process_death_signal, wait};
-use signal_hook::consts::{SIGHUP, SIGTERM};
+use signal_hook::consts::SIGTERM;
 
 use super::processes;
-use super::supervise::{ORPHANED, SIGNALED, Watch, number, pass_on, stop_with};
+use super::supervise::{Caught, ORPHANED, SIGNALED, Watch, number, pass_on, stop_with};
 use crate::error::{CliError, Code, Result};
 
 /// After this time it is told what is waited for.
@@ -81,14 +81,14 @@ fn supervise(watch: &Watch, child: Pid, kill_children: bool) -> Result<i32> {
             }
             _ => {}
         }
-        while let Some(signal) = watch.take_signal() {
+        while let Some(Caught { signal, is_of_terminal }) = watch.take_signal() {
             match signal {
                 // `kvfs txn run` has been killed, and with it the transaction.
                 ORPHANED => return Ok(SIGNALED + SIGTERM),
                 // Only what the command has left behind is still there.
                 _ if matches!(stage, Stage::Left { .. }) => return Ok(SIGNALED + signal),
-                SIGTERM | SIGHUP => pass_on(child, signal),
-                _ => {}
+                _ if is_of_terminal => {}
+                _ => pass_on(child, signal),
             }
         }
         let Stage::Left { told, killed } = &mut stage else {

@@ -6,12 +6,14 @@
 //! A signal that this process was started to ignore stays ignored, here and in the command.
 //!
 //! Job control: the command stays in the process group of `kvfs txn run`, so the terminal's signals reach it
-//! as they would without. What stops the command alone (`suspend` in a shell that has a group of its own)
-//! stops the processes above it too, so that the shell that has started them learns of it.
+//! as they would without. A signal that a process has sent may have been sent to this process alone, and is
+//! passed on; one for the whole group reaches the command more than once. What stops the command alone
+//! (`suspend` in a shell that has a group of its own) stops the processes above it too, so that the shell
+//! that has started them learns of it.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command};
@@ -27,6 +29,9 @@ use rustix::process::{
 };
 use rustix::termios::{tcgetpgrp, tcsetpgrp};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGTERM, SIGUSR1};
+use signal_hook::iterator::backend::SignalDelivery;
+use signal_hook::iterator::exfiltrator::WithOrigin;
+use signal_hook::low_level::siginfo::{Cause, Origin};
 use signal_hook::{flag, low_level};
 
 use crate::error::{CliError, Code, Result};
@@ -38,16 +43,15 @@ pub(crate) const SIGNALED: i32 = 128;
 /// Sent to the process above the command when `kvfs txn run` has died.
 pub(crate) const ORPHANED: i32 = SIGUSR1;
 
-/// Signals that are noted; those of a terminal reach the command by themselves.
-const NOTED: [i32; 4] = [SIGTERM, SIGHUP, SIGINT, SIGQUIT];
+/// Signals that end a command.
+const ENDING: [i32; 4] = [SIGTERM, SIGHUP, SIGINT, SIGQUIT];
 
 /// How the command ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ended {
     /// With this exit status.
     Exit(u8),
-    /// This process was told to end by this signal, and passed it on; or the terminal's signal has ended the
-    /// command.
+    /// This process was told to end by this signal, and passed it on; or an interrupt has ended the command.
     Told(u8),
     /// The daemon ended the transaction, and the command was ended for it.
     Cut,
@@ -55,10 +59,28 @@ pub(crate) enum Ended {
     Late,
 }
 
+/// A signal that was caught.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Caught {
+    pub(crate) signal: i32,
+    /// An interrupt of the terminal, which has reached the command by itself.
+    pub(crate) is_of_terminal: bool,
+}
+
+impl Caught {
+    fn of(origin: &Origin) -> Self {
+        let is_of_terminal = is_interrupt(origin.signal) && origin.cause == Cause::Kernel;
+        Self { signal: origin.signal, is_of_terminal }
+    }
+}
+
 /// Signals are caught. While a command runs they wait; else they have their default action.
 pub(crate) struct Watch {
-    wake: UnixStream,
-    noted: Vec<(i32, Arc<AtomicBool>)>,
+    delivery: RefCell<SignalDelivery<UnixStream, WithOrigin>>,
+    /// What was caught and not taken, each once.
+    waiting: RefCell<Vec<Caught>>,
+    /// A child has ended or stopped since `sleep` last returned.
+    has_child_changed: Cell<bool>,
     is_default: Arc<AtomicBool>,
     /// The first signal that was taken.
     heard: Cell<Option<i32>>,
@@ -69,31 +91,32 @@ impl Watch {
     /// From now on signals are caught, `also` among them.
     pub(crate) fn begin(also: &[i32]) -> Result<Self> {
         let failed = |error: io::Error| CliError::new(Code::Failed, format!("cannot catch signals: {error}"));
-        let (wake, waker) = UnixStream::pair().map_err(failed)?;
-        wake.set_nonblocking(true).map_err(failed)?;
         let is_default = Arc::new(AtomicBool::new(true));
-        let mut noted = Vec::new();
         let ignored = procs::ignored_signals();
-        let caught = NOTED.iter().filter(|signal| !ignored.contains(signal)).chain(also);
+        let caught = ENDING.iter().filter(|signal| !ignored.contains(signal)).chain(also);
         for &signal in caught.clone() {
             flag::register_conditional_default(signal, Arc::clone(&is_default)).map_err(failed)?;
-            let flag = Arc::new(AtomicBool::new(false));
-            flag::register(signal, Arc::clone(&flag)).map_err(failed)?;
-            noted.push((signal, flag));
         }
-        for &signal in caught.chain(&[SIGCHLD]) {
-            low_level::pipe::register(signal, waker.try_clone().map_err(failed)?).map_err(failed)?;
-        }
-        Ok(Self { wake, noted, is_default, heard: Cell::new(None), clock: SystemClock::new() })
+        let (wake, waker) = UnixStream::pair().map_err(failed)?;
+        let delivery =
+            SignalDelivery::with_pipe(wake, waker, WithOrigin::default(), caught.chain(&[SIGCHLD]));
+        Ok(Self {
+            delivery: RefCell::new(delivery.map_err(failed)?),
+            waiting: RefCell::default(),
+            has_child_changed: Cell::new(false),
+            is_default,
+            heard: Cell::new(None),
+            clock: SystemClock::new(),
+        })
     }
 
     /// Starts a command; from now on signals wait.
     pub(crate) fn spawn(&self, command: &mut Command) -> io::Result<Child> {
         self.hold();
         let child = command.spawn()?;
-        // What the terminal sent before the command was there has not reached it.
-        while let Some(signal) = self.take(|signal| matches!(signal, SIGINT | SIGQUIT)) {
-            pass_on(Pid::from_child(&child), signal);
+        // The terminal's, too: what was sent before the command was there has not reached it.
+        while let Some(caught) = self.take(is_interrupt) {
+            pass_on(Pid::from_child(&child), caught.signal);
         }
         Ok(child)
     }
@@ -106,14 +129,14 @@ impl Watch {
     /// From now on signals have their default action, also one that waits.
     pub(crate) fn release(&self) {
         self.is_default.store(true, Ordering::SeqCst);
-        if let Some(signal) = self.take_signal() {
+        if let Some(caught) = self.take_signal() {
             // It fails for signals that there are not.
-            let _ = low_level::emulate_default_handler(signal);
+            let _ = low_level::emulate_default_handler(caught.signal);
         }
     }
 
     /// A signal that has come, if one has.
-    pub(crate) fn take_signal(&self) -> Option<i32> {
+    pub(crate) fn take_signal(&self) -> Option<Caught> {
         self.take(|_| true)
     }
 
@@ -122,12 +145,26 @@ impl Watch {
         self.heard.get().is_some()
     }
 
-    fn take(&self, which: impl Fn(i32) -> bool) -> Option<i32> {
-        let came =
-            self.noted.iter().find(|(signal, flag)| which(*signal) && flag.swap(false, Ordering::AcqRel));
-        let signal = came.map(|(signal, _)| *signal)?;
-        self.heard.set(self.heard.get().or(Some(signal)));
-        Some(signal)
+    fn take(&self, which: impl Fn(i32) -> bool) -> Option<Caught> {
+        self.collect();
+        let mut waiting = self.waiting.borrow_mut();
+        let index = waiting.iter().position(|caught| which(caught.signal))?;
+        let caught = waiting.remove(index);
+        self.heard.set(self.heard.get().or(Some(caught.signal)));
+        Some(caught)
+    }
+
+    /// Puts what was delivered to what waits.
+    fn collect(&self) {
+        let mut waiting = self.waiting.borrow_mut();
+        for origin in self.delivery.borrow_mut().pending() {
+            let caught = Caught::of(&origin);
+            if origin.signal == SIGCHLD {
+                self.has_child_changed.set(true);
+            } else if !waiting.contains(&caught) {
+                waiting.push(caught);
+            }
+        }
     }
 
     /// By this watch's clock.
@@ -151,8 +188,8 @@ impl Watch {
                 Ok(Some((_, status))) if status.stopped() => stop_with(pid),
                 Ok(Some((_, status))) => {
                     // What came while it ended was for it, too.
-                    while let Some(told) = self.take_signal() {
-                        passed_on = if matches!(told, SIGINT | SIGQUIT) { passed_on } else { told };
+                    while let Some(Caught { signal, .. }) = self.take_signal() {
+                        passed_on = if is_interrupt(signal) { passed_on } else { signal };
                     }
                     let number = number(status);
                     return Ok(match (cut, passed_on) {
@@ -167,15 +204,17 @@ impl Watch {
                 Ok(None) | Err(Errno::INTR) => {}
                 Err(errno) => return Err(CliError::new(Code::Failed, format!("cannot wait: {errno}"))),
             }
-            while let Some(told) = self.take_signal() {
-                // Said a second time it is meant.
-                let signal = match (passed_on, told) {
-                    (_, SIGINT | SIGQUIT) => continue,
-                    (0, _) => told,
-                    _ => SIGKILL,
-                };
-                passed_on = told;
-                pass_on(pid, signal);
+            while let Some(caught) = self.take_signal() {
+                match caught.signal {
+                    _ if caught.is_of_terminal => {}
+                    // What comes of it is the command's affair, however often it is sent.
+                    signal if is_interrupt(signal) => pass_on(pid, signal),
+                    signal => {
+                        // Said a second time it is meant.
+                        pass_on(pid, if passed_on == 0 { signal } else { SIGKILL });
+                        passed_on = signal;
+                    }
+                }
             }
             let until = until.filter(|_| cut.is_none());
             let is_cut = self.sleep(line.filter(|_| cut.is_none()), until)?;
@@ -187,10 +226,13 @@ impl Watch {
         }
     }
 
-    /// Waits until something happens, at most until `until`. Whether something happened on the line.
+    /// Waits until something happens, at most until `until`; the caller looks at its children and takes
+    /// signals before the next call. Whether something happened on the line.
     pub(crate) fn sleep(&self, line: Option<BorrowedFd<'_>>, until: Option<Duration>) -> Result<bool> {
-        let mut polled = vec![PollFd::new(&self.wake, PollFlags::IN)];
+        let delivery = self.delivery.borrow();
+        let mut polled = vec![PollFd::new(delivery.get_read(), PollFlags::IN)];
         polled.extend(line.map(|line| PollFd::from_borrowed_fd(line, PollFlags::IN)));
+        let until = if self.has_child_changed.get() { Some(Duration::ZERO) } else { until };
         let left = until.map(|until| until.saturating_sub(self.now()));
         let left = left.map(|left| Timespec {
             tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
@@ -202,8 +244,9 @@ impl Watch {
         }
         let is_cut = polled.get(1).is_some_and(|line| !line.revents().is_empty());
         drop(polled);
-        // Only that something came counts; a full or empty socket is as good.
-        let _ = (&self.wake).read(&mut [0; 64]);
+        drop(delivery);
+        self.collect();
+        self.has_child_changed.set(false);
         Ok(is_cut)
     }
 }
@@ -224,7 +267,12 @@ pub(crate) fn stop_with(child: Pid) {
     let _ = kill_process_group(group, Signal::CONT);
 }
 
-/// Sends one of the noted signals, or SIGKILL.
+/// Whether a terminal sends it to all of its foreground process group.
+fn is_interrupt(signal: i32) -> bool {
+    matches!(signal, SIGINT | SIGQUIT)
+}
+
+/// Sends one of the signals that are caught, or SIGKILL.
 pub(crate) fn pass_on(child: Pid, signal: i32) {
     if let Some(signal) = Signal::from_named_raw(signal) {
         // The child may have ended this very moment.

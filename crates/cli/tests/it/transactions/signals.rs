@@ -55,6 +55,99 @@ fn signal_before_the_command_runs_ends_the_run() {
     assert!(!world.path("ran").exists());
 }
 
+/// The parent of process `pid`.
+fn parent(pid: i32) -> i32 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    status.lines().find_map(|line| line.strip_prefix("PPid:")).unwrap().trim().parse().unwrap()
+}
+
+#[test]
+fn interrupt_sent_to_one_process_of_a_run_ends_the_command_and_drops_the_transaction() {
+    if !can_mount("interrupt_sent_to_one_process_of_a_run_ends_the_command_and_drops_the_transaction") {
+        return;
+    }
+    let world = World::new();
+    let (_, dir) = world.mounted();
+    let pids = world.path("pids");
+    let script = format!("echo x >'{dir}/made'; echo $$ >>'{}'; exec sleep 600", pids.display());
+    for (retries, signal) in [("0", Signal::INT), ("0", Signal::QUIT), ("1", Signal::INT)] {
+        for is_above_command in [false, true] {
+            let mut run = Command::new(KVFS)
+                .args(["txn", "-s", &dir, "run", "--retry", retries, "--", "sh", "-c", &script])
+                .current_dir(world.path("."))
+                .spawn()
+                .unwrap();
+            wait_until("the command", || fs::read_to_string(&pids).is_ok_and(|pid| pid.ends_with('\n')));
+            let command = fs::read_to_string(&pids).unwrap().trim().parse().unwrap();
+            let above = Pid::from_raw(parent(command)).unwrap();
+            kill_process(if is_above_command { above } else { Pid::from_child(&run) }, signal).unwrap();
+            assert_eq!(
+                wait_exit(&mut run).code(),
+                Some(128 + signal.as_raw()),
+                "{retries} {is_above_command}"
+            );
+            assert_eq!(fs::read_to_string(&pids).unwrap().lines().count(), 1);
+            assert!(!fs::exists(format!("{dir}/made")).unwrap());
+            fs::remove_file(&pids).unwrap();
+        }
+    }
+    assert_eq!(kvfs(&["txn", "-s", &dir, "list", "--json"]).ok().trim(), "[]");
+}
+
+#[test]
+fn interrupts_of_a_run_are_the_commands_affair_however_often_they_come() {
+    if !can_mount("interrupts_of_a_run_are_the_commands_affair_however_often_they_come") {
+        return;
+    }
+    let world = World::new();
+    let (_, dir) = world.mounted();
+    let caught = world.path("caught");
+    let note = |what: &str| format!("echo {what} >>'{}'", caught.display());
+    let script = format!(
+        "echo x >'{dir}/made'; trap \"{}\" INT; trap 'kill -9 $!; exit 0' QUIT; \
+         trap \"{}; exit 1\" TERM; sleep 600 & {}; while :; do wait; done",
+        note("int"),
+        note("term"),
+        note("ready")
+    );
+    let has =
+        |words: &[&str]| fs::read_to_string(&caught).is_ok_and(|all| all.lines().eq(words.iter().copied()));
+    for retries in ["0", "1"] {
+        let begin = || {
+            let _ = fs::remove_file(&caught);
+            let run = Command::new(KVFS)
+                .args(["txn", "-s", &dir, "run", "--retry", retries, "--", "sh", "-c", &script])
+                .process_group(0)
+                .spawn()
+                .unwrap();
+            wait_until("the command", || has(&["ready"]));
+            run
+        };
+        // Once each, and no kill.
+        let mut run = begin();
+        for words in [&["ready", "int"][..], &["ready", "int", "int"]] {
+            send(&run, Signal::INT);
+            wait_until("the interrupt", || has(words));
+        }
+        send(&run, Signal::TERM);
+        assert_eq!(wait_exit(&mut run).code(), Some(143));
+        assert!(has(&["ready", "int", "int", "term"]), "{:?}", fs::read_to_string(&caught));
+        // The copies of one that the whole group was sent are none either.
+        let mut run = begin();
+        kill_process_group(Pid::from_child(&run), Signal::INT).unwrap();
+        wait_until("the interrupt", || !has(&["ready"]));
+        send(&run, Signal::TERM);
+        assert_eq!(wait_exit(&mut run).code(), Some(143));
+        assert_eq!(fs::read_to_string(&caught).unwrap().lines().last(), Some("term"));
+        assert!(!fs::exists(format!("{dir}/made")).unwrap());
+        // A command that takes it for a success has succeeded.
+        let mut run = begin();
+        send(&run, Signal::QUIT);
+        assert_eq!(wait_exit(&mut run).code(), Some(0));
+        fs::remove_file(format!("{dir}/made")).unwrap();
+    }
+}
+
 #[test]
 fn signals_that_are_ignored_stay_ignored_in_the_command_and_the_daemon() {
     if !can_mount("signals_that_are_ignored_stay_ignored_in_the_command_and_the_daemon") {
@@ -68,7 +161,8 @@ fn signals_that_are_ignored_stay_ignored_in_the_command_and_the_daemon() {
         command
     };
     let mut daemon = ignoring(&["mount", "-f", &store, &dir]).stderr(Stdio::null()).spawn().unwrap();
-    wait_until("the mount", || crate::world::is_mounted(&dir));
+    // The daemon answers a moment after its mount is there.
+    wait_until("the mount", || kvfs(&["txn", "-s", &dir, "list"]).code == Some(0));
     for signal in [Signal::HUP, Signal::INT] {
         assert!(has(signals(daemon.id(), "SigIgn"), signal), "the daemon");
     }
