@@ -20,13 +20,13 @@ pub struct Process(Kind);
 
 #[derive(Debug)]
 enum Kind {
-    Embedded(kvfs_posix::Process),
+    Embedded(Box<kvfs_posix::Process>),
     Served(Served),
 }
 
 impl From<kvfs_posix::Process> for Process {
     fn from(process: kvfs_posix::Process) -> Self {
-        Self(Kind::Embedded(process))
+        Self(Kind::Embedded(Box::new(process)))
     }
 }
 
