@@ -224,6 +224,7 @@ classes! {
     FsViewProcessesNames "fs/view/processes.names",
     FsWaitsWaiting "fs/waits.waiting",
     KvTableKnown "kv/table.known",
+    TxnLockKept "txn/lock/kept.by_operation",
     TxnLockOwnerInner "txn/lock/owner.inner",
     TxnLockTableUsers "txn/lock/table.users",
     TxnTicketInner "txn/ticket.inner",

@@ -109,6 +109,13 @@ impl Admission {
         Ok(guard)
     }
 
+    /// The ticket for the next try of an operation that was refused and has kept its places
+    /// ([`Guard::keep_places`]); `operation`: what it was called then, asked where any has.
+    pub fn kept_places(&self, operation: impl FnOnce() -> u64) -> Option<Ticket> {
+        let kept = &self.locks.kept;
+        if kept.has_some() { kept.take(operation()) } else { None }
+    }
+
     /// Locks all `wants` for a transaction and keeps no latches: for serializable reads, and for ranges and
     /// prefixes that a user asks for.
     ///
@@ -189,6 +196,20 @@ impl Guard<'_> {
     ) -> Result<(), Refused> {
         self.latches.try_extend(wants).map_err(Refused::Wait)?;
         self.admit(wants, lock)
+    }
+
+    /// The operation, which is outside of transactions, is refused with all of its names free: its party asks
+    /// for it once more, at once, and calls it `operation` then ([`Admission::kept_places`]). Until that try
+    /// is done, or for a moment where it does not come, transactions that ask for `wants` wait. Gives the
+    /// latches back.
+    pub fn keep_places<'w>(&mut self, operation: u64, wants: impl IntoIterator<Item = &'w Want<'w>>) {
+        let (asker, ticket) = (self.party.asker(), self.latches.ticket().clone());
+        for want in wants {
+            self.locks.stand_at(&asker, want, &ticket);
+        }
+        self.latches.park();
+        ticket.state().leave(Table::Latches);
+        self.locks.kept.keep(operation, ticket, self.locks.now());
     }
 
     /// Whether a transaction's lock is in the way of one of these names, whose latches are held, so that

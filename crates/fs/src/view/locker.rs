@@ -81,12 +81,17 @@ impl Beside {
     }
 }
 
-/// Entries that an operation holds exclusively, because it changes them.
-fn changed_entries<'w>(wants: &'w [Want<'w>]) -> impl Iterator<Item = (u64, &'w [u8])> {
-    wants.iter().filter_map(|want| match (want.name, want.mode) {
+/// The entry that an operation holds exclusively, because it changes it.
+fn changed_entry<'w>(want: &Want<'w>) -> Option<(u64, &'w [u8])> {
+    match (want.name, want.mode) {
         (LockName::Entry { directory, name }, Mode::Exclusive) => Some((directory, name)),
         _ => None,
-    })
+    }
+}
+
+/// All of these.
+fn changed_entries<'w>(wants: &'w [Want<'w>]) -> impl Iterator<Item = (u64, &'w [u8])> {
+    wants.iter().filter_map(changed_entry)
 }
 
 impl Names<'_> {
@@ -235,6 +240,12 @@ impl<'v> Locker<'v> {
         if is_noted {
             self.processes.see(caller.pid, self.clock.monotonic());
         }
+        let is_by_names = caller.goes_by_names && origin.is_main();
+        let operation = || self.untold.operation(caller.pid, changed_entries(wants));
+        // What was refused a moment ago comes before transactions that have come since.
+        let is_first = is_by_names && again.is_none();
+        let kept = is_first.then(|| self.admission.kept_places(operation)).flatten();
+        let again = again.or(kept.as_ref());
         let guard = self.admission.try_acquire(party, wants, |want| origin.is_shared(&want.name), again)?;
         let author = is_noted.then(|| Author::new(caller.pid, origin.position().0, wants));
         let beside = caller.changed_names.as_ref().filter(|_| origin.is_main());
@@ -242,17 +253,14 @@ impl<'v> Locker<'v> {
         let changes = Vec::new();
         let mut names = Names { locker: *self, changes, guard, author, beside, _admitted: admitted };
         self.note_changes(&mut names.changes, wants);
-        if caller.goes_by_names && origin.is_main() {
-            self.expect_told(wants)?;
+        if is_by_names && changed_entries(wants).any(|(directory, name)| self.untold.has(directory, name)) {
+            // The kernel looks at the names again once, and not a second time.
+            let changed = wants.iter().filter(|want| changed_entry(want).is_some());
+            names.guard.keep_places(operation(), changed);
+            return Err(FsError::NameChanged);
         }
         self.verify(wants)?;
         Ok(names)
-    }
-
-    /// For an operation whose caller has decided by what its kernel knows of the names that it changes.
-    fn expect_told(&self, wants: &[Want<'_>]) -> Result<()> {
-        let is_untold = |(directory, name)| self.untold.has(directory, name);
-        if changed_entries(wants).any(is_untold) { Err(FsError::NameChanged) } else { Ok(()) }
     }
 
     /// Takes all names or none, for an operation that only reads: others' operations wait, but no

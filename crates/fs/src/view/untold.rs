@@ -22,7 +22,7 @@ mod tests;
 
 use std::collections::HashSet;
 use std::collections::hash_map::{Entry, HashMap};
-use std::hash::{BuildHasher, RandomState};
+use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -249,6 +249,14 @@ impl UntoldNames {
 
     fn hash(&self, directory: u64, name: &[u8]) -> u64 {
         self.hasher.hash_one((directory, name))
+    }
+
+    /// What an operation of process `pid` that changes `names` is called from one try to the next.
+    pub(super) fn operation<'n>(&self, pid: u32, names: impl Iterator<Item = (u64, &'n [u8])>) -> u64 {
+        let mut hasher = self.hasher.build_hasher();
+        pid.hash(&mut hasher);
+        names.for_each(|name| name.hash(&mut hasher));
+        hasher.finish()
     }
 
     fn next_number(&self) -> u64 {

@@ -837,6 +837,47 @@ fn names_that_a_commit_has_changed_are_looked_up_again_before_the_kernel_changes
 }
 
 #[test]
+fn change_that_a_commit_overtakes_is_refused_once_though_other_transactions_want_its_names() {
+    for (has_waited, isolation) in
+        [false, true].into_iter().flat_map(|waits| BOTH.map(|level| (waits, level)))
+    {
+        let main = Setup::new(100);
+        let kernel = Caller { goes_by_names: true, pid: 7, ..main.caller.clone() };
+        for name in ["x", "y"] {
+            main.file(ROOT, name);
+        }
+        let replaces = |view: &Setup, caller: &Caller| {
+            view.rename(caller, ROOT, b"new", ROOT, b"x", RenameMode::Replace)
+        };
+        let view = begin(&main, isolation);
+        view.file(ROOT, "new");
+        replaces(&view, &view.caller).unwrap();
+        let change = |caller: &Caller| main.rename(caller, ROOT, b"x", ROOT, b"y", RenameMode::Replace);
+        let waiting = has_waited.then(|| match change(&kernel) {
+            Err(FsError::Parked(ticket)) => Caller { ticket: Some(ticket), ..kernel.clone() },
+            done => panic!("{done:?}"),
+        });
+        let committed = view.expect_txn().unwrap().freeze().unwrap().plan().unwrap().commit(|| ()).unwrap();
+        let refused = patiently(waiting.as_ref().unwrap_or(&kernel), change);
+        assert!(matches!(refused, Err(FsError::NameChanged)), "{refused:?}");
+        drop(waiting);
+        let next = begin(&main, isolation);
+        next.file(ROOT, "new");
+        let Err(FsError::Parked(ticket)) = replaces(&next, &next.caller) else { panic!("not parked") };
+        // Another change by the kernel waits for no other's.
+        main.lookup(&kernel, ROOT, b"x").unwrap();
+        main.link(&kernel, main.lookup(&kernel, ROOT, b"y").unwrap().node, ROOT, b"link").unwrap();
+        assert!(!ticket.is_ready());
+        change(&kernel).unwrap();
+        assert!(ticket.is_ready());
+        drop(committed);
+        let caller = Caller { ticket: Some(ticket), ..next.caller.clone() };
+        assert!(!matches!(replaces(&next, &caller), Err(FsError::Parked(_))));
+        main.assert_sound("changed");
+    }
+}
+
+#[test]
 fn names_that_another_front_end_has_changed_are_looked_up_again_before_the_kernel_changes_them() {
     let main = Setup::new(100);
     let kernel = Caller { goes_by_names: true, ..main.caller.clone() };
@@ -876,6 +917,8 @@ fn names_that_another_front_end_has_changed_are_looked_up_again_before_the_kerne
     main.rmdir(&kernel, ROOT, b"new").unwrap();
     // A view's names are no matter of the kernel behind the main line.
     let view = begin(&main, Isolation::Snapshot);
-    view.mkdir(&beside, ROOT, b"new", 0o755).unwrap();
+    // What was refused above does not come again.
+    main.clock.advance(std::time::Duration::from_secs(1));
+    patiently(&beside, |caller| view.mkdir(caller, ROOT, b"new", 0o755)).unwrap();
     assert!(changed.take().is_none());
 }

@@ -8,6 +8,7 @@ mod held;
 mod hidden;
 mod kernel;
 mod mounted;
+mod overtaken;
 mod pressure;
 mod protocol;
 mod rings;

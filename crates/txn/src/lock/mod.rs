@@ -16,6 +16,7 @@ mod charge;
 mod collapse;
 mod doom;
 mod held;
+mod kept;
 mod list;
 mod options;
 mod owner;

@@ -22,6 +22,7 @@ use kvfs_store::clock::Clock;
 
 use super::charge::Charge;
 use super::doom::Doom;
+use super::kept::KeptPlaces;
 use super::options::LockOptions;
 use super::owner::{LockOwner, OwnerState, Stop, TxnTraits};
 use super::queue::{Asker, Granted, Object, Request, Waiting};
@@ -59,6 +60,7 @@ pub(crate) struct LockTable {
     pub(super) owners: Mutex<BTreeMap<TxnId, Arc<OwnerState>>, class::TxnLockTableOwners>,
     /// What each user that has transactions takes of `bytes`.
     users: Mutex<HashMap<u32, Weak<AtomicUsize>>, class::TxnLockTableUsers>,
+    pub(crate) kept: KeptPlaces,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) options: LockOptions,
 }
@@ -102,6 +104,7 @@ impl LockTable {
             waits: Mutex::new(Waits::default()),
             owners: Mutex::new(BTreeMap::new()),
             users: Mutex::new(HashMap::new()),
+            kept: KeptPlaces::default(),
             clock,
             options,
         }
@@ -271,6 +274,19 @@ impl LockTable {
         Ok(())
     }
 
+    /// Gives the ticket of an operation outside of transactions a place at `want`, though that is free:
+    /// transactions wait behind it until the ticket leaves. The caller must hold the latch of that name.
+    pub(crate) fn stand_at(self: &Arc<Self>, asker: &Asker, want: &Want<'_>, ticket: &Ticket) {
+        let (key, span) = (ObjectKey::of(&want.name), Span::of(&want.name));
+        let mut ready = Ready::new();
+        let mut shard = self.shard(key).lock();
+        let object = shard.entry(key).or_default();
+        // Room is counted for transactions alone.
+        let _ = self.enqueue(object, key, asker, want, span, ticket.state(), &mut ready);
+        drop(shard);
+        fire(ready);
+    }
+
     /// Gives `owner` a part of `object`, whose shard is locked, if there is memory for it.
     fn grant(
         &self,
@@ -399,7 +415,7 @@ impl LockTable {
     }
 
     /// Time since the table was made, or since whatever its clock counts from.
-    pub(super) fn now(&self) -> Duration {
+    pub(crate) fn now(&self) -> Duration {
         self.clock.monotonic()
     }
 }

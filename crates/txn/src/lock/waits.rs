@@ -137,6 +137,8 @@ impl LockTable {
     /// # Errors
     /// Its own transaction is doomed.
     pub(crate) fn wait(&self, wait: Wait) -> Result<(), Doom> {
+        // Without transactions nothing looks from time to time: this may stand behind what is over.
+        self.kept.expire(self.now());
         let mut ready = Ready::new();
         let asker = wait.asker.clone();
         {
@@ -172,7 +174,7 @@ impl LockTable {
     pub(crate) fn tick(&self) -> Option<Duration> {
         let now = self.now();
         let mut ready = Ready::new();
-        let mut next: Option<Duration> = None;
+        let mut next: Option<Duration> = self.kept.expire(now);
         {
             let mut waits = self.waits.lock();
             let all: Vec<Wait> = waits.iter().cloned().collect();

@@ -2,6 +2,7 @@
 
 mod deadlock;
 mod escalation;
+mod kept;
 mod list;
 mod model;
 mod ranges;
