@@ -156,6 +156,8 @@ def signals(kvfs, mnt, _):
         script.flush()
         terminal.type(f"{kvfs} txn run sh {script.name}\n")
         terminal.expect("catches")
+        # A Ctrl-C during the start of a command is passed on, lest it is lost. Both processes are past that.
+        until(lambda: len(child_named(terminal.pid, "kvfs", "S") + child_named(terminal.pid, "exe", "S")) == 2, "they wait")
         for _ in range(2):
             terminal.type("\x03")
             terminal.expect("interrupted")
